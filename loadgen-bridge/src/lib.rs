@@ -1,0 +1,1 @@
+//! MLCommons LoadGen behind a C shim.

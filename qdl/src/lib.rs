@@ -1,0 +1,1 @@
+//! The Query Dispatch Library.

@@ -1,0 +1,1 @@
+//! libibverbs, found at run time.
