@@ -1,0 +1,212 @@
+//! Which slots the peer may write now, and with which use count.
+//!
+//! One word per slot:
+//!
+//! ```text
+//!  31      15 14        0
+//! +--+-------+-----------+
+//! |op|   0   | use count |
+//! +--+-------+-----------+
+//! ```
+//!
+//! `op` set: the peer owns the slot and owes one write with this use count. Clear: the slot is ours.
+//! Whoever clears the bit (the arrival, or the sweep of a lost connection) owns what goes with the slot,
+//! which is how a sample is completed or sent again, and never both.
+
+use crate::sync::{AtomicU32, Ordering};
+
+use super::{Imm, MAX_SLOTS};
+
+const OPEN: u32 = 1 << 31;
+const USE_MASK: u32 = 0x7fff;
+
+/// The grants of one window.
+#[derive(Debug)]
+pub struct Grants {
+    words: Box<[AtomicU32]>,
+}
+
+/// A write that had no grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrantError {
+    /// No such slot.
+    #[error("a write to slot {slot} of a window of {slots}")]
+    NoSuchSlot {
+        /// Slot named.
+        slot: u16,
+        /// Slots there are.
+        slots: usize,
+    },
+    /// The slot is not waiting for a write: a duplicate, or one that comes too late.
+    #[error("a write to slot {slot} (use {use_count}) that expects none (last use {last})")]
+    NotExpected {
+        /// Slot named.
+        slot: u16,
+        /// Use count it carried.
+        use_count: u16,
+        /// Use count of the slot's last grant.
+        last: u16,
+    },
+    /// The slot waits for another use.
+    #[error("a write to slot {slot} with use {use_count} where use {expected} is expected")]
+    WrongUse {
+        /// Slot named.
+        slot: u16,
+        /// Use count it carried.
+        use_count: u16,
+        /// Use count granted.
+        expected: u16,
+    },
+}
+
+impl Grants {
+    /// `slots` slots, none granted, use counts 0.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_SLOTS`] slots; configurations are checked before.
+    pub fn new(slots: usize) -> Self {
+        assert!(slots <= MAX_SLOTS, "{slots} slots, {MAX_SLOTS} at most");
+        Grants {
+            words: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Grants the next use of a slot to the peer and returns its use count, or `None` when the slot is
+    /// granted already or does not exist. Everything the caller wrote before is visible to whoever takes
+    /// the grant.
+    pub fn open(&self, slot: u16) -> Option<u16> {
+        let word = self.words.get(usize::from(slot))?;
+        let old = word.load(Ordering::Relaxed);
+        if old & OPEN != 0 {
+            return None;
+        }
+        let use_count = (old + 1) & USE_MASK;
+        // Only the slot's owner opens it, so nobody changes the word in between.
+        word.store(OPEN | use_count, Ordering::Release);
+        Some(use_count as u16)
+    }
+
+    /// The use count the next [`Grants::open`] of the slot will give.
+    pub fn next_use(&self, slot: u16) -> Option<u16> {
+        let word = self.words.get(usize::from(slot))?.load(Ordering::Relaxed);
+        Some(((word + 1) & USE_MASK) as u16)
+    }
+
+    /// True where the slot is granted.
+    pub fn is_open(&self, slot: u16) -> bool {
+        self.words
+            .get(usize::from(slot))
+            .is_some_and(|w| w.load(Ordering::Acquire) & OPEN != 0)
+    }
+
+    /// Would a write with this immediate be welcome? For a fabric that looks before the bytes land.
+    ///
+    /// # Errors
+    /// [`GrantError`] says what is wrong with it.
+    pub fn permits(&self, imm: Imm) -> Result<(), GrantError> {
+        let word = self.word(imm)?.load(Ordering::Acquire);
+        if word == OPEN | u32::from(imm.use_count()) {
+            Ok(())
+        } else {
+            Err(refusal(imm, word))
+        }
+    }
+
+    /// Closes the grant that `imm` answers. At most one caller succeeds for each grant.
+    ///
+    /// # Errors
+    /// [`GrantError`]; the grant is as it was.
+    pub fn take(&self, imm: Imm) -> Result<(), GrantError> {
+        let expected = OPEN | u32::from(imm.use_count());
+        self.word(imm)?
+            .compare_exchange(
+                expected,
+                u32::from(imm.use_count()),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            )
+            .map(|_| ())
+            .map_err(|word| refusal(imm, word))
+    }
+
+    /// Takes a slot back whatever its use count, for the sweep of a lost connection. Returns true where
+    /// the grant was open: the caller now owns what goes with the slot.
+    pub fn revoke(&self, slot: u16) -> bool {
+        let Some(word) = self.words.get(usize::from(slot)) else {
+            return false;
+        };
+        word.fetch_and(!OPEN, Ordering::AcqRel) & OPEN != 0
+    }
+
+    fn word(&self, imm: Imm) -> Result<&AtomicU32, GrantError> {
+        self.words
+            .get(usize::from(imm.slot()))
+            .ok_or(GrantError::NoSuchSlot {
+                slot: imm.slot(),
+                slots: self.words.len(),
+            })
+    }
+}
+
+fn refusal(imm: Imm, word: u32) -> GrantError {
+    let (slot, use_count) = (imm.slot(), imm.use_count());
+    let granted = (word & USE_MASK) as u16;
+    if word & OPEN == 0 {
+        GrantError::NotExpected {
+            slot,
+            use_count,
+            last: granted,
+        }
+    } else {
+        GrantError::WrongUse {
+            slot,
+            use_count,
+            expected: granted,
+        }
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_grant_is_taken_once() {
+        let g = Grants::new(4);
+        assert!(matches!(
+            g.take(Imm::new(1, 1)),
+            Err(GrantError::NotExpected { last: 0, .. })
+        ));
+        assert_eq!(g.open(1), Some(1));
+        assert_eq!(g.open(1), None, "an open grant is not opened again");
+        assert!(matches!(
+            g.permits(Imm::new(1, 2)),
+            Err(GrantError::WrongUse { expected: 1, .. })
+        ));
+        assert_eq!(g.take(Imm::new(1, 1)), Ok(()));
+        assert!(g.take(Imm::new(1, 1)).is_err(), "a duplicate is caught");
+        assert_eq!(g.open(1), Some(2));
+        assert!(g.take(Imm::new(1, 1)).is_err(), "a late write is caught");
+        assert!(g.revoke(1));
+        assert!(!g.revoke(1));
+        assert!(matches!(
+            g.take(Imm::new(9, 1)),
+            Err(GrantError::NoSuchSlot { slots: 4, .. })
+        ));
+    }
+
+    #[test]
+    fn use_counts_wrap() {
+        let g = Grants::new(1);
+        for i in 1..=0x8001u32 {
+            let u = g.open(0).expect("closed");
+            assert_eq!(u32::from(u), i & USE_MASK);
+            g.take(Imm::new(0, u)).expect("granted");
+        }
+    }
+}

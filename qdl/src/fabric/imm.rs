@@ -1,0 +1,121 @@
+//! The 32-bit immediate: which slot a write is for and which use of it, or a control message.
+//!
+//! ```text
+//!  31 30                      16 15                       0
+//! +--+--------------------------+--------------------------+
+//! | 0|        use count         |           slot           |   a write
+//! +--+--------+-----------------+--------------------------+
+//! | 1|  kind  |                   value                    |   a control message (length 0)
+//! +--+--------+--------------------------------------------+
+//!    30     28 27                                         0
+//! ```
+
+use std::fmt;
+
+/// Most slots a window can have.
+pub const MAX_SLOTS: usize = 8192;
+
+const CONTROL: u32 = 1 << 31;
+const USE_MASK: u32 = 0x7fff;
+const VALUE_MASK: u32 = 0x0fff_ffff;
+
+/// The immediate of a write, as it crosses the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Imm(u32);
+
+/// Control messages of the data plane: they travel as zero-length writes, in order with the others,
+/// and the peer's rail thread answers them, so they prove that the whole path is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Asks for an [`Control::EchoReply`] with the same value (28 bits).
+    Echo(u32),
+    /// Answers an [`Control::Echo`].
+    EchoReply(u32),
+}
+
+impl Imm {
+    /// For the given use of a slot. Use counts wrap at 15 bits.
+    pub const fn new(slot: u16, use_count: u16) -> Self {
+        Imm(((use_count as u32 & USE_MASK) << 16) | slot as u32)
+    }
+
+    /// For a control message.
+    pub const fn control(message: Control) -> Self {
+        let (kind, value) = match message {
+            Control::Echo(v) => (0, v),
+            Control::EchoReply(v) => (1, v),
+        };
+        Imm(CONTROL | (kind << 28) | (value & VALUE_MASK))
+    }
+
+    /// From the wire; any value is an immediate.
+    pub const fn from_bits(bits: u32) -> Self {
+        Imm(bits)
+    }
+
+    /// To the wire.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The slot it names.
+    pub const fn slot(self) -> u16 {
+        (self.0 & 0xffff) as u16
+    }
+
+    /// The use count it carries.
+    pub const fn use_count(self) -> u16 {
+        ((self.0 >> 16) & USE_MASK) as u16
+    }
+
+    /// True for a control message.
+    pub const fn is_control(self) -> bool {
+        self.0 & CONTROL != 0
+    }
+
+    /// The control message, if it is one that is known.
+    pub const fn message(self) -> Option<Control> {
+        if !self.is_control() {
+            return None;
+        }
+        let value = self.0 & VALUE_MASK;
+        match (self.0 >> 28) & 7 {
+            0 => Some(Control::Echo(value)),
+            1 => Some(Control::EchoReply(value)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for Imm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.message() {
+            Some(m) => write!(f, "Imm({m:?})"),
+            None if self.is_control() => write!(f, "Imm(control {:#x})", self.0),
+            None => write!(f, "Imm(slot {}, use {})", self.slot(), self.use_count()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn slot_and_use_survive(slot: u16, use_count in 0u16..0x8000) {
+            let imm = Imm::from_bits(Imm::new(slot, use_count).bits());
+            prop_assert_eq!(imm.slot(), slot);
+            prop_assert_eq!(imm.use_count(), use_count);
+            prop_assert!(!imm.is_control());
+            prop_assert_eq!(imm.message(), None);
+        }
+
+        #[test]
+        fn control_survives(value in 0u32..1 << 28, reply: bool) {
+            let m = if reply { Control::EchoReply(value) } else { Control::Echo(value) };
+            prop_assert_eq!(Imm::from_bits(Imm::control(m).bits()).message(), Some(m));
+        }
+    }
+}

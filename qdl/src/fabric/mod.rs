@@ -1,0 +1,448 @@
+//! How bytes cross. The contract first, then one module for each fabric.
+//!
+//! # The contract
+//!
+//! A fabric joins two peers by **connections**. A connection carries one-sided writes with a 32-bit
+//! immediate from memory of one peer into *slots* of the other. That is what RDMA does natively, and
+//! what TCP can do with a 16-byte frame header.
+//!
+//! **Windows.** Each end of a connection grants the other a [`Window`]: a run of equally spaced slots
+//! in a [`Region`]. A write names a slot (in its [`Imm`]), an offset within it and a length; it can
+//! touch nothing else. A fabric that cannot check this before the bytes land (RDMA: the NIC checks the
+//! region alone) checks what it can when they have.
+//!
+//! **Ownership.** The sender owns the receiver's slot. Slot *i* belongs to the sender from the moment
+//! its grant is opened until the write that carries the grant's use count has arrived; from then on it
+//! belongs to the receiver until the grant is opened again. There is no rendezvous and no allocation
+//! on arrival. The receiving half closes the grant itself ([`Grants::take`]), so one grant yields at
+//! most one [`Event::Arrived`]; a write that has no grant, or the wrong use count, breaks the
+//! connection and is never reported as an arrival. `tcp` and `memory` refuse such a write before they
+//! touch the slot.
+//!
+//! **Order.** Writes of one connection arrive in the order they were posted. Between connections there
+//! is no order.
+//!
+//! **Visibility.** When `Arrived` is reported, every byte of that write may be read through the
+//! region's address by the thread it was reported to, and by whoever that thread tells. (Memory of a
+//! GPU needs one fence per batch on top.)
+//!
+//! **Completion.** [`Tx::post`] queues a write; nothing has to move before [`Tx::flush`], which rings
+//! the doorbell once for all that was queued. Writes *retire* in the order they were posted:
+//! [`Tx::retired`] counts them, and local memory of a write may be changed or freed once it is counted.
+//! Writes no longer than [`Tx::inline_limit`] may be changed as soon as `post` returns.
+//! [`Flushed::Blocked`] means that the fabric took what it could: flush again when the connection
+//! is writable (or, on `ib`, when sends have retired).
+//!
+//! **Bounds.** `post` refuses a write whose local bytes lie outside its source region or whose remote
+//! bytes lie outside a slot, and a full send queue is [`PostError::Full`], not a wait. Nothing here
+//! blocks.
+//!
+//! **Sleeping.** [`Rx::poll`] reports what is there and returns. Before a thread sleeps on the
+//! connection's descriptor it calls [`Rx::arm`]; [`Armed::Ready`] means that something came in between
+//! and it must poll again. Descriptors are used edge-triggered.
+//!
+//! **Breaking.** A connection breaks once and for good. Both halves then answer with the [`Broken`]
+//! that says why; what had arrived before is reported first. Dropping both halves tears the
+//! connection down: afterwards nothing of the peer's can land in the window through it.
+//!
+//! **Threads.** The two halves are independent and each has one owner at a time ([`Tx`] behind the
+//! connection's token, [`Rx`] with the rail thread).
+//!
+//! [`conformance`] holds the tests of all this as functions that any fabric can be put through.
+
+mod grants;
+mod imm;
+mod region;
+
+pub mod conformance;
+pub mod memory;
+pub mod tcp;
+
+use std::{fmt, io, os::fd::RawFd, sync::Arc};
+
+pub use grants::{GrantError, Grants};
+pub use imm::{Control, Imm, MAX_SLOTS};
+pub use region::{Region, RegionError};
+
+/// Slots that the peer writes into, and which of them it may write now.
+#[derive(Clone, Debug)]
+pub struct Window {
+    region: Arc<Region>,
+    offset: usize,
+    stride: usize,
+    grants: Arc<Grants>,
+}
+
+impl Window {
+    /// `grants.slots()` slots of `stride` bytes each, beginning `offset` bytes into `region`.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfBounds`] when the region is too small for them.
+    pub fn new(
+        region: Arc<Region>,
+        offset: usize,
+        stride: usize,
+        grants: Arc<Grants>,
+    ) -> Result<Self, RegionError> {
+        let bytes = stride.checked_mul(grants.slots());
+        match bytes.and_then(|b| offset.checked_add(b)) {
+            Some(end) if end <= region.len() && stride <= u32::MAX as usize => Ok(Window {
+                region,
+                offset,
+                stride,
+                grants,
+            }),
+            _ => Err(RegionError::OutOfBounds {
+                offset,
+                len: bytes.unwrap_or(usize::MAX),
+                region: region.len(),
+            }),
+        }
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.grants.slots()
+    }
+
+    /// Bytes from one slot to the next, which is also the most one write can carry.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// The region the slots lie in.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Which slots the peer may write now.
+    pub fn grants(&self) -> &Arc<Grants> {
+        &self.grants
+    }
+
+    /// Offset of a slot within the region.
+    pub fn slot_offset(&self, slot: u16) -> usize {
+        self.offset + usize::from(slot) * self.stride
+    }
+
+    /// Where a write of `len` bytes at offset `at` of the slot that `imm` names would land: an offset
+    /// within the region, checked against the slot's bounds.
+    ///
+    /// # Errors
+    /// [`Broken::OutOfBounds`] when any byte would lie outside the slot, or the slot outside the window.
+    pub fn landing(&self, imm: Imm, at: u32, len: u32) -> Result<usize, Broken> {
+        let end = u64::from(at) + u64::from(len);
+        if usize::from(imm.slot()) >= self.slots() || end > self.stride as u64 {
+            return Err(Broken::OutOfBounds {
+                slot: imm.slot(),
+                slots: self.slots(),
+                at,
+                len,
+                stride: self.stride,
+            });
+        }
+        Ok(self.slot_offset(imm.slot()) + at as usize)
+    }
+}
+
+/// Which of a connection's registered source regions a write reads from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceId(pub u16);
+
+/// One write.
+#[derive(Clone, Copy, Debug)]
+pub struct Post {
+    /// Region the payload lies in.
+    pub source: SourceId,
+    /// Where in that region it begins.
+    pub offset: usize,
+    /// Its true length in bytes; 0 carries the immediate alone.
+    pub len: u32,
+    /// Offset within the remote slot.
+    pub at: u32,
+    /// Names the remote slot and its use, or carries a control message.
+    pub imm: Imm,
+}
+
+impl Post {
+    /// A zero-length write that carries a control message of the data plane.
+    pub fn control(message: Control) -> Self {
+        Post {
+            source: SourceId(0),
+            offset: 0,
+            len: 0,
+            at: 0,
+            imm: Imm::control(message),
+        }
+    }
+}
+
+/// Why a write was not queued.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The send queue is full: flush, and post again once writes have retired.
+    #[error("the send queue is full")]
+    Full,
+    /// The payload does not lie in a registered source region, or would not fit the peer's slot.
+    #[error(
+        "a write of {len} bytes from source {source_id} at {offset} to offset {at} of a slot does not fit"
+    )]
+    OutOfBounds {
+        /// Index of the source region.
+        source_id: u16,
+        /// Offset of the payload in it.
+        offset: usize,
+        /// Length of the payload.
+        len: u32,
+        /// Offset within the slot.
+        at: u32,
+    },
+    /// The connection is gone.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+/// Why a connection broke.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// The peer closed it in good order.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// A system call or verb failed.
+    #[error("{verb}: {} (errno {errno})", io::Error::from_raw_os_error(*.errno))]
+    Io {
+        /// Name of the call.
+        verb: &'static str,
+        /// What it set `errno` to.
+        errno: i32,
+    },
+    /// Bytes that are no frame.
+    #[error("bad frame: {what} is {value:#x}")]
+    BadFrame {
+        /// Field that makes no sense.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// A write outside its slot, or to a slot outside the window.
+    #[error(
+        "a write to slot {slot} of {slots}, bytes {at}..+{len} of {stride}, lies outside its grant"
+    )]
+    OutOfBounds {
+        /// Slot it named.
+        slot: u16,
+        /// Slots in the window.
+        slots: usize,
+        /// Offset in the slot.
+        at: u32,
+        /// Length.
+        len: u32,
+        /// Bytes in a slot.
+        stride: usize,
+    },
+    /// A write without a grant.
+    #[error(transparent)]
+    Grant(#[from] GrantError),
+    /// A work completion with an error status (`ib`).
+    #[error("work completion: {0}")]
+    WorkCompletion(String),
+    /// The device or port went away (`ib`).
+    #[error("device: {0}")]
+    Device(String),
+    /// The node gave the connection up: an echo unanswered, the control session lost, the run over.
+    #[error("{0}")]
+    GivenUp(String),
+}
+
+impl Broken {
+    /// From the last OS error of `verb`.
+    pub fn io(verb: &'static str, error: &io::Error) -> Self {
+        Broken::Io {
+            verb,
+            errno: error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// What [`Tx::flush`] achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// Everything queued has been handed to the fabric.
+    Done,
+    /// The fabric is full; flush again when it is writable.
+    Blocked,
+}
+
+/// What [`Rx::arm`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// Nothing to poll: the descriptor will become readable when there is.
+    Sleep,
+    /// Poll again first.
+    Ready,
+}
+
+/// What [`Rx::poll`] reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A write has landed in the slot that `imm` names and its grant is closed.
+    Arrived {
+        /// Slot and use count.
+        imm: Imm,
+        /// Bytes written by it.
+        len: u32,
+    },
+    /// A control message of the data plane.
+    Control(Control),
+    /// The connection broke; nothing follows.
+    Broken(Broken),
+}
+
+/// What a connection has done, counted by the half that did it. Cost is counted before it is timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct FabricCounts {
+    /// Writes posted (sent) or arrived (received), control messages left out.
+    pub writes: u64,
+    /// Payload bytes of those writes.
+    pub bytes: u64,
+    /// Control messages.
+    pub control: u64,
+    /// Calls into the kernel or doorbells rung.
+    pub syscalls: u64,
+    /// Of those, the ones that moved nothing (`EAGAIN`).
+    pub empty_syscalls: u64,
+    /// System calls that moved less than was asked for.
+    pub partial: u64,
+    /// Payloads that crossed by way of an intermediate buffer of this process.
+    pub copies: u64,
+    /// Bytes of those.
+    pub copied_bytes: u64,
+    /// Payloads that rode in the work request.
+    pub inline: u64,
+}
+
+impl FabricCounts {
+    /// Adds another half's counts.
+    pub fn add(&mut self, o: &FabricCounts) {
+        self.writes += o.writes;
+        self.bytes += o.bytes;
+        self.control += o.control;
+        self.syscalls += o.syscalls;
+        self.empty_syscalls += o.empty_syscalls;
+        self.partial += o.partial;
+        self.copies += o.copies;
+        self.copied_bytes += o.copied_bytes;
+        self.inline += o.inline;
+    }
+}
+
+/// The sending half of a connection.
+pub trait Tx: Send + fmt::Debug {
+    /// Queues one write.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was queued then.
+    fn post(&mut self, post: &Post) -> Result<(), PostError>;
+
+    /// Hands what is queued to the fabric.
+    ///
+    /// # Errors
+    /// The connection is [`Broken`].
+    fn flush(&mut self) -> Result<Flushed, Broken>;
+
+    /// How many writes can be posted before [`PostError::Full`], at the least.
+    fn room(&self) -> usize;
+
+    /// Writes posted since the connection was made.
+    fn posted(&self) -> u64;
+
+    /// Writes retired since the connection was made; the local memory of those is free.
+    fn retired(&self) -> u64;
+
+    /// Longest payload, in bytes, whose memory is free as soon as `post` returns.
+    fn inline_limit(&self) -> usize;
+
+    /// What this half has done.
+    fn counts(&self) -> FabricCounts;
+}
+
+/// The receiving half of a connection.
+pub trait Rx: Send + fmt::Debug {
+    /// Reports up to about `budget` events to `sink` and returns how many there were. After
+    /// [`Event::Broken`] it reports nothing more.
+    fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize;
+
+    /// Prepares to sleep on [`Rx::fd`].
+    fn arm(&mut self) -> Armed;
+
+    /// Descriptor to wait on, edge-triggered: readable when there is something to poll, writable when a
+    /// blocked flush may go on. It stays open as long as this half lives.
+    fn fd(&self) -> RawFd;
+
+    /// What this half has done.
+    fn counts(&self) -> FabricCounts;
+}
+
+/// Both halves of one end of a connection.
+#[derive(Debug)]
+pub struct Link {
+    /// Sends.
+    pub tx: Box<dyn Tx>,
+    /// Receives.
+    pub rx: Box<dyn Rx>,
+}
+
+/// What one end of a connection brings: the window it grants, the memory it sends from, and what it
+/// may write on the other side.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Slots the peer writes.
+    pub window: Window,
+    /// Registered regions payloads are sent from; [`SourceId`] is an index into this.
+    pub sources: Vec<Arc<Region>>,
+    /// Slots in the peer's window.
+    pub peer_slots: usize,
+    /// Bytes in each of them.
+    pub peer_stride: usize,
+    /// Writes that may be queued before [`PostError::Full`].
+    pub send_depth: usize,
+}
+
+impl Endpoint {
+    /// Checks a write against the source region and the peer's slots; every fabric's `post` calls this.
+    ///
+    /// # Errors
+    /// [`PostError::OutOfBounds`].
+    pub fn check(&self, post: &Post) -> Result<(), PostError> {
+        if post.imm.is_control() {
+            return if post.len == 0 {
+                Ok(())
+            } else {
+                Err(out_of_bounds(post))
+            };
+        }
+        let source = self.sources.get(usize::from(post.source.0));
+        let local = source.is_some_and(|r| {
+            post.offset
+                .checked_add(post.len as usize)
+                .is_some_and(|end| end <= r.len())
+        });
+        let remote = usize::from(post.imm.slot()) < self.peer_slots
+            && u64::from(post.at) + u64::from(post.len) <= self.peer_stride as u64;
+        if local && remote {
+            Ok(())
+        } else {
+            Err(out_of_bounds(post))
+        }
+    }
+}
+
+fn out_of_bounds(post: &Post) -> PostError {
+    PostError::OutOfBounds {
+        source_id: post.source.0,
+        offset: post.offset,
+        len: post.len,
+        at: post.at,
+    }
+}

@@ -1,0 +1,189 @@
+//! Memory that fabrics move bytes to and from: anonymous mappings that live until the last user is
+//! gone, addressed by offset.
+
+use std::{fmt, io, ptr::NonNull};
+
+/// One mapping. Page-aligned, zero at first, unmapped when the last `Arc` is dropped.
+///
+/// A region is written by the kernel, a NIC or another thread while this process holds only its address,
+/// so it is never seen as one `&[u8]`: the slot protocol (see the module above) says who may touch
+/// which bytes when, and [`Region::bytes`] and [`Region::bytes_mut`] are where code that relies on the
+/// protocol says so.
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a region is an address and a length; the bytes behind it are reached through `unsafe`
+// functions whose callers promise exclusive or shared access by the slot protocol.
+unsafe impl Send for Region {}
+// SAFETY: as above: `&Region` alone gives no access to the bytes.
+unsafe impl Sync for Region {}
+
+/// A region that could not be had, or bytes outside one.
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    /// The kernel refused the mapping.
+    #[error("mmap of {len} bytes: {source}; lower `slots` or `memory_mib` in the configuration")]
+    Map {
+        /// Bytes asked for.
+        len: usize,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// An offset and length that do not lie inside.
+    #[error("bytes {offset}..+{len} lie outside a region of {region} bytes")]
+    OutOfBounds {
+        /// First byte.
+        offset: usize,
+        /// How many.
+        len: usize,
+        /// Bytes in the region.
+        region: usize,
+    },
+}
+
+impl Region {
+    /// Maps `len` bytes of zeroes (at least one page). Pages are placed on the NUMA node of the thread
+    /// that first touches them: call [`Region::prefault`] from a pinned thread.
+    ///
+    /// # Errors
+    /// [`RegionError::Map`].
+    pub fn new(len: usize) -> Result<Self, RegionError> {
+        let mapped = len.max(1);
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapped,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(RegionError::Map {
+                len,
+                source: io::Error::last_os_error(),
+            });
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| RegionError::Map {
+            len,
+            source: io::Error::from_raw_os_error(libc::ENOMEM),
+        })?;
+        Ok(Region { base, len: mapped })
+    }
+
+    /// Bytes in it.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: the smallest region has one byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Address of the first byte.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Touches every page, so that it exists, on this thread's NUMA node, before it is timed.
+    pub fn prefault(&self) {
+        // SAFETY: the range is this mapping; MADV_POPULATE_WRITE changes no byte. Where the kernel is too
+        // old for it (before 5.14) the call fails and pages come at first use instead.
+        unsafe {
+            libc::madvise(
+                self.base.as_ptr().cast(),
+                self.len,
+                libc::MADV_POPULATE_WRITE,
+            );
+        }
+    }
+
+    /// Address of `len` bytes at `offset`, checked to lie inside.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfBounds`].
+    pub fn at(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
+        match offset.checked_add(len) {
+            // SAFETY: `offset <= len` of the mapping, so the address stays inside it or one past it.
+            Some(end) if end <= self.len => Ok(unsafe { self.base.as_ptr().add(offset) }),
+            _ => Err(RegionError::OutOfBounds {
+                offset,
+                len,
+                region: self.len,
+            }),
+        }
+    }
+
+    /// Reads bytes in place.
+    ///
+    /// # Safety
+    /// Nobody writes these bytes while the slice lives.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfBounds`].
+    pub unsafe fn bytes(&self, offset: usize, len: usize) -> Result<&[u8], RegionError> {
+        let at = self.at(offset, len)?;
+        // SAFETY: `at` checked the bounds, the mapping lives as long as `self`, and the caller promises
+        // that the bytes stay as they are.
+        Ok(unsafe { std::slice::from_raw_parts(at, len) })
+    }
+
+    /// Writes bytes in place.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes these bytes while the slice lives.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfBounds`].
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "the caller promises exclusive access to these bytes"
+    )]
+    pub unsafe fn bytes_mut(&self, offset: usize, len: usize) -> Result<&mut [u8], RegionError> {
+        let at = self.at(offset, len)?;
+        // SAFETY: as in `bytes`, and the caller promises exclusive access.
+        Ok(unsafe { std::slice::from_raw_parts_mut(at, len) })
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `len` are what `mmap` gave, and no user is left.
+        unsafe {
+            libc::munmap(self.base.as_ptr().cast(), self.len);
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_checked() {
+        let r = Region::new(100).expect("mapped");
+        assert!(r.at(0, 100).is_ok());
+        assert!(r.at(100, 0).is_ok());
+        assert!(r.at(1, 100).is_err());
+        assert!(r.at(usize::MAX, 2).is_err());
+    }
+
+    #[test]
+    fn a_region_no_machine_has_is_refused() {
+        assert!(matches!(
+            Region::new(usize::MAX / 2),
+            Err(RegionError::Map { .. })
+        ));
+    }
+}

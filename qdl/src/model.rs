@@ -1,0 +1,195 @@
+//! What a model takes and gives, per sample: the part of a model that both nodes must agree on.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Element type of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// Unsigned byte.
+    U8,
+    /// Signed byte.
+    I8,
+    /// 32-bit integer.
+    I32,
+    /// 64-bit integer.
+    I64,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// IEEE single precision.
+    F32,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            DType::U8 | DType::I8 => 1,
+            DType::F16 | DType::Bf16 => 2,
+            DType::I32 | DType::F32 => 4,
+            DType::I64 => 8,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DType::U8 => "u8",
+            DType::I8 => "i8",
+            DType::I32 => "i32",
+            DType::I64 => "i64",
+            DType::F16 => "f16",
+            DType::Bf16 => "bf16",
+            DType::F32 => "f32",
+        })
+    }
+}
+
+/// One tensor of one sample: the batch dimension is never part of `shape`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorSpec {
+    /// Name in the model's own graph.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Elements per sample along each dimension; for a ragged tensor the largest.
+    pub shape: Vec<usize>,
+    /// True where a sample may be shorter than `shape` along its first dimension. It then travels
+    /// at its true length and is padded on the accelerator.
+    #[serde(default)]
+    pub ragged: bool,
+}
+
+impl TensorSpec {
+    /// Bytes of a sample at its largest; `None` where the product overflows.
+    pub fn bytes(&self) -> Option<usize> {
+        self.shape
+            .iter()
+            .try_fold(self.dtype.bytes(), |n, d| n.checked_mul(*d))
+    }
+}
+
+impl fmt::Display for TensorSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}{:?}", self.name, self.dtype, self.shape)?;
+        if self.ragged {
+            f.write_str(" ragged")?;
+        }
+        Ok(())
+    }
+}
+
+/// A model as the wire sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSpec {
+    /// Name both nodes use for it.
+    pub name: String,
+    /// Inputs in the order they are packed into a slot.
+    pub inputs: Vec<TensorSpec>,
+    /// The single output; a response is its bytes.
+    pub output: TensorSpec,
+}
+
+/// First difference between two nodes' ideas of a model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("model {field}: this node has {ours}, the peer has {theirs}")]
+pub struct ModelMismatch {
+    /// What differs.
+    pub field: String,
+    /// This node's value.
+    pub ours: String,
+    /// The peer's value.
+    pub theirs: String,
+}
+
+impl ModelSpec {
+    /// A model that takes any bytes, at most `max_input` of them, and answers with `output` bytes:
+    /// what the engines `null` and `digest` run.
+    pub fn opaque(name: &str, max_input: usize, output: usize) -> Self {
+        let tensor = |name: &str, bytes, ragged| TensorSpec {
+            name: name.to_owned(),
+            dtype: DType::U8,
+            shape: vec![bytes],
+            ragged,
+        };
+        ModelSpec {
+            name: name.to_owned(),
+            inputs: vec![tensor("input", max_input, true)],
+            output: tensor("output", output, false),
+        }
+    }
+
+    /// Bytes of the largest sample; `None` where they overflow.
+    pub fn max_input_bytes(&self) -> Option<usize> {
+        self.inputs
+            .iter()
+            .try_fold(0usize, |n, t| n.checked_add(t.bytes()?))
+    }
+
+    /// Bytes of the largest response payload; `None` where they overflow.
+    pub fn max_output_bytes(&self) -> Option<usize> {
+        self.output.bytes()
+    }
+
+    /// True where every sample has the same number of bytes.
+    pub fn fixed_size(&self) -> bool {
+        self.inputs.iter().all(|t| !t.ragged)
+    }
+
+    /// Compares with the peer's idea of the model and names the first difference.
+    pub fn check_against(&self, theirs: &ModelSpec) -> Result<(), ModelMismatch> {
+        let differ = |field: String, a: &dyn fmt::Display, b: &dyn fmt::Display| {
+            let (ours, theirs) = (a.to_string(), b.to_string());
+            if ours == theirs {
+                Ok(())
+            } else {
+                Err(ModelMismatch {
+                    field,
+                    ours,
+                    theirs,
+                })
+            }
+        };
+        differ("name".into(), &self.name, &theirs.name)?;
+        differ(
+            "input count".into(),
+            &self.inputs.len(),
+            &theirs.inputs.len(),
+        )?;
+        for (i, (a, b)) in self.inputs.iter().zip(&theirs.inputs).enumerate() {
+            differ(format!("input {i}"), a, b)?;
+        }
+        differ("output".into(), &self.output, &theirs.output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mismatch_names_both_sides() {
+        let a = ModelSpec::opaque("m", 64, 8);
+        let mut b = a.clone();
+        b.inputs[0].shape = vec![65];
+        let e = a.check_against(&b).unwrap_err();
+        assert_eq!(e.field, "input 0");
+        assert!(e.to_string().contains("u8[64]") && e.to_string().contains("u8[65]"));
+        assert_eq!(a.check_against(&a), Ok(()));
+    }
+
+    #[test]
+    fn sizes_do_not_overflow_silently() {
+        let mut m = ModelSpec::opaque("m", 4, 8);
+        assert_eq!(m.max_input_bytes(), Some(4));
+        m.inputs[0].shape = vec![usize::MAX, 2];
+        assert_eq!(m.max_input_bytes(), None);
+    }
+}

@@ -1,0 +1,139 @@
+//! One sample that has arrived and waits for the engine, wherever it came from.
+
+use std::{fmt, sync::Arc};
+
+/// What became of an [`Arrival`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// The origin's name for the sample ([`Arrival::ticket`]).
+    pub ticket: u64,
+    /// Bytes of the response that the engine wrote to the output.
+    pub len: u32,
+    /// Microseconds between arrival and the start of its batch.
+    pub queue_us: u32,
+    /// Microseconds its batch took in the engine.
+    pub compute_us: u32,
+}
+
+/// Where arrivals come from and their responses go: a connection of the fabric, or LoadGen itself when
+/// everything runs in one process.
+pub trait Origin: Send + Sync {
+    /// Sends the responses of samples of this origin. Called with as many at once as a batch holds, so
+    /// that they leave with one doorbell. The outputs belong to the origin from here on.
+    fn respond(&self, finished: &[Finished]);
+}
+
+/// One sample: its input where it landed, room for its output where it will be sent from.
+///
+/// Dropping an arrival without answering leaves its slot taken until its connection ends, which is what
+/// must happen to a sample whose connection is gone.
+pub struct Arrival {
+    input: *const u8,
+    len: u32,
+    output: *mut u8,
+    capacity: u32,
+    ticket: u64,
+    arrived_ns: u64,
+    origin: Arc<dyn Origin>,
+}
+
+// SAFETY: the two addresses belong to this arrival alone (see `new`) and may be used from any thread.
+unsafe impl Send for Arrival {}
+// SAFETY: `&Arrival` gives only shared access to the input, which nobody writes.
+unsafe impl Sync for Arrival {}
+
+impl Arrival {
+    /// # Safety
+    /// As long as the arrival lives, and until its response is given to `origin`, `input` must be
+    /// readable for `len` bytes that nobody writes, and `output` writable for `capacity` bytes that
+    /// nobody else touches; `origin` keeps both alive.
+    pub unsafe fn new(
+        input: *const u8,
+        len: u32,
+        output: *mut u8,
+        capacity: u32,
+        ticket: u64,
+        arrived_ns: u64,
+        origin: Arc<dyn Origin>,
+    ) -> Self {
+        Arrival {
+            input,
+            len,
+            output,
+            capacity,
+            ticket,
+            arrived_ns,
+            origin,
+        }
+    }
+
+    /// The sample's bytes, at their true length.
+    pub fn input(&self) -> &[u8] {
+        // SAFETY: promised in `new`.
+        unsafe { std::slice::from_raw_parts(self.input, self.len as usize) }
+    }
+
+    /// Address of the input: neighbours whose addresses differ by exactly the sample size form a run.
+    pub fn address(&self) -> usize {
+        self.input as usize
+    }
+
+    /// Room for the response.
+    pub fn output(&mut self) -> &mut [u8] {
+        // SAFETY: promised in `new`; `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.output, self.capacity as usize) }
+    }
+
+    /// The origin's name for it.
+    pub fn ticket(&self) -> u64 {
+        self.ticket
+    }
+
+    /// When it arrived, on this process's [`crate::clock`].
+    pub fn arrived_ns(&self) -> u64 {
+        self.arrived_ns
+    }
+
+    /// Where its response goes.
+    pub fn origin(&self) -> &Arc<dyn Origin> {
+        &self.origin
+    }
+}
+
+impl fmt::Debug for Arrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arrival(ticket {}, {} bytes)", self.ticket, self.len)
+    }
+}
+
+/// Gives the responses of a batch to their origins, neighbours of one origin in one call.
+///
+/// `scratch` is emptied and reused, so that no memory is allocated once it has grown.
+pub fn respond_all(
+    batch: impl IntoIterator<Item = (Arrival, Finished)>,
+    scratch: &mut Vec<Finished>,
+) {
+    scratch.clear();
+    let mut current: Option<Arc<dyn Origin>> = None;
+    for (arrival, finished) in batch {
+        if let Some(origin) = &current
+            && !Arc::ptr_eq(origin, &arrival.origin)
+        {
+            origin.respond(scratch);
+            scratch.clear();
+        }
+        scratch.push(finished);
+        current = Some(arrival.origin);
+    }
+    if let Some(origin) = current {
+        origin.respond(scratch);
+        scratch.clear();
+    }
+}
+
+/// Takes arrivals from a rail thread.
+pub trait Service: Send + Sync {
+    /// Called on the rail thread with all that one poll brought; takes them out of `arrivals` and returns
+    /// soon. What the service does inline delays every connection of the rail.
+    fn arrived(&self, arrivals: &mut Vec<Arrival>);
+}
