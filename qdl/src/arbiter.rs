@@ -1,1 +1,137 @@
-//! To be filled.
+//! Which connection takes the next sample.
+//!
+//! The arbiter looks at how many samples each connection has in flight and how many it has room for. It
+//! chooses among those that are up and not full; when there is none the sample waits in the backlog,
+//! which every connection draws from as its slots come free, so a sample is bound to a connection as
+//! late as can be.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+/// How to choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// Each in turn.
+    RoundRobin,
+    /// The one with the fewest samples in flight; in turn among equals.
+    #[default]
+    LeastOutstanding,
+}
+
+/// What the arbiter sees of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// False while it is lost or not made yet.
+    pub up: bool,
+    /// Samples in flight.
+    pub in_flight: usize,
+    /// Samples it can have in flight.
+    pub slots: usize,
+}
+
+impl Load {
+    fn takes(self) -> bool {
+        self.up && self.in_flight < self.slots
+    }
+}
+
+/// Chooses connections by a policy. Shared by all who issue.
+#[derive(Debug)]
+pub struct Arbiter {
+    policy: Policy,
+    turn: AtomicU32,
+}
+
+impl Arbiter {
+    /// An arbiter that begins with the first connection.
+    pub fn new(policy: Policy) -> Self {
+        Arbiter {
+            policy,
+            turn: AtomicU32::new(0),
+        }
+    }
+
+    /// The policy it follows.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// Chooses one of `connections` (indices below it are handed to `load`), or `None` when none takes a
+    /// sample now.
+    pub fn pick(&self, connections: usize, load: impl Fn(usize) -> Load) -> Option<usize> {
+        if connections == 0 {
+            return None;
+        }
+        let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % connections;
+        let mut in_turn = (start..connections).chain(0..start);
+        match self.policy {
+            Policy::RoundRobin => in_turn.find(|i| load(*i).takes()),
+            Policy::LeastOutstanding => in_turn
+                .map(|i| (i, load(i)))
+                .filter(|(_, l)| l.takes())
+                .min_by_key(|(_, l)| l.in_flight)
+                .map(|(i, _)| i),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn loads() -> impl Strategy<Value = Vec<Load>> {
+        prop::collection::vec(
+            (any::<bool>(), 0usize..8, 1usize..8).prop_map(|(up, in_flight, slots)| Load {
+                up,
+                in_flight,
+                slots,
+            }),
+            0..9,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn only_a_connection_that_takes_a_sample_is_chosen(loads in loads(), rr: bool, turns in 0u32..20) {
+            let a = Arbiter::new(if rr { Policy::RoundRobin } else { Policy::LeastOutstanding });
+            a.turn.store(turns, Ordering::Relaxed);
+            match a.pick(loads.len(), |i| loads[i]) {
+                Some(i) => {
+                    prop_assert!(loads[i].takes());
+                    if !rr {
+                        let least = loads.iter().filter(|l| l.takes()).map(|l| l.in_flight).min();
+                        prop_assert_eq!(Some(loads[i].in_flight), least);
+                    }
+                }
+                None => prop_assert!(!loads.iter().any(|l| l.takes())),
+            }
+        }
+
+        #[test]
+        fn equals_are_used_evenly(n in 1usize..9, rounds in 1usize..20, rr: bool) {
+            let a = Arbiter::new(if rr { Policy::RoundRobin } else { Policy::LeastOutstanding });
+            let mut used = vec![0usize; n];
+            for _ in 0..n * rounds {
+                let i = a.pick(n, |i| Load { up: true, in_flight: used[i], slots: 1000 }).expect("all take");
+                used[i] += 1;
+            }
+            prop_assert!(used.iter().all(|u| *u == rounds));
+        }
+    }
+
+    #[test]
+    fn the_turn_wraps() {
+        let a = Arbiter::new(Policy::RoundRobin);
+        a.turn.store(u32::MAX, Ordering::Relaxed);
+        let up = Load {
+            up: true,
+            in_flight: 0,
+            slots: 1,
+        };
+        assert!(a.pick(3, |_| up).is_some() && a.pick(3, |_| up).is_some());
+    }
+}

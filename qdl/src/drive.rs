@@ -1,1 +1,144 @@
-//! To be filled.
+//! The send token: one owner of a connection's send side at a time, and nobody waits for it.
+//!
+//! Whoever has something to send makes it known (in a backlog, a free slot, a readable flag) and calls
+//! [`Driven::drive`]. The one who gets the token does the work; a loser goes on with its life, because
+//! the owner looks again before it leaves. So work that was made known before a call to `drive` is done by
+//! the time that every call has returned, and a waker is never needed to hand it over.
+
+use crate::sync::{AtomicBool, Mutex, Ordering, fence};
+
+/// A value that is driven by whoever comes by.
+#[derive(Debug)]
+pub struct Driven<T> {
+    /// Somebody came by since the owner began to look.
+    again: AtomicBool,
+    value: Mutex<T>,
+}
+
+impl<T> Driven<T> {
+    /// Nobody drives it.
+    pub fn new(value: T) -> Self {
+        Driven {
+            again: AtomicBool::new(false),
+            value: Mutex::new(value),
+        }
+    }
+
+    /// Runs `work`, unless somebody else does: then they run theirs once more. Returns whether `work`
+    /// ran here. It may run several times, and does what is there to do each time.
+    pub fn drive(&self, mut work: impl FnMut(&mut T)) -> bool {
+        let mut ran = false;
+        self.again.store(true, Ordering::SeqCst);
+        loop {
+            // Pairs with the fence below: either we see the token free, or its owner sees our `again`.
+            fence(Ordering::SeqCst);
+            let Some(mut value) = self.try_lock() else {
+                return ran;
+            };
+            // Acquires what everybody who set the flag had made known.
+            self.again.swap(false, Ordering::SeqCst);
+            work(&mut value);
+            ran = true;
+            drop(value);
+            fence(Ordering::SeqCst);
+            if !self.again.load(Ordering::SeqCst) {
+                return ran;
+            }
+        }
+    }
+
+    /// Waits for the token: for setting up and tearing down, never on the way of a sample. What came by
+    /// meanwhile is not driven; call [`Driven::drive`] afterwards.
+    pub fn exclusive<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        match self.value.lock() {
+            Ok(mut value) => f(&mut value),
+            // A panic elsewhere does not make the connection's state less torn down.
+            Err(poisoned) => f(&mut poisoned.into_inner()),
+        }
+    }
+
+    #[cfg(not(qdl_loom))]
+    fn try_lock(&self) -> Option<std::sync::MutexGuard<'_, T>> {
+        match self.value.try_lock() {
+            Ok(value) => Some(value),
+            Err(std::sync::TryLockError::Poisoned(p)) => Some(p.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    #[cfg(qdl_loom)]
+    fn try_lock(&self) -> Option<loom::sync::MutexGuard<'_, T>> {
+        self.value.try_lock().ok()
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicU64, Ordering},
+        },
+        thread,
+    };
+
+    use crossbeam_queue::SegQueue;
+
+    use super::*;
+
+    #[test]
+    fn nothing_made_known_is_left_undone() {
+        let driven = Arc::new(Driven::new(0u64));
+        let backlog = Arc::new(SegQueue::new());
+        let done = Arc::new(AtomicU64::new(0));
+        let threads: Vec<_> = (0..4)
+            .map(|t| {
+                let (driven, backlog, done) = (driven.clone(), backlog.clone(), done.clone());
+                thread::spawn(move || {
+                    for i in 0..20_000u64 {
+                        backlog.push(t * 20_000 + i);
+                        driven.drive(|sum| {
+                            while let Some(x) = backlog.pop() {
+                                *sum += x;
+                                done.fetch_add(1, Ordering::Relaxed);
+                            }
+                        });
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().expect("joined"));
+        assert_eq!(done.load(Ordering::Relaxed), 80_000);
+        assert_eq!(driven.exclusive(|s| *s), (0..80_000u64).sum::<u64>());
+    }
+}
+
+#[cfg(all(test, qdl_loom))]
+mod loom_tests {
+    use loom::{
+        sync::{Arc, atomic::AtomicU32},
+        thread,
+    };
+
+    use super::*;
+
+    #[test]
+    fn loom_the_loser_of_the_token_is_served_by_its_owner() {
+        loom::model(|| {
+            let driven = Arc::new(Driven::new(0u32));
+            let backlog = Arc::new(AtomicU32::new(0));
+            let send = |driven: &Driven<u32>, backlog: &AtomicU32| {
+                backlog.fetch_add(1, Ordering::Relaxed);
+                driven.drive(|sent| *sent += backlog.swap(0, Ordering::Relaxed));
+            };
+            let other = {
+                let (driven, backlog) = (driven.clone(), backlog.clone());
+                thread::spawn(move || send(&driven, &backlog))
+            };
+            send(&driven, &backlog);
+            other.join().expect("joined");
+            assert_eq!(backlog.load(Ordering::Relaxed), 0, "left in the backlog");
+            assert_eq!(driven.exclusive(|s| *s), 2);
+        });
+    }
+}

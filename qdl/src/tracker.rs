@@ -1,1 +1,442 @@
-//! To be filled.
+//! The transaction tracker: which slot belongs to which sample. One for each connection, lock-free.
+//!
+//! A slot goes round like this:
+//!
+//! ```text
+//!   free --reserve--> reserved --begin--> in flight --Rx takes the grant--> arrived --release--> free
+//!                        |                    |
+//!                        +--release--> free   +--sweep (connection lost)--> arrived
+//! ```
+//!
+//! *Free* slots are set bits in a two-level bitmap; [`Tracker::reserve`] takes the first at or after a
+//! cursor, so that samples that are neighbours in time are neighbours in memory (the accelerator runs
+//! them where they lie), and skips busy ones, so that a slot held for ever costs one slot. *In flight*
+//! is an open grant ([`Grants`]) of the response window. Whoever closes the grant, the response or the
+//! sweep, owns the record; nobody else reads it.
+//!
+//! Records are plain relaxed atomics: they are written before the grant is opened (release) and read
+//! after it is closed (acquire), which orders them, and the structure needs no `unsafe`.
+
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+
+use crate::{
+    fabric::{Grants, Imm, SourceId},
+    sync::{AtomicU32, AtomicU64, Ordering},
+};
+
+/// A sample on its way: what it takes to send it, and to send it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The caller's name for it (LoadGen's `ResponseId`); never leaves this node.
+    pub id: u64,
+    /// The caller's second name for it (LoadGen's `QuerySampleIndex`).
+    pub index: u64,
+    /// Source region its bytes lie in.
+    pub source: SourceId,
+    /// Where in that region.
+    pub offset: usize,
+    /// How many bytes.
+    pub len: u32,
+    /// When it was issued, on [`crate::clock`].
+    pub issued_ns: u64,
+}
+
+/// What the tracker kept about a slot in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    /// The sample.
+    pub sample: Sample,
+    /// When its write was posted.
+    pub posted_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    id: AtomicU64,
+    index: AtomicU64,
+    offset: AtomicU64,
+    /// Source in the upper half, length in the lower.
+    source_len: AtomicU64,
+    issued_ns: AtomicU64,
+    posted_ns: AtomicU64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Tracker {
+    grants: Arc<Grants>,
+    records: Box<[CachePadded<Record>]>,
+    free: FreeSlots,
+    in_flight: CachePadded<AtomicU32>,
+}
+
+impl Tracker {
+    /// A tracker over the response window's grants, all slots free.
+    pub fn new(grants: Arc<Grants>) -> Self {
+        let slots = grants.slots();
+        Tracker {
+            grants,
+            records: (0..slots)
+                .map(|_| CachePadded::new(Record::default()))
+                .collect(),
+            free: FreeSlots::new(slots),
+            in_flight: CachePadded::new(AtomicU32::new(0)),
+        }
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Slots that are not free.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed) as usize
+    }
+
+    /// False while every slot is taken. Where others release at the same moment it may be true a little
+    /// too long, never false: a search that finds nothing sets it right.
+    pub fn has_free(&self) -> bool {
+        self.free.any()
+    }
+
+    /// Takes the next free slot.
+    pub fn reserve(&self) -> Option<u16> {
+        let slot = self.free.take()?;
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        Some(slot)
+    }
+
+    /// Records the sample under a reserved slot and grants the slot's response to the peer. The write
+    /// that carries the returned immediate may be posted afterwards.
+    ///
+    /// `None` when the slot was not a reserved one.
+    pub fn begin(&self, slot: u16, sample: &Sample, posted_ns: u64) -> Option<Imm> {
+        let r = self.records.get(usize::from(slot))?;
+        r.id.store(sample.id, Ordering::Relaxed);
+        r.index.store(sample.index, Ordering::Relaxed);
+        r.offset.store(sample.offset as u64, Ordering::Relaxed);
+        r.source_len.store(
+            u64::from(sample.source.0) << 32 | u64::from(sample.len),
+            Ordering::Relaxed,
+        );
+        r.issued_ns.store(sample.issued_ns, Ordering::Relaxed);
+        r.posted_ns.store(posted_ns, Ordering::Relaxed);
+        let use_count = self.grants.open(slot)?;
+        Some(Imm::new(slot, use_count))
+    }
+
+    /// What was in flight in a slot whose grant the caller (or the receiving half for it) has closed.
+    pub fn arrived(&self, slot: u16) -> Option<InFlight> {
+        let r = self.records.get(usize::from(slot))?;
+        let source_len = r.source_len.load(Ordering::Relaxed);
+        Some(InFlight {
+            sample: Sample {
+                id: r.id.load(Ordering::Relaxed),
+                index: r.index.load(Ordering::Relaxed),
+                source: SourceId((source_len >> 32) as u16),
+                offset: r.offset.load(Ordering::Relaxed) as usize,
+                len: source_len as u32,
+                issued_ns: r.issued_ns.load(Ordering::Relaxed),
+            },
+            posted_ns: r.posted_ns.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Makes a slot free again: its response has been used, or nothing was posted. The caller owns it.
+    pub fn release(&self, slot: u16) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.free.give(slot);
+    }
+
+    /// Takes back everything in flight on a connection that is lost and whose local side is destroyed:
+    /// each sample is handed to `lost` once, and never if its response was taken. The slots are free
+    /// afterwards; when they may be *used* again is for [`crate::quarantine`] to say.
+    pub fn sweep(&self, mut lost: impl FnMut(InFlight)) {
+        for slot in 0..self.slots() as u16 {
+            if self.grants.revoke(slot)
+                && let Some(in_flight) = self.arrived(slot)
+            {
+                lost(in_flight);
+                self.release(slot);
+            }
+        }
+    }
+}
+
+/// The free slots: one bit for each, and one summary bit for each word that may have some, so that the
+/// next free one is found in a handful of instructions however many slots there are.
+#[derive(Debug)]
+struct FreeSlots {
+    words: Box<[AtomicU64]>,
+    summary: Box<[AtomicU64]>,
+    cursor: CachePadded<AtomicU32>,
+}
+
+impl FreeSlots {
+    fn new(slots: usize) -> Self {
+        let word = |i: usize, bits: usize| {
+            let n = bits.saturating_sub(i * 64).min(64);
+            AtomicU64::new(if n == 64 { !0 } else { (1u64 << n) - 1 })
+        };
+        let words = slots.div_ceil(64).max(1);
+        let summary = words.div_ceil(64);
+        FreeSlots {
+            words: (0..words).map(|i| word(i, slots)).collect(),
+            summary: (0..summary).map(|i| word(i, words)).collect(),
+            cursor: CachePadded::new(AtomicU32::new(0)),
+        }
+    }
+
+    fn any(&self) -> bool {
+        self.summary.iter().any(|s| s.load(Ordering::SeqCst) != 0)
+    }
+
+    /// The first word at or after `from` whose summary bit is set, going round once.
+    fn word_from(&self, from: usize) -> Option<usize> {
+        let n = self.summary.len();
+        let (first, bit) = (from / 64 % n, from % 64);
+        for i in 0..=n {
+            let s = (first + i) % n;
+            let mut bits = self.summary[s].load(Ordering::SeqCst);
+            if i == 0 {
+                bits &= !0 << bit;
+            }
+            if bits != 0 {
+                return Some(s * 64 + bits.trailing_zeros() as usize);
+            }
+        }
+        None
+    }
+
+    fn take(&self) -> Option<u16> {
+        let cursor = self.cursor.load(Ordering::Relaxed) as usize;
+        let mut word = cursor / 64 % self.words.len();
+        let mut mask = !0u64 << (cursor % 64);
+        loop {
+            let mut bits = self.words[word].load(Ordering::Acquire) & mask;
+            while bits != 0 {
+                let bit = bits & bits.wrapping_neg();
+                let old = self.words[word].fetch_and(!bit, Ordering::AcqRel);
+                if old & bit != 0 {
+                    if old == bit {
+                        self.emptied(word);
+                    }
+                    let slot = word * 64 + bit.trailing_zeros() as usize;
+                    self.cursor.store(slot as u32 + 1, Ordering::Relaxed);
+                    return Some(slot as u16);
+                }
+                // Somebody else was quicker; `old` is what is left.
+                bits = old & mask;
+            }
+            // The rest of the first word was empty: go on after it, and at last come back to its beginning.
+            let from = if mask == !0 { word } else { word + 1 };
+            mask = !0;
+            word = self.word_from(if from >= self.words.len() { 0 } else { from })?;
+            if self.words[word].load(Ordering::Acquire) == 0 {
+                self.emptied(word);
+            }
+        }
+    }
+
+    /// Clears the summary bit of a word seen empty, and sets it again if a slot came back meanwhile.
+    fn emptied(&self, word: usize) {
+        let (s, bit) = (word / 64, 1u64 << (word % 64));
+        self.summary[s].fetch_and(!bit, Ordering::SeqCst);
+        if self.words[word].load(Ordering::SeqCst) != 0 {
+            self.summary[s].fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+
+    fn give(&self, slot: u16) {
+        let (word, bit) = (usize::from(slot) / 64, 1u64 << (slot % 64));
+        let old = self.words[word].fetch_or(bit, Ordering::SeqCst);
+        debug_assert_eq!(old & bit, 0, "slot {slot} was free already");
+        if old == 0 {
+            self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use std::collections::{HashMap, HashSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sample(id: u64) -> Sample {
+        Sample {
+            id,
+            index: id ^ 7,
+            source: SourceId(3),
+            offset: id as usize * 11,
+            len: id as u32,
+            issued_ns: id + 1,
+        }
+    }
+
+    fn tracker(slots: usize) -> Tracker {
+        Tracker::new(Arc::new(Grants::new(slots)))
+    }
+
+    #[test]
+    fn neighbours_in_time_are_neighbours_in_memory() {
+        let t = tracker(200);
+        let first: Vec<_> = (0..100).filter_map(|_| t.reserve()).collect();
+        assert_eq!(first, (0..100).collect::<Vec<_>>());
+        first.iter().for_each(|s| t.release(*s));
+        let next: Vec<_> = (0..100).filter_map(|_| t.reserve()).collect();
+        assert_eq!(next, (100..200).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn one_slot_held_for_ever_costs_one_slot() {
+        for slots in [1usize, 2, 63, 64, 65, 4097, 8192] {
+            let t = tracker(slots);
+            let held = t.reserve().expect("all are free");
+            for _ in 0..3 {
+                let got: HashSet<_> = std::iter::from_fn(|| t.reserve()).collect();
+                assert_eq!(got.len(), slots - 1);
+                assert!(!got.contains(&held));
+                got.into_iter().for_each(|s| t.release(s));
+            }
+        }
+    }
+
+    #[test]
+    fn eight_thousand_slots_fill_drain_and_wrap_a_thousand_times() {
+        let t = tracker(8192);
+        let grants = t.grants.clone();
+        for round in 0..1000u64 {
+            let mut imms = Vec::with_capacity(8192);
+            while let Some(slot) = t.reserve() {
+                imms.push(
+                    t.begin(slot, &sample(round * 8192 + u64::from(slot)), 0)
+                        .expect("reserved"),
+                );
+            }
+            assert_eq!(imms.len(), 8192);
+            for imm in imms {
+                grants.take(imm).expect("granted");
+                let got = t.arrived(imm.slot()).expect("in the window");
+                assert_eq!(got.sample.id, round * 8192 + u64::from(imm.slot()));
+                t.release(imm.slot());
+            }
+        }
+        assert_eq!(t.in_flight(), 0);
+    }
+
+    proptest! {
+        /// Against a model: a map from slot to sample. Every slot has one owner, records come back as they
+        /// went in, a sweep gives exactly what was in flight.
+        #[test]
+        fn behaves_like_a_map(
+            slots in 1usize..200,
+            steps in prop::collection::vec((0u8..10, any::<prop::sample::Index>()), 0..400),
+        ) {
+            let t = tracker(slots);
+            let mut model: HashMap<u16, (u64, Imm)> = HashMap::new();
+            for (id, (step, pick)) in steps.into_iter().enumerate() {
+                let id = id as u64;
+                match step {
+                    0..5 => match t.reserve() {
+                        Some(slot) => {
+                            let imm = t.begin(slot, &sample(id), id + 2).expect("reserved");
+                            prop_assert!(model.insert(slot, (id, imm)).is_none(), "slot {} given twice", slot);
+                        }
+                        None => prop_assert_eq!(model.len(), slots),
+                    },
+                    5..9 if !model.is_empty() => {
+                        let mut keys: Vec<_> = model.keys().copied().collect();
+                        keys.sort_unstable();
+                        let slot = *pick.get(&keys);
+                        let (id, imm) = model.remove(&slot).expect("chosen from it");
+                        prop_assert!(t.grants.take(imm).is_ok());
+                        prop_assert!(t.grants.take(imm).is_err(), "a duplicate is refused");
+                        let got = t.arrived(slot).expect("in range");
+                        prop_assert_eq!(got, InFlight { sample: sample(id), posted_ns: id + 2 });
+                        t.release(slot);
+                    }
+                    9 => {
+                        let mut swept = HashSet::new();
+                        t.sweep(|f| { swept.insert(f.sample.id); });
+                        let expected: HashSet<_> = model.drain().map(|(_, (id, _))| id).collect();
+                        prop_assert_eq!(swept, expected);
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(t.in_flight(), model.len());
+                prop_assert_eq!(t.has_free(), model.len() < slots);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, qdl_loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use super::*;
+
+    fn sample(id: u64) -> Sample {
+        Sample {
+            id,
+            index: 0,
+            source: SourceId(0),
+            offset: 0,
+            len: 0,
+            issued_ns: 0,
+        }
+    }
+
+    #[test]
+    fn loom_two_reservers_never_share_a_slot_and_a_release_is_never_lost() {
+        loom::model(|| {
+            let t = Arc::new(Tracker::new(Arc::new(Grants::new(2))));
+            let held = t.reserve().expect("free");
+            let other = {
+                let t = t.clone();
+                thread::spawn(move || t.reserve())
+            };
+            t.release(held);
+            let mine = t.reserve();
+            let theirs = other.join().expect("joined");
+            assert!(mine.is_some() && theirs.is_some(), "{mine:?} {theirs:?}");
+            assert_ne!(mine, theirs);
+            assert_eq!(t.reserve(), None);
+            assert!(
+                !t.has_free(),
+                "a search that found nothing leaves no false hope"
+            );
+        });
+    }
+
+    #[test]
+    fn loom_a_response_and_a_sweep_take_a_sample_once() {
+        loom::model(|| {
+            let t = Arc::new(Tracker::new(Arc::new(Grants::new(1))));
+            let slot = t.reserve().expect("free");
+            let imm = t.begin(slot, &sample(42), 0).expect("reserved");
+            let poster = {
+                let t = t.clone();
+                thread::spawn(move || {
+                    t.grants
+                        .take(imm)
+                        .is_ok()
+                        .then(|| t.arrived(slot).expect("in range").sample.id)
+                })
+            };
+            let mut swept = None;
+            t.sweep(|f| swept = Some(f.sample.id));
+            let answered = poster.join().expect("joined");
+            match (answered, swept) {
+                (Some(42), None) | (None, Some(42)) => {}
+                other => panic!("taken wrongly: {other:?}"),
+            }
+        });
+    }
+}
