@@ -96,14 +96,16 @@ impl Tracker {
         self.in_flight.load(Ordering::Relaxed) as usize
     }
 
-    /// False while every slot is taken. Where others release at the same moment it may be true a little
-    /// too long, never false: a search that finds nothing sets it right.
+    /// False while every slot is taken.
     pub fn has_free(&self) -> bool {
-        self.free.any()
+        self.in_flight() < self.slots()
     }
 
     /// Takes the next free slot.
     pub fn reserve(&self) -> Option<u16> {
+        if !self.has_free() {
+            return None;
+        }
         let slot = self.free.take()?;
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         Some(slot)
@@ -147,8 +149,8 @@ impl Tracker {
 
     /// Makes a slot free again: its response has been used, or nothing was posted. The caller owns it.
     pub fn release(&self, slot: u16) {
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.free.give(slot);
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Takes back everything in flight on a connection that is lost and whose local side is destroyed:
@@ -188,10 +190,6 @@ impl FreeSlots {
             summary: (0..summary).map(|i| word(i, words)).collect(),
             cursor: CachePadded::new(AtomicU32::new(0)),
         }
-    }
-
-    fn any(&self) -> bool {
-        self.summary.iter().any(|s| s.load(Ordering::SeqCst) != 0)
     }
 
     /// The first word at or after `from` whose summary bit is set, going round once.
@@ -234,11 +232,20 @@ impl FreeSlots {
             // The rest of the first word was empty: go on after it, and at last come back to its beginning.
             let from = if mask == !0 { word } else { word + 1 };
             mask = !0;
-            word = self.word_from(if from >= self.words.len() { 0 } else { from })?;
+            let from = if from >= self.words.len() { 0 } else { from };
+            word = self.word_from(from).or_else(|| self.any_word())?;
             if self.words[word].load(Ordering::Acquire) == 0 {
                 self.emptied(word);
             }
         }
+    }
+
+    /// Looks past the summary: while somebody else clears the bit of a word and sets it again, it can seem
+    /// that nothing is free, and a slot overlooked now might be waited for until the next one comes back.
+    fn any_word(&self) -> Option<usize> {
+        self.words
+            .iter()
+            .position(|w| w.load(Ordering::SeqCst) != 0)
     }
 
     /// Clears the summary bit of a word seen empty, and sets it again if a slot came back meanwhile.

@@ -1,1 +1,208 @@
-//! To be filled.
+//! The TCP fabric, the default: the same four roles as `ib`, over sockets.
+//!
+//! | role | here |
+//! | --- | --- |
+//! | device | [`TcpDevice`]: a local address that connections leave from or arrive at |
+//! | configuration | [`TcpCfgs`]: buffer sizes and depths |
+//! | resources | the [`Endpoint`](super::Endpoint)'s regions, which need no registration |
+//! | connection | one socket, split into [`TcpTx`] and [`TcpRx`] |
+//!
+//! A write is a 16-byte header ([`frame`]) and its payload. Payloads leave straight from the source
+//! region with one `sendmsg` for everything queued; they arrive in their slot, by one `readv` that fills what
+//! is left of the current payload and a staging buffer behind it.
+
+mod device;
+mod frame;
+mod rx;
+mod tx;
+
+pub use device::{Preamble, TcpDevice, TcpError};
+pub use frame::{HEADER_BYTES, PREAMBLE_BYTES};
+
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    sync::Arc,
+};
+
+use super::{Endpoint, Link};
+
+/// Sizes of a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpCfgs {
+    /// `SO_SNDBUF` in bytes; `None` leaves it to the system. A small one keeps what is sent in the cache.
+    pub send_buffer: Option<usize>,
+    /// Payloads up to this many bytes are copied behind their header at `post`.
+    pub inline_bytes: usize,
+    /// Bytes of the receive staging buffer.
+    pub staging_bytes: usize,
+    /// `TCP_USER_TIMEOUT` in milliseconds: how long the kernel tries with data unacknowledged.
+    pub user_timeout_ms: u32,
+}
+
+impl Default for TcpCfgs {
+    fn default() -> Self {
+        TcpCfgs {
+            send_buffer: Some(256 << 10),
+            inline_bytes: 512,
+            staging_bytes: 64 << 10,
+            user_timeout_ms: 2000,
+        }
+    }
+}
+
+/// The socket, shared by the two halves; closed when both are gone.
+#[derive(Debug)]
+struct Socket(OwnedFd);
+
+impl Socket {
+    fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Makes a connection of a connected, non-blocking stream.
+///
+/// # Errors
+/// A socket option was refused.
+pub fn link(stream: std::net::TcpStream, endpoint: Endpoint, cfgs: &TcpCfgs) -> io::Result<Link> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    let s = socket2::SockRef::from(&stream);
+    if let Some(bytes) = cfgs.send_buffer {
+        s.set_send_buffer_size(bytes)?;
+    }
+    s.set_tcp_user_timeout(Some(std::time::Duration::from_millis(
+        cfgs.user_timeout_ms.into(),
+    )))?;
+    let socket = Arc::new(Socket(stream.into()));
+    Ok(Link {
+        rx: Box::new(rx::TcpRx::new(
+            socket.clone(),
+            endpoint.window.clone(),
+            cfgs.staging_bytes,
+        )),
+        tx: Box::new(tx::TcpTx::new(socket, endpoint, cfgs.inline_bytes)),
+    })
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use std::{
+        io::Write,
+        net::{TcpListener, TcpStream},
+        sync::Arc,
+    };
+
+    use super::*;
+    use crate::fabric::{Broken, Event, Grants, Region, Window, conformance};
+
+    fn sockets() -> (TcpStream, TcpStream) {
+        let l = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let a = TcpStream::connect(l.local_addr().expect("bound")).expect("connected");
+        (a, l.accept().expect("accepted").0)
+    }
+
+    /// With the staging buffer so small that payloads cross it in every way.
+    struct Tcp(TcpCfgs);
+
+    impl conformance::Fabric for Tcp {
+        fn pair(&self, a: Endpoint, b: Endpoint) -> (Link, Link) {
+            let (sa, sb) = sockets();
+            (
+                link(sa, a, &self.0).expect("linked"),
+                link(sb, b, &self.0).expect("linked"),
+            )
+        }
+    }
+
+    crate::fabric_conformance!(super::Tcp(super::TcpCfgs::default()));
+
+    mod small_buffers {
+        crate::fabric_conformance!(super::super::Tcp(super::super::TcpCfgs {
+            send_buffer: Some(4096),
+            inline_bytes: 64,
+            staging_bytes: 100,
+            user_timeout_ms: 2000,
+        }));
+    }
+
+    fn receiver() -> (TcpStream, Link) {
+        let (a, b) = sockets();
+        let region = Arc::new(Region::new(4 * 128).expect("memory"));
+        let grants = Arc::new(Grants::new(4));
+        (0..4).for_each(|s| {
+            grants.open(s);
+        });
+        let endpoint = Endpoint {
+            window: Window::new(region, 0, 128, grants).expect("fits"),
+            sources: vec![],
+            peer_slots: 4,
+            peer_stride: 128,
+            send_depth: 4,
+        };
+        (a, link(b, endpoint, &TcpCfgs::default()).expect("linked"))
+    }
+
+    fn first_event(link: &mut Link) -> Event {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        loop {
+            let mut got = None;
+            link.rx.poll(1, &mut |e| got = Some(e));
+            if let Some(e) = got {
+                return e;
+            }
+            assert!(std::time::Instant::now() < end, "nothing came");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_frame_break_the_connection_with_the_field() {
+        for (bytes, what) in [
+            ([0u8; 16], "kind"),
+            ([1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], "reserved"),
+            (
+                [1, 0, 0, 0, 0, 0, 0, 0xff, 0, 0, 0, 0, 0, 0, 0, 0],
+                "control message",
+            ),
+            (
+                [1, 0, 0, 0, 1, 0, 0, 0x80, 0, 0, 0, 0, 9, 0, 0, 0],
+                "control length",
+            ),
+        ] {
+            let (mut a, mut b) = receiver();
+            a.write_all(&bytes).expect("written");
+            match first_event(&mut b) {
+                Event::Broken(Broken::BadFrame { what: w, .. }) => assert_eq!(w, what),
+                other => panic!("{what}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_cut_short_is_a_closed_connection() {
+        let (mut a, mut b) = receiver();
+        a.write_all(&frame::encode(crate::fabric::Imm::new(1, 1), 0, 100))
+            .expect("written");
+        a.write_all(&[7; 50]).expect("written");
+        drop(a);
+        assert_eq!(first_event(&mut b), Event::Broken(Broken::Closed));
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+        #[test]
+        fn random_bytes_never_reach_past_the_window(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
+            let (mut a, mut b) = receiver();
+            a.write_all(&bytes).expect("written");
+            drop(a);
+            loop {
+                match first_event(&mut b) {
+                    Event::Broken(_) => break,
+                    Event::Arrived { imm, len } => proptest::prop_assert!(imm.slot() < 4 && len <= 128),
+                    Event::Control(_) => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! A local address that data connections leave from or arrive at, and the preamble that opens one.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket, TcpStream},
+    time::timeout,
+};
+
+use super::frame::PREAMBLE_BYTES;
+
+const MAGIC: &[u8; 8] = b"QDLDATA1";
+const WELCOME: &[u8; 8] = b"QDLOK\0\0\0";
+
+/// How long a peer has for its preamble before it is shown out.
+const PREAMBLE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// What opens a data connection: which lane it is, and the key that the control session handed out for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Preamble {
+    /// Index of the connection within the session.
+    pub lane: u16,
+    /// Its epoch.
+    pub epoch: u32,
+    /// Random key, good for this lane and epoch alone.
+    pub key: [u8; 16],
+}
+
+impl fmt::Debug for Preamble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Preamble(lane {}, epoch {})", self.lane, self.epoch)
+    }
+}
+
+impl Preamble {
+    /// To the wire.
+    pub fn encode(&self) -> [u8; PREAMBLE_BYTES] {
+        let mut b = [0; PREAMBLE_BYTES];
+        b[..8].copy_from_slice(MAGIC);
+        b[8..10].copy_from_slice(&self.lane.to_le_bytes());
+        b[12..16].copy_from_slice(&self.epoch.to_le_bytes());
+        b[16..].copy_from_slice(&self.key);
+        b
+    }
+
+    /// From the wire; `None` for bytes that are no preamble.
+    pub fn decode(b: &[u8; PREAMBLE_BYTES]) -> Option<Self> {
+        if &b[..8] != MAGIC || b[10..12] != [0, 0] {
+            return None;
+        }
+        Some(Preamble {
+            lane: u16::from_le_bytes([b[8], b[9]]),
+            epoch: u32::from_le_bytes([b[12], b[13], b[14], b[15]]),
+            key: b[16..].try_into().ok()?,
+        })
+    }
+}
+
+/// A data connection that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TcpError {
+    /// The address cannot be listened on.
+    #[error(
+        "cannot listen for data connections on {address}: {source}; is another accelerator using the port? (`nics[].listen`)"
+    )]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The address cannot be left from.
+    #[error(
+        "cannot use {address} as the local address of data connections: {source} (`nics[].address`)"
+    )]
+    Local {
+        /// The address.
+        address: IpAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The peer cannot be reached.
+    #[error("cannot open a data connection to {peer}: {source}")]
+    Connect {
+        /// The peer.
+        peer: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// It can be reached and does not want us.
+    #[error("{peer} did not welcome data connection {lane}: {what}")]
+    Refused {
+        /// The peer.
+        peer: SocketAddr,
+        /// Index of the connection.
+        lane: u16,
+        /// What it said instead.
+        what: String,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct TcpDevice;
+
+impl TcpDevice {
+    /// Listens for data connections.
+    ///
+    /// # Errors
+    /// [`TcpError::Listen`].
+    pub fn listen(address: SocketAddr) -> Result<TcpListener, TcpError> {
+        let bind = || {
+            let socket = match address {
+                SocketAddr::V4(_) => TcpSocket::new_v4()?,
+                SocketAddr::V6(_) => TcpSocket::new_v6()?,
+            };
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            socket.listen(1024)
+        };
+        bind().map_err(|source| TcpError::Listen { address, source })
+    }
+
+    /// Accepts one connection's preamble: what it presents, and the stream, which is not welcomed yet.
+    ///
+    /// Returns `None` for a stranger: bytes that are no preamble, or none in time.
+    pub async fn read_preamble(stream: &mut TcpStream) -> Option<Preamble> {
+        let mut b = [0; PREAMBLE_BYTES];
+        match timeout(PREAMBLE_DEADLINE, stream.read_exact(&mut b)).await {
+            Ok(Ok(_)) => Preamble::decode(&b),
+            _ => None,
+        }
+    }
+
+    /// Tells the peer that its connection is in place.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub async fn welcome(stream: &mut TcpStream) -> io::Result<()> {
+        timeout(PREAMBLE_DEADLINE, stream.write_all(WELCOME))
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
+    /// Opens a data connection from `local` to `peer` and presents the preamble.
+    ///
+    /// # Errors
+    /// [`TcpError`] names the address at fault.
+    pub async fn connect(
+        local: IpAddr,
+        peer: SocketAddr,
+        preamble: &Preamble,
+        deadline: Duration,
+    ) -> Result<std::net::TcpStream, TcpError> {
+        let failed = |source| TcpError::Connect { peer, source };
+        let timed_out = || failed(io::Error::from(io::ErrorKind::TimedOut));
+        let socket = match peer {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        }
+        .map_err(failed)?;
+        socket
+            .bind(SocketAddr::new(local, 0))
+            .map_err(|source| TcpError::Local {
+                address: local,
+                source,
+            })?;
+        let exchange = async {
+            let mut stream = socket.connect(peer).await.map_err(failed)?;
+            stream.set_nodelay(true).map_err(failed)?;
+            stream.write_all(&preamble.encode()).await.map_err(failed)?;
+            let mut answer = [0; 8];
+            let refused = |what: String| TcpError::Refused {
+                peer,
+                lane: preamble.lane,
+                what,
+            };
+            match stream.read_exact(&mut answer).await {
+                Ok(_) if &answer == WELCOME => Ok(stream),
+                Ok(_) => Err(refused(format!("it answered {answer:02x?}"))),
+                Err(e) => Err(refused(format!("it closed the connection ({e})"))),
+            }
+        };
+        let stream = timeout(deadline, exchange)
+            .await
+            .map_err(|_| timed_out())??;
+        stream.into_std().map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn preambles_survive(lane: u16, epoch: u32, key: [u8; 16]) {
+            let p = Preamble { lane, epoch, key };
+            prop_assert_eq!(Preamble::decode(&p.encode()), Some(p));
+        }
+
+        #[test]
+        fn strangers_are_recognised(mut b: [u8; PREAMBLE_BYTES]) {
+            b[0] = b[0].wrapping_add(u8::from(b[0] == b'Q'));
+            prop_assert_eq!(Preamble::decode(&b), None);
+        }
+    }
+}

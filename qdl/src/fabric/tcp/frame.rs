@@ -1,0 +1,83 @@
+//! The frame header and the preamble, as bytes. `docs/protocol.md` is normative.
+
+use crate::fabric::{Broken, Imm};
+
+/// Bytes of a frame header.
+pub const HEADER_BYTES: usize = 16;
+
+/// Bytes of the preamble that opens a data connection.
+pub const PREAMBLE_BYTES: usize = 32;
+
+/// The one kind of frame: a write with an immediate.
+const WRITE_WITH_IMM: u8 = 1;
+
+/// A header: little-endian {kind u8, 0 u8, 0 u16, immediate u32, offset in the slot u32, length u32}.
+pub(super) fn encode(imm: Imm, at: u32, len: u32) -> [u8; HEADER_BYTES] {
+    let mut b = [0; HEADER_BYTES];
+    b[0] = WRITE_WITH_IMM;
+    b[4..8].copy_from_slice(&imm.bits().to_le_bytes());
+    b[8..12].copy_from_slice(&at.to_le_bytes());
+    b[12..16].copy_from_slice(&len.to_le_bytes());
+    b
+}
+
+/// What a header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub imm: Imm,
+    pub at: u32,
+    pub len: u32,
+}
+
+/// Reads a header; what it says is not yet checked against any window.
+pub(super) fn decode(b: &[u8; HEADER_BYTES]) -> Result<Header, Broken> {
+    let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+    let bad = |what, value: u32| {
+        Err(Broken::BadFrame {
+            what,
+            value: u64::from(value),
+        })
+    };
+    if b[0] != WRITE_WITH_IMM {
+        return bad("kind", u32::from(b[0]));
+    }
+    if b[1..4] != [0; 3] {
+        return bad("reserved", word(0) >> 8);
+    }
+    let header = Header {
+        imm: Imm::from_bits(word(4)),
+        at: word(8),
+        len: word(12),
+    };
+    if header.imm.is_control() {
+        if header.imm.message().is_none() {
+            return bad("control message", header.imm.bits());
+        }
+        if header.at != 0 || header.len != 0 {
+            return bad("control length", header.len.max(header.at));
+        }
+    }
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn headers_survive(slot: u16, use_count in 0u16..0x8000, at: u32, len: u32) {
+            let imm = Imm::new(slot, use_count);
+            prop_assert_eq!(decode(&encode(imm, at, len)), Ok(Header { imm, at, len }));
+        }
+
+        #[test]
+        fn any_bytes_are_a_header_or_an_error(b: [u8; HEADER_BYTES]) {
+            if let Ok(h) = decode(&b) {
+                prop_assert_eq!(encode(h.imm, h.at, h.len), b);
+            }
+        }
+    }
+}

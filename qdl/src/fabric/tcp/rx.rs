@@ -1,0 +1,233 @@
+//! The receiving half of a socket.
+//!
+//! ```text
+//!   socket --readv--> [ rest of the current payload, in its slot ][ staging buffer ]
+//!                                                                   |
+//!                       headers are read here; a payload that lies here whole is copied to its slot,
+//!                       of a longer one the beginning is, and the next readv fetches the rest in place
+//! ```
+//!
+//! So a burst of small writes costs one system call and one copy each, and a large payload is copied only
+//! as far as it shared a read with what came before it.
+
+use std::{fmt, io, os::fd::RawFd, sync::Arc};
+
+use super::{HEADER_BYTES, Socket, frame};
+use crate::fabric::{Armed, Broken, Event, FabricCounts, Imm, Rx, Window};
+
+/// While a payload at least this long is read in place, little is read past its end: what follows is
+/// likely as long, and what lands in the staging buffer must be copied.
+const LARGE: usize = 16 << 10;
+const READ_PAST_LARGE: usize = 4 << 10;
+
+/// A payload under way.
+#[derive(Clone, Copy, Debug)]
+struct Landing {
+    imm: Imm,
+    len: u32,
+    /// Offset in the window's region of the next byte.
+    at: usize,
+    left: usize,
+}
+
+pub(super) struct TcpRx {
+    socket: Arc<Socket>,
+    window: Window,
+    staging: Box<[u8]>,
+    /// What of the staging buffer has been read from the socket and not used yet.
+    start: usize,
+    end: usize,
+    landing: Option<Landing>,
+    /// The last read found the socket empty.
+    drained: bool,
+    broken: bool,
+    counts: FabricCounts,
+}
+
+impl TcpRx {
+    pub(super) fn new(socket: Arc<Socket>, window: Window, staging_bytes: usize) -> Self {
+        TcpRx {
+            socket,
+            window,
+            staging: vec![0; staging_bytes.max(2 * HEADER_BYTES)].into(),
+            start: 0,
+            end: 0,
+            landing: None,
+            drained: false,
+            broken: false,
+            counts: FabricCounts::default(),
+        }
+    }
+
+    /// The next event that lies in what has been read, or `None` when more must be read.
+    fn parse(&mut self) -> Result<Option<Event>, Broken> {
+        loop {
+            if let Some(l) = &mut self.landing {
+                let n = l.left.min(self.end - self.start);
+                if n > 0 {
+                    // SAFETY: `landing` checked that the payload lies in a slot whose grant is open: the
+                    // slot is the sender's, for whom we write, and nobody reads it before the arrival.
+                    let to = unsafe { self.window.region().bytes_mut(l.at, n) };
+                    if let Ok(to) = to {
+                        to.copy_from_slice(&self.staging[self.start..self.start + n]);
+                    }
+                    self.start += n;
+                    l.at += n;
+                    l.left -= n;
+                    self.counts.copied_bytes += n as u64;
+                    self.counts.copies += 1;
+                }
+                if l.left > 0 {
+                    return Ok(None);
+                }
+                let (imm, len) = (l.imm, l.len);
+                self.landing = None;
+                self.window.grants().take(imm)?;
+                self.counts.writes += 1;
+                self.counts.bytes += u64::from(len);
+                return Ok(Some(Event::Arrived { imm, len }));
+            }
+            let Some(header) = self.staging[self.start..self.end].first_chunk::<HEADER_BYTES>()
+            else {
+                return Ok(None);
+            };
+            let h = frame::decode(header)?;
+            self.start += HEADER_BYTES;
+            if let Some(message) = h.imm.message() {
+                self.counts.control += 1;
+                return Ok(Some(Event::Control(message)));
+            }
+            let at = self.window.landing(h.imm, h.at, h.len)?;
+            self.window.grants().permits(h.imm)?;
+            self.landing = Some(Landing {
+                imm: h.imm,
+                len: h.len,
+                at,
+                left: h.len as usize,
+            });
+        }
+    }
+
+    /// One read. Returns false when the socket is empty.
+    fn read(&mut self) -> Result<bool, Broken> {
+        if self.start > 0 {
+            // What is left is less than a header.
+            self.staging.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let mut room = self.staging.len() - self.end;
+        let mut iov = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; 2];
+        let mut in_place = 0;
+        if let Some(l) = &self.landing
+            && let Ok(at) = self.window.region().at(l.at, l.left)
+        {
+            in_place = l.left;
+            iov[0] = libc::iovec {
+                iov_base: at.cast(),
+                iov_len: in_place,
+            };
+            if in_place >= LARGE {
+                room = room.min(READ_PAST_LARGE);
+            }
+        }
+        iov[1] = libc::iovec {
+            iov_base: self.staging[self.end..].as_mut_ptr().cast(),
+            iov_len: room,
+        };
+        loop {
+            // SAFETY: the first entry is empty or the checked rest of a slot the sender owns, which
+            // `self.window` keeps mapped; the second is the unused end of the staging buffer.
+            let n = unsafe { libc::readv(self.socket.fd(), iov.as_ptr(), 2) };
+            self.counts.syscalls += 1;
+            match n {
+                0 => return Err(Broken::Closed),
+                n if n > 0 => {
+                    let n = n as usize;
+                    let direct = n.min(in_place);
+                    if let Some(l) = &mut self.landing {
+                        l.at += direct;
+                        l.left -= direct;
+                    }
+                    self.end += n - direct;
+                    self.counts.partial += u64::from(n < in_place);
+                    return Ok(true);
+                }
+                _ => {
+                    let e = io::Error::last_os_error();
+                    match e.kind() {
+                        io::ErrorKind::WouldBlock => {
+                            self.counts.empty_syscalls += 1;
+                            return Ok(false);
+                        }
+                        io::ErrorKind::Interrupted => {}
+                        io::ErrorKind::ConnectionReset => return Err(Broken::Closed),
+                        _ => return Err(Broken::io("readv", &e)),
+                    }
+                }
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<Option<Event>, Broken> {
+        if let Some(e) = self.parse()? {
+            return Ok(Some(e));
+        }
+        self.drained = !self.read()?;
+        Ok(None)
+    }
+}
+
+impl Rx for TcpRx {
+    fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
+        let mut events = 0;
+        self.drained = false;
+        while events < budget && !self.broken && !self.drained {
+            let event = match self.step() {
+                Ok(Some(e)) => e,
+                Ok(None) => continue,
+                Err(b) => {
+                    self.broken = true;
+                    Event::Broken(b)
+                }
+            };
+            sink(event);
+            events += 1;
+        }
+        events
+    }
+
+    fn arm(&mut self) -> Armed {
+        // Edge-triggered: an edge comes for whatever follows the read that found the socket empty. Until
+        // then there may be something, in the socket or in the staging buffer.
+        if self.drained || self.broken {
+            Armed::Sleep
+        } else {
+            Armed::Ready
+        }
+    }
+
+    fn fd(&self) -> RawFd {
+        self.socket.fd()
+    }
+
+    fn counts(&self) -> FabricCounts {
+        self.counts
+    }
+}
+
+impl Drop for TcpRx {
+    fn drop(&mut self) {
+        // SAFETY: the socket is open: `self.socket` lives. A failure means that it is down already.
+        unsafe { libc::shutdown(self.socket.fd(), libc::SHUT_RDWR) };
+    }
+}
+
+impl fmt::Debug for TcpRx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TcpRx({} arrived)", self.counts.writes)
+    }
+}

@@ -1,0 +1,232 @@
+//! The sending half of a socket: queue headers and payload addresses, hand all of it to one `sendmsg`.
+//!
+//! What is queued is a list of `iovec`s. Headers, and payloads short enough to be worth copying, lie in
+//! a staging buffer, where neighbours share one `iovec`; longer payloads are sent from where they lie.
+
+use std::{collections::VecDeque, fmt, io, sync::Arc};
+
+use super::{HEADER_BYTES, Socket, frame};
+use crate::fabric::{Broken, Endpoint, FabricCounts, Flushed, Post, PostError, Tx};
+
+/// `IOV_MAX` on Linux.
+const IOV_MAX: usize = 1024;
+
+pub(super) struct TcpTx {
+    socket: Arc<Socket>,
+    endpoint: Endpoint,
+    inline_bytes: usize,
+    /// Headers and short payloads. Its heap block never moves: `iov` points into it.
+    staging: Box<[u8]>,
+    staged: usize,
+    iov: Vec<libc::iovec>,
+    /// First `iovec` not sent whole.
+    head: usize,
+    /// Where in the byte stream each queued write ends, oldest first.
+    ends: VecDeque<u64>,
+    queued_bytes: u64,
+    sent_bytes: u64,
+    posted: u64,
+    broken: Option<Broken>,
+    counts: FabricCounts,
+}
+
+// SAFETY: the addresses in `iov` point into `staging` and into regions that `endpoint` keeps alive,
+// both owned by this value; they are used only under `&mut self`.
+unsafe impl Send for TcpTx {}
+
+impl TcpTx {
+    pub(super) fn new(socket: Arc<Socket>, endpoint: Endpoint, inline_bytes: usize) -> Self {
+        let depth = endpoint.send_depth.max(1);
+        // Room for the worst case, so that `room` alone decides whether a post fits.
+        let each = HEADER_BYTES + inline_bytes.max(HEADER_BYTES);
+        TcpTx {
+            socket,
+            inline_bytes,
+            staging: vec![0; depth * each].into(),
+            staged: 0,
+            iov: Vec::with_capacity(2 * depth),
+            head: 0,
+            ends: VecDeque::with_capacity(depth),
+            queued_bytes: 0,
+            sent_bytes: 0,
+            posted: 0,
+            broken: None,
+            counts: FabricCounts::default(),
+            endpoint,
+        }
+    }
+
+    /// Takes `len` bytes of the staging buffer, joined to the last `iovec` where they touch it. Returns
+    /// where they begin.
+    fn stage(&mut self, len: usize) -> usize {
+        let start = self.staged;
+        self.staged += len;
+        let at = self.staging[start..self.staged].as_mut_ptr();
+        match self.iov.last_mut() {
+            Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == at => {
+                last.iov_len += len;
+            }
+            _ => self.iov.push(libc::iovec {
+                iov_base: at.cast(),
+                iov_len: len,
+            }),
+        }
+        start
+    }
+
+    fn advance(&mut self, mut n: usize) {
+        self.sent_bytes += n as u64;
+        while n > 0 {
+            let v = &mut self.iov[self.head];
+            if n < v.iov_len {
+                v.iov_base = v.iov_base.cast::<u8>().wrapping_add(n).cast();
+                v.iov_len -= n;
+                break;
+            }
+            n -= v.iov_len;
+            self.head += 1;
+        }
+        if self.head == self.iov.len() {
+            self.iov.clear();
+            self.head = 0;
+            self.staged = 0;
+            self.ends.clear();
+        } else {
+            while self.ends.front().is_some_and(|e| *e <= self.sent_bytes) {
+                self.ends.pop_front();
+            }
+        }
+    }
+}
+
+impl Tx for TcpTx {
+    fn post(&mut self, post: &Post) -> Result<(), PostError> {
+        if let Some(b) = &self.broken {
+            return Err(b.clone().into());
+        }
+        self.endpoint.check(post)?;
+        if self.room() == 0 {
+            return Err(PostError::Full);
+        }
+        let len = post.len as usize;
+        let header = frame::encode(post.imm, post.at, post.len);
+        let start = self.stage(HEADER_BYTES);
+        self.staging[start..start + HEADER_BYTES].copy_from_slice(&header);
+        if post.imm.is_control() {
+            self.counts.control += 1;
+        } else {
+            self.counts.writes += 1;
+            self.counts.bytes += u64::from(post.len);
+        }
+        if len > 0 {
+            if len <= self.inline_bytes {
+                let start = self.stage(len);
+                let source = &self.endpoint.sources[usize::from(post.source.0)];
+                // SAFETY: the poster leaves these bytes alone until `post` returns (the contract).
+                if let Ok(bytes) = unsafe { source.bytes(post.offset, len) } {
+                    self.staging[start..start + len].copy_from_slice(bytes);
+                }
+                self.counts.inline += 1;
+            } else if let Ok(at) =
+                self.endpoint.sources[usize::from(post.source.0)].at(post.offset, len)
+            {
+                self.iov.push(libc::iovec {
+                    iov_base: at.cast(),
+                    iov_len: len,
+                });
+            }
+        } else {
+            self.counts.inline += u64::from(!post.imm.is_control());
+        }
+        self.queued_bytes += (HEADER_BYTES + len) as u64;
+        self.ends.push_back(self.queued_bytes);
+        self.posted += 1;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<Flushed, Broken> {
+        if let Some(b) = &self.broken {
+            return Err(b.clone());
+        }
+        while self.head < self.iov.len() {
+            let iov = &mut self.iov[self.head..];
+            let n = iov.len().min(IOV_MAX);
+            // SAFETY: an all-zero msghdr is valid; the fields that matter are set below.
+            let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+            msg.msg_iov = iov.as_mut_ptr();
+            msg.msg_iovlen = n;
+            // SAFETY: `iov` holds `n` live entries that point into `staging` and the source regions, which
+            // this value owns; the socket is open as long as `self.socket` lives.
+            let sent = unsafe {
+                libc::sendmsg(
+                    self.socket.fd(),
+                    &msg,
+                    libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+                )
+            };
+            self.counts.syscalls += 1;
+            if sent < 0 {
+                let e = io::Error::last_os_error();
+                match e.kind() {
+                    io::ErrorKind::WouldBlock => {
+                        self.counts.empty_syscalls += 1;
+                        return Ok(Flushed::Blocked);
+                    }
+                    io::ErrorKind::Interrupted => continue,
+                    _ => {
+                        let b = Broken::io("sendmsg", &e);
+                        self.broken = Some(b.clone());
+                        return Err(b);
+                    }
+                }
+            }
+            let asked: usize = iov[..n].iter().map(|v| v.iov_len).sum();
+            self.counts.partial += u64::from((sent as usize) < asked);
+            self.advance(sent as usize);
+        }
+        Ok(Flushed::Done)
+    }
+
+    fn room(&self) -> usize {
+        let each = HEADER_BYTES + self.inline_bytes.max(HEADER_BYTES);
+        (self.ends.capacity().min(self.endpoint.send_depth.max(1)))
+            .saturating_sub(self.ends.len())
+            .min((self.staging.len() - self.staged) / each)
+            .min((self.iov.capacity() - self.iov.len()) / 2)
+    }
+
+    fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    fn retired(&self) -> u64 {
+        self.posted - self.ends.len() as u64
+    }
+
+    fn inline_limit(&self) -> usize {
+        self.inline_bytes
+    }
+
+    fn counts(&self) -> FabricCounts {
+        self.counts
+    }
+}
+
+impl Drop for TcpTx {
+    fn drop(&mut self) {
+        // The other half may live on for a moment; nothing more is to be sent or received.
+        // SAFETY: the socket is open: `self.socket` lives. A failure means that it is down already.
+        unsafe { libc::shutdown(self.socket.fd(), libc::SHUT_RDWR) };
+    }
+}
+
+impl fmt::Debug for TcpTx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "TcpTx({} posted, {} retired)",
+            self.posted,
+            self.retired()
+        )
+    }
+}
