@@ -22,6 +22,8 @@ pub mod drive;
 pub mod fabric;
 pub mod model;
 pub mod quarantine;
+pub mod rail;
+pub mod response;
 pub mod serve;
 pub mod stats;
 pub mod tracker;

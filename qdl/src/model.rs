@@ -179,7 +179,7 @@ mod tests {
         let a = ModelSpec::opaque("m", 64, 8);
         let mut b = a.clone();
         b.inputs[0].shape = vec![65];
-        let e = a.check_against(&b).unwrap_err();
+        let e = a.check_against(&b).expect_err("they differ");
         assert_eq!(e.field, "input 0");
         assert!(e.to_string().contains("u8[64]") && e.to_string().contains("u8[65]"));
         assert_eq!(a.check_against(&a), Ok(()));

@@ -1,1 +1,504 @@
-//! To be filled.
+//! The frontend's face of the library: give it samples, it calls back with responses.
+//!
+//! ```text
+//!   issue(samples) --> a connection with a free slot, chosen by the arbiter: posted here and now
+//!                  \-> none, or a payload that is dear to copy: the backlog, which every connection
+//!                      draws from as slots come free and rail threads come by
+//! ```
+//!
+//! The backlog is one for all connections, not one for each: a sample is bound to a connection only when it
+//! has a slot, so a slow accelerator holds up nobody else's samples and a lost connection has none waiting.
+//!
+//! Every sample issued is completed exactly once: with its response, after having been sent again if its
+//! connection was lost, or empty once the dispatcher was told to [`Dispatcher::abort`].
+
+mod lane;
+mod rail;
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use crossbeam_queue::SegQueue;
+use crossbeam_utils::CachePadded;
+
+pub use crate::tracker::Sample;
+pub use lane::{LaneCfgs, LaneCounts};
+
+use crate::{
+    arbiter::{Arbiter, Policy},
+    clock::now_ns,
+    fabric::{Broken, Endpoint, Link, Region, RegionError},
+    rail::{self as rails, EchoCfgs, RailCfgs, RailHandle},
+};
+
+use lane::{Lane, Posted};
+use rail::{Command, FrontendRail};
+
+/// What a sample's way took, in nanoseconds of this node's clock and microseconds of the accelerator's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleTimes {
+    /// Issued to posted.
+    pub issue_to_post_ns: u64,
+    /// Posted to response seen.
+    pub round_trip_ns: u64,
+    /// Arrival to start of its batch, as the accelerator says.
+    pub queue_us: u32,
+    /// Its batch in the engine, as the accelerator says.
+    pub compute_us: u32,
+    /// Response seen to completed.
+    pub completion_ns: u64,
+    /// Payload bytes out.
+    pub bytes_out: u32,
+    /// Payload bytes back.
+    pub bytes_in: u32,
+}
+
+/// One response, good for the length of the call it is handed to.
+#[derive(Clone, Copy, Debug)]
+pub struct Response<'a> {
+    /// The sample's id, as issued.
+    pub id: u64,
+    /// The sample's index, as issued.
+    pub index: u64,
+    /// The response's bytes, where the fabric put them.
+    pub payload: &'a [u8],
+}
+
+/// Takes the responses of one rail. Lives on the rail's thread.
+pub trait Completer: Send {
+    /// Completes one poll's worth of samples. The payloads' slots are free once this returns.
+    fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>);
+
+    /// Records times; called once for each sample after `complete`.
+    fn record(&mut self, times: &SampleTimes);
+
+    /// Called about every rail tick, for live figures.
+    fn tick(&mut self, now_ns: u64) {
+        let _ = now_ns;
+    }
+}
+
+/// What the dispatcher tells whoever set it up.
+#[derive(Clone, Debug)]
+pub enum DispatchEvent {
+    /// A lane's connection was lost and its local side is destroyed; its samples are on their way again.
+    LaneLost {
+        /// Index of the lane.
+        lane: usize,
+        /// Epoch that was lost.
+        epoch: u32,
+        /// Why.
+        cause: Broken,
+        /// Samples that went back to the backlog.
+        again: usize,
+    },
+}
+
+/// Completes samples of an aborted run with no bytes at all, and hears of events.
+pub trait Owner: Send + Sync {
+    /// Completes these samples empty.
+    fn complete_empty(&self, samples: &[Sample]);
+    /// Hears of an event, on a rail thread: returns soon.
+    fn event(&self, event: DispatchEvent);
+}
+
+/// One rail thread of the frontend.
+pub struct DispatchRail {
+    /// How it waits and where it runs.
+    pub cfgs: RailCfgs,
+    /// Takes its responses.
+    pub completer: Box<dyn Completer>,
+}
+
+/// What a dispatcher is made of.
+pub struct DispatchCfgs {
+    /// How connections are chosen.
+    pub policy: Policy,
+    /// Signs of life.
+    pub echo: EchoCfgs,
+    /// Payloads up to this many bytes are posted by the thread that issues them; longer ones, which the
+    /// kernel copies, by the rail threads.
+    pub issue_post_up_to: usize,
+    /// Queries of up to this many samples are posted by the thread that issues them.
+    pub issue_burst: usize,
+    /// Registered memory samples are sent from; a sample's `source` is an index into it.
+    pub sources: Vec<Arc<Region>>,
+    /// Samples lie here instead, unregistered, and are copied before they are sent.
+    pub staged_from: Option<Arc<Region>>,
+    /// The lanes.
+    pub lanes: Vec<LaneCfgs>,
+    /// Writes queued on a lane before its doorbell must be rung.
+    pub send_depth: usize,
+}
+
+impl Default for DispatchCfgs {
+    fn default() -> Self {
+        DispatchCfgs {
+            policy: Policy::default(),
+            echo: EchoCfgs {
+                interval_ns: 250_000_000,
+                timeout_ns: 2_000_000_000,
+            },
+            issue_post_up_to: 16 << 10,
+            issue_burst: 64,
+            sources: Vec::new(),
+            staged_from: None,
+            lanes: Vec::new(),
+            send_depth: 256,
+        }
+    }
+}
+
+/// Totals of a dispatcher. At rest, `issued == completed + completed_empty`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct DispatchCounts {
+    /// Samples handed to [`Dispatcher::issue`].
+    pub issued: u64,
+    /// Samples completed with a response.
+    pub completed: u64,
+    /// Samples completed empty after an abort.
+    pub completed_empty: u64,
+    /// Samples sent again because their connection was lost.
+    pub again: u64,
+    /// Requests posted, those sent again included.
+    pub posted: u64,
+    /// Connections lost.
+    pub lanes_lost: u64,
+    /// Longest the backlog has been.
+    pub backlog_max: u64,
+    /// Times a rail thread had to be woken by another thread.
+    pub wakeups: u64,
+    /// Times a rail thread went to sleep.
+    pub sleeps: u64,
+}
+
+pub(crate) struct Shared {
+    lanes: Box<[Lane]>,
+    sources: Vec<Arc<Region>>,
+    staged_from: Option<Arc<Region>>,
+    backlog: SegQueue<Sample>,
+    backlog_len: CachePadded<AtomicU64>,
+    backlog_max: AtomicU64,
+    arbiter: Arbiter,
+    owner: Arc<dyn Owner>,
+    aborted: AtomicBool,
+    issued: CachePadded<AtomicU64>,
+    completed: Box<[CachePadded<AtomicU64>]>,
+    completed_empty: AtomicU64,
+    again: AtomicU64,
+    lanes_lost: AtomicU64,
+    echo: EchoCfgs,
+    rails: Mutex<Vec<RailHandle>>,
+}
+
+/// See the module.
+pub struct Dispatcher {
+    shared: Arc<Shared>,
+    handles: Vec<RailHandle>,
+    inboxes: Vec<Arc<SegQueue<Command>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    issue_post_up_to: usize,
+    issue_burst: usize,
+    send_depth: usize,
+}
+
+/// A dispatcher that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum DispatchError {
+    /// Memory for its slots.
+    #[error("slots: {0}")]
+    Region(#[from] RegionError),
+    /// A rail thread.
+    #[error("rail thread: {0}")]
+    Thread(#[from] io::Error),
+}
+
+impl Dispatcher {
+    /// Maps the response slots and starts the rail threads. All lanes are down.
+    ///
+    /// # Errors
+    /// [`DispatchError`].
+    pub fn new(
+        cfgs: DispatchCfgs,
+        rails: Vec<DispatchRail>,
+        owner: Arc<dyn Owner>,
+    ) -> Result<Self, DispatchError> {
+        let staged = cfgs.staged_from.is_some();
+        let lanes = cfgs
+            .lanes
+            .iter()
+            .map(|l| Lane::new(*l, staged))
+            .collect::<Result<Box<[_]>, _>>()?;
+        let shared = Arc::new(Shared {
+            lanes,
+            sources: cfgs.sources,
+            staged_from: cfgs.staged_from,
+            backlog: SegQueue::new(),
+            backlog_len: CachePadded::default(),
+            backlog_max: AtomicU64::new(0),
+            arbiter: Arbiter::new(cfgs.policy),
+            owner,
+            aborted: AtomicBool::new(false),
+            issued: CachePadded::default(),
+            completed: rails.iter().map(|_| CachePadded::default()).collect(),
+            completed_empty: AtomicU64::new(0),
+            again: AtomicU64::new(0),
+            lanes_lost: AtomicU64::new(0),
+            echo: cfgs.echo,
+            rails: Mutex::default(),
+        });
+        let (mut handles, mut threads, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, r) in rails.into_iter().enumerate() {
+            let inbox = Arc::new(SegQueue::new());
+            let (s, i) = (shared.clone(), inbox.clone());
+            let (handle, thread) =
+                rails::spawn(r.cfgs, move |_| FrontendRail::new(index, s, i, r.completer))?;
+            handles.push(handle);
+            threads.push(thread);
+            inboxes.push(inbox);
+        }
+        shared.rails().clone_from(&handles);
+        Ok(Dispatcher {
+            shared,
+            handles,
+            inboxes,
+            threads: Mutex::new(threads),
+            issue_post_up_to: cfgs.issue_post_up_to,
+            issue_burst: cfgs.issue_burst,
+            send_depth: cfgs.send_depth,
+        })
+    }
+
+    /// Sends samples. Returns at once; each is completed exactly once, from a rail thread.
+    ///
+    /// Nothing here locks or sleeps, and nothing allocates unless every connection is full.
+    pub fn issue(&self, samples: &[Sample]) {
+        let s = &*self.shared;
+        s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed);
+        let small = samples.len() <= self.issue_burst
+            && samples
+                .iter()
+                .all(|s| s.len as usize <= self.issue_post_up_to);
+        let mut left = samples.iter().copied();
+        if small && s.backlog_len.load(Ordering::SeqCst) == 0 {
+            while left.len() > 0 {
+                let Some(lane) = s.arbiter.pick(s.lanes.len(), |i| s.lanes[i].load()) else {
+                    break;
+                };
+                let before = left.len();
+                s.drive(&s.lanes[lane], || left.next());
+                if left.len() == before {
+                    break;
+                }
+            }
+        }
+        if left.len() > 0 {
+            s.push_all(left);
+            // Slots may have come free between the look and the push, with nobody left to notice.
+            fence(Ordering::SeqCst);
+            if small {
+                if let Some(lane) = s.lanes.iter().find(|l| l.takes()) {
+                    s.drive(lane, || None);
+                }
+            } else {
+                self.handles.iter().for_each(RailHandle::wake);
+            }
+        }
+        if s.aborted.load(Ordering::SeqCst) {
+            s.empty_backlog();
+        }
+    }
+
+    /// What a lane's link is to be made with. The peer's side must have as many slots.
+    pub fn endpoint(&self, lane: usize) -> Endpoint {
+        self.shared.lanes[lane].endpoint(&self.shared.sources, self.send_depth)
+    }
+
+    /// Configuration of a lane.
+    pub fn lane(&self, lane: usize) -> LaneCfgs {
+        self.shared.lanes[lane].cfgs
+    }
+
+    /// Number of lanes.
+    pub fn lanes(&self) -> usize {
+        self.shared.lanes.len()
+    }
+
+    /// Puts a lane up: a fresh link of a new epoch. Its memory must be out of quarantine.
+    pub fn attach(&self, lane: usize, epoch: u32, link: Link) {
+        self.command(lane, Command::Attach { lane, epoch, link });
+    }
+
+    /// Gives a lane's connection up, as if the fabric had reported it broken.
+    pub fn give_up(&self, lane: usize, epoch: u32, cause: Broken) {
+        self.command(lane, Command::GiveUp { lane, epoch, cause });
+    }
+
+    fn command(&self, lane: usize, command: Command) {
+        let rail = self.shared.lanes[lane].cfgs.rail;
+        self.inboxes[rail].push(command);
+        self.handles[rail].wake();
+    }
+
+    /// How many lanes are up.
+    pub fn lanes_up(&self) -> usize {
+        let up = |l: &&Lane| l.up.load(Ordering::Relaxed);
+        self.shared.lanes.iter().filter(up).count()
+    }
+
+    /// Samples issued and not completed.
+    pub fn outstanding(&self) -> u64 {
+        let c = self.counts();
+        c.issued - c.completed - c.completed_empty
+    }
+
+    /// Ends it: every lane is given up, and what is outstanding and what still comes is completed empty.
+    pub fn abort(&self, cause: &str) {
+        self.shared.aborted.store(true, Ordering::SeqCst);
+        for inbox in &self.inboxes {
+            inbox.push(Command::Abort(Broken::GivenUp(cause.to_owned())));
+        }
+        self.handles.iter().for_each(RailHandle::wake);
+        self.shared.empty_backlog();
+    }
+
+    /// Waits until nothing is outstanding; false if that takes longer than `deadline`.
+    pub fn drain(&self, deadline: Duration) -> bool {
+        let end = now_ns().saturating_add(deadline.as_nanos() as u64);
+        while self.outstanding() > 0 {
+            if now_ns() >= end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    /// Stops the rail threads and takes every lane down.
+    pub fn stop(&self) {
+        for inbox in &self.inboxes {
+            inbox.push(Command::Stop);
+        }
+        self.handles.iter().for_each(RailHandle::wake);
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for t in threads {
+            // A rail thread that panicked has said so already.
+            let _ = t.join();
+        }
+    }
+
+    /// Totals so far.
+    pub fn counts(&self) -> DispatchCounts {
+        let s = &*self.shared;
+        let completed_empty = s.completed_empty.load(Ordering::Acquire);
+        let completed = s.completed.iter().map(|c| c.load(Ordering::Acquire)).sum();
+        DispatchCounts {
+            completed,
+            completed_empty,
+            // Read last: what is completed was issued before.
+            issued: s.issued.load(Ordering::Acquire),
+            again: s.again.load(Ordering::Relaxed),
+            posted: s
+                .lanes
+                .iter()
+                .map(|l| l.posted.load(Ordering::Relaxed))
+                .sum(),
+            lanes_lost: s.lanes_lost.load(Ordering::Relaxed),
+            backlog_max: s.backlog_max.load(Ordering::Relaxed),
+            wakeups: self.handles.iter().map(RailHandle::wakeups).sum(),
+            sleeps: self.handles.iter().map(RailHandle::sleeps).sum(),
+        }
+    }
+
+    /// Counts of each lane; complete once the dispatcher has been stopped.
+    pub fn lane_counts(&self) -> Vec<LaneCounts> {
+        let each = |l: &Lane| {
+            l.settle();
+            *l.counts()
+        };
+        self.shared.lanes.iter().map(each).collect()
+    }
+}
+
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn rails(&self) -> std::sync::MutexGuard<'_, Vec<RailHandle>> {
+        self.rails.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes every rail thread: a lost connection's samples may go by any of them.
+    fn wake_all(&self) {
+        self.rails().iter().for_each(RailHandle::wake);
+    }
+
+    /// Posts `direct` and then the backlog on a lane, or leaves it to whoever has its token.
+    fn drive(&self, lane: &Lane, mut direct: impl FnMut() -> Option<Sample>) -> Posted {
+        let mut total = Posted::default();
+        lane.send.drive(|tx| {
+            let staged = self.staged_from.as_deref();
+            let next = || direct().or_else(|| self.pop());
+            let done = lane.post_all(tx, self.sources.len(), staged, next, |s| {
+                self.push_all(std::iter::once(s));
+            });
+            total.posted += done.posted;
+            total.full = done.full;
+            total.broken = done.broken.or(total.broken.take());
+        });
+        total
+    }
+
+    fn push_all(&self, samples: impl Iterator<Item = Sample>) {
+        let mut n = 0;
+        for s in samples {
+            // Counted first, so that the length is never less than what can be popped.
+            self.backlog_len.fetch_add(1, Ordering::SeqCst);
+            self.backlog.push(s);
+            n += 1;
+        }
+        if n > 0 {
+            let len = self.backlog_len.load(Ordering::Relaxed);
+            self.backlog_max.fetch_max(len, Ordering::Relaxed);
+        }
+    }
+
+    fn pop(&self) -> Option<Sample> {
+        if self.backlog_len.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let sample = self.backlog.pop()?;
+        self.backlog_len.fetch_sub(1, Ordering::SeqCst);
+        Some(sample)
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.backlog_len.load(Ordering::SeqCst) > 0
+    }
+
+    fn empty_backlog(&self) {
+        while let Some(sample) = self.pop() {
+            self.complete_empty(&[sample]);
+        }
+    }
+
+    fn complete_empty(&self, samples: &[Sample]) {
+        self.owner.complete_empty(samples);
+        self.completed_empty
+            .fetch_add(samples.len() as u64, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests;

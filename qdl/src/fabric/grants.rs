@@ -143,6 +143,14 @@ impl Grants {
         word.fetch_and(!OPEN, Ordering::AcqRel) & OPEN != 0
     }
 
+    /// Closes every grant and begins the use counts anew, for a connection that is made again. Nobody
+    /// else may use the window meanwhile.
+    pub fn reset(&self) {
+        self.words
+            .iter()
+            .for_each(|w| w.store(0, Ordering::Release));
+    }
+
     fn word(&self, imm: Imm) -> Result<&AtomicU32, GrantError> {
         self.words
             .get(usize::from(imm.slot()))

@@ -10,7 +10,10 @@
 //!    30     28 27                                         0
 //! ```
 
-use std::fmt;
+use std::{
+    fmt,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 /// Most slots a window can have.
 pub const MAX_SLOTS: usize = 8192;
@@ -84,6 +87,27 @@ impl Imm {
             1 => Some(Control::EchoReply(value)),
             _ => None,
         }
+    }
+}
+
+/// A control message waiting for the next doorbell; a later one takes the place of an earlier one.
+#[derive(Debug, Default)]
+pub struct Mailbox(AtomicU32);
+
+impl Mailbox {
+    /// Leaves a message.
+    pub fn put(&self, message: Control) {
+        self.0
+            .store(Imm::control(message).bits(), Ordering::Release);
+    }
+
+    /// Takes the message, if there is one.
+    pub fn take(&self) -> Option<Control> {
+        // A control immediate is never 0.
+        if self.0.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        Imm::from_bits(self.0.swap(0, Ordering::Acquire)).message()
     }
 }
 

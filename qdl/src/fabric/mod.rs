@@ -61,7 +61,7 @@ pub mod tcp;
 use std::{fmt, io, os::fd::RawFd, sync::Arc};
 
 pub use grants::{GrantError, Grants};
-pub use imm::{Control, Imm, MAX_SLOTS};
+pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};
 pub use region::{Region, RegionError};
 
 /// Slots that the peer writes into, and which of them it may write now.

@@ -1,5 +1,166 @@
 //! The accelerator's face of the library: take arrivals, give back responses.
+//!
+//! ```text
+//!   rail thread: Rx::poll --> Arrival --> Service (the batcher) --> engine --> respond_all
+//!                                                                                 |
+//!   frontend  <------------------- Tx::flush <------- the lane's send token <-----+
+//! ```
+//!
+//! An [`Arrival`] borrows its slot from the lane it came by: the engine reads the sample where it landed and
+//! writes the response where it is sent from.
 
 mod arrival;
+mod lane;
+mod rail;
+
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64, atomic::Ordering},
+    thread::JoinHandle,
+};
+
+use crossbeam_queue::SegQueue;
 
 pub use arrival::{Arrival, Finished, Origin, Service, respond_all};
+pub use lane::{ServeLane, ServeLaneCfgs};
+
+use crate::{
+    fabric::{Broken, FabricCounts, Link},
+    rail::{self as rails, RailCfgs, RailHandle},
+};
+
+use rail::{Command, ServeRail};
+
+/// What a server tells whoever set it up.
+#[derive(Clone, Debug)]
+pub struct LaneLost {
+    /// The frontend's index of the connection.
+    pub lane: u16,
+    /// Its epoch.
+    pub epoch: u32,
+    /// Why.
+    pub cause: Broken,
+}
+
+/// Hears that a lane was lost, on a rail thread: returns soon. Its local side is destroyed by then; batches
+/// may still read its slots.
+pub type OnLaneLost = dyn Fn(LaneLost) + Send + Sync;
+
+#[derive(Debug, Default)]
+pub(crate) struct RailCounts {
+    arrived: AtomicU64,
+    received: Mutex<FabricCounts>,
+}
+
+/// Totals of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ServeCounts {
+    /// Samples that arrived.
+    pub arrived: u64,
+    /// What the receiving halves did; those of live connections are counted when they end.
+    pub received: FabricCounts,
+    /// Times a rail thread had to be woken by another thread.
+    pub wakeups: u64,
+    /// Times a rail thread went to sleep.
+    pub sleeps: u64,
+}
+
+/// The accelerator's rail threads.
+pub struct Server {
+    handles: Vec<RailHandle>,
+    inboxes: Vec<Arc<SegQueue<Command>>>,
+    counts: Vec<Arc<RailCounts>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Server {
+    /// Starts one rail thread for each entry. All deliver to `service`.
+    ///
+    /// # Errors
+    /// A thread or descriptor could not be had.
+    pub fn new(
+        rails: Vec<RailCfgs>,
+        service: Arc<dyn Service>,
+        lost: Arc<OnLaneLost>,
+    ) -> io::Result<Self> {
+        let (mut handles, mut threads, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut all_counts = Vec::new();
+        for cfgs in rails {
+            let inbox = Arc::new(SegQueue::new());
+            let counts = Arc::new(RailCounts::default());
+            let (i, c) = (inbox.clone(), counts.clone());
+            let (s, l) = (service.clone(), lost.clone());
+            let (handle, thread) = rails::spawn(cfgs, move |_| ServeRail::new(i, s, l, c))?;
+            handles.push(handle);
+            threads.push(thread);
+            inboxes.push(inbox);
+            all_counts.push(counts);
+        }
+        Ok(Server {
+            handles,
+            inboxes,
+            counts: all_counts,
+            threads: Mutex::new(threads),
+        })
+    }
+
+    /// Number of rails.
+    pub fn rails(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// Serves a lane on a rail.
+    pub fn attach(&self, rail: usize, lane: Arc<ServeLane>, link: Link) {
+        self.command(rail, Command::Attach { lane, link });
+    }
+
+    /// Gives every lane up that `which` chooses, as if the fabric had reported it broken.
+    pub fn give_up(
+        &self,
+        which: impl Fn(u16, u32) -> bool + Send + Sync + 'static,
+        cause: &Broken,
+    ) {
+        let which: Arc<dyn Fn(u16, u32) -> bool + Send + Sync> = Arc::new(which);
+        for rail in 0..self.rails() {
+            let (which, cause) = (which.clone(), cause.clone());
+            self.command(rail, Command::GiveUp { which, cause });
+        }
+    }
+
+    fn command(&self, rail: usize, command: Command) {
+        self.inboxes[rail].push(command);
+        self.handles[rail].wake();
+    }
+
+    /// Totals so far.
+    pub fn counts(&self) -> ServeCounts {
+        let mut total = ServeCounts::default();
+        for c in &self.counts {
+            total.arrived += c.arrived.load(Ordering::Relaxed);
+            let received = c.received.lock().unwrap_or_else(PoisonError::into_inner);
+            total.received.add(&received);
+        }
+        total.wakeups = self.handles.iter().map(RailHandle::wakeups).sum();
+        total.sleeps = self.handles.iter().map(RailHandle::sleeps).sum();
+        total
+    }
+
+    /// Stops the rail threads; every lane is taken down.
+    pub fn stop(&self) {
+        for rail in 0..self.rails() {
+            self.command(rail, Command::Stop);
+        }
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for t in threads {
+            // A rail thread that panicked has said so already.
+            let _ = t.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

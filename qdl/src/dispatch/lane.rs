@@ -1,0 +1,305 @@
+//! One connection as the frontend sees it over the whole run: its slots, its tracker, and, while it is up,
+//! the sending half of its link behind the send token.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use crate::{
+    arbiter::Load,
+    clock::now_ns,
+    drive::Driven,
+    fabric::{
+        Broken, Endpoint, FabricCounts, Flushed, Grants, Imm, Mailbox, Post, PostError, Region,
+        RegionError, SourceId, Tx, Window,
+    },
+    tracker::{Sample, Tracker},
+};
+
+/// Samples posted before the doorbell is rung and the connection lets others look: enough to make a
+/// system call worth its while, few enough that several connections share a backlog evenly.
+const BURST: usize = 64;
+
+/// What a lane is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneCfgs {
+    /// Index of the accelerator it leads to.
+    pub peer: usize,
+    /// Index of the rail thread that polls it.
+    pub rail: usize,
+    /// Slots at either end.
+    pub slots: usize,
+    /// Bytes from one response slot to the next, header included.
+    pub response_stride: usize,
+    /// Bytes from one request slot to the next, at the peer.
+    pub request_stride: usize,
+}
+
+/// Counts of a lane's links, past and present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct LaneCounts {
+    /// Requests.
+    pub sent: FabricCounts,
+    /// Responses.
+    pub received: FabricCounts,
+    /// Samples copied into registered memory before they were sent (`qsl: staged`).
+    pub staged: u64,
+    /// Bytes of those.
+    pub staged_bytes: u64,
+}
+
+/// Sending half of a lane. `link` is there while the lane is up.
+#[derive(Debug, Default)]
+pub(super) struct LaneTx {
+    pub link: Option<Box<dyn Tx>>,
+    staged: u64,
+    staged_bytes: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub cfgs: LaneCfgs,
+    pub tracker: Tracker,
+    pub window: Window,
+    pub send: Driven<LaneTx>,
+    pub up: AtomicBool,
+    /// The last flush did not get rid of everything.
+    pub blocked: AtomicBool,
+    /// An echo to be sent, and one to be answered, with the next doorbell.
+    pub ask: Mailbox,
+    pub answer: Mailbox,
+    pub counts: Mutex<LaneCounts>,
+    /// Samples posted, for the reconciliation.
+    pub posted: AtomicU64,
+    /// Where samples are copied to that do not lie in registered memory.
+    staging: Option<Arc<Region>>,
+}
+
+/// What a drive achieved.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Posted {
+    pub posted: usize,
+    /// Stopped because the fabric or the slots are full.
+    pub full: bool,
+    pub broken: Option<Broken>,
+}
+
+impl Posted {
+    fn note(&mut self, result: Result<(), PostError>) {
+        match result {
+            Err(PostError::Broken(b)) => self.broken = Some(b),
+            Err(e @ PostError::OutOfBounds { .. }) => {
+                self.broken = Some(Broken::GivenUp(format!("a sample cannot be sent: {e}")));
+            }
+            Ok(()) | Err(PostError::Full) => {}
+        }
+    }
+}
+
+/// Source index of the lane's own staging region, after those of the caller.
+fn staging_source(sources: usize) -> SourceId {
+    SourceId(sources as u16)
+}
+
+impl Lane {
+    pub fn new(cfgs: LaneCfgs, staged: bool) -> Result<Self, RegionError> {
+        let grants = Arc::new(Grants::new(cfgs.slots));
+        let region = Arc::new(Region::new(cfgs.slots * cfgs.response_stride)?);
+        let staging = if staged {
+            Some(Arc::new(Region::new(cfgs.slots * cfgs.request_stride)?))
+        } else {
+            None
+        };
+        Ok(Lane {
+            tracker: Tracker::new(grants.clone()),
+            window: Window::new(region, 0, cfgs.response_stride, grants)?,
+            send: Driven::new(LaneTx::default()),
+            up: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
+            ask: Mailbox::default(),
+            answer: Mailbox::default(),
+            counts: Mutex::default(),
+            posted: AtomicU64::new(0),
+            staging,
+            cfgs,
+        })
+    }
+
+    /// What a link of this lane is made with.
+    pub fn endpoint(&self, sources: &[Arc<Region>], send_depth: usize) -> Endpoint {
+        let mut sources = sources.to_vec();
+        sources.extend(self.staging.clone());
+        Endpoint {
+            window: self.window.clone(),
+            sources,
+            peer_slots: self.cfgs.slots,
+            peer_stride: self.cfgs.request_stride,
+            send_depth,
+        }
+    }
+
+    pub fn load(&self) -> Load {
+        Load {
+            up: self.up.load(Ordering::Relaxed),
+            in_flight: self.tracker.in_flight(),
+            slots: self.cfgs.slots,
+        }
+    }
+
+    /// Could it post a sample now?
+    pub fn takes(&self) -> bool {
+        self.up.load(Ordering::SeqCst)
+            && self.tracker.has_free()
+            && !self.blocked.load(Ordering::SeqCst)
+    }
+
+    /// Puts the lane up with a fresh link.
+    pub fn attach(&self, tx: Box<dyn Tx>) {
+        self.window.grants().reset();
+        self.send.exclusive(|s| s.link = Some(tx));
+        self.blocked.store(false, Ordering::SeqCst);
+        self.up.store(true, Ordering::SeqCst);
+    }
+
+    /// Takes the lane down: afterwards nobody posts on it. The receiving half is the caller's to drop
+    /// before it sweeps.
+    pub fn detach(&self) {
+        self.up.store(false, Ordering::SeqCst);
+        self.blocked.store(false, Ordering::SeqCst);
+        let link = self.send.exclusive(|s| s.link.take());
+        if let Some(tx) = link {
+            self.counts().sent.add(&tx.counts());
+        }
+    }
+
+    pub fn counts(&self) -> std::sync::MutexGuard<'_, LaneCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Posts what `next` yields for as long as there are slots and room, and rings the doorbell once for
+    /// each burst. Called with the send token. Samples that could not be posted after all go to `back`.
+    pub fn post_all(
+        &self,
+        tx: &mut LaneTx,
+        sources: usize,
+        staged_from: Option<&Region>,
+        mut next: impl FnMut() -> Option<Sample>,
+        mut back: impl FnMut(Sample),
+    ) -> Posted {
+        let mut done = Posted::default();
+        let Some(link) = tx.link.as_mut() else {
+            return done;
+        };
+        let mut must_flush = self.blocked.load(Ordering::Relaxed);
+        loop {
+            for mailbox in [&self.ask, &self.answer] {
+                if link.room() > 0
+                    && let Some(message) = mailbox.take()
+                {
+                    done.note(link.post(&Post::control(message)));
+                    must_flush = true;
+                }
+            }
+            let mut burst = 0;
+            let now = now_ns();
+            while burst < BURST && done.broken.is_none() {
+                if link.room() == 0 || !self.tracker.has_free() {
+                    done.full = true;
+                    break;
+                }
+                let Some(sample) = next() else { break };
+                match self.post_one(link.as_mut(), sources, staged_from, &sample, now) {
+                    Ok(copied) => {
+                        tx.staged += u64::from(copied > 0);
+                        tx.staged_bytes += copied as u64;
+                        burst += 1;
+                    }
+                    Err(e) => {
+                        back(sample);
+                        done.note(Err(e));
+                        done.full = true;
+                        break;
+                    }
+                }
+            }
+            done.posted += burst;
+            self.posted.fetch_add(burst as u64, Ordering::Relaxed);
+            if (burst > 0 || must_flush) && done.broken.is_none() {
+                match link.flush() {
+                    Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
+                    Ok(Flushed::Blocked) => {
+                        self.blocked.store(true, Ordering::SeqCst);
+                        done.full = true;
+                    }
+                    Err(b) => done.broken = Some(b),
+                }
+                must_flush = false;
+            }
+            if burst < BURST || done.full || done.broken.is_some() {
+                return done;
+            }
+        }
+    }
+
+    /// Moves the staging counts into the lane's.
+    pub fn settle(&self) {
+        let (staged, bytes) = self.send.exclusive(|s| {
+            (
+                std::mem::take(&mut s.staged),
+                std::mem::take(&mut s.staged_bytes),
+            )
+        });
+        let mut counts = self.counts();
+        counts.staged += staged;
+        counts.staged_bytes += bytes;
+    }
+
+    fn post_one(
+        &self,
+        link: &mut dyn Tx,
+        sources: usize,
+        staged_from: Option<&Region>,
+        sample: &Sample,
+        now: u64,
+    ) -> Result<usize, PostError> {
+        let Some(slot) = self.tracker.reserve() else {
+            return Err(PostError::Full);
+        };
+        let mut post = Post {
+            source: sample.source,
+            offset: sample.offset,
+            len: sample.len,
+            at: 0,
+            imm: Imm::new(slot, 0),
+        };
+        let mut copied = 0;
+        if let (Some(from), Some(to)) = (staged_from, &self.staging) {
+            let offset = usize::from(slot) * self.cfgs.request_stride;
+            let len = sample.len as usize;
+            if len <= self.cfgs.request_stride {
+                // SAFETY: the QSL does not change a loaded sample, and the staging slot belongs to this slot's
+                // owner, who was reserved just now.
+                let copy = unsafe { (from.bytes(sample.offset, len), to.bytes_mut(offset, len)) };
+                if let (Ok(from), Ok(to)) = copy {
+                    to.copy_from_slice(from);
+                    copied = len;
+                    post.source = staging_source(sources);
+                    post.offset = offset;
+                }
+            }
+        }
+        let Some(imm) = self.tracker.begin(slot, sample, now) else {
+            self.tracker.release(slot);
+            return Err(PostError::Full);
+        };
+        post.imm = imm;
+        link.post(&post).map(|()| copied).inspect_err(|_| {
+            // It never left, so nobody can have answered it.
+            if self.window.grants().revoke(slot) {
+                self.tracker.release(slot);
+            }
+        })
+    }
+}

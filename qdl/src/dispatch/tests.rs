@@ -1,0 +1,454 @@
+//! Dispatcher against server, over the in-memory fabric and over sockets: every sample is answered with its
+//! own response exactly once, whatever happens to the connections.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, mpsc},
+    time::{Duration, Instant},
+};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::*;
+use crate::{
+    fabric::{SourceId, memory, tcp},
+    response::RESPONSE_HEADER_BYTES,
+    serve::{Arrival, Finished, ServeLane, ServeLaneCfgs, Server, Service, respond_all},
+};
+
+const REQUEST: usize = 4096;
+const RESPONSE: usize = RESPONSE_HEADER_BYTES + 8;
+
+/// Answers at once with the digest of the input.
+struct Digest;
+
+impl Service for Digest {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let finished = arrivals.drain(..).map(|mut a| {
+            let digest = xxh3_64(a.input()).to_le_bytes();
+            a.output()[..8].copy_from_slice(&digest);
+            let f = Finished {
+                ticket: a.ticket(),
+                len: 8,
+                queue_us: 1,
+                compute_us: 2,
+            };
+            (a, f)
+        });
+        respond_all(finished, &mut Vec::new());
+    }
+}
+
+/// Keeps what it is given, so that samples stay in flight.
+#[derive(Default)]
+struct Hoard(Mutex<Vec<Arrival>>);
+
+impl Service for Hoard {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        self.0.lock().expect("alive").append(arrivals);
+    }
+}
+
+/// What came back: id -> (times, digest).
+#[derive(Default)]
+struct Book {
+    answers: Mutex<HashMap<u64, (u32, Option<u64>)>>,
+    events: Mutex<Vec<DispatchEvent>>,
+}
+
+impl Book {
+    fn enter(&self, id: u64, digest: Option<u64>) {
+        let mut answers = self.answers.lock().expect("alive");
+        let e = answers.entry(id).or_insert((0, None));
+        e.0 += 1;
+        e.1 = digest;
+    }
+}
+
+struct BookKeeper(Arc<Book>);
+
+impl Completer for BookKeeper {
+    fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
+        for r in responses {
+            let digest = r.payload.try_into().ok().map(u64::from_le_bytes);
+            self.0.enter(r.id, digest);
+        }
+    }
+    fn record(&mut self, t: &SampleTimes) {
+        assert_eq!((t.queue_us, t.compute_us, t.bytes_in), (1, 2, 8));
+    }
+}
+
+impl Owner for Book {
+    fn complete_empty(&self, samples: &[Sample]) {
+        samples.iter().for_each(|s| self.enter(s.id, None));
+    }
+    fn event(&self, event: DispatchEvent) {
+        self.events.lock().expect("alive").push(event);
+    }
+}
+
+fn rail(name: &str) -> RailCfgs {
+    RailCfgs {
+        name: name.into(),
+        spin_ns: 20_000,
+        tick_ns: 5_000_000,
+        cpus: vec![],
+    }
+}
+
+struct Bench {
+    dispatcher: Dispatcher,
+    server: Server,
+    book: Arc<Book>,
+    source: Arc<Region>,
+    lost: Arc<Mutex<mpsc::Receiver<crate::serve::LaneLost>>>,
+}
+
+enum Over {
+    Memory,
+    Tcp,
+}
+
+impl Bench {
+    fn new(
+        lanes: usize,
+        slots: usize,
+        service: Arc<dyn Service>,
+        staged: bool,
+        up_to: usize,
+    ) -> Self {
+        let source = Arc::new(Region::new(1 << 20).expect("memory"));
+        // SAFETY: nobody else knows the region yet.
+        for (i, b) in unsafe { source.bytes_mut(0, 1 << 20) }
+            .expect("in")
+            .iter_mut()
+            .enumerate()
+        {
+            *b = (i * 7 + i / 253) as u8;
+        }
+        let book = Arc::new(Book::default());
+        let lane = |i| LaneCfgs {
+            peer: 0,
+            rail: i % 2,
+            slots,
+            response_stride: RESPONSE,
+            request_stride: REQUEST,
+        };
+        let cfgs = DispatchCfgs {
+            sources: if staged { vec![] } else { vec![source.clone()] },
+            staged_from: staged.then(|| source.clone()),
+            lanes: (0..lanes).map(lane).collect(),
+            issue_post_up_to: up_to,
+            echo: EchoCfgs {
+                interval_ns: 10_000_000,
+                timeout_ns: 200_000_000,
+            },
+            ..DispatchCfgs::default()
+        };
+        let rails = (0..2)
+            .map(|i| DispatchRail {
+                cfgs: rail(&format!("front-{i}")),
+                completer: Box::new(BookKeeper(book.clone())),
+            })
+            .collect();
+        let (tell, lost) = mpsc::channel();
+        let tell = Mutex::new(tell);
+        Bench {
+            dispatcher: Dispatcher::new(cfgs, rails, book.clone()).expect("made"),
+            server: Server::new(
+                vec![rail("back-0"), rail("back-1")],
+                service,
+                Arc::new(move |l| {
+                    let _ = tell.lock().expect("alive").send(l);
+                }),
+            )
+            .expect("made"),
+            book,
+            source,
+            lost: Arc::new(Mutex::new(lost)),
+        }
+    }
+
+    fn connect(&self, lane: usize, epoch: u32, over: &Over) -> Option<memory::MemoryFaults> {
+        let l = self.dispatcher.lane(lane);
+        let serve = Arc::new(
+            ServeLane::new(ServeLaneCfgs {
+                lane: lane as u16,
+                epoch,
+                slots: l.slots,
+                request_stride: l.request_stride,
+                response_stride: l.response_stride,
+            })
+            .expect("memory"),
+        );
+        let (a, b) = (self.dispatcher.endpoint(lane), serve.endpoint(64));
+        let (near, far, faults) = match over {
+            Over::Memory => {
+                let (near, far, faults) = memory::pair(a, b).expect("joined");
+                (near, far, Some(faults))
+            }
+            Over::Tcp => {
+                let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+                let to = listener.local_addr().expect("bound");
+                let sa = std::net::TcpStream::connect(to).expect("connected");
+                let sb = listener.accept().expect("accepted").0;
+                let cfgs = tcp::TcpCfgs::default();
+                (
+                    tcp::link(sa, a, &cfgs).expect("linked"),
+                    tcp::link(sb, b, &cfgs).expect("linked"),
+                    None,
+                )
+            }
+        };
+        self.server.attach(lane % 2, serve, far);
+        self.dispatcher.attach(lane, epoch, near);
+        faults
+    }
+
+    fn sample(&self, id: u64) -> Sample {
+        let len = 1 + (id * 131) as usize % REQUEST;
+        let offset = (id * 977) as usize % (self.source.len() - REQUEST);
+        Sample {
+            id,
+            index: id,
+            source: SourceId(0),
+            offset,
+            len: len as u32,
+            issued_ns: now_ns(),
+        }
+    }
+
+    fn wait_up(&self, n: usize) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.dispatcher.lanes_up() != n {
+            assert!(
+                Instant::now() < end,
+                "{} lanes up",
+                self.dispatcher.lanes_up()
+            );
+            std::thread::yield_now();
+        }
+    }
+
+    /// Every one of `n` samples was answered once, with its own digest.
+    fn check(&self, n: u64) {
+        let answers = self.book.answers.lock().expect("alive");
+        assert_eq!(answers.len() as u64, n);
+        for id in 0..n {
+            let s = self.sample(id);
+            // SAFETY: the source is never changed.
+            let bytes = unsafe { self.source.bytes(s.offset, s.len as usize) }.expect("in");
+            assert_eq!(
+                answers.get(&id),
+                Some(&(1, Some(xxh3_64(bytes)))),
+                "sample {id}"
+            );
+        }
+        let c = self.dispatcher.counts();
+        assert_eq!((c.issued, c.completed, c.completed_empty), (n, n, 0));
+        assert_eq!(c.posted, n + c.again);
+    }
+}
+
+fn everything_comes_back(over: &Over, staged: bool, up_to: usize) {
+    let b = Bench::new(4, 16, Arc::new(Digest), staged, up_to);
+    (0..4).for_each(|lane| {
+        b.connect(lane, 1, over);
+    });
+    b.wait_up(4);
+    let n = 20_000u64;
+    let mut id = 0;
+    for burst in (1..).map(|i: u64| 1 + i * i % 150) {
+        let samples: Vec<_> = (id..(id + burst).min(n)).map(|i| b.sample(i)).collect();
+        id += samples.len() as u64;
+        b.dispatcher.issue(&samples);
+        if id == n {
+            break;
+        }
+    }
+    assert!(
+        b.dispatcher.drain(Duration::from_secs(30)),
+        "{:?}",
+        b.dispatcher.counts()
+    );
+    b.dispatcher.stop();
+    b.check(n);
+    let staged_copies: u64 = b.dispatcher.lane_counts().iter().map(|l| l.staged).sum();
+    assert_eq!(staged_copies, if staged { n } else { 0 });
+}
+
+#[test]
+fn everything_comes_back_over_memory() {
+    everything_comes_back(&Over::Memory, false, 1 << 20);
+}
+
+#[test]
+fn everything_comes_back_over_tcp_posted_by_the_issuer() {
+    everything_comes_back(&Over::Tcp, false, 1 << 20);
+}
+
+#[test]
+fn everything_comes_back_over_tcp_posted_by_rail_threads() {
+    everything_comes_back(&Over::Tcp, false, 0);
+}
+
+#[test]
+fn staged_samples_are_copied_once_each() {
+    everything_comes_back(&Over::Tcp, true, 1 << 20);
+}
+
+#[test]
+fn samples_of_a_lost_lane_go_again_over_another() {
+    let b = Bench::new(3, 8, Arc::new(Digest), false, 1 << 20);
+    let mut faults: Vec<_> = (0..3).map(|l| b.connect(l, 1, &Over::Memory)).collect();
+    b.wait_up(3);
+    let n = 6000u64;
+    let mut epochs = [1u32; 3];
+    for id in 0..n {
+        let s = b.sample(id);
+        b.dispatcher.issue(&[s]);
+        if id % 100 == 50 {
+            let lane = (id / 100) as usize % 3;
+            if let Some(f) = faults[lane].take() {
+                f.cut();
+                // The lane is down before it is made again.
+                let seen = |e: &DispatchEvent| {
+                    let DispatchEvent::LaneLost { lane: l, epoch, .. } = e;
+                    (*l, *epoch) == (lane, epochs[lane])
+                };
+                let end = Instant::now() + Duration::from_secs(10);
+                while !b.book.events.lock().expect("alive").iter().any(seen) {
+                    assert!(
+                        Instant::now() < end,
+                        "the loss of lane {lane} was never told"
+                    );
+                    std::thread::yield_now();
+                }
+                epochs[lane] += 1;
+                faults[lane] = b.connect(lane, epochs[lane], &Over::Memory);
+            }
+        }
+    }
+    assert!(
+        b.dispatcher.drain(Duration::from_secs(30)),
+        "{:?}",
+        b.dispatcher.counts()
+    );
+    b.check(n);
+    assert_eq!(b.dispatcher.counts().lanes_lost, 60);
+}
+
+#[test]
+fn re_dispatch_sends_what_was_in_flight_again() {
+    // The first service answers nothing, so everything sent is in flight when its lane is cut.
+    let b = Bench::new(2, 32, Arc::new(Hoard::default()), false, 1 << 20);
+    let fault = b.connect(0, 1, &Over::Memory);
+    b.wait_up(1);
+    let samples: Vec<_> = (0..40).map(|i| b.sample(i)).collect();
+    b.dispatcher.issue(&samples);
+    std::thread::sleep(Duration::from_millis(20));
+    fault.expect("memory").cut();
+    b.wait_up(0);
+    let back = Bench::new(2, 32, Arc::new(Digest), false, 1 << 20);
+    // Lane 1 leads to a server that answers.
+    let l = b.dispatcher.lane(1);
+    let serve = Arc::new(
+        ServeLane::new(ServeLaneCfgs {
+            lane: 1,
+            epoch: 1,
+            slots: l.slots,
+            request_stride: l.request_stride,
+            response_stride: l.response_stride,
+        })
+        .expect("memory"),
+    );
+    let (near, far, _) =
+        memory::pair(b.dispatcher.endpoint(1), serve.endpoint(64)).expect("joined");
+    back.server.attach(0, serve, far);
+    b.dispatcher.attach(1, 1, near);
+    assert!(
+        b.dispatcher.drain(Duration::from_secs(10)),
+        "{:?}",
+        b.dispatcher.counts()
+    );
+    b.check(40);
+    assert_eq!(
+        b.dispatcher.counts().again,
+        32,
+        "as many as there were slots"
+    );
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
+    let b = Bench::new(1, 8, Arc::new(Digest), false, 1 << 20);
+    // A link whose far end nobody polls: the peer is stopped, its memory still there.
+    let l = b.dispatcher.lane(0);
+    let serve = ServeLane::new(ServeLaneCfgs {
+        lane: 0,
+        epoch: 1,
+        slots: l.slots,
+        request_stride: l.request_stride,
+        response_stride: l.response_stride,
+    })
+    .expect("memory");
+    let (near, _far, _) =
+        memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
+    b.dispatcher.attach(0, 1, near);
+    b.wait_up(1);
+    let samples: Vec<_> = (0..100).map(|i| b.sample(i)).collect();
+    b.dispatcher.issue(&samples);
+    b.wait_up(0);
+    {
+        let events = b.book.events.lock().expect("alive");
+        let DispatchEvent::LaneLost { cause, again, .. } = &events[0];
+        assert!(cause.to_string().contains("no sign of life"), "{cause}");
+        assert_eq!(*again, 8);
+    }
+    assert_eq!(b.dispatcher.outstanding(), 100);
+    b.dispatcher.abort("test");
+    b.dispatcher.issue(&[b.sample(100)]);
+    assert!(b.dispatcher.drain(Duration::from_secs(10)));
+    let answers = b.book.answers.lock().expect("alive");
+    assert_eq!(answers.len(), 101);
+    assert!(
+        answers.values().all(|a| *a == (1, None)),
+        "each once, and empty"
+    );
+}
+
+#[test]
+fn a_lane_is_quiet_when_no_arrival_reads_it() {
+    let hoard = Arc::new(Hoard::default());
+    let b = Bench::new(1, 8, hoard.clone(), false, 1 << 20);
+    let fault = b.connect(0, 1, &Over::Memory).expect("memory");
+    b.wait_up(1);
+    b.dispatcher.issue(&[b.sample(0), b.sample(1)]);
+    let end = Instant::now() + Duration::from_secs(10);
+    while hoard.0.lock().expect("alive").len() < 2 {
+        assert!(Instant::now() < end, "nothing arrived");
+    }
+    fault.cut();
+    let lost = b
+        .lost
+        .lock()
+        .expect("alive")
+        .recv_timeout(Duration::from_secs(10));
+    assert_eq!(lost.expect("told").epoch, 1);
+    let arrivals = std::mem::take(&mut *hoard.0.lock().expect("alive"));
+    // The batch may go on reading; its answers go nowhere.
+    assert_eq!(xxh3_64(arrivals[0].input()), {
+        let s = b.sample(0);
+        // SAFETY: the source is never changed.
+        xxh3_64(unsafe { b.source.bytes(s.offset, s.len as usize) }.expect("in"))
+    });
+    let origin = Arc::downgrade(arrivals[0].origin());
+    let mut arrivals = arrivals;
+    Digest.arrived(&mut arrivals);
+    assert_eq!(
+        origin.strong_count(),
+        0,
+        "the lane's memory is let go with its last reader"
+    );
+}

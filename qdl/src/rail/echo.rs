@@ -1,0 +1,131 @@
+//! Is the other end of a connection alive? Decided by an echo on the data plane, which the peer's rail
+//! thread answers, and never by the age of a response: a slow model is not a dead peer.
+
+/// Times of the echo, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EchoCfgs {
+    /// A connection that was quiet for this long is asked.
+    pub interval_ns: u64,
+    /// One that stays quiet for this long after it was asked is lost.
+    pub timeout_ns: u64,
+}
+
+/// What to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EchoAction {
+    /// Nothing.
+    Wait,
+    /// Send an echo with this value.
+    Ask(u32),
+    /// Give the connection up: it was asked this many nanoseconds ago and has said nothing since.
+    Lost(u64),
+}
+
+/// Watches one connection.
+#[derive(Clone, Debug)]
+pub struct Echo {
+    cfgs: EchoCfgs,
+    heard_ns: u64,
+    asked_ns: Option<u64>,
+    last_asked: u64,
+    sequence: u32,
+}
+
+impl Echo {
+    /// A connection made at `now_ns`.
+    pub fn new(cfgs: EchoCfgs, now_ns: u64) -> Self {
+        Echo {
+            cfgs,
+            heard_ns: now_ns,
+            asked_ns: None,
+            last_asked: now_ns,
+            sequence: 0,
+        }
+    }
+
+    /// Anything at all came from the peer.
+    pub fn heard(&mut self, now_ns: u64) {
+        self.heard_ns = now_ns;
+        self.asked_ns = None;
+    }
+
+    /// To be called every so often; at most one echo is under way for each interval.
+    pub fn tick(&mut self, now_ns: u64) -> EchoAction {
+        if let Some(asked) = self.asked_ns {
+            let silent = now_ns.saturating_sub(asked);
+            if silent >= self.cfgs.timeout_ns {
+                return EchoAction::Lost(silent);
+            }
+        }
+        let quiet = now_ns.saturating_sub(self.heard_ns) >= self.cfgs.interval_ns;
+        let due = now_ns.saturating_sub(self.last_asked) >= self.cfgs.interval_ns;
+        if quiet && due {
+            self.asked_ns.get_or_insert(now_ns);
+            self.last_asked = now_ns;
+            self.sequence = (self.sequence + 1) & 0x0fff_ffff;
+            return EchoAction::Ask(self.sequence);
+        }
+        EchoAction::Wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CFGS: EchoCfgs = EchoCfgs {
+        interval_ns: 100,
+        timeout_ns: 1000,
+    };
+
+    #[test]
+    fn a_silent_peer_is_lost_after_the_timeout_and_not_before() {
+        let mut e = Echo::new(CFGS, 0);
+        assert_eq!(e.tick(99), EchoAction::Wait);
+        assert_eq!(e.tick(100), EchoAction::Ask(1));
+        assert_eq!(e.tick(150), EchoAction::Wait);
+        assert_eq!(e.tick(200), EchoAction::Ask(2));
+        assert!(matches!(e.tick(1099), EchoAction::Ask(_)));
+        assert_eq!(e.tick(1100), EchoAction::Lost(1000));
+    }
+
+    proptest! {
+        /// With a fake clock: a peer that answers each echo within the timeout is never lost, however slow
+        /// its responses; one that stops is lost within timeout + interval + one tick.
+        #[test]
+        fn only_silence_kills(
+            delays in prop::collection::vec(1u64..900, 1..60),
+            tick in 1u64..80,
+        ) {
+            let mut e = Echo::new(CFGS, 0);
+            let mut now = 0;
+            for d in delays {
+                // Wait for an ask...
+                loop {
+                    now += tick;
+                    match e.tick(now) {
+                        EchoAction::Ask(_) => break,
+                        EchoAction::Wait => {}
+                        EchoAction::Lost(_) => prop_assert!(false, "lost at {}", now),
+                    }
+                }
+                // ...and answer d later.
+                let answer = now + d;
+                while now + tick < answer {
+                    now += tick;
+                    prop_assert!(!matches!(e.tick(now), EchoAction::Lost(_)));
+                }
+                e.heard(answer);
+                now = now.max(answer);
+            }
+            let stopped = now;
+            loop {
+                now += tick;
+                if let EchoAction::Lost(_) = e.tick(now) { break }
+                prop_assert!(now <= stopped + CFGS.timeout_ns + 2 * CFGS.interval_ns + 2 * tick);
+            }
+        }
+    }
+}

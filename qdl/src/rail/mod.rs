@@ -1,0 +1,11 @@
+//! The rail thread: one for each NIC entry of a node's configuration, polling the connections of that
+//! NIC. Frontend and accelerator run the same loop ([`thread`]) over different work.
+//!
+//! [`echo`] decides, with the clock passed in, when a quiet connection is asked for a sign of life and when
+//! it is given up.
+
+pub mod echo;
+pub mod thread;
+
+pub use echo::{Echo, EchoAction, EchoCfgs};
+pub use thread::{RailCfgs, RailHandle, RailWork, Turn, spawn};

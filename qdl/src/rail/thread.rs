@@ -1,0 +1,260 @@
+//! The loop of a rail thread: work while there is some, spin for a configured time, then arm every
+//! connection, look once more, and sleep on all their descriptors at once.
+
+use std::{
+    io,
+    os::fd::RawFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
+
+use crate::{clock::now_ns, fabric::Armed};
+
+const WAKER: Token = Token(usize::MAX);
+
+/// How a rail thread waits and where it runs.
+#[derive(Clone, Debug)]
+pub struct RailCfgs {
+    /// Name of the thread, at most 15 bytes of it visible.
+    pub name: String,
+    /// How long to spin without work before sleeping, ns; `u64::MAX` never sleeps.
+    pub spin_ns: u64,
+    /// How often [`RailWork::tick`] is called, ns.
+    pub tick_ns: u64,
+    /// CPUs the thread may run on; empty leaves it to the system.
+    pub cpus: Vec<usize>,
+}
+
+/// What one turn found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Something was done: turn again at once.
+    Busy,
+    /// Nothing to do.
+    Idle,
+    /// The thread is to end.
+    Stop,
+}
+
+/// What a rail thread does.
+pub trait RailWork {
+    /// Polls every connection once and does what follows from it.
+    fn turn(&mut self, now_ns: u64) -> Turn;
+
+    /// Called about every `tick_ns`: echoes and deadlines.
+    fn tick(&mut self, now_ns: u64);
+
+    /// Before sleeping: arms every connection, and says whether there is anything to do after all.
+    fn arm(&mut self) -> Armed;
+
+    /// Descriptors to sleep on from now on. One that is closed need not be taken back: the kernel forgets it.
+    fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd));
+}
+
+#[derive(Debug)]
+struct Shared {
+    waker: Waker,
+    asleep: AtomicBool,
+    wakeups: AtomicU64,
+    sleeps: AtomicU64,
+}
+
+/// Wakes a rail thread. Cheap while the thread is awake: one load.
+#[derive(Clone, Debug)]
+pub struct RailHandle(Arc<Shared>);
+
+impl RailHandle {
+    /// Makes sure that the thread turns once more. What the caller made known before is seen by that turn.
+    pub fn wake(&self) {
+        // Pairs with the fence in `sleep`: the thread sees what was made known, or we see it asleep.
+        fence(Ordering::SeqCst);
+        if self.0.asleep.load(Ordering::SeqCst) && self.0.asleep.swap(false, Ordering::SeqCst) {
+            self.0.wakeups.fetch_add(1, Ordering::Relaxed);
+            // Fails only if the eventfd's counter is full, and then the thread is being woken.
+            let _ = self.0.waker.wake();
+        }
+    }
+
+    /// How often another thread had to wake it.
+    pub fn wakeups(&self) -> u64 {
+        self.0.wakeups.load(Ordering::Relaxed)
+    }
+
+    /// How often it went to sleep.
+    pub fn sleeps(&self) -> u64 {
+        self.0.sleeps.load(Ordering::Relaxed)
+    }
+}
+
+/// Starts a rail thread. `make` runs on it, after it has been pinned, so that memory it touches first and
+/// devices it opens are near.
+///
+/// # Errors
+/// No descriptor or thread could be had.
+pub fn spawn<W: RailWork>(
+    cfgs: RailCfgs,
+    make: impl FnOnce(RailHandle) -> W + Send + 'static,
+) -> io::Result<(RailHandle, JoinHandle<()>)> {
+    let poll = Poll::new()?;
+    let handle = RailHandle(Arc::new(Shared {
+        waker: Waker::new(poll.registry(), WAKER)?,
+        asleep: AtomicBool::new(false),
+        wakeups: AtomicU64::new(0),
+        sleeps: AtomicU64::new(0),
+    }));
+    let shared = handle.clone();
+    let thread = std::thread::Builder::new()
+        .name(cfgs.name.clone())
+        .spawn(move || {
+            pin(&cfgs.cpus);
+            let work = make(shared.clone());
+            run(&cfgs, &shared.0, poll, work);
+        })?;
+    Ok((handle, thread))
+}
+
+fn run(cfgs: &RailCfgs, shared: &Shared, mut poll: Poll, mut work: impl RailWork) {
+    let mut events = Events::with_capacity(256);
+    let mut now = now_ns();
+    let mut idle_since = now;
+    let mut next_tick = now + cfgs.tick_ns;
+    loop {
+        let turn = work.turn(now);
+        register(&poll, &mut work);
+        now = now_ns();
+        if now >= next_tick {
+            work.tick(now);
+            next_tick = now + cfgs.tick_ns;
+        }
+        match turn {
+            Turn::Stop => return,
+            Turn::Busy => idle_since = now,
+            Turn::Idle if now - idle_since < cfgs.spin_ns => std::hint::spin_loop(),
+            Turn::Idle => {
+                events.clear();
+                shared.asleep.store(true, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                if work.arm() == Armed::Sleep {
+                    shared.sleeps.fetch_add(1, Ordering::Relaxed);
+                    let patience = Duration::from_nanos(next_tick.saturating_sub(now).max(1000));
+                    // An interrupted sleep is a short one.
+                    let _ = poll.poll(&mut events, Some(patience));
+                }
+                shared.asleep.store(false, Ordering::SeqCst);
+                now = now_ns();
+                // A tick alone is no reason to spin again.
+                if !events.is_empty() {
+                    idle_since = now;
+                }
+            }
+        }
+    }
+}
+
+fn register(poll: &Poll, work: &mut impl RailWork) {
+    work.new_descriptors(&mut |fd| {
+        let result = poll.registry().register(
+            &mut SourceFd(&fd),
+            Token(fd as usize),
+            Interest::READABLE | Interest::WRITABLE,
+        );
+        if let Err(e) = result {
+            // A connection that cannot be slept on is still polled at every tick, and its echo shows a loss.
+            tracing::warn!("rail thread: epoll_ctl: {e}");
+        }
+    });
+}
+
+/// Pins the calling thread; best effort, with a line in the log where the system refuses.
+fn pin(cpus: &[usize]) {
+    if cpus.is_empty() {
+        return;
+    }
+    // SAFETY: a zeroed cpu_set_t is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in cpus.iter().filter(|c| **c < libc::CPU_SETSIZE as usize) {
+        // SAFETY: `cpu` is below CPU_SETSIZE.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
+    // SAFETY: `set` lives through the call; 0 means this thread.
+    if unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) } != 0 {
+        tracing::warn!(
+            "cannot pin to CPUs {cpus:?}: {}; check `cpus` in the configuration",
+            io::Error::last_os_error()
+        );
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    struct Counter {
+        mail: Arc<AtomicU64>,
+        seen: Arc<AtomicU64>,
+        stop: Arc<AtomicBool>,
+    }
+
+    impl RailWork for Counter {
+        fn turn(&mut self, _now: u64) -> Turn {
+            if self.stop.load(Ordering::SeqCst) {
+                return Turn::Stop;
+            }
+            let mail = self.mail.load(Ordering::SeqCst);
+            if self.seen.swap(mail, Ordering::SeqCst) == mail {
+                Turn::Idle
+            } else {
+                Turn::Busy
+            }
+        }
+        fn tick(&mut self, _now: u64) {}
+        fn arm(&mut self) -> Armed {
+            let news = self.mail.load(Ordering::SeqCst) != self.seen.load(Ordering::SeqCst)
+                || self.stop.load(Ordering::SeqCst);
+            if news { Armed::Ready } else { Armed::Sleep }
+        }
+        fn new_descriptors(&mut self, _add: &mut dyn FnMut(RawFd)) {}
+    }
+
+    #[test]
+    fn a_wake_is_never_lost() {
+        let (mail, seen, stop) = (
+            Arc::new(AtomicU64::new(0)),
+            Arc::new(AtomicU64::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let cfgs = RailCfgs {
+            name: "test-rail".into(),
+            spin_ns: 0,
+            // No tick comes to the rescue.
+            tick_ns: 3_600_000_000_000,
+            cpus: vec![],
+        };
+        let work = Counter {
+            mail: mail.clone(),
+            seen: seen.clone(),
+            stop: stop.clone(),
+        };
+        let (handle, thread) = spawn(cfgs, move |_| work).expect("started");
+        let end = Instant::now() + Duration::from_secs(20);
+        for i in 1..=2000u64 {
+            mail.store(i, Ordering::SeqCst);
+            handle.wake();
+            while seen.load(Ordering::SeqCst) != i {
+                assert!(Instant::now() < end, "slept through mail {i}");
+                std::hint::spin_loop();
+            }
+        }
+        stop.store(true, Ordering::SeqCst);
+        handle.wake();
+        thread.join().expect("stopped");
+    }
+}

@@ -1,0 +1,80 @@
+//! What a response begins with: 16 bytes, written by the same work request as the payload behind them.
+//!
+//! ```text
+//!  0        4           8          12            16
+//! +--------+-----------+----------+-------------+----------------
+//! | length | use count | queue_us | compute_us  | payload ...
+//! +--------+-----------+----------+-------------+----------------
+//! ```
+//!
+//! Little-endian u32 each. `length` counts the payload alone. The two durations are the accelerator's own:
+//! how long the sample waited for its batch, and how long the batch was in the engine.
+
+/// Bytes of the header.
+pub const RESPONSE_HEADER_BYTES: usize = 16;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseHeader {
+    /// Bytes of payload that follow.
+    pub len: u32,
+    /// Use count of the slot, as in the immediate.
+    pub use_count: u16,
+    /// Microseconds between arrival and the start of the batch.
+    pub queue_us: u32,
+    /// Microseconds of the batch in the engine.
+    pub compute_us: u32,
+}
+
+impl ResponseHeader {
+    /// To the wire.
+    pub fn encode(&self) -> [u8; RESPONSE_HEADER_BYTES] {
+        let mut b = [0; RESPONSE_HEADER_BYTES];
+        let words = [
+            self.len,
+            u32::from(self.use_count),
+            self.queue_us,
+            self.compute_us,
+        ];
+        for (to, word) in b.chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        b
+    }
+
+    /// From the first bytes of a response; `None` where they contradict what the fabric said: a response
+    /// of `arrived` bytes for use `use_count`.
+    pub fn decode(b: &[u8], arrived: u32, use_count: u16) -> Option<Self> {
+        let word = |i: usize| {
+            let b = b.get(i * 4..i * 4 + 4)?;
+            Some(u32::from_le_bytes(b.try_into().ok()?))
+        };
+        let header = ResponseHeader {
+            len: word(0)?,
+            use_count: u16::try_from(word(1)?).ok()?,
+            queue_us: word(2)?,
+            compute_us: word(3)?,
+        };
+        let whole = header.len.checked_add(RESPONSE_HEADER_BYTES as u32)?;
+        (whole == arrived && header.use_count == use_count).then_some(header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn survives_and_must_agree(len in 0u32..1 << 30, use_count in 0u16..0x8000, q: u32, c: u32) {
+            let h = ResponseHeader { len, use_count, queue_us: q, compute_us: c };
+            let b = h.encode();
+            prop_assert_eq!(ResponseHeader::decode(&b, len + 16, use_count), Some(h));
+            prop_assert_eq!(ResponseHeader::decode(&b, len + 17, use_count), None);
+            prop_assert_eq!(ResponseHeader::decode(&b, len + 16, use_count ^ 1), None);
+            prop_assert_eq!(ResponseHeader::decode(&b[..15], len + 16, use_count), None);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! One connection as the accelerator sees it: the slots its samples land in, the slots its responses are
+//! sent from, and, while it is up, the sending half of its link behind the send token.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::arrival::{Arrival, Finished, Origin};
+use crate::{
+    drive::Driven,
+    fabric::{
+        Broken, Endpoint, FabricCounts, Flushed, Grants, Imm, Mailbox, Post, PostError, Region,
+        RegionError, SourceId, Tx, Window,
+    },
+    response::{RESPONSE_HEADER_BYTES, ResponseHeader},
+};
+
+/// What a lane is made of; the frontend asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServeLaneCfgs {
+    /// The frontend's index of the connection.
+    pub lane: u16,
+    /// Its epoch.
+    pub epoch: u32,
+    /// Slots at either end.
+    pub slots: usize,
+    /// Bytes from one request slot to the next.
+    pub request_stride: usize,
+    /// Bytes from one response slot to the next, header included.
+    pub response_stride: usize,
+}
+
+impl ServeLaneCfgs {
+    /// Bytes of slots the lane takes on this node; `None` where they overflow.
+    pub fn bytes(&self) -> Option<usize> {
+        self.request_stride
+            .checked_add(self.response_stride)?
+            .checked_mul(self.slots)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ready {
+    imm: Imm,
+    /// Header and payload.
+    bytes: u32,
+}
+
+#[derive(Debug, Default)]
+struct ServeTx {
+    link: Option<Box<dyn Tx>>,
+    counts: FabricCounts,
+}
+
+/// See the module. An [`Arrival`] keeps the lane alive, so its slots outlive the connection for as long as
+/// a batch reads them; [`ServeLane::readers`] counts such arrivals.
+pub struct ServeLane {
+    cfgs: ServeLaneCfgs,
+    window: Window,
+    output: Arc<Region>,
+    send: Driven<ServeTx>,
+    ready: ArrayQueue<Ready>,
+    /// The last flush did not get rid of everything.
+    blocked: AtomicBool,
+    /// The sending half has failed.
+    broken: AtomicBool,
+    pub(super) answer: Mailbox,
+    responded: AtomicU64,
+    late: AtomicU64,
+}
+
+impl ServeLane {
+    /// Maps the slots and grants all requests to the frontend.
+    ///
+    /// # Errors
+    /// [`RegionError`] when the memory cannot be had.
+    pub fn new(cfgs: ServeLaneCfgs) -> Result<Self, RegionError> {
+        let bytes = |stride: usize| {
+            stride
+                .checked_mul(cfgs.slots)
+                .ok_or(RegionError::OutOfBounds {
+                    offset: 0,
+                    len: stride,
+                    region: 0,
+                })
+        };
+        let grants = Arc::new(Grants::new(cfgs.slots));
+        (0..cfgs.slots as u16).for_each(|s| {
+            grants.open(s);
+        });
+        let region = Arc::new(Region::new(bytes(cfgs.request_stride)?)?);
+        Ok(ServeLane {
+            window: Window::new(region, 0, cfgs.request_stride, grants)?,
+            output: Arc::new(Region::new(bytes(cfgs.response_stride)?)?),
+            send: Driven::new(ServeTx::default()),
+            ready: ArrayQueue::new(cfgs.slots.max(1)),
+            blocked: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            answer: Mailbox::default(),
+            responded: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            cfgs,
+        })
+    }
+
+    /// What it was made of.
+    pub fn cfgs(&self) -> ServeLaneCfgs {
+        self.cfgs
+    }
+
+    /// What its link is to be made with.
+    pub fn endpoint(&self, send_depth: usize) -> Endpoint {
+        Endpoint {
+            window: self.window.clone(),
+            sources: vec![self.output.clone()],
+            peer_slots: self.cfgs.slots,
+            peer_stride: self.cfgs.response_stride,
+            send_depth,
+        }
+    }
+
+    /// Arrivals of this lane that are still alive somewhere, given the one `Arc` the caller holds.
+    pub fn readers(self: &Arc<Self>) -> usize {
+        Arc::strong_count(self) - 1
+    }
+
+    /// Responses handed to the fabric.
+    pub fn responded(&self) -> u64 {
+        self.responded.load(Ordering::Relaxed)
+    }
+
+    /// Responses dropped because the connection was gone when they were ready.
+    pub fn late(&self) -> u64 {
+        self.late.load(Ordering::Relaxed)
+    }
+
+    /// Counts of its sending half.
+    pub fn sent_counts(&self) -> FabricCounts {
+        self.send.exclusive(|s| match &s.link {
+            Some(tx) => tx.counts(),
+            None => s.counts,
+        })
+    }
+
+    pub(super) fn prefault(&self) {
+        self.window.region().prefault();
+        self.output.prefault();
+    }
+
+    pub(super) fn attach(&self, tx: Box<dyn Tx>) {
+        self.send.exclusive(|s| s.link = Some(tx));
+    }
+
+    /// Nothing is sent afterwards.
+    pub(super) fn detach(&self) {
+        self.send.exclusive(|s| {
+            if let Some(tx) = s.link.take() {
+                s.counts = tx.counts();
+            }
+        });
+        self.drive();
+    }
+
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn cannot_send(&self) -> bool {
+        self.broken.load(Ordering::SeqCst)
+    }
+
+    /// The arrival of a write: the receiving half has closed the slot's grant.
+    pub(super) fn arrival(self: &Arc<Self>, imm: Imm, len: u32, now_ns: u64) -> Option<Arrival> {
+        let slot = imm.slot();
+        let output = usize::from(slot) * self.cfgs.response_stride + RESPONSE_HEADER_BYTES;
+        let capacity = self
+            .cfgs
+            .response_stride
+            .checked_sub(RESPONSE_HEADER_BYTES)?;
+        let input = self
+            .window
+            .region()
+            .at(self.window.slot_offset(slot), len as usize)
+            .ok()?;
+        let output = self.output.at(output, capacity).ok()?;
+        // SAFETY: both addresses were checked to lie in regions that `self` keeps alive, and the arrival keeps
+        // `self` alive. The grant of the slot is closed, so the peer does not write the input, and it is opened
+        // again only by `respond`, which is the end of the arrival; the output slot goes with the input's.
+        Some(unsafe {
+            Arrival::new(
+                input,
+                len,
+                output,
+                capacity as u32,
+                u64::from(imm.bits()),
+                now_ns,
+                self.clone(),
+            )
+        })
+    }
+
+    /// Sends what is ready, or leaves it to whoever has the token. Returns responses posted.
+    pub(super) fn drive(&self) -> usize {
+        let mut posted = 0;
+        self.send.drive(|s| posted += self.post_all(s));
+        posted
+    }
+
+    fn post_all(&self, s: &mut ServeTx) -> usize {
+        let Some(link) = s.link.as_mut() else {
+            // Nobody is there to have them.
+            while self.ready.pop().is_some() {
+                self.late.fetch_add(1, Ordering::Relaxed);
+            }
+            return 0;
+        };
+        let mut posted = 0;
+        let mut must_flush = self.blocked.load(Ordering::Relaxed);
+        if link.room() > 0
+            && let Some(message) = self.answer.take()
+        {
+            self.note(link.post(&Post::control(message)));
+            must_flush = true;
+        }
+        loop {
+            let mut full = false;
+            while !self.ready.is_empty() && !full {
+                if link.room() == 0 {
+                    full = true;
+                } else if let Some(r) = self.ready.pop() {
+                    let offset = usize::from(r.imm.slot()) * self.cfgs.response_stride;
+                    self.note(link.post(&Post {
+                        source: SourceId(0),
+                        offset,
+                        len: r.bytes,
+                        at: 0,
+                        imm: r.imm,
+                    }));
+                    posted += 1;
+                }
+            }
+            if posted > 0 || must_flush {
+                match link.flush() {
+                    Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
+                    Ok(Flushed::Blocked) => {
+                        self.blocked.store(true, Ordering::SeqCst);
+                        break;
+                    }
+                    Err(b) => {
+                        self.note(Err(b.into()));
+                        break;
+                    }
+                }
+            }
+            if !full {
+                break;
+            }
+        }
+        self.responded.fetch_add(posted as u64, Ordering::Relaxed);
+        posted
+    }
+
+    fn note(&self, result: Result<(), PostError>) {
+        match result {
+            Ok(()) | Err(PostError::Full) => {}
+            Err(PostError::Broken(Broken::Closed)) => self.broken.store(true, Ordering::SeqCst),
+            Err(e) => {
+                if !self.broken.swap(true, Ordering::SeqCst) {
+                    tracing::debug!("lane {}: a response cannot be sent: {e}", self.cfgs.lane);
+                }
+            }
+        }
+    }
+}
+
+impl Origin for ServeLane {
+    fn respond(&self, finished: &[Finished]) {
+        for f in finished {
+            let imm = Imm::from_bits(f.ticket as u32);
+            let slot = imm.slot();
+            let capacity = self.cfgs.response_stride - RESPONSE_HEADER_BYTES;
+            let len = f.len.min(capacity as u32);
+            let header = ResponseHeader {
+                len,
+                use_count: imm.use_count(),
+                queue_us: f.queue_us,
+                compute_us: f.compute_us,
+            };
+            let offset = usize::from(slot) * self.cfgs.response_stride;
+            // SAFETY: the arrival that owned this output slot has just been given back to us, and the response
+            // is not posted yet: nobody else touches the slot.
+            let to = unsafe { self.output.bytes_mut(offset, RESPONSE_HEADER_BYTES) };
+            if let Ok(to) = to {
+                to.copy_from_slice(&header.encode());
+            }
+            // The frontend may use the slot again as soon as it has the response.
+            self.window.grants().open(slot);
+            let ready = Ready {
+                imm,
+                bytes: len + RESPONSE_HEADER_BYTES as u32,
+            };
+            if self.ready.push(ready).is_err() {
+                // As many places as slots: only a slot answered twice could fill it.
+                self.late.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.drive();
+    }
+}
+
+impl fmt::Debug for ServeLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "ServeLane(lane {}, epoch {})",
+            self.cfgs.lane, self.cfgs.epoch
+        )
+    }
+}
