@@ -1,1 +1,36 @@
-//! To be filled.
+//! What a run was like: where each sample's time went, how many went by in each second, and what
+//! everything cost.
+//!
+//! A rail thread owns a [`Recorder`] and shares nothing with the others but the figures it shows in
+//! [`Live`], which a progress thread reads. At the end the recorders are merged into one set of
+//! [`Histograms`]; its [`StageTable`], the [`Throughput`] and the counts of every part make up the
+//! [`RunRecord`], which reconciles itself and is written as text and as JSON.
+//!
+//! Two nodes' clocks are never compared: the accelerator reports durations, the frontend knows the
+//! round trip, and `network` is the difference.
+
+mod batches;
+mod files;
+mod histograms;
+mod ledger;
+mod live;
+mod record;
+mod recorder;
+mod render;
+mod stage;
+mod table;
+mod text;
+mod throughput;
+
+pub use batches::BatchSizes;
+pub use files::{SaveError, write_hgrm, write_log};
+pub use histograms::Histograms;
+pub use ledger::{Ledger, Mismatch};
+pub use live::{Figures, Live};
+pub use record::{
+    AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, Mode, RunRecord, Summary,
+};
+pub use recorder::Recorder;
+pub use stage::{SampleTimes, Stage};
+pub use table::{StageRow, StageTable};
+pub use throughput::{Throughput, ThroughputReport};

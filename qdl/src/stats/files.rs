@@ -1,0 +1,321 @@
+//! Histograms in files that other tools read: logs of serialized histograms, and `.hgrm` tables for
+//! plotting.
+
+use std::{
+    fs, io,
+    io::Write,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use hdrhistogram::{
+    Histogram,
+    serialization::{
+        V2DeflateSerializer,
+        interval_log::{IntervalLogWriterBuilder, IntervalLogWriterError, Tag},
+    },
+};
+
+use super::{Histograms, Stage};
+
+/// A file of histograms was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// The file system said no.
+    #[error("cannot write histograms to {}: {error}; check that the folder exists and has room", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        error: io::Error,
+    },
+}
+
+/// Lines per halving of the distance to 100 %, as the usual tools have it.
+const TICKS: u32 = 5;
+
+/// Writes an interval log: one V2 compressed histogram for each stage, tagged with its key, in
+/// nanoseconds. The human-readable maximum in each line is in microseconds.
+///
+/// # Errors
+/// Those of `to`.
+pub fn write_log(
+    histograms: &Histograms,
+    started: SystemTime,
+    duration: Duration,
+    to: &mut impl Write,
+) -> io::Result<()> {
+    let mut serializer = V2DeflateSerializer::new();
+    let mut log = IntervalLogWriterBuilder::new()
+        .add_comment("[Latency per stage; values in nanoseconds, maxima in microseconds]")
+        .with_start_time(started)
+        .with_base_time(started)
+        .with_max_value_divisor(1000.0)
+        .begin_log_with(to, &mut serializer)?;
+    for stage in Stage::ALL {
+        log.write_histogram(
+            histograms.stage(stage),
+            Duration::ZERO,
+            duration,
+            Tag::new(stage.key()),
+        )
+        .map_err(|e| match e {
+            IntervalLogWriterError::IoError(e) => e,
+            IntervalLogWriterError::SerializeError(e) => io::Error::other(e.to_string()),
+        })?;
+    }
+    Ok(())
+}
+
+/// Writes the table that HdrHistogram's plotter reads. Values are divided by `unit` (1000 turns
+/// nanoseconds into microseconds).
+///
+/// # Errors
+/// Those of `to`.
+pub fn write_hgrm(histogram: &Histogram<u64>, unit: f64, to: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        to,
+        "{:>12} {:>14} {:>10} {:>14}\n",
+        "Value", "Percentile", "TotalCount", "1/(1-Percentile)"
+    )?;
+    let mut total = 0u64;
+    for step in histogram.iter_quantiles(TICKS) {
+        total += step.count_since_last_iteration();
+        let (value, quantile) = (
+            step.value_iterated_to() as f64 / unit,
+            step.quantile_iterated_to(),
+        );
+        write!(to, "{value:12.3} {quantile:.12} {total:10}")?;
+        if quantile < 1.0 {
+            write!(to, " {:14.2}", 1.0 / (1.0 - quantile))?;
+        }
+        writeln!(to)?;
+    }
+    if histogram.is_empty() {
+        writeln!(to, "{:12.3} {:.12} {:10}", 0.0, 1.0, 0)?;
+    }
+    // Two times ten to the number of figures, rounded up to a power of two.
+    let sub_buckets = (2 * 10u64.pow(u32::from(histogram.sigfig()))).next_power_of_two();
+    writeln!(
+        to,
+        "#[Mean    = {:12.3}, StdDeviation   = {:12.3}]",
+        histogram.mean() / unit,
+        histogram.stdev() / unit
+    )?;
+    writeln!(
+        to,
+        "#[Max     = {:12.3}, Total count    = {:12}]",
+        histogram.max() as f64 / unit,
+        histogram.len()
+    )?;
+    writeln!(
+        to,
+        "#[Buckets = {:12}, SubBuckets     = {:12}]",
+        histogram.buckets(),
+        sub_buckets
+    )
+}
+
+impl Histograms {
+    /// Writes `PREFIX.hlog` ([`write_log`]) and, for each stage, `PREFIX-STAGE.us.hgrm`
+    /// ([`write_hgrm`], in microseconds) into `folder`, and returns the files' paths.
+    ///
+    /// # Errors
+    /// [`SaveError::Io`] names the file.
+    pub fn save(
+        &self,
+        folder: &Path,
+        prefix: &str,
+        started: SystemTime,
+        duration: Duration,
+    ) -> Result<Vec<PathBuf>, SaveError> {
+        let mut files = Vec::with_capacity(1 + Stage::COUNT);
+        let mut write = |name: String, bytes: io::Result<Vec<u8>>| {
+            let path = folder.join(name);
+            match bytes.and_then(|b| fs::write(&path, b)) {
+                Ok(()) => files.push(path),
+                Err(error) => return Err(SaveError::Io { path, error }),
+            }
+            Ok(())
+        };
+        let mut log = Vec::new();
+        let written = write_log(self, started, duration, &mut log);
+        write(format!("{prefix}.hlog"), written.map(|()| log))?;
+        for stage in Stage::ALL {
+            let mut table = Vec::new();
+            let written = write_hgrm(self.stage(stage), 1000.0, &mut table);
+            write(
+                format!("{prefix}-{}.us.hgrm", stage.key()),
+                written.map(|()| table),
+            )?;
+        }
+        Ok(files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hdrhistogram::serialization::{
+        Deserializer,
+        interval_log::{IntervalLogIterator, LogEntry},
+    };
+    use proptest::prelude::*;
+
+    use super::{super::SampleTimes, *};
+
+    fn histograms(totals_ns: &[u64]) -> Histograms {
+        let mut h = Histograms::new();
+        for &ns in totals_ns {
+            h.record(&SampleTimes {
+                posted_ns: ns / 3,
+                seen_ns: ns / 2,
+                completed_ns: ns,
+                ..SampleTimes::default()
+            });
+        }
+        h
+    }
+
+    /// Base 64, as the log has it.
+    fn decode(text: &str) -> Vec<u8> {
+        let digit = |c: u8| match c {
+            b'A'..=b'Z' => c - b'A',
+            b'a'..=b'z' => c - b'a' + 26,
+            b'0'..=b'9' => c - b'0' + 52,
+            b'+' => 62,
+            _ => 63,
+        };
+        let digits: Vec<u8> = text.bytes().filter(|&c| c != b'=').map(digit).collect();
+        let group = |four: &[u8]| {
+            let bits =
+                four.iter().fold(0u32, |b, &d| b << 6 | u32::from(d)) << (6 * (4 - four.len()));
+            bits.to_be_bytes()[1..four.len()].to_vec()
+        };
+        digits.chunks(4).flat_map(group).collect()
+    }
+
+    fn log(h: &Histograms) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        write_log(h, started, Duration::from_millis(2500), &mut bytes).expect("into memory");
+        bytes
+    }
+
+    fn hgrm(h: &Histogram<u64>) -> String {
+        let mut bytes = Vec::new();
+        write_hgrm(h, 1000.0, &mut bytes).expect("into memory");
+        String::from_utf8(bytes).expect("text")
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn a_log_reads_back_as_the_same_histograms(ns in prop::collection::vec(0u64..1 << 36, 0..300)) {
+            let h = histograms(&ns);
+            let bytes = log(&h);
+            let mut stages = Stage::ALL.iter();
+            for entry in IntervalLogIterator::new(&bytes) {
+                let LogEntry::Interval(interval) = entry.expect("a line of the log") else { continue };
+                let stage = *stages.next().expect("no more than the stages");
+                prop_assert_eq!(interval.tag().map(|t| t.as_str()), Some(stage.key()));
+                prop_assert_eq!(interval.duration(), Duration::from_millis(2500));
+                let raw = decode(interval.encoded_histogram());
+                let back: Histogram<u64> =
+                    Deserializer::new().deserialize(&mut &raw[..]).expect("a histogram");
+                prop_assert_eq!(&back, h.stage(stage));
+            }
+            prop_assert!(stages.next().is_none(), "a stage is missing");
+        }
+
+        #[test]
+        fn a_plot_table_holds_every_sample_in_order(ns in prop::collection::vec(0u64..1 << 36, 1..300)) {
+            let h = histograms(&ns);
+            let text = hgrm(h.stage(Stage::Total));
+            let mut lines = text.lines();
+            prop_assert_eq!(lines.next(), Some("       Value     Percentile TotalCount 1/(1-Percentile)"));
+            prop_assert_eq!(lines.next(), Some(""));
+            let rows: Vec<Vec<f64>> = lines
+                .take_while(|l| !l.starts_with('#'))
+                .map(|l| l.split_whitespace().map(|c| c.parse().expect("a number")).collect())
+                .collect();
+            let mut sorted = ns.clone();
+            sorted.sort_unstable();
+            for pair in rows.windows(2) {
+                prop_assert!(pair[0][0] <= pair[1][0] && pair[0][1] <= pair[1][1] && pair[0][2] <= pair[1][2]);
+                prop_assert!((pair[0][3] - 1.0 / (1.0 - pair[0][1])).abs() <= 0.006 + pair[0][3] * 1e-9);
+            }
+            for row in &rows {
+                // As many samples as the row says are no greater than its value, but for the bucket's width.
+                let value_ns = row[0] * 1000.0 + 1.0;
+                let below = sorted.iter().filter(|&&t| t as f64 <= value_ns).count();
+                prop_assert!(below as f64 >= row[2], "{row:?}: {below}");
+                prop_assert!(row[2] / ns.len() as f64 >= row[1] - 1e-9, "{row:?}");
+            }
+            let last = rows.last().expect("a row");
+            prop_assert_eq!(last.len(), 3);
+            prop_assert_eq!((last[1], last[2]), (1.0, ns.len() as f64));
+        }
+    }
+
+    #[test]
+    fn a_plot_table_looks_like_this() {
+        let expected = "       Value     Percentile TotalCount 1/(1-Percentile)
+
+       1.000 0.000000000000          1           1.00
+       1.000 0.100000000000          1           1.11
+       1.000 0.200000000000          1           1.25
+       2.000 0.300000000000          2           1.43
+       2.000 0.400000000000          2           1.67
+       2.000 0.500000000000          2           2.00
+       3.001 0.550000000000          3           2.22
+       3.001 0.600000000000          3           2.50
+       3.001 0.650000000000          3           2.86
+       3.001 0.700000000000          3           3.33
+      40.031 0.750000000000          4           4.00
+      40.031 1.000000000000          4
+#[Mean    =       11.504, StdDeviation   =       16.476]
+#[Max     =       40.031, Total count    =            4]
+#[Buckets =           32, SubBuckets     =         2048]
+";
+        let h = histograms(&[1_000, 2_000, 3_000, 40_000]);
+        assert_eq!(hgrm(h.stage(Stage::Total)), expected);
+        let empty = hgrm(Histograms::new().stage(Stage::Total));
+        assert!(
+            empty.contains("       0.000 1.000000000000          0\n#[Mean"),
+            "{empty}"
+        );
+    }
+
+    #[test]
+    fn files_are_written_and_a_missing_folder_is_named() {
+        let folder = std::env::temp_dir().join(format!("qdl-stats-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let h = histograms(&[5, 6, 7]);
+        let files = h
+            .save(
+                &folder,
+                "server",
+                SystemTime::UNIX_EPOCH,
+                Duration::from_secs(1),
+            )
+            .expect("saved");
+        assert_eq!(files.len(), 1 + Stage::COUNT);
+        assert!(files[0].ends_with("server.hlog"));
+        assert!(files.iter().any(|f| f.ends_with("server-network.us.hgrm")));
+        fs::remove_dir_all(&folder).expect("removed");
+        let error = h
+            .save(
+                &folder,
+                "server",
+                SystemTime::UNIX_EPOCH,
+                Duration::from_secs(1),
+            )
+            .expect_err("no folder");
+        let text = error.to_string();
+        assert!(
+            text.contains("server.hlog") && text.contains("No such file"),
+            "{text}"
+        );
+    }
+}

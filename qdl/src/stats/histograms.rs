@@ -1,0 +1,208 @@
+//! One latency histogram per stage, with what a histogram alone cannot say exactly.
+
+use hdrhistogram::Histogram;
+
+use super::{SampleTimes, Stage, StageRow, StageTable};
+
+/// Longest time told apart, in nanoseconds: one hour. What takes longer is recorded as an hour, and
+/// still shows in the exact maximum and mean.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+const DIGITS: u8 = 3;
+
+/// Times of samples by stage: nanoseconds from 1 ns to 1 h at 3 significant figures.
+///
+/// All memory (about 2 MiB) is taken when it is made; recording allocates nothing. Sums and maxima are
+/// kept beside the histograms, so that means are exact and do add up.
+#[derive(Clone, Debug)]
+pub struct Histograms {
+    stages: Vec<Histogram<u64>>,
+    sum_ns: [u128; Stage::COUNT],
+    max_ns: [u64; Stage::COUNT],
+    uneven: u64,
+}
+
+impl Default for Histograms {
+    fn default() -> Self {
+        Histograms::new()
+    }
+}
+
+impl Histograms {
+    /// Empty ones.
+    pub fn new() -> Self {
+        let one = || {
+            let mut h = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
+                .expect("1 ns to 1 h at 3 figures is a valid range");
+            h.auto(false);
+            h
+        };
+        Histograms {
+            stages: Stage::ALL.iter().map(|_| one()).collect(),
+            sum_ns: [0; Stage::COUNT],
+            max_ns: [0; Stage::COUNT],
+            uneven: 0,
+        }
+    }
+
+    /// Counts one sample in.
+    pub fn record(&mut self, times: &SampleTimes) {
+        let (ns, adds_up) = times.split();
+        for (i, (histogram, ns)) in self.stages.iter_mut().zip(ns).enumerate() {
+            histogram.saturating_record(ns);
+            self.sum_ns[i] += u128::from(ns);
+            self.max_ns[i] = self.max_ns[i].max(ns);
+        }
+        self.uneven += u64::from(!adds_up);
+    }
+
+    /// Counts another thread's samples in.
+    pub fn merge(&mut self, other: &Histograms) {
+        for (mine, theirs) in self.stages.iter_mut().zip(&other.stages) {
+            mine.add(theirs).expect("all have the same bounds");
+        }
+        for i in 0..Stage::COUNT {
+            self.sum_ns[i] += other.sum_ns[i];
+            self.max_ns[i] = self.max_ns[i].max(other.max_ns[i]);
+        }
+        self.uneven += other.uneven;
+    }
+
+    /// Samples recorded.
+    pub fn count(&self) -> u64 {
+        self.stage(Stage::Total).len()
+    }
+
+    /// Samples whose stages did not add up to their total ([`SampleTimes::split`]).
+    pub fn uneven(&self) -> u64 {
+        self.uneven
+    }
+
+    /// The histogram of one stage, in nanoseconds.
+    pub fn stage(&self, stage: Stage) -> &Histogram<u64> {
+        &self.stages[stage as usize]
+    }
+
+    /// An upper estimate of a stage's quantile so far (`0.99` for p99), in nanoseconds. It reads up to
+    /// 270 KB and allocates nothing.
+    pub fn quantile_ns(&self, stage: Stage, quantile: f64) -> u64 {
+        self.stage(stage)
+            .value_at_quantile(quantile)
+            .min(self.max_ns[stage as usize])
+    }
+
+    /// The rows of the summary.
+    pub fn table(&self) -> StageTable {
+        StageTable::new(Stage::ALL.iter().map(|&s| (s, self.row(s))))
+    }
+
+    fn row(&self, stage: Stage) -> StageRow {
+        let histogram = self.stage(stage);
+        let (count, max) = (histogram.len(), self.max_ns[stage as usize]);
+        let mean_ns = match count {
+            0 => 0.0,
+            n => self.sum_ns[stage as usize] as f64 / n as f64,
+        };
+        let [p50, p90, p99, p999] = quantiles(histogram, [500, 900, 990, 999]);
+        let us = |ns: u64| ns.min(max) as f64 / 1000.0;
+        StageRow {
+            p50_us: us(p50),
+            p90_us: us(p90),
+            p99_us: us(p99),
+            p999_us: us(p999),
+            max_us: us(max),
+            mean_us: mean_ns.round() / 1000.0,
+            count,
+        }
+    }
+}
+
+/// Upper ends of the buckets that hold the samples of these ranks, given in thousandths, ascending. The
+/// ranks are whole numbers: 99.9 % of 1000 samples is the 999th, whatever floating point makes of it.
+fn quantiles<const N: usize>(histogram: &Histogram<u64>, thousandths: [u64; N]) -> [u64; N] {
+    let total = u128::from(histogram.len());
+    let mut found = [0; N];
+    let (mut next, mut seen) = (0, 0u128);
+    for step in histogram.iter_recorded() {
+        seen += u128::from(step.count_at_value());
+        while next < N && seen * 1000 >= total * u128::from(thousandths[next]) {
+            found[next] = step.value_iterated_to();
+            next += 1;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A sample whose total is `ns` and whose other stages are nothing.
+    fn total(ns: u64) -> SampleTimes {
+        SampleTimes {
+            completed_ns: ns,
+            ..SampleTimes::default()
+        }
+    }
+
+    fn times() -> impl Strategy<Value = Vec<u64>> {
+        // From nanoseconds to an hour, each magnitude alike.
+        let one = (0u32..42, any::<u64>()).prop_map(|(bits, x)| (x % (2 << bits)).min(LONGEST_NS));
+        prop::collection::vec(one, 1..1200)
+    }
+
+    fn close(found_us: f64, exact_ns: u64) -> bool {
+        let (found, exact) = ((found_us * 1000.0).round() as u64, exact_ns);
+        found >= exact && found <= exact + exact / 1000 + 1
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn percentiles_are_those_of_the_sorted_times(mut ns in times()) {
+            let mut h = Histograms::new();
+            ns.iter().for_each(|&t| h.record(&total(t)));
+            ns.sort_unstable();
+            let row = h.row(Stage::Total);
+            let rank = |thousandths: usize| ns[(ns.len() * thousandths).div_ceil(1000) - 1];
+            for (found, thousandths) in
+                [(row.p50_us, 500), (row.p90_us, 900), (row.p99_us, 990), (row.p999_us, 999)]
+            {
+                prop_assert!(close(found, rank(thousandths)), "{thousandths}: {found} us, {} ns", rank(thousandths));
+            }
+            prop_assert_eq!(row.max_us, ns[ns.len() - 1] as f64 / 1000.0);
+            let mean = ns.iter().map(|&t| u128::from(t)).sum::<u128>() as f64 / ns.len() as f64;
+            prop_assert!((row.mean_us * 1000.0 - mean).abs() <= 0.51 + mean * 1e-12);
+            prop_assert_eq!(row.count, ns.len() as u64);
+        }
+
+        #[test]
+        fn merged_is_the_same_as_recorded_together(a in times(), b in times()) {
+            let (mut apart, mut other, mut together) =
+                (Histograms::new(), Histograms::new(), Histograms::new());
+            for &t in &a { apart.record(&total(t)); together.record(&total(t)); }
+            for &t in &b { other.record(&total(t)); together.record(&total(t)); }
+            apart.merge(&other);
+            prop_assert_eq!(apart.table(), together.table());
+            prop_assert_eq!(apart.uneven(), together.uneven());
+            prop_assert_eq!(apart.count(), (a.len() + b.len()) as u64);
+        }
+    }
+
+    #[test]
+    fn more_than_an_hour_still_shows() {
+        let mut h = Histograms::new();
+        h.record(&total(2 * LONGEST_NS));
+        let row = h.row(Stage::Total);
+        assert_eq!(row.max_us, 7_200_000_000.0);
+        assert!(close(row.p50_us, LONGEST_NS));
+        assert_eq!(row.mean_us, 7_200_000_000.0);
+    }
+
+    #[test]
+    fn nothing_recorded_is_all_zero() {
+        assert_eq!(Histograms::new().row(Stage::Network), StageRow::default());
+    }
+}

@@ -1,0 +1,269 @@
+//! What the dispatcher counted, and whether it agrees with what everybody else counted.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::RunRecord;
+
+/// The dispatcher's own count of samples. Warm-up is left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ledger {
+    /// Issued by LoadGen.
+    pub issued: u64,
+    /// Completed with the accelerator's response.
+    pub answered: u64,
+    /// Completed empty, because the run was given up.
+    pub emptied: u64,
+    /// Writes of samples posted, those sent again included.
+    pub posted: u64,
+    /// Responses taken from their slots.
+    pub responses: u64,
+    /// Samples sent again because their connection was lost.
+    pub redispatched: u64,
+    /// Responses that came for a sample already given to another connection, and were dropped.
+    pub late_dropped: u64,
+    /// Connections lost.
+    pub lost_connections: u64,
+}
+
+/// Two counts that ought to be the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// What was counted here, and how many.
+    pub left: (String, u64),
+    /// What was counted there, and how many.
+    pub right: (String, u64),
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ((left, l), (right, r)) = (&self.left, &self.right);
+        write!(f, "{left} is {l}, but {right} is {r}")
+    }
+}
+
+/// Collects the mismatches.
+#[derive(Default)]
+struct Check(Vec<Mismatch>);
+
+impl Check {
+    fn same(&mut self, left: impl Into<String>, l: u64, right: impl Into<String>, r: u64) {
+        if l != r {
+            self.0.push(Mismatch {
+                left: (left.into(), l),
+                right: (right.into(), r),
+            });
+        }
+    }
+}
+
+/// Compares the ledger of `run` with the histograms, the connections and the accelerators.
+pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
+    let mut check = Check::default();
+    let l = &run.ledger;
+    check.same(
+        "samples issued",
+        l.issued,
+        "samples completed",
+        l.answered.saturating_add(l.emptied),
+    );
+    check.same("responses", l.responses, "samples answered", l.answered);
+    check.same(
+        "samples in the histograms",
+        run.stages.count(),
+        "samples answered",
+        l.answered,
+    );
+    if run.connections.is_empty() {
+        return check.0;
+    }
+
+    let total = run.total();
+    let due = l.issued.saturating_add(l.redispatched);
+    // A run that was given up may have left samples in the backlog.
+    if l.emptied == 0 || l.posted > due {
+        check.same(
+            "writes posted",
+            l.posted,
+            "samples issued and sent again",
+            due,
+        );
+    }
+    check.same(
+        "writes of the connections",
+        total.tx.writes,
+        "writes posted",
+        l.posted,
+    );
+    let came = l.responses.saturating_add(l.late_dropped);
+    check.same(
+        "arrivals of the connections",
+        total.rx.writes,
+        "responses and late answers",
+        came,
+    );
+    check.same(
+        "samples of the connections",
+        total.samples,
+        "responses",
+        l.responses,
+    );
+
+    for a in &run.accelerators {
+        let Some(samples) = a.samples else { continue };
+        check.same(
+            format!("samples in the batches of {}", a.node),
+            a.batches.samples(),
+            format!("samples answered by {}", a.node),
+            samples,
+        );
+    }
+    // What is lost with a connection was answered by nobody, or by somebody who could not say so.
+    let reported: Option<Vec<u64>> = run.accelerators.iter().map(|a| a.samples).collect();
+    if let (0, 0, Some(reported)) = (l.lost_connections, l.emptied, reported) {
+        check.same(
+            "samples answered by the accelerators",
+            reported.into_iter().fold(0, u64::saturating_add),
+            "responses and late answers",
+            came,
+        );
+    }
+    check.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{AcceleratorRecord, BatchSizes, ConnectionRecord, Histograms, SampleTimes},
+        *,
+    };
+
+    /// A run of `n` samples over two connections in which everything agrees.
+    fn good(n: u64) -> RunRecord {
+        let mut h = Histograms::new();
+        (0..n).for_each(|_| h.record(&SampleTimes::default()));
+        let mut batches = BatchSizes::new(4);
+        (0..n).for_each(|_| batches.record(1));
+        let connection = |samples| {
+            let mut c = ConnectionRecord {
+                samples,
+                ..ConnectionRecord::default()
+            };
+            c.tx.writes = samples;
+            c.rx.writes = samples;
+            c
+        };
+        RunRecord {
+            stages: h.table(),
+            ledger: Ledger {
+                issued: n,
+                answered: n,
+                posted: n,
+                responses: n,
+                ..Ledger::default()
+            },
+            connections: vec![connection(n / 2), connection(n - n / 2)],
+            accelerators: vec![AcceleratorRecord {
+                node: "acc-01".to_owned(),
+                samples: Some(n),
+                batches,
+                ..AcceleratorRecord::default()
+            }],
+            ..RunRecord::default()
+        }
+    }
+
+    fn complaints(run: &RunRecord) -> String {
+        let all: Vec<String> = run.reconcile().iter().map(Mismatch::to_string).collect();
+        all.join("; ")
+    }
+
+    #[test]
+    fn a_good_run_agrees() {
+        assert_eq!(complaints(&good(11)), "");
+        assert_eq!(complaints(&RunRecord::default()), "");
+    }
+
+    #[test]
+    fn each_count_that_is_off_is_named() {
+        type Spoil = fn(&mut RunRecord);
+        let cases: [(Spoil, &str); 8] = [
+            (
+                |r| r.ledger.issued += 1,
+                "samples issued is 12, but samples completed is 11; \
+                 writes posted is 11, but samples issued and sent again is 12",
+            ),
+            (
+                |r| r.ledger.responses -= 1,
+                "responses is 10, but samples answered is 11; \
+                 arrivals of the connections is 11, but responses and late answers is 10; \
+                 samples of the connections is 11, but responses is 10; \
+                 samples answered by the accelerators is 11, but responses and late answers is 10",
+            ),
+            (
+                |r| r.stages = Histograms::new().table(),
+                "samples in the histograms is 0, but samples answered is 11",
+            ),
+            (
+                |r| r.connections[1].tx.writes += 1,
+                "writes of the connections is 12, but writes posted is 11",
+            ),
+            (
+                |r| r.connections[0].rx.writes += 1,
+                "arrivals of the connections is 12, but responses and late answers is 11",
+            ),
+            (
+                |r| r.connections[0].samples -= 1,
+                "samples of the connections is 10, but responses is 11",
+            ),
+            (
+                |r| r.accelerators[0].batches.record(2),
+                "samples in the batches of acc-01 is 13, but samples answered by acc-01 is 11",
+            ),
+            (
+                |r| {
+                    r.accelerators[0].samples = Some(12);
+                    r.accelerators[0].batches.record(1);
+                },
+                "samples answered by the accelerators is 12, but responses and late answers is 11",
+            ),
+        ];
+        for (spoil, expected) in cases {
+            let mut run = good(11);
+            spoil(&mut run);
+            assert_eq!(complaints(&run), expected);
+        }
+    }
+
+    #[test]
+    fn a_lost_connection_and_its_late_answers_agree() {
+        let mut run = good(11);
+        run.ledger.redispatched = 3;
+        run.ledger.posted += 3;
+        run.ledger.late_dropped = 2;
+        run.ledger.lost_connections = 1;
+        run.connections[0].tx.writes += 3;
+        run.connections[0].rx.writes += 2;
+        assert_eq!(complaints(&run), "");
+    }
+
+    #[test]
+    fn a_run_that_was_given_up_agrees() {
+        let mut run = good(11);
+        run.ledger.issued += 5;
+        run.ledger.emptied = 5;
+        run.ledger.posted += 2;
+        run.connections[1].tx.writes += 2;
+        assert_eq!(complaints(&run), "");
+    }
+
+    #[test]
+    fn a_silent_accelerator_is_not_held_against_the_run() {
+        let mut run = good(11);
+        run.accelerators[0].samples = None;
+        run.accelerators[0].batches = BatchSizes::default();
+        assert_eq!(complaints(&run), "");
+    }
+}

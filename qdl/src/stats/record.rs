@@ -1,0 +1,222 @@
+//! One run on record: what the summary shows and the JSON holds.
+
+use serde::{Deserialize, Serialize};
+
+use super::{BatchSizes, Ledger, Mismatch, StageTable, ThroughputReport, ledger, render};
+use crate::fabric::FabricCounts;
+
+/// Stands beside the fabric's name when its traffic never leaves the machine: the rules of the Network
+/// division do not permit that for a submission.
+pub const LOOPBACK_NOTE: &str = "loopback (not a permitted fabric)";
+
+/// What LoadGen was asked to measure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Speed.
+    #[default]
+    Performance,
+    /// Every sample's response, for the accuracy script.
+    Accuracy,
+    /// The highest rate that is valid.
+    FindPeak,
+}
+
+impl Mode {
+    /// As in JSON.
+    pub fn key(self) -> &'static str {
+        match self {
+            Mode::Performance => "performance",
+            Mode::Accuracy => "accuracy",
+            Mode::FindPeak => "find_peak",
+        }
+    }
+}
+
+/// Payload carried by samples that were answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Carried {
+    /// Bytes of requests.
+    pub bytes_out: u64,
+    /// Bytes of responses.
+    pub bytes_in: u64,
+    /// Gbit/s of requests over the whole run.
+    pub gbit_out_per_s: f64,
+    /// Gbit/s of responses over the whole run.
+    pub gbit_in_per_s: f64,
+}
+
+impl Carried {
+    /// From the bytes and the run's duration.
+    pub fn new(bytes_out: u64, bytes_in: u64, duration_s: f64) -> Self {
+        let gbit = |bytes: u64| {
+            if duration_s > 0.0 {
+                (bytes as f64 * 8.0 / duration_s / 1e3).round() / 1e6
+            } else {
+                0.0
+            }
+        };
+        Carried {
+            bytes_out,
+            bytes_in,
+            gbit_out_per_s: gbit(bytes_out),
+            gbit_in_per_s: gbit(bytes_in),
+        }
+    }
+}
+
+/// One accelerator's part.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AcceleratorRecord {
+    /// Its node's name.
+    pub node: String,
+    /// Its engine, as it calls it.
+    pub engine: String,
+    /// Connections to it.
+    pub connections: usize,
+    /// Samples it says it has answered; `None` when it could not be asked.
+    pub samples: Option<u64>,
+    /// Sizes of the batches it says it has run.
+    pub batches: BatchSizes,
+    /// Why it was lost, if it was.
+    pub lost: Option<String>,
+}
+
+/// One connection's part, seen from the frontend.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConnectionRecord {
+    /// The accelerator's node and the connection's index: `acc-01/0`.
+    pub name: String,
+    /// Responses taken from it.
+    pub samples: u64,
+    /// Most samples it had in flight at once; in the total, the most of any connection.
+    pub in_flight_max: u64,
+    /// Times that the rail thread slept and was woken for it.
+    pub wakeups: u64,
+    /// Its sending half's counts, over all epochs.
+    pub tx: FabricCounts,
+    /// Its receiving half's counts, over all epochs.
+    pub rx: FabricCounts,
+    /// Why it was lost, each time it was.
+    pub lost: Vec<String>,
+}
+
+/// How the process ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Exit {
+    /// Exit code: 0 valid, 1 LoadGen says invalid, 2 bad usage or config, 3 a peer was lost, 130
+    /// interrupted.
+    pub code: u8,
+    /// In words.
+    pub reason: String,
+}
+
+/// One run; an element of `runs` in a summary's JSON.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunRecord {
+    /// LoadGen's name of the scenario: `Server`.
+    pub scenario: String,
+    /// LoadGen's mode.
+    pub mode: Mode,
+    /// `tcp`, `ib`, or `local` when there is none.
+    pub fabric: String,
+    /// [`LOOPBACK_NOTE`], where it applies.
+    pub fabric_note: Option<String>,
+    /// LoadGen's verdict; `None` in accuracy mode or when it gave none.
+    pub valid: Option<bool>,
+    /// Its reasons for calling the run invalid.
+    pub reasons: Vec<String>,
+    /// Samples completed.
+    pub samples: u64,
+    /// Samples per second as LoadGen counts them.
+    pub per_s: f64,
+    /// What was asked for, where the scenario has such a figure.
+    pub target_qps: Option<f64>,
+    /// Seconds from the first sample to the last.
+    pub duration_s: f64,
+    /// Share of correct answers, in accuracy mode.
+    pub accuracy: Option<f64>,
+    /// Where the time went.
+    pub stages: StageTable,
+    /// Samples whose stages do not add up exactly, because residence comes in whole microseconds.
+    pub uneven: u64,
+    /// Second by second.
+    pub throughput: ThroughputReport,
+    /// Payload.
+    pub carried: Carried,
+    /// Each accelerator.
+    pub accelerators: Vec<AcceleratorRecord>,
+    /// Each connection.
+    pub connections: Vec<ConnectionRecord>,
+    /// All connections together; filled in by [`RunRecord::close`].
+    pub connections_total: ConnectionRecord,
+    /// Samples copied into registered memory, because the QSL keeps them elsewhere.
+    pub staged_copies: u64,
+    /// Bytes of those.
+    pub staged_bytes: u64,
+    /// Most samples that waited for a free slot at once.
+    pub backlog_max: u64,
+    /// What the dispatcher counted.
+    pub ledger: Ledger,
+    /// What does not agree; filled in by [`RunRecord::close`].
+    pub mismatches: Vec<String>,
+    /// How the process ended.
+    pub exit: Exit,
+}
+
+impl RunRecord {
+    /// All connections as one.
+    pub fn total(&self) -> ConnectionRecord {
+        let mut total = ConnectionRecord {
+            name: "total".to_owned(),
+            ..ConnectionRecord::default()
+        };
+        for c in &self.connections {
+            total.samples = total.samples.saturating_add(c.samples);
+            total.in_flight_max = total.in_flight_max.max(c.in_flight_max);
+            total.wakeups = total.wakeups.saturating_add(c.wakeups);
+            total.tx.add(&c.tx);
+            total.rx.add(&c.rx);
+        }
+        total
+    }
+
+    /// Compares all counts that ought to agree; an empty list is what a sound run has.
+    pub fn reconcile(&self) -> Vec<Mismatch> {
+        ledger::reconcile(self)
+    }
+
+    /// Fills in what follows from the rest. Returns whether everything agrees.
+    pub fn close(&mut self) -> bool {
+        self.connections_total = self.total();
+        self.mismatches = self.reconcile().iter().map(Mismatch::to_string).collect();
+        self.mismatches.is_empty()
+    }
+}
+
+/// A run and the node that saw it. In JSON the run's keys stand beside the node's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Summary {
+    /// This node's name.
+    pub node: String,
+    /// What `Name()` answered.
+    pub name: String,
+    /// Microseconds that asking every node for it took; `None` when no node was asked.
+    pub name_round_trip_us: Option<f64>,
+    /// The run.
+    #[serde(flatten)]
+    pub run: RunRecord,
+}
+
+impl Summary {
+    /// For people: at most 100 columns, with or without colour (ANSI escapes).
+    pub fn text(&self, color: bool) -> String {
+        render::summary(self, color)
+    }
+}

@@ -1,0 +1,155 @@
+//! What a rail thread records its samples with.
+
+use std::sync::Arc;
+
+use super::{Histograms, Live, SampleTimes, Stage};
+
+/// A p99 is shown at most this often: finding it takes microseconds of the rail thread's time.
+const P99_EVERY_NS: u64 = 250_000_000;
+
+/// One rail thread's histograms and counts. Not shared; it allocates when it is made and never after.
+#[derive(Debug)]
+pub struct Recorder {
+    histograms: Histograms,
+    completed: u64,
+    bytes_out: u64,
+    bytes_in: u64,
+    live: Arc<Live>,
+    rail: usize,
+    p99_due_ns: u64,
+    p99_of: u64,
+}
+
+impl Recorder {
+    /// For the rail thread of index `rail` in `live`; an index it has no place for shows nothing.
+    pub fn new(live: Arc<Live>, rail: usize) -> Self {
+        Recorder {
+            histograms: Histograms::new(),
+            completed: 0,
+            bytes_out: 0,
+            bytes_in: 0,
+            live,
+            rail,
+            p99_due_ns: 0,
+            p99_of: 0,
+        }
+    }
+
+    /// Records one completed sample.
+    pub fn record(&mut self, times: &SampleTimes) {
+        self.histograms.record(times);
+        self.completed += 1;
+        self.bytes_out += u64::from(times.bytes_out);
+        self.bytes_in += u64::from(times.bytes_in);
+    }
+
+    /// Shows the figures in [`Live`]; call it once for a burst, with the clock's reading. The p99 is
+    /// found anew at most four times a second, and only when there is something new.
+    pub fn show(&mut self, now_ns: u64) {
+        self.live
+            .show(self.rail, self.completed, self.bytes_out, self.bytes_in);
+        if now_ns >= self.p99_due_ns && self.completed > self.p99_of {
+            self.p99_due_ns = now_ns.saturating_add(P99_EVERY_NS);
+            self.p99_of = self.completed;
+            let p99 = self.histograms.quantile_ns(Stage::RoundTrip, 0.99);
+            self.live.show_p99(self.rail, p99);
+        }
+    }
+
+    /// Samples recorded.
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// Payload bytes of the requests of those samples.
+    pub fn bytes_out(&self) -> u64 {
+        self.bytes_out
+    }
+
+    /// Payload bytes of their responses.
+    pub fn bytes_in(&self) -> u64 {
+        self.bytes_in
+    }
+
+    /// What was recorded so far.
+    pub fn histograms(&self) -> &Histograms {
+        &self.histograms
+    }
+
+    /// The histograms of all rail threads as one.
+    pub fn merge<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Histograms {
+        let mut all = Histograms::new();
+        for recorder in recorders {
+            all.merge(&recorder.histograms);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Figures, *};
+
+    fn sample(round_trip_ns: u64) -> SampleTimes {
+        SampleTimes {
+            seen_ns: round_trip_ns,
+            completed_ns: round_trip_ns,
+            bytes_out: 100,
+            bytes_in: 8,
+            ..SampleTimes::default()
+        }
+    }
+
+    #[test]
+    fn figures_are_the_sum_over_rail_threads_and_the_highest_p99() {
+        let live = Arc::new(Live::new(2));
+        let mut a = Recorder::new(live.clone(), 0);
+        let mut b = Recorder::new(live.clone(), 1);
+        for _ in 0..10 {
+            a.record(&sample(1_000));
+            b.record(&sample(50_000));
+        }
+        assert_eq!(
+            live.figures(),
+            Figures::default(),
+            "nothing before it is shown"
+        );
+        a.show(1);
+        b.show(1);
+        assert_eq!(
+            live.figures(),
+            Figures {
+                completed: 20,
+                bytes_out: 2_000,
+                bytes_in: 160,
+                p99_round_trip_ns: 50_000,
+            }
+        );
+        assert_eq!(Recorder::merge([&a, &b]).count(), 20);
+    }
+
+    #[test]
+    fn a_p99_is_shown_when_it_is_due() {
+        let live = Arc::new(Live::new(1));
+        let mut r = Recorder::new(live.clone(), 0);
+        let p99 = || live.figures().p99_round_trip_ns;
+        r.record(&sample(1_000));
+        r.show(10);
+        assert_eq!(p99(), 1_000);
+        r.record(&sample(9_000));
+        r.show(10 + P99_EVERY_NS - 1);
+        assert_eq!((p99(), live.figures().completed), (1_000, 2));
+        r.show(10 + P99_EVERY_NS);
+        assert_eq!(p99(), 9_000);
+    }
+
+    #[test]
+    fn a_rail_thread_without_a_place_shows_nothing() {
+        let live = Arc::new(Live::new(1));
+        let mut r = Recorder::new(live.clone(), 7);
+        r.record(&sample(5));
+        r.show(1);
+        assert_eq!(live.figures(), Figures::default());
+        assert_eq!(r.completed(), 1);
+    }
+}

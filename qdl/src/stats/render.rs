@@ -1,0 +1,336 @@
+//! The summary as text.
+
+use super::{
+    AcceleratorRecord, ConnectionRecord, Mode, RunRecord, Summary,
+    text::{self, Table},
+};
+
+/// No line is longer.
+const WIDTH: usize = 100;
+/// Where what a label stands for begins.
+const INDENT: usize = 13;
+/// With more connections than this only their total is shown; the JSON has them all.
+const MOST_CONNECTIONS: usize = 24;
+/// Names of nodes and connections in tables are cut to this.
+const NAME: usize = 20;
+/// Names of engines, likewise.
+const ENGINE: usize = 12;
+
+const BOLD: &str = "1";
+const GREEN: &str = "1;32";
+const RED: &str = "1;31";
+const YELLOW: &str = "33";
+
+/// The whole summary.
+pub(super) fn summary(summary: &Summary, color: bool) -> String {
+    let mut page = Page {
+        out: String::new(),
+        color,
+    };
+    let run = &summary.run;
+    page.headline(summary);
+    page.facts(summary);
+    page.block(&run.stages.text());
+    if run.uneven > 0 {
+        let n = text::grouped(run.uneven);
+        page.plain(&format!(
+            "{n} samples do not add up exactly: residence is reported in whole microseconds."
+        ));
+    }
+    page.out.push('\n');
+    for (i, line) in run.throughput.text().lines().enumerate() {
+        page.fact(if i == 0 { "throughput" } else { "" }, line, None);
+    }
+    page.out.push('\n');
+    if !run.accelerators.is_empty() {
+        page.block(&accelerators(&run.accelerators));
+        page.out.push('\n');
+    }
+    if !run.connections.is_empty() {
+        page.block(&connections(run));
+        page.out.push('\n');
+    }
+    page.counts(run);
+    page.out
+}
+
+struct Page {
+    out: String,
+    color: bool,
+}
+
+impl Page {
+    fn paint(&self, text: &str, style: &str) -> String {
+        if self.color {
+            format!("\x1b[{style}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    fn plain(&mut self, line: &str) {
+        self.out.push_str(line);
+        self.out.push('\n');
+    }
+
+    /// A table under its heading.
+    fn block(&mut self, table: &str) {
+        for (i, line) in table.lines().enumerate() {
+            if i == 0 {
+                let heading = self.paint(line, BOLD);
+                self.plain(&heading);
+            } else {
+                self.plain(line);
+            }
+        }
+    }
+
+    /// A label and what it stands for, in as many lines as it takes.
+    fn fact(&mut self, label: &str, value: &str, style: Option<&str>) {
+        for (i, part) in wrap(value, WIDTH - INDENT).iter().enumerate() {
+            let label = if i == 0 { label } else { "" };
+            let part = match style {
+                Some(style) => self.paint(part, style),
+                None => part.clone(),
+            };
+            let line = format!("{label:<INDENT$}{part}");
+            self.plain(line.trim_end());
+        }
+    }
+
+    fn headline(&mut self, summary: &Summary) {
+        let run = &summary.run;
+        let (verdict, style) = match run.valid {
+            Some(true) => ("VALID", GREEN),
+            Some(false) => ("INVALID", RED),
+            None if run.exit.code == 0 => ("COMPLETE", GREEN),
+            None => ("NO RESULT", RED),
+        };
+        let what = match run.mode {
+            Mode::Performance => "performance",
+            Mode::Accuracy => "accuracy",
+            Mode::FindPeak => "find peak performance",
+        };
+        let verdict = self.paint(&format!("{verdict:<INDENT$}"), style);
+        let what = format!("{}, {what}", run.scenario);
+        let what = self.paint(&what, BOLD);
+        self.plain(&format!(
+            "{verdict}{what}, from node {}",
+            cut(&summary.node, NAME)
+        ));
+        for reason in &run.reasons {
+            self.fact("", reason, Some(RED));
+        }
+    }
+
+    fn facts(&mut self, summary: &Summary) {
+        let run = &summary.run;
+        self.fact("SUT", &summary.name, None);
+        if let Some(us) = summary.name_round_trip_us {
+            let took = format!("asked of every node in {}", text::time_us(us));
+            self.fact("name", &took, None);
+        }
+        match &run.fabric_note {
+            Some(note) => self.fact("fabric", &format!("{}, {note}", run.fabric), Some(YELLOW)),
+            None => self.fact("fabric", &run.fabric, None),
+        }
+        let mut samples = format!(
+            "{} in {}: {}/s",
+            text::grouped(run.samples),
+            text::time_us(run.duration_s * 1e6),
+            text::rate(run.per_s)
+        );
+        if let Some(target) = run.target_qps {
+            samples.push_str(&format!(" (target {}/s)", text::rate(target)));
+        }
+        self.fact("samples", &samples, None);
+        if let Some(accuracy) = run.accuracy {
+            self.fact("accuracy", &format!("{:.3} %", accuracy * 100.0), None);
+        }
+        let c = &run.carried;
+        let carried = format!(
+            "{} Gbit/s out ({}), {} Gbit/s back ({})",
+            text::three(c.gbit_out_per_s),
+            text::bytes(c.bytes_out),
+            text::three(c.gbit_in_per_s),
+            text::bytes(c.bytes_in)
+        );
+        self.fact("carried", &carried, None);
+        self.out.push('\n');
+    }
+
+    fn counts(&mut self, run: &RunRecord) {
+        let (l, n) = (&run.ledger, text::grouped);
+        let total = run.total();
+        let copies = total.tx.copies.saturating_add(total.rx.copies);
+        let copied = total.tx.copied_bytes.saturating_add(total.rx.copied_bytes);
+        let copies = format!(
+            "{} staged ({}), {} by the fabric ({})",
+            n(run.staged_copies),
+            text::bytes(run.staged_bytes),
+            n(copies),
+            text::bytes(copied)
+        );
+        self.fact("copies", &copies, None);
+        let waited = format!(
+            "at most {} samples waited for a free slot",
+            n(run.backlog_max)
+        );
+        self.fact("backlog", &waited, None);
+        if [
+            l.lost_connections,
+            l.redispatched,
+            l.late_dropped,
+            l.emptied,
+        ] == [0; 4]
+        {
+            self.fact("losses", "none", None);
+        } else {
+            let lost = format!(
+                "{} connections; {} samples sent again, {} late answers dropped, {} completed empty",
+                n(l.lost_connections),
+                n(l.redispatched),
+                n(l.late_dropped),
+                n(l.emptied)
+            );
+            self.fact("losses", &lost, Some(YELLOW));
+        }
+        for a in &run.accelerators {
+            if let Some(why) = &a.lost {
+                self.fact("", &format!("{}: {why}", a.node), Some(RED));
+            }
+        }
+        for c in &run.connections {
+            for why in &c.lost {
+                self.fact("", &format!("{}: {why}", c.name), Some(YELLOW));
+            }
+        }
+        if run.mismatches.is_empty() {
+            let agreed = if run.connections.is_empty() {
+                "issued = completed = recorded"
+            } else {
+                "issued = completed = recorded; posted, arrived and answered agree"
+            };
+            self.fact("reconciled", agreed, None);
+        }
+        for (i, mismatch) in run.mismatches.iter().enumerate() {
+            self.fact(if i == 0 { "MISMATCH" } else { "" }, mismatch, Some(RED));
+        }
+        let exit = format!("{}, {}", run.exit.code, run.exit.reason);
+        let style = if run.exit.code == 0 { GREEN } else { RED };
+        self.fact("exit", &exit, Some(style));
+    }
+}
+
+fn accelerators(all: &[AcceleratorRecord]) -> String {
+    let mut table = Table::new(&[
+        "accelerator",
+        "engine",
+        "connections",
+        "samples",
+        "batches",
+        "mean",
+        "max",
+        "sizes 1,2,4,8..",
+    ]);
+    for a in all {
+        let mut row = vec![
+            cut(&a.node, NAME),
+            cut(&a.engine, ENGINE),
+            text::grouped(a.connections as u64),
+        ];
+        match a.samples {
+            Some(samples) => row.extend([
+                text::short(samples),
+                text::short(a.batches.batches()),
+                text::three(a.batches.mean()),
+                text::grouped(a.batches.max() as u64),
+                a.batches.bars(),
+            ]),
+            None => row.push("not known".to_owned()),
+        }
+        table.row(row);
+    }
+    table.text()
+}
+
+fn connections(run: &RunRecord) -> String {
+    let mut table = Table::new(&[
+        "connection",
+        "samples",
+        "in flight",
+        "calls out",
+        "calls in",
+        "wake-ups",
+        "partial",
+        "copies",
+        "copied",
+    ]);
+    let mut row = |c: &ConnectionRecord| {
+        let (tx, rx, n) = (&c.tx, &c.rx, text::short);
+        table.row(vec![
+            cut(&c.name, NAME),
+            n(c.samples),
+            n(c.in_flight_max),
+            n(tx.syscalls),
+            n(rx.syscalls),
+            n(c.wakeups),
+            n(tx.partial.saturating_add(rx.partial)),
+            n(tx.copies.saturating_add(rx.copies)),
+            text::bytes(tx.copied_bytes.saturating_add(rx.copied_bytes)),
+        ]);
+    };
+    if run.connections.len() <= MOST_CONNECTIONS {
+        run.connections.iter().for_each(&mut row);
+    }
+    let mut total = run.total();
+    total.name = match run.connections.len() {
+        1 => return table.text(),
+        n => format!("all {n}"),
+    };
+    row(&total);
+    table.text()
+}
+
+/// At most `width` characters, both ends of the name among them: a connection's has its index last.
+fn cut(name: &str, width: usize) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= width {
+        return name.to_owned();
+    }
+    let tail = width / 3;
+    let (head, tail) = (
+        &letters[..width - tail - 1],
+        &letters[letters.len() - tail..],
+    );
+    head.iter().chain(&['…']).chain(tail).collect()
+}
+
+/// Breaks at blanks into lines of at most `width` characters; a longer word is cut.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in text.split_whitespace() {
+        let letters: Vec<char> = word.chars().collect();
+        for (i, piece) in letters.chunks(width.max(1)).enumerate() {
+            let gap = usize::from(used > 0 && i == 0);
+            if used > 0 && used + gap + piece.len() > width {
+                lines.push(String::new());
+                used = 0;
+            }
+            if let Some(line) = lines.last_mut() {
+                if used > 0 && gap == 1 {
+                    line.push(' ');
+                    used += 1;
+                }
+                line.extend(piece);
+            }
+            used += piece.len();
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+#[path = "render_tests.rs"]
+mod tests;

@@ -1,0 +1,266 @@
+use proptest::prelude::*;
+
+use super::{
+    super::{
+        BatchSizes, Carried, Exit, Histograms, LOOPBACK_NOTE, Ledger, SampleTimes, Stage,
+        Throughput,
+    },
+    *,
+};
+use crate::fabric::FabricCounts;
+
+fn example() -> Summary {
+    let mut histograms = Histograms::new();
+    for i in 0..30_000u64 {
+        let posted_ns = i * 100_000 + 1_200 + i % 50;
+        let seen_ns = posted_ns + 600_000 + 150_000 + i % 97 * 1000;
+        histograms.record(&SampleTimes {
+            issued_ns: i * 100_000,
+            posted_ns,
+            seen_ns,
+            completed_ns: seen_ns + 2_500,
+            queue_us: 200,
+            compute_us: 400,
+            bytes_out: 4_608,
+            bytes_in: 16,
+        });
+    }
+    let mut throughput = Throughput::new(0);
+    for (s, completed) in [8_500, 18_500, 28_450, 30_000].into_iter().enumerate() {
+        throughput.sample(
+            ((s as u64 + 1) * 1_000_000_000).min(3_155_000_000),
+            completed,
+        );
+    }
+    let connection = |name: &str, samples| ConnectionRecord {
+        name: name.to_owned(),
+        samples,
+        in_flight_max: 64,
+        wakeups: samples / 3,
+        tx: FabricCounts {
+            writes: samples,
+            bytes: samples * 4_608,
+            syscalls: samples / 2,
+            partial: 3,
+            ..FabricCounts::default()
+        },
+        rx: FabricCounts {
+            writes: samples,
+            bytes: samples * 16,
+            syscalls: samples / 4,
+            empty_syscalls: 70,
+            copies: samples,
+            copied_bytes: samples * 16,
+            ..FabricCounts::default()
+        },
+        lost: Vec::new(),
+    };
+    let mut batches = BatchSizes::new(64);
+    for (size, n) in [(1, 1_000), (2, 1_500), (4, 2_000), (8, 1_000), (10, 1_000)] {
+        (0..n).for_each(|_| batches.record(size));
+    }
+    let mut run = RunRecord {
+        scenario: "Server".to_owned(),
+        fabric: "tcp".to_owned(),
+        fabric_note: Some(LOOPBACK_NOTE.to_owned()),
+        valid: Some(true),
+        samples: 30_000,
+        per_s: 9_509.4,
+        target_qps: Some(10_000.0),
+        duration_s: 3.155,
+        stages: histograms.table(),
+        throughput: throughput.report(),
+        carried: Carried::new(30_000 * 4_608, 30_000 * 16, 3.155),
+        accelerators: vec![AcceleratorRecord {
+            node: "acc-01".to_owned(),
+            engine: "digest".to_owned(),
+            connections: 2,
+            samples: Some(30_000),
+            batches,
+            lost: None,
+        }],
+        connections: vec![
+            connection("acc-01/0", 15_000),
+            connection("acc-01/1", 15_000),
+        ],
+        backlog_max: 12,
+        ledger: Ledger {
+            issued: 30_000,
+            answered: 30_000,
+            posted: 30_000,
+            responses: 30_000,
+            ..Ledger::default()
+        },
+        exit: Exit {
+            code: 0,
+            reason: "LoadGen says valid".to_owned(),
+        },
+        ..RunRecord::default()
+    };
+    assert!(run.close(), "{:?}", run.mismatches);
+    Summary {
+        node: "frontend-01".to_owned(),
+        name: "Network SUT: acc-01 (digest)".to_owned(),
+        name_round_trip_us: Some(412.3),
+        run,
+    }
+}
+
+#[test]
+fn a_valid_run_looks_like_this() {
+    let expected = "\
+VALID        Server, performance, from node frontend-01
+SUT          Network SUT: acc-01 (digest)
+name         asked of every node in 412 us
+fabric       tcp, loopback (not a permitted fabric)
+samples      30,000 in 3.15 s: 9,509/s (target 10,000/s)
+carried      0.35 Gbit/s out (138 MB), 0.00 Gbit/s back (480 kB)
+
+stage                      p50      p90      p99    p99.9      max     mean  samples
+issue -> post          1.22 us  1.24 us  1.25 us  1.25 us  1.25 us  1.23 us   30,000
+network, out and back   198 us   237 us   246 us   246 us   246 us   198 us   30,000
+batch wait              200 us   200 us   200 us   200 us   200 us   200 us   30,000
+inference               400 us   400 us   400 us   400 us   400 us   400 us   30,000
+completion             2.50 us  2.50 us  2.50 us  2.50 us  2.50 us  2.50 us   30,000
+round trip              798 us   837 us   846 us   846 us   846 us   798 us   30,000
+total                   802 us   841 us   850 us   850 us   850 us   802 us   30,000
+Means add up: the first five stages make the total. Percentiles do not. Network is the round trip
+without the time spent on the accelerator: out and back together.
+
+throughput   ▇██ (one bar per second)
+             min 8,500/s, mean 9,509/s, steady 9,975/s, first second 0.85 of steady
+
+accelerator  engine  connections  samples  batches  mean  max  sizes 1,2,4,8..
+acc-01       digest            2   30,000    6,500  4.62   10             ▄▆██
+
+connection  samples  in flight  calls out  calls in  wake-ups  partial  copies  copied
+acc-01/0     15,000         64      7,500     3,750     5,000        3  15,000  240 kB
+acc-01/1     15,000         64      7,500     3,750     5,000        3  15,000  240 kB
+all 2        30,000         64     15,000     7,500    10,000        6  30,000  480 kB
+
+copies       0 staged (0 B), 30,000 by the fabric (480 kB)
+backlog      at most 12 samples waited for a free slot
+losses       none
+reconciled   issued = completed = recorded; posted, arrived and answered agree
+exit         0, LoadGen says valid
+";
+    assert_eq!(example().text(false), expected);
+}
+
+#[test]
+fn a_run_that_went_wrong_says_where() {
+    let mut s = example();
+    s.run.valid = Some(false);
+    s.run.reasons = vec!["Min queries not satisfied; see the detail log".to_owned()];
+    s.run.accelerators[0].samples = None;
+    s.run.accelerators[0].lost = Some("no answer to an echo for 5 s".to_owned());
+    s.run.connections[0].lost = vec!["readv: Connection reset by peer (errno 104)".to_owned()];
+    s.run.ledger.lost_connections = 1;
+    s.run.ledger.issued += 7;
+    s.run.exit = Exit {
+        code: 3,
+        reason: "acc-01 was lost".to_owned(),
+    };
+    s.run.close();
+    let text = s.text(false);
+    for line in [
+        "INVALID      Server, performance, from node frontend-01",
+        "             Min queries not satisfied; see the detail log",
+        "             acc-01: no answer to an echo for 5 s",
+        "             acc-01/0: readv: Connection reset by peer (errno 104)",
+        "MISMATCH     samples issued is 30007, but samples completed is 30000",
+        "exit         3, acc-01 was lost",
+    ] {
+        assert!(
+            text.lines().any(|l| l == line),
+            "no line {line:?} in\n{text}"
+        );
+    }
+    assert!(!text.contains("reconciled"), "{text}");
+}
+
+#[test]
+fn colour_changes_nothing_but_colour() {
+    let s = example();
+    let colored = s.text(true);
+    assert!(colored.starts_with("\x1b[1;32mVALID"), "{colored}");
+    let mut plain = String::new();
+    for (i, part) in colored.split('\x1b').enumerate() {
+        match part.split_once('m') {
+            Some((_, rest)) if i > 0 => plain.push_str(rest),
+            _ => plain.push_str(part),
+        }
+    }
+    assert_eq!(plain, s.text(false));
+}
+
+#[test]
+fn json_has_the_keys_of_a_run_and_reads_back() {
+    let s = example();
+    let json = serde_json::to_value(&s.run).expect("JSON");
+    for (key, value) in [
+        ("scenario", serde_json::json!("Server")),
+        ("mode", serde_json::json!("performance")),
+        ("fabric", serde_json::json!("tcp")),
+        ("valid", serde_json::json!(true)),
+        ("samples", serde_json::json!(30_000)),
+        ("per_s", serde_json::json!(9_509.4)),
+        ("target_qps", serde_json::json!(10_000.0)),
+    ] {
+        assert_eq!(json[key], value, "{key}");
+    }
+    assert_eq!(json["stages"]["network"]["p50_us"], 198.015);
+    for stage in Stage::ALL {
+        for key in [
+            "p50_us", "p90_us", "p99_us", "p999_us", "max_us", "mean_us", "count",
+        ] {
+            assert!(
+                json["stages"][stage.key()][key].is_number(),
+                "{stage:?} {key}"
+            );
+        }
+    }
+    let text = serde_json::to_string(&s).expect("JSON");
+    let back: Summary = serde_json::from_str(&text).expect("reads back");
+    assert_eq!(back, s);
+    // A run is read from a summary as well: the node's keys are no hindrance.
+    let run: RunRecord = serde_json::from_str(&text).expect("reads back");
+    assert_eq!(run, s.run);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_line_is_too_long(
+        name in ".{0,300}",
+        node in "[a-zé0-9-]{1,80}",
+        connections in 0usize..40,
+        samples in 0u64..1 << 40,
+        target in 0.0f64..1e9,
+    ) {
+        let mut s = example();
+        s.name = name;
+        s.node = node.clone();
+        s.run.target_qps = Some(target);
+        s.run.accelerators[0].node = node.clone();
+        let mut one = s.run.connections[0].clone();
+        one.name = format!("{node}/0");
+        one.tx.copied_bytes = samples;
+        s.run.connections = vec![one; connections];
+        s.run.samples = samples;
+        s.run.ledger.issued = samples;
+        s.run.close();
+        for line in s.text(false).lines() {
+            prop_assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+    }
+
+    #[test]
+    fn wrapping_loses_no_word(words in prop::collection::vec("[a-z]{1,30}", 0..40), width in 30usize..60) {
+        let lines = wrap(&words.join(" "), width);
+        prop_assert!(lines.iter().all(|l| l.chars().count() <= width));
+        let back: Vec<String> = lines.join(" ").split_whitespace().map(str::to_owned).collect();
+        prop_assert_eq!(back, words);
+    }
+}

@@ -1,0 +1,132 @@
+//! The table of stages.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Stage,
+    text::{self, Table},
+};
+
+/// One stage in figures; microseconds, to the nanosecond.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StageRow {
+    /// Median.
+    pub p50_us: f64,
+    /// 90th percentile.
+    pub p90_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// Longest, exact.
+    pub max_us: f64,
+    /// Mean, exact.
+    pub mean_us: f64,
+    /// Samples.
+    pub count: u64,
+}
+
+/// One row per stage. In JSON an object with one key per stage ([`Stage::key`]).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StageTable(BTreeMap<Stage, StageRow>);
+
+/// What whoever reads the table must know.
+const NOTE: &str = "Means add up: the first five stages make the total. Percentiles do not. \
+Network is the round trip\nwithout the time spent on the accelerator: out and back together.";
+
+impl StageTable {
+    /// From rows in any order.
+    pub fn new(rows: impl IntoIterator<Item = (Stage, StageRow)>) -> Self {
+        StageTable(rows.into_iter().collect())
+    }
+
+    /// One stage's row.
+    pub fn get(&self, stage: Stage) -> Option<&StageRow> {
+        self.0.get(&stage)
+    }
+
+    /// Samples in the table: the highest count of any row.
+    pub fn count(&self) -> u64 {
+        self.0.values().map(|r| r.count).max().unwrap_or(0)
+    }
+
+    /// Aligned columns, times with their units, and the line that says what may be added.
+    pub fn text(&self) -> String {
+        let mut table = Table::new(&[
+            "stage", "p50", "p90", "p99", "p99.9", "max", "mean", "samples",
+        ]);
+        for (stage, r) in &self.0 {
+            let mut row = vec![stage.label().to_owned()];
+            let times = [r.p50_us, r.p90_us, r.p99_us, r.p999_us, r.max_us, r.mean_us];
+            row.extend(times.iter().map(|&us| text::time_us(us)));
+            row.push(text::grouped(r.count));
+            table.row(row);
+        }
+        format!("{}{NOTE}\n", table.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Histograms, super::SampleTimes, *};
+
+    fn histograms() -> Histograms {
+        let mut h = Histograms::new();
+        for i in 1..=1000u64 {
+            h.record(&SampleTimes {
+                issued_ns: 0,
+                posted_ns: 900,
+                seen_ns: 900 + 250_000 + i * 1000,
+                completed_ns: 900 + 250_000 + i * 1000 + 1500,
+                queue_us: i as u32,
+                compute_us: 200,
+                bytes_out: 64,
+                bytes_in: 4,
+            });
+        }
+        h
+    }
+
+    #[test]
+    fn the_text_is_aligned_and_says_what_may_be_added() {
+        let expected = "\
+stage                      p50      p90      p99    p99.9      max     mean  samples
+issue -> post           900 ns   900 ns   900 ns   900 ns   900 ns   900 ns    1,000
+network, out and back  50.0 us  50.0 us  50.0 us  50.0 us  50.0 us  50.0 us    1,000
+batch wait              500 us   900 us   990 us   999 us  1.00 ms   500 us    1,000
+inference               200 us   200 us   200 us   200 us   200 us   200 us    1,000
+completion             1.50 us  1.50 us  1.50 us  1.50 us  1.50 us  1.50 us    1,000
+round trip              750 us  1.15 ms  1.24 ms  1.25 ms  1.25 ms   750 us    1,000
+total                   753 us  1.15 ms  1.24 ms  1.25 ms  1.25 ms   753 us    1,000
+Means add up: the first five stages make the total. Percentiles do not. Network is the round trip
+without the time spent on the accelerator: out and back together.
+";
+        assert_eq!(histograms().table().text(), expected);
+    }
+
+    #[test]
+    fn means_add_up() {
+        let table = histograms().table();
+        let mean = |s| table.get(s).expect("a row").mean_us;
+        let parts: f64 = Stage::PARTS.iter().map(|&s| mean(s)).sum();
+        assert!((parts - mean(Stage::Total)).abs() < 0.005, "{parts}");
+    }
+
+    #[test]
+    fn json_has_one_object_per_stage_and_reads_back() {
+        let table = histograms().table();
+        let json = serde_json::to_value(&table).expect("JSON");
+        assert_eq!(
+            json["network"],
+            serde_json::json!({
+                "p50_us": 50.0, "p90_us": 50.0, "p99_us": 50.0, "p999_us": 50.0,
+                "max_us": 50.0, "mean_us": 50.0, "count": 1000
+            })
+        );
+        let back: StageTable = serde_json::from_value(json).expect("reads back");
+        assert_eq!(back, table);
+    }
+}

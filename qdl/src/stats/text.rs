@@ -1,0 +1,202 @@
+//! Numbers and columns for people.
+
+/// A time in three figures with the unit that suits it.
+pub(super) fn time_us(us: f64) -> String {
+    if us <= 0.0 {
+        return "0".to_owned();
+    }
+    // Below a microsecond times are whole nanoseconds.
+    if us < 0.9995 {
+        return format!("{:.0} ns", us * 1000.0);
+    }
+    for (unit, scale) in [("us", 1.0), ("ms", 1e3)] {
+        if us / scale < 999.5 {
+            return format!("{} {unit}", three(us / scale));
+        }
+    }
+    format!("{} s", three(us / 1e6))
+}
+
+/// Bytes in three figures with the decimal unit that suits them.
+pub(super) fn bytes(n: u64) -> String {
+    if n < 1000 {
+        return format!("{n} B");
+    }
+    let mut value = n as f64;
+    for unit in ["B", "kB", "MB", "GB", "TB"] {
+        if value < 999.5 {
+            return format!("{} {unit}", three(value));
+        }
+        value /= 1000.0;
+    }
+    format!("{} PB", three(value))
+}
+
+/// Three significant figures, without an exponent.
+pub(super) fn three(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// A whole number with commas between thousands.
+pub(super) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// A count in at most seven characters: whole and grouped below a million, three figures above.
+pub(super) fn short(n: u64) -> String {
+    if n < 1_000_000 {
+        return grouped(n);
+    }
+    let mut value = n as f64 / 1e6;
+    for unit in ["M", "G", "T", "P"] {
+        if value < 999.5 {
+            return format!("{} {unit}", three(value));
+        }
+        value /= 1000.0;
+    }
+    format!("{} E", three(value))
+}
+
+/// A rate: three figures below 100, whole and grouped above.
+pub(super) fn rate(per_s: f64) -> String {
+    if per_s < 99.95 {
+        three(per_s.max(0.0))
+    } else {
+        grouped(per_s.round() as u64)
+    }
+}
+
+/// One bar per value, heights from 0 to the highest; a value above 0 never looks like none.
+pub(super) fn bars(values: impl IntoIterator<Item = f64>) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let values: Vec<f64> = values.into_iter().collect();
+    let top = values.iter().copied().fold(0.0, f64::max);
+    let bar = |v: f64| {
+        if v <= 0.0 || top <= 0.0 {
+            return '·';
+        }
+        let height = (v / top * BARS.len() as f64).ceil() as usize;
+        BARS[height.clamp(1, BARS.len()) - 1]
+    };
+    values.into_iter().map(bar).collect()
+}
+
+/// Columns as wide as what they hold: the first to the left, the others to the right.
+#[derive(Debug)]
+pub(super) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// With its heading.
+    pub(super) fn new(heading: &[&str]) -> Self {
+        Table {
+            rows: vec![heading.iter().map(|&s| s.to_owned()).collect()],
+        }
+    }
+
+    /// Adds a row; cells that are missing stay blank.
+    pub(super) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// All rows, one to a line, two blanks between columns.
+    pub(super) fn text(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |c: usize| {
+            let cells = self.rows.iter().filter_map(|r| r.get(c));
+            cells.map(|s| s.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut out = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (c, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                if c == 0 {
+                    line.push_str(&format!("{cell:<width$}"));
+                } else {
+                    line.push_str(&format!("  {cell:>width$}"));
+                }
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_figures_and_a_unit() {
+        let shown = [
+            0.0,
+            0.001,
+            0.9994,
+            0.9996,
+            9.994,
+            9.996,
+            12.34,
+            999.4,
+            999.6,
+            1_234_567.0,
+            3.6e9,
+        ]
+        .map(time_us);
+        assert_eq!(
+            shown,
+            [
+                "0", "1 ns", "999 ns", "1.00 us", "9.99 us", "10.0 us", "12.3 us", "999 us",
+                "1.00 ms", "1.23 s", "3600 s"
+            ]
+        );
+    }
+
+    #[test]
+    fn counts_rates_and_bytes() {
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(grouped).join(" "),
+            "0 999 1,000 1,234,567"
+        );
+        assert_eq!(
+            [0.5, 99.0, 99.96, 12_345.6].map(rate).join(" "),
+            "0.50 99.0 100 12,346"
+        );
+        assert_eq!(
+            [0, 999, 1000, 150_528, 15_050_000_000]
+                .map(bytes)
+                .join(", "),
+            "0 B, 999 B, 1.00 kB, 151 kB, 15.1 GB"
+        );
+    }
+
+    #[test]
+    fn bars_reach_from_nothing_to_the_highest() {
+        assert_eq!(bars([0.0, 1.0, 50.0, 100.0]), "·▁▄█");
+        assert_eq!(bars([0.0, 0.0]), "··");
+        assert_eq!(bars([]), "");
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let mut t = Table::new(&["name", "n"]);
+        t.row(vec!["a".into(), "1,000".into()]);
+        t.row(vec!["longer".into()]);
+        assert_eq!(t.text(), "name        n\na       1,000\nlonger\n");
+    }
+}

@@ -1,0 +1,84 @@
+//! Recording a sample allocates nothing. A program of its own, because it counts what the allocator of
+//! the whole process is asked for.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    hint::black_box,
+    sync::Arc,
+};
+
+use qdl::stats::{BatchSizes, Live, Recorder, SampleTimes};
+
+/// The system's allocator, counting what each thread asks for.
+struct Counting;
+
+thread_local! {
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is ending has no counter left, and is not the one that is measured.
+    let _ = ASKED.try_with(|asked| asked.set(asked.get() + 1));
+}
+
+// SAFETY: every call goes to `System`, which keeps the allocator's promises; counting allocates nothing
+// (the thread-local is constant-initialised and has no destructor).
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `System` with this layout, as the caller promises.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: `ptr` came from `System` with this layout, as the caller promises.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn asked() -> u64 {
+    ASKED.with(Cell::get)
+}
+
+#[test]
+fn recording_allocates_nothing() {
+    let before = asked();
+    drop(black_box(vec![0u8; 100]));
+    assert!(asked() > before, "the counter counts");
+
+    let live = Arc::new(Live::new(1));
+    let mut recorder = Recorder::new(live.clone(), 0);
+    let mut sizes = BatchSizes::new(1024);
+    let before = asked();
+    for i in 0..200_000u64 {
+        // Every magnitude up to an hour, and beyond what the histograms tell apart.
+        let long = 1u64 << (i % 45);
+        recorder.record(&SampleTimes {
+            issued_ns: 0,
+            posted_ns: i,
+            seen_ns: i + long,
+            completed_ns: i + 2 * long,
+            queue_us: i as u32,
+            compute_us: 7,
+            bytes_out: 150_528,
+            bytes_in: 8,
+        });
+        sizes.record((i % 1500) as usize);
+        if i % 64 == 0 {
+            recorder.show(i * 100_000);
+            black_box(live.figures());
+        }
+    }
+    assert_eq!(asked() - before, 0, "allocations in 200,000 samples");
+    assert_eq!(recorder.completed(), 200_000);
+}
