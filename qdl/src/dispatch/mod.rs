@@ -28,7 +28,7 @@ use std::{
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
-pub use crate::tracker::Sample;
+pub use crate::{stats::SampleTimes, tracker::Sample};
 pub use lane::{LaneCfgs, LaneCounts};
 
 use crate::{
@@ -40,25 +40,6 @@ use crate::{
 
 use lane::{Lane, Posted};
 use rail::{Command, FrontendRail};
-
-/// What a sample's way took, in nanoseconds of this node's clock and microseconds of the accelerator's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SampleTimes {
-    /// Issued to posted.
-    pub issue_to_post_ns: u64,
-    /// Posted to response seen.
-    pub round_trip_ns: u64,
-    /// Arrival to start of its batch, as the accelerator says.
-    pub queue_us: u32,
-    /// Its batch in the engine, as the accelerator says.
-    pub compute_us: u32,
-    /// Response seen to completed.
-    pub completion_ns: u64,
-    /// Payload bytes out.
-    pub bytes_out: u32,
-    /// Payload bytes back.
-    pub bytes_in: u32,
-}
 
 /// One response, good for the length of the call it is handed to.
 #[derive(Clone, Copy, Debug)]

@@ -260,11 +260,12 @@ impl FrontendRail {
             shared.lanes[s.lane].tracker.release(s.slot);
             let f = &s.in_flight;
             self.completer.record(&SampleTimes {
-                issue_to_post_ns: f.posted_ns.saturating_sub(f.sample.issued_ns),
-                round_trip_ns: now.saturating_sub(f.posted_ns),
+                issued_ns: f.sample.issued_ns,
+                posted_ns: f.posted_ns,
+                seen_ns: now,
+                completed_ns: done,
                 queue_us: s.header.queue_us,
                 compute_us: s.header.compute_us,
-                completion_ns: done.saturating_sub(now),
                 bytes_out: f.sample.len,
                 bytes_in: s.header.len,
             });
