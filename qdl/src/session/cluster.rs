@@ -1,0 +1,696 @@
+//! The frontend's connections to all accelerators.
+
+use std::{
+    collections::HashSet,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    peer::{LocalLoss, PeerTask},
+    request_stride, response_stride,
+};
+use crate::{
+    config::{self, FrontendConfig, NicConfig},
+    control::{
+        Auth, AuthError, ClientHandle, ClientParams, ClientSession, ControlError, Counters,
+        HeartbeatCfgs, Timing, Token, check_unique_names,
+    },
+    dispatch::{
+        Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent, DispatchRail, Dispatcher,
+        LaneCfgs, LaneCounts, Owner, Sample,
+    },
+    fabric::{MAX_SLOTS, Region, tcp::TcpCfgs, tcp::TcpError},
+    rail::{EchoCfgs, RailCfgs},
+};
+
+/// How often the monitor looks.
+const MONITOR: Duration = Duration::from_millis(20);
+
+/// Of the time until the frontend must have ended, what is kept for ending.
+const ENDING: Duration = Duration::from_millis(500);
+
+/// Most writes queued on a connection before its doorbell must be rung.
+const SEND_DEPTH: usize = 256;
+
+/// Memory the samples lie in.
+#[derive(Clone, Debug, Default)]
+pub struct SampleMemory {
+    /// Registered: sent from where it lies. A sample's `source` is an index into it.
+    pub sources: Vec<Arc<Region>>,
+    /// Not registered: copied on the way (`qsl: staged`).
+    pub staged_from: Option<Arc<Region>>,
+}
+
+/// Hears what becomes of the cluster.
+pub trait ClusterListener: Send + Sync {
+    /// Completes these samples with no bytes: the run was aborted.
+    fn complete_empty(&self, samples: &[Sample]);
+    /// The run is over: no connection was left for too long, or [`Cluster::abort`] was called. Called once;
+    /// the cause names the peer, when and why.
+    fn aborted(&self, cause: &str);
+    /// Something worth a line: a connection lost, a peer back.
+    fn note(&self, line: &str);
+}
+
+/// A cluster that could not be brought up.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The control plane: a peer cannot be reached, or does not want us.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// This node's token.
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+    /// A data connection.
+    #[error("{node}: {source}")]
+    Data {
+        /// The accelerator.
+        node: String,
+        /// What failed.
+        source: TcpError,
+    },
+    /// Slots or threads.
+    #[error(transparent)]
+    Dispatch(#[from] DispatchError),
+    /// A fabric this build does not carry.
+    #[error("nics[{index}]: {problem}")]
+    Nic {
+        /// Which entry of `nics`.
+        index: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A model or configuration whose slots make no sense.
+    #[error("{0}")]
+    Slots(String),
+    /// The control thread.
+    #[error("control thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// Connections that are open on one side only.
+    #[error("{up} of {lanes} connections came up within {deadline:?}")]
+    NotUp {
+        /// Connections up.
+        up: usize,
+        /// Connections wanted.
+        lanes: usize,
+        /// How long was waited.
+        deadline: Duration,
+    },
+}
+
+/// One connection in the report.
+#[derive(Clone, Debug)]
+pub struct LaneReport {
+    /// The accelerator's node name.
+    pub peer: String,
+    /// Index into `nics`.
+    pub rail: usize,
+    /// Index of the connection.
+    pub lane: usize,
+    /// What it did.
+    pub counts: LaneCounts,
+}
+
+/// One accelerator in the report.
+#[derive(Clone, Debug)]
+pub struct PeerReport {
+    /// Node name.
+    pub node: String,
+    /// Address of its control plane.
+    pub address: String,
+    /// Its own totals, as it last said.
+    pub counters: Option<Counters>,
+    /// Why it was lost, if it is.
+    pub lost: Option<String>,
+}
+
+/// What a run did, by its connections.
+#[derive(Clone, Debug)]
+pub struct ClusterReport {
+    /// Totals.
+    pub dispatch: DispatchCounts,
+    /// Each connection.
+    pub lanes: Vec<LaneReport>,
+    /// Each accelerator.
+    pub peers: Vec<PeerReport>,
+}
+
+/// What is known of one accelerator.
+#[derive(Debug, Default)]
+pub(super) struct PeerState {
+    pub node: String,
+    pub address: String,
+    pub handle: Option<ClientHandle>,
+    pub counters: Option<Counters>,
+    /// When and why its last connection was lost, and whether by silence.
+    pub lost: Option<Loss>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Loss {
+    pub at: Duration,
+    pub cause: String,
+    /// It was found out by waiting for a sign of life, which took its time.
+    pub by_silence: bool,
+}
+
+/// What tasks and callers share.
+pub(super) struct Common {
+    pub dispatcher: std::sync::OnceLock<Dispatcher>,
+    pub config: FrontendConfig,
+    pub auth: Auth,
+    pub peers: Vec<Mutex<PeerState>>,
+    pub listener: Arc<dyn ClusterListener>,
+    pub began: Instant,
+    /// No more repairs: the run is ending.
+    pub closing: AtomicBool,
+    aborted: AtomicBool,
+    losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
+    /// Peer and index within the peer of each lane.
+    pub lane_of: Vec<(usize, u16)>,
+}
+
+impl Common {
+    pub fn dispatcher(&self) -> &Dispatcher {
+        self.dispatcher.get().expect("set before any task runs")
+    }
+
+    pub fn peer(&self, index: usize) -> MutexGuard<'_, PeerState> {
+        self.peers[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+
+    fn abort(&self, cause: &str) {
+        if !self.aborted.swap(true, Ordering::SeqCst) {
+            self.closing.store(true, Ordering::SeqCst);
+            self.listener.aborted(cause);
+            self.dispatcher().abort(cause);
+        }
+    }
+
+    /// How a session with an accelerator is opened.
+    pub fn params(&self, index: usize) -> ClientParams {
+        let d = &self.config.deadlines;
+        let heartbeat = HeartbeatCfgs {
+            every: d.heartbeat_interval(),
+            suspect_after: (d.heartbeat_interval() + d.heartbeat_timeout()) / 2,
+            gone_after: d.heartbeat_timeout(),
+        };
+        ClientParams {
+            address: self.config.accelerators[index].control.to_string(),
+            node: self.config.node.clone(),
+            auth: self.auth.clone(),
+            model: self.config.model.clone(),
+            timing: Timing {
+                connect: d.connect(),
+                handshake: d.connect(),
+                heartbeat,
+            },
+            counters: Arc::new(Counters::default),
+        }
+    }
+}
+
+struct ClusterOwner(Arc<Common>);
+
+impl Owner for ClusterOwner {
+    fn complete_empty(&self, samples: &[Sample]) {
+        self.0.listener.complete_empty(samples);
+    }
+
+    fn event(&self, event: DispatchEvent) {
+        let DispatchEvent::LaneLost {
+            lane,
+            epoch,
+            cause,
+            again,
+        } = event;
+        let (peer, index) = self.0.lane_of[lane];
+        // The task is gone only once the cluster is closing.
+        let _ = self.0.losses[peer].send(LocalLoss {
+            index,
+            epoch,
+            cause,
+            again,
+        });
+    }
+}
+
+/// See the module.
+pub struct Cluster {
+    common: Arc<Common>,
+    stop: watch::Sender<bool>,
+    control: Option<JoinHandle<()>>,
+}
+
+/// TCP settings of a NIC entry.
+pub(super) fn tcp_cfgs(nic: &config::TcpNicConfig, user_timeout_ms: u64) -> TcpCfgs {
+    TcpCfgs {
+        send_buffer: nic.send_buffer_bytes,
+        inline_bytes: nic.inline_bytes,
+        user_timeout_ms: user_timeout_ms.min(u64::from(u32::MAX)) as u32,
+        ..TcpCfgs::default()
+    }
+}
+
+pub(super) fn rail_cfgs(name: String, nic: &NicConfig) -> RailCfgs {
+    RailCfgs {
+        name,
+        spin_ns: nic.completion().spin_ns(),
+        tick_ns: 25_000_000,
+        cpus: nic.cpus().unwrap_or_default().to_vec(),
+    }
+}
+
+pub(super) fn control_auth(auth: &config::Auth) -> Result<Auth, AuthError> {
+    Ok(match auth {
+        config::Auth::LoopbackOnly => Auth::LoopbackOnly,
+        config::Auth::None => Auth::None,
+        config::Auth::Token(path) => Auth::Token(Token::from_file(path)?),
+    })
+}
+
+impl Cluster {
+    /// Reaches every accelerator, checks models and names, and opens every connection. Blocks for at most
+    /// about twice `deadlines.connect_ms`.
+    ///
+    /// # Errors
+    /// [`ClusterError`] names the peer or the configuration key.
+    pub fn connect(
+        config: &FrontendConfig,
+        memory: SampleMemory,
+        completer: &mut dyn FnMut(usize) -> Box<dyn Completer>,
+        listener: Arc<dyn ClusterListener>,
+    ) -> Result<Cluster, ClusterError> {
+        let (lanes, lane_of) = plan(config)?;
+        let d = &config.deadlines;
+        let rails = config
+            .nics
+            .iter()
+            .enumerate()
+            .map(|(i, nic)| DispatchRail {
+                cfgs: rail_cfgs(format!("rail-{i}"), nic),
+                completer: completer(i),
+            })
+            .collect();
+        let up_to = config.nics.iter().filter_map(|n| match n {
+            NicConfig::Tcp(t) => Some(t.post_from_issue_thread_up_to),
+            NicConfig::Ib(_) => None,
+        });
+        let cfgs = DispatchCfgs {
+            policy: config.arbiter,
+            echo: EchoCfgs {
+                interval_ns: d.echo_interval_ms * 1_000_000,
+                timeout_ns: d.echo_timeout_ms * 1_000_000,
+            },
+            issue_post_up_to: up_to.min().unwrap_or(usize::MAX),
+            sources: memory.sources,
+            staged_from: memory.staged_from,
+            lanes,
+            send_depth: SEND_DEPTH,
+            ..DispatchCfgs::default()
+        };
+        let (losses, inboxes): (Vec<_>, Vec<_>) = config
+            .accelerators
+            .iter()
+            .map(|_| mpsc::unbounded_channel())
+            .unzip();
+        let common = Arc::new(Common {
+            dispatcher: std::sync::OnceLock::new(),
+            auth: control_auth(&config.auth)?,
+            peers: config
+                .accelerators
+                .iter()
+                .map(|a| {
+                    Mutex::new(PeerState {
+                        address: a.control.to_string(),
+                        ..PeerState::default()
+                    })
+                })
+                .collect(),
+            config: config.clone(),
+            listener,
+            began: Instant::now(),
+            closing: AtomicBool::new(false),
+            aborted: AtomicBool::new(false),
+            losses,
+            lane_of,
+        });
+        let dispatcher = Dispatcher::new(cfgs, rails, Arc::new(ClusterOwner(common.clone())))?;
+        let _ = common.dispatcher.set(dispatcher);
+
+        let (stop, stopped) = watch::channel(false);
+        let (tell, told) = std::sync::mpsc::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let shared = common.clone();
+        let control = std::thread::Builder::new()
+            .name("qdl-control".to_owned())
+            .spawn(move || runtime.block_on(control(shared, inboxes, stopped, tell)))?;
+        let cluster = Cluster {
+            common,
+            stop,
+            control: Some(control),
+        };
+        match told.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => return Err(e),
+            Err(_) => return Err(std::io::Error::other("the control thread ended").into()),
+        }
+        cluster.wait_up(config.deadlines.connect())?;
+        Ok(cluster)
+    }
+
+    fn wait_up(&self, deadline: Duration) -> Result<(), ClusterError> {
+        let end = Instant::now() + deadline;
+        let d = self.common.dispatcher();
+        while d.lanes_up() < d.lanes() {
+            if Instant::now() >= end {
+                return Err(ClusterError::NotUp {
+                    up: d.lanes_up(),
+                    lanes: d.lanes(),
+                    deadline,
+                });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Sends samples; each is completed exactly once.
+    pub fn issue(&self, samples: &[Sample]) {
+        self.common.dispatcher().issue(samples);
+    }
+
+    /// Asks every accelerator for its part of the SUT's name, over the wire, now. The time is that of the
+    /// slowest answer.
+    pub fn name(&self) -> (String, Duration) {
+        let began = Instant::now();
+        let deadline = self.common.config.deadlines.name();
+        let asked: Vec<_> = (0..self.common.peers.len())
+            .map(|i| {
+                let peer = self.common.peer(i);
+                let handle = peer.handle.clone();
+                (peer.node.clone(), handle.map(|h| h.name()))
+            })
+            .collect();
+        let parts: Vec<String> = asked
+            .into_iter()
+            .map(|(node, pending)| {
+                let left = deadline.saturating_sub(began.elapsed());
+                match pending.map(|p| p.wait(left)) {
+                    Some(Ok(name)) => name,
+                    Some(Err(_)) | None => format!("{node} (no answer)"),
+                }
+            })
+            .collect();
+        (format!("Network SUT: {}", parts.join(" + ")), began.elapsed())
+    }
+
+    /// Samples issued and not completed.
+    pub fn outstanding(&self) -> u64 {
+        self.common.dispatcher().outstanding()
+    }
+
+    /// Samples completed with a response.
+    pub fn completed(&self) -> u64 {
+        self.common.dispatcher().counts().completed
+    }
+
+    /// Rail threads.
+    pub fn rails(&self) -> usize {
+        self.common.config.nics.len()
+    }
+
+    /// Names of the accelerators, in the order of the configuration.
+    pub fn peers(&self) -> Vec<String> {
+        (0..self.common.peers.len())
+            .map(|i| self.common.peer(i).node.clone())
+            .collect()
+    }
+
+    /// The fabric, as the summary names it.
+    pub fn fabric(&self) -> &'static str {
+        self.common.config.nics.first().map_or("none", |n| n.fabric())
+    }
+
+    /// True where every data connection is to this very machine.
+    pub fn loopback(&self) -> bool {
+        self.common.config.nics.iter().all(|n| match n {
+            NicConfig::Tcp(t) => t.bind.ip().is_loopback(),
+            NicConfig::Ib(_) => false,
+        })
+    }
+
+    /// Ends the run: what is outstanding and what still comes is completed empty.
+    pub fn abort(&self, cause: &str) {
+        self.common.abort(cause);
+    }
+
+    /// Drains what is outstanding, takes leave of every accelerator, and stops every thread.
+    pub fn finish(mut self) -> ClusterReport {
+        let common = self.common.clone();
+        let deadline = common.config.deadlines.drain();
+        let aborted = common.aborted.load(Ordering::SeqCst);
+        if !aborted && !common.dispatcher().drain(deadline) {
+            common.listener.note(&format!(
+                "{} samples were still outstanding after {deadline:?}",
+                common.dispatcher().outstanding()
+            ));
+        }
+        common.closing.store(true, Ordering::SeqCst);
+        let asked: Vec<_> = (0..common.peers.len())
+            .map(|i| common.peer(i).handle.clone().map(|h| (h.drain(), h)))
+            .collect();
+        let wait = if aborted { Duration::from_millis(200) } else { deadline };
+        let end = Instant::now() + wait;
+        for (i, asked) in asked.into_iter().enumerate() {
+            if let Some((pending, handle)) = asked {
+                let left = end.saturating_duration_since(Instant::now());
+                if let Ok(counters) = pending.wait(left) {
+                    common.peer(i).counters = Some(counters);
+                }
+                handle.bye();
+            }
+        }
+        common.dispatcher().stop();
+        self.stop_control();
+        let counts = common.dispatcher().lane_counts();
+        let lanes = counts
+            .into_iter()
+            .enumerate()
+            .map(|(lane, counts)| {
+                let (peer, _) = common.lane_of[lane];
+                LaneReport {
+                    peer: common.peer(peer).node.clone(),
+                    rail: common.dispatcher().lane(lane).rail,
+                    lane,
+                    counts,
+                }
+            })
+            .collect();
+        let peers = (0..common.peers.len())
+            .map(|i| {
+                let p = common.peer(i);
+                PeerReport {
+                    node: p.node.clone(),
+                    address: p.address.clone(),
+                    counters: p.counters,
+                    lost: p.lost.as_ref().map(|l| l.cause.clone()),
+                }
+            })
+            .collect();
+        ClusterReport {
+            dispatch: common.dispatcher().counts(),
+            lanes,
+            peers,
+        }
+    }
+
+    fn stop_control(&mut self) {
+        self.common.closing.store(true, Ordering::SeqCst);
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.control.take() {
+            // A panic there has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop_control();
+    }
+}
+
+/// Which lanes there are: every NIC entry has its connections to every accelerator.
+fn plan(config: &FrontendConfig) -> Result<(Vec<LaneCfgs>, Vec<(usize, u16)>), ClusterError> {
+    let too_large = || ClusterError::Slots(format!("model {}: its sizes overflow", config.model.name));
+    let request = request_stride(&config.model).ok_or_else(too_large)?;
+    let response = response_stride(&config.model).ok_or_else(too_large)?;
+    if request == 0 || request > u32::MAX as usize || response > u32::MAX as usize {
+        return Err(ClusterError::Slots(format!(
+            "model {}: {request} bytes a sample and {response} a response; both must be 1 to {}",
+            config.model.name,
+            u32::MAX
+        )));
+    }
+    let (mut lanes, mut lane_of) = (Vec::new(), Vec::new());
+    for peer in 0..config.accelerators.len() {
+        let mut index = 0u16;
+        for (rail, nic) in config.nics.iter().enumerate() {
+            if let NicConfig::Ib(ib) = nic {
+                return Err(ClusterError::Nic {
+                    index: rail,
+                    problem: format!("device {}: this build carries the tcp fabric alone", ib.device),
+                });
+            }
+            let slots = nic.resolve_slots(request).clamp(1, MAX_SLOTS);
+            for _ in 0..nic.connections() {
+                lanes.push(LaneCfgs {
+                    peer,
+                    rail,
+                    slots,
+                    response_stride: response,
+                    request_stride: request,
+                });
+                lane_of.push((peer, index));
+                index = index.checked_add(1).ok_or_else(|| {
+                    ClusterError::Slots("more than 65,535 connections to one accelerator".to_owned())
+                })?;
+            }
+        }
+    }
+    Ok((lanes, lane_of))
+}
+
+type Told = std::sync::mpsc::Sender<Result<(), ClusterError>>;
+
+/// The control thread's task.
+async fn control(
+    common: Arc<Common>,
+    inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
+    mut stopped: watch::Receiver<bool>,
+    tell: Told,
+) {
+    let tasks = match bring_up(&common, inboxes).await {
+        Ok(tasks) => tasks,
+        Err(e) => {
+            let _ = tell.send(Err(e));
+            return;
+        }
+    };
+    let mut running: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
+    for (task, session) in tasks {
+        let stopped = stopped.clone();
+        running.spawn(task.run(session, stopped));
+    }
+    let _ = tell.send(Ok(()));
+    tokio::select! {
+        _ = stopped.wait_for(|s| *s) => {}
+        () = monitor(&common) => { let _ = stopped.wait_for(|s| *s).await; }
+    }
+    // The tasks see it too; each takes leave of its peer.
+    let leave = async { while running.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(Duration::from_millis(500), leave).await;
+}
+
+/// Connects to all, checks their names, opens all their lanes.
+async fn bring_up(
+    common: &Arc<Common>,
+    inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
+) -> Result<Vec<(PeerTask, ClientSession)>, ClusterError> {
+    let connecting: Vec<_> = (0..common.peers.len())
+        .map(|i| tokio::spawn(ClientSession::connect(common.params(i))))
+        .collect();
+    let mut sessions = Vec::new();
+    for c in connecting {
+        sessions.push(c.await.map_err(std::io::Error::other)??);
+    }
+    let local = std::iter::once((common.config.node.as_str(), "this node".to_owned()));
+    let named = sessions
+        .iter()
+        .map(|s| (s.peer_node.as_str(), s.peer_address.to_string()));
+    check_unique_names(local.chain(named))?;
+    let mut tasks = Vec::new();
+    for (i, (session, losses)) in sessions.into_iter().zip(inboxes).enumerate() {
+        {
+            let mut peer = common.peer(i);
+            peer.node.clone_from(&session.peer_node);
+            peer.handle = Some(session.handle.clone());
+        }
+        let mut task = PeerTask::new(i, common.clone(), losses);
+        task.open_all(&session).await?;
+        tasks.push((task, session));
+    }
+    Ok(tasks)
+}
+
+/// Aborts the run when no connection has been left for too long.
+async fn monitor(common: &Common) {
+    let d = &common.config.deadlines;
+    let mut none_since: Option<Instant> = None;
+    loop {
+        tokio::time::sleep(MONITOR).await;
+        if common.is_closing() {
+            return;
+        }
+        if common.dispatcher().lanes_up() > 0 {
+            none_since = None;
+            continue;
+        }
+        let since = *none_since.get_or_insert_with(Instant::now);
+        let losses: Vec<_> = (0..common.peers.len())
+            .filter_map(|i| {
+                let p = common.peer(i);
+                let loss = p.lost.clone()?;
+                Some((p.node.clone(), p.address.clone(), loss))
+            })
+            .collect();
+        // Silence took its time to be noticed, and that counts.
+        let noticed = if losses.iter().any(|(_, _, l)| l.by_silence) {
+            d.echo_interval() + d.echo_timeout()
+        } else {
+            Duration::ZERO
+        };
+        let patience = d.lost().saturating_sub(noticed + ENDING).max(MONITOR);
+        if since.elapsed() >= patience {
+            let mut seen = HashSet::new();
+            let each: Vec<_> = losses
+                .iter()
+                .filter(|(node, ..)| seen.insert(node.clone()))
+                .map(|(node, address, l)| {
+                    format!("{node} ({address}) lost {:.1} s into the run: {}", l.at.as_secs_f64(), l.cause)
+                })
+                .collect();
+            common.abort(&format!(
+                "no accelerator left: {}; could not be reached again for {:.1} s",
+                each.join("; "),
+                since.elapsed().as_secs_f64()
+            ));
+            return;
+        }
+    }
+}
+
+/// The local address a NIC's data connections leave from.
+pub(super) fn local_address(nic: &NicConfig) -> IpAddr {
+    match nic {
+        NicConfig::Tcp(t) => t.bind.ip(),
+        NicConfig::Ib(_) => IpAddr::from([0, 0, 0, 0]),
+    }
+}

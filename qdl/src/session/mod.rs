@@ -1,0 +1,42 @@
+//! The glue between the planes: what happens to connections over the life of a run.
+//!
+//! [`Cluster`] is the frontend's side: it reaches every accelerator over the control plane, has its
+//! connections granted and opened, hands them to the dispatcher, and looks after them ([`peer`]: one task
+//! for each accelerator): a lost connection is quarantined and made again, a lost accelerator is tried again,
+//! and when no connection is left for too long the run is aborted.
+//!
+//! [`Node`] is the accelerator's side: it grants slots within its memory budget, lets data connections in
+//! that show their key, and takes a session's lanes down when its frontend leaves or dies.
+
+mod cluster;
+mod node;
+mod peer;
+
+pub use cluster::{
+    Cluster, ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory,
+};
+pub use node::{Node, NodeError, NodeNic, NodeParams, Stop};
+
+use crate::response::RESPONSE_HEADER_BYTES;
+
+/// Bytes of a cache line, so that neighbouring responses share none.
+const LINE: usize = 64;
+
+/// Bytes from one request slot to the next. Exactly the sample where all have one size: then neighbours
+/// in the window are one batch where they lie.
+pub fn request_stride(model: &crate::model::ModelSpec) -> Option<usize> {
+    let bytes = model.max_input_bytes()?;
+    if model.fixed_size() {
+        Some(bytes)
+    } else {
+        bytes.checked_next_multiple_of(LINE)
+    }
+}
+
+/// Bytes from one response slot to the next, header included.
+pub fn response_stride(model: &crate::model::ModelSpec) -> Option<usize> {
+    model
+        .max_output_bytes()?
+        .checked_add(RESPONSE_HEADER_BYTES)?
+        .checked_next_multiple_of(LINE)
+}

@@ -1,0 +1,401 @@
+//! The frontend's look-out for one accelerator: opens its lanes, quarantines lost ones until both ends
+//! have let go, opens them again, and comes back to an accelerator that was gone.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+
+use super::cluster::{ClusterError, Common, Loss, local_address, tcp_cfgs};
+use crate::{
+    config::NicConfig,
+    control::{
+        ClientEvent, ClientHandle, ClientSession, ControlError, GrantTransport, LaneGrant, LaneRequest,
+        RequestTransport,
+    },
+    fabric::{
+        Broken, Link,
+        tcp::{self, Preamble, TcpDevice},
+    },
+    quarantine::Quarantine,
+};
+
+/// First pause before something is tried again; doubles up to the last.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LAST_RETRY: Duration = Duration::from_secs(1);
+
+/// A lane's local side was destroyed.
+#[derive(Debug)]
+pub(super) struct LocalLoss {
+    /// Index of the lane within the peer.
+    pub index: u16,
+    pub epoch: u32,
+    pub cause: Broken,
+    pub again: usize,
+}
+
+struct PeerLane {
+    /// Index among all lanes.
+    lane: usize,
+    rail: usize,
+    quarantine: Quarantine,
+    /// The next attempt to open it, and the pause before the one after.
+    retry_at: Instant,
+    pause: Duration,
+}
+
+/// See the module.
+pub(super) struct PeerTask {
+    index: usize,
+    common: Arc<Common>,
+    losses: mpsc::UnboundedReceiver<LocalLoss>,
+    lanes: Vec<PeerLane>,
+}
+
+impl PeerTask {
+    pub fn new(
+        index: usize,
+        common: Arc<Common>,
+        losses: mpsc::UnboundedReceiver<LocalLoss>,
+    ) -> Self {
+        let lanes = common
+            .lane_of
+            .iter()
+            .enumerate()
+            .filter(|(_, (peer, _))| *peer == index)
+            .map(|(lane, _)| PeerLane {
+                lane,
+                rail: common.dispatcher().lane(lane).rail,
+                quarantine: Quarantine::new(),
+                retry_at: Instant::now(),
+                pause: FIRST_RETRY,
+            })
+            .collect();
+        PeerTask {
+            index,
+            common,
+            losses,
+            lanes,
+        }
+    }
+
+    /// Opens every lane of a fresh session, then says that all are up.
+    pub async fn open_all(&mut self, session: &ClientSession) -> Result<(), ClusterError> {
+        let all: Vec<_> = (0..self.lanes.len()).collect();
+        self.open(&session.handle, &all).await?;
+        let deadline = self.common.config.deadlines.connect();
+        session.handle.start().within(deadline).await?;
+        Ok(())
+    }
+
+    /// Looks after the accelerator until the cluster closes.
+    pub async fn run(mut self, mut session: ClientSession, mut stopped: watch::Receiver<bool>) {
+        loop {
+            let ended = tokio::select! {
+                e = self.serve(&mut session) => Some(e),
+                _ = stopped.wait_for(|s| *s) => None,
+            };
+            let Some(cause) = ended else {
+                session.handle.bye();
+                // Until the bye is out, or there is nobody to hear it.
+                while session.events.next().await.is_some() {}
+                return;
+            };
+            if self.common.is_closing() {
+                return;
+            }
+            self.gone(&cause);
+            session = tokio::select! {
+                s = self.come_back() => s,
+                _ = stopped.wait_for(|s| *s) => return,
+            };
+        }
+    }
+
+    /// Serves one session until it ends.
+    async fn serve(&mut self, session: &mut ClientSession) -> ControlError {
+        let handle = session.handle.clone();
+        loop {
+            let due = self.reopen_at();
+            tokio::select! {
+                event = session.events.next() => match event {
+                    Some(ClientEvent::LaneLost { lane, epoch, cause }) => {
+                        if let Some(l) = self.lanes.get(usize::from(lane)) {
+                            let cause = Broken::GivenUp(format!("the accelerator lost it: {cause}"));
+                            self.common.dispatcher().give_up(l.lane, epoch, cause);
+                        }
+                    }
+                    Some(ClientEvent::LaneReset { lane, epoch }) => {
+                        if let Some(l) = self.lanes.get_mut(usize::from(lane)) {
+                            l.quarantine.reset_there(epoch);
+                        }
+                    }
+                    Some(ClientEvent::Heartbeat(counters)) => {
+                        self.common.peer(self.index).counters = Some(counters);
+                    }
+                    Some(ClientEvent::Health(_)) => {}
+                    Some(ClientEvent::Gone(cause)) => return cause,
+                    None => return self.over(&handle),
+                },
+                Some(loss) = self.losses.recv() => self.lost(&handle, loss),
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    self.reopen(&handle).await;
+                }
+            }
+        }
+    }
+
+    fn over(&self, handle: &ClientHandle) -> ControlError {
+        handle.ended().unwrap_or_else(|| ControlError::Setting {
+            key: "control",
+            problem: format!("the session with {} ended", self.common.peer(self.index).node),
+        })
+    }
+
+    /// The dispatcher has destroyed this end of a lane and sent its samples elsewhere.
+    fn lost(&mut self, handle: &ClientHandle, loss: LocalLoss) {
+        self.report(&loss);
+        let Some(l) = self.lanes.get_mut(usize::from(loss.index)) else {
+            return;
+        };
+        if l.quarantine.lost(loss.epoch) {
+            handle.lane_lost(loss.index, loss.epoch, &loss.cause.to_string());
+        }
+        l.quarantine.reset_here(loss.epoch);
+        handle.lane_reset(loss.index, loss.epoch);
+        l.pause = (l.pause * 2).min(LAST_RETRY);
+        l.retry_at = Instant::now() + l.pause;
+    }
+
+    fn report(&self, loss: &LocalLoss) {
+        let by_silence = matches!(&loss.cause, Broken::GivenUp(t) if t.contains("no sign of life") || t.contains("silent"));
+        let node = {
+            let mut peer = self.common.peer(self.index);
+            // The first cause stands: the others of a dead peer follow from it.
+            peer.lost.get_or_insert_with(|| Loss {
+                at: self.common.began.elapsed(),
+                cause: loss.cause.to_string(),
+                by_silence,
+            });
+            peer.node.clone()
+        };
+        if !self.common.is_closing() {
+            self.common.listener.note(&format!(
+                "{node}: connection {} (epoch {}) lost: {}; {} samples go again",
+                loss.index, loss.epoch, loss.cause, loss.again
+            ));
+        }
+    }
+
+    /// When the next lane that is out of quarantine is to be opened again.
+    fn reopen_at(&self) -> Option<Instant> {
+        self.lanes
+            .iter()
+            .filter(|l| l.quarantine.is_free())
+            .map(|l| l.retry_at)
+            .min()
+    }
+
+    async fn reopen(&mut self, handle: &ClientHandle) {
+        let now = Instant::now();
+        let due: Vec<_> = (0..self.lanes.len())
+            .filter(|i| self.lanes[*i].quarantine.is_free() && self.lanes[*i].retry_at <= now)
+            .collect();
+        if self.common.is_closing() || due.is_empty() {
+            return;
+        }
+        match self.open(handle, &due).await {
+            Ok(()) => self.back(&format!("{} connections opened again", due.len())),
+            Err(e) => {
+                tracing::debug!("reopening {} connections: {e}", due.len());
+                for i in due {
+                    let l = &mut self.lanes[i];
+                    l.pause = (l.pause * 2).min(LAST_RETRY);
+                    l.retry_at = Instant::now() + l.pause;
+                }
+            }
+        }
+    }
+
+    fn back(&self, what: &str) {
+        let mut peer = self.common.peer(self.index);
+        peer.lost = None;
+        let line = format!("{}: {what}", peer.node);
+        drop(peer);
+        self.common.listener.note(&line);
+    }
+
+    /// Has lanes granted, opens their data connections and puts them up.
+    async fn open(&mut self, handle: &ClientHandle, which: &[usize]) -> Result<(), ClusterError> {
+        let deadline = self.common.config.deadlines.connect();
+        let mut requests = Vec::with_capacity(which.len());
+        for &i in which {
+            let l = &mut self.lanes[i];
+            let epoch = l.quarantine.epoch() + 1;
+            let cfgs = self.common.dispatcher().lane(l.lane);
+            requests.push(LaneRequest {
+                lane: i as u16,
+                rail: l.rail as u16,
+                epoch,
+                slots: cfgs.slots as u32,
+                request_stride: cfgs.request_stride as u32,
+                response_stride: cfgs.response_stride as u32,
+                transport: RequestTransport::Tcp {},
+            });
+        }
+        let grants = handle.open(requests).within(deadline).await?;
+        for g in &grants {
+            // Nothing was open before, so nothing stands in the way.
+            let _ = self.lanes[usize::from(g.lane)].quarantine.open(g.epoch);
+        }
+        let connecting: Vec<_> = grants
+            .into_iter()
+            .map(|g| tokio::spawn(self.connect(g)))
+            .collect();
+        let mut failed = None;
+        for c in connecting {
+            let (grant, link) = c.await.map_err(std::io::Error::other)?;
+            let l = &mut self.lanes[usize::from(grant.lane)];
+            match link {
+                Ok(link) => {
+                    l.pause = FIRST_RETRY;
+                    self.common.dispatcher().attach(l.lane, grant.epoch, link);
+                }
+                Err(e) => {
+                    // It never carried anything here, but the accelerator has slots waiting for it.
+                    l.quarantine.lost(grant.epoch);
+                    l.quarantine.reset_here(grant.epoch);
+                    handle.lane_lost(grant.lane, grant.epoch, &e.to_string());
+                    handle.lane_reset(grant.lane, grant.epoch);
+                    failed = Some(e);
+                }
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// One data connection.
+    fn connect(
+        &self,
+        grant: LaneGrant,
+    ) -> impl Future<Output = (LaneGrant, Result<Link, ClusterError>)> + Send + use<> {
+        let common = self.common.clone();
+        let lane = &self.lanes[usize::from(grant.lane)];
+        let (lane, rail) = (lane.lane, lane.rail);
+        let node = common.peer(self.index).node.clone();
+        async move {
+            let GrantTransport::Tcp { address } = grant.transport;
+            let preamble = Preamble {
+                lane: grant.lane,
+                epoch: grant.epoch,
+                key: grant.key.0,
+            };
+            let deadline = common.config.deadlines.connect();
+            let nic = &common.config.nics[rail];
+            let link = async {
+                let data = |source| ClusterError::Data { node, source };
+                let stream = TcpDevice::connect(local_address(nic), address, &preamble, deadline)
+                    .await
+                    .map_err(data)?;
+                let NicConfig::Tcp(nic) = nic else {
+                    return Err(ClusterError::Nic {
+                        index: rail,
+                        problem: "granted a tcp connection".to_owned(),
+                    });
+                };
+                let cfgs = tcp_cfgs(nic, common.config.deadlines.echo_timeout_ms);
+                let endpoint = common.dispatcher().endpoint(lane);
+                Ok(tcp::link(stream, endpoint, &cfgs)?)
+            };
+            let link = link.await;
+            (grant, link)
+        }
+    }
+
+    /// The session is over: all of the peer's lanes are given up.
+    fn gone(&mut self, cause: &ControlError) {
+        let silent = matches!(cause, ControlError::Silent { .. });
+        self.common.peer(self.index).handle = None;
+        for l in &mut self.lanes {
+            if l.quarantine.is_live() {
+                let what = if silent { "silent: " } else { "" };
+                let cause = Broken::GivenUp(format!("{what}{cause}"));
+                self.common
+                    .dispatcher()
+                    .give_up(l.lane, l.quarantine.epoch(), cause);
+            }
+        }
+        self.common.listener.note(&cause.to_string());
+    }
+
+    /// Tries the accelerator again and again; the monitor says when that has gone on for too long.
+    async fn come_back(&mut self) -> ClientSession {
+        // First every lane's local side must be down; the peer's memory belongs to a session that is over and
+        // is not used again.
+        while self.lanes.iter().any(|l| l.quarantine.is_live()) {
+            let Some(loss) = self.losses.recv().await else {
+                return std::future::pending().await;
+            };
+            self.report(&loss);
+            if let Some(l) = self.lanes.get_mut(usize::from(loss.index)) {
+                l.quarantine.lost(loss.epoch);
+                l.quarantine.reset_here(loss.epoch);
+            }
+        }
+        for l in &mut self.lanes {
+            l.quarantine.reset_there(l.quarantine.epoch());
+        }
+        let mut pause = FIRST_RETRY;
+        loop {
+            match self.try_again().await {
+                Ok(session) => {
+                    self.back("is back");
+                    return session;
+                }
+                Err(e) => tracing::debug!("{e}"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LAST_RETRY);
+            if self.common.is_closing() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    async fn try_again(&mut self) -> Result<ClientSession, ClusterError> {
+        let session = ClientSession::connect(self.common.params(self.index)).await?;
+        let expected = self.common.peer(self.index).node.clone();
+        if session.peer_node != expected {
+            return Err(ClusterError::Slots(format!(
+                "{} answers where {expected} was",
+                session.peer_node
+            )));
+        }
+        let result = self.open_all(&session).await;
+        if let Err(e) = result {
+            // Whatever was attached goes with the session.
+            self.gone(&ControlError::Setting {
+                key: "control",
+                problem: e.to_string(),
+            });
+            session.handle.bye();
+            while self.lanes.iter().any(|l| l.quarantine.is_live()) {
+                let Some(loss) = self.losses.recv().await else {
+                    break;
+                };
+                if let Some(l) = self.lanes.get_mut(usize::from(loss.index)) {
+                    l.quarantine.lost(loss.epoch);
+                    l.quarantine.reset_here(loss.epoch);
+                }
+            }
+            for l in &mut self.lanes {
+                l.quarantine.reset_there(l.quarantine.epoch());
+            }
+            return Err(e);
+        }
+        self.common.peer(self.index).handle = Some(session.handle.clone());
+        Ok(session)
+    }
+}
