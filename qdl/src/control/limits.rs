@@ -1,0 +1,199 @@
+//! Limits of every field of every message: a message that has passed [`check`] is safe to size things by.
+
+use std::collections::HashSet;
+
+use crate::{
+    fabric::MAX_SLOTS,
+    model::{ModelSpec, TensorSpec},
+};
+
+use super::message::{LaneRequest, MAX_TEXT, Message};
+
+/// Longest node name, in bytes.
+pub const MAX_NODE: usize = 64;
+/// Longest name of a model or tensor, or part of the SUT's name, in bytes.
+pub const MAX_NAME: usize = 256;
+/// Most connections of one session.
+pub const MAX_LANES: usize = 1024;
+/// Most inputs of a model.
+pub const MAX_INPUTS: usize = 64;
+/// Most dimensions of a tensor, the batch not counted.
+pub const MAX_DIMENSIONS: usize = 16;
+/// Most bytes of a sample or of a response: a length is 32 bits on the data plane, with room left for a
+/// response's header and a slot's padding.
+pub const MAX_SAMPLE: usize = 1 << 31;
+
+/// A field outside its limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Outside {
+    /// Which.
+    pub field: &'static str,
+    /// How.
+    pub problem: String,
+}
+
+fn outside<T>(field: &'static str, problem: String) -> Result<T, Outside> {
+    Err(Outside { field, problem })
+}
+
+/// Is this a node name? Letters, digits, `.`, `_` and `-`, at most [`MAX_NODE`] of them: it becomes part
+/// of the SUT's name and of file names.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_node_name(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > MAX_NODE {
+        return Err(format!("{} bytes, must be 1 to {MAX_NODE}", name.len()));
+    }
+    match name
+        .chars()
+        .find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')))
+    {
+        Some(c) => Err(format!(
+            "holds {c:?}; letters, digits, '.', '_' and '-' may"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// May a node call itself this in the SUT's name? At most [`MAX_NAME`] bytes, nothing unprintable.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_sut_name(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > MAX_NAME {
+        Err(format!("{} bytes, must be 1 to {MAX_NAME}", name.len()))
+    } else if name.chars().any(char::is_control) {
+        Err("holds a control character".to_owned())
+    } else {
+        Ok(())
+    }
+}
+
+/// Checks what the type system does not.
+pub(super) fn check(message: &Message) -> Result<(), Outside> {
+    match message {
+        Message::Hello {
+            node, heartbeat_ms, ..
+        } => {
+            check_node_name(node).or_else(|p| outside("node", p))?;
+            if *heartbeat_ms == 0 {
+                return outside("heartbeat_ms", "0, must be at least 1".to_owned());
+            }
+            Ok(())
+        }
+        Message::Model { spec } => check_model(spec),
+        Message::Open { lanes, .. } => {
+            check_lanes(lanes.iter().map(|l| (l.lane, l.epoch, l.slots)))?;
+            lanes.iter().try_for_each(check_request)
+        }
+        Message::Opened { lanes, .. } => {
+            check_lanes(lanes.iter().map(|l| (l.lane, l.epoch, l.slots)))
+        }
+        Message::NameIs { name, .. } => check_sut_name(name).or_else(|p| outside("name", p)),
+        Message::LaneLost { cause: text, .. } => check_text("cause", text),
+        Message::Refused { text, .. } | Message::Error { text, .. } => check_text("text", text),
+        Message::Answer { .. }
+        | Message::Start { .. }
+        | Message::Ready { .. }
+        | Message::Name { .. }
+        | Message::Drain { .. }
+        | Message::Drained { .. }
+        | Message::Heartbeat { .. }
+        | Message::LaneReset { .. }
+        | Message::Bye {} => Ok(()),
+    }
+}
+
+fn check_text(field: &'static str, text: &str) -> Result<(), Outside> {
+    if text.len() > MAX_TEXT {
+        return outside(
+            field,
+            format!("{} bytes, must be at most {MAX_TEXT}", text.len()),
+        );
+    }
+    Ok(())
+}
+
+fn check_lanes(lanes: impl ExactSizeIterator<Item = (u16, u32, u32)>) -> Result<(), Outside> {
+    if lanes.len() == 0 || lanes.len() > MAX_LANES {
+        return outside(
+            "lanes",
+            format!("{}, must be 1 to {MAX_LANES}", lanes.len()),
+        );
+    }
+    let mut seen = HashSet::new();
+    for (lane, epoch, slots) in lanes {
+        if !seen.insert(lane) {
+            return outside("lanes", format!("lane {lane} is there twice"));
+        }
+        if epoch == 0 {
+            return outside("lanes", format!("lane {lane}: epoch 0, must be at least 1"));
+        }
+        if slots == 0 || slots as usize > MAX_SLOTS {
+            return outside(
+                "lanes",
+                format!("lane {lane}: {slots} slots, must be 1 to {MAX_SLOTS}"),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn check_request(l: &LaneRequest) -> Result<(), Outside> {
+    if l.request_stride == 0 || l.response_stride == 0 {
+        return outside("lanes", format!("lane {}: a stride of 0 bytes", l.lane));
+    }
+    Ok(())
+}
+
+fn check_model(m: &ModelSpec) -> Result<(), Outside> {
+    if m.name.is_empty() || m.name.len() > MAX_NAME {
+        return outside(
+            "spec.name",
+            format!("{} bytes, must be 1 to {MAX_NAME}", m.name.len()),
+        );
+    }
+    if m.inputs.is_empty() || m.inputs.len() > MAX_INPUTS {
+        return outside(
+            "spec.inputs",
+            format!("{}, must be 1 to {MAX_INPUTS}", m.inputs.len()),
+        );
+    }
+    m.inputs
+        .iter()
+        .try_for_each(|t| check_tensor("spec.inputs", t))?;
+    check_tensor("spec.output", &m.output)?;
+    match m.max_input_bytes() {
+        Some(n) if n <= MAX_SAMPLE => Ok(()),
+        _ => outside(
+            "spec.inputs",
+            format!("more than {MAX_SAMPLE} bytes a sample"),
+        ),
+    }
+}
+
+fn check_tensor(field: &'static str, t: &TensorSpec) -> Result<(), Outside> {
+    if t.name.len() > MAX_NAME {
+        return outside(
+            field,
+            format!(
+                "a name of {} bytes, must be at most {MAX_NAME}",
+                t.name.len()
+            ),
+        );
+    }
+    if t.shape.len() > MAX_DIMENSIONS {
+        return outside(
+            field,
+            format!(
+                "{} dimensions, must be at most {MAX_DIMENSIONS}",
+                t.shape.len()
+            ),
+        );
+    }
+    match t.bytes() {
+        Some(n) if n <= MAX_SAMPLE => Ok(()),
+        _ => outside(field, format!("more than {MAX_SAMPLE} bytes a sample")),
+    }
+}

@@ -1,0 +1,162 @@
+//! An answer that has not come yet, for tasks and for plain threads.
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::oneshot;
+
+use super::{
+    ControlError,
+    error::Peer,
+    message::{Counters, ErrorCode, LaneGrant},
+};
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Opened(Vec<LaneGrant>),
+    Ready,
+    Name(String),
+    Drained(Counters),
+}
+
+pub(super) type ReplySender = oneshot::Sender<Result<Reply, ControlError>>;
+
+/// Why a session is over.
+#[derive(Debug)]
+pub(super) struct Ended {
+    peer: Peer,
+    cause: OnceLock<ControlError>,
+}
+
+impl Ended {
+    pub fn new(peer: Peer) -> Self {
+        Ended {
+            peer,
+            cause: OnceLock::new(),
+        }
+    }
+
+    /// The first cause stands.
+    pub fn set(&self, cause: ControlError) {
+        let _ = self.cause.set(cause);
+    }
+
+    pub fn if_over(&self) -> Option<ControlError> {
+        self.cause.get().cloned()
+    }
+
+    /// The cause, for whoever knows that the session is over. Without one, its runtime was stopped.
+    pub fn cause(&self) -> ControlError {
+        self.if_over().unwrap_or_else(|| ControlError::Ended {
+            peer: self.peer.clone(),
+            code: ErrorCode::ShuttingDown,
+            text: "its runtime was stopped".to_owned(),
+        })
+    }
+}
+
+/// An answer that has not come yet. The request is under way, waited for or not.
+#[derive(Debug)]
+#[must_use = "the request is under way, but nobody waits for its answer"]
+pub struct Pending<T> {
+    answer: oneshot::Receiver<Result<Reply, ControlError>>,
+    take: fn(Reply) -> Option<T>,
+    waiting_for: &'static str,
+    ended: Arc<Ended>,
+}
+
+impl<T> Pending<T> {
+    pub(super) fn new(
+        answer: oneshot::Receiver<Result<Reply, ControlError>>,
+        take: fn(Reply) -> Option<T>,
+        waiting_for: &'static str,
+        ended: Arc<Ended>,
+    ) -> Self {
+        Pending {
+            answer,
+            take,
+            waiting_for,
+            ended,
+        }
+    }
+
+    /// Waits on a task.
+    ///
+    /// # Errors
+    /// The request was refused, the deadline passed, or the session ended.
+    pub async fn within(self, deadline: Duration) -> Result<T, ControlError> {
+        let Pending {
+            answer,
+            take,
+            waiting_for,
+            ended,
+        } = self;
+        match tokio::time::timeout(deadline, answer).await {
+            Ok(answer) => finish(answer, take, &ended),
+            Err(_) => Err(late(&ended, waiting_for, deadline)),
+        }
+    }
+
+    /// Waits on a plain thread. On a thread that runs the session's tasks this would wait for itself
+    /// until the deadline: there, use [`Pending::within`].
+    ///
+    /// # Errors
+    /// The request was refused, the deadline passed, or the session ended.
+    pub fn wait(self, deadline: Duration) -> Result<T, ControlError> {
+        let Pending {
+            answer,
+            take,
+            waiting_for,
+            ended,
+        } = self;
+        let mut answer = pin!(answer);
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let began = Instant::now();
+        loop {
+            if let Poll::Ready(answer) = answer.as_mut().poll(&mut context) {
+                return finish(answer, take, &ended);
+            }
+            match deadline.checked_sub(began.elapsed()) {
+                Some(left) if !left.is_zero() => thread::park_timeout(left),
+                _ => return Err(late(&ended, waiting_for, deadline)),
+            }
+        }
+    }
+}
+
+fn finish<T>(
+    answer: Result<Result<Reply, ControlError>, oneshot::error::RecvError>,
+    take: fn(Reply) -> Option<T>,
+    ended: &Ended,
+) -> Result<T, ControlError> {
+    match answer {
+        // An answer of another kind never gets this far.
+        Ok(reply) => take(reply?).ok_or_else(|| ended.cause()),
+        Err(_) => Err(ended.cause()),
+    }
+}
+
+fn late(ended: &Ended, waiting_for: &'static str, after: Duration) -> ControlError {
+    ControlError::Timeout {
+        peer: ended.peer.clone(),
+        waiting_for,
+        after,
+    }
+}
+
+/// Wakes a parked thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}

@@ -1,0 +1,214 @@
+//! The accelerator's listener: any number of strangers may knock, one frontend at a time is served.
+
+use std::{collections::VecDeque, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    task::{AbortHandle, JoinSet},
+};
+
+use crate::model::ModelSpec;
+
+use super::{
+    ControlError, ServerSession, Timing,
+    auth::Auth,
+    handshake::{Local, Served, admit},
+    limits::check_node_name,
+    message::Role,
+    wire::Wire,
+};
+
+/// What an accelerator brings to every session.
+#[derive(Clone, Debug)]
+pub struct ServerParams {
+    /// This node's name.
+    pub node: String,
+    /// How frontends prove who they are.
+    pub auth: Auth,
+    /// The model that is run here.
+    pub model: ModelSpec,
+    /// Deadlines and heartbeat.
+    pub timing: Timing,
+    /// Most handshakes under way; one more costs the oldest its place, so that those who knock and never
+    /// speak cannot keep others out.
+    pub pending: usize,
+}
+
+/// The listener. Handshakes go on in a task of their own until this is dropped, also while a session is
+/// run, so that a second frontend is told at once that it has to wait.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    sessions: mpsc::Receiver<ServerSession>,
+    task: AbortHandle,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Server {
+    /// Listens on `address`. Must be called on a tokio runtime, which drives the handshakes.
+    ///
+    /// # Errors
+    /// The address is in use, is not this node's or is open to strangers without a token, or the parameters
+    /// make no sense.
+    pub async fn bind(address: SocketAddr, params: ServerParams) -> Result<Self, ControlError> {
+        params.auth.check(address.ip())?;
+        check_params(&params.node, &params.timing)?;
+        if params.pending == 0 {
+            return Err(ControlError::Setting {
+                key: "pending",
+                problem: "0 handshakes, must be at least 1".to_owned(),
+            });
+        }
+        let listener = TcpListener::bind(address).await.map_err(|e| {
+            let address = address.to_string();
+            if e.kind() == io::ErrorKind::AddrInUse {
+                ControlError::PortInUse { address }
+            } else {
+                ControlError::Listen {
+                    address,
+                    source: Arc::new(e),
+                }
+            }
+        })?;
+        let address = listener.local_addr().map_err(|e| ControlError::Listen {
+            address: address.to_string(),
+            source: Arc::new(e),
+        })?;
+        let (found, sessions) = mpsc::channel(1);
+        let local = Arc::new(Local {
+            role: Role::Accelerator,
+            node: params.node,
+            auth: params.auth,
+            model: params.model,
+            heartbeat: params.timing.heartbeat,
+            deadline: params.timing.handshake,
+        });
+        let door = Door {
+            listener,
+            local,
+            served: Served::default(),
+            pending: params.pending,
+        };
+        let task = tokio::spawn(door.keep(found)).abort_handle();
+        Ok(Server {
+            address,
+            sessions,
+            task,
+        })
+    }
+
+    /// The address listened on, with the port the system chose where the config said 0.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits, for as long as it takes, for a frontend that has proved who it is and runs the same model.
+    /// Until the session it gives is over (or dropped), others are told that this node is busy. Peers that
+    /// fail are logged.
+    ///
+    /// # Errors
+    /// The runtime that drives the handshakes is gone.
+    pub async fn accept_session(&mut self) -> Result<ServerSession, ControlError> {
+        self.sessions
+            .recv()
+            .await
+            .ok_or_else(|| ControlError::Listen {
+                address: self.address.to_string(),
+                source: Arc::new(io::Error::other("the task that listens has ended")),
+            })
+    }
+}
+
+/// Checks what both sides' parameters have in common.
+pub(super) fn check_params(node: &str, timing: &Timing) -> Result<(), ControlError> {
+    check_node_name(node).map_err(|problem| ControlError::Setting {
+        key: "node",
+        problem: format!("{node:?}: {problem}"),
+    })?;
+    timing
+        .heartbeat
+        .check()
+        .map_err(|problem| ControlError::Setting {
+            key: "heartbeat",
+            problem,
+        })
+}
+
+/// The task that listens.
+struct Door {
+    listener: TcpListener,
+    local: Arc<Local>,
+    served: Served,
+    pending: usize,
+}
+
+impl Door {
+    async fn keep(self, found: mpsc::Sender<ServerSession>) {
+        let mut handshakes = JoinSet::new();
+        let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
+        loop {
+            tokio::select! {
+                knock = self.listener.accept() => match knock {
+                    Ok((stream, address)) => {
+                        oldest_first.retain(|h| !h.is_finished());
+                        if oldest_first.len() >= self.pending
+                            && let Some(oldest) = oldest_first.pop_front()
+                        {
+                            tracing::warn!(
+                                "control: {} handshakes under way: the oldest gives way to {address}",
+                                self.pending
+                            );
+                            oldest.abort();
+                        }
+                        let (local, served) = (self.local.clone(), self.served.clone());
+                        oldest_first.push_back(handshakes.spawn(greet(stream, address, local, served)));
+                    }
+                    Err(e) => {
+                        // Out of descriptors, most likely: wait until some are given back.
+                        tracing::warn!("control.listen: cannot accept: {e}");
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                },
+                Some(done) = handshakes.join_next() => match done {
+                    Ok(Ok(session)) => {
+                        // Only one session exists at a time, so there is room, or nobody asks any more.
+                        if found.try_send(session).is_err() {
+                            tracing::warn!("control: a frontend came that nobody waits for");
+                        }
+                    }
+                    Ok(Err(e)) => tracing::warn!("control: refused: {e}"),
+                    Err(_) => {}
+                },
+            }
+        }
+    }
+}
+
+/// One handshake, the goodbye included.
+async fn greet(
+    stream: TcpStream,
+    address: SocketAddr,
+    local: Arc<Local>,
+    served: Served,
+) -> Result<ServerSession, ControlError> {
+    let mut wire = Wire::new(stream, address.to_string(), local.deadline)?;
+    match admit(&mut wire, &local, &served).await {
+        Ok((known, claim)) => Ok(ServerSession::new(
+            wire,
+            address,
+            known,
+            local.heartbeat,
+            claim,
+        )),
+        Err(e) => {
+            wire.close(&e, Role::Accelerator).await;
+            Err(e)
+        }
+    }
+}

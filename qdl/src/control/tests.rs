@@ -1,0 +1,328 @@
+//! Sessions over real loopback sockets. [`Raw`] frames its JSON by hand, so that the bytes on the wire are
+//! checked against something other than the codec under test.
+
+mod broken_peers;
+mod codec;
+mod sessions;
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+
+use super::*;
+use crate::model::ModelSpec;
+
+/// Nothing in these tests should take this long.
+const LONG: Duration = Duration::from_secs(20);
+
+const TOKEN: &str = "0123456789abcdef";
+
+fn token(text: &str) -> Auth {
+    Auth::Token(Token::new(text.as_bytes()).expect("long enough"))
+}
+
+fn model() -> ModelSpec {
+    ModelSpec::opaque("digest", 64, 8)
+}
+
+/// Patient with a slow machine: nothing is to time out.
+fn patient() -> Timing {
+    let s = Duration::from_secs;
+    Timing {
+        connect: LONG,
+        handshake: LONG,
+        heartbeat: HeartbeatCfgs {
+            every: Duration::from_millis(20),
+            suspect_after: s(20),
+            gone_after: s(30),
+        },
+    }
+}
+
+/// Quick to give a silent peer up.
+fn hasty() -> Timing {
+    let ms = Duration::from_millis;
+    Timing {
+        connect: LONG,
+        handshake: ms(100),
+        heartbeat: HeartbeatCfgs {
+            every: ms(20),
+            suspect_after: ms(60),
+            gone_after: ms(120),
+        },
+    }
+}
+
+fn server_params() -> ServerParams {
+    ServerParams {
+        node: "acc-1".to_owned(),
+        auth: token(TOKEN),
+        model: model(),
+        timing: patient(),
+        pending: 16,
+    }
+}
+
+fn client_params(address: SocketAddr) -> ClientParams {
+    ClientParams {
+        address: address.to_string(),
+        node: "fe-1".to_owned(),
+        auth: token(TOKEN),
+        model: model(),
+        timing: patient(),
+        counters: Arc::new(|| Counters {
+            arrived: 7,
+            ..Counters::default()
+        }),
+    }
+}
+
+fn any_port() -> SocketAddr {
+    ([127, 0, 0, 1], 0).into()
+}
+
+async fn bind(params: ServerParams) -> Server {
+    Server::bind(any_port(), params).await.expect("bound")
+}
+
+/// What a handler was told.
+#[derive(Clone, Debug, PartialEq)]
+enum Told {
+    Open(Vec<LaneRequest>),
+    Start,
+    Lost(u16, u32, String),
+    Reset(u16, u32),
+    Heartbeat(Counters),
+    Health(Health),
+    Gone(String, bool),
+}
+
+/// Grants everything up to a budget of slots, and tells what it was told.
+struct Handler {
+    told: Mutex<mpsc::Sender<Told>>,
+    budget: u32,
+    drains: Mutex<u32>,
+}
+
+impl Handler {
+    fn new() -> (Arc<Handler>, mpsc::Receiver<Told>) {
+        let (told, heard) = mpsc::channel();
+        let handler = Handler {
+            told: Mutex::new(told),
+            budget: 4096,
+            drains: Mutex::new(0),
+        };
+        (Arc::new(handler), heard)
+    }
+
+    fn tell(&self, told: Told) {
+        let _ = self.told.lock().expect("not poisoned").send(told);
+    }
+}
+
+impl SessionHandler for Handler {
+    fn open(&self, lanes: &[LaneRequest]) -> Result<Vec<LaneGrant>, Refusal> {
+        self.tell(Told::Open(lanes.to_vec()));
+        let slots: u32 = lanes.iter().map(|l| l.slots).sum();
+        if slots > self.budget {
+            return Err(Refusal {
+                code: ErrorCode::Budget,
+                text: format!("{slots} slots asked for, {} there are", self.budget),
+            });
+        }
+        Ok(lanes
+            .iter()
+            .map(|l| LaneGrant {
+                lane: l.lane,
+                epoch: l.epoch,
+                slots: l.slots,
+                key: Key::random().expect("random bytes"),
+                transport: GrantTransport::Tcp {
+                    address: any_port(),
+                },
+            })
+            .collect())
+    }
+
+    fn start(&self) -> Result<(), Refusal> {
+        self.tell(Told::Start);
+        Ok(())
+    }
+
+    fn lane_lost(&self, lane: u16, epoch: u32, cause: &str) {
+        self.tell(Told::Lost(lane, epoch, cause.to_owned()));
+    }
+
+    fn lane_reset(&self, lane: u16, epoch: u32) {
+        self.tell(Told::Reset(lane, epoch));
+    }
+
+    fn drain(&self) -> Option<Counters> {
+        let mut drains = self.drains.lock().expect("not poisoned");
+        *drains += 1;
+        (*drains > 3).then(|| self.counters())
+    }
+
+    fn name(&self) -> String {
+        "acc-1 (null engine)".to_owned()
+    }
+
+    fn counters(&self) -> Counters {
+        Counters {
+            responded: 11,
+            ..Counters::default()
+        }
+    }
+
+    fn heartbeat(&self, counters: &Counters) {
+        self.tell(Told::Heartbeat(*counters));
+    }
+
+    fn health(&self, health: Health) {
+        self.tell(Told::Health(health));
+    }
+
+    fn gone(&self, cause: &ControlError) {
+        self.tell(Told::Gone(cause.to_string(), cause.is_clean()));
+    }
+}
+
+fn lane(lane: u16, epoch: u32, slots: u32) -> LaneRequest {
+    LaneRequest {
+        lane,
+        rail: 0,
+        epoch,
+        slots,
+        request_stride: 64,
+        response_stride: 24,
+        transport: RequestTransport::Tcp {},
+    }
+}
+
+/// A peer made of plain bytes.
+struct Raw(TcpStream);
+
+impl Raw {
+    async fn connect(address: SocketAddr) -> Raw {
+        Raw(TcpStream::connect(address).await.expect("connected"))
+    }
+
+    async fn bytes(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).await.expect("written");
+    }
+
+    async fn say(&mut self, value: Value) {
+        let json = value.to_string();
+        let mut bytes = (json.len() as u32).to_be_bytes().to_vec();
+        bytes.extend(json.as_bytes());
+        self.bytes(&bytes).await;
+    }
+
+    /// The next frame, `None` at the end.
+    async fn hear(&mut self) -> Option<Value> {
+        timeout(LONG, async {
+            let mut len = [0; 4];
+            self.0.read_exact(&mut len).await.ok()?;
+            let mut json = vec![0; u32::from_be_bytes(len) as usize];
+            self.0.read_exact(&mut json).await.expect("a whole frame");
+            Some(serde_json::from_slice(&json).expect("JSON"))
+        })
+        .await
+        .expect("an answer")
+    }
+
+    /// The next frame of this type; heartbeats in between are passed over.
+    async fn hear_type(&mut self, kind: &str) -> Value {
+        loop {
+            let frame = self.hear().await.expect("a frame");
+            if frame["type"] == kind {
+                return frame;
+            }
+            assert_eq!(frame["type"], "heartbeat", "{frame} instead of {kind}");
+        }
+    }
+
+    /// The error that ends the session, and the end.
+    async fn refusal(mut self, code: &str) -> String {
+        let frame = self.hear_type("error").await;
+        assert_eq!(frame["code"], code, "{frame}");
+        assert_eq!(self.hear().await, None, "closed after the error");
+        frame["text"].as_str().expect("text").to_owned()
+    }
+
+    /// A handshake without a token, up to and including the model.
+    async fn handshake(&mut self, node: &str) {
+        self.say(hello(node)).await;
+        assert_eq!(self.hear_type("hello").await["version"], 1);
+        self.say(json!({"type": "answer"})).await;
+        self.hear_type("answer").await;
+        self.say(json!({"type": "model", "spec": model()})).await;
+        self.hear_type("model").await;
+    }
+}
+
+fn hello(node: &str) -> Value {
+    json!({
+        "type": "hello", "version": 1, "role": "frontend", "node": node, "auth": "none",
+        "nonce": "00".repeat(32), "heartbeat_ms": 10,
+    })
+}
+
+/// The next thing told that `pick` wants.
+fn until<T>(heard: &mpsc::Receiver<Told>, pick: impl Fn(&Told) -> Option<T>) -> T {
+    loop {
+        let told = heard.recv_timeout(LONG).expect("told");
+        if let Some(t) = pick(&told) {
+            return t;
+        }
+        if let Told::Gone(cause, _) = told {
+            panic!("gone: {cause}");
+        }
+    }
+}
+
+/// Serves sessions one after the other until the test is over; what the handlers are told comes back.
+fn serve(mut server: Server) -> mpsc::Receiver<Told> {
+    let (handler, heard) = Handler::new();
+    tokio::spawn(async move {
+        while let Ok(session) = server.accept_session().await {
+            session.run(handler.clone()).await;
+        }
+    });
+    heard
+}
+
+/// Waits on another thread, so that the runtime of the test goes on.
+async fn aside<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(f).await.expect("no panic")
+}
+
+async fn gone(events: &mut ClientEvents) -> ControlError {
+    let cause = timeout(LONG, async {
+        loop {
+            match events.next().await.expect("not over yet") {
+                ClientEvent::Gone(cause) => return cause,
+                _ => continue,
+            }
+        }
+    })
+    .await
+    .expect("gone in time");
+    assert!(events.next().await.is_none(), "gone is told once");
+    cause
+}
+
+async fn listener() -> (TcpListener, SocketAddr) {
+    let l = TcpListener::bind(any_port()).await.expect("bound");
+    let address = l.local_addr().expect("bound");
+    (l, address)
+}

@@ -1,0 +1,468 @@
+//! Peers that are silent, broken, of another version or hostile.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::control::{
+    handshake::{Local, Served, admit},
+    message::VERSION,
+    wire::Wire,
+};
+
+fn open_server() -> ServerParams {
+    ServerParams {
+        auth: Auth::Unset,
+        ..server_params()
+    }
+}
+
+fn open_client(address: SocketAddr) -> ClientParams {
+    ClientParams {
+        auth: Auth::Unset,
+        ..client_params(address)
+    }
+}
+
+/// What an accelerator makes of a peer, and the address it must name.
+async fn accelerator_on<F: Future<Output = ()>>(
+    deadline: Duration,
+    peer: impl FnOnce(Raw) -> F,
+) -> String {
+    let (l, address) = listener().await;
+    let local = Local {
+        role: Role::Accelerator,
+        node: "acc-1".to_owned(),
+        auth: Auth::Unset,
+        model: model(),
+        heartbeat: patient().heartbeat,
+        deadline,
+    };
+    let there = async {
+        let (stream, from) = l.accept().await.expect("accepted");
+        let mut wire = Wire::new(stream, from.to_string(), LONG).expect("a wire");
+        let e = admit(&mut wire, &local, &Served::default()).await;
+        let e = e.map(|_| ()).expect_err("not a frontend");
+        wire.close(&e, Role::Accelerator).await;
+        let text = e.to_string();
+        assert!(
+            text.contains(&from.to_string()),
+            "{text} does not name {from}"
+        );
+        text
+    };
+    let here = async { peer(Raw::connect(address).await).await };
+    let (text, ()) = timeout(LONG, async { tokio::join!(there, here) })
+        .await
+        .expect("nobody hangs");
+    text
+}
+
+#[tokio::test]
+async fn a_frame_that_is_none_is_refused_with_what_is_wrong_on_both_sides() {
+    let frame = |json: &[u8]| {
+        let mut b = (json.len() as u32).to_be_bytes().to_vec();
+        b.extend(json);
+        b
+    };
+    let long_name = hello(&"x".repeat(65)).to_string();
+    let mut extra = hello("fe-1");
+    extra["colour"] = json!("red");
+    let mut short_nonce = hello("fe-1");
+    short_nonce["nonce"] = json!("00");
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        (
+            b"GET / HTTP/1.1\r\nHost: acc\r\n\r\n".to_vec(),
+            "a frame of 1195725856 bytes, 4096 are allowed",
+        ),
+        (
+            (1u32 << 20).to_be_bytes().to_vec(),
+            "a frame of 1048576 bytes, 4096 are allowed",
+        ),
+        (frame(b"{\"type\""), "no JSON object"),
+        (frame(b"[1,2]"), "no JSON object"),
+        (frame(b""), "no JSON object"),
+        (frame(b"\xff\xfe"), "no JSON object"),
+        (frame(b"{\"a\":1}"), "without a field `type`"),
+        (frame(b"{\"type\":7}"), "without a field `type`"),
+        (frame(b"{\"type\":\"hallo\"}"), "unknown type \"hallo\""),
+        (frame(b"{\"type\":\"hello\"}"), "missing field"),
+        (frame(long_name.as_bytes()), "node: 65 bytes"),
+        (frame(extra.to_string().as_bytes()), "colour"),
+        (
+            frame(short_nonce.to_string().as_bytes()),
+            "64 hexadecimal digits",
+        ),
+        (frame(b"{\"type\":\"bye\"}"), "bye"),
+    ];
+    for (bytes, words) in cases {
+        let here = accelerator_on(LONG, |mut raw| async move {
+            raw.bytes(&bytes).await;
+            let there = raw.refusal("protocol").await;
+            assert!(
+                there.contains(words),
+                "told {there:?}, which lacks {words:?}"
+            );
+        })
+        .await;
+        assert!(here.contains(words), "{here:?} lacks {words:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_frame_cut_short_is_not_a_clean_end() {
+    for cut in [1, 4, 9] {
+        let text = accelerator_on(LONG, |mut raw| async move {
+            raw.bytes(&[&[0, 0, 0, 20], &b"{\"type\":\"he"[..]].concat()[..cut])
+                .await;
+            raw.0.shutdown().await.expect("shut");
+            raw.hear().await;
+        })
+        .await;
+        assert!(
+            text.contains(&format!("inside a frame, {cut} bytes into it")),
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_closes_or_falls_silent_in_the_handshake_is_named_with_what_was_missing() {
+    let frames = [hello("fe-1"), json!({"type": "answer"})];
+    let missing = ["hello", "answer", "model"];
+    for said in 0..=frames.len() {
+        for close in [true, false] {
+            let frames = frames[..said].to_vec();
+            let deadline = if close {
+                LONG
+            } else {
+                Duration::from_millis(50)
+            };
+            let text = accelerator_on(deadline, |mut raw| async move {
+                for f in frames {
+                    let kind = f["type"].as_str().expect("a type").to_owned();
+                    raw.say(f).await;
+                    raw.hear_type(&kind).await;
+                }
+                if close {
+                    raw.0.shutdown().await.expect("shut");
+                }
+                while raw.hear().await.is_some() {}
+            })
+            .await;
+            let words = if close {
+                "closed the control connection while"
+            } else {
+                "no "
+            };
+            assert!(
+                text.contains(words) && text.contains(missing[said]),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn both_sides_report_both_versions() {
+    // Whatever else a hello of another version may hold.
+    let theirs = json!({"type": "hello", "version": 7, "speed": "ludicrous"});
+    let here = accelerator_on(LONG, |mut raw| async move {
+        raw.say(theirs).await;
+        let there = raw.refusal("version").await;
+        assert!(
+            there.contains("version 1") && there.contains('7'),
+            "{there}"
+        );
+    })
+    .await;
+    assert!(
+        here.contains("version 7") && here.contains("speaks 1"),
+        "{here}"
+    );
+
+    let (l, address) = listener().await;
+    let frontend = tokio::spawn(ClientSession::connect(open_client(address)));
+    let mut raw = Raw(l.accept().await.expect("accepted").0);
+    assert_eq!(raw.hear_type("hello").await["version"], VERSION);
+    let mut theirs = hello("acc-1");
+    theirs["version"] = json!(2);
+    theirs["role"] = json!("accelerator");
+    raw.say(theirs).await;
+    let there = raw.refusal("version").await;
+    assert!(
+        there.contains("version 1") && there.contains('2'),
+        "{there}"
+    );
+    let e = frontend.await.expect("ran").unwrap_err();
+    assert!(matches!(e, ControlError::Version { theirs: 2, .. }), "{e}");
+}
+
+#[tokio::test]
+async fn those_who_knock_and_never_speak_keep_nobody_out() {
+    let server = bind(ServerParams {
+        pending: 2,
+        ..open_server()
+    })
+    .await;
+    let address = server.address();
+    let _heard = serve(server);
+    let mut silent = Vec::new();
+    for _ in 0..6 {
+        silent.push(Raw::connect(address).await);
+    }
+    let session = ClientSession::connect(open_client(address))
+        .await
+        .expect("let in");
+    session.handle.name().within(LONG).await.expect("served");
+    // The oldest were shown the door.
+    assert_eq!(silent[0].hear().await, None);
+    // Also while a session is on, another stranger breaks nothing.
+    let mut raw = Raw::connect(address).await;
+    raw.bytes(&[0xff; 64]).await;
+    raw.refusal("protocol").await;
+    session
+        .handle
+        .name()
+        .within(LONG)
+        .await
+        .expect("still served");
+}
+
+#[test]
+fn random_bytes_on_the_port_break_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let server = runtime.block_on(bind(open_server()));
+    let address = server.address();
+    let _heard = runtime.block_on(async { serve(server) });
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 64,
+        ..ProptestConfig::default()
+    });
+    let bytes = prop::collection::vec(any::<u8>(), 0..200);
+    let framed = (bytes.clone(), any::<bool>()).prop_map(|(b, framed)| {
+        if framed {
+            [(b.len() as u32).to_be_bytes().to_vec(), b].concat()
+        } else {
+            b
+        }
+    });
+    runner
+        .run(&framed, |bytes| {
+            runtime.block_on(async {
+                let mut raw = Raw::connect(address).await;
+                raw.bytes(&bytes).await;
+                raw.0.shutdown().await.expect("shut");
+                // At most one frame, an error, and the end.
+                if let Some(frame) = raw.hear().await {
+                    prop_assert_eq!(&frame["type"], "error");
+                    prop_assert_eq!(raw.hear().await, None);
+                }
+                Ok(())
+            })
+        })
+        .expect("nothing breaks");
+    runtime.block_on(async {
+        let session = ClientSession::connect(open_client(address))
+            .await
+            .expect("let in");
+        session.handle.name().within(LONG).await.expect("served");
+    });
+}
+
+#[tokio::test]
+async fn a_silent_frontend_is_suspect_then_gone_and_the_next_is_served() {
+    let server = bind(ServerParams {
+        timing: Timing {
+            handshake: LONG,
+            ..hasty()
+        },
+        ..open_server()
+    })
+    .await;
+    let address = server.address();
+    let heard = serve(server);
+    let mut raw = Raw::connect(address).await;
+    raw.handshake("fe-1").await;
+    let text = raw.refusal("protocol").await;
+    assert!(text.contains("heard nothing from the frontend"), "{text}");
+    let told: Vec<_> = aside(move || {
+        let mut told = Vec::new();
+        while !matches!(told.last(), Some(Told::Gone(..))) {
+            told.push(heard.recv_timeout(LONG).expect("told"));
+        }
+        told
+    })
+    .await;
+    assert_eq!(told[0], Told::Health(Health::Suspect));
+    match &told[1..] {
+        [Told::Gone(cause, false)] => {
+            assert!(cause.contains("fe-1") && cause.contains("gone"), "{cause}")
+        }
+        other => panic!("{other:?}"),
+    }
+    Raw::connect(address).await.handshake("fe-2").await;
+}
+
+#[tokio::test]
+async fn a_silent_accelerator_is_suspect_then_gone_and_whoever_waits_is_told() {
+    let (l, address) = listener().await;
+    let frontend = tokio::spawn(ClientSession::connect(ClientParams {
+        timing: Timing {
+            handshake: LONG,
+            ..hasty()
+        },
+        ..open_client(address)
+    }));
+    let mut raw = Raw(l.accept().await.expect("accepted").0);
+    accept(&mut raw).await;
+    let ClientSession {
+        handle, mut events, ..
+    } = frontend.await.expect("ran").expect("connected");
+    let h = handle.clone();
+    let waiting = tokio::spawn(aside(move || h.name().wait(LONG)));
+    let short = handle
+        .drain()
+        .within(Duration::from_millis(1))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            short,
+            ControlError::Timeout {
+                waiting_for: "drained",
+                ..
+            }
+        ),
+        "{short}"
+    );
+    let mut seen = Vec::new();
+    while let Some(e) = timeout(LONG, events.next()).await.expect("in time") {
+        seen.push(e);
+    }
+    assert!(
+        matches!(
+            seen[..],
+            [
+                ClientEvent::Health(Health::Suspect),
+                ClientEvent::Gone(ControlError::Silent { .. })
+            ]
+        ),
+        "{seen:?}"
+    );
+    let e = waiting.await.expect("ran").unwrap_err();
+    assert!(matches!(e, ControlError::Silent { .. }), "{e}");
+}
+
+/// An accelerator's side of the handshake, without a token.
+async fn accept(raw: &mut Raw) {
+    raw.hear_type("hello").await;
+    let mut ours = hello("acc-1");
+    ours["role"] = json!("accelerator");
+    raw.say(ours).await;
+    raw.hear_type("answer").await;
+    raw.say(json!({"type": "answer"})).await;
+    raw.hear_type("model").await;
+    raw.say(json!({"type": "model", "spec": model()})).await;
+}
+
+#[tokio::test]
+async fn a_frontend_that_breaks_the_order_is_told_which_field() {
+    let server = bind(open_server()).await;
+    let address = server.address();
+    let heard = serve(server);
+    let lanes = json!([{"lane": 0, "rail": 0, "epoch": 1, "slots": 4, "request_stride": 64,
+        "response_stride": 24, "transport": {"fabric": "tcp"}}]);
+    let open = json!({"type": "open", "id": 1, "lanes": lanes});
+    let zero = Counters::default();
+    let cases = [
+        (vec![hello("fe-1")], "hello"),
+        (
+            vec![json!({"type": "name_is", "id": 1, "name": "x"})],
+            "name_is",
+        ),
+        (
+            vec![json!({"type": "heartbeat", "seq": 2, "counters": zero})],
+            "heartbeat.seq: 2, expected 1",
+        ),
+        (
+            vec![json!({"type": "lane_reset", "lane": 0, "epoch": 1})],
+            "lane 0 was never opened",
+        ),
+        (
+            vec![
+                open.clone(),
+                json!({"type": "start", "id": 2}),
+                json!({"type": "start", "id": 3}),
+            ],
+            "a session starts once",
+        ),
+    ];
+    for (frames, words) in cases {
+        let mut raw = Raw::connect(address).await;
+        raw.handshake("fe-1").await;
+        for frame in frames {
+            let kind = frame["type"].as_str().expect("a type").to_owned();
+            raw.say(frame).await;
+            if kind == "open" {
+                let grant = raw.hear_type("opened").await;
+                assert_eq!(grant["lanes"][0]["key"].as_str().map(str::len), Some(32));
+                assert_eq!(grant["lanes"][0]["transport"]["fabric"], "tcp");
+            }
+        }
+        let text = loop {
+            let frame = raw.hear().await.expect("an error");
+            match frame["type"].as_str() {
+                Some("error") => break frame["text"].to_string(),
+                Some("heartbeat" | "ready") => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(text.contains(words), "{text} lacks {words:?}");
+        drop(raw);
+        // Before the next one knocks, this one is gone.
+        let told = &heard;
+        until_gone(told);
+    }
+}
+
+fn until_gone(heard: &mpsc::Receiver<Told>) {
+    while !matches!(heard.recv_timeout(LONG).expect("told"), Told::Gone(..)) {}
+}
+
+#[tokio::test]
+async fn an_accelerator_that_answers_what_was_not_asked_is_refused() {
+    let opened = json!({"type": "opened", "id": 1, "lanes": [{"lane": 0, "epoch": 1, "slots": 9,
+        "key": "ab".repeat(16), "transport": {"fabric": "tcp", "address": "127.0.0.1:1"}}]});
+    let cases = [
+        (
+            json!({"type": "name_is", "id": 9, "name": "x"}),
+            "name_is.id: 9",
+        ),
+        (
+            json!({"type": "drained", "id": 1, "counters": Counters::default()}),
+            "drained.id: 1",
+        ),
+        (opened, "opened.lanes"),
+        (json!({"type": "start", "id": 1}), "start"),
+    ];
+    for (frame, words) in cases {
+        let (l, address) = listener().await;
+        let frontend = tokio::spawn(ClientSession::connect(open_client(address)));
+        let mut raw = Raw(l.accept().await.expect("accepted").0);
+        accept(&mut raw).await;
+        let ClientSession {
+            handle, mut events, ..
+        } = frontend.await.expect("ran").expect("connected");
+        let answer = handle.open(vec![lane(0, 1, 8)]);
+        raw.hear_type("open").await;
+        raw.say(frame).await;
+        let e = answer.within(LONG).await.unwrap_err().to_string();
+        assert!(e.contains(words) && e.contains("acc-1"), "{e}");
+        let text = raw.refusal("protocol").await;
+        assert!(text.contains(words), "{text} lacks {words:?}");
+        assert_eq!(gone(&mut events).await.to_string(), e);
+    }
+}

@@ -1,0 +1,234 @@
+//! The codec against any bytes, in pieces of any size.
+
+use bytes::BytesMut;
+use proptest::prelude::*;
+use tokio_util::codec::{Decoder, Encoder};
+
+use super::*;
+use crate::control::{
+    frame::{Codec, FrameError, MAX_FRAME},
+    message::{AuthKind, Hex, MAX_TEXT, Message, clip},
+};
+
+/// One of every type, within its limits.
+fn message() -> impl Strategy<Value = Message> {
+    let counters = any::<[u64; 5]>().prop_map(|c| Counters {
+        arrived: c[0],
+        responded: c[1],
+        dropped_late: c[2],
+        batches: c[3],
+        copies: c[4],
+    });
+    let code = prop::sample::select(vec![
+        ErrorCode::Version,
+        ErrorCode::Role,
+        ErrorCode::Auth,
+        ErrorCode::Busy,
+        ErrorCode::Model,
+        ErrorCode::NameTaken,
+        ErrorCode::Budget,
+        ErrorCode::Protocol,
+        ErrorCode::ShuttingDown,
+    ]);
+    let requests = (1u16..20, 1u32..9, 1u32..8193)
+        .prop_map(|(n, epoch, slots)| (0..n).map(|i| lane(i, epoch, slots)).collect::<Vec<_>>());
+    let grants = requests.clone().prop_map(|lanes| {
+        let grant = |l: LaneRequest| LaneGrant {
+            lane: l.lane,
+            epoch: l.epoch,
+            slots: l.slots,
+            key: Hex([l.lane as u8; 16]),
+            transport: GrantTransport::Tcp {
+                address: "[::1]:7400".parse().expect("an address"),
+            },
+        };
+        lanes.into_iter().map(grant).collect()
+    });
+    let text = any::<String>().prop_map(|t| clip(&t));
+    let id = any::<u64>();
+    prop_oneof![
+        ("[a-z0-9._-]{1,64}", any::<[u8; 32]>(), 1u32..).prop_map(|(node, nonce, heartbeat_ms)| {
+            Message::Hello {
+                version: 1,
+                role: Role::Frontend,
+                node,
+                auth: AuthKind::Token,
+                nonce: Hex(nonce),
+                heartbeat_ms,
+            }
+        }),
+        any::<Option<[u8; 32]>>().prop_map(|mac| Message::Answer { mac: mac.map(Hex) }),
+        (1usize..1 << 20, 0usize..100).prop_map(|(i, o)| Message::Model {
+            spec: ModelSpec::opaque("m", i, o)
+        }),
+        (id, requests).prop_map(|(id, lanes)| Message::Open { id, lanes }),
+        (id, grants).prop_map(|(id, lanes)| Message::Opened { id, lanes }),
+        id.prop_map(|id| Message::Start { id }),
+        id.prop_map(|id| Message::Ready { id }),
+        id.prop_map(|id| Message::Name { id }),
+        (id, "[ -~]{1,100}").prop_map(|(id, name)| Message::NameIs { id, name }),
+        id.prop_map(|id| Message::Drain { id }),
+        (id, counters.clone()).prop_map(|(id, counters)| Message::Drained { id, counters }),
+        (id, code.clone(), text.clone()).prop_map(|(id, code, text)| Message::Refused {
+            id,
+            code,
+            text
+        }),
+        (id, counters).prop_map(|(seq, counters)| Message::Heartbeat { seq, counters }),
+        (any::<u16>(), any::<u32>(), text.clone())
+            .prop_map(|(lane, epoch, cause)| Message::LaneLost { lane, epoch, cause }),
+        (any::<u16>(), any::<u32>()).prop_map(|(lane, epoch)| Message::LaneReset { lane, epoch }),
+        Just(Message::Bye {}),
+        (code, text).prop_map(|(code, text)| Message::Error { code, text }),
+    ]
+}
+
+/// Feeds bytes in pieces and then the end; everything that comes out, up to the first error.
+fn feed(codec: &mut Codec, bytes: &[u8], piece: usize) -> (Vec<Message>, Option<FrameError>) {
+    let mut buffer = BytesMut::new();
+    let mut out = Vec::new();
+    for chunk in bytes.chunks(piece) {
+        buffer.extend_from_slice(chunk);
+        loop {
+            match codec.decode(&mut buffer) {
+                Ok(Some(m)) => out.push(m),
+                Ok(None) => break,
+                Err(e) => return (out, Some(e)),
+            }
+        }
+    }
+    loop {
+        match codec.decode_eof(&mut buffer) {
+            Ok(Some(m)) => out.push(m),
+            Ok(None) => return (out, None),
+            Err(e) => return (out, Some(e)),
+        }
+    }
+}
+
+fn full() -> Codec {
+    let mut codec = Codec::before_auth();
+    codec.authenticated();
+    codec
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn messages_survive_in_pieces_of_any_size(messages in prop::collection::vec(message(), 1..5),
+        piece in 1usize..200, cut in any::<prop::sample::Index>())
+    {
+        let mut bytes = BytesMut::new();
+        let mut ends = vec![0];
+        for m in &messages {
+            full().encode(m, &mut bytes).expect("within limits");
+            ends.push(bytes.len());
+        }
+        let (out, e) = feed(&mut full(), &bytes, piece);
+        prop_assert!(e.is_none(), "{e:?}");
+        prop_assert_eq!(&out, &messages);
+
+        // Cut anywhere, what was whole comes out, and a cut inside a frame is told from one between two.
+        let cut = cut.index(bytes.len());
+        let (out, e) = feed(&mut full(), &bytes[..cut], piece);
+        let whole = ends.iter().filter(|e| **e <= cut).count() - 1;
+        prop_assert_eq!(&out[..], &messages[..whole]);
+        match e {
+            None => prop_assert!(ends.contains(&cut)),
+            Some(FrameError::Truncated { got }) => prop_assert_eq!(got, cut - ends[whole]),
+            Some(e) => prop_assert!(false, "{e}"),
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_messages_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300),
+        piece in 1usize..300, framed: bool)
+    {
+        let bytes = if framed {
+            [(bytes.len() as u32).to_be_bytes().to_vec(), bytes].concat()
+        } else {
+            bytes
+        };
+        let (out, e) = feed(&mut full(), &bytes, piece);
+        prop_assert!(out.is_empty(), "random bytes make no message: {out:?}");
+        prop_assert_eq!(e.is_none(), bytes.is_empty(), "{:?}", e);
+    }
+
+    /// Valid JSON with one byte changed is a message or an error, never a panic; and if it is a message,
+    /// it is within its limits.
+    #[test]
+    fn a_changed_byte_is_survived(m in message(), at in any::<prop::sample::Index>(), to: u8) {
+        let mut bytes = BytesMut::new();
+        full().encode(&m, &mut bytes).expect("within limits");
+        let at = at.index(bytes.len());
+        bytes[at] = to;
+        let (out, _) = feed(&mut full(), &bytes, 64);
+        for m in out {
+            prop_assert_eq!(crate::control::limits::check(&m), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_type_says_what_it_is(m in message()) {
+        let json = serde_json::to_value(&m).expect("JSON");
+        prop_assert_eq!(&json["type"], m.kind());
+    }
+
+    #[test]
+    fn clipped_text_is_short_and_keeps_to_its_line(text in any::<String>(), n in 0usize..300) {
+        let long = text.repeat(n);
+        let clipped = clip(&long);
+        prop_assert!(clipped.len() <= MAX_TEXT && !clipped.chars().any(char::is_control));
+        if long.len() < MAX_TEXT - 3 && !long.chars().any(char::is_control) {
+            prop_assert_eq!(clipped, long);
+        }
+    }
+}
+
+/// Every type there is can be made: `TYPES` and the generator above have the same length as the enum, which
+/// [`Message::kind`] matches without a wildcard.
+#[test]
+fn every_type_is_known_and_no_other() {
+    for kind in Message::TYPES {
+        let json = json!({"type": kind, "no such field": 1}).to_string();
+        let bytes = [&(json.len() as u32).to_be_bytes()[..], json.as_bytes()].concat();
+        let (_, e) = feed(&mut full(), &bytes, 1000);
+        assert!(
+            matches!(&e, Some(FrameError::BadField { kind: k, .. }) if k == kind),
+            "{e:?}"
+        );
+    }
+    let e = serde_json::from_value::<Message>(json!({"type": "x"})).expect_err("unknown");
+    let listed = e.to_string().matches('`').count() / 2 - 1;
+    assert_eq!(listed, Message::TYPES.len(), "{e}");
+}
+
+#[test]
+fn a_frame_past_the_limit_is_refused_before_it_is_read() {
+    let (_, e) = feed(&mut full(), &(MAX_FRAME as u32 + 1).to_be_bytes(), 1);
+    assert!(
+        matches!(e, Some(FrameError::TooLong { bytes, limit: MAX_FRAME }) if bytes == MAX_FRAME as u64 + 1),
+        "{e:?}"
+    );
+    let (_, e) = feed(&mut Codec::before_auth(), &4097u32.to_be_bytes(), 4);
+    assert!(
+        matches!(
+            e,
+            Some(FrameError::TooLong {
+                bytes: 4097,
+                limit: 4096
+            })
+        ),
+        "{e:?}"
+    );
+    // And not sent either.
+    let m = Message::Error {
+        code: ErrorCode::Protocol,
+        text: "x".repeat(MAX_FRAME),
+    };
+    let e = full()
+        .encode(&m, &mut BytesMut::new())
+        .expect_err("too long");
+    assert!(matches!(e, FrameError::TooLong { .. }), "{e}");
+}
