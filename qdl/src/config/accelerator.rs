@@ -1,0 +1,288 @@
+//! What an accelerator is told.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use garde::Validate;
+use serde::Deserialize;
+
+use super::{
+    AcceleratorDeadlines, Auth, EngineConfig, EngineKind, NicConfig,
+    auth::AuthWord,
+    load::resolve,
+    nic_file::{NicFile, Side},
+    rules::{Findings, MAX_SAMPLE_BYTES, check_model, name, within, within_some},
+};
+use crate::model::{ModelSpec, TensorSpec};
+
+/// Default of [`AcceleratorConfig::memory_mib`].
+pub const DEFAULT_MEMORY_MIB: usize = 4096;
+/// Default of [`AcceleratorModel::output_bytes`], and the only value for `digest`.
+pub const DEFAULT_OUTPUT_BYTES: usize = 8;
+
+/// Largest memory budget: 16 TiB.
+const MAX_MEMORY_MIB: usize = 16 << 20;
+
+/// Configuration of an accelerator node.
+#[derive(Clone, Debug, PartialEq, Validate)]
+pub struct AcceleratorConfig {
+    /// Name of the node, unique in the system, which goes into the SUT's name: 1 to 64 of `A-Z a-z 0-9 . _ -`.
+    #[garde(custom(name))]
+    pub node: String,
+    /// The control plane.
+    #[garde(skip)]
+    pub control: ControlConfig,
+    /// How the nodes prove who they are.
+    #[garde(skip)]
+    pub auth: Auth,
+    /// The model.
+    #[garde(dive)]
+    pub model: AcceleratorModel,
+    /// Engine and batcher.
+    #[garde(dive)]
+    pub engine: EngineConfig,
+    /// The NICs of this node; at least one. Each has a rail thread.
+    #[garde(dive)]
+    pub nics: Vec<NicConfig>,
+    /// Budget for all slots of this node, in MiB; default 4096.
+    #[garde(custom(within(1..=MAX_MEMORY_MIB)))]
+    pub memory_mib: usize,
+    /// How long to wait for what.
+    #[garde(dive)]
+    pub deadlines: AcceleratorDeadlines,
+}
+
+/// The control plane of an accelerator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlConfig {
+    /// Address and port it listens on; with port 0 the system chooses one.
+    pub listen: SocketAddr,
+}
+
+/// The model as an accelerator knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[serde(deny_unknown_fields)]
+pub struct AcceleratorModel {
+    /// Name, equal on both nodes.
+    #[garde(skip)]
+    pub name: String,
+    /// The model file; `onnx` needs one.
+    #[garde(skip)]
+    pub file: Option<PathBuf>,
+    /// Inputs in the order they are packed into a slot. An engine with a model file reads them from it where
+    /// they are not given; what is given must agree with it.
+    #[garde(skip)]
+    pub inputs: Option<Vec<TensorSpec>>,
+    /// The output; the same holds.
+    #[garde(skip)]
+    pub output: Option<TensorSpec>,
+    /// Bytes of the largest sample, for `null` and `digest`, which take any bytes.
+    #[garde(custom(within_some(1..=MAX_SAMPLE_BYTES)))]
+    pub max_input_bytes: Option<usize>,
+    /// Bytes of a response of `null`; default 8.
+    #[garde(custom(within_some(1..=MAX_SAMPLE_BYTES)))]
+    pub output_bytes: Option<usize>,
+}
+
+impl AcceleratorModel {
+    /// The model as the wire sees it; `None` where it has to be read from the model file.
+    pub fn spec(&self) -> Option<ModelSpec> {
+        if let (Some(inputs), Some(output)) = (&self.inputs, &self.output) {
+            return Some(ModelSpec {
+                name: self.name.clone(),
+                inputs: inputs.clone(),
+                output: output.clone(),
+            });
+        }
+        let output = self.output_bytes.unwrap_or(DEFAULT_OUTPUT_BYTES);
+        self.max_input_bytes
+            .map(|input| ModelSpec::opaque(&self.name, input, output))
+    }
+}
+
+impl AcceleratorConfig {
+    /// The files it names that must be there at the start, with the keys that name them.
+    pub(super) fn files(&self) -> Vec<(&'static str, &Path)> {
+        let mut files: Vec<(&'static str, &Path)> = Vec::new();
+        files.extend(self.model.file.as_deref().map(|f| ("model.file", f)));
+        if let Auth::Token(file) = &self.auth {
+            files.push(("token_file", file));
+        }
+        files.extend(
+            self.engine
+                .library
+                .as_deref()
+                .map(|f| ("engine.library", f)),
+        );
+        files
+    }
+
+    /// What garde's ranges do not say: how keys go together.
+    pub(super) fn relations(&self, out: &mut Findings) {
+        self.check_model(out);
+        self.check_addresses(out);
+        if self.nics.is_empty() {
+            out.add(
+                "nics",
+                "the list of NICs is empty",
+                "add at least one, as in `- listen: 127.0.0.1:7410`",
+            );
+        }
+        self.engine.relations(out);
+        self.deadlines.relations(out);
+    }
+
+    fn check_model(&self, out: &mut Findings) {
+        let model = &self.model;
+        let kind = self.engine.kind.as_str();
+        if let Err(error) = name(&model.name, &()) {
+            out.garde("model.name", &error);
+        }
+        if model.inputs.is_some() != model.output.is_some() {
+            out.add(
+                "model",
+                "`inputs` and `output` go together, and only one of them is here",
+                "give both, or neither",
+            );
+        }
+        if let (Some(inputs), Some(output)) = (&model.inputs, &model.output) {
+            check_model("model", &model.name, inputs, output, out);
+        }
+        if self.engine.kind.takes_any_bytes() {
+            if model.spec().is_none() && model.inputs.is_some() == model.output.is_some() {
+                out.add(
+                    "model",
+                    format!("engine `{kind}` takes any bytes and must be told how many"),
+                    "add `max_input_bytes`, the size of the largest sample",
+                );
+            }
+            for (key, present) in [
+                ("max_input_bytes", model.max_input_bytes.is_some()),
+                ("output_bytes", model.output_bytes.is_some()),
+            ] {
+                if present && model.inputs.is_some() {
+                    out.add(
+                        format!("model.{key}"),
+                        format!("`{key}` and `inputs` both say how large a sample is"),
+                        format!("remove `{key}`, or `inputs` and `output`"),
+                    );
+                }
+            }
+            if let (EngineKind::Digest, Some(bytes)) = (
+                self.engine.kind,
+                model.spec().and_then(|m| m.max_output_bytes()),
+            ) && bytes != DEFAULT_OUTPUT_BYTES
+            {
+                let key = if model.output.is_some() {
+                    "output"
+                } else {
+                    "output_bytes"
+                };
+                out.add(
+                    format!("model.{key}"),
+                    format!("the output has {bytes} bytes"),
+                    format!("engine `digest` answers with {DEFAULT_OUTPUT_BYTES} bytes"),
+                );
+            }
+        } else {
+            if model.file.is_none() {
+                out.add(
+                    "model",
+                    format!("engine `{kind}` needs a model file"),
+                    "add `file: PATH`",
+                );
+            }
+            for (key, present) in [
+                ("max_input_bytes", model.max_input_bytes.is_some()),
+                ("output_bytes", model.output_bytes.is_some()),
+            ] {
+                if present {
+                    out.add(
+                        format!("model.{key}"),
+                        format!("engine `{kind}` takes its sizes from the model file"),
+                        format!("remove `{key}`"),
+                    );
+                }
+            }
+        }
+    }
+
+    fn check_addresses(&self, out: &mut Findings) {
+        let mut taken: BTreeMap<SocketAddr, String> = BTreeMap::new();
+        let mut check = |address: SocketAddr, path: String| {
+            self.auth
+                .check_address(address.ip().is_loopback(), &address.to_string(), &path, out);
+            if address.port() == 0 {
+                return;
+            }
+            if let Some(other) = taken.insert(address, path.clone()) {
+                out.add(
+                    path,
+                    format!("{address} is taken by `{other}`"),
+                    "give every port once; port 0 lets the system choose",
+                );
+            }
+        };
+        check(self.control.listen, "control.listen".to_owned());
+        for (i, nic) in self.nics.iter().enumerate() {
+            if let NicConfig::Tcp(nic) = nic {
+                check(nic.bind, format!("nics[{i}].listen"));
+            }
+        }
+    }
+}
+
+/// An accelerator's file as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AcceleratorFile {
+    node: String,
+    control: ControlFile,
+    token_file: Option<PathBuf>,
+    auth: Option<AuthWord>,
+    model: AcceleratorModel,
+    engine: EngineConfig,
+    nics: Vec<NicFile>,
+    memory_mib: Option<usize>,
+    #[serde(default)]
+    deadlines: AcceleratorDeadlines,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ControlFile {
+    listen: String,
+}
+
+impl AcceleratorFile {
+    /// Sorts the keys out and resolves paths against `base`. `None` only with a finding.
+    pub(super) fn into_config(self, base: &Path, out: &mut Findings) -> Option<AcceleratorConfig> {
+        let auth = Auth::from_keys(self.token_file.map(|f| resolve(base, f)), self.auth, out);
+        let nics = super::nic_file::into_nics(self.nics, Side::Accelerator, out);
+        let listen = self.control.listen.parse().ok();
+        if listen.is_none() {
+            out.add(
+                "control.listen",
+                format!("`{}` is not an IP address with a port", self.control.listen),
+                "write an IP address with a port, as in `listen: 127.0.0.1:7400`",
+            );
+        }
+        let mut model = self.model;
+        model.file = model.file.map(|f| resolve(base, f));
+        let mut engine = self.engine;
+        engine.library = engine.library.map(|f| resolve(base, f));
+        Some(AcceleratorConfig {
+            node: self.node,
+            control: ControlConfig { listen: listen? },
+            auth,
+            model,
+            engine,
+            nics: nics?,
+            memory_mib: self.memory_mib.unwrap_or(DEFAULT_MEMORY_MIB),
+            deadlines: self.deadlines,
+        })
+    }
+}

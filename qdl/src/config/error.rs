@@ -1,0 +1,155 @@
+//! What is wrong with a configuration, where, and what would be right.
+
+use std::{fmt, io, path::PathBuf};
+
+use super::locate::Place;
+
+/// Characters of a line that are shown at most.
+const MAX_SHOWN: usize = 110;
+
+/// Why a configuration was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file is not there or cannot be read.
+    #[error("{}: cannot read the configuration: {source}\n   = {}", .path.display(), read_help(.source))]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file is too long for a configuration, or not UTF-8.
+    #[error("{}: {what}\n   = a configuration is a YAML file like those in configs/", .path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        what: String,
+    },
+    /// The file was read, and these things are wrong with it.
+    #[error("{}", join(.problems))]
+    Invalid {
+        /// At least one.
+        problems: Vec<Problem>,
+    },
+    /// The token file is of no use.
+    #[error("token file {}: {reason}\n   = put the same secret of 8 or more bytes there on both nodes", .path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// One thing that is wrong, with its place in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file, or what else the text came from.
+    pub origin: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// What is wrong.
+    pub what: String,
+    /// What would be right.
+    pub help: Option<String>,
+    /// The line's text.
+    pub source_line: String,
+    /// Characters to underline, at least 1.
+    pub width: usize,
+}
+
+impl Problem {
+    /// At `place` of `text`; the underline covers the word that begins there.
+    pub(super) fn new(
+        origin: &str,
+        text: &str,
+        place: Option<Place>,
+        what: String,
+        help: Option<String>,
+    ) -> Self {
+        let Place { line, column } = place.unwrap_or(Place { line: 1, column: 1 });
+        let source_line: String = text
+            .lines()
+            .nth(line - 1)
+            .unwrap_or_default()
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        let width = word_width(&source_line, column);
+        Problem {
+            origin: origin.to_owned(),
+            line,
+            column,
+            what,
+            help,
+            source_line,
+            width,
+        }
+    }
+}
+
+/// Characters of the key or scalar that begins at `column`.
+fn word_width(line: &str, column: usize) -> usize {
+    let mut rest = line.chars().skip(column - 1);
+    let width = match rest.next() {
+        None => 1,
+        Some(quote @ ('"' | '\'')) => 2 + rest.take_while(|c| *c != quote).count(),
+        Some(_) => {
+            1 + rest
+                .take_while(|c| !matches!(c, ' ' | ',' | '}' | ']' | '#'))
+                .count()
+        }
+    };
+    // A key's colon is not part of it.
+    let is_key = line.chars().nth(column + width - 2) == Some(':');
+    if is_key { (width - 1).max(1) } else { width }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Problem {
+            origin,
+            line,
+            column,
+            what,
+            ..
+        } = self;
+        let number = line.to_string();
+        let margin = " ".repeat(number.len());
+        // Of a long line, show what surrounds the place.
+        let skip = (column - 1).saturating_sub(MAX_SHOWN / 2);
+        let shown: String = self
+            .source_line
+            .chars()
+            .skip(skip)
+            .take(MAX_SHOWN)
+            .collect();
+        let left = column - 1 - skip;
+        let width = self.width.clamp(1, MAX_SHOWN.saturating_sub(left).max(1));
+        writeln!(f, "{origin}:{line}:{column}: {what}")?;
+        writeln!(f, "{margin} |")?;
+        writeln!(f, "{number} | {}", shown.trim_end())?;
+        write!(f, "{margin} | {}{}", " ".repeat(left), "^".repeat(width))?;
+        if let Some(help) = &self.help {
+            write!(f, "\n{margin} = {help}")?;
+        }
+        Ok(())
+    }
+}
+
+fn join(problems: &[Problem]) -> String {
+    let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    texts.join("\n")
+}
+
+fn read_help(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "check the path; working examples are in configs/",
+        io::ErrorKind::PermissionDenied => "give this user the right to read it",
+        io::ErrorKind::IsADirectory => "name the YAML file in that folder",
+        _ => "a configuration is a YAML file like those in configs/",
+    }
+}

@@ -1,0 +1,206 @@
+//! Rules shared by several types: ranges as garde rules, and a list of problems found by other means.
+
+use std::{fmt::Display, ops::RangeInclusive};
+
+use crate::model::TensorSpec;
+
+/// A problem that has a place in the document but no line yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// Keys from the root, as in `nics[0].slots`.
+    pub(super) path: String,
+    /// What is wrong.
+    pub(super) what: String,
+    /// What would be right.
+    pub(super) help: Option<String>,
+}
+
+/// Collects findings below one place of the document.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) list: Vec<Finding>,
+}
+
+impl Findings {
+    /// Adds one.
+    pub(super) fn add(
+        &mut self,
+        path: impl Into<String>,
+        what: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        self.list.push(Finding {
+            path: path.into(),
+            what: what.into(),
+            help: Some(help.into()),
+        });
+    }
+
+    /// Adds what a garde rule found.
+    pub(super) fn garde(&mut self, path: impl Into<String>, error: &garde::Error) {
+        let path = path.into();
+        let (what, help) = match error.message().split_once(HELP) {
+            Some((what, help)) => (what, Some(help.to_owned())),
+            None => (error.message(), None),
+        };
+        let key = path.rsplit('.').next().unwrap_or(&path);
+        self.list.push(Finding {
+            what: format!("{key} {what}"),
+            help,
+            path,
+        });
+    }
+}
+
+/// Rule: the number lies in `range`.
+pub(super) fn within<T>(range: RangeInclusive<T>) -> impl FnOnce(&T, &()) -> garde::Result
+where
+    T: PartialOrd + Display,
+{
+    move |value, ()| check(value, &range)
+}
+
+/// Rule: the number, where there is one, lies in `range`.
+pub(super) fn within_some<T>(
+    range: RangeInclusive<T>,
+) -> impl FnOnce(&Option<T>, &()) -> garde::Result
+where
+    T: PartialOrd + Display,
+{
+    move |value, ()| value.as_ref().map_or(Ok(()), |value| check(value, &range))
+}
+
+/// Rule: `auto`, or a number in `range`.
+pub(super) fn auto_within<T>(
+    range: RangeInclusive<T>,
+) -> impl FnOnce(&super::Auto<T>, &()) -> garde::Result
+where
+    T: PartialOrd + Display + Copy,
+{
+    move |value, ()| value.fixed().map_or(Ok(()), |value| check(&value, &range))
+}
+
+fn check<T: PartialOrd + Display>(value: &T, range: &RangeInclusive<T>) -> garde::Result {
+    if range.contains(value) {
+        Ok(())
+    } else {
+        Err(garde::Error::new(format!(
+            "is {value}{HELP}it must be {} to {}",
+            range.start(),
+            range.end()
+        )))
+    }
+}
+
+/// Stands between what is wrong and what would be right in the message of a garde rule;
+/// [`Findings::garde`] takes the two apart.
+pub(super) const HELP: &str = "\u{1f}";
+
+/// Longest name of a node or model.
+const MAX_NAME: usize = 64;
+
+/// Rule: a name that is safe in file names, in logs and in LoadGen's reports.
+pub(super) fn name(value: &str, (): &()) -> garde::Result {
+    let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if !value.is_empty() && value.len() <= MAX_NAME && value.chars().all(ok) {
+        Ok(())
+    } else {
+        Err(garde::Error::new(format!(
+            "is no usable name{HELP}use 1 to {MAX_NAME} of the characters A-Z a-z 0-9 . _ -"
+        )))
+    }
+}
+
+/// Most cores a thread can be bound to: the size of the kernel's `cpu_set_t`.
+const MAX_CPUS: usize = 1024;
+
+/// Rule: a list of distinct core numbers.
+pub(super) fn core_list(value: &Option<Vec<usize>>, (): &()) -> garde::Result {
+    let Some(list) = value else { return Ok(()) };
+    let distinct: std::collections::BTreeSet<_> = list.iter().collect();
+    if !list.is_empty() && distinct.len() == list.len() && list.iter().all(|c| *c < MAX_CPUS) {
+        Ok(())
+    } else {
+        Err(garde::Error::new(format!(
+            "is no list of cores{HELP}list each core once, by its number from 0 to {}, as in [2, 3]",
+            MAX_CPUS - 1
+        )))
+    }
+}
+
+/// Largest sample or response, in bytes: 1 GiB.
+pub(super) const MAX_SAMPLE_BYTES: usize = 1 << 30;
+
+/// Checks the tensors of a model found at `path`.
+pub(super) fn check_model(
+    path: &str,
+    model: &str,
+    inputs: &[TensorSpec],
+    output: &TensorSpec,
+    out: &mut Findings,
+) {
+    if let Err(error) = name(model, &()) {
+        out.garde(format!("{path}.name"), &error);
+    }
+    if inputs.is_empty() {
+        out.add(
+            format!("{path}.inputs"),
+            "the model has no input",
+            "list at least one, as in `- {name: image, dtype: u8, shape: [3, 224, 224]}`",
+        );
+    }
+    let mut total = 0usize;
+    for (i, tensor) in inputs.iter().enumerate() {
+        let bytes = check_tensor(&format!("{path}.inputs[{i}]"), tensor, out);
+        total = total.saturating_add(bytes.unwrap_or(0));
+        if inputs[..i]
+            .iter()
+            .any(|earlier| earlier.name == tensor.name)
+        {
+            out.add(
+                format!("{path}.inputs[{i}].name"),
+                format!("two inputs have the name `{}`", tensor.name),
+                "name each input once, as the model's graph does",
+            );
+        }
+    }
+    if total > MAX_SAMPLE_BYTES {
+        out.add(
+            format!("{path}.inputs"),
+            format!("a sample has {total} bytes"),
+            format!("it must have at most {MAX_SAMPLE_BYTES}"),
+        );
+    }
+    let _ = check_tensor(&format!("{path}.output"), output, out);
+    if output.ragged {
+        out.add(
+            format!("{path}.output.ragged"),
+            "an output has a fixed size",
+            "remove `ragged`",
+        );
+    }
+}
+
+/// Bytes of a tensor, where they can be.
+fn check_tensor(path: &str, tensor: &TensorSpec, out: &mut Findings) -> Option<usize> {
+    if tensor.name.is_empty() {
+        out.add(
+            format!("{path}.name"),
+            "the tensor has no name",
+            "use the name it has in the model's graph",
+        );
+    }
+    let bytes = tensor
+        .bytes()
+        .filter(|bytes| (1..=MAX_SAMPLE_BYTES).contains(bytes));
+    if bytes.is_none() || tensor.shape.is_empty() {
+        out.add(
+            format!("{path}.shape"),
+            format!("{}{:?} is no shape of a sample", tensor.dtype, tensor.shape),
+            format!(
+                "give 1 or more elements in each dimension, at most {MAX_SAMPLE_BYTES} bytes in all"
+            ),
+        );
+    }
+    bytes
+}

@@ -1,0 +1,181 @@
+//! Values that YAML writes more loosely than Rust does: "a number or the word `auto`", scalars of any type.
+
+use std::{fmt, marker::PhantomData};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A number, or the word `auto`, which leaves the choice to the program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Auto<T> {
+    /// `auto`: chosen at start.
+    #[default]
+    Auto,
+    /// This value.
+    Fixed(T),
+}
+
+impl<T: Copy> Auto<T> {
+    /// The value, where one was given.
+    pub fn fixed(self) -> Option<T> {
+        match self {
+            Auto::Auto => None,
+            Auto::Fixed(value) => Some(value),
+        }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Auto<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Auto::Auto => f.write_str("auto"),
+            Auto::Fixed(value) => value.fmt(f),
+        }
+    }
+}
+
+impl<T: Serialize> Serialize for Auto<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Auto::Auto => serializer.serialize_str("auto"),
+            Auto::Fixed(value) => value.serialize(serializer),
+        }
+    }
+}
+
+impl<'de, T: TryFrom<u64>> Deserialize<'de> for Auto<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        word_or_number(deserializer, "auto").map(|value| match value {
+            None => Auto::Auto,
+            Some(value) => Auto::Fixed(value),
+        })
+    }
+}
+
+/// `system` or a number of bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SystemOr(pub(super) Option<usize>);
+
+impl<'de> Deserialize<'de> for SystemOr {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        word_or_number(deserializer, "system").map(SystemOr)
+    }
+}
+
+/// `never` or a number of bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NeverOr(pub(super) Option<u32>);
+
+impl<'de> Deserialize<'de> for NeverOr {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        word_or_number(deserializer, "never").map(NeverOr)
+    }
+}
+
+/// A number, or `None` for the one word that may stand in its place.
+fn word_or_number<'de, T, D>(deserializer: D, word: &'static str) -> Result<Option<T>, D::Error>
+where
+    T: TryFrom<u64>,
+    D: Deserializer<'de>,
+{
+    struct Visitor<T> {
+        word: &'static str,
+        number: PhantomData<T>,
+    }
+
+    impl<T: TryFrom<u64>> de::Visitor<'_> for Visitor<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "`{}` or a number, not negative", self.word)
+        }
+
+        fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self::Value, E> {
+            T::try_from(value)
+                .map(Some)
+                .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(value), &self))
+        }
+
+        fn visit_i64<E: de::Error>(self, value: i64) -> Result<Self::Value, E> {
+            match u64::try_from(value) {
+                Ok(value) => self.visit_u64(value),
+                Err(_) => Err(E::invalid_value(de::Unexpected::Signed(value), &self)),
+            }
+        }
+
+        fn visit_str<E: de::Error>(self, value: &str) -> Result<Self::Value, E> {
+            if value == self.word {
+                Ok(None)
+            } else {
+                Err(E::invalid_value(de::Unexpected::Str(value), &self))
+            }
+        }
+    }
+
+    deserializer.deserialize_any(Visitor {
+        word,
+        number: PhantomData,
+    })
+}
+
+/// One value of a setting that is handed on to LoadGen.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Scalar {
+    /// `true` or `false`.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// Any other number.
+    Float(f64),
+    /// Anything else.
+    Text(String),
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scalar::Bool(value) => value.fmt(f),
+            Scalar::Int(value) => value.fmt(f),
+            Scalar::Float(value) => value.fmt(f),
+            Scalar::Text(value) => value.fmt(f),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl de::Visitor<'_> for Visitor {
+            type Value = Scalar;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true, false, a number or a text")
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Scalar, E> {
+                Ok(Scalar::Bool(value))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Scalar, E> {
+                Ok(Scalar::Int(value))
+            }
+
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Scalar, E> {
+                i64::try_from(value)
+                    .map(Scalar::Int)
+                    .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(value), &self))
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Scalar, E> {
+                Ok(Scalar::Float(value))
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Scalar, E> {
+                Ok(Scalar::Text(value.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
