@@ -17,6 +17,9 @@ use qdl::{
     serve::{Arrival, Finished, Origin},
 };
 
+/// The right response to a sample.
+pub type Answer = fn(&[u8]) -> Vec<u8>;
+
 /// Memory for `n` inputs and `n` outputs. Ticket `i` is sample `i`.
 pub struct Samples {
     /// Words, so that the first sample is aligned for every element type.
@@ -28,7 +31,7 @@ pub struct Samples {
     finished: Mutex<Vec<Finished>>,
     total: AtomicUsize,
     /// What the response has to be, if it is to be checked when it comes.
-    expect: Option<fn(&[u8]) -> Vec<u8>>,
+    expect: Option<Answer>,
 }
 
 // SAFETY: an output is touched only by the one arrival that holds it, and by the test after its response.
@@ -40,7 +43,7 @@ impl Samples {
         inputs: &[u8],
         places: Vec<(usize, usize)>,
         capacity: usize,
-        expect: Option<fn(&[u8]) -> Vec<u8>>,
+        expect: Option<Answer>,
     ) -> Arc<Self> {
         let mut words = vec![0u64; inputs.len().div_ceil(8)].into_boxed_slice();
         for (word, bytes) in words.iter_mut().zip(inputs.chunks(8)) {
@@ -63,11 +66,7 @@ impl Samples {
     }
 
     /// Samples of random sizes from a seed, one after the other.
-    pub fn random(
-        sizes: &[usize],
-        capacity: usize,
-        expect: Option<fn(&[u8]) -> Vec<u8>>,
-    ) -> Arc<Self> {
+    pub fn random(sizes: &[usize], capacity: usize, expect: Option<Answer>) -> Arc<Self> {
         let total: usize = sizes.iter().sum();
         let mut x = 0x9E37_79B9_7F4A_7C15_u64;
         let bytes: Vec<u8> = (0..total)
