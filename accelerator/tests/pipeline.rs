@@ -288,9 +288,14 @@ fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
         for i in 0..200 {
             pipeline.arrived(&mut vec![samples.arrival(i)]);
         }
-        eventually("all let go", || {
-            pipeline.idle() && Arc::strong_count(&samples) == 1
+        eventually("all let go and reported", || {
+            pipeline.idle()
+                && Arc::strong_count(&samples) == 1
+                && !errors.lock().expect("no panic inside").is_empty()
         });
+        pipeline
+            .stop(Duration::from_secs(60))
+            .expect("the workers have ended");
         let errors = errors.lock().expect("no panic inside").clone();
         assert_eq!(errors.len(), 1, "{errors:?}");
         let kind = if panics {
@@ -301,9 +306,6 @@ fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
         assert!(errors[0].contains(kind), "{errors:?}");
         assert!(samples.total() < 200);
         assert!((0..200).all(|i| samples.answered(i) <= 1));
-        pipeline
-            .stop(Duration::from_secs(60))
-            .expect("the workers have ended");
     }
 }
 
