@@ -1,1 +1,17 @@
-//! The accelerator node.
+//! The accelerator's half of the house: from a sample that has landed in memory to the response in the
+//! output slot.
+//!
+//! ```text
+//! rail threads ── arrived() ──> queue ──> batcher ──> engine worker ──> respond_all() ──> origins
+//! ```
+//!
+//! * [`engine`] runs batches: `null`, `digest` and `onnx` behind one trait.
+//! * [`batcher`] decides which samples run together and when: a plain data structure, the clock passed in.
+//! * [`pipeline`] is the shell around both: the queue, the worker threads, the counters.
+//!
+//! Nothing here knows a socket. The accelerator binary feeds the [`pipeline::Pipeline`] from its rail threads;
+//! `frontend --local` feeds the same pipeline from LoadGen, in one process.
+
+pub mod batcher;
+pub mod engine;
+pub mod pipeline;

@@ -1,0 +1,261 @@
+//! The batcher's rules over a queue ordered by arrival.
+
+use std::collections::VecDeque;
+
+/// What bounds a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Most samples in a batch; 0 counts as 1.
+    pub max_batch: usize,
+    /// Longest wait for company, in nanoseconds since the arrival of the oldest sample.
+    pub max_delay_ns: u64,
+}
+
+/// What a free worker does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// [`Batcher::take`], and run it.
+    Run,
+    /// Nothing before this time, in nanoseconds on the caller's clock, unless more samples arrive or the engine
+    /// becomes idle.
+    WaitUntil(u64),
+    /// Nothing before samples arrive.
+    Wait,
+}
+
+/// Pending samples. `T` is whatever stands for a sample.
+#[derive(Debug)]
+pub struct Batcher<T> {
+    policy: Policy,
+    /// Ordered by time of arrival, so that the front is the oldest.
+    pending: VecDeque<(u64, T)>,
+}
+
+impl<T> Batcher<T> {
+    /// An empty one.
+    pub fn new(policy: Policy) -> Self {
+        let policy = Policy {
+            max_batch: policy.max_batch.max(1),
+            ..policy
+        };
+        Batcher {
+            policy,
+            pending: VecDeque::with_capacity(2 * policy.max_batch),
+        }
+    }
+
+    /// Adds a sample that arrived at `arrived_ns`. Several rails deliver almost, but not quite, in order: a late
+    /// one is moved up past the few that are younger.
+    pub fn push(&mut self, arrived_ns: u64, sample: T) {
+        let younger = self
+            .pending
+            .iter()
+            .rev()
+            .take_while(|(at, _)| *at > arrived_ns)
+            .count();
+        if younger == 0 {
+            self.pending.push_back((arrived_ns, sample));
+        } else {
+            let at = self.pending.len() - younger;
+            self.pending.insert(at, (arrived_ns, sample));
+        }
+    }
+
+    /// What a free worker does at `now_ns` while `busy` others run batches.
+    pub fn step(&self, now_ns: u64, busy: usize) -> Step {
+        let Some(&(oldest, _)) = self.pending.front() else {
+            return Step::Wait;
+        };
+        let due = oldest.saturating_add(self.policy.max_delay_ns);
+        if busy == 0 || self.pending.len() >= self.policy.max_batch || due <= now_ns {
+            Step::Run
+        } else {
+            Step::WaitUntil(due)
+        }
+    }
+
+    /// Moves the oldest samples, at most `max_batch`, to the end of `batch`.
+    pub fn take(&mut self, batch: &mut Vec<T>) {
+        let n = self.pending.len().min(self.policy.max_batch);
+        batch.extend(self.pending.drain(..n).map(|(_, sample)| sample));
+    }
+
+    /// Number of samples pending.
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// True where none is pending.
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Drops everything that is pending.
+    pub fn clear(&mut self) {
+        self.pending.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A world with a fake clock: workers that are free ask the batcher, those that are busy finish at a given time.
+    struct World {
+        batcher: Batcher<usize>,
+        policy: Policy,
+        now: u64,
+        busy_until: Vec<Option<u64>>,
+        arrived: Vec<u64>,
+        batches: Vec<Vec<usize>>,
+    }
+
+    impl World {
+        fn new(policy: Policy, workers: usize) -> Self {
+            World {
+                batcher: Batcher::new(policy),
+                policy,
+                now: 0,
+                busy_until: vec![None; workers],
+                arrived: Vec::new(),
+                batches: Vec::new(),
+            }
+        }
+
+        /// Lets every free worker ask, as the pipeline does; returns the time at which one wants to be woken.
+        fn settle(&mut self, compute: u64) -> Option<u64> {
+            for w in &mut self.busy_until {
+                if w.is_some_and(|t| t <= self.now) {
+                    *w = None;
+                }
+            }
+            loop {
+                let free = self.busy_until.iter().position(Option::is_none)?;
+                let busy = self.busy_until.iter().flatten().count();
+                match self.batcher.step(self.now, busy) {
+                    Step::Run => {
+                        let mut batch = Vec::new();
+                        self.batcher.take(&mut batch);
+                        self.batches.push(batch);
+                        self.busy_until[free] = Some(self.now + compute);
+                    }
+                    Step::WaitUntil(t) => {
+                        assert!(t > self.now, "a deadline in the past is a batch");
+                        // A worker is free: nobody may be waiting longer than the policy allows.
+                        let oldest = self.batcher.pending.front().expect("something waits").0;
+                        assert!(self.now < oldest + self.policy.max_delay_ns);
+                        assert_eq!(t, oldest + self.policy.max_delay_ns, "deadlines are exact");
+                        assert!(self.batcher.len() < self.policy.max_batch);
+                        assert!(busy > 0, "an idle engine lets nobody wait");
+                        return Some(t);
+                    }
+                    Step::Wait => {
+                        assert!(self.batcher.is_empty());
+                        return None;
+                    }
+                }
+            }
+        }
+
+        /// Advances to `to`, stopping at every deadline and every finish on the way.
+        fn advance(&mut self, to: u64, compute: u64) {
+            loop {
+                let wake = self.settle(compute);
+                let next = self
+                    .busy_until
+                    .iter()
+                    .flatten()
+                    .copied()
+                    .chain(wake)
+                    .filter(|t| *t > self.now)
+                    .min();
+                match next {
+                    Some(t) if t <= to => self.now = t,
+                    _ => break,
+                }
+            }
+            self.now = to;
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_sample_runs_once_in_order_and_in_time(
+            max_batch in 1usize..9,
+            max_delay_ns in 0u64..50,
+            workers in 1usize..4,
+            events in prop::collection::vec((0u64..40, 1usize..12, 1u64..60), 1..60),
+        ) {
+            let mut w = World::new(Policy { max_batch, max_delay_ns }, workers);
+            for (gap, burst, compute) in events {
+                w.advance(w.now + gap, compute);
+                for _ in 0..burst {
+                    let id = w.arrived.len();
+                    w.arrived.push(w.now);
+                    w.batcher.push(w.now, id);
+                }
+                w.settle(compute);
+            }
+            w.advance(w.now + 1_000_000, 1);
+
+            prop_assert!(w.batcher.is_empty());
+            prop_assert!(w.batches.iter().all(|b| !b.is_empty() && b.len() <= max_batch));
+            let order: Vec<usize> = w.batches.concat();
+            let all: Vec<usize> = (0..w.arrived.len()).collect();
+            prop_assert_eq!(order, all, "each once, oldest first");
+        }
+
+        #[test]
+        fn late_arrivals_are_put_in_order(times in prop::collection::vec(0u64..20, 1..40)) {
+            let mut b = Batcher::new(Policy { max_batch: 64, max_delay_ns: 5 });
+            for (i, t) in times.iter().enumerate() {
+                b.push(*t, (*t, i));
+            }
+            let oldest = times.iter().min().copied().unwrap_or(0);
+            prop_assert_eq!(b.step(0, 1), Step::WaitUntil(oldest + 5));
+            let mut out = Vec::new();
+            b.take(&mut out);
+            let mut want = out.clone();
+            want.sort_unstable();
+            prop_assert_eq!(out, want, "by arrival; equal times in the order of delivery");
+        }
+    }
+
+    #[test]
+    fn the_three_rules() {
+        let mut b = Batcher::new(Policy {
+            max_batch: 3,
+            max_delay_ns: 100,
+        });
+        assert_eq!(b.step(0, 0), Step::Wait);
+        b.push(10, 'a');
+        assert_eq!(b.step(10, 0), Step::Run, "an idle engine flushes at once");
+        assert_eq!(b.step(10, 1), Step::WaitUntil(110));
+        assert_eq!(b.step(109, 1), Step::WaitUntil(110));
+        assert_eq!(b.step(110, 1), Step::Run, "the oldest is due");
+        b.push(20, 'b');
+        b.push(30, 'c');
+        assert_eq!(b.step(30, 1), Step::Run, "a full batch");
+        b.push(40, 'd');
+        let mut out = Vec::new();
+        b.take(&mut out);
+        assert_eq!(out, ['a', 'b', 'c']);
+        assert_eq!(
+            b.step(40, 1),
+            Step::WaitUntil(140),
+            "counted from d's own arrival"
+        );
+    }
+
+    #[test]
+    fn a_time_near_the_end_of_the_clock_does_not_wrap() {
+        let mut b = Batcher::new(Policy {
+            max_batch: 2,
+            max_delay_ns: u64::MAX,
+        });
+        b.push(7, ());
+        assert_eq!(b.step(8, 1), Step::WaitUntil(u64::MAX));
+    }
+}

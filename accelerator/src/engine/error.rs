@@ -1,0 +1,129 @@
+//! What can go wrong with an engine, and what to do about it.
+
+use std::{io, path::PathBuf};
+
+/// An engine that cannot be made, or that failed while it ran.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A parameter has a value that no engine can use.
+    #[error("engine.{field}: {reason}")]
+    Param {
+        /// Name of the field.
+        field: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// ONNX Runtime is nowhere.
+    #[error(
+        "ONNX Runtime was not found (looked for {}): run `cargo xtask setup`, or name the library in engine.library or ORT_DYLIB_PATH",
+        list(.searched)
+    )]
+    LibraryMissing {
+        /// Every path that was tried.
+        searched: Vec<PathBuf>,
+    },
+
+    /// A file that is no ONNX Runtime, or none that can be used.
+    #[error("{}: not a usable ONNX Runtime library ({reason}): run `cargo xtask setup` for the one this was built for", .path.display())]
+    LibraryInvalid {
+        /// The file.
+        path: PathBuf,
+        /// The loader's own words.
+        reason: String,
+    },
+
+    /// A model file that cannot be read.
+    #[error("model file {}: {source}", .path.display())]
+    ModelMissing {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+
+    /// A file that is no model.
+    #[error("model file {}: not a model that ONNX Runtime can load ({reason})", .path.display())]
+    ModelInvalid {
+        /// The file.
+        path: PathBuf,
+        /// ONNX Runtime's own words.
+        reason: String,
+    },
+
+    /// A model whose inputs or outputs cannot be served.
+    #[error("model file {}: tensor `{tensor}`: {reason}", .path.display())]
+    ModelUnsupported {
+        /// The file.
+        path: PathBuf,
+        /// Which tensor.
+        tensor: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// A sample whose length the model cannot have.
+    #[error("a sample of {got} bytes arrived; model `{model}` takes {want}")]
+    SampleSize {
+        /// The model's name.
+        model: String,
+        /// What it takes, in words.
+        want: String,
+        /// Bytes that arrived.
+        got: usize,
+    },
+
+    /// A response that does not fit its slot.
+    #[error("a response of {need} bytes does not fit the {room} bytes of its slot")]
+    OutputRoom {
+        /// Bytes of the response.
+        need: usize,
+        /// Bytes of the slot.
+        room: usize,
+    },
+
+    /// A batch that failed.
+    #[error("engine {engine} failed on a batch of {batch}: {reason}")]
+    Run {
+        /// The engine's name.
+        engine: &'static str,
+        /// Samples in the batch.
+        batch: usize,
+        /// The runtime's own words.
+        reason: String,
+    },
+
+    /// A worker that panicked.
+    #[error("worker {worker} of engine {engine} panicked: {message}")]
+    Panicked {
+        /// The engine's name.
+        engine: &'static str,
+        /// Which worker.
+        worker: usize,
+        /// The panic's message.
+        message: String,
+    },
+
+    /// Workers that were not ready in time.
+    #[error(
+        "the engine's workers were not ready after {seconds} s: a smaller max_batch warms up faster"
+    )]
+    StartTimeout {
+        /// How long they were given.
+        seconds: u64,
+    },
+
+    /// A worker thread that could not be started.
+    #[error("cannot start a thread for worker {worker}: {source}")]
+    Thread {
+        /// Which worker.
+        worker: usize,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let paths: Vec<_> = paths.iter().map(|p| p.display().to_string()).collect();
+    paths.join(", ")
+}

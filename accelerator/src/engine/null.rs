@@ -1,0 +1,64 @@
+//! `null`: answers at once with zeros. What remains is the cost of everything else.
+
+use std::{thread, time::Duration};
+
+use qdl::{model::ModelSpec, serve::Arrival};
+
+use super::{Batch, Engine, EngineError, EngineParams, Inline, Worker, batch::write_response};
+
+/// The engine that computes nothing.
+#[derive(Clone, Debug)]
+pub struct Null {
+    model: ModelSpec,
+    zeros: Vec<u8>,
+    delay: Duration,
+    inline: bool,
+}
+
+impl Null {
+    /// Takes `model`, `max_input`, `output_bytes`, `delay_us` and `inline` from the parameters.
+    pub fn new(params: &EngineParams) -> Self {
+        Null {
+            model: ModelSpec::opaque(&params.model, params.max_input, params.output_bytes),
+            zeros: vec![0; params.output_bytes],
+            delay: params.delay(),
+            inline: params.inline && params.delay_us == 0,
+        }
+    }
+}
+
+impl Engine for Null {
+    fn name(&self) -> &'static str {
+        "null"
+    }
+
+    fn model(&self) -> &ModelSpec {
+        &self.model
+    }
+
+    fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn inline(&self) -> Option<&dyn Inline> {
+        self.inline.then_some(self as &dyn Inline)
+    }
+}
+
+impl Worker for Null {
+    fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
+        if !self.delay.is_zero() {
+            thread::sleep(self.delay);
+        }
+        for i in 0..batch.len() {
+            batch.write(i, &self.zeros)?;
+        }
+        Ok(())
+    }
+}
+
+impl Inline for Null {
+    fn answer(&self, arrival: &mut Arrival) -> Result<u32, EngineError> {
+        write_response(arrival, &self.zeros)
+    }
+}

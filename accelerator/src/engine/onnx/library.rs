@@ -1,0 +1,121 @@
+//! Where the ONNX Runtime library is, and opening it once per process.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use ort::environment::Environment;
+
+use crate::engine::EngineError;
+
+/// Where `cargo xtask setup` puts it, relative to the repository.
+const KEPT_IN: &str = ".deps/onnxruntime-1.31.1";
+const FILE: &str = "libonnxruntime.so.1.31.1";
+
+/// One environment per process: ONNX Runtime allows no second one.
+static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
+
+/// Finds the library: the configured path; else `ORT_DYLIB_PATH`; else what `cargo xtask setup` fetched, in the
+/// working directory, in a directory above it, or in one above this program.
+///
+/// # Errors
+/// [`EngineError::LibraryMissing`] lists every path that was tried. A path that was named but is not there
+/// is not replaced by another.
+pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
+    let from_env = env::var_os("ORT_DYLIB_PATH").filter(|v| !v.is_empty());
+    let named = configured
+        .map(Path::to_owned)
+        .or(from_env.map(PathBuf::from));
+    let candidates = match named {
+        Some(path) => vec![path],
+        None => kept(),
+    };
+    match candidates.iter().find(|p| p.is_file()) {
+        Some(path) => Ok(path.clone()),
+        None => Err(EngineError::LibraryMissing {
+            searched: candidates,
+        }),
+    }
+}
+
+/// `.deps/...` beside a `Cargo.lock` or `.deps`, upwards from where we are and from where the program lies.
+fn kept() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let starts = [env::current_dir().ok(), env::current_exe().ok()];
+    for start in starts.into_iter().flatten() {
+        let root = start
+            .ancestors()
+            .find(|d| d.join(KEPT_IN).is_dir())
+            .or_else(|| start.ancestors().find(|d| d.join("Cargo.lock").is_file()));
+        if let Some(root) = root {
+            let path = root.join(KEPT_IN).join(FILE);
+            if !found.contains(&path) {
+                found.push(path);
+            }
+        }
+    }
+    if found.is_empty() {
+        found.push(Path::new(KEPT_IN).join(FILE));
+    }
+    found
+}
+
+/// Opens the library and makes the environment, or gives the one that is there already: the first library
+/// that a process opens stays.
+pub(super) fn load(configured: Option<&Path>) -> Result<Environment, EngineError> {
+    let mut environment = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(e) = &*environment {
+        // A wrong path is a mistake in the config even where the process does not need it.
+        configured
+            .map(|path| find_library(Some(path)))
+            .transpose()?;
+        return Ok(e.clone());
+    }
+    let path = find_library(configured)?;
+    // A relative path would be looked for beside the program first.
+    let path = path.canonicalize().unwrap_or(path);
+    let invalid = |reason: String| EngineError::LibraryInvalid {
+        path: path.clone(),
+        reason,
+    };
+    let made = ort::init_from(&path)
+        .map_err(|e| invalid(e.to_string()))?
+        .with_name("qdl")
+        .with_telemetry(false)
+        .build()
+        .map_err(|e| invalid(e.to_string()))?;
+    *environment = Some(made.clone());
+    Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_library_that_is_absent_is_not_replaced() {
+        let e = find_library(Some(Path::new("/nowhere/libonnxruntime.so")))
+            .expect_err("nothing is there");
+        let text = e.to_string();
+        assert!(text.contains("/nowhere/libonnxruntime.so"), "{text}");
+        assert!(text.contains("cargo xtask setup"), "{text}");
+        let EngineError::LibraryMissing { searched } = e else {
+            panic!("wrong error: {e}");
+        };
+        assert_eq!(searched.len(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_says_so() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let text = load(Some(&file))
+            .expect_err("a manifest is no library")
+            .to_string();
+        assert!(
+            text.contains("Cargo.toml") && text.contains("cargo xtask setup"),
+            "{text}"
+        );
+    }
+}

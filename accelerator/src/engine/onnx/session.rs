@@ -1,0 +1,209 @@
+//! One worker's session: inputs bound where they lie, outputs written to where they are sent from.
+
+use std::{borrow::Cow, ffi::c_void, path::PathBuf};
+
+use ort::{
+    memory::MemoryInfo,
+    session::{Session, SessionInputValue, builder::GraphOptimizationLevel},
+    value::{DynTensorRef, Shape, TensorRefMut},
+};
+use qdl::model::{DType, ModelSpec, TensorSpec};
+
+use super::library;
+use crate::engine::{Batch, EngineError, unpack::Unpacker};
+
+/// What it takes to load the model.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub path: PathBuf,
+    pub intra_threads: usize,
+}
+
+impl Settings {
+    /// Loads the model. The library must be open.
+    pub fn open(&self) -> Result<Session, EngineError> {
+        let environment = library::load(None)?;
+        let invalid = |reason: String| EngineError::ModelInvalid {
+            path: self.path.clone(),
+            reason,
+        };
+        Session::builder(&environment)
+            .map_err(|e| invalid(e.to_string()))?
+            .with_optimization_level(GraphOptimizationLevel::Level3)
+            .map_err(|e| invalid(e.to_string()))?
+            .with_intra_threads(self.intra_threads)
+            .map_err(|e| invalid(e.to_string()))?
+            // Spinning helpers would take the cores that carry the samples.
+            .with_intra_op_spinning(false)
+            .map_err(|e| invalid(e.to_string()))?
+            .commit_from_file(&self.path)
+            .map_err(|e| invalid(e.to_string()))
+    }
+}
+
+/// A session and its buffers.
+pub(super) struct Worker {
+    session: Session,
+    memory: MemoryInfo<'static>,
+    unpacker: Unpacker,
+    inputs: Vec<TensorSpec>,
+    output: TensorSpec,
+    output_bytes: usize,
+}
+
+impl Worker {
+    pub fn new(model: &ModelSpec, settings: &Settings) -> Result<Self, EngineError> {
+        let refuse = |tensor: String, reason: String| EngineError::ModelUnsupported {
+            path: settings.path.clone(),
+            tensor,
+            reason,
+        };
+        let unpacker = Unpacker::new(model).map_err(|(tensor, reason)| refuse(tensor, reason))?;
+        let output_bytes = model
+            .max_output_bytes()
+            .ok_or_else(|| refuse(model.output.name.clone(), "is too large".to_owned()))?;
+        Ok(Worker {
+            session: settings.open()?,
+            memory: MemoryInfo::default(),
+            unpacker,
+            inputs: model.inputs.clone(),
+            output: model.output.clone(),
+            output_bytes,
+        })
+    }
+
+    /// The whole batch's address where it is one run that the session can read in place.
+    fn in_place(&self, batch: &Batch) -> Option<*const u8> {
+        let [run] = batch.runs() else {
+            return None;
+        };
+        let size = self.unpacker.single_fixed()?;
+        let address = batch.run_address(*run);
+        let aligned = (address as usize).is_multiple_of(self.inputs[0].dtype.bytes());
+        (batch.sample_bytes() == Some(size) && aligned).then_some(address)
+    }
+
+    /// Runs `batch` samples; `in_place` is where they lie if they are not in the unpacker's buffers. Calls `each` with every
+    /// sample's output.
+    ///
+    /// # Safety
+    /// `in_place` must be readable for `batch` samples of the model's only input.
+    unsafe fn infer(
+        &mut self,
+        batch: usize,
+        in_place: Option<*const u8>,
+        mut each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let failed = |reason: String| EngineError::Run {
+            engine: "onnx",
+            batch,
+            reason,
+        };
+        let mut inputs: Vec<(Cow<'_, str>, SessionInputValue<'_>)> =
+            Vec::with_capacity(self.inputs.len());
+        for (i, spec) in self.inputs.iter().enumerate() {
+            let address = match in_place {
+                Some(address) => address.cast_mut(),
+                None => self.unpacker.buffer(i),
+            };
+            // SAFETY: `address` holds `batch` samples of this input: the caller's promise, or the unpacker's buffer,
+            // which was grown for the batch and is not touched before `run` has returned.
+            let view = unsafe { view(&self.memory, spec, batch, address) }
+                .map_err(|e| failed(e.to_string()))?;
+            inputs.push((Cow::Borrowed(&*spec.name), view));
+        }
+        let outputs = self
+            .session
+            .run(inputs)
+            .map_err(|e| failed(e.to_string()))?;
+        let output: DynTensorRef<'_> = outputs
+            .get(&self.output.name)
+            .and_then(|v| v.view().downcast().ok())
+            .ok_or_else(|| failed(format!("no tensor `{}` came out", self.output.name)))?;
+        let shape = output.shape();
+        let right_shape = super::spec::dtype(*output.data_type()) == Some(self.output.dtype)
+            && shape.len() == self.output.shape.len() + 1
+            && shape[0] == batch as i64
+            && shape[1..]
+                .iter()
+                .zip(&self.output.shape)
+                .all(|(a, b)| *a == *b as i64);
+        if !right_shape {
+            return Err(failed(format!(
+                "the output came as {}{shape:?} for a batch of {batch} times {}",
+                output.data_type(),
+                self.output
+            )));
+        }
+        if self.output_bytes == 0 {
+            return (0..batch).try_for_each(|i| each(i, &[]));
+        }
+        // SAFETY: the tensor lies in memory of the CPU provider, the only one there is; its shape and
+        // element type were just checked, so it holds `batch * output_bytes` bytes, and `outputs` keeps them while
+        // the slice lives.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(output.data_ptr().cast::<u8>(), batch * self.output_bytes)
+        };
+        for (i, response) in bytes.chunks_exact(self.output_bytes).enumerate() {
+            each(i, response)?;
+        }
+        Ok(())
+    }
+}
+
+impl crate::engine::Worker for Worker {
+    fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
+        self.unpacker.check(batch)?;
+        let in_place = self.in_place(batch);
+        if in_place.is_none() {
+            self.unpacker.unpack(batch)?;
+        }
+        // SAFETY: `in_place` gives the address of a run that holds the whole batch; every sample has the model's size,
+        // and the batch keeps them readable until this function returns.
+        unsafe {
+            self.infer(batch.len(), in_place, |i, response| {
+                batch.write(i, response)
+            })
+        }
+    }
+
+    fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
+        self.unpacker.grow(batch);
+        // SAFETY: no address is given, so the unpacker's buffers are read, which have just been grown.
+        unsafe { self.infer(batch, None, |_, _| Ok(())) }
+    }
+}
+
+/// Wraps memory as a tensor of `batch` samples, without a copy.
+///
+/// # Safety
+/// `address` must be readable for `batch` samples of `spec`, aligned for its elements, and unchanged while the value lives.
+/// The session only reads its inputs.
+unsafe fn view<'v>(
+    memory: &MemoryInfo<'static>,
+    spec: &TensorSpec,
+    batch: usize,
+    address: *mut u8,
+) -> ort::Result<SessionInputValue<'v>> {
+    let shape: Shape = std::iter::once(batch)
+        .chain(spec.shape.iter().copied())
+        .collect();
+    let (memory, address) = (memory.clone(), address.cast::<c_void>());
+    macro_rules! as_type {
+        ($t:ty) => {
+            // SAFETY: the caller's promise, for elements of the type named.
+            unsafe { TensorRefMut::<$t>::from_raw(memory, address, shape) }.map(Into::into)
+        };
+    }
+    match spec.dtype {
+        DType::U8 => as_type!(u8),
+        DType::I8 => as_type!(i8),
+        DType::I32 => as_type!(i32),
+        DType::I64 => as_type!(i64),
+        DType::F32 => as_type!(f32),
+        DType::F16 | DType::Bf16 => Err(ort::Error::new(format!(
+            "elements of type {} cannot be handed over",
+            spec.dtype
+        ))),
+    }
+}

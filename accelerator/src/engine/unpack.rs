@@ -1,0 +1,216 @@
+//! From samples in slots to one buffer per input tensor, for whatever cannot be run where it landed: several
+//! runs, several inputs, ragged inputs.
+//!
+//! A slot holds a sample's tensors in the model's order, back to back, each at its true length:
+//!
+//! ```text
+//! slot    | ids: 3 rows | mask: 3 rows | segments: 3 rows |
+//! ids     | 3 rows, zeros up to the largest | next sample ...
+//! ```
+//!
+//! All ragged tensors of one sample have the same number of rows (elements along their first dimension), so the
+//! sample's length alone tells how many.
+
+use std::{mem::size_of, ptr};
+
+use qdl::model::ModelSpec;
+
+use super::{Batch, EngineError};
+
+/// A cache line, and the alignment that every element type and vector instruction is content with.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Bytes that begin at a multiple of 64.
+#[derive(Debug, Default)]
+struct Aligned(Vec<Line>);
+
+impl Aligned {
+    fn grow(&mut self, bytes: usize) {
+        let lines = bytes.div_ceil(size_of::<Line>());
+        if lines > self.0.len() {
+            self.0.resize(lines, Line([0; 64]));
+        }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        let len = self.0.len() * size_of::<Line>();
+        // SAFETY: `Line` is `len / Vec::len` bytes of `u8` without padding (its size equals its alignment), all of them
+        // initialised, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>(), len) }
+    }
+}
+
+#[derive(Debug)]
+struct Field {
+    /// Bytes of a sample at its largest: the stride of the buffer.
+    bytes: usize,
+    /// Bytes of one row where the tensor is ragged.
+    row: Option<usize>,
+    buffer: Aligned,
+}
+
+/// Unpacks batches of one model.
+#[derive(Debug)]
+pub(super) struct Unpacker {
+    model: String,
+    fields: Vec<Field>,
+    /// Bytes of the tensors that are not ragged.
+    fixed: usize,
+    /// Bytes of one row of all ragged tensors together; 0 where none is.
+    row: usize,
+    /// Most rows of a ragged tensor.
+    max_rows: usize,
+}
+
+impl Unpacker {
+    /// # Errors
+    /// The name of the tensor that cannot be unpacked, and why.
+    pub fn new(model: &ModelSpec) -> Result<Self, (String, String)> {
+        let mut unpacker = Unpacker {
+            model: model.name.clone(),
+            fields: Vec::with_capacity(model.inputs.len()),
+            fixed: 0,
+            row: 0,
+            max_rows: 0,
+        };
+        for t in &model.inputs {
+            let refuse = |reason: &str| Err((t.name.clone(), reason.to_owned()));
+            let Some(bytes) = t.bytes() else {
+                return refuse("is too large");
+            };
+            if bytes == 0 {
+                return refuse("has no elements");
+            }
+            let row = if t.ragged {
+                let Some(&rows) = t.shape.first() else {
+                    return refuse("is a scalar, which cannot be ragged");
+                };
+                if unpacker.row > 0 && rows != unpacker.max_rows {
+                    return refuse("all ragged inputs need the same first dimension");
+                }
+                unpacker.max_rows = rows;
+                // `bytes` is not 0, so neither is `rows`; it overflowed nowhere, so neither does a sum of rows.
+                unpacker.row += bytes / rows;
+                Some(bytes / rows)
+            } else {
+                unpacker.fixed += bytes;
+                None
+            };
+            unpacker.fields.push(Field {
+                bytes,
+                row,
+                buffer: Aligned::default(),
+            });
+        }
+        Ok(unpacker)
+    }
+
+    /// The one size that every sample has, where a sample is a single tensor that is not ragged: then a run of
+    /// samples can be used where it lies.
+    pub fn single_fixed(&self) -> Option<usize> {
+        match &self.fields[..] {
+            [
+                Field {
+                    bytes, row: None, ..
+                },
+            ] => Some(*bytes),
+            _ => None,
+        }
+    }
+
+    /// Rows of the ragged tensors of a sample of `len` bytes; 0 where the model has none.
+    ///
+    /// # Errors
+    /// [`EngineError::SampleSize`] where no sample has that length.
+    pub fn rows(&self, len: usize) -> Result<usize, EngineError> {
+        let rest = len.checked_sub(self.fixed);
+        let rows = match (rest, self.row) {
+            (Some(0), 0) => Some(0),
+            (Some(rest), row) if row > 0 && rest % row == 0 => Some(rest / row),
+            _ => None,
+        };
+        match rows {
+            Some(n) if self.row == 0 || (1..=self.max_rows).contains(&n) => Ok(n),
+            _ => Err(EngineError::SampleSize {
+                model: self.model.clone(),
+                want: if self.row == 0 {
+                    format!("{} bytes", self.fixed)
+                } else {
+                    format!(
+                        "{} bytes and 1 to {} times {} bytes",
+                        self.fixed, self.max_rows, self.row
+                    )
+                },
+                got: len,
+            }),
+        }
+    }
+
+    /// Makes room for `batch` samples.
+    pub fn grow(&mut self, batch: usize) {
+        for f in &mut self.fields {
+            f.buffer.grow(f.bytes * batch);
+        }
+    }
+
+    /// Copies the batch into the buffers: a single fixed tensor with one copy per run, anything else with one copy per
+    /// sample and tensor. The buffers' tails behind short tensors are zeroed.
+    ///
+    /// # Errors
+    /// [`EngineError::SampleSize`] names a sample of a wrong length; nothing may be run then.
+    pub fn unpack(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
+        self.check(batch)?;
+        self.grow(batch.len());
+        let (mut copies, mut copied) = (0, 0);
+        let size = self.single_fixed();
+        if let Some(size) = size.filter(|_| batch.sample_bytes() == size) {
+            let buffer = self.fields[0].buffer.bytes();
+            for &run in batch.runs() {
+                let to = &mut buffer[run.first * size..][..run.count * size];
+                // SAFETY: the batch's runs were found with this very size and every sample has it (`check`), so
+                // `run.count * size` bytes lie from `run_address` on, which the batch's arrivals keep readable and
+                // nobody writes; the buffer belongs to `self`, and `to` is as long.
+                unsafe {
+                    ptr::copy_nonoverlapping(batch.run_address(run), to.as_mut_ptr(), to.len());
+                }
+                copies += 1;
+                copied += to.len() as u64;
+            }
+        } else {
+            for i in 0..batch.len() {
+                let sample = batch.input(i);
+                let rows = self.rows(sample.len())?;
+                let mut rest = sample;
+                for f in &mut self.fields {
+                    let (part, tail) = rest.split_at(f.row.map_or(f.bytes, |row| row * rows));
+                    let to = &mut f.buffer.bytes()[i * f.bytes..][..f.bytes];
+                    to[..part.len()].copy_from_slice(part);
+                    to[part.len()..].fill(0);
+                    rest = tail;
+                    copies += 1;
+                    copied += part.len() as u64;
+                }
+            }
+        }
+        batch.count_copies(copies, copied);
+        Ok(())
+    }
+
+    /// Checks every sample's length.
+    ///
+    /// # Errors
+    /// [`EngineError::SampleSize`] for the first wrong one.
+    pub fn check(&self, batch: &Batch) -> Result<(), EngineError> {
+        for a in batch.arrivals() {
+            self.rows(a.input().len())?;
+        }
+        Ok(())
+    }
+
+    /// The buffer of input `index`.
+    pub fn buffer(&mut self, index: usize) -> *mut u8 {
+        self.fields[index].buffer.bytes().as_mut_ptr()
+    }
+}

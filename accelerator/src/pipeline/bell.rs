@@ -1,0 +1,164 @@
+//! Wakes a worker that spins or sleeps, and never misses one.
+//!
+//! A waiter reads the epoch, looks for work, and only then waits for the epoch to change. A ringer publishes
+//! its work first and bumps the epoch second. Both the epoch and the number of sleepers are sequentially
+//! consistent, so of the two orders
+//!
+//! * bump before the sleeper's last look at the epoch: the sleeper sees it and does not sleep;
+//! * sleeper counted before the ringer's look at the count: the ringer sees it and notifies;
+//!
+//! at least one holds. `called` keeps a burst from notifying a sleeper twice: it is set by the first ringer and
+//! cleared, under the lock, by whoever goes to sleep or leaves. A ringer that finds it set can rely on
+//! a sleeper that has been notified and will look for work again.
+
+use std::{
+    hint,
+    sync::{
+        Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use crossbeam_utils::CachePadded;
+use qdl::clock;
+
+/// See the module's words.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    epoch: CachePadded<AtomicU64>,
+    sleepers: CachePadded<AtomicUsize>,
+    called: AtomicBool,
+    notified: AtomicU64,
+    lock: Mutex<()>,
+    condvar: Condvar,
+}
+
+impl Bell {
+    /// To be read before looking for work.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(SeqCst)
+    }
+
+    /// Wakes one sleeper, if there is one and none has been called already. The work comes first.
+    pub fn ring(&self) {
+        self.epoch.fetch_add(1, SeqCst);
+        if self.sleepers.load(SeqCst) > 0 && !self.called.swap(true, SeqCst) {
+            self.notified.fetch_add(1, SeqCst);
+            // Whoever clears `called` and then sleeps holds the lock in between, so the notification cannot fall
+            // into that gap.
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.condvar.notify_one();
+        }
+    }
+
+    /// Wakes every sleeper.
+    pub fn ring_all(&self) {
+        self.epoch.fetch_add(1, SeqCst);
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.condvar.notify_all();
+    }
+
+    /// Returns once the epoch differs from `seen`, or at `until_ns` on [`clock::now_ns`], or before: the caller
+    /// looks again. Spins for `spin_ns` and then sleeps.
+    pub fn wait(&self, seen: u64, until_ns: u64, spin_ns: u64) {
+        let started = clock::now_ns();
+        let spin_until = started.saturating_add(spin_ns).min(until_ns);
+        let mut now = started;
+        while now < spin_until {
+            if self.epoch() != seen {
+                return;
+            }
+            hint::spin_loop();
+            now = clock::now_ns();
+        }
+        if now >= until_ns {
+            return;
+        }
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, SeqCst);
+        self.called.store(false, SeqCst);
+        if self.epoch() == seen {
+            guard = self
+                .condvar
+                .wait_timeout(guard, Duration::from_nanos(until_ns - now))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        self.sleepers.fetch_sub(1, SeqCst);
+        self.called.store(false, SeqCst);
+        drop(guard);
+    }
+
+    /// Sleepers notified since the start.
+    pub fn notified(&self) -> u64 {
+        self.notified.load(SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use super::*;
+
+    /// A token goes back and forth between threads that sleep at once: one lost wake-up, and a round takes until the
+    /// deadline, which is far longer than the whole test may take.
+    #[test]
+    fn no_wake_up_is_lost() {
+        const ROUNDS: u64 = 3_000;
+        const FAR: u64 = 600_000_000_000;
+        for waiters in [1, 3] {
+            let go = Arc::new(Bell::default());
+            let back = Arc::new(Bell::default());
+            let work = Arc::new(AtomicU64::new(0));
+            let done = Arc::new(AtomicU64::new(0));
+            let threads: Vec<_> = (0..waiters)
+                .map(|_| {
+                    let (go, back) = (Arc::clone(&go), Arc::clone(&back));
+                    let (work, done) = (Arc::clone(&work), Arc::clone(&done));
+                    thread::spawn(move || {
+                        loop {
+                            let seen = go.epoch();
+                            let took = work.fetch_update(SeqCst, SeqCst, |w| w.checked_sub(1));
+                            if took.is_ok() {
+                                done.fetch_add(1, SeqCst);
+                                back.ring();
+                            } else if done.load(SeqCst) >= ROUNDS {
+                                return;
+                            } else {
+                                go.wait(seen, clock::now_ns() + FAR, 0);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for round in 1..=ROUNDS {
+                work.fetch_add(1, SeqCst);
+                go.ring();
+                loop {
+                    let seen = back.epoch();
+                    if done.load(SeqCst) >= round {
+                        break;
+                    }
+                    back.wait(seen, clock::now_ns() + FAR, 0);
+                }
+            }
+            go.ring_all();
+            for t in threads {
+                t.join().expect("a waiter ends");
+            }
+            assert_eq!(done.load(SeqCst), ROUNDS);
+        }
+    }
+
+    #[test]
+    fn a_deadline_ends_the_wait() {
+        let bell = Bell::default();
+        let until = clock::now_ns() + 2_000_000;
+        while clock::now_ns() < until {
+            bell.wait(bell.epoch(), until, 1_000_000);
+        }
+        assert_eq!(bell.notified(), 0);
+    }
+}

@@ -1,0 +1,84 @@
+//! What the pipeline counts.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crossbeam_utils::CachePadded;
+use serde::Serialize;
+
+use crate::engine::BatchCounts;
+
+/// Counts since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Batches run. Where samples are answered inline, a batch is what one poll of a rail brought.
+    pub batches: u64,
+    /// Samples answered.
+    pub samples: u64,
+    /// Copies of inputs before the engine could read them.
+    pub copies: u64,
+    /// Bytes of those copies.
+    pub copied_bytes: u64,
+    /// Times that a sleeping worker was woken.
+    pub wakeups: u64,
+    /// Batches by size: element `n` counts those of `n` samples, the last one also all larger ones.
+    pub batch_sizes: Vec<u64>,
+}
+
+impl Counters {
+    /// Mean batch size; 0 before the first batch.
+    pub fn mean_batch(&self) -> f64 {
+        if self.batches == 0 {
+            0.0
+        } else {
+            self.samples as f64 / self.batches as f64
+        }
+    }
+}
+
+/// The counters of one worker, written by it and read by anybody.
+#[derive(Debug)]
+pub(super) struct Cell {
+    batches: AtomicU64,
+    samples: AtomicU64,
+    copies: AtomicU64,
+    copied_bytes: AtomicU64,
+    sizes: Box<[AtomicU64]>,
+}
+
+impl Cell {
+    pub fn new(max_batch: usize) -> CachePadded<Self> {
+        CachePadded::new(Cell {
+            batches: AtomicU64::new(0),
+            samples: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
+            copied_bytes: AtomicU64::new(0),
+            sizes: (0..=max_batch).map(|_| AtomicU64::new(0)).collect(),
+        })
+    }
+
+    /// Counts one batch; once per batch, so plain atomic additions are cheap enough.
+    pub fn batch(&self, samples: usize, counts: BatchCounts) {
+        self.batches.fetch_add(1, Relaxed);
+        self.samples.fetch_add(samples as u64, Relaxed);
+        if counts.copies > 0 {
+            self.copies.fetch_add(counts.copies, Relaxed);
+            self.copied_bytes.fetch_add(counts.copied_bytes, Relaxed);
+        }
+        let last = self.sizes.len() - 1;
+        self.sizes[samples.min(last)].fetch_add(1, Relaxed);
+    }
+
+    /// Adds this cell's counts to `sum`.
+    pub fn add_to(&self, sum: &mut Counters) {
+        sum.batches += self.batches.load(Relaxed);
+        sum.samples += self.samples.load(Relaxed);
+        sum.copies += self.copies.load(Relaxed);
+        sum.copied_bytes += self.copied_bytes.load(Relaxed);
+        if sum.batch_sizes.len() < self.sizes.len() {
+            sum.batch_sizes.resize(self.sizes.len(), 0);
+        }
+        for (sum, n) in sum.batch_sizes.iter_mut().zip(&self.sizes) {
+            *sum += n.load(Relaxed);
+        }
+    }
+}

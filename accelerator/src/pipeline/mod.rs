@@ -1,0 +1,363 @@
+//! The shell around batcher and engine: a queue, worker threads, counters.
+//!
+//! A [`Pipeline`] is the [`Service`] that rail threads call. They push what a poll brought into a lock-free queue
+//! and wake one worker, once per burst. A worker that is free moves samples from the queue to the batcher, takes a
+//! batch when the batcher says so, runs it and answers it. Workers share one lock, taken once per batch; rail
+//! threads never take it while the pipeline runs.
+//!
+//! An engine that answers inline needs none of that: its samples are answered on the rail thread.
+//!
+//! # When a connection is lost
+//! Memory of a lost connection may be reused once no batch reads it. Every sample holds its origin in an `Arc` from its
+//! arrival until its response has been given to the origin, so an origin whose strong count has
+//! fallen to its owner's own references has no sample here any more. [`Pipeline::in_flight`] counts
+//! the samples of all origins together; at 0 the pipeline reads and writes nobody's memory.
+//!
+//! # When the engine fails
+//! The first error, or panic, of a worker is given to the callback of [`Pipeline::start`]; the samples in flight are
+//! dropped unanswered, and later ones are dropped on arrival. The node then ends its session as it does when a peer is
+//! lost.
+
+mod bell;
+mod counters;
+mod queue;
+mod shared;
+
+use std::{
+    cell::Cell,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use qdl::{
+    clock,
+    serve::{Arrival, Finished, Service, respond_all},
+};
+
+pub use counters::Counters;
+
+use self::shared::{Live, Shared, micros, panic_message};
+use crate::{
+    batcher::Policy,
+    engine::{BatchCounts, Engine, EngineError, EngineParams, Inline, MAX_BATCH, Worker},
+};
+
+/// Warming up stops after this long: larger batches of a slow model meet their first time later.
+const WARM_UP_BUDGET: Duration = Duration::from_secs(2);
+
+/// How a pipeline runs its engine.
+#[derive(Clone)]
+pub struct Options {
+    /// Most samples in a batch, 1 to [`MAX_BATCH`]; what lies outside is moved inside.
+    pub max_batch: usize,
+    /// Longest time in microseconds that a sample waits for company while a worker is free and another is busy.
+    pub max_delay_us: u64,
+    /// Worker threads; 0 counts as 1.
+    pub threads: usize,
+    /// Microseconds that an idle worker spins before it sleeps.
+    pub spin_us: u64,
+    /// Samples that can wait without an allocation: the slots of all connections together.
+    pub queue: usize,
+    /// Longest time that loading the model and warming up may take.
+    pub start_timeout: Duration,
+    /// Called first on each worker thread, with its index: the place to pin it.
+    pub on_thread: Option<Arc<dyn Fn(usize) + Send + Sync>>,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("max_batch", &self.max_batch)
+            .field("max_delay_us", &self.max_delay_us)
+            .field("threads", &self.threads)
+            .field("spin_us", &self.spin_us)
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<&EngineParams> for Options {
+    fn from(p: &EngineParams) -> Self {
+        Options {
+            max_batch: p.max_batch,
+            max_delay_us: p.max_delay_us,
+            threads: p.threads,
+            spin_us: p.spin_us,
+            queue: 16_384,
+            start_timeout: Duration::from_secs(300),
+            on_thread: None,
+        }
+    }
+}
+
+impl Options {
+    fn policy(&self) -> Policy {
+        Policy {
+            max_batch: self.max_batch.clamp(1, MAX_BATCH),
+            max_delay_ns: self.max_delay_us.saturating_mul(1_000),
+        }
+    }
+}
+
+/// How long one sample took before and after everything was allocated: the slowest worker's times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WarmUp {
+    /// Microseconds of the very first batch, of one sample.
+    pub cold_us: u32,
+    /// Microseconds of a batch of one sample after warming up.
+    pub warm_us: u32,
+}
+
+/// Workers that did not end in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{workers} engine worker(s) still run a batch after {waited_ms} ms")]
+pub struct StopTimeout {
+    /// How many.
+    pub workers: usize,
+    /// How long they were given, in milliseconds.
+    pub waited_ms: u128,
+}
+
+/// An engine at work.
+pub struct Pipeline {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    warm_up: Option<WarmUp>,
+}
+
+impl fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipeline")
+            .field("engine", &self.shared.engine.name())
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pipeline {
+    /// Starts the workers, loads the model in each and warms it up; returns when all are ready. An engine that
+    /// answers inline gets no threads.
+    ///
+    /// `on_fatal` is called at most once, on the thread that failed; it should only pass the error on.
+    ///
+    /// # Errors
+    /// What a worker could not be made for, or [`EngineError::StartTimeout`].
+    pub fn start(
+        engine: Arc<dyn Engine>,
+        options: &Options,
+        on_fatal: impl Fn(EngineError) + Send + Sync + 'static,
+    ) -> Result<Self, EngineError> {
+        let inline = engine.runs_inline();
+        let mut pipeline = Pipeline {
+            shared: Arc::new(Shared::new(engine, options, Box::new(on_fatal))),
+            threads: Mutex::new(Vec::new()),
+            warm_up: None,
+        };
+        if !inline {
+            pipeline.warm_up = Some(pipeline.start_workers(options)?);
+        }
+        Ok(pipeline)
+    }
+
+    fn start_workers(&self, options: &Options) -> Result<WarmUp, EngineError> {
+        let workers = options.threads.max(1);
+        let (ready, readies) = mpsc::channel();
+        for index in 0..workers {
+            let live = Live::new(&self.shared);
+            let options = options.clone();
+            let ready = ready.clone();
+            let thread = thread::Builder::new()
+                .name(format!("engine-{index}"))
+                .spawn(move || work(&live, index, &options, &ready))
+                .map_err(|source| EngineError::Thread {
+                    worker: index,
+                    source,
+                })?;
+            self.threads
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(thread);
+        }
+        drop(ready);
+        let deadline = Instant::now() + options.start_timeout;
+        let mut slowest = WarmUp::default();
+        for _ in 0..workers {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let warm_up = readies
+                .recv_timeout(left)
+                .map_err(|_| EngineError::StartTimeout {
+                    seconds: options.start_timeout.as_secs(),
+                })??;
+            slowest.cold_us = slowest.cold_us.max(warm_up.cold_us);
+            slowest.warm_us = slowest.warm_us.max(warm_up.warm_us);
+        }
+        Ok(slowest)
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.shared.engine
+    }
+
+    /// How long the first sample took, and one after warming up; nothing where samples are answered inline.
+    pub fn warm_up(&self) -> Option<WarmUp> {
+        self.warm_up
+    }
+
+    /// Samples that have arrived and are neither answered nor dropped, of all origins. Those that are answered inline
+    /// are never counted: they are done when [`Service::arrived`] returns.
+    pub fn in_flight(&self) -> usize {
+        self.shared
+            .in_flight
+            .load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    /// True where nothing is in flight.
+    pub fn idle(&self) -> bool {
+        self.in_flight() == 0
+    }
+
+    /// Counts since the start.
+    pub fn counters(&self) -> Counters {
+        self.shared.counters()
+    }
+
+    /// Stops: what is pending is still run, what arrives from now on is dropped. After `timeout` the rest is dropped
+    /// too, and workers that still run a batch are left to end by themselves. A second call does nothing new.
+    ///
+    /// # Errors
+    /// [`StopTimeout`] counts those workers.
+    pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
+        let workers = self.shared.stop(timeout);
+        if workers > 0 {
+            return Err(StopTimeout {
+                workers,
+                waited_ms: timeout.as_millis(),
+            });
+        }
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A thread that is not counted any more is past its last wait. Its panic, if any, was reported.
+            let _ = thread.join();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        // Whoever cares has called `stop` with more patience.
+        let _ = self.stop(Duration::from_secs(1));
+    }
+}
+
+impl Service for Pipeline {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        match self.shared.engine.inline() {
+            Some(inline) => self.answer_inline(inline, arrivals),
+            None => self.shared.submit(arrivals),
+        }
+    }
+}
+
+thread_local! {
+    /// Lengths and responses of one burst, kept so that a rail thread allocates only while bursts grow.
+    static SCRATCH: Cell<(Vec<u32>, Vec<Finished>)> = const { Cell::new((Vec::new(), Vec::new())) };
+}
+
+impl Pipeline {
+    fn answer_inline(&self, inline: &dyn Inline, arrivals: &mut Vec<Arrival>) {
+        if arrivals.is_empty() {
+            return;
+        }
+        if !self.shared.running() {
+            arrivals.clear();
+            return;
+        }
+        let (mut lens, mut finished) = SCRATCH.take();
+        lens.clear();
+        let started = clock::now_ns();
+        for arrival in arrivals.iter_mut() {
+            match inline.answer(arrival) {
+                Ok(len) => lens.push(len),
+                Err(error) => {
+                    arrivals.clear();
+                    return self.shared.fail(error);
+                }
+            }
+        }
+        let compute_us = micros(clock::now_ns().saturating_sub(started));
+        self.shared.cells[0].batch(arrivals.len(), BatchCounts::default());
+        let answers = arrivals.drain(..).zip(&lens).map(|(arrival, &len)| {
+            let finished = Finished {
+                ticket: arrival.ticket(),
+                len,
+                queue_us: micros(started.saturating_sub(arrival.arrived_ns())),
+                compute_us,
+            };
+            (arrival, finished)
+        });
+        respond_all(answers, &mut finished);
+        SCRATCH.set((lens, finished));
+    }
+}
+
+/// The body of a worker thread, from the first instruction to the last.
+fn work(
+    live: &Live,
+    index: usize,
+    options: &Options,
+    ready: &mpsc::Sender<Result<WarmUp, EngineError>>,
+) {
+    let shared = &live.0;
+    let made = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(on_thread) = &options.on_thread {
+            on_thread(index);
+        }
+        let mut worker = shared.engine.worker(index)?;
+        let warm_up = warm_up(worker.as_mut(), options.policy().max_batch)?;
+        Ok((worker, warm_up))
+    }));
+    let made = made.unwrap_or_else(|panic| {
+        Err(EngineError::Panicked {
+            engine: shared.engine.name(),
+            worker: index,
+            message: panic_message(panic.as_ref()),
+        })
+    });
+    match made {
+        Ok((mut worker, warm_up)) => {
+            // Nobody listens any more where another worker failed first: then the pipeline is being dropped.
+            let _ = ready.send(Ok(warm_up));
+            shared.serve(index, worker.as_mut());
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+        }
+    }
+}
+
+/// Batches of 1, 2, 4 ... `max_batch` samples, while the budget lasts, and one sample at the end.
+fn warm_up(worker: &mut dyn Worker, max_batch: usize) -> Result<WarmUp, EngineError> {
+    let mut timed = |batch| {
+        let started = clock::now_ns();
+        worker
+            .warm_up(batch)
+            .map(|()| clock::now_ns().saturating_sub(started))
+    };
+    let begun = Instant::now();
+    let cold = timed(1)?;
+    let mut batch = 1;
+    while batch < max_batch && begun.elapsed() < WARM_UP_BUDGET {
+        batch = (2 * batch).min(max_batch);
+        timed(batch)?;
+    }
+    Ok(WarmUp {
+        cold_us: micros(cold),
+        warm_us: micros(timed(1)?),
+    })
+}

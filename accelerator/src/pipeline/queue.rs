@@ -1,0 +1,57 @@
+//! The way from rail threads to workers: lock-free, in order, and never full.
+
+use crossbeam_queue::{ArrayQueue, SegQueue};
+
+/// A ring that is allocated once, and behind it a queue that grows, for a frontend that sends more at once than anybody
+/// planned for (LoadGen's Offline query in one process). Only the second one allocates.
+#[derive(Debug)]
+pub(super) struct Queue<T> {
+    ring: ArrayQueue<T>,
+    overflow: SegQueue<T>,
+}
+
+impl<T> Queue<T> {
+    pub fn new(capacity: usize) -> Self {
+        Queue {
+            ring: ArrayQueue::new(capacity.max(1)),
+            overflow: SegQueue::new(),
+        }
+    }
+
+    /// What goes through the overflow may be passed by what finds the ring free again a moment later; the batcher
+    /// orders by time of arrival.
+    pub fn push(&self, item: T) {
+        if !self.overflow.is_empty() {
+            self.overflow.push(item);
+        } else if let Err(item) = self.ring.push(item) {
+            self.overflow.push(item);
+        }
+    }
+
+    pub fn pop(&self) -> Option<T> {
+        self.ring.pop().or_else(|| self.overflow.pop())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty() && self.overflow.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_overflow_keeps_order_and_loses_nothing() {
+        let q = Queue::new(4);
+        for i in 0..100 {
+            q.push(i);
+        }
+        assert_eq!((q.pop(), q.pop()), (Some(0), Some(1)));
+        // The ring has room again, but what waits in the overflow is older.
+        q.push(100);
+        let rest: Vec<_> = std::iter::from_fn(|| q.pop()).collect();
+        assert_eq!(rest, (2..=100).collect::<Vec<_>>());
+        assert!(q.is_empty());
+    }
+}

@@ -1,0 +1,330 @@
+//! What rail threads and workers share, and the worker's loop.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use crossbeam_utils::CachePadded;
+use qdl::{
+    clock,
+    serve::{Arrival, Finished, respond_all},
+};
+
+use super::{bell::Bell, counters::Cell, queue::Queue};
+use crate::{
+    batcher::{Batcher, Step},
+    engine::{Batch, Engine, EngineError, Worker},
+};
+
+/// Every wait has an end: an idle worker looks around this often, for nothing.
+const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
+
+const RUNNING: u8 = 0;
+const DRAINING: u8 = 1;
+const ABANDONED: u8 = 2;
+
+/// Called once, with the first error that ends the pipeline.
+pub(super) type OnFatal = Box<dyn Fn(EngineError) + Send + Sync>;
+
+/// Guarded by a lock that only workers take, once per batch.
+pub(super) struct State {
+    batcher: Batcher<Arrival>,
+    busy: usize,
+}
+
+pub(super) struct Shared {
+    pub engine: Arc<dyn Engine>,
+    pub queue: Queue<Arrival>,
+    pub bell: Bell,
+    pub cells: Vec<CachePadded<Cell>>,
+    pub in_flight: CachePadded<AtomicUsize>,
+    state: Mutex<State>,
+    max_batch: usize,
+    spin_ns: u64,
+    /// The size all samples have, where they have one.
+    sample_bytes: Option<usize>,
+    mode: AtomicU8,
+    failed: AtomicBool,
+    on_fatal: OnFatal,
+    /// Workers that have not ended.
+    live: AtomicUsize,
+    ended_lock: Mutex<()>,
+    ended: Condvar,
+}
+
+impl Shared {
+    pub fn new(engine: Arc<dyn Engine>, options: &super::Options, on_fatal: OnFatal) -> Self {
+        let policy = options.policy();
+        let model = engine.model();
+        let sample_bytes = model
+            .fixed_size()
+            .then(|| model.max_input_bytes())
+            .flatten();
+        Shared {
+            queue: Queue::new(options.queue),
+            bell: Bell::default(),
+            cells: (0..options.threads.max(1))
+                .map(|_| Cell::new(policy.max_batch))
+                .collect(),
+            in_flight: CachePadded::default(),
+            state: Mutex::new(State {
+                batcher: Batcher::new(policy),
+                busy: 0,
+            }),
+            max_batch: policy.max_batch,
+            spin_ns: options.spin_us.saturating_mul(1_000),
+            sample_bytes,
+            mode: AtomicU8::new(RUNNING),
+            failed: AtomicBool::new(false),
+            on_fatal,
+            live: AtomicUsize::new(0),
+            ended_lock: Mutex::new(()),
+            ended: Condvar::new(),
+            engine,
+        }
+    }
+
+    /// True while samples are taken.
+    pub fn running(&self) -> bool {
+        self.mode.load(SeqCst) == RUNNING
+    }
+
+    /// From a rail thread: hands samples to the workers and wakes one of them.
+    pub fn submit(&self, arrivals: &mut Vec<Arrival>) {
+        if arrivals.is_empty() {
+            return;
+        }
+        if !self.running() {
+            arrivals.clear();
+            return;
+        }
+        self.in_flight.fetch_add(arrivals.len(), SeqCst);
+        for arrival in arrivals.drain(..) {
+            self.queue.push(arrival);
+        }
+        self.bell.ring();
+        // The last worker may have ended since the look at `mode`; then nobody else empties the queue.
+        if self.live.load(SeqCst) == 0 {
+            self.drop_pending(&mut self.lock());
+        }
+    }
+
+    /// Reports the first error and ends the pipeline. Samples in flight are dropped unanswered.
+    pub fn fail(&self, error: EngineError) {
+        self.mode.store(ABANDONED, SeqCst);
+        self.bell.ring_all();
+        if !self.failed.swap(true, SeqCst) {
+            (self.on_fatal)(error);
+        }
+    }
+
+    /// The body of a worker thread.
+    pub fn serve(&self, index: usize, worker: &mut dyn Worker) {
+        // What a panic leaves half done is the batch and the worker, both of which are dropped.
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve_batches(index, worker)));
+        match served {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.fail(error),
+            Err(panic) => self.fail(EngineError::Panicked {
+                engine: self.engine.name(),
+                worker: index,
+                message: panic_message(panic.as_ref()),
+            }),
+        }
+    }
+
+    fn serve_batches(&self, index: usize, worker: &mut dyn Worker) -> Result<(), EngineError> {
+        let mut batch = Batch::with_capacity(self.max_batch);
+        let mut finished = Vec::with_capacity(self.max_batch);
+        let mut was_busy = false;
+        while self.next(&mut batch, was_busy) {
+            was_busy = true;
+            let taken = Taken {
+                samples: batch.len(),
+                in_flight: &self.in_flight,
+            };
+            // Declared later, so dropped earlier: samples are gone before they cease to count.
+            let batch = Emptied(&mut batch);
+            let started = clock::now_ns();
+            worker.run(batch.0)?;
+            let compute_us = micros(clock::now_ns().saturating_sub(started));
+            self.cells[index].batch(taken.samples, batch.0.counts());
+            respond_all(
+                batch.0.take().map(|(arrival, len)| {
+                    let finished = Finished {
+                        ticket: arrival.ticket(),
+                        len,
+                        queue_us: micros(started.saturating_sub(arrival.arrived_ns())),
+                        compute_us,
+                    };
+                    (arrival, finished)
+                }),
+                &mut finished,
+            );
+        }
+        Ok(())
+    }
+
+    /// Waits for the next batch and puts it into `batch`; false when there is none to come.
+    fn next(&self, batch: &mut Batch, was_busy: bool) -> bool {
+        let mut was_busy = was_busy;
+        loop {
+            let seen = self.bell.epoch();
+            let mut state = self.lock();
+            if was_busy {
+                state.busy -= 1;
+                was_busy = false;
+            }
+            // A full batch is all that the next step can ask for; the rest is younger and may stay in the queue.
+            while state.batcher.len() < self.max_batch {
+                let Some(arrival) = self.queue.pop() else {
+                    break;
+                };
+                state.batcher.push(arrival.arrived_ns(), arrival);
+            }
+            let now = clock::now_ns();
+            let step = match self.mode.load(SeqCst) {
+                RUNNING => state.batcher.step(now, state.busy),
+                DRAINING if !state.batcher.is_empty() => Step::Run,
+                _ => return false,
+            };
+            let until = match step {
+                Step::Run => {
+                    state.busy += 1;
+                    batch.fill(self.sample_bytes, |arrivals| state.batcher.take(arrivals));
+                    let more = !state.batcher.is_empty() || !self.queue.is_empty();
+                    drop(state);
+                    if more {
+                        // A sleeper has to take it, or at least to mind its deadline.
+                        self.bell.ring();
+                    }
+                    return true;
+                }
+                Step::WaitUntil(t) => t,
+                Step::Wait => now.saturating_add(LONGEST_SLEEP_NS),
+            };
+            drop(state);
+            self.bell.wait(seen, until, self.spin_ns);
+        }
+    }
+
+    /// Lets the workers finish what is pending, for at most `timeout`; then what is pending is dropped. Returns the
+    /// number of workers that still run a batch.
+    pub fn stop(&self, timeout: Duration) -> usize {
+        let _ = self
+            .mode
+            .compare_exchange(RUNNING, DRAINING, SeqCst, SeqCst);
+        self.bell.ring_all();
+        let deadline = Instant::now() + timeout;
+        let mut guard = self
+            .ended_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        while self.live.load(SeqCst) > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            guard = self
+                .ended
+                .wait_timeout(guard, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        drop(guard);
+        self.mode.store(ABANDONED, SeqCst);
+        self.bell.ring_all();
+        self.drop_pending(&mut self.lock());
+        self.live.load(SeqCst)
+    }
+
+    fn drop_pending(&self, state: &mut State) {
+        let mut dropped = state.batcher.len();
+        state.batcher.clear();
+        while self.queue.pop().is_some() {
+            dropped += 1;
+        }
+        self.in_flight.fetch_sub(dropped, SeqCst);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A worker that panicked while it held the lock has ended the pipeline; the others only tidy up.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds every worker's counts.
+    pub fn counters(&self) -> super::Counters {
+        let mut sum = super::Counters::default();
+        for cell in &self.cells {
+            cell.add_to(&mut sum);
+        }
+        sum.wakeups = self.bell.notified();
+        sum
+    }
+}
+
+/// One worker that has not ended: counted from before its thread starts until that ends, however it ends.
+pub(super) struct Live(pub Arc<Shared>);
+
+impl Live {
+    pub fn new(shared: &Arc<Shared>) -> Self {
+        shared.live.fetch_add(1, SeqCst);
+        Live(Arc::clone(shared))
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let shared = &self.0;
+        if shared.live.fetch_sub(1, SeqCst) == 1 && !shared.running() {
+            // After the count: a rail thread that pushed later finds it at 0 and empties the queue itself.
+            shared.drop_pending(&mut shared.lock());
+        }
+        drop(
+            shared
+                .ended_lock
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        shared.ended.notify_all();
+    }
+}
+
+/// Samples of one batch, in flight until this is dropped.
+struct Taken<'a> {
+    samples: usize,
+    in_flight: &'a AtomicUsize,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.in_flight.fetch_sub(self.samples, SeqCst);
+    }
+}
+
+/// A batch that ends empty, whatever happens to it.
+struct Emptied<'a>(&'a mut Batch);
+
+impl Drop for Emptied<'_> {
+    fn drop(&mut self) {
+        self.0.clear();
+    }
+}
+
+pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
+}
+
+/// Nanoseconds to microseconds, at most what a response can carry (71 minutes).
+pub(super) fn micros(ns: u64) -> u32 {
+    u32::try_from(ns / 1_000).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,172 @@
+//! Samples in memory of the test's own, and an origin that checks every response.
+
+// Each test file uses another part of this.
+#![allow(dead_code)]
+
+use std::{
+    cell::UnsafeCell,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use qdl::{
+    clock,
+    serve::{Arrival, Finished, Origin},
+};
+
+/// The right response to a sample.
+pub type Answer = fn(&[u8]) -> Vec<u8>;
+
+/// Memory for `n` inputs and `n` outputs. Ticket `i` is sample `i`.
+pub struct Samples {
+    /// Words, so that the first sample is aligned for every element type.
+    inputs: Box<[u64]>,
+    places: Vec<(usize, usize)>,
+    outputs: Box<[UnsafeCell<u8>]>,
+    capacity: usize,
+    answered: Vec<AtomicU32>,
+    finished: Mutex<Vec<Finished>>,
+    total: AtomicUsize,
+    /// What the response has to be, if it is to be checked when it comes.
+    expect: Option<Answer>,
+}
+
+// SAFETY: an output is touched only by the one arrival that holds it, and by the test after its response.
+unsafe impl Sync for Samples {}
+
+impl Samples {
+    /// `places` are offset and length of each sample in `inputs`.
+    pub fn new(
+        inputs: &[u8],
+        places: Vec<(usize, usize)>,
+        capacity: usize,
+        expect: Option<Answer>,
+    ) -> Arc<Self> {
+        let mut words = vec![0u64; inputs.len().div_ceil(8)].into_boxed_slice();
+        for (word, bytes) in words.iter_mut().zip(inputs.chunks(8)) {
+            let mut le = [0; 8];
+            le[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_ne_bytes(le);
+        }
+        assert!(places.iter().all(|(at, len)| at + len <= inputs.len()));
+        let n = places.len();
+        Arc::new(Samples {
+            inputs: words,
+            outputs: (0..n * capacity).map(|_| UnsafeCell::new(0xEE)).collect(),
+            places,
+            capacity,
+            answered: (0..n).map(|_| AtomicU32::new(0)).collect(),
+            finished: Mutex::new(Vec::new()),
+            total: AtomicUsize::new(0),
+            expect,
+        })
+    }
+
+    /// Samples of random sizes from a seed, one after the other.
+    pub fn random(sizes: &[usize], capacity: usize, expect: Option<Answer>) -> Arc<Self> {
+        let total: usize = sizes.iter().sum();
+        let mut x = 0x9E37_79B9_7F4A_7C15_u64;
+        let bytes: Vec<u8> = (0..total)
+            .map(|_| {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                x as u8
+            })
+            .collect();
+        let mut at = 0;
+        let places = sizes
+            .iter()
+            .map(|len| {
+                at += len;
+                (at - len, *len)
+            })
+            .collect();
+        Self::new(&bytes, places, capacity, expect)
+    }
+
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub fn input(&self, i: usize) -> &[u8] {
+        let (at, len) = self.places[i];
+        // SAFETY: `new` checked that the place lies inside the words, which are plain bytes.
+        unsafe { std::slice::from_raw_parts(self.inputs.as_ptr().cast::<u8>().add(at), len) }
+    }
+
+    pub fn output(&self, i: usize) -> &[u8] {
+        // SAFETY: as for `Sync`; asked for only after the response.
+        unsafe { std::slice::from_raw_parts(self.outputs[i * self.capacity].get(), self.capacity) }
+    }
+
+    pub fn arrival(self: &Arc<Self>, i: usize) -> Arrival {
+        let input = self.input(i);
+        let output = self.outputs[i * self.capacity].get();
+        let origin: Arc<dyn Origin> = Arc::clone(self) as Arc<dyn Origin>;
+        // SAFETY: the origin owns both places, the input is never written, and each test makes at most one living
+        // arrival of an index, so nobody else touches its output.
+        unsafe {
+            Arrival::new(
+                input.as_ptr(),
+                input.len() as u32,
+                output,
+                self.capacity as u32,
+                i as u64,
+                clock::now_ns(),
+                origin,
+            )
+        }
+    }
+
+    pub fn answered(&self, i: usize) -> u32 {
+        self.answered[i].load(SeqCst)
+    }
+
+    pub fn total(&self) -> usize {
+        self.total.load(SeqCst)
+    }
+
+    pub fn finished(&self) -> Vec<Finished> {
+        self.finished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub fn assert_each_answered_once(&self) {
+        for i in 0..self.len() {
+            assert_eq!(self.answered(i), 1, "sample {i}");
+        }
+    }
+}
+
+impl Origin for Samples {
+    fn respond(&self, finished: &[Finished]) {
+        for f in finished {
+            let i = f.ticket as usize;
+            if let Some(expect) = self.expect {
+                let got = &self.output(i)[..f.len as usize];
+                assert_eq!(got, expect(self.input(i)), "response of sample {i}");
+            }
+            self.answered[i].fetch_add(1, SeqCst);
+        }
+        self.finished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend_from_slice(finished);
+        self.total.fetch_add(finished.len(), SeqCst);
+    }
+}
+
+/// Waits until something holds; a test that waits in vain fails rather than hangs.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}

@@ -1,0 +1,434 @@
+//! The pipeline with engines that need nothing installed.
+
+mod common;
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use accelerator::{
+    engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams, Run, Worker, create},
+    pipeline::{Options, Pipeline},
+};
+use common::{Samples, eventually};
+use proptest::prelude::*;
+use qdl::{
+    model::{DType, ModelSpec, TensorSpec},
+    serve::{Arrival, Service},
+};
+
+fn digest(sample: &[u8]) -> Vec<u8> {
+    Digest::of(sample).to_vec()
+}
+
+fn params(inline: bool) -> EngineParams {
+    EngineParams {
+        inline,
+        max_batch: 16,
+        threads: 2,
+        ..EngineParams::default()
+    }
+}
+
+// Its shape is that of the callback.
+#[allow(clippy::needless_pass_by_value)]
+fn no_error(e: EngineError) {
+    panic!("unexpected: {e}");
+}
+
+fn start(params: &EngineParams) -> Pipeline {
+    let engine = create(params).expect("the engine needs nothing");
+    Pipeline::start(engine, &Options::from(params), no_error).expect("workers start")
+}
+
+/// Several rail threads deliver in bursts; every sample is answered once with its own hash.
+#[test]
+fn every_sample_is_answered_once_with_its_own_digest() {
+    const RAILS: usize = 3;
+    const EACH: usize = 6_000;
+    for params in [
+        params(true),
+        params(false),
+        EngineParams {
+            max_batch: 5,
+            threads: 3,
+            max_delay_us: 50,
+            spin_us: 0,
+            ..params(false)
+        },
+    ] {
+        let options = Options {
+            queue: 64,
+            ..Options::from(&params)
+        };
+        let engine = create(&params).expect("the engine needs nothing");
+        let pipeline = Pipeline::start(engine, &options, no_error).expect("workers start");
+        let origins: Vec<_> = (0..RAILS)
+            .map(|r| {
+                let sizes: Vec<usize> = (0..EACH).map(|i| (i * 7 + r) % 300).collect();
+                Samples::random(&sizes, 8, Some(digest))
+            })
+            .collect();
+        thread::scope(|s| {
+            for origin in &origins {
+                s.spawn(|| {
+                    let mut burst = Vec::new();
+                    let mut i = 0;
+                    while i < EACH {
+                        let n = (1 + i % 37).min(EACH - i);
+                        burst.extend((i..i + n).map(|i| origin.arrival(i)));
+                        pipeline.arrived(&mut burst);
+                        assert!(burst.is_empty(), "the service takes everything");
+                        i += n;
+                        if i % 5 == 0 {
+                            // Lets workers fall asleep in between.
+                            thread::sleep(Duration::from_micros(50));
+                        }
+                    }
+                });
+            }
+        });
+        eventually("all answered", || {
+            origins.iter().map(|o| o.total()).sum::<usize>() == RAILS * EACH
+        });
+        for o in &origins {
+            o.assert_each_answered_once();
+        }
+        eventually("idle", || pipeline.idle());
+        let c = pipeline.counters();
+        assert_eq!(c.samples, (RAILS * EACH) as u64);
+        assert_eq!(c.batch_sizes.iter().sum::<u64>(), c.batches);
+        assert_eq!(c.batch_sizes[0], 0, "no batch is empty");
+        assert_eq!(c.copies, 0, "these engines read samples where they lie");
+        if !pipeline.engine().runs_inline() {
+            let sum: u64 = c
+                .batch_sizes
+                .iter()
+                .zip(0u64..)
+                .map(|(n, size)| n * size)
+                .sum();
+            assert_eq!(sum, c.samples, "no batch is larger than max_batch");
+            assert!(c.wakeups > 0);
+        }
+        pipeline
+            .stop(Duration::from_secs(60))
+            .expect("idle workers end");
+        for o in &origins {
+            assert_eq!(Arc::strong_count(o), 1, "nothing holds the memory");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn digests_of_any_size(sizes in prop::collection::vec(0usize..5_000, 1..40), inline: bool) {
+        let pipeline = start(&params(inline));
+        let samples = Samples::random(&sizes, 16, Some(digest));
+        let mut burst: Vec<Arrival> = (0..samples.len()).map(|i| samples.arrival(i)).collect();
+        pipeline.arrived(&mut burst);
+        eventually("all answered", || samples.total() == samples.len());
+        samples.assert_each_answered_once();
+        prop_assert!(samples.finished().iter().all(|f| f.len == 8));
+    }
+}
+
+#[test]
+fn null_answers_with_zeros_of_its_output_size() {
+    for inline in [true, false] {
+        let pipeline = start(&EngineParams {
+            kind: EngineKind::Null,
+            output_bytes: 5,
+            ..params(inline)
+        });
+        assert_eq!(pipeline.engine().model().max_output_bytes(), Some(5));
+        let samples = Samples::random(&[3, 0, 9], 8, None);
+        pipeline.arrived(&mut (0..3).map(|i| samples.arrival(i)).collect());
+        eventually("all answered", || samples.total() == 3);
+        for f in samples.finished() {
+            assert_eq!(f.len, 5);
+            let output = samples.output(f.ticket as usize);
+            assert_eq!(output, [0, 0, 0, 0, 0, 0xEE, 0xEE, 0xEE]);
+        }
+    }
+}
+
+#[test]
+fn pretended_compute_is_reported_and_never_inline() {
+    let params = EngineParams {
+        delay_us: 3_000,
+        ..params(true)
+    };
+    let pipeline = start(&params);
+    assert!(!pipeline.engine().runs_inline());
+    let samples = Samples::random(&[10; 4], 8, Some(digest));
+    pipeline.arrived(&mut (0..4).map(|i| samples.arrival(i)).collect());
+    eventually("all answered", || samples.total() == 4);
+    assert!(samples.finished().iter().all(|f| f.compute_us >= 3_000));
+}
+
+#[test]
+fn a_response_that_does_not_fit_ends_the_pipeline() {
+    for inline in [true, false] {
+        let (errors, seen) = mpsc::channel();
+        let params = params(inline);
+        let engine = create(&params).expect("the engine needs nothing");
+        let pipeline = Pipeline::start(engine, &Options::from(&params), move |e| {
+            errors.send(e.to_string()).expect("the test listens");
+        })
+        .expect("workers start");
+        let samples = Samples::random(&[1, 1], 7, None);
+        pipeline.arrived(&mut vec![samples.arrival(0)]);
+        let error = seen
+            .recv_timeout(Duration::from_secs(60))
+            .expect("reported");
+        assert_eq!(
+            error,
+            "a response of 8 bytes does not fit the 7 bytes of its slot"
+        );
+        pipeline.arrived(&mut vec![samples.arrival(1)]);
+        eventually("all dropped", || {
+            pipeline.idle() && Arc::strong_count(&samples) == 1
+        });
+        assert_eq!(samples.total(), 0, "nothing is answered after an error");
+    }
+}
+
+type Act = dyn Fn(&mut Batch) -> Result<(), EngineError> + Send + Sync;
+
+/// An engine that does what the test tells it.
+struct Puppet {
+    model: ModelSpec,
+    act: Arc<Act>,
+    make: fn(usize) -> Result<(), EngineError>,
+}
+
+impl Puppet {
+    fn new(
+        bytes: usize,
+        act: impl Fn(&mut Batch) -> Result<(), EngineError> + Send + Sync + 'static,
+    ) -> Self {
+        let tensor = |name: &str, bytes| TensorSpec {
+            name: name.into(),
+            dtype: DType::U8,
+            shape: vec![bytes],
+            ragged: false,
+        };
+        Puppet {
+            model: ModelSpec {
+                name: "puppet".into(),
+                inputs: vec![tensor("in", bytes)],
+                output: tensor("out", 8),
+            },
+            act: Arc::new(act),
+            make: |_| Ok(()),
+        }
+    }
+}
+
+struct Strings(Arc<Act>);
+
+impl Worker for Strings {
+    fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
+        assert!(!batch.is_empty(), "no batch is empty");
+        (self.0)(batch)
+    }
+}
+
+impl Engine for Puppet {
+    fn name(&self) -> &'static str {
+        "puppet"
+    }
+    fn model(&self) -> &ModelSpec {
+        &self.model
+    }
+    fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError> {
+        (self.make)(index)?;
+        Ok(Box::new(Strings(Arc::clone(&self.act))))
+    }
+}
+
+fn options(max_batch: usize, threads: usize) -> Options {
+    Options::from(&EngineParams {
+        max_batch,
+        threads,
+        ..EngineParams::default()
+    })
+}
+
+/// An error and a panic, in mid-run, with more samples waiting: reported once, everything let go.
+#[test]
+fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
+    for panics in [false, true] {
+        let batches = AtomicUsize::new(0);
+        let engine = Puppet::new(4, move |batch| {
+            if batches.fetch_add(1, SeqCst) == 5 {
+                assert!(!panics, "told to");
+                return Err(EngineError::Run {
+                    engine: "puppet",
+                    batch: batch.len(),
+                    reason: "told to".into(),
+                });
+            }
+            Ok(())
+        });
+        let errors = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&errors);
+        let pipeline = Pipeline::start(Arc::new(engine), &options(2, 2), move |e| {
+            seen.lock().expect("no panic inside").push(e.to_string());
+        })
+        .expect("workers start");
+        let samples = Samples::random(&[4; 200], 8, None);
+        for i in 0..200 {
+            pipeline.arrived(&mut vec![samples.arrival(i)]);
+        }
+        eventually("all let go and reported", || {
+            pipeline.idle()
+                && Arc::strong_count(&samples) == 1
+                && !errors.lock().expect("no panic inside").is_empty()
+        });
+        pipeline
+            .stop(Duration::from_secs(60))
+            .expect("the workers have ended");
+        let errors = errors.lock().expect("no panic inside").clone();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        let kind = if panics {
+            "panicked: told to"
+        } else {
+            "failed on a batch of"
+        };
+        assert!(errors[0].contains(kind), "{errors:?}");
+        assert!(samples.total() < 200);
+        assert!((0..200).all(|i| samples.answered(i) <= 1));
+    }
+}
+
+#[test]
+fn a_worker_that_cannot_be_made_keeps_the_pipeline_from_starting() {
+    let fails: fn(usize) -> Result<(), EngineError> = |index| match index {
+        0 => Ok(()),
+        _ => Err(EngineError::Param {
+            field: "threads",
+            reason: "one is enough".into(),
+        }),
+    };
+    let panics: fn(usize) -> Result<(), EngineError> = |_| panic!("cannot");
+    for (make, text) in [
+        (fails, "engine.threads: one is enough"),
+        (panics, "puppet panicked: cannot"),
+    ] {
+        let mut engine = Puppet::new(4, |_| Ok(()));
+        engine.make = make;
+        let error = Pipeline::start(Arc::new(engine), &options(2, 2), no_error)
+            .expect_err("worker 1 cannot be made");
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}
+
+/// While a worker is held in its batch, samples gather; neighbours become one run however they arrived.
+#[test]
+fn neighbours_are_handed_over_as_one_run() {
+    type Seen = Arc<Mutex<Vec<(Vec<Run>, Vec<u64>)>>>;
+    let held = Arc::new(AtomicBool::new(true));
+    let seen: Seen = Arc::default();
+    let (gate, log) = (Arc::clone(&held), Arc::clone(&seen));
+    let engine = Puppet::new(10, move |batch| {
+        let tickets = batch.arrivals().iter().map(Arrival::ticket).collect();
+        log.lock()
+            .expect("no panic inside")
+            .push((batch.runs().to_vec(), tickets));
+        eventually("let go", || !gate.load(SeqCst));
+        Ok(())
+    });
+    let pipeline = Pipeline::start(Arc::new(engine), &options(8, 1), no_error).expect("starts");
+    let samples = Samples::random(&[10; 12], 8, None);
+    pipeline.arrived(&mut vec![samples.arrival(11)]);
+    eventually("the first is being run", || {
+        !seen.lock().expect("no panic inside").is_empty()
+    });
+    // 5 is missing; the last two belong to the next batch.
+    let order = [3, 4, 1, 2, 0, 7, 6, 8, 9, 10];
+    pipeline.arrived(&mut order.iter().map(|i| samples.arrival(*i)).collect());
+    held.store(false, SeqCst);
+    eventually("all answered", || samples.total() == 11);
+    let seen = seen.lock().expect("no panic inside").clone();
+    let run = |first, count| Run { first, count };
+    assert_eq!(
+        seen,
+        [
+            (vec![run(0, 1)], vec![11]),
+            (vec![run(0, 5), run(5, 3)], vec![0, 1, 2, 3, 4, 6, 7, 8]),
+            (vec![run(0, 2)], vec![9, 10]),
+        ]
+    );
+}
+
+#[test]
+fn stopping_runs_what_is_pending_and_has_a_deadline() {
+    let held = Arc::new(AtomicBool::new(true));
+    let gate = Arc::clone(&held);
+    let engine = Puppet::new(1, move |_| {
+        eventually("let go", || !gate.load(SeqCst));
+        Ok(())
+    });
+    let engine: Arc<dyn Engine> = Arc::new(engine);
+    let samples = Samples::random(&[1; 40], 8, None);
+
+    // A worker that does not come back: the stop does.
+    let stuck = Pipeline::start(Arc::clone(&engine), &options(1, 1), no_error).expect("starts");
+    stuck.arrived(&mut (0..10).map(|i| samples.arrival(i)).collect());
+    eventually("one is being run", || stuck.in_flight() == 10);
+    let error = stuck
+        .stop(Duration::from_millis(20))
+        .expect_err("it is held");
+    assert_eq!(error.workers, 1);
+    eventually("only the one that runs is left", || stuck.in_flight() <= 1);
+
+    // A worker that is only slow: everything pending is answered first.
+    let before = samples.total();
+    let slow = Pipeline::start(engine, &options(4, 1), no_error).expect("starts");
+    slow.arrived(&mut (20..40).map(|i| samples.arrival(i)).collect());
+    thread::scope(|s| {
+        let stopping = s.spawn(|| slow.stop(Duration::from_secs(60)));
+        held.store(false, SeqCst);
+        stopping.join().expect("no panic").expect("it ends in time");
+    });
+    assert!((20..40).all(|i| samples.answered(i) == 1));
+    slow.arrived(&mut vec![samples.arrival(15)]);
+    assert!(slow.idle(), "what comes after the stop is dropped");
+    eventually("the stuck one has ended", || stuck.idle());
+    assert!(samples.total() <= before + 21);
+    assert_eq!(samples.answered(15), 0);
+}
+
+#[test]
+fn parameters_are_checked() {
+    let with = |change: fn(&mut EngineParams)| {
+        let mut p = EngineParams::default();
+        change(&mut p);
+        create(&p).err().map(|e| e.to_string())
+    };
+    assert_eq!(
+        with(|p| p.max_batch = 0).as_deref(),
+        Some("engine.max_batch: must be at least 1")
+    );
+    assert_eq!(
+        with(|p| p.max_batch = 70_000).as_deref(),
+        Some("engine.max_batch: 70000 is more than 65536")
+    );
+    assert_eq!(
+        with(|p| p.threads = 0).as_deref(),
+        Some("engine.threads: must be at least 1")
+    );
+    let e = "gpu"
+        .parse::<EngineKind>()
+        .expect_err("no such engine")
+        .to_string();
+    assert_eq!(e, "engine.kind: `gpu` is none of null, digest, onnx");
+}
