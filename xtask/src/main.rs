@@ -13,7 +13,7 @@ mod setup;
 mod soft_roce;
 mod test;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -56,10 +56,12 @@ enum Task {
     },
 }
 
-/// The repository: where this crate's manifest lies, one up.
+/// The repository: one up from this crate's manifest, wherever cargo found that today. A build folder may have been
+/// copied, so that the place of the build is only the second-best guess.
 fn repository() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().unwrap_or(manifest).to_path_buf()
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    manifest.parent().unwrap_or(&manifest).to_path_buf()
 }
 
 fn main() -> ExitCode {
