@@ -1,4 +1,5 @@
-//! The virtual environment in `.deps/venv`, with the packages that `models/requirements.txt` names.
+//! The virtual environment in `.deps/venv`, with the packages of `models/requirements.txt`, each checked by the hash
+//! that `models/requirements.lock` has for it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,9 +20,9 @@ pub fn interpreter(root: &Path) -> PathBuf {
     deps(root).join("venv/bin/python")
 }
 
-/// What the packages are pinned in.
+/// The packages, with version and hashes.
 pub fn requirements(root: &Path) -> PathBuf {
-    root.join("models/requirements.txt")
+    root.join("models/requirements.lock")
 }
 
 /// The environment's `site-packages`.
@@ -62,6 +63,7 @@ pub fn ensure(root: &Path) -> Result<Done> {
             "install",
             "--no-input",
             "--only-binary=:all:",
+            "--require-hashes",
             "--requirement",
         ])
         .arg(requirements(root))
@@ -114,5 +116,35 @@ mod tests {
         assert!(parse("3.9.2").unwrap() < OLDEST);
         assert!(parse("3.13.0rc1").unwrap() > OLDEST);
         assert_eq!(parse("three"), None);
+    }
+
+    /// The pins in a file, spelled as package registries compare them.
+    fn pins(file: &str) -> Vec<String> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .unwrap()
+            .join("models")
+            .join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let pin = |line: &str| {
+            let pin = line
+                .split_whitespace()
+                .next()
+                .filter(|pin| pin.contains("=="))?;
+            Some(pin.to_lowercase().replace('_', "-"))
+        };
+        text.lines().filter_map(pin).collect()
+    }
+
+    #[test]
+    fn the_lock_holds_every_pin() {
+        let (wanted, locked) = (pins("requirements.txt"), pins("requirements.lock"));
+        assert!(!wanted.is_empty());
+        for pin in wanted {
+            assert!(
+                locked.contains(&pin),
+                "{pin} is not in requirements.lock: make it again"
+            );
+        }
     }
 }
