@@ -18,6 +18,12 @@ const BUILD: Duration = Duration::from_secs(3600);
 /// For a run: ten seconds when all is well.
 const RUN: Duration = Duration::from_secs(300);
 
+/// Prints a command as one would type it in the repository.
+fn announce(root: &Path, command: &Command) {
+    let prefix = format!("{}/", root.display());
+    println!("$ {}", shown(command).replace(&prefix, ""));
+}
+
 /// Where the release binaries lie, after building them.
 pub fn build(root: &Path) -> Result<PathBuf> {
     let arguments = [
@@ -67,7 +73,7 @@ impl Accelerator {
     pub fn start(root: &Path, program: &Path, config: &str, log: &Path) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(["--config", config]).current_dir(root);
-        println!("$ {}", shown(&command));
+        announce(root, &command);
         Self::start_command(&mut command, log)
     }
 
@@ -139,7 +145,7 @@ pub fn frontend(
         .arg("--output")
         .arg(folder)
         .current_dir(root);
-    println!("$ {}", shown(&command));
+    announce(root, &command);
     let status = run("frontend", &mut command, RUN)?;
     match status.code() {
         Some(0) => Ok(true),
