@@ -200,7 +200,10 @@ pub fn run(root: &Path, quick: bool, filters: &[String]) -> Result<i32> {
                 "--locked",
             ],
         );
-        documentation.env("RUSTDOCFLAGS", "--deny warnings");
+        documentation.env(
+            "RUSTDOCFLAGS",
+            "--deny warnings --allow rustdoc::private-intra-doc-links",
+        );
         steps.run("documentation", Wants::Success, documentation);
         steps.run("loom", Wants::Tests, loom(root));
         if on_path("cargo-deny") {
