@@ -35,18 +35,15 @@ pub fn packages(root: &Path) -> Result<PathBuf> {
     found.with_context(|| format!("no site-packages under {}", libraries.display()))
 }
 
-/// Makes the environment and installs the packages, unless that was done with the same interpreter and the same pins.
+/// Makes the environment and installs the packages, unless that was done with the same pins.
 pub fn ensure(root: &Path) -> Result<Done> {
-    let version = version()?;
     let environment = deps(root).join("venv");
     let stamp = environment.join("complete");
-    let wanted = format!(
-        "python {version}, requirements {}\n",
-        sha256(&[requirements(root)])?
-    );
+    let wanted = format!("requirements {}\n", sha256(&[requirements(root)])?);
     if stamped(&stamp, &wanted) && works(root) {
         return Ok(Done::Nothing);
     }
+    let version = version()?;
     // One that is half done, or of other pins, is not repaired but made again.
     if environment.exists() {
         std::fs::remove_dir_all(&environment)
