@@ -1,2 +1,82 @@
-//! Entry point.
-fn main() {}
+//! `cargo xtask`: everything about this repository that is not a plain `cargo build`.
+//!
+//! * `setup` fetches what the programs need and the repository does not carry;
+//! * `test` runs every check, and ends with one line of counts;
+//! * `demo` runs LoadGen over a wire, from nothing;
+//! * `soft-roce` runs a command where there is an RDMA device in software.
+//!
+//! It builds with cargo and a linker alone: nothing that `setup` brings is needed to run `setup`.
+
+mod demo;
+mod process;
+mod setup;
+mod soft_roce;
+mod test;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "The repository's own tasks",
+    version
+)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Fetch what the programs need: C++ compiler, LoadGen, ONNX Runtime, the digits model. Does nothing twice.
+    Setup {
+        /// Models besides digits: ResNet-50 v1.5 is written on request, as it takes 100 MB.
+        #[arg(long, value_enum, default_value_t = setup::Models::Digits)]
+        models: setup::Models,
+    },
+    /// Run every check and every test, and count them.
+    Test {
+        /// Leave out what takes minutes: clippy, documentation, loom, cargo-deny.
+        #[arg(long)]
+        quick: bool,
+        /// Run only the tests whose names contain one of these, and none of the other checks.
+        filters: Vec<String>,
+    },
+    /// Run digits over TCP on loopback: accuracy against --local, Server and Offline. Writes target/demo.
+    Demo,
+    /// Run a command in a guest that has an RDMA device in software.
+    SoftRoce {
+        /// The command and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
+/// The repository: one up from this crate's manifest, wherever cargo found that today. A build folder may have been
+/// copied, so that the place of the build is only the second-best guess.
+fn repository() -> PathBuf {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    manifest.parent().unwrap_or(&manifest).to_path_buf()
+}
+
+fn main() -> ExitCode {
+    let root = repository();
+    let result = match Arguments::parse().task {
+        Task::Setup { models } => setup::run(&root, models).map(|()| 0),
+        Task::Test { quick, filters } => test::run(&root, quick, &filters),
+        Task::Demo => demo::run(&root),
+        Task::SoftRoce { command } => soft_roce::run(&root, &command),
+    };
+    match result {
+        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! `cargo xtask demo`: a real LoadGen run over a wire, from nothing to a screen of figures.
+//!
+//! Two processes, TCP on loopback. The accelerator is started once and serves one frontend after the other; the
+//! frontend runs four times, a process per LoadGen run, and leaves a folder each under `target/demo`. The two accuracy
+//! runs, over the wire and with `--local`, must give the same bytes for every sample.
+
+mod accuracy;
+mod programs;
+mod summary;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use self::programs::Accelerator;
+use self::summary::{Figures, Run, Summary};
+use crate::setup::{self, Models};
+
+const ACCELERATOR_CONFIG: &str = "configs/demo/accelerator.yaml";
+const FRONTEND_CONFIG: &str = "configs/demo/frontend.yaml";
+
+/// A run of the frontend: its folder's name and its arguments.
+struct Planned {
+    name: &'static str,
+    about: &'static str,
+    arguments: &'static [&'static str],
+}
+
+const ACCURACY: Planned = Planned {
+    name: "accuracy",
+    about: "every image once, over the wire",
+    arguments: &["--scenario", "offline", "--mode", "accuracy"],
+};
+const LOCAL: Planned = Planned {
+    name: "accuracy-local",
+    about: "the same in one process, with no network",
+    arguments: &["--scenario", "offline", "--mode", "accuracy", "--local"],
+};
+const SERVER: Planned = Planned {
+    name: "server",
+    about: "queries at random moments, 10 s",
+    arguments: &[
+        "--scenario",
+        "server",
+        "--mode",
+        "performance",
+        "--target-qps",
+        "2000",
+        "--duration-s",
+        "10",
+    ],
+};
+const OFFLINE: Planned = Planned {
+    name: "offline",
+    about: "as many samples as it takes, 10 s",
+    arguments: &[
+        "--scenario",
+        "offline",
+        "--mode",
+        "performance",
+        "--duration-s",
+        "10",
+    ],
+};
+
+/// What a run gave.
+struct Ran {
+    valid: bool,
+    run: Run,
+    folder: PathBuf,
+}
+
+/// Sets up, builds, runs, compares, sums up. The exit code is 0 when all of it is as it should be.
+pub fn run(root: &Path) -> Result<i32> {
+    let began = Instant::now();
+    setup::run(root, Models::Digits)?;
+    println!("\n== building the two programs");
+    let programs = programs::build(root)?;
+    let folder = root.join("target/demo");
+    clear(&folder)?;
+    let log = folder.join("accelerator.log");
+
+    println!("\n== accelerator: serves the digits model; its log is target/demo/accelerator.log");
+    let mut accelerator = Accelerator::start(
+        root,
+        &programs.join("accelerator"),
+        ACCELERATOR_CONFIG,
+        &log,
+    )?;
+    println!("{}", accelerator.ready);
+    let mut one = |planned: &Planned| -> Result<Ran> {
+        println!("\n== {}: {}", planned.name, planned.about);
+        accelerator.check(&log)?;
+        let folder = folder.join(planned.name);
+        let program = programs.join("frontend");
+        let valid =
+            programs::frontend(root, &program, FRONTEND_CONFIG, planned.arguments, &folder)?;
+        let run = summary::read(&folder)?;
+        Ok(Ran { valid, run, folder })
+    };
+    let wire = one(&ACCURACY)?;
+    let local = one(&LOCAL)?;
+    let server = one(&SERVER)?;
+    let offline = one(&OFFLINE)?;
+    drop(accelerator);
+
+    let answers = accuracy::read(&wire.folder)?;
+    let difference = accuracy::difference(&answers, &accuracy::read(&local.folder)?);
+    let summary = Summary {
+        accuracy: wire
+            .run
+            .accuracy
+            .context("the accuracy run over the wire has no accuracy")?,
+        accuracy_local: local
+            .run
+            .accuracy
+            .context("the accuracy run with --local has no accuracy")?,
+        name: wire.run.sut_name.clone(),
+        name_round_trip_us: wire
+            .run
+            .name_round_trip_us
+            .context("the run over the wire has no name_round_trip_us")?,
+        runs: [&wire, &server, &offline]
+            .map(|ran| ran.run.figures.clone())
+            .into(),
+    };
+    summary::write(&folder, &summary)?;
+    let faults = faults(
+        &summary,
+        difference,
+        &[("server", &server), ("offline", &offline)],
+    );
+    close(
+        &summary,
+        answers.len(),
+        &faults,
+        began.elapsed().as_secs_f64(),
+    );
+    Ok(i32::from(!faults.is_empty()))
+}
+
+/// An empty folder: what an earlier demo left must not pass for what this one wrote.
+fn clear(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+}
+
+/// Everything that is not as it should be.
+fn faults(
+    summary: &Summary,
+    difference: Option<String>,
+    performance: &[(&str, &Ran)],
+) -> Vec<String> {
+    let mut faults: Vec<String> = difference.into_iter().collect();
+    if summary.accuracy != summary.accuracy_local {
+        faults.push(format!(
+            "accuracy {} over the wire, {} with --local",
+            summary.accuracy, summary.accuracy_local
+        ));
+    }
+    if !summary.name.contains("Network SUT") {
+        faults.push(format!(
+            "the name \"{}\" does not hold \"Network SUT\"",
+            summary.name
+        ));
+    }
+    for (name, ran) in performance {
+        if !ran.valid || !ran.run.figures.valid {
+            faults.push(format!("{name}: LoadGen found the run invalid; see target/demo/{name}/mlperf_log_summary.txt"));
+        }
+    }
+    faults
+}
+
+/// The closing screen.
+fn close(summary: &Summary, images: usize, faults: &[String], seconds: f64) {
+    let line = "-".repeat(78);
+    println!("\n{line}");
+    println!(
+        " LoadGen over a wire: {} in {seconds:.0} s",
+        if faults.is_empty() {
+            "all well"
+        } else {
+            "NOT as it should be"
+        }
+    );
+    println!("{line}");
+    println!(" SUT       {}", summary.name);
+    println!(
+        "           asked for over the wire in {:.0} us",
+        summary.name_round_trip_us
+    );
+    println!(
+        " accuracy  {:.2} % over the wire, {:.2} % in one process",
+        summary.accuracy * 100.0,
+        summary.accuracy_local * 100.0
+    );
+    if !faults.iter().any(|fault| fault.starts_with("sample")) {
+        println!("           the same bytes for each of {images} images");
+    }
+    println!(
+        "\n {:<10} {:<12} {:>10} {:>12} {:>12} {:>12}   LoadGen",
+        "scenario", "mode", "samples", "samples/s", "network p50", "network p99"
+    );
+    for run in &summary.runs {
+        println!("{}", row(run));
+    }
+    for fault in faults {
+        println!("\n ! {fault}");
+    }
+    println!("\n target/demo/summary.json      these figures; every stage's percentiles");
+    println!(" target/demo/<run>/            LoadGen's own logs, summary.json, histograms");
+    println!("\n next: change a line in {FRONTEND_CONFIG} or {ACCELERATOR_CONFIG}");
+    println!(
+        "       (connections, slots, max_batch, max_delay_us), run `cargo xtask demo` again, and compare;"
+    );
+    println!("       or start the two programs by hand, in two terminals:");
+    println!("         target/release/accelerator --config {ACCELERATOR_CONFIG}");
+    println!(
+        "         target/release/frontend --config {FRONTEND_CONFIG} --scenario server --target-qps 4000"
+    );
+    println!("{line}");
+}
+
+/// A run as a line of the table.
+fn row(run: &Figures) -> String {
+    let network = |figure| match run.stage("network", figure) {
+        Some(us) => format!("{us:.0} us"),
+        None => "-".to_owned(),
+    };
+    let verdict = match (run.mode.as_str(), run.valid) {
+        ("performance", true) => "VALID",
+        ("performance", false) => "INVALID",
+        _ => "-",
+    };
+    format!(
+        " {:<10} {:<12} {:>10} {:>12.0} {:>12} {:>12}   {verdict}",
+        run.scenario,
+        run.mode,
+        run.samples,
+        run.per_s,
+        network("p50_us"),
+        network("p99_us")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(mode: &str, valid: bool) -> Ran {
+        let stages = serde_json::json!({"network": {"p50_us": 41.2, "p99_us": 90.0}});
+        let figures = Figures {
+            scenario: "Server".to_owned(),
+            mode: mode.to_owned(),
+            fabric: "tcp".to_owned(),
+            valid,
+            samples: 20_000,
+            per_s: 1999.6,
+            target_qps: Some(2000.0),
+            stages: stages.as_object().unwrap().clone(),
+        };
+        let run = Run {
+            sut_name: String::new(),
+            name_round_trip_us: None,
+            accuracy: None,
+            figures,
+        };
+        Ran {
+            valid,
+            run,
+            folder: PathBuf::new(),
+        }
+    }
+
+    fn summary(accuracy_local: f64, name: &str) -> Summary {
+        let (accuracy, name) = (0.975, name.to_owned());
+        Summary {
+            accuracy,
+            accuracy_local,
+            name,
+            name_round_trip_us: 100.0,
+            runs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn nothing_is_wrong_with_a_good_demo() {
+        let found = faults(
+            &summary(0.975, "Network SUT a"),
+            None,
+            &[("server", &run("performance", true))],
+        );
+        assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_thing_that_can_be_wrong_is_named() {
+        let one = |found: Vec<String>, word: &str| {
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains(word), "{found:?}");
+        };
+        let good = summary(0.975, "Network SUT a");
+        one(faults(&good, Some("sample 3".to_owned()), &[]), "sample 3");
+        one(faults(&summary(0.974, "Network SUT a"), None, &[]), "0.974");
+        one(faults(&summary(0.975, "a"), None, &[]), "Network SUT");
+        one(
+            faults(&good, None, &[("server", &run("performance", false))]),
+            "server",
+        );
+    }
+
+    #[test]
+    fn a_row_shows_the_network_and_the_verdict() {
+        let valid = row(&run("performance", true).run.figures);
+        assert!(
+            valid.contains("41 us") && valid.ends_with(" VALID"),
+            "{valid}"
+        );
+        assert!(row(&run("performance", false).run.figures).ends_with("INVALID"));
+        assert!(row(&run("accuracy", true).run.figures).ends_with('-'));
+    }
+
+    #[test]
+    fn what_an_earlier_demo_left_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = folder.path().join("demo/server");
+        std::fs::create_dir_all(&old).unwrap();
+        clear(&folder.path().join("demo")).unwrap();
+        assert!(!old.exists() && folder.path().join("demo").is_dir());
+    }
+}

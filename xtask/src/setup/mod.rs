@@ -1,0 +1,191 @@
+//! `cargo xtask setup`: what the programs need and the repository does not carry, brought into `.deps`.
+//!
+//! One file per kind of thing. Everything is asked for by package name, through whatever apt and pip are configured to
+//! use on this machine. A step whose result is there does nothing; a result counts as there when the file that is
+//! written last, after everything else of the step succeeded, is there and says the same as the inputs do now.
+
+mod apt;
+mod loadgen;
+mod models;
+mod onnxruntime;
+mod python;
+
+use std::fs::{File, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+
+/// How long to wait for another setup of the same checkout.
+const OTHER_SETUP: Duration = Duration::from_secs(1800);
+
+/// The models that setup writes.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Models {
+    /// The handwritten digits only.
+    Digits,
+    /// Digits and ResNet-50 v1.5 with seeded weights.
+    Resnet50,
+    /// Every model there is.
+    All,
+}
+
+/// What a step did.
+enum Done {
+    /// Its result was there.
+    Nothing,
+    /// It brought what is named here.
+    Brought(String),
+}
+
+/// Where fetched things lie: `.deps` in the repository.
+fn deps(root: &Path) -> PathBuf {
+    root.join(".deps")
+}
+
+/// Brings everything, and prints a line per step.
+pub fn run(root: &Path, models: Models) -> Result<()> {
+    let began = Instant::now();
+    let folder = deps(root);
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    let _one_at_a_time = lock(&folder.join("setup.lock"))?;
+    step("compiler, make, python3-venv", apt::ensure)?;
+    step("Python packages", || python::ensure(root))?;
+    step(&format!("ONNX Runtime {}", onnxruntime::VERSION), || {
+        onnxruntime::ensure(root)
+    })?;
+    step("LoadGen", || noticing(&folder, || loadgen::ensure(root)))?;
+    step("digits model and data", || models::digits(root))?;
+    if models != Models::Digits {
+        step("ResNet-50 v1.5 model", || models::resnet50(root))?;
+    }
+    println!(
+        "setup: all there, in {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+/// Prints what runs, runs it, and prints what it did and how long that took.
+fn step(name: &str, work: impl FnOnce() -> Result<Done>) -> Result<()> {
+    print!("setup: {name:<30} ");
+    std::io::stdout().flush()?;
+    let began = Instant::now();
+    let done = work();
+    let took = began.elapsed().as_secs_f64();
+    match &done {
+        Ok(Done::Nothing) => println!("{:<30} {took:>6.1} s", "there"),
+        Ok(Done::Brought(what)) => println!("{what:<30} {took:>6.1} s"),
+        Err(_) => println!("{:<30} {took:>6.1} s", "FAILED"),
+    }
+    done.map(|_| ()).with_context(|| format!("setup: {name}"))
+}
+
+/// Tells whether `work` brought anything, by the entries of `folder`.
+fn noticing(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Done> {
+    let entries = || std::fs::read_dir(folder).map(Iterator::count).unwrap_or(0);
+    let before = entries();
+    work()?;
+    Ok(if entries() == before {
+        Done::Nothing
+    } else {
+        Done::Brought("fetched".to_owned())
+    })
+}
+
+/// Holds the lock file for as long as the result lives: two setups at once would write over each other.
+fn lock(path: &Path) -> Result<File> {
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let until = Instant::now() + OTHER_SETUP;
+    let mut told = false;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                if !told {
+                    println!("setup: another setup of this checkout is running; waiting for it");
+                    told = true;
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            Err(TryLockError::WouldBlock) => {
+                bail!("another setup has held {} for too long", path.display())
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("lock {}", path.display()));
+            }
+        }
+    }
+}
+
+/// The SHA-256 of one file after the other, in hex.
+fn sha256(files: &[PathBuf]) -> Result<String> {
+    let mut hash = Sha256::new();
+    for file in files {
+        hash.update(
+            std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,
+        );
+    }
+    Ok(hash
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
+}
+
+/// Whether the stamp says the same as `wanted`.
+fn stamped(stamp: &Path, wanted: &str) -> bool {
+    std::fs::read_to_string(stamp).is_ok_and(|found| found == wanted)
+}
+
+/// Writes the stamp of a step that succeeded.
+fn write_stamp(stamp: &Path, wanted: &str) -> Result<()> {
+    std::fs::write(stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_that_of_the_files_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        std::fs::write(&a, "a").unwrap();
+        std::fs::write(&b, "bc").unwrap();
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sha256(&[a.clone(), b.clone()]).unwrap(), abc);
+        assert_ne!(sha256(&[b, a]).unwrap(), abc);
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = sha256(&[PathBuf::from("nowhere/at-all")]).unwrap_err();
+        assert!(error.to_string().contains("nowhere/at-all"));
+    }
+
+    #[test]
+    fn a_stamp_of_other_inputs_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let stamp = folder.path().join("stamp");
+        assert!(!stamped(&stamp, "one"));
+        write_stamp(&stamp, "one").unwrap();
+        assert!(stamped(&stamp, "one"));
+        assert!(!stamped(&stamp, "two"));
+    }
+
+    #[test]
+    fn the_lock_is_free_again_when_its_holder_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        drop(lock(&path).unwrap());
+        let held = lock(&path).unwrap();
+        let other = File::create(&path).unwrap();
+        assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
+        drop(held);
+        other.try_lock().unwrap();
+    }
+}

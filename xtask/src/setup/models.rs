@@ -1,0 +1,55 @@
+//! The models and the data that scripts of this repository write, into `.deps/models`.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Done, deps, python, sha256, stamped, write_stamp};
+use crate::process::run_quietly;
+
+/// A script takes seconds; ResNet-50's a minute on a slow machine.
+const DEADLINE: Duration = Duration::from_secs(900);
+
+/// The digits network, its held-out images and their labels.
+pub fn digits(root: &Path) -> Result<Done> {
+    let inputs = ["models/digits.py", "models/digits.onnx"];
+    write(
+        root,
+        &inputs,
+        &["digits.onnx", "digits.samples.u8", "digits.labels.i64"],
+    )
+}
+
+/// ResNet-50 v1.5 with seeded weights.
+pub fn resnet50(root: &Path) -> Result<Done> {
+    write(root, &["models/resnet50.py"], &["resnet50.onnx"])
+}
+
+/// Runs the first of `inputs` unless its `outputs` are there and come from these very inputs.
+fn write(root: &Path, inputs: &[&str], outputs: &[&str]) -> Result<Done> {
+    let script = root.join(inputs[0]);
+    let folder = deps(root).join("models");
+    let stamp = folder.join(format!("{}.complete", outputs[0]));
+    let mut hashed: Vec<_> = inputs.iter().map(|input| root.join(input)).collect();
+    hashed.push(python::requirements(root));
+    let wanted = format!("from {}\n", sha256(&hashed)?);
+    if stamped(&stamp, &wanted) && outputs.iter().all(|output| folder.join(output).is_file()) {
+        return Ok(Done::Nothing);
+    }
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut command = Command::new(python::interpreter(root));
+    command.arg(&script).arg(&folder).current_dir(root);
+    run_quietly(inputs[0], &mut command, DEADLINE)?;
+    if let Some(missing) = outputs.iter().find(|output| !folder.join(output).is_file()) {
+        bail!(
+            "{} did not write {}",
+            script.display(),
+            folder.join(missing).display()
+        );
+    }
+    write_stamp(&stamp, &wanted)?;
+    Ok(Done::Brought("written".to_owned()))
+}

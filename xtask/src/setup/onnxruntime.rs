@@ -1,0 +1,53 @@
+//! ONNX Runtime's shared library, taken out of its Python package, which carries it whole.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Done, deps, python, sha256};
+
+/// The version that `models/requirements.txt` pins.
+pub const VERSION: &str = "1.31.1";
+
+/// SHA-256 of the library for each kind of machine. It is the same file in the wheels of every Python.
+const HASHES: &[(&str, &str)] = &[
+    (
+        "x86_64",
+        "fc44112fbe06d7d689c57e11d3862031f64711007e4ee020f8eed5185fd2c1d3",
+    ),
+    (
+        "aarch64",
+        "8aa3b76b28c778a2b1dd660d34161adb1d508c9ccd04ff9dc80e26eca5df8467",
+    ),
+];
+
+/// Copies the library to `.deps/onnxruntime-VERSION/`, and checks it there on every call.
+pub fn ensure(root: &Path) -> Result<Done> {
+    let architecture = std::env::consts::ARCH;
+    let Some((_, wanted)) = HASHES.iter().find(|(name, _)| *name == architecture) else {
+        bail!("no ONNX Runtime is known for {architecture}");
+    };
+    let name = format!("libonnxruntime.so.{VERSION}");
+    let folder = deps(root).join(format!("onnxruntime-{VERSION}"));
+    let library = folder.join(&name);
+    if library.is_file() && sha256(std::slice::from_ref(&library))? == *wanted {
+        return Ok(Done::Nothing);
+    }
+    let source = python::packages(root)?.join("onnxruntime/capi").join(&name);
+    let found = sha256(std::slice::from_ref(&source))?;
+    if found != *wanted {
+        bail!(
+            "{} has SHA-256 {found}, and not {wanted}: not the library that was released",
+            source.display()
+        );
+    }
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    // Under its name only once it is whole.
+    let partial = folder.join(format!("{name}.partial"));
+    std::fs::copy(&source, &partial)
+        .with_context(|| format!("cannot copy {}", source.display()))?;
+    std::fs::rename(&partial, &library)
+        .with_context(|| format!("cannot write {}", library.display()))?;
+    Ok(Done::Brought("taken from its package".to_owned()))
+}

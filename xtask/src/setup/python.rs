@@ -1,0 +1,147 @@
+//! The virtual environment in `.deps/venv`, with the packages of `models/requirements.txt`, each checked by the hash
+//! that `models/requirements.lock` has for it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Done, deps, sha256, stamped, write_stamp};
+use crate::process::run_quietly;
+
+/// For a pip that fetches 150 MB over a slow line.
+const DEADLINE: Duration = Duration::from_secs(1800);
+/// The oldest Python for which the pinned packages have wheels.
+const OLDEST: (u32, u32) = (3, 11);
+
+/// The environment's interpreter.
+pub fn interpreter(root: &Path) -> PathBuf {
+    deps(root).join("venv/bin/python")
+}
+
+/// The packages, with version and hashes.
+pub fn requirements(root: &Path) -> PathBuf {
+    root.join("models/requirements.lock")
+}
+
+/// The environment's `site-packages`.
+pub fn packages(root: &Path) -> Result<PathBuf> {
+    let libraries = deps(root).join("venv/lib");
+    let found = std::fs::read_dir(&libraries)
+        .with_context(|| format!("cannot read {}", libraries.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path().join("site-packages")))
+        .find(|path| path.is_dir());
+    found.with_context(|| format!("no site-packages under {}", libraries.display()))
+}
+
+/// Makes the environment and installs the packages, unless that was done with the same pins.
+pub fn ensure(root: &Path) -> Result<Done> {
+    let environment = deps(root).join("venv");
+    let stamp = environment.join("complete");
+    let wanted = format!("requirements {}\n", sha256(&[requirements(root)])?);
+    if stamped(&stamp, &wanted) && works(root) {
+        return Ok(Done::Nothing);
+    }
+    let version = version()?;
+    // One that is half done, or of other pins, is not repaired but made again.
+    if environment.exists() {
+        std::fs::remove_dir_all(&environment)
+            .with_context(|| format!("cannot remove {}", environment.display()))?;
+    }
+    let mut make = Command::new("python3");
+    make.args(["-m", "venv"]).arg(&environment);
+    run_quietly("python3 -m venv", &mut make, DEADLINE)?;
+    let mut install = Command::new(interpreter(root));
+    install
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--no-input",
+            "--only-binary=:all:",
+            "--require-hashes",
+            "--requirement",
+        ])
+        .arg(requirements(root))
+        // Whatever else the machine says about pip holds; these two make no sense in an environment of our own.
+        .env("PIP_USER", "0")
+        .env("PIP_REQUIRE_VIRTUALENV", "0");
+    run_quietly("pip install", &mut install, DEADLINE)?;
+    write_stamp(&stamp, &wanted)?;
+    Ok(Done::Brought(format!("installed, Python {version}")))
+}
+
+/// Whether the environment's interpreter still starts: it is a link to one that may have been removed.
+fn works(root: &Path) -> bool {
+    run_quietly(
+        "python",
+        Command::new(interpreter(root)).args(["-c", ""]),
+        Duration::from_secs(60),
+    )
+    .is_ok()
+}
+
+/// The version of `python3`, if it is young enough.
+fn version() -> Result<String> {
+    let mut ask = Command::new("python3");
+    ask.args(["-c", "import platform; print(platform.python_version())"]);
+    let text = run_quietly("python3", &mut ask, Duration::from_secs(60))?;
+    let version = text.trim();
+    let (major, minor) = OLDEST;
+    if parse(version).is_none_or(|found| found < OLDEST) {
+        bail!(
+            "python3 is {version}; the pinned packages need {major}.{minor} or later, as `python3` on PATH"
+        );
+    }
+    Ok(version.to_owned())
+}
+
+/// Major and minor of a dotted version.
+fn parse(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_compare_as_numbers() {
+        assert_eq!(parse("3.11.2"), Some((3, 11)));
+        assert!(parse("3.9.2").unwrap() < OLDEST);
+        assert!(parse("3.13.0rc1").unwrap() > OLDEST);
+        assert_eq!(parse("three"), None);
+    }
+
+    /// The pins in a file, spelled as package registries compare them.
+    fn pins(file: &str) -> Vec<String> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .unwrap()
+            .join("models")
+            .join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let pin = |line: &str| {
+            let pin = line
+                .split_whitespace()
+                .next()
+                .filter(|pin| pin.contains("=="))?;
+            Some(pin.to_lowercase().replace('_', "-"))
+        };
+        text.lines().filter_map(pin).collect()
+    }
+
+    #[test]
+    fn the_lock_holds_every_pin() {
+        let (wanted, locked) = (pins("requirements.txt"), pins("requirements.lock"));
+        assert!(!wanted.is_empty());
+        for pin in wanted {
+            assert!(
+                locked.contains(&pin),
+                "{pin} is not in requirements.lock: make it again"
+            );
+        }
+    }
+}
