@@ -25,6 +25,7 @@ pub mod quarantine;
 pub mod rail;
 pub mod response;
 pub mod serve;
+pub mod session;
 pub mod stats;
 pub mod tracker;
 

@@ -174,6 +174,7 @@ impl Bench {
         let l = self.dispatcher.lane(lane);
         let serve = Arc::new(
             ServeLane::new(ServeLaneCfgs {
+                session: 1,
                 lane: lane as u16,
                 epoch,
                 slots: l.slots,
@@ -355,6 +356,7 @@ fn re_dispatch_sends_what_was_in_flight_again() {
     let l = b.dispatcher.lane(1);
     let serve = Arc::new(
         ServeLane::new(ServeLaneCfgs {
+            session: 1,
             lane: 1,
             epoch: 1,
             slots: l.slots,
@@ -386,6 +388,7 @@ fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
     // A link whose far end nobody polls: the peer is stopped, its memory still there.
     let l = b.dispatcher.lane(0);
     let serve = ServeLane::new(ServeLaneCfgs {
+        session: 1,
         lane: 0,
         epoch: 1,
         slots: l.slots,

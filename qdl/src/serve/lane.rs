@@ -24,6 +24,8 @@ use crate::{
 /// What a lane is made of; the frontend asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServeLaneCfgs {
+    /// Which session it belongs to; two frontends in turn use the same lane numbers and epochs.
+    pub session: u64,
     /// The frontend's index of the connection.
     pub lane: u16,
     /// Its epoch.

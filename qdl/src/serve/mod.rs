@@ -34,6 +34,8 @@ use rail::{Command, ServeRail};
 /// What a server tells whoever set it up.
 #[derive(Clone, Debug)]
 pub struct LaneLost {
+    /// Session it belonged to.
+    pub session: u64,
     /// The frontend's index of the connection.
     pub lane: u16,
     /// Its epoch.
@@ -45,6 +47,8 @@ pub struct LaneLost {
 /// Hears that a lane was lost, on a rail thread: returns soon. Its local side is destroyed by then; batches
 /// may still read its slots.
 pub type OnLaneLost = dyn Fn(LaneLost) + Send + Sync;
+
+pub(crate) type Which = dyn Fn(&ServeLaneCfgs) -> bool + Send + Sync;
 
 #[derive(Debug, Default)]
 pub(crate) struct RailCounts {
@@ -117,10 +121,10 @@ impl Server {
     /// Gives every lane up that `which` chooses, as if the fabric had reported it broken.
     pub fn give_up(
         &self,
-        which: impl Fn(u16, u32) -> bool + Send + Sync + 'static,
+        which: impl Fn(&ServeLaneCfgs) -> bool + Send + Sync + 'static,
         cause: &Broken,
     ) {
-        let which: Arc<dyn Fn(u16, u32) -> bool + Send + Sync> = Arc::new(which);
+        let which: Arc<Which> = Arc::new(which);
         for rail in 0..self.rails() {
             let (which, cause) = (which.clone(), cause.clone());
             self.command(rail, Command::GiveUp { which, cause });

@@ -8,7 +8,9 @@ use std::{
 
 use crossbeam_queue::SegQueue;
 
-use super::{LaneLost, OnLaneLost, RailCounts, ServeLane, arrival::Arrival, arrival::Service};
+use super::{
+    LaneLost, OnLaneLost, RailCounts, ServeLane, Which, arrival::Arrival, arrival::Service,
+};
 use crate::{
     clock::now_ns,
     fabric::{Armed, Broken, Control, Event, Link, Rx},
@@ -20,14 +22,8 @@ const BUDGET: usize = 256;
 
 /// What the rail thread is told.
 pub(super) enum Command {
-    Attach {
-        lane: Arc<ServeLane>,
-        link: Link,
-    },
-    GiveUp {
-        which: Arc<dyn Fn(u16, u32) -> bool + Send + Sync>,
-        cause: Broken,
-    },
+    Attach { lane: Arc<ServeLane>, link: Link },
+    GiveUp { which: Arc<Which>, cause: Broken },
     Stop,
 }
 
@@ -82,8 +78,7 @@ impl ServeRail {
             }
             Command::GiveUp { which, cause } => {
                 for up in &mut self.up {
-                    let c = up.lane.cfgs();
-                    if which(c.lane, c.epoch) {
+                    if which(&up.lane.cfgs()) {
                         up.broken = Some(cause.clone());
                     }
                 }
@@ -114,6 +109,7 @@ impl ServeRail {
             drop(lane);
             if let Some(cause) = broken {
                 (self.lost)(LaneLost {
+                    session: c.session,
                     lane: c.lane,
                     epoch: c.epoch,
                     cause,

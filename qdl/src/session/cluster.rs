@@ -24,8 +24,8 @@ use crate::{
         HeartbeatCfgs, Timing, Token, check_unique_names,
     },
     dispatch::{
-        Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent, DispatchRail, Dispatcher,
-        LaneCfgs, LaneCounts, Owner, Sample,
+        Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent, DispatchRail,
+        Dispatcher, LaneCfgs, LaneCounts, Owner, Sample,
     },
     fabric::{MAX_SLOTS, Region, tcp::TcpCfgs, tcp::TcpError},
     rail::{EchoCfgs, RailCfgs},
@@ -277,7 +277,7 @@ pub(super) fn rail_cfgs(name: String, nic: &NicConfig) -> RailCfgs {
 
 pub(super) fn control_auth(auth: &config::Auth) -> Result<Auth, AuthError> {
     Ok(match auth {
-        config::Auth::LoopbackOnly => Auth::LoopbackOnly,
+        config::Auth::LoopbackOnly => Auth::Unset,
         config::Auth::None => Auth::None,
         config::Auth::Token(path) => Auth::Token(Token::from_file(path)?),
     })
@@ -418,7 +418,10 @@ impl Cluster {
                 }
             })
             .collect();
-        (format!("Network SUT: {}", parts.join(" + ")), began.elapsed())
+        (
+            format!("Network SUT: {}", parts.join(" + ")),
+            began.elapsed(),
+        )
     }
 
     /// Samples issued and not completed.
@@ -445,7 +448,11 @@ impl Cluster {
 
     /// The fabric, as the summary names it.
     pub fn fabric(&self) -> &'static str {
-        self.common.config.nics.first().map_or("none", |n| n.fabric())
+        self.common
+            .config
+            .nics
+            .first()
+            .map_or("none", |n| n.fabric())
     }
 
     /// True where every data connection is to this very machine.
@@ -476,7 +483,11 @@ impl Cluster {
         let asked: Vec<_> = (0..common.peers.len())
             .map(|i| common.peer(i).handle.clone().map(|h| (h.drain(), h)))
             .collect();
-        let wait = if aborted { Duration::from_millis(200) } else { deadline };
+        let wait = if aborted {
+            Duration::from_millis(200)
+        } else {
+            deadline
+        };
         let end = Instant::now() + wait;
         for (i, asked) in asked.into_iter().enumerate() {
             if let Some((pending, handle)) = asked {
@@ -539,7 +550,8 @@ impl Drop for Cluster {
 
 /// Which lanes there are: every NIC entry has its connections to every accelerator.
 fn plan(config: &FrontendConfig) -> Result<(Vec<LaneCfgs>, Vec<(usize, u16)>), ClusterError> {
-    let too_large = || ClusterError::Slots(format!("model {}: its sizes overflow", config.model.name));
+    let too_large =
+        || ClusterError::Slots(format!("model {}: its sizes overflow", config.model.name));
     let request = request_stride(&config.model).ok_or_else(too_large)?;
     let response = response_stride(&config.model).ok_or_else(too_large)?;
     if request == 0 || request > u32::MAX as usize || response > u32::MAX as usize {
@@ -556,7 +568,10 @@ fn plan(config: &FrontendConfig) -> Result<(Vec<LaneCfgs>, Vec<(usize, u16)>), C
             if let NicConfig::Ib(ib) = nic {
                 return Err(ClusterError::Nic {
                     index: rail,
-                    problem: format!("device {}: this build carries the tcp fabric alone", ib.device),
+                    problem: format!(
+                        "device {}: this build carries the tcp fabric alone",
+                        ib.device
+                    ),
                 });
             }
             let slots = nic.resolve_slots(request).clamp(1, MAX_SLOTS);
@@ -570,7 +585,9 @@ fn plan(config: &FrontendConfig) -> Result<(Vec<LaneCfgs>, Vec<(usize, u16)>), C
                 });
                 lane_of.push((peer, index));
                 index = index.checked_add(1).ok_or_else(|| {
-                    ClusterError::Slots("more than 65,535 connections to one accelerator".to_owned())
+                    ClusterError::Slots(
+                        "more than 65,535 connections to one accelerator".to_owned(),
+                    )
                 })?;
             }
         }
@@ -600,10 +617,9 @@ async fn control(
         running.spawn(task.run(session, stopped));
     }
     let _ = tell.send(Ok(()));
-    tokio::select! {
-        _ = stopped.wait_for(|s| *s) => {}
-        () = monitor(&common) => { let _ = stopped.wait_for(|s| *s).await; }
-    }
+    let watching = tokio::spawn(async move { monitor(&common).await });
+    let _ = stopped.wait_for(|s| *s).await;
+    watching.abort();
     // The tasks see it too; each takes leave of its peer.
     let leave = async { while running.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(Duration::from_millis(500), leave).await;
@@ -621,10 +637,15 @@ async fn bring_up(
     for c in connecting {
         sessions.push(c.await.map_err(std::io::Error::other)??);
     }
-    let local = std::iter::once((common.config.node.as_str(), "this node".to_owned()));
+    let addresses: Vec<_> = sessions
+        .iter()
+        .map(|s| s.peer_address.to_string())
+        .collect();
+    let local = std::iter::once((common.config.node.as_str(), "this node"));
     let named = sessions
         .iter()
-        .map(|s| (s.peer_node.as_str(), s.peer_address.to_string()));
+        .map(|s| s.peer_node.as_str())
+        .zip(addresses.iter().map(String::as_str));
     check_unique_names(local.chain(named))?;
     let mut tasks = Vec::new();
     for (i, (session, losses)) in sessions.into_iter().zip(inboxes).enumerate() {
@@ -674,7 +695,11 @@ async fn monitor(common: &Common) {
                 .iter()
                 .filter(|(node, ..)| seen.insert(node.clone()))
                 .map(|(node, address, l)| {
-                    format!("{node} ({address}) lost {:.1} s into the run: {}", l.at.as_secs_f64(), l.cause)
+                    format!(
+                        "{node} ({address}) lost {:.1} s into the run: {}",
+                        l.at.as_secs_f64(),
+                        l.cause
+                    )
                 })
                 .collect();
             common.abort(&format!(

@@ -12,8 +12,8 @@ use super::cluster::{ClusterError, Common, Loss, local_address, tcp_cfgs};
 use crate::{
     config::NicConfig,
     control::{
-        ClientEvent, ClientHandle, ClientSession, ControlError, GrantTransport, LaneGrant, LaneRequest,
-        RequestTransport,
+        ClientEvent, ClientHandle, ClientSession, ControlError, GrantTransport, LaneGrant,
+        LaneRequest, RequestTransport,
     },
     fabric::{
         Broken, Link,
@@ -150,7 +150,10 @@ impl PeerTask {
     fn over(&self, handle: &ClientHandle) -> ControlError {
         handle.ended().unwrap_or_else(|| ControlError::Setting {
             key: "control",
-            problem: format!("the session with {} ended", self.common.peer(self.index).node),
+            problem: format!(
+                "the session with {} ended",
+                self.common.peer(self.index).node
+            ),
         })
     }
 
