@@ -76,6 +76,18 @@ pub enum Error {
         /// What is allowed.
         allowed: &'static str,
     },
+    /// Two objects that must be on one device are not.
+    #[error(
+        "{what} is on {one}, but what it is to work with is on {other}: both must be of one opened device"
+    )]
+    Mismatch {
+        /// Which object, such as "the completion queue".
+        what: &'static str,
+        /// The device that it is on.
+        one: String,
+        /// The device that it should be on.
+        other: String,
+    },
     /// The library or the device lacks something.
     #[error("{what} is not supported by {by}")]
     Unsupported {

@@ -144,6 +144,22 @@ impl Context {
         })
     }
 
+    /// Refuses an object of another device, which the library would take for one of its own.
+    pub(crate) fn check_same(
+        self: &Arc<Self>,
+        what: &'static str,
+        of: &Arc<Self>,
+    ) -> Result<(), Error> {
+        if Arc::ptr_eq(self, of) {
+            return Ok(());
+        }
+        Err(Error::Mismatch {
+            what,
+            one: of.info.name.clone(),
+            other: self.info.name.clone(),
+        })
+    }
+
     fn query_device(&self) -> Result<DeviceLimits, Error> {
         let mut attr = MaybeUninit::<raw::ibv_device_attr>::zeroed();
         // SAFETY: the context is open and the attributes are writable.

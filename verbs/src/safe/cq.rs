@@ -131,7 +131,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`], or the verb's.
+    /// [`Error::Limit`], [`Error::Mismatch`] when the channel is another device's, or the verb's.
     pub fn create(
         context: &Arc<Context>,
         cqe: u32,
@@ -145,6 +145,9 @@ impl Cq {
             u64::from(context.limits().max_cqe),
             "max_cqe",
         )?;
+        if let Some(channel) = channel {
+            context.check_same("the completion channel", &channel.context)?;
+        }
         let doing = || {
             format!(
                 "creating a completion queue of {cqe} entries on {}",
@@ -207,6 +210,12 @@ impl Cq {
                 errno: errno_of(result),
             }),
         }
+    }
+
+    /// The device it is on.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     /// Its channel.

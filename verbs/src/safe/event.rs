@@ -125,9 +125,8 @@ unsafe fn describe(event: &raw::ibv_async_event) -> AsyncEvent {
         raw::IBV_EVENT_QP_LAST_WQE_REACHED => AsyncEvent::LastWqeReached { qp_num: qp_num() },
         raw::IBV_EVENT_CQ_ERR => {
             // SAFETY: for this type the element is a live completion queue; its token is a number.
-            AsyncEvent::CqError {
-                token: unsafe { (*event.element.cq).cq_context } as u64,
-            }
+            let token = unsafe { (*event.element.cq).cq_context } as u64;
+            AsyncEvent::CqError { token }
         }
         raw::IBV_EVENT_SRQ_ERR => AsyncEvent::SrqError,
         raw::IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SrqLimit,

@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(chosen(&[table[1]]), Ok(1));
         assert!(
             chosen(&[table[0], table[2]])
-                .unwrap_err()
+                .expect_err("no RoCE v2")
                 .contains("RoCE v2")
         );
     }

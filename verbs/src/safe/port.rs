@@ -189,7 +189,7 @@ mod tests {
         }
         assert!(
             Mtu::from_bytes(1500)
-                .unwrap_err()
+                .expect_err("no MTU")
                 .to_string()
                 .contains("mtu is 1500")
         );

@@ -80,7 +80,7 @@ impl Qp<Reset> {
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`], or the verb's.
+    /// [`Error::Limit`], [`Error::Mismatch`] when a queue is another device's, or the verb's.
     pub fn create(
         pd: &Arc<Pd>,
         send_cq: &Arc<Cq>,
@@ -90,6 +90,11 @@ impl Qp<Reset> {
     ) -> Result<Self, Error> {
         let context = pd.context();
         caps.check(context)?;
+        context.check_same("the send completion queue", send_cq.context())?;
+        context.check_same("the receive completion queue", recv_cq.context())?;
+        if let Some(srq) = srq {
+            context.check_same("the shared receive queue", srq.pd().context())?;
+        }
         let (send, recv) = {
             // SAFETY: the context is open; its table does not change.
             let ops = unsafe { &(*context.as_raw()).ops };

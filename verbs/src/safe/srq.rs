@@ -102,6 +102,12 @@ impl Srq {
         }
     }
 
+    /// The domain it is in.
+    #[must_use]
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
     /// The raw queue, valid for as long as `self`.
     #[must_use]
     pub fn as_raw(&self) -> *mut raw::ibv_srq {

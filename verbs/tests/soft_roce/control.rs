@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use verbs::{Access, Cq, Error, GidType, HostMemory, Mr, Pd, PortState, Qp, QpCaps, Verbs};
+use verbs::{Access, Cq, Error, GidType, HostMemory, Mr, Pd, PortState, Qp, QpCaps};
 
-use super::rig::devices;
+use super::devices;
 
 #[test]
 fn the_devices_are_listed_and_described() {
-    let Some((one, two)) = devices() else { return };
-    let verbs = Verbs::load().expect("libibverbs");
+    let Some((verbs, one, two)) = devices() else {
+        return;
+    };
     let names: Vec<_> = verbs
         .devices()
         .expect("devices")
@@ -19,7 +20,6 @@ fn the_devices_are_listed_and_described() {
     assert!(names.contains(&one) && names.contains(&two), "{names:?}");
 
     let context = verbs.open(&one).expect("the device");
-    assert!(context.info().sysfs.is_dir(), "{:?}", context.info());
     assert!(
         context.limits().max_qp_wr >= 8192 && context.limits().phys_port_cnt == 1,
         "{:?}",
@@ -35,11 +35,10 @@ fn the_devices_are_listed_and_described() {
 
 #[test]
 fn auto_finds_the_ipv4_gid() {
-    let Some((one, _)) = devices() else { return };
-    let context = Verbs::load()
-        .expect("libibverbs")
-        .open(&one)
-        .expect("the device");
+    let Some((verbs, one, _)) = devices() else {
+        return;
+    };
+    let context = verbs.open(&one).expect("the device");
     let chosen = context.auto_gid(1).expect("a GID");
     assert_eq!(chosen.kind, GidType::RoceV2);
     assert!(
@@ -51,11 +50,10 @@ fn auto_finds_the_ipv4_gid() {
 
 #[test]
 fn another_device_is_refused_with_the_names_there_are() {
-    let Some((one, _)) = devices() else { return };
-    let error = Verbs::load()
-        .expect("libibverbs")
-        .open("mlx5_99")
-        .expect_err("no such device");
+    let Some((verbs, one, _)) = devices() else {
+        return;
+    };
+    let error = verbs.open("mlx5_99").expect_err("no such device");
     assert!(matches!(error, Error::UnknownDevice { .. }));
     assert!(
         error.to_string().contains("mlx5_99") && error.to_string().contains(&one),
@@ -65,11 +63,10 @@ fn another_device_is_refused_with_the_names_there_are() {
 
 #[test]
 fn beyond_a_limit_the_limit_is_named() {
-    let Some((one, _)) = devices() else { return };
-    let context = Verbs::load()
-        .expect("libibverbs")
-        .open(&one)
-        .expect("the device");
+    let Some((verbs, one, _)) = devices() else {
+        return;
+    };
+    let context = verbs.open(&one).expect("the device");
     let limits = context.limits().clone();
     let error = Cq::create(&context, limits.max_cqe + 1, None, 0, 0).expect_err("too many entries");
     assert!(
@@ -98,11 +95,10 @@ fn beyond_a_limit_the_limit_is_named() {
 
 #[test]
 fn a_region_outlives_everything_that_made_it() {
-    let Some((one, _)) = devices() else { return };
-    let context = Verbs::load()
-        .expect("libibverbs")
-        .open(&one)
-        .expect("the device");
+    let Some((verbs, one, _)) = devices() else {
+        return;
+    };
+    let context = verbs.open(&one).expect("the device");
     let memory = Arc::new(HostMemory::huge(1 << 22).expect("memory"));
     let region = Mr::register(
         &Pd::alloc(&context).expect("a domain"),
@@ -116,4 +112,25 @@ fn a_region_outlives_everything_that_made_it() {
     assert!(region.slice((1 << 22) - 1, 2).is_err());
     drop(region);
     assert_eq!(Arc::strong_count(&memory), 1);
+}
+
+#[test]
+fn another_devices_queue_is_refused() {
+    let Some((verbs, one, two)) = devices() else {
+        return;
+    };
+    let (one, two) = (
+        verbs.open(&one).expect("a device"),
+        verbs.open(&two).expect("a device"),
+    );
+    let pd = Pd::alloc(&one).expect("a domain");
+    let own = Cq::create(&one, 16, None, 0, 0).expect("a queue");
+    let foreign = Cq::create(&two, 16, None, 0, 0).expect("a queue");
+    let error =
+        Qp::create(&pd, &own, &foreign, None, QpCaps::default()).expect_err("a foreign queue");
+    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    assert!(
+        error.to_string().contains(one.name()) && error.to_string().contains(two.name()),
+        "{error}"
+    );
 }

@@ -1,4 +1,4 @@
-//! Two devices, and a connected queue pair on each.
+//! Two devices, which the test binary above names, and a connected queue pair on each.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -10,23 +10,13 @@ use verbs::{
     RecvChain, RemoteSlice, Reset, RtrAttr, Rts, RtsAttr, SendChain, Srq, Verbs, Wc, Write,
 };
 
+use super::devices;
+
 /// Longer than anything here takes, even in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The bytes of each end's memory region.
 pub const REGION: usize = 1 << 20;
-
-/// The names of the two devices, or why the tests do not run.
-pub fn devices() -> Option<(String, String)> {
-    let Ok(names) = std::env::var("QDL_RDMA_DEVICES") else {
-        println!("skipped: QDL_RDMA_DEVICES is not set (cargo xtask soft-roce sets it)");
-        return None;
-    };
-    let (one, two) = names
-        .split_once(',')
-        .expect("QDL_RDMA_DEVICES names two devices with a comma between");
-    Some((one.to_owned(), two.to_owned()))
-}
 
 /// What a test may vary.
 #[derive(Clone, Copy)]
@@ -34,6 +24,8 @@ pub struct Settings {
     pub caps: QpCaps,
     pub rts: RtsAttr,
     pub shared_receives: bool,
+    /// Entries of each completion queue.
+    pub cqe: u32,
 }
 
 impl Default for Settings {
@@ -53,6 +45,7 @@ impl Default for Settings {
                 max_rd_atomic: 0,
             },
             shared_receives: false,
+            cqe: 512,
         }
     }
 }
@@ -81,8 +74,7 @@ struct Half {
 
 /// Connects the two devices, `None` where there are none.
 pub fn connect(settings: Settings) -> Option<(End, End)> {
-    let (one, two) = devices()?;
-    let verbs = Verbs::load().expect("libibverbs");
+    let (verbs, one, two) = devices()?;
     let (a, b) = (half(&verbs, &one, settings), half(&verbs, &two, settings));
     let (a_peer, b_peer) = (peer_of(&a), peer_of(&b));
     Some((finish(a, &b_peer, settings), finish(b, &a_peer, settings)))
@@ -99,7 +91,7 @@ fn half(verbs: &Arc<Verbs>, device: &str, settings: Settings) -> Half {
     )
     .expect("a region");
     let channel = CompChannel::create(&context).expect("a channel");
-    let cq = Cq::create(&context, 512, Some(&channel), 77, 0).expect("a completion queue");
+    let cq = Cq::create(&context, settings.cqe, Some(&channel), 77, 0).expect("a completion queue");
     let srq = settings
         .shared_receives
         .then(|| Srq::create(&pd, 128).expect("a shared receive queue"));
