@@ -7,10 +7,11 @@ use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use super::chain::{RecvChain, SendChain};
+use super::chain::SendChain;
 use super::cq::{Cq, unsupported};
 use super::mr::Pd;
 use super::qp_attr::{InitAttr, QpCaps, QpState, RtrAttr, RtsAttr, bare, zeroed};
+use super::recv_chain::RecvChain;
 use super::srq::Srq;
 use crate::error::{Error, PostError};
 use crate::raw;

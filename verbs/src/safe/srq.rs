@@ -5,9 +5,9 @@ use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use super::chain::RecvChain;
 use super::cq::unsupported;
 use super::mr::Pd;
+use super::recv_chain::RecvChain;
 use crate::error::{Error, PostError};
 use crate::raw;
 

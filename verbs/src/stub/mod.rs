@@ -12,10 +12,11 @@
 //!
 //! * `fabric` - the state of all devices, under one lock, and what a work request does to it
 //! * `objects` - the objects as libibverbs lays them out, created and destroyed
-//! * `table` - the functions of [`raw::Api`](crate::raw::Api)
+//! * `table`, `queues` - the functions of [`raw::Api`](crate::raw::Api)
 
 mod fabric;
 mod objects;
+mod queues;
 mod table;
 
 use std::sync::Arc;
