@@ -1,8 +1,119 @@
-//! A guest with an RDMA device in software.
+//! `cargo xtask soft-roce [-- command]`: real queue pairs without a NIC.
+//!
+//! Boots a guest whose kernel has soft-RoCE (`rdma_rxe`), with two devices joined by a cable, `rxa` (10.9.1.1) and `rxb`
+//! (10.9.1.2), and runs a command in it. The guest's root is this machine's own, read-only, under a tmpfs: what was built here runs
+//! there as it is, and nothing that it writes comes back, except under `/mnt/out`.
+//!
+//! * `packages` - the Debian packages that this needs
+//! * `kernel` - Debian's own kernel, downloaded and unpacked, not installed
+//! * `initramfs` - its modules and the first program, as an archive
+//! * `guest` - boots, shows the output, returns the exit status
+//!
+//! The shell pieces that run in the guest are in `xtask/soft-roce/`; everything fetched is under `.deps/soft-roce/`.
 
-use std::path::Path;
+mod guest;
+mod initramfs;
+mod kernel;
+mod packages;
 
-/// Runs `command` in the guest and gives its exit code.
-pub fn run(_root: &Path, _command: &[String]) -> anyhow::Result<i32> {
-    anyhow::bail!("soft-roce is not part of this checkout yet")
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// The tests that run when no command is given: crate and test binary. Each skips itself where there is no device.
+const TESTS: &[(&str, &str)] = &[("verbs", "soft_roce")];
+
+/// What a guest is booted from.
+#[derive(Debug)]
+pub struct Guest {
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The archive with its modules and its first program.
+    pub initramfs: PathBuf,
+}
+
+/// Makes ready what a guest is booted from: installs packages (as root), downloads the kernel, packs the initramfs.
+/// Does nothing when all is there.
+///
+/// # Errors
+///
+/// When packages are missing and this is not root (they are named), or a download fails.
+pub fn prepare(root: &Path) -> Result<Guest> {
+    if !cfg!(target_arch = "x86_64") {
+        bail!("the soft-RoCE guest is for x86_64 machines");
+    }
+    let cache = root.join(".deps/soft-roce");
+    std::fs::create_dir_all(&cache).with_context(|| format!("creating {}", cache.display()))?;
+    packages::ensure()?;
+    let kernel = kernel::ensure(&cache)?;
+    let initramfs = initramfs::ensure(&cache, &kernel, &root.join("xtask/soft-roce/init.sh"))?;
+    Ok(Guest {
+        kernel: kernel.image,
+        initramfs,
+    })
+}
+
+/// Prepares and boots the guest, runs `command` in it (without one: the RDMA tests, built here first), and returns its exit
+/// status. The command's folder is the repository; `QDL_RDMA_DEVICES` names the two devices.
+///
+/// # Errors
+///
+/// When preparing, building or booting fails; a command that fails is no error but a status.
+pub fn run(root: &Path, command: &[String]) -> Result<i32> {
+    let root = root
+        .canonicalize()
+        .with_context(|| format!("finding {}", root.display()))?;
+    let guest = prepare(&root)?;
+    if !command.is_empty() {
+        return guest::run(&root, &guest, &[command.to_vec()]);
+    }
+    let commands: Vec<_> = TESTS
+        .iter()
+        .map(|(package, test)| {
+            let binary = build_test(&root, package, test)?;
+            // One at a time: the tests share two devices, and some of them pull the cable.
+            Ok(vec![
+                binary,
+                "--test-threads=1".to_owned(),
+                "--nocapture".to_owned(),
+            ])
+        })
+        .collect::<Result<_>>()?;
+    guest::run(&root, &guest, &commands)
+}
+
+/// Builds a test binary and returns its path.
+fn build_test(root: &Path, package: &str, test: &str) -> Result<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .current_dir(root)
+        .args([
+            "test",
+            "--no-run",
+            "--message-format=json-render-diagnostics",
+            "-p",
+            package,
+            "--test",
+            test,
+        ])
+        .stderr(Stdio::inherit())
+        .output()
+        .context("running cargo")?;
+    if !output.status.success() {
+        bail!("building the test {test} of {package} failed");
+    }
+    for line in output
+        .stdout
+        .split(|&byte| byte == b'\n')
+        .filter(|line| !line.is_empty())
+    {
+        let message: serde_json::Value =
+            serde_json::from_slice(line).context("reading cargo's messages")?;
+        let is_it = message["target"]["name"] == test && message["target"]["kind"][0] == "test";
+        if let (true, Some(binary)) = (is_it, message["executable"].as_str()) {
+            return Ok(binary.to_owned());
+        }
+    }
+    bail!("cargo did not say where it put the test {test} of {package}")
 }

@@ -1,0 +1,463 @@
+//! Chains of sends: filled one by one, posted with one doorbell, allocated once.
+
+use std::ffi::c_int;
+use std::mem::size_of;
+use std::ptr;
+
+use super::mr::{LocalSlice, RemoteSlice};
+use crate::error::{PostError, errno_of};
+use crate::raw;
+
+/// Local slices that one work request can gather.
+pub const MAX_SGE: usize = 2;
+
+/// What a write carries.
+#[derive(Debug, Clone, Copy)]
+pub enum Payload<'a> {
+    /// Nothing: with an immediate, a bare signal.
+    Empty,
+    /// Bytes that ride in the work request itself, one part after the other. They are copied when the write is pushed, so
+    /// they may be gone before it is posted.
+    Inline(&'a [&'a [u8]]),
+    /// Bytes that the device fetches from a memory region when it carries the write out: they must stay until the write
+    /// is retired.
+    Region(LocalSlice),
+    /// Up to [`MAX_SGE`] such slices, one after the other.
+    Gather(&'a [LocalSlice]),
+}
+
+/// One RDMA WRITE.
+#[derive(Debug, Clone, Copy)]
+pub struct Write<'a> {
+    /// Comes back in the completion, when there is one.
+    pub wr_id: u64,
+    /// What to write.
+    pub payload: Payload<'a>,
+    /// Where to.
+    pub remote: RemoteSlice,
+    /// Makes it a WRITE_WITH_IMM: consumes a receive of the peer and completes there with this number.
+    pub imm: Option<u32>,
+    /// Whether it completes here when it succeeds. (It always does when it fails.)
+    pub signaled: bool,
+    /// Whether it wakes a peer that sleeps for solicited completions only.
+    pub solicited: bool,
+}
+
+/// Why a work request was not taken into a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// The chain is full: post it first.
+    #[error("the chain of {capacity} work requests is full: post it first")]
+    Full {
+        /// How many it holds.
+        capacity: usize,
+    },
+    /// More bytes than the chain was made for.
+    #[error("{len} bytes are too many to ride inline, {max} are allowed")]
+    InlineTooLong {
+        /// How many bytes.
+        len: usize,
+        /// How many are allowed.
+        max: usize,
+    },
+    /// More slices than [`MAX_SGE`].
+    #[error("{count} slices are too many for one work request, {MAX_SGE} are allowed")]
+    TooManySlices {
+        /// How many slices.
+        count: usize,
+    },
+}
+
+/// A work request and what its `sg_list` points to.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct SendEntry {
+    wr: raw::ibv_send_wr,
+    sges: [raw::ibv_sge; MAX_SGE],
+}
+
+/// Writes waiting for their doorbell.
+///
+/// Pushing and posting allocate nothing. When the device takes only the first of them, the rest stay in the chain, in order.
+pub struct SendChain {
+    entries: Vec<SendEntry>,
+    /// `inline_bytes` for each entry.
+    inline: Vec<u8>,
+    inline_bytes: usize,
+    /// The first that is not posted.
+    head: usize,
+    /// After the last that is filled.
+    tail: usize,
+}
+
+// SAFETY: the pointers in the entries lead into the chain's own two buffers, which move with it.
+unsafe impl Send for SendChain {}
+
+impl SendChain {
+    /// A chain of up to `capacity` writes with up to `inline_bytes` inline each. `inline_bytes` must not exceed what the queue pair
+    /// was created with.
+    #[must_use]
+    pub fn new(capacity: usize, inline_bytes: usize) -> Self {
+        let wr = raw::ibv_send_wr {
+            wr_id: 0,
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge: 0,
+            opcode: raw::IBV_WR_RDMA_WRITE,
+            send_flags: 0,
+            imm_data: 0,
+            wr: raw::ibv_wr_target {
+                rdma: raw::ibv_wr_rdma {
+                    remote_addr: 0,
+                    rkey: 0,
+                },
+            },
+            qp_type: 0,
+            bind_mw: [0; 6],
+        };
+        Self {
+            entries: vec![
+                SendEntry {
+                    wr,
+                    sges: [raw::ibv_sge::default(); MAX_SGE]
+                };
+                capacity
+            ],
+            inline: vec![0; capacity.saturating_mul(inline_bytes)],
+            inline_bytes,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    /// How many writes wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tail - self.head
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// How many more fit in.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.entries.len() - self.tail
+    }
+
+    /// Drops what waits.
+    pub fn clear(&mut self) {
+        (self.head, self.tail) = (0, 0);
+    }
+
+    /// Appends a write.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError`]; the chain is then as it was.
+    pub fn push(&mut self, write: &Write<'_>) -> Result<(), PushError> {
+        let index = self.tail;
+        if index == self.entries.len() {
+            return Err(PushError::Full { capacity: index });
+        }
+        let mut sges = [raw::ibv_sge::default(); MAX_SGE];
+        let mut flags = 0;
+        let num_sge = match write.payload {
+            Payload::Empty => 0,
+            Payload::Region(slice) => {
+                sges[0] = sge(slice);
+                1
+            }
+            Payload::Gather(slices) => {
+                if slices.len() > MAX_SGE {
+                    return Err(PushError::TooManySlices {
+                        count: slices.len(),
+                    });
+                }
+                for (sge_slot, &slice) in sges.iter_mut().zip(slices) {
+                    *sge_slot = sge(slice);
+                }
+                slices.len()
+            }
+            Payload::Inline(parts) => {
+                sges[0] = self.take_inline(index, parts)?;
+                flags |= raw::IBV_SEND_INLINE;
+                usize::from(sges[0].length > 0)
+            }
+        };
+        if write.signaled {
+            flags |= raw::IBV_SEND_SIGNALED;
+        }
+        if write.solicited {
+            flags |= raw::IBV_SEND_SOLICITED;
+        }
+        // SAFETY: `index` is within the entries. Every access to them, here and in `post`, goes through a pointer to the
+        // whole buffer, so that the pointers stored in one entry stay valid while another is written.
+        unsafe {
+            let entry = self.entries.as_mut_ptr().add(index);
+            (*entry).sges = sges;
+            let wr = &raw mut (*entry).wr;
+            (*wr).wr_id = write.wr_id;
+            (*wr).sg_list = (&raw mut (*entry).sges).cast();
+            (*wr).num_sge = num_sge as c_int;
+            (*wr).send_flags = flags;
+            (*wr).wr.rdma = raw::ibv_wr_rdma {
+                remote_addr: write.remote.addr,
+                rkey: write.remote.rkey,
+            };
+            match write.imm {
+                Some(imm) => {
+                    (*wr).opcode = raw::IBV_WR_RDMA_WRITE_WITH_IMM;
+                    (*wr).imm_data = imm.to_be();
+                }
+                None => (*wr).opcode = raw::IBV_WR_RDMA_WRITE,
+            }
+        }
+        self.tail = index + 1;
+        Ok(())
+    }
+
+    /// Copies the parts into the entry's own inline bytes.
+    fn take_inline(&mut self, index: usize, parts: &[&[u8]]) -> Result<raw::ibv_sge, PushError> {
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        if len > self.inline_bytes {
+            return Err(PushError::InlineTooLong {
+                len,
+                max: self.inline_bytes,
+            });
+        }
+        // SAFETY: the entry's bytes are within the buffer, whose length is entries times bytes.
+        let start = unsafe { self.inline.as_mut_ptr().add(index * self.inline_bytes) };
+        let mut at = start;
+        for part in parts {
+            // SAFETY: all parts together fit into the entry's bytes; nothing else points there but entries not yet posted,
+            // and no entry shares its bytes with another.
+            unsafe {
+                ptr::copy_nonoverlapping(part.as_ptr(), at, part.len());
+                at = at.add(part.len());
+            }
+        }
+        Ok(raw::ibv_sge {
+            addr: start as u64,
+            length: len as u32,
+            lkey: 0,
+        })
+    }
+
+    /// Links what waits and gives it to `doorbell`, which returns what the verb returned and the first work request that it
+    /// did not take. Returns how many were taken.
+    pub(crate) fn post(
+        &mut self,
+        verb: &'static str,
+        doorbell: impl FnOnce(*mut raw::ibv_send_wr, *mut *mut raw::ibv_send_wr) -> c_int,
+    ) -> Result<usize, PostError> {
+        let count = self.len();
+        if count == 0 {
+            return Ok(0);
+        }
+        let base = self.entries.as_mut_ptr();
+        // SAFETY: `head..tail` is within the entries.
+        let first = unsafe {
+            for index in self.head..self.tail - 1 {
+                (*base.add(index)).wr.next = base.add(index + 1).cast();
+            }
+            (*base.add(self.tail - 1)).wr.next = ptr::null_mut();
+            base.add(self.head).cast::<raw::ibv_send_wr>()
+        };
+        let mut bad = ptr::null_mut();
+        let result = doorbell(first, &raw mut bad);
+        if result == 0 {
+            self.clear();
+            return Ok(count);
+        }
+        let errno = errno_of(result);
+        let posted = distance::<SendEntry>(first as usize, bad as usize, count);
+        self.head += posted;
+        Err(PostError {
+            verb,
+            errno,
+            posted,
+            left: count - posted,
+        })
+    }
+}
+
+pub(super) fn sge(slice: LocalSlice) -> raw::ibv_sge {
+    raw::ibv_sge {
+        addr: slice.addr,
+        length: slice.len,
+        lkey: slice.lkey,
+    }
+}
+
+/// How many entries lie between the first and the one that failed; 0 for a pointer that is no entry of the chain.
+pub(super) fn distance<E>(first: usize, bad: usize, count: usize) -> usize {
+    match bad.checked_sub(first).map(|bytes| bytes / size_of::<E>()) {
+        Some(posted) if posted < count => posted,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REMOTE: RemoteSlice = RemoteSlice {
+        addr: 0x1000,
+        rkey: 7,
+    };
+
+    fn write(wr_id: u64) -> Write<'static> {
+        Write {
+            wr_id,
+            payload: Payload::Empty,
+            remote: REMOTE,
+            imm: None,
+            signaled: false,
+            solicited: false,
+        }
+    }
+
+    /// Follows the links as a provider does.
+    fn ids(mut wr: *mut raw::ibv_send_wr) -> Vec<u64> {
+        let mut ids = Vec::new();
+        while !wr.is_null() {
+            // SAFETY: the chain under test linked it.
+            unsafe {
+                ids.push((*wr).wr_id);
+                wr = (*wr).next;
+            }
+        }
+        ids
+    }
+
+    #[test]
+    fn one_doorbell_sees_the_whole_chain_in_order() {
+        let mut chain = SendChain::new(4, 0);
+        for round in 0..3 {
+            for id in 0..4 {
+                chain.push(&write(round * 4 + id)).expect("room");
+            }
+            assert_eq!(chain.push(&write(9)), Err(PushError::Full { capacity: 4 }));
+            let mut seen = Vec::new();
+            let posted = chain.post("ibv_post_send", |first, _| {
+                seen = ids(first);
+                0
+            });
+            assert_eq!(posted, Ok(4));
+            assert_eq!(seen, (round * 4..round * 4 + 4).collect::<Vec<_>>());
+            assert!(chain.is_empty());
+        }
+        assert_eq!(
+            chain.post("ibv_post_send", |_, _| unreachable!("nothing to post")),
+            Ok(0)
+        );
+    }
+
+    #[test]
+    fn what_the_device_refused_stays_and_is_posted_next() {
+        let mut chain = SendChain::new(8, 0);
+        for id in 0..5 {
+            chain.push(&write(id)).expect("room");
+        }
+        let partial = chain.post("ibv_post_send", |first, bad| {
+            // SAFETY: the third of five linked work requests.
+            unsafe { *bad = (*(*first).next).next };
+            libc::ENOMEM
+        });
+        assert_eq!(
+            partial,
+            Err(PostError {
+                verb: "ibv_post_send",
+                errno: libc::ENOMEM,
+                posted: 2,
+                left: 3
+            })
+        );
+        chain.push(&write(5)).expect("room behind the rest");
+        let mut seen = Vec::new();
+        let rest = chain.post("ibv_post_send", |first, _| {
+            seen = ids(first);
+            0
+        });
+        assert_eq!((rest, seen), (Ok(4), vec![2, 3, 4, 5]));
+        assert_eq!(chain.room(), 8);
+    }
+
+    #[test]
+    fn a_wild_pointer_counts_as_nothing_posted() {
+        let mut chain = SendChain::new(2, 0);
+        chain.push(&write(0)).expect("room");
+        let error = chain.post("ibv_post_send", |_, bad| {
+            // SAFETY: the result is writable.
+            unsafe { *bad = ptr::null_mut() };
+            libc::EINVAL
+        });
+        assert_eq!(
+            error.map_err(|error| (error.posted, error.left)),
+            Err((0, 1))
+        );
+    }
+
+    #[test]
+    fn inline_bytes_are_the_entrys_own() {
+        let mut chain = SendChain::new(2, 8);
+        for id in 0..2_u8 {
+            let part = [id; 4];
+            let parts: [&[u8]; 2] = [&part, &[0xff]];
+            chain
+                .push(&Write {
+                    payload: Payload::Inline(&parts),
+                    imm: Some(3),
+                    ..write(u64::from(id))
+                })
+                .expect("room");
+        }
+        let nine: [&[u8]; 1] = [&[0; 9]];
+        chain.clear();
+        let refused = chain.push(&Write {
+            payload: Payload::Inline(&nine),
+            ..write(0)
+        });
+        assert_eq!(refused, Err(PushError::InlineTooLong { len: 9, max: 8 }));
+        chain.tail = 2;
+        let mut seen = Vec::new();
+        let posted = chain.post("ibv_post_send", |mut wr, _| {
+            while !wr.is_null() {
+                // SAFETY: the chain under test filled and linked it; inline bytes lie behind the address.
+                unsafe {
+                    assert_eq!((*wr).num_sge, 1);
+                    assert_eq!((*wr).opcode, raw::IBV_WR_RDMA_WRITE_WITH_IMM);
+                    assert_ne!((*wr).send_flags & raw::IBV_SEND_INLINE, 0);
+                    let sge = *(*wr).sg_list;
+                    let bytes = std::slice::from_raw_parts(
+                        ptr::with_exposed_provenance::<u8>(sge.addr as usize),
+                        5,
+                    );
+                    seen.push(bytes.to_vec());
+                    wr = (*wr).next;
+                }
+            }
+            0
+        });
+        assert_eq!(posted, Ok(2));
+        assert_eq!(seen, [vec![0, 0, 0, 0, 0xff], vec![1, 1, 1, 1, 0xff]]);
+    }
+
+    #[test]
+    fn three_slices_are_refused() {
+        let slice = LocalSlice {
+            addr: 0,
+            len: 1,
+            lkey: 0,
+        };
+        let error = SendChain::new(1, 0).push(&Write {
+            payload: Payload::Gather(&[slice; 3]),
+            ..write(0)
+        });
+        assert_eq!(error, Err(PushError::TooManySlices { count: 3 }));
+    }
+}

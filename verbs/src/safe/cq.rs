@@ -1,0 +1,266 @@
+//! Completion queues and their channels.
+
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::context::{Context, set_nonblocking};
+use super::wc::Wc;
+use crate::error::{CqError, Error, errno_of, last_errno};
+use crate::raw;
+
+/// A completion channel: a descriptor that becomes readable when an armed completion queue gets an entry.
+///
+/// No wake-up is lost when a thread arms, polls once more, and sleeps only if that poll found nothing: an entry that came
+/// before the arming is found by the poll, one that came after makes the descriptor readable.
+pub struct CompChannel {
+    context: Arc<Context>,
+    raw: NonNull<raw::ibv_comp_channel>,
+}
+
+// SAFETY: libibverbs allows every call on a channel from every thread; it is destroyed only in `drop`.
+unsafe impl Send for CompChannel {}
+// SAFETY: as above.
+unsafe impl Sync for CompChannel {}
+
+impl CompChannel {
+    /// Creates one, nonblocking.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    pub fn create(context: &Arc<Context>) -> Result<Arc<Self>, Error> {
+        let doing = || format!("creating a completion channel on {}", context.name());
+        // SAFETY: the context is open.
+        let raw = unsafe { (context.api().create_comp_channel)(context.as_raw()) };
+        let raw =
+            NonNull::new(raw).ok_or_else(|| Error::verb_errno("ibv_create_comp_channel", doing))?;
+        let channel = Self {
+            context: Arc::clone(context),
+            raw,
+        };
+        set_nonblocking(channel.as_fd().as_raw_fd(), doing)?;
+        Ok(Arc::new(channel))
+    }
+
+    /// Takes all events that have come, and calls `each` with the token of the queue that each is for. Returns how many
+    /// there were; never waits.
+    ///
+    /// # Errors
+    ///
+    /// The verb's, other than that no event is there.
+    pub fn take_events(&self, mut each: impl FnMut(u64)) -> Result<usize, CqError> {
+        let mut taken = 0;
+        loop {
+            let (mut cq, mut token) = (ptr::null_mut(), ptr::null_mut::<c_void>());
+            // SAFETY: the channel is live, and both results are writable.
+            let result = unsafe {
+                (self.context.api().get_cq_event)(self.raw.as_ptr(), &raw mut cq, &raw mut token)
+            };
+            if result != 0 {
+                return match last_errno() {
+                    libc::EAGAIN => Ok(taken),
+                    libc::EINTR => continue,
+                    errno => Err(CqError {
+                        verb: "ibv_get_cq_event",
+                        errno,
+                    }),
+                };
+            }
+            // SAFETY: an event that was got and not yet acknowledged keeps its queue from being destroyed.
+            unsafe { (self.context.api().ack_cq_events)(cq, 1) };
+            taken += 1;
+            each(token as u64);
+        }
+    }
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel's descriptor is open until the channel is destroyed, which `self`'s borrow precludes.
+        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
+    }
+}
+
+impl AsRawFd for CompChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Drop for CompChannel {
+    fn drop(&mut self) {
+        // SAFETY: created by this library, destroyed once; the queues on it held an `Arc` of `self` and are gone.
+        let result = unsafe { (self.context.api().destroy_comp_channel)(self.raw.as_ptr()) };
+        if result != 0 {
+            mem::forget(Arc::clone(&self.context));
+        }
+    }
+}
+
+/// Which entries raise an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notify {
+    /// The next one, whatever it is.
+    Any,
+    /// The next receive of a solicited message, or the next error.
+    Solicited,
+}
+
+/// A completion queue.
+pub struct Cq {
+    context: Arc<Context>,
+    channel: Option<Arc<CompChannel>>,
+    raw: NonNull<raw::ibv_cq>,
+    poll: raw::poll_cq_fn,
+    arm: raw::req_notify_cq_fn,
+}
+
+// SAFETY: providers lock inside of every call on a queue; it is destroyed only in `drop`.
+unsafe impl Send for Cq {}
+// SAFETY: as above.
+unsafe impl Sync for Cq {}
+
+impl Cq {
+    /// Creates a queue of at least `cqe` entries. `channel` takes its events, each with `token`; `comp_vector` picks the
+    /// interrupt, below [`Context::num_comp_vectors`]. A queue that overflows is lost for good, so `cqe` covers all receives and all
+    /// signaled sends that can be outstanding at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Limit`], [`Error::Mismatch`] when the channel is another device's, or the verb's.
+    pub fn create(
+        context: &Arc<Context>,
+        cqe: u32,
+        channel: Option<&Arc<CompChannel>>,
+        token: u64,
+        comp_vector: u32,
+    ) -> Result<Arc<Self>, Error> {
+        context.check_limit(
+            "a completion queue in entries",
+            u64::from(cqe),
+            u64::from(context.limits().max_cqe),
+            "max_cqe",
+        )?;
+        if let Some(channel) = channel {
+            context.check_same("the completion channel", &channel.context)?;
+        }
+        let doing = || {
+            format!(
+                "creating a completion queue of {cqe} entries on {}",
+                context.name()
+            )
+        };
+        let (Ok(entries), Ok(vector)) = (c_int::try_from(cqe), c_int::try_from(comp_vector)) else {
+            return Err(Error::verb("ibv_create_cq", libc::EINVAL, doing));
+        };
+        let (poll, arm) = {
+            // SAFETY: the context is open; its table does not change.
+            let ops = unsafe { &(*context.as_raw()).ops };
+            ops.poll_cq
+                .zip(ops.req_notify_cq)
+                .ok_or_else(|| unsupported("polling completion queues", context))?
+        };
+        let raw_channel = channel.map_or(ptr::null_mut(), |channel| channel.raw.as_ptr());
+        let token = ptr::without_provenance_mut::<c_void>(token as usize);
+        // SAFETY: context and channel are live; the token is carried back and never followed.
+        let raw = unsafe {
+            (context.api().create_cq)(context.as_raw(), entries, token, raw_channel, vector)
+        };
+        let raw = NonNull::new(raw).ok_or_else(|| Error::verb_errno("ibv_create_cq", doing))?;
+        Ok(Arc::new(Self {
+            context: Arc::clone(context),
+            channel: channel.cloned(),
+            raw,
+            poll,
+            arm,
+        }))
+    }
+
+    /// Takes up to `wcs.len()` entries into `wcs`, oldest first, and returns how many. Allocates nothing and never waits.
+    ///
+    /// # Errors
+    ///
+    /// The verb's: the queue can no longer be used.
+    pub fn poll(&self, wcs: &mut [Wc]) -> Result<usize, CqError> {
+        let room = c_int::try_from(wcs.len()).unwrap_or(c_int::MAX);
+        // SAFETY: the queue is live; `Wc` is an `ibv_wc`, and `room` of them are writable.
+        let taken = unsafe { (self.poll)(self.raw.as_ptr(), room, wcs.as_mut_ptr().cast()) };
+        usize::try_from(taken).map_err(|_| CqError {
+            verb: "ibv_poll_cq",
+            errno: errno_of(taken),
+        })
+    }
+
+    /// Asks for one event on the channel. Entries that are there already raise none: poll again before sleeping.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    pub fn arm(&self, notify: Notify) -> Result<(), CqError> {
+        let solicited = c_int::from(notify == Notify::Solicited);
+        // SAFETY: the queue is live.
+        match unsafe { (self.arm)(self.raw.as_ptr(), solicited) } {
+            0 => Ok(()),
+            result => Err(CqError {
+                verb: "ibv_req_notify_cq",
+                errno: errno_of(result),
+            }),
+        }
+    }
+
+    /// The device it is on.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Its channel.
+    #[must_use]
+    pub fn channel(&self) -> Option<&Arc<CompChannel>> {
+        self.channel.as_ref()
+    }
+
+    /// How many entries it really has.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        // SAFETY: the queue is live; its size does not change.
+        usize::try_from(unsafe { (*self.raw.as_ptr()).cqe }).unwrap_or(0)
+    }
+
+    /// The raw queue, valid for as long as `self`.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut raw::ibv_cq {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // SAFETY: created by this library, destroyed once; the queue pairs on it held an `Arc` of `self` and are gone.
+        let result = unsafe { (self.context.api().destroy_cq)(self.raw.as_ptr()) };
+        if result != 0 {
+            mem::forget((Arc::clone(&self.context), self.channel.clone()));
+        }
+    }
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cq")
+            .field("device", &self.context.name())
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A provider whose table of operations has a hole.
+pub(crate) fn unsupported(what: &'static str, context: &Context) -> Error {
+    Error::Unsupported {
+        what,
+        by: format!("the provider of {}", context.name()),
+    }
+}

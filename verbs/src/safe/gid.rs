@@ -1,0 +1,170 @@
+//! GIDs: which there are, and which to take.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::port::LinkLayer;
+use crate::raw;
+
+/// A global identifier: on RoCE the IP address of the port, as IPv6 (or IPv4 mapped into it).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Gid(
+    /// In network byte order.
+    pub [u8; 16],
+);
+
+impl Gid {
+    /// Whether it is all zero, which marks an empty entry.
+    #[must_use]
+    pub fn is_zero(self) -> bool {
+        self.0 == [0; 16]
+    }
+
+    /// As the IPv6 address it is written as.
+    #[must_use]
+    pub fn to_ipv6(self) -> Ipv6Addr {
+        Ipv6Addr::from(self.0)
+    }
+
+    /// The IPv4 address, when it is one.
+    #[must_use]
+    pub fn to_ipv4(self) -> Option<Ipv4Addr> {
+        self.to_ipv6().to_ipv4_mapped()
+    }
+
+    /// Whether it is valid on its own link only.
+    #[must_use]
+    pub fn is_link_local(self) -> bool {
+        self.to_ipv6().is_unicast_link_local()
+    }
+
+    pub(crate) fn to_raw(self) -> raw::ibv_gid {
+        raw::ibv_gid { raw: self.0 }
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_ipv6().fmt(f)
+    }
+}
+
+/// What packets a GID stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GidType {
+    /// InfiniBand.
+    Ib,
+    /// RoCE v1: an Ethernet frame type of its own, not routable.
+    RoceV1,
+    /// RoCE v2: UDP over IP.
+    RoceV2,
+    /// A code of a newer library.
+    Other(u32),
+}
+
+impl GidType {
+    pub(crate) fn from_raw(code: u32) -> Self {
+        match code {
+            raw::IBV_GID_TYPE_IB => Self::Ib,
+            raw::IBV_GID_TYPE_ROCE_V1 => Self::RoceV1,
+            raw::IBV_GID_TYPE_ROCE_V2 => Self::RoceV2,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// An entry of a port's GID table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GidEntry {
+    /// The GID.
+    pub gid: Gid,
+    /// Its place in the table.
+    pub index: u32,
+    /// What packets it stands for.
+    pub kind: GidType,
+    /// The network interface it belongs to, 0 when there is none or it is not known.
+    pub ifindex: u32,
+}
+
+/// The entry that `gid_index: auto` means: on InfiniBand the first; on Ethernet a RoCE v2 one, IPv4 before routable IPv6
+/// before link-local, the lowest index among equals. RoCE v1 is never chosen: switches do not route it.
+///
+/// # Errors
+///
+/// Why none will do, in words.
+pub fn choose_gid(layer: LinkLayer, gids: &[GidEntry]) -> Result<GidEntry, &'static str> {
+    if layer != LinkLayer::Ethernet {
+        return gids
+            .iter()
+            .min_by_key(|entry| entry.index)
+            .copied()
+            .ok_or("its GID table is empty: is the link up?");
+    }
+    let rank = |entry: &GidEntry| match entry.gid {
+        gid if gid.to_ipv4().is_some() => 0,
+        gid if !gid.is_link_local() => 1,
+        _ => 2,
+    };
+    gids.iter()
+        .filter(|entry| entry.kind == GidType::RoceV2)
+        .min_by_key(|entry| (rank(entry), entry.index))
+        .copied()
+        .ok_or("no entry is RoCE v2: give the network interface an IP address and bring it up")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(index: u32, kind: GidType, address: &str) -> GidEntry {
+        let address: Ipv6Addr = address.parse().expect("an address");
+        GidEntry {
+            gid: Gid(address.octets()),
+            index,
+            kind,
+            ifindex: 2,
+        }
+    }
+
+    #[test]
+    fn auto_on_ethernet_prefers_ipv4_over_roce_v2() {
+        let table = [
+            entry(0, GidType::RoceV1, "fe80::1"),
+            entry(1, GidType::RoceV2, "fe80::1"),
+            entry(2, GidType::RoceV1, "::ffff:10.9.1.1"),
+            entry(3, GidType::RoceV2, "::ffff:10.9.1.1"),
+            entry(4, GidType::RoceV2, "2001:db8::1"),
+        ];
+        let chosen =
+            |table: &[GidEntry]| choose_gid(LinkLayer::Ethernet, table).map(|entry| entry.index);
+        assert_eq!(chosen(&table), Ok(3));
+        assert_eq!(chosen(&[table[4], table[1]]), Ok(4));
+        assert_eq!(chosen(&[table[1]]), Ok(1));
+        assert!(
+            chosen(&[table[0], table[2]])
+                .expect_err("no RoCE v2")
+                .contains("RoCE v2")
+        );
+    }
+
+    #[test]
+    fn auto_on_infiniband_takes_the_first() {
+        let table = [
+            entry(1, GidType::Ib, "fe80::2"),
+            entry(0, GidType::Ib, "fe80::1"),
+        ];
+        assert_eq!(
+            choose_gid(LinkLayer::InfiniBand, &table).map(|entry| entry.index),
+            Ok(0)
+        );
+        assert!(choose_gid(LinkLayer::InfiniBand, &[]).is_err());
+    }
+
+    #[test]
+    fn a_gid_reads_as_its_address() {
+        let gid = entry(0, GidType::RoceV2, "::ffff:10.9.1.1").gid;
+        assert_eq!(gid.to_ipv4(), Some(Ipv4Addr::new(10, 9, 1, 1)));
+        assert_eq!(gid.to_string(), "::ffff:10.9.1.1");
+        assert!(Gid::default().is_zero() && !gid.is_zero());
+    }
+}

@@ -1,0 +1,44 @@
+//! The safe layer: libibverbs' objects as Rust values.
+//!
+//! ```text
+//! Verbs -- Context -- Pd -- Mr -- (the memory's owner)
+//!             |       |---- Srq
+//!             |       '---- Qp<Reset> -> Qp<Init> -> Qp<Rtr> -> Qp<Rts> -> Qp<Failed>
+//!             |---- CompChannel -- Cq
+//!             '---- async events
+//! ```
+//!
+//! Each object holds an `Arc` of what it stands on, so that libibverbs never sees an object destroyed under another.
+//! What a destroy call refuses stays allocated for good, together with everything it refers to: a leak, never a dangling
+//! pointer. Errors of the control path are [`Error`](crate::Error)s with text; the hot path's ([`PostError`](crate::PostError),
+//! [`CqError`](crate::CqError)) are plain numbers until they are shown.
+
+mod chain;
+mod context;
+mod cq;
+mod event;
+mod gid;
+mod library;
+mod memory;
+mod mr;
+mod port;
+mod qp;
+mod qp_attr;
+mod recv_chain;
+mod srq;
+mod wc;
+
+pub use chain::{MAX_SGE, Payload, PushError, SendChain, Write};
+pub use context::{Context, DeviceLimits};
+pub use cq::{CompChannel, Cq, Notify};
+pub use event::AsyncEvent;
+pub use gid::{Gid, GidEntry, GidType, choose_gid};
+pub use library::{DeviceInfo, Verbs};
+pub use memory::{HostMemory, Memory};
+pub use mr::{Access, LocalSlice, Mr, Pd, RemoteRegion, RemoteSlice};
+pub use port::{LinkLayer, Mtu, PortAttr, PortState};
+pub use qp::{Failed, Init, Qp, Receiving, Reset, Rtr, Rts, State};
+pub use qp_attr::{GlobalRoute, InitAttr, Path, QpCaps, QpState, RtrAttr, RtsAttr};
+pub use recv_chain::RecvChain;
+pub use srq::Srq;
+pub use wc::{Wc, WcOpcode, WcStatus};

@@ -1,0 +1,399 @@
+//! Protection domains and memory regions.
+
+use std::any::Any;
+use std::ffi::c_int;
+use std::fmt;
+use std::mem;
+use std::ops::BitOr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::context::Context;
+use super::memory::Memory;
+use crate::Error;
+use crate::raw;
+
+/// A protection domain: queue pairs reach the memory regions of their own domain only.
+pub struct Pd {
+    context: Arc<Context>,
+    raw: NonNull<raw::ibv_pd>,
+}
+
+// SAFETY: libibverbs allows every call on a domain from every thread; it is freed only in `drop`.
+unsafe impl Send for Pd {}
+// SAFETY: as above.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    /// Allocates one.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    pub fn alloc(context: &Arc<Context>) -> Result<Arc<Self>, Error> {
+        // SAFETY: the context is open.
+        let raw = unsafe { (context.api().alloc_pd)(context.as_raw()) };
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            Error::verb_errno("ibv_alloc_pd", || {
+                format!("allocating a protection domain on {}", context.name())
+            })
+        })?;
+        Ok(Arc::new(Self {
+            context: Arc::clone(context),
+            raw,
+        }))
+    }
+
+    /// The device it is on.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// The raw domain, valid for as long as `self`.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut raw::ibv_pd {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: allocated by this library, freed once; everything in it held an `Arc` of `self` and is gone.
+        let result = unsafe { (self.context.api().dealloc_pd)(self.as_raw()) };
+        if result != 0 {
+            mem::forget(Arc::clone(&self.context));
+        }
+    }
+}
+
+impl fmt::Debug for Pd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pd")
+            .field("device", &self.context.name())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What may be done to a memory region. Local reading always may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access(u32);
+
+impl Access {
+    /// Reading by this device alone: enough for memory that is only sent from.
+    pub const LOCAL_READ: Self = Self(0);
+    /// Writing by this device (receives).
+    pub const LOCAL_WRITE: Self = Self(raw::IBV_ACCESS_LOCAL_WRITE);
+    /// Writing by peers; the specification wants local writing with it.
+    pub const REMOTE_WRITE: Self = Self(raw::IBV_ACCESS_REMOTE_WRITE | raw::IBV_ACCESS_LOCAL_WRITE);
+    /// Reading by peers.
+    pub const REMOTE_READ: Self = Self(raw::IBV_ACCESS_REMOTE_READ);
+    /// PCIe writes may overtake each other, which fast NICs need for their full rate. A completion still comes after the
+    /// data that it completes. Left out silently where library, kernel or device do not know it.
+    pub const RELAXED_ORDERING: Self = Self(raw::IBV_ACCESS_RELAXED_ORDERING);
+
+    /// The bits, as libibverbs has them.
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl BitOr for Access {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A registered memory region. Keeps the memory's owner alive until it is deregistered.
+pub struct Mr {
+    pd: Arc<Pd>,
+    raw: NonNull<raw::ibv_mr>,
+    /// The address that work requests use.
+    base: u64,
+    len: usize,
+    owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+// SAFETY: the region's keys and address do not change; it is deregistered only in `drop`.
+unsafe impl Send for Mr {}
+// SAFETY: as above.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    /// Registers all of `memory`: its pages are pinned until the region is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Limit`] when it is larger than the device allows, or the verb's.
+    pub fn register<M: Memory>(
+        pd: &Arc<Pd>,
+        memory: &Arc<M>,
+        access: Access,
+    ) -> Result<Arc<Self>, Error> {
+        let (addr, len) = (memory.addr(), memory.len());
+        Self::check_size(pd, len)?;
+        // SAFETY: the domain is live. `Memory` promises that the range is mapped for as long as `owner` lives.
+        let raw = unsafe {
+            pd.context
+                .api()
+                .reg_mr(pd.as_raw(), addr.as_ptr().cast(), len, access.0)
+        };
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            Error::verb_errno("ibv_reg_mr", || {
+                format!("registering {len} bytes on {}", pd.context.name())
+            })
+        })?;
+        let owner: Arc<dyn Any + Send + Sync> = Arc::<M>::clone(memory);
+        Ok(Arc::new(Self {
+            pd: Arc::clone(pd),
+            raw,
+            base: addr.as_ptr() as u64,
+            len,
+            owner: Some(owner),
+        }))
+    }
+
+    /// Registers `len` bytes from `offset` of a dma-buf, such as the one that a GPU's driver exports for its memory.
+    /// Work requests address them from `iova` on (the GPU's own address is a good choice); `owner` is kept alive, with the
+    /// descriptor, until the region is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] when the library is too old, [`Error::Limit`], or the verb's.
+    pub fn register_dmabuf(
+        pd: &Arc<Pd>,
+        dmabuf: OwnedFd,
+        offset: u64,
+        len: usize,
+        iova: u64,
+        access: Access,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Arc<Self>, Error> {
+        let register = pd
+            .context
+            .api()
+            .reg_dmabuf_mr
+            .ok_or_else(|| Error::Unsupported {
+                what: "registering memory of another device (ibv_reg_dmabuf_mr)",
+                by: "this libibverbs: rdma-core 34 or newer is needed".to_owned(),
+            })?;
+        Self::check_size(pd, len)?;
+        // SAFETY: the domain is live; the kernel holds a dma-buf of its own from here on, so no mapping is promised.
+        let raw = unsafe {
+            register(
+                pd.as_raw(),
+                offset,
+                len,
+                iova,
+                dmabuf.as_raw_fd(),
+                access.0 as c_int,
+            )
+        };
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            Error::verb_errno("ibv_reg_dmabuf_mr", || {
+                format!(
+                    "registering {len} bytes of a dma-buf on {}",
+                    pd.context.name()
+                )
+            })
+        })?;
+        Ok(Arc::new(Self {
+            pd: Arc::clone(pd),
+            raw,
+            base: iova,
+            len,
+            owner: Some(Arc::new((dmabuf, owner))),
+        }))
+    }
+
+    fn check_size(pd: &Pd, len: usize) -> Result<(), Error> {
+        let limit = pd.context.limits().max_mr_size;
+        // Software devices say 0 or all ones for "no limit of its own".
+        if limit == 0 {
+            Ok(())
+        } else {
+            pd.context
+                .check_limit("a memory region in bytes", len as u64, limit, "max_mr_size")
+        }
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The key for this node's own work requests.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: the region is registered; its keys do not change.
+        unsafe { (*self.raw.as_ptr()).lkey }
+    }
+
+    /// The key for the peers' work requests.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.raw.as_ptr()).rkey }
+    }
+
+    /// The domain it is in.
+    #[must_use]
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Some of its bytes, to be sent from or received into.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRegion`].
+    pub fn slice(&self, offset: usize, len: usize) -> Result<LocalSlice, Error> {
+        let out = || Error::OutOfRegion {
+            offset,
+            asked: len,
+            length: self.len,
+        };
+        let end = offset.checked_add(len).filter(|&end| end <= self.len);
+        let (Some(_), Ok(length)) = (end, u32::try_from(len)) else {
+            return Err(out());
+        };
+        Ok(LocalSlice {
+            addr: self.base + offset as u64,
+            len: length,
+            lkey: self.lkey(),
+        })
+    }
+
+    /// What a peer has to know in order to write here.
+    #[must_use]
+    pub fn remote(&self) -> RemoteRegion {
+        RemoteRegion {
+            addr: self.base,
+            len: self.len as u64,
+            rkey: self.rkey(),
+        }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: registered by this library, deregistered once.
+        let result = unsafe { (self.pd.context.api().dereg_mr)(self.raw.as_ptr()) };
+        if result != 0 {
+            // Still registered: the memory must stay.
+            mem::forget(self.owner.take());
+            mem::forget(Arc::clone(&self.pd));
+        }
+    }
+}
+
+impl fmt::Debug for Mr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mr")
+            .field("len", &self.len)
+            .field("lkey", &self.lkey())
+            .field("rkey", &self.rkey())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes of a region of this node, as a work request names them. The device checks the key: once the region is gone, a
+/// work request with it fails and touches nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalSlice {
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
+    pub(crate) lkey: u32,
+}
+
+impl LocalSlice {
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A peer's region, as the peer announced it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteRegion {
+    /// The peer's address of its first byte.
+    pub addr: u64,
+    /// How many bytes.
+    pub len: u64,
+    /// The key.
+    pub rkey: u32,
+}
+
+impl RemoteRegion {
+    /// Where `len` bytes at `offset` of it are. The peer's device checks as well; this check costs less than a broken
+    /// queue pair.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRegion`].
+    pub fn slice(&self, offset: u64, len: u64) -> Result<RemoteSlice, Error> {
+        let end = offset.checked_add(len).filter(|&end| end <= self.len);
+        match end.and_then(|_| self.addr.checked_add(offset)) {
+            Some(addr) => Ok(RemoteSlice {
+                addr,
+                rkey: self.rkey,
+            }),
+            None => Err(Error::OutOfRegion {
+                offset: offset as usize,
+                asked: len as usize,
+                length: self.len as usize,
+            }),
+        }
+    }
+}
+
+/// Where an RDMA WRITE begins in a peer's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteSlice {
+    /// The peer's address.
+    pub addr: u64,
+    /// The key of the peer's region.
+    pub rkey: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remote_slice_stays_within_its_region() {
+        let region = RemoteRegion {
+            addr: u64::MAX - 100,
+            len: 100,
+            rkey: 7,
+        };
+        assert_eq!(
+            region.slice(60, 40).expect("the end"),
+            RemoteSlice {
+                addr: u64::MAX - 40,
+                rkey: 7
+            }
+        );
+        assert!(region.slice(60, 41).is_err());
+        assert!(region.slice(u64::MAX, 2).is_err());
+        assert!(region.slice(101, 0).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+//! A port's attributes.
+
+use std::fmt;
+
+use crate::Error;
+use crate::raw;
+
+/// What a port says about itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PortAttr {
+    /// Whether it carries traffic.
+    pub state: PortState,
+    /// The largest MTU the port supports.
+    pub max_mtu: Mtu,
+    /// The largest MTU the link supports now.
+    pub active_mtu: Mtu,
+    /// The local identifier on an InfiniBand subnet; 0 on Ethernet.
+    pub lid: u16,
+    /// InfiniBand, or Ethernet for RoCE.
+    pub link_layer: LinkLayer,
+    /// Whether even local traffic needs a global route header (GID).
+    pub grh_required: bool,
+    /// Entries in the GID table, empty ones included.
+    pub gid_tbl_len: u32,
+    /// Bytes in one message at most.
+    pub max_msg_sz: u32,
+    /// The link's data rate in Gbit/s, `None` when the device gives codes that are not known.
+    pub gbps: Option<f64>,
+}
+
+/// Whether a port carries traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PortState {
+    /// No link.
+    Down,
+    /// A link, but no subnet manager has configured it yet.
+    Init,
+    /// Configured, not yet carrying traffic.
+    Armed,
+    /// Carrying traffic.
+    Active,
+    /// A code of a newer library, or `IBV_PORT_NOP`.
+    Other(u32),
+}
+
+/// What a port's link is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// InfiniBand: addressed by LID.
+    InfiniBand,
+    /// Ethernet: RoCE, addressed by GID.
+    Ethernet,
+    /// Neither is said.
+    Unspecified,
+}
+
+/// The payload of one packet at most. A queue pair's two ends must agree on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mtu {
+    /// 256 bytes.
+    B256,
+    /// 512 bytes.
+    B512,
+    /// 1024 bytes.
+    B1024,
+    /// 2048 bytes.
+    B2048,
+    /// 4096 bytes.
+    B4096,
+}
+
+impl Mtu {
+    /// In bytes.
+    #[must_use]
+    pub fn bytes(self) -> u32 {
+        128 << self.code()
+    }
+
+    /// The MTU of exactly so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Value`] for anything but the five sizes there are.
+    pub fn from_bytes(bytes: u32) -> Result<Self, Error> {
+        [
+            Self::B256,
+            Self::B512,
+            Self::B1024,
+            Self::B2048,
+            Self::B4096,
+        ]
+        .into_iter()
+        .find(|mtu| mtu.bytes() == bytes)
+        .ok_or(Error::Value {
+            field: "mtu",
+            value: u64::from(bytes),
+            allowed: "256, 512, 1024, 2048 or 4096",
+        })
+    }
+
+    /// libibverbs' code for it.
+    pub(crate) fn code(self) -> u32 {
+        match self {
+            Self::B256 => raw::IBV_MTU_256,
+            Self::B512 => raw::IBV_MTU_512,
+            Self::B1024 => raw::IBV_MTU_1024,
+            Self::B2048 => raw::IBV_MTU_2048,
+            Self::B4096 => raw::IBV_MTU_4096,
+        }
+    }
+
+    /// From libibverbs' code; an unknown one is taken for the smallest, which every path carries.
+    fn from_code(code: u32) -> Self {
+        match code {
+            raw::IBV_MTU_512 => Self::B512,
+            raw::IBV_MTU_1024 => Self::B1024,
+            raw::IBV_MTU_2048 => Self::B2048,
+            raw::IBV_MTU_4096 => Self::B4096,
+            _ => Self::B256,
+        }
+    }
+}
+
+impl fmt::Display for Mtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes().fmt(f)
+    }
+}
+
+impl PortAttr {
+    pub(crate) fn from_raw(attr: &raw::ibv_port_attr) -> Self {
+        Self {
+            state: match attr.state {
+                raw::IBV_PORT_DOWN => PortState::Down,
+                raw::IBV_PORT_INIT => PortState::Init,
+                raw::IBV_PORT_ARMED => PortState::Armed,
+                raw::IBV_PORT_ACTIVE => PortState::Active,
+                other => PortState::Other(other),
+            },
+            max_mtu: Mtu::from_code(attr.max_mtu),
+            active_mtu: Mtu::from_code(attr.active_mtu),
+            lid: attr.lid,
+            link_layer: match u32::from(attr.link_layer) {
+                raw::IBV_LINK_LAYER_INFINIBAND => LinkLayer::InfiniBand,
+                raw::IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
+                _ => LinkLayer::Unspecified,
+            },
+            grh_required: u32::from(attr.flags) & raw::IBV_QPF_GRH_REQUIRED != 0,
+            gid_tbl_len: u32::try_from(attr.gid_tbl_len).unwrap_or(0),
+            max_msg_sz: attr.max_msg_sz,
+            gbps: gbps(attr.active_width, attr.active_speed),
+        }
+    }
+}
+
+/// The data rate of a link in Gbit/s, from the two one-hot codes of its lanes and their speed.
+fn gbps(width: u8, speed: u8) -> Option<f64> {
+    let lanes = match width {
+        1 => 1.0,
+        2 => 4.0,
+        4 => 8.0,
+        8 => 12.0,
+        16 => 2.0,
+        _ => return None,
+    };
+    let lane = match speed {
+        1 => 2.5,
+        2 => 5.0,
+        4 | 8 => 10.0,
+        16 => 14.0,
+        32 => 25.0,
+        64 => 50.0,
+        128 => 100.0,
+        _ => return None,
+    };
+    Some(lanes * lane)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtus_are_the_five_there_are() {
+        for bytes in [256, 512, 1024, 2048, 4096] {
+            let mtu = Mtu::from_bytes(bytes).expect("a real MTU");
+            assert_eq!(mtu.bytes(), bytes);
+            assert_eq!(Mtu::from_code(mtu.code()), mtu);
+        }
+        assert!(
+            Mtu::from_bytes(1500)
+                .expect_err("no MTU")
+                .to_string()
+                .contains("mtu is 1500")
+        );
+        assert_eq!(Mtu::from_code(99), Mtu::B256);
+    }
+
+    #[test]
+    fn rates_of_known_links() {
+        assert_eq!(gbps(2, 64), Some(200.0), "HDR, four lanes");
+        assert_eq!(gbps(2, 128), Some(400.0), "NDR, four lanes");
+        assert_eq!(gbps(2, 0), None);
+        assert_eq!(gbps(3, 64), None);
+    }
+}

@@ -1,0 +1,393 @@
+//! Reliably connected queue pairs, with their state in their type.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::chain::SendChain;
+use super::cq::{Cq, unsupported};
+use super::mr::Pd;
+use super::qp_attr::{InitAttr, QpCaps, QpState, RtrAttr, RtsAttr, bare, zeroed};
+use super::recv_chain::RecvChain;
+use super::srq::Srq;
+use crate::error::{Error, PostError};
+use crate::raw;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A state that a queue pair was moved to.
+pub trait State: sealed::Sealed {}
+
+/// A state in which receives may be posted.
+pub trait Receiving: State {}
+
+/// Defines the state types.
+macro_rules! states {
+    ($($(#[$doc:meta])* $name:ident $(: $receiving:ident)?;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug)]
+            pub enum $name {}
+            impl sealed::Sealed for $name {}
+            impl State for $name {}
+            $(impl $receiving for $name {})?
+        )*
+    };
+}
+
+states! {
+    /// As created: knows no port.
+    Reset;
+    /// Bound to a port.
+    Init: Receiving;
+    /// Connected: receives.
+    Rtr: Receiving;
+    /// Connected: sends and receives.
+    Rts: Receiving;
+    /// Moved to ERR: gives everything back undone.
+    Failed;
+}
+
+/// A reliably connected queue pair that has been moved to state `S`. The device may have moved it on to ERR by itself:
+/// completions say so, and [`Qp::query_state`] asks.
+pub struct Qp<S: State> {
+    inner: Inner,
+    state: PhantomData<fn() -> S>,
+}
+
+struct Inner {
+    raw: NonNull<raw::ibv_qp>,
+    send: raw::post_send_fn,
+    recv: raw::post_recv_fn,
+    caps: QpCaps,
+    pd: Arc<Pd>,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    srq: Option<Arc<Srq>>,
+}
+
+// SAFETY: providers lock inside of every call on a queue pair; it is destroyed only in `drop`.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Qp<Reset> {
+    /// Creates one. Sends complete only when they are signaled; receives come from `srq` when there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Limit`], [`Error::Mismatch`] when a queue is another device's, or the verb's.
+    pub fn create(
+        pd: &Arc<Pd>,
+        send_cq: &Arc<Cq>,
+        recv_cq: &Arc<Cq>,
+        srq: Option<&Arc<Srq>>,
+        caps: QpCaps,
+    ) -> Result<Self, Error> {
+        let context = pd.context();
+        caps.check(context)?;
+        context.check_same("the send completion queue", send_cq.context())?;
+        context.check_same("the receive completion queue", recv_cq.context())?;
+        if let Some(srq) = srq {
+            context.check_same("the shared receive queue", srq.pd().context())?;
+        }
+        let (send, recv) = {
+            // SAFETY: the context is open; its table does not change.
+            let ops = unsafe { &(*context.as_raw()).ops };
+            ops.post_send
+                .zip(ops.post_recv)
+                .ok_or_else(|| unsupported("posting work requests", context))?
+        };
+        let mut init = raw::ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: send_cq.as_raw(),
+            recv_cq: recv_cq.as_raw(),
+            srq: srq.map_or(ptr::null_mut(), |srq| srq.as_raw()),
+            cap: caps.to_raw(),
+            qp_type: raw::IBV_QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: domain and queues are live, and the attributes are writable.
+        let raw = unsafe { (context.api().create_qp)(pd.as_raw(), &raw mut init) };
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            Error::verb_errno("ibv_create_qp", || {
+                format!(
+                    "creating a queue pair with {} sends, {} receives and {} inline bytes on {}",
+                    caps.max_send_wr,
+                    caps.max_recv_wr,
+                    caps.max_inline_data,
+                    context.name()
+                )
+            })
+        })?;
+        let inner = Inner {
+            raw,
+            send,
+            recv,
+            caps: QpCaps::from_raw(&init.cap),
+            pd: Arc::clone(pd),
+            send_cq: Arc::clone(send_cq),
+            recv_cq: Arc::clone(recv_cq),
+            srq: srq.cloned(),
+        };
+        Ok(Self {
+            inner,
+            state: PhantomData,
+        })
+    }
+
+    /// RESET to INIT.
+    ///
+    /// # Errors
+    ///
+    /// The verb's; the queue pair is then destroyed.
+    pub fn into_init(self, attr: &InitAttr) -> Result<Qp<Init>, Error> {
+        let (mut raw, mask) = attr.to_raw();
+        self.step(&mut raw, mask, || {
+            format!("binding to port {} (RESET to INIT)", attr.port)
+        })
+    }
+}
+
+impl Qp<Init> {
+    /// INIT to RTR: receives from the peer from here on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Value`], or the verb's; the queue pair is then destroyed.
+    pub fn into_rtr(self, attr: &RtrAttr) -> Result<Qp<Rtr>, Error> {
+        let (mut raw, mask) = attr.to_raw()?;
+        self.step(&mut raw, mask, || {
+            let peer = attr
+                .path
+                .global
+                .map(|route| format!(" at GID {}", route.dgid))
+                .unwrap_or_default();
+            format!(
+                "connecting to queue pair {}{peer}, LID {} (INIT to RTR)",
+                attr.dest_qp_num, attr.path.dlid
+            )
+        })
+    }
+}
+
+impl Qp<Rtr> {
+    /// RTR to RTS: sends from here on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Value`], or the verb's; the queue pair is then destroyed.
+    pub fn into_rts(self, attr: &RtsAttr) -> Result<Qp<Rts>, Error> {
+        let (mut raw, mask) = attr.to_raw()?;
+        self.step(&mut raw, mask, || {
+            "starting to send (RTR to RTS)".to_owned()
+        })
+    }
+}
+
+impl Qp<Rts> {
+    /// Posts all of `chain` with one doorbell, and returns how many work requests that were.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`]; what was not taken is still in the chain.
+    pub fn post_send(&self, chain: &mut SendChain) -> Result<usize, PostError> {
+        chain.post("ibv_post_send", |first, bad| {
+            // SAFETY: the queue pair is live. The chain linked its own work requests, whose inline bytes are its own too,
+            // and outlives the call; other memory is named by keys, which the device checks.
+            unsafe { (self.inner.send)(self.inner.raw.as_ptr(), first, bad) }
+        })
+    }
+}
+
+impl<S: Receiving> Qp<S> {
+    /// Posts all of `chain` with one call, and returns how many receives that were.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`]; what was not taken is still in the chain.
+    pub fn post_recv(&self, chain: &mut RecvChain) -> Result<usize, PostError> {
+        chain.post("ibv_post_recv", |first, bad| {
+            // SAFETY: the queue pair is live; the chain linked its own receives and outlives the call; their memory is named
+            // by keys, which the device checks.
+            unsafe { (self.inner.recv)(self.inner.raw.as_ptr(), first, bad) }
+        })
+    }
+}
+
+impl Qp<Failed> {
+    /// ERR to RESET: forgets the peer and every work request.
+    ///
+    /// # Errors
+    ///
+    /// The verb's; the queue pair is then destroyed.
+    pub fn into_reset(self) -> Result<Qp<Reset>, Error> {
+        let (mut raw, mask) = bare(raw::IBV_QPS_RESET);
+        self.step(&mut raw, mask, || "resetting it (ERR to RESET)".to_owned())
+    }
+}
+
+impl<S: State> Qp<S> {
+    /// Moves it to ERR: whatever is posted is given back as `IBV_WC_WR_FLUSH_ERR`, and so is whatever is posted later.
+    /// By reference, since other threads may be posting.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    pub fn set_error(&self) -> Result<(), Error> {
+        let (mut raw, mask) = bare(raw::IBV_QPS_ERR);
+        self.modify(&mut raw, mask, || "moving it to ERR".to_owned())
+    }
+
+    /// [`Qp::set_error`], with the state in the type.
+    ///
+    /// # Errors
+    ///
+    /// The verb's; the queue pair is then destroyed.
+    pub fn into_error(self) -> Result<Qp<Failed>, Error> {
+        self.set_error()?;
+        Ok(Qp {
+            inner: self.inner,
+            state: PhantomData,
+        })
+    }
+
+    /// The state the device has it in.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    pub fn query_state(&self) -> Result<QpState, Error> {
+        let mut attr = zeroed();
+        let mut init = mem::MaybeUninit::<raw::ibv_qp_init_attr>::zeroed();
+        let mask = raw::IBV_QP_STATE as c_int;
+        // SAFETY: the queue pair is live, and both results are writable.
+        let result = unsafe {
+            (self.inner.pd.context().api().query_qp)(
+                self.inner.raw.as_ptr(),
+                &raw mut attr,
+                mask,
+                init.as_mut_ptr(),
+            )
+        };
+        if result != 0 {
+            return Err(Error::verb("ibv_query_qp", result, || {
+                self.label("asking for its state")
+            }));
+        }
+        Ok(QpState::from_raw(attr.qp_state))
+    }
+
+    /// Its number on this device.
+    #[must_use]
+    pub fn qp_num(&self) -> u32 {
+        // SAFETY: the queue pair is live; its number does not change.
+        unsafe { (*self.inner.raw.as_ptr()).qp_num }
+    }
+
+    /// Its real sizes, which may exceed what was asked for.
+    #[must_use]
+    pub fn caps(&self) -> QpCaps {
+        self.inner.caps
+    }
+
+    /// The domain it is in.
+    #[must_use]
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.inner.pd
+    }
+
+    /// Where its sends complete.
+    #[must_use]
+    pub fn send_cq(&self) -> &Arc<Cq> {
+        &self.inner.send_cq
+    }
+
+    /// Where its receives complete.
+    #[must_use]
+    pub fn recv_cq(&self) -> &Arc<Cq> {
+        &self.inner.recv_cq
+    }
+
+    /// Where its receives come from, when they are shared.
+    #[must_use]
+    pub fn srq(&self) -> Option<&Arc<Srq>> {
+        self.inner.srq.as_ref()
+    }
+
+    /// The raw queue pair, valid for as long as `self`.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut raw::ibv_qp {
+        self.inner.raw.as_ptr()
+    }
+
+    fn step<T: State>(
+        self,
+        attr: &mut raw::ibv_qp_attr,
+        mask: u32,
+        doing: impl FnOnce() -> String,
+    ) -> Result<Qp<T>, Error> {
+        self.modify(attr, mask, doing)?;
+        Ok(Qp {
+            inner: self.inner,
+            state: PhantomData,
+        })
+    }
+
+    fn modify(
+        &self,
+        attr: &mut raw::ibv_qp_attr,
+        mask: u32,
+        doing: impl FnOnce() -> String,
+    ) -> Result<(), Error> {
+        // SAFETY: the queue pair is live; the attributes that the mask names are filled in.
+        let result = unsafe {
+            (self.inner.pd.context().api().modify_qp)(self.inner.raw.as_ptr(), attr, mask as c_int)
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(Error::verb("ibv_modify_qp", result, || {
+                self.label(&doing())
+            }))
+        }
+    }
+
+    fn label(&self, doing: &str) -> String {
+        format!(
+            "{doing}, queue pair {} on {}",
+            self.qp_num(),
+            self.inner.pd.context().name()
+        )
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: created by this library, destroyed once.
+        let result = unsafe { (self.pd.context().api().destroy_qp)(self.raw.as_ptr()) };
+        if result != 0 {
+            mem::forget((
+                Arc::clone(&self.pd),
+                Arc::clone(&self.send_cq),
+                Arc::clone(&self.recv_cq),
+                self.srq.clone(),
+            ));
+        }
+    }
+}
+
+impl<S: State> fmt::Debug for Qp<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Qp")
+            .field("device", &self.inner.pd.context().name())
+            .field("qp_num", &self.qp_num())
+            .field("caps", &self.inner.caps)
+            .finish_non_exhaustive()
+    }
+}

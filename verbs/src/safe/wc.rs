@@ -1,0 +1,245 @@
+//! Work completions.
+
+use std::fmt;
+
+use crate::raw;
+
+/// One entry of a completion queue. An array of these is what [`Cq::poll`](super::Cq::poll) fills.
+#[repr(transparent)]
+#[derive(Clone, Copy, Default)]
+pub struct Wc(raw::ibv_wc);
+
+impl Wc {
+    /// The number that the work request carried.
+    #[must_use]
+    pub fn wr_id(&self) -> u64 {
+        self.0.wr_id
+    }
+
+    /// Whether it succeeded. When it did not, only [`Wc::wr_id`], [`Wc::qp_num`], [`Wc::status`] and [`Wc::vendor_err`] mean
+    /// anything.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        self.0.status == raw::IBV_WC_SUCCESS
+    }
+
+    /// How it ended.
+    #[must_use]
+    pub fn status(&self) -> WcStatus {
+        WcStatus(self.0.status)
+    }
+
+    /// The vendor's own error number, for its support line.
+    #[must_use]
+    pub fn vendor_err(&self) -> u32 {
+        self.0.vendor_err
+    }
+
+    /// What completed.
+    #[must_use]
+    pub fn opcode(&self) -> WcOpcode {
+        match self.0.opcode {
+            raw::IBV_WC_SEND => WcOpcode::Send,
+            raw::IBV_WC_RDMA_WRITE => WcOpcode::RdmaWrite,
+            raw::IBV_WC_RECV => WcOpcode::Recv,
+            raw::IBV_WC_RECV_RDMA_WITH_IMM => WcOpcode::RecvRdmaWithImm,
+            other => WcOpcode::Other(other),
+        }
+    }
+
+    /// Bytes received (for a receive).
+    #[must_use]
+    pub fn byte_len(&self) -> u32 {
+        self.0.byte_len
+    }
+
+    /// The immediate, when the message had one.
+    #[must_use]
+    pub fn imm(&self) -> Option<u32> {
+        (self.0.wc_flags & raw::IBV_WC_WITH_IMM != 0).then(|| u32::from_be(self.0.imm_data))
+    }
+
+    /// This node's queue pair.
+    #[must_use]
+    pub fn qp_num(&self) -> u32 {
+        self.0.qp_num
+    }
+}
+
+impl fmt::Debug for Wc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Wc");
+        out.field("wr_id", &self.wr_id())
+            .field("qp_num", &self.qp_num())
+            .field("status", &self.status());
+        if self.is_success() {
+            out.field("opcode", &self.opcode())
+                .field("byte_len", &self.byte_len())
+                .field("imm", &self.imm());
+        }
+        out.finish_non_exhaustive()
+    }
+}
+
+/// What completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WcOpcode {
+    /// A send of ours.
+    Send,
+    /// An RDMA WRITE of ours, with or without an immediate.
+    RdmaWrite,
+    /// A receive that a send consumed.
+    Recv,
+    /// A receive that a peer's RDMA WRITE with immediate consumed.
+    RecvRdmaWithImm,
+    /// Another.
+    Other(u32),
+}
+
+/// How a work request ended: libibverbs' number, shown by its name and in words.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct WcStatus(pub u32);
+
+impl WcStatus {
+    /// Done.
+    pub const SUCCESS: Self = Self(raw::IBV_WC_SUCCESS);
+    /// Given back undone, because the queue pair is in ERR.
+    pub const WR_FLUSH_ERR: Self = Self(raw::IBV_WC_WR_FLUSH_ERR);
+    /// The peer refused the address, the length or the key.
+    pub const REM_ACCESS_ERR: Self = Self(raw::IBV_WC_REM_ACCESS_ERR);
+    /// The peer did not answer.
+    pub const RETRY_EXC_ERR: Self = Self(raw::IBV_WC_RETRY_EXC_ERR);
+    /// The peer had no receive posted.
+    pub const RNR_RETRY_EXC_ERR: Self = Self(raw::IBV_WC_RNR_RETRY_EXC_ERR);
+
+    /// Its name and what it means.
+    fn describe(self) -> (&'static str, &'static str) {
+        match self.0 {
+            raw::IBV_WC_SUCCESS => ("IBV_WC_SUCCESS", "done"),
+            raw::IBV_WC_LOC_LEN_ERR => (
+                "IBV_WC_LOC_LEN_ERR",
+                "a message longer than its receive, or than the port allows",
+            ),
+            raw::IBV_WC_LOC_QP_OP_ERR => (
+                "IBV_WC_LOC_QP_OP_ERR",
+                "this queue pair could not carry out the work request",
+            ),
+            raw::IBV_WC_LOC_EEC_OP_ERR => (
+                "IBV_WC_LOC_EEC_OP_ERR",
+                "an end-to-end context could not carry it out",
+            ),
+            raw::IBV_WC_LOC_PROT_ERR => (
+                "IBV_WC_LOC_PROT_ERR",
+                "the local address or key is not of a memory region",
+            ),
+            raw::IBV_WC_WR_FLUSH_ERR => (
+                "IBV_WC_WR_FLUSH_ERR",
+                "given back undone, the queue pair is in ERR",
+            ),
+            raw::IBV_WC_MW_BIND_ERR => ("IBV_WC_MW_BIND_ERR", "a memory window could not be bound"),
+            raw::IBV_WC_BAD_RESP_ERR => (
+                "IBV_WC_BAD_RESP_ERR",
+                "the peer answered with something unexpected",
+            ),
+            raw::IBV_WC_LOC_ACCESS_ERR => (
+                "IBV_WC_LOC_ACCESS_ERR",
+                "the local memory region does not allow it",
+            ),
+            raw::IBV_WC_REM_INV_REQ_ERR => (
+                "IBV_WC_REM_INV_REQ_ERR",
+                "the peer found the request invalid (too long, or not enabled)",
+            ),
+            raw::IBV_WC_REM_ACCESS_ERR => (
+                "IBV_WC_REM_ACCESS_ERR",
+                "the peer refused the address, the length or the key",
+            ),
+            raw::IBV_WC_REM_OP_ERR => (
+                "IBV_WC_REM_OP_ERR",
+                "the peer could not complete the operation",
+            ),
+            raw::IBV_WC_RETRY_EXC_ERR => (
+                "IBV_WC_RETRY_EXC_ERR",
+                "the peer did not answer within all retries: link, path or peer is down",
+            ),
+            raw::IBV_WC_RNR_RETRY_EXC_ERR => (
+                "IBV_WC_RNR_RETRY_EXC_ERR",
+                "the peer had no receive posted within all retries",
+            ),
+            raw::IBV_WC_LOC_RDD_VIOL_ERR => (
+                "IBV_WC_LOC_RDD_VIOL_ERR",
+                "the reliable datagram domains do not match",
+            ),
+            raw::IBV_WC_REM_INV_RD_REQ_ERR => (
+                "IBV_WC_REM_INV_RD_REQ_ERR",
+                "the peer found a reliable datagram request invalid",
+            ),
+            raw::IBV_WC_REM_ABORT_ERR => ("IBV_WC_REM_ABORT_ERR", "the peer aborted the operation"),
+            raw::IBV_WC_INV_EECN_ERR => (
+                "IBV_WC_INV_EECN_ERR",
+                "an end-to-end context number is invalid",
+            ),
+            raw::IBV_WC_INV_EEC_STATE_ERR => (
+                "IBV_WC_INV_EEC_STATE_ERR",
+                "an end-to-end context is in the wrong state",
+            ),
+            raw::IBV_WC_FATAL_ERR => ("IBV_WC_FATAL_ERR", "the device failed"),
+            raw::IBV_WC_RESP_TIMEOUT_ERR => {
+                ("IBV_WC_RESP_TIMEOUT_ERR", "the peer's answer came too late")
+            }
+            raw::IBV_WC_GENERAL_ERR => {
+                ("IBV_WC_GENERAL_ERR", "the transport failed in another way")
+            }
+            raw::IBV_WC_TM_ERR => ("IBV_WC_TM_ERR", "tag matching failed"),
+            raw::IBV_WC_TM_RNDV_INCOMPLETE => (
+                "IBV_WC_TM_RNDV_INCOMPLETE",
+                "a tag-matching rendezvous is incomplete",
+            ),
+            _ => ("unknown status", "a code of a newer library"),
+        }
+    }
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, meaning) = self.describe();
+        write!(f, "{name} ({}): {meaning}", self.0)
+    }
+}
+
+impl fmt::Debug for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_status_has_its_own_name_and_words() {
+        let known: HashSet<_> = (0..=raw::IBV_WC_TM_RNDV_INCOMPLETE)
+            .map(|code| WcStatus(code).describe())
+            .collect();
+        assert_eq!(known.len(), 24);
+        assert!(WcStatus(99).to_string().contains("unknown status (99)"));
+        for (name, code) in raw::CONSTANTS.iter().filter(|(_, code)| *code < 24) {
+            // The names in the text are those of the ABI, where the two lists overlap.
+            if name.starts_with("IBV_WC_") && name.ends_with("_ERR") {
+                assert_eq!(WcStatus(*code).describe().0, *name);
+            }
+        }
+    }
+
+    #[test]
+    fn an_immediate_is_there_only_when_flagged_and_in_host_order() {
+        let mut raw = raw::ibv_wc {
+            imm_data: 0x0102_0304_u32.to_be(),
+            ..Default::default()
+        };
+        assert_eq!(Wc(raw).imm(), None);
+        raw.wc_flags = raw::IBV_WC_WITH_IMM;
+        assert_eq!(Wc(raw).imm(), Some(0x0102_0304));
+    }
+}

@@ -1,0 +1,136 @@
+//! Opening, asking, refusing.
+
+use std::sync::Arc;
+
+use verbs::{Access, Cq, Error, GidType, HostMemory, Mr, Pd, PortState, Qp, QpCaps};
+
+use super::devices;
+
+#[test]
+fn the_devices_are_listed_and_described() {
+    let Some((verbs, one, two)) = devices() else {
+        return;
+    };
+    let names: Vec<_> = verbs
+        .devices()
+        .expect("devices")
+        .into_iter()
+        .map(|device| device.name)
+        .collect();
+    assert!(names.contains(&one) && names.contains(&two), "{names:?}");
+
+    let context = verbs.open(&one).expect("the device");
+    assert!(
+        context.limits().max_qp_wr >= 8192 && context.limits().phys_port_cnt == 1,
+        "{:?}",
+        context.limits()
+    );
+    let port = context.query_port(1).expect("the port");
+    assert_eq!(port.state, PortState::Active);
+    assert!(
+        port.gid_tbl_len > 0 && port.max_msg_sz >= 1 << 20,
+        "{port:?}"
+    );
+}
+
+#[test]
+fn auto_finds_the_ipv4_gid() {
+    let Some((verbs, one, _)) = devices() else {
+        return;
+    };
+    let context = verbs.open(&one).expect("the device");
+    let chosen = context.auto_gid(1).expect("a GID");
+    assert_eq!(chosen.kind, GidType::RoceV2);
+    assert!(
+        chosen.gid.to_ipv4().is_some(),
+        "{chosen:?} of {:?}",
+        context.gids(1)
+    );
+}
+
+#[test]
+fn another_device_is_refused_with_the_names_there_are() {
+    let Some((verbs, one, _)) = devices() else {
+        return;
+    };
+    let error = verbs.open("mlx5_99").expect_err("no such device");
+    assert!(matches!(error, Error::UnknownDevice { .. }));
+    assert!(
+        error.to_string().contains("mlx5_99") && error.to_string().contains(&one),
+        "{error}"
+    );
+}
+
+#[test]
+fn beyond_a_limit_the_limit_is_named() {
+    let Some((verbs, one, _)) = devices() else {
+        return;
+    };
+    let context = verbs.open(&one).expect("the device");
+    let limits = context.limits().clone();
+    let error = Cq::create(&context, limits.max_cqe + 1, None, 0, 0).expect_err("too many entries");
+    assert!(
+        error.to_string().contains("max_cqe") && error.to_string().contains(&one),
+        "{error}"
+    );
+
+    let pd = Pd::alloc(&context).expect("a domain");
+    let cq = Cq::create(&context, 16, None, 0, 0).expect("a queue");
+    let caps = QpCaps {
+        max_send_wr: limits.max_qp_wr + 1,
+        ..QpCaps::default()
+    };
+    let error = Qp::create(&pd, &cq, &cq, None, caps).expect_err("too many sends");
+    assert!(error.to_string().contains("max_qp_wr"), "{error}");
+    let caps = QpCaps {
+        max_inline_data: 1 << 20,
+        ..QpCaps::default()
+    };
+    let error = Qp::create(&pd, &cq, &cq, None, caps).expect_err("a megabyte inline");
+    assert!(
+        error.to_string().contains("1048576 inline bytes"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_region_outlives_everything_that_made_it() {
+    let Some((verbs, one, _)) = devices() else {
+        return;
+    };
+    let context = verbs.open(&one).expect("the device");
+    let memory = Arc::new(HostMemory::huge(1 << 22).expect("memory"));
+    let region = Mr::register(
+        &Pd::alloc(&context).expect("a domain"),
+        &memory,
+        Access::LOCAL_READ,
+    )
+    .expect("a region");
+    drop(context);
+    assert_eq!(Arc::strong_count(&memory), 2, "the region keeps its memory");
+    assert_eq!(region.len(), 1 << 22);
+    assert!(region.slice((1 << 22) - 1, 2).is_err());
+    drop(region);
+    assert_eq!(Arc::strong_count(&memory), 1);
+}
+
+#[test]
+fn another_devices_queue_is_refused() {
+    let Some((verbs, one, two)) = devices() else {
+        return;
+    };
+    let (one, two) = (
+        verbs.open(&one).expect("a device"),
+        verbs.open(&two).expect("a device"),
+    );
+    let pd = Pd::alloc(&one).expect("a domain");
+    let own = Cq::create(&one, 16, None, 0, 0).expect("a queue");
+    let foreign = Cq::create(&two, 16, None, 0, 0).expect("a queue");
+    let error =
+        Qp::create(&pd, &own, &foreign, None, QpCaps::default()).expect_err("a foreign queue");
+    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    assert!(
+        error.to_string().contains(one.name()) && error.to_string().contains(two.name()),
+        "{error}"
+    );
+}

@@ -1,0 +1,306 @@
+//! What crosses: payloads, immediates, lengths, and which completions they raise.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use verbs::{Access, HostMemory, Mr, Notify, Payload, QpCaps, SendChain, WcOpcode, Write};
+
+use super::rig::{Settings, connect, pattern, readable};
+
+const SOON: Duration = Duration::from_secs(5);
+const NEVER: Duration = Duration::from_millis(100);
+
+#[test]
+fn a_write_with_immediate_arrives_with_its_bytes_number_and_length() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    let payload = pattern(150_528, 1);
+    a.fill(0, &payload);
+    b.receive(900, 1);
+    a.send(&[Write {
+        imm: Some(0xdead_beef),
+        ..a.write(&b, 5, payload.len())
+    }]);
+
+    let arrived = b.completions(1)[0];
+    assert!(arrived.is_success(), "{arrived:?}");
+    assert_eq!(arrived.opcode(), WcOpcode::RecvRdmaWithImm);
+    assert_eq!(
+        (arrived.wr_id(), arrived.imm(), arrived.byte_len()),
+        (900, Some(0xdead_beef), 150_528)
+    );
+    assert_eq!(arrived.qp_num(), b.qp.qp_num());
+    assert!(b.bytes(0, payload.len()) == payload, "the payload differs");
+
+    let retired = a.completions(1)[0];
+    assert!(retired.is_success(), "{retired:?}");
+    assert_eq!(
+        (retired.wr_id(), retired.opcode()),
+        (5, WcOpcode::RdmaWrite)
+    );
+}
+
+#[test]
+fn inline_bytes_may_be_gone_before_the_doorbell() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    b.receive(0, 1);
+    let mut chain = SendChain::new(1, 64);
+    {
+        let header = [1_u8; 16];
+        let body = [2_u8; 48];
+        let write = Write {
+            payload: Payload::Inline(&[&header, &body]),
+            ..a.write(&b, 1, 0)
+        };
+        chain.push(&write).expect("64 bytes");
+    }
+    assert_eq!(a.qp.post_send(&mut chain), Ok(1));
+    assert_eq!(b.completions(1)[0].byte_len(), 64);
+    assert_eq!(b.bytes(0, 64), [[1; 16].as_slice(), &[2; 48]].concat());
+}
+
+#[test]
+fn an_empty_write_carries_its_immediate() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    b.receive(0, 1);
+    a.send(&[Write {
+        payload: Payload::Empty,
+        ..a.write(&b, 7, 0)
+    }]);
+    let arrived = b.completions(1)[0];
+    assert_eq!((arrived.imm(), arrived.byte_len()), (Some(7), 0));
+}
+
+#[test]
+fn two_slices_arrive_as_one_message() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    let payload = pattern(3000, 2);
+    a.fill(0, &payload[..16]);
+    a.fill(8192, &payload[16..]);
+    b.receive(0, 1);
+    let slices = [
+        a.mr.slice(0, 16).expect("within"),
+        a.mr.slice(8192, 2984).expect("within"),
+    ];
+    a.send(&[Write {
+        payload: Payload::Gather(&slices),
+        ..a.write(&b, 1, 0)
+    }]);
+    assert_eq!(b.completions(1)[0].byte_len(), 3000);
+    assert!(b.bytes(0, 3000) == payload, "the payload differs");
+}
+
+#[test]
+fn one_signaled_write_retires_all_before_it() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    b.receive(0, 64);
+    let writes: Vec<_> = (0..64)
+        .map(|id| Write {
+            signaled: id == 63,
+            ..a.write(&b, id, 100)
+        })
+        .collect();
+    a.send(&writes);
+    let arrived = b.completions(64);
+    assert!(
+        arrived
+            .iter()
+            .zip(0..)
+            .all(|(wc, id)| wc.imm() == Some(id) && wc.wr_id() == u64::from(id)),
+        "{arrived:?}"
+    );
+    assert_eq!(a.completions(1)[0].wr_id(), 63);
+    a.assert_idle();
+}
+
+#[test]
+fn a_split_write_is_one_arrival_after_its_payload() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    let payload = pattern(20_000, 3);
+    a.fill(0, &payload);
+    b.receive(0, 2);
+    let plain = Write {
+        imm: None,
+        signaled: false,
+        ..a.write(&b, 1, payload.len())
+    };
+    a.send(&[
+        plain,
+        Write {
+            payload: Payload::Empty,
+            signaled: false,
+            ..a.write(&b, 2, 0)
+        },
+    ]);
+    let arrived = b.completions(1)[0];
+    assert_eq!((arrived.imm(), arrived.byte_len()), (Some(2), 0));
+    assert!(
+        b.bytes(0, payload.len()) == payload,
+        "the payload came after its signal"
+    );
+
+    let descriptor = 20_000_u64.to_le_bytes();
+    a.send(&[
+        plain,
+        Write {
+            payload: Payload::Inline(&[&descriptor]),
+            remote: b.at(50_000),
+            ..a.write(&b, 3, 0)
+        },
+    ]);
+    assert_eq!(b.completions(1)[0].byte_len(), 8);
+    assert_eq!(b.bytes(50_000, 8), descriptor);
+    b.assert_idle();
+}
+
+#[test]
+fn only_a_solicited_write_wakes_who_sleeps_for_those() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    b.receive(0, 4);
+    b.cq.arm(Notify::Solicited).expect("arming");
+    a.send(&[a.write(&b, 0, 8)]);
+    assert!(
+        !readable(&b.channel, NEVER),
+        "an unsolicited write woke the sleeper"
+    );
+    a.send(&[Write {
+        solicited: true,
+        ..a.write(&b, 1, 8)
+    }]);
+    assert!(
+        readable(&b.channel, SOON),
+        "the solicited write woke nobody"
+    );
+    let mut tokens = Vec::new();
+    assert_eq!(b.channel.take_events(|token| tokens.push(token)), Ok(1));
+    assert_eq!(tokens, [77]);
+    assert_eq!(b.completions(2).len(), 2);
+}
+
+#[test]
+fn what_came_before_the_arming_is_found_by_the_poll_after_it() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    b.receive(0, 2);
+    a.send(&[Write {
+        solicited: true,
+        ..a.write(&b, 0, 8)
+    }]);
+    a.completions(1);
+    b.cq.arm(Notify::Any).expect("arming");
+    // Whether an event comes is the device's affair; the poll after the arming finds the entry either way.
+    assert_eq!(b.completions(1)[0].imm(), Some(0));
+    a.send(&[a.write(&b, 1, 8)]);
+    assert!(readable(&b.channel, SOON));
+    assert!(b.channel.take_events(|_| ()).expect("events") >= 1);
+    assert_eq!(
+        b.channel.take_events(|_| ()),
+        Ok(0),
+        "an event was there twice"
+    );
+    assert_eq!(b.completions(1)[0].imm(), Some(1));
+}
+
+#[test]
+fn receives_come_from_a_shared_queue() {
+    let Some((a, b)) = connect(Settings {
+        shared_receives: true,
+        ..Settings::default()
+    }) else {
+        return;
+    };
+    b.receive(40, 2);
+    a.send(&[a.write(&b, 0, 8), a.write(&b, 1, 8)]);
+    let ids: Vec<_> = b.completions(2).iter().map(verbs::Wc::wr_id).collect();
+    assert_eq!(ids, [40, 41]);
+}
+
+#[test]
+fn a_memfd_is_written_like_any_memory() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    let name: &CStr = c"qdl-test";
+    let memory = Arc::new(HostMemory::memfd(name, 8192).expect("a memfd"));
+    let region = Mr::register(b.qp.pd(), &memory, Access::REMOTE_WRITE).expect("a region");
+    b.receive(0, 1);
+    a.fill(0, b"through a memfd");
+    a.send(&[Write {
+        remote: region.remote().slice(100, 15).expect("within"),
+        ..a.write(&b, 0, 15)
+    }]);
+    b.completions(1);
+    let fd = memory
+        .fd()
+        .expect("its descriptor")
+        .try_clone_to_owned()
+        .expect("a copy");
+    let elsewhere = HostMemory::from_fd(fd, 8192).expect("the same pages");
+    let mut bytes = [0; 15];
+    // SAFETY: the write has completed.
+    unsafe { elsewhere.copy_out(100, &mut bytes) }.expect("within");
+    assert_eq!(&bytes, b"through a memfd");
+}
+
+#[test]
+fn a_full_send_queue_takes_what_it_can_and_the_rest_later() {
+    let caps = QpCaps {
+        max_send_wr: 16,
+        max_recv_wr: 600,
+        ..QpCaps::default()
+    };
+    let Some((a, b)) = connect(Settings {
+        caps,
+        ..Settings::default()
+    }) else {
+        return;
+    };
+    let depth = a.qp.caps().max_send_wr as usize;
+    let total = 4 * depth;
+    assert!(total <= 500, "the device made the queue {depth} deep");
+    b.receive(0, total as u64);
+    let mut chain = SendChain::new(total, 0);
+    for id in 0..total as u64 {
+        chain.push(&a.write(&b, id, 64)).expect("room");
+    }
+    let (mut posted, mut retired, mut full) = (0, 0, 0);
+    while posted < total {
+        match a.qp.post_send(&mut chain) {
+            Ok(count) => posted += count,
+            Err(error) => {
+                assert!(error.is_full(), "{error}");
+                assert_eq!(error.left, chain.len());
+                posted += error.posted;
+                full += 1;
+                retired += a.completions(1).len();
+            }
+        }
+    }
+    a.completions(total - retired);
+    let numbers: Vec<_> = b
+        .completions(total)
+        .iter()
+        .filter_map(verbs::Wc::imm)
+        .collect();
+    assert_eq!(
+        numbers,
+        (0..total as u32).collect::<Vec<_>>(),
+        "lost, doubled or out of order"
+    );
+    assert!(full > 0, "the queue was never full");
+}

@@ -1,0 +1,115 @@
+//! What goes wrong, and how it is told.
+
+use verbs::{Payload, QpState, Wc, WcStatus, Write};
+
+use super::rig::{End, REGION, Settings, connect};
+
+/// The first completion that is not a success, after any number that are.
+pub fn first_failure(end: &End) -> Wc {
+    loop {
+        let wc = end.completions(1)[0];
+        if !wc.is_success() {
+            return wc;
+        }
+    }
+}
+
+#[test]
+fn a_wrong_rkey_is_refused_and_breaks_the_sender() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    b.receive(0, 1);
+    let mut write = Write {
+        signaled: false,
+        ..a.write(&b, 9, 64)
+    };
+    write.remote.rkey ^= 0x5a5a;
+    a.send(&[write]);
+    let failed = first_failure(&a);
+    assert_eq!(failed.status(), WcStatus::REM_ACCESS_ERR);
+    assert_eq!((failed.wr_id(), failed.qp_num()), (9, a.qp.qp_num()));
+    assert!(
+        failed.status().to_string().contains("key"),
+        "{}",
+        failed.status()
+    );
+    assert_eq!(a.qp.query_state().expect("its state"), QpState::Err);
+}
+
+#[test]
+fn one_byte_beyond_the_region_is_refused() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    b.receive(0, 2);
+    let end = b.at(REGION as u64 - 100);
+    a.send(&[Write {
+        remote: end,
+        ..a.write(&b, 1, 100)
+    }]);
+    assert!(a.completions(1)[0].is_success());
+    a.send(&[Write {
+        remote: end,
+        ..a.write(&b, 2, 101)
+    }]);
+    assert_eq!(first_failure(&a).status(), WcStatus::REM_ACCESS_ERR);
+}
+
+#[test]
+fn no_receive_exhausts_the_rnr_retries() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    a.send(&[a.write(&b, 1, 8)]);
+    assert_eq!(first_failure(&a).status(), WcStatus::RNR_RETRY_EXC_ERR);
+}
+
+#[test]
+fn a_peer_that_is_gone_exhausts_the_retries() {
+    let Some((a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    let write = a.write(&b, 1, 8);
+    drop(b);
+    a.send(&[write]);
+    assert_eq!(first_failure(&a).status(), WcStatus::RETRY_EXC_ERR);
+}
+
+#[test]
+fn err_gives_back_what_is_posted_and_what_comes_later() {
+    let Some((_a, b)) = connect(Settings::default()) else {
+        return;
+    };
+    b.receive(10, 3);
+    b.qp.set_error().expect("moving to ERR");
+    let flushed = b.completions(3);
+    assert!(
+        flushed
+            .iter()
+            .zip(10..)
+            .all(|(wc, id)| wc.status() == WcStatus::WR_FLUSH_ERR && wc.wr_id() == id),
+        "{flushed:?}"
+    );
+    assert_eq!(b.qp.query_state().expect("its state"), QpState::Err);
+    b.send(&[Write {
+        payload: Payload::Empty,
+        signaled: false,
+        ..b.write(&b, 20, 0)
+    }]);
+    let later = b.completions(1)[0];
+    assert_eq!(
+        (later.status(), later.wr_id()),
+        (WcStatus::WR_FLUSH_ERR, 20)
+    );
+}
+
+#[test]
+fn a_failed_queue_pair_can_start_over() {
+    let Some((a, _b)) = connect(Settings::default()) else {
+        return;
+    };
+    let failed = a.qp.into_error().expect("moving to ERR");
+    let reset = failed.into_reset().expect("moving to RESET");
+    assert_eq!(reset.query_state().expect("its state"), QpState::Reset);
+}

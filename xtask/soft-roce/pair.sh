@@ -1,0 +1,58 @@
+# To be sourced in the guest: makes two RDMA devices, rxa (10.9.1.1) and rxb (10.9.1.2), whose packets really cross a
+# pair of joined network interfaces, va and vb, although both ends live in one network namespace.
+#
+#   rdma_pair [MTU]   makes them and waits until their GIDs are there
+#   tc qdisc add dev va root netem loss 1% / delay 5ms      disturbs what rxa sends
+#   rdma_pull, rdma_plug                                    pulls the cable, and plugs it in again
+
+# rdma_pair [MTU]
+rdma_pair() {
+    local mtu=${1:-1500} side
+    ip link add va mtu "$mtu" type veth peer name vb mtu "$mtu"
+    ip addr add 10.9.1.1/24 dev va
+    ip addr add 10.9.1.2/24 dev vb
+    ip link set va up
+    ip link set vb up
+    # Both addresses are this machine's own, which the kernel would short-cut: only what arrives on an end of the cable
+    # is looked up as local first, and what leaves goes out at the end that has the sender's address.
+    for side in all va vb; do
+        echo 1 >/proc/sys/net/ipv4/conf/$side/accept_local
+        echo 0 >/proc/sys/net/ipv4/conf/$side/rp_filter
+    done
+    ip rule add pref 10 iif va lookup local
+    ip rule add pref 11 iif vb lookup local
+    rdma_cable 101 va 10.9.1.1 10.9.1.2
+    rdma_cable 102 vb 10.9.1.2 10.9.1.1
+    ip rule add pref 100 lookup local
+    ip rule del pref 0 lookup local
+    rdma link add rxa type rxe netdev va
+    rdma link add rxb type rxe netdev vb
+    rdma_wait rxa && rdma_wait rxb
+}
+
+# rdma_cable TABLE INTERFACE FROM TO: what FROM sends to TO leaves at INTERFACE
+rdma_cable() {
+    ip route add "$4/32" dev "$2" src "$3" table "$1"
+    ip rule add pref "$(($1 - 50))" oif "$2" lookup "$1"
+    ip rule add pref "$(($1 - 40))" from "$3" to "$4" lookup "$1"
+}
+
+# The interface's own routes go when it goes down.
+rdma_pull() { ip link set va down; }
+rdma_plug() {
+    ip link set va up
+    ip route replace 10.9.1.2/32 dev va src 10.9.1.1 table 101
+}
+
+# rdma_wait DEVICE: GIDs appear a moment after the device; this waits for the IPv4 one, at most five seconds
+rdma_wait() {
+    local try gid
+    for try in $(seq 50); do
+        for gid in /sys/class/infiniband/"$1"/ports/1/gids/[0-7]; do
+            case $(cat "$gid" 2>/dev/null) in 0000:0000:0000:0000:0000:ffff:*) return 0 ;; esac
+        done
+        sleep 0.1
+    done
+    echo "soft-roce: $1 has no IPv4 GID" >&2
+    return 1
+}

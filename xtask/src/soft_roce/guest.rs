@@ -1,0 +1,235 @@
+//! Boots the guest, shows what its command prints while it runs, and returns its exit status.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::Guest;
+
+/// The exit status when the time is up.
+const TIMED_OUT: i32 = 124;
+
+/// The files by which this program and the guest talk.
+const OURS: &[&str] = &["command", "log", "status", "console", "emulator"];
+
+/// Runs the commands one after the other in one guest; the first that fails gives the status.
+///
+/// `QDL_GUEST_SECONDS` (default 240) limits the run, `QDL_GUEST_MIB` (default 2048) is the guest's memory,
+/// `QDL_GUEST_MTU` (default 1500) the cable's MTU, and `QDL_GUEST_KVM`, when set, has the machine's own virtualisation
+/// used instead of emulation.
+///
+/// # Errors
+///
+/// When the emulator cannot be started or the guest dies.
+pub fn run(root: &Path, guest: &Guest, commands: &[Vec<String>]) -> Result<i32> {
+    let out = root.join(format!(".deps/soft-roce/run-{}", std::process::id()));
+    fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
+    fs::write(out.join("command"), script(root, commands)?)?;
+    let result = boot(root, guest, &out);
+    for name in OURS {
+        fs::remove_file(out.join(name)).ok();
+    }
+    if fs::remove_dir(&out).is_err() {
+        println!(
+            "soft-roce: what the command left in /mnt/out is in {}",
+            out.display()
+        );
+    }
+    result
+}
+
+fn boot(root: &Path, guest: &Guest, out: &Path) -> Result<i32> {
+    let seconds = setting("QDL_GUEST_SECONDS", 240)?;
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let mut emulator = Emulator(start(root, guest, out)?);
+    let mut log = Log {
+        path: out.join("log"),
+        shown: 0,
+    };
+    loop {
+        let ended = emulator.0.try_wait().context("waiting for the emulator")?;
+        log.show()?;
+        if ended.is_some() {
+            break;
+        }
+        if Instant::now() > deadline {
+            eprintln!("soft-roce: still running after {seconds} s (QDL_GUEST_SECONDS): ended");
+            return Ok(TIMED_OUT);
+        }
+        sleep(Duration::from_millis(50));
+    }
+    match fs::read_to_string(out.join("status"))
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+    {
+        Some(status) => Ok(status),
+        None => bail!(
+            "the guest died:\n{}{}",
+            tail(&out.join("emulator")),
+            tail(&out.join("console"))
+        ),
+    }
+}
+
+/// Kills the emulator when this program leaves early.
+struct Emulator(Child);
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+fn start(root: &Path, guest: &Guest, out: &Path) -> Result<Child> {
+    let console = out.join("console");
+    let messages = File::create(out.join("emulator"))?;
+    let init = root.join("xtask/soft-roce/guest.sh");
+    let mib = setting("QDL_GUEST_MIB", 2048)?.to_string();
+    let kernel_line = format!(
+        "console=ttyS0 quiet panic=-1 mitigations=off nokaslr nowatchdog rcupdate.rcu_expedited=1 qdl.init={}",
+        init.display()
+    );
+    let mut command = Command::new("qemu-system-x86_64");
+    command.args([
+        "-nodefaults",
+        "-no-user-config",
+        "-no-reboot",
+        "-display",
+        "none",
+        "-M",
+        "q35",
+        "-cpu",
+        "max",
+        "-smp",
+        "2",
+    ]);
+    // Not tried by itself: inside of a virtual machine a KVM may be there, accept the guest, and never run it.
+    if std::env::var_os("QDL_GUEST_KVM").is_some() {
+        command.args(["-accel", "kvm"]);
+    }
+    command.args(["-accel", "tcg,thread=multi", "-m", &mib]);
+    command
+        .arg("-kernel")
+        .arg(&guest.kernel)
+        .arg("-initrd")
+        .arg(&guest.initramfs)
+        .args(["-append", &kernel_line]);
+    command.args(["-serial", &format!("file:{}", console.display())]);
+    command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"]);
+    command.args([
+        "-fsdev",
+        "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
+    ]);
+    command.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
+    command.args([
+        "-fsdev",
+        &format!("local,id=out,path={},security_model=none", out.display()),
+    ]);
+    command.args(["-device", "virtio-9p-pci,fsdev=out,mount_tag=out"]);
+    command
+        .stdin(Stdio::null())
+        .stdout(messages.try_clone()?)
+        .stderr(messages);
+    command.spawn().context("starting qemu-system-x86_64")
+}
+
+/// What the guest runs: makes the devices, then each command from the repository's folder.
+fn script(root: &Path, commands: &[Vec<String>]) -> Result<String> {
+    let mtu = setting("QDL_GUEST_MTU", 1500)?;
+    let folder = quote(&root.display().to_string());
+    let mut script = format!(
+        "cd {folder} || exit 1\n. xtask/soft-roce/pair.sh\nrdma_pair {mtu} || exit 1\n\
+         export QDL_RDMA_DEVICES=rxa,rxb\n"
+    );
+    for command in commands {
+        let words: Vec<_> = command.iter().map(|word| quote(word)).collect();
+        script.push_str(&words.join(" "));
+        script.push_str(" || exit $?\n");
+    }
+    Ok(script)
+}
+
+/// A word as the shell takes it unchanged.
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn setting(name: &str, default: u64) -> Result<u64> {
+    match std::env::var(name) {
+        Ok(text) => text
+            .parse()
+            .with_context(|| format!("{name}={text} is no whole number")),
+        Err(_) => Ok(default),
+    }
+}
+
+/// The guest's output, shown as it grows.
+struct Log {
+    path: PathBuf,
+    shown: u64,
+}
+
+impl Log {
+    fn show(&mut self) -> Result<()> {
+        // Not there until the guest's shell runs.
+        let Ok(mut file) = File::open(&self.path) else {
+            return Ok(());
+        };
+        file.seek(SeekFrom::Start(self.shown))?;
+        let mut more = Vec::new();
+        self.shown += file.read_to_end(&mut more)? as u64;
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(&more)?;
+        stdout.flush()?;
+        Ok(())
+    }
+}
+
+/// The last lines of a file, for an error.
+fn tail(path: &Path) -> String {
+    let text = fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(60)..]
+        .iter()
+        .map(|line| format!("{line}\n"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_the_shell_unchanged() {
+        let word = r#"a 'b' "$c" \d"#;
+        let output = Command::new("sh")
+            .arg("-c")
+            .arg(format!("printf %s {}", quote(word)))
+            .output()
+            .expect("a shell");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), word);
+    }
+
+    #[test]
+    fn the_script_stops_at_the_first_command_that_fails() {
+        let script = script(
+            Path::new("/repo"),
+            &[
+                vec!["one".to_owned()],
+                vec!["two".to_owned(), "a b".to_owned()],
+            ],
+        );
+        let script = script.expect("default settings");
+        assert!(
+            script.ends_with("'one' || exit $?\n'two' 'a b' || exit $?\n"),
+            "{script}"
+        );
+    }
+}
