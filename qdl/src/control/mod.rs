@@ -20,7 +20,9 @@ mod error;
 mod handshake;
 mod pending;
 mod server;
+mod serving;
 mod session;
+mod talk;
 mod wire;
 
 #[cfg(all(test, not(qdl_loom)))]

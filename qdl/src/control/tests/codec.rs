@@ -165,7 +165,7 @@ proptest! {
         bytes[at] = to;
         let (out, _) = feed(&mut full(), &bytes, 64);
         for m in out {
-            prop_assert_eq!(crate::control::limits::check(&m), Ok(()));
+            prop_assert_eq!(limits::check(&m), Ok(()));
         }
     }
 

@@ -10,7 +10,7 @@ use crate::control::{
 async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
     let server = bind(server_params()).await;
     let address = server.address();
-    let heard = serve(server);
+    let mut heard = serve(server);
 
     for round in 0..2 {
         let session = ClientSession::connect(client_params(address))
@@ -61,7 +61,7 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
         let late = handle.name().within(LONG).await.unwrap_err();
         assert!(late.is_clean(), "asked after the end: {late}");
 
-        let told = aside_until_gone(&heard);
+        let told = until_gone(&mut heard).await;
         let calls: Vec<_> = told
             .iter()
             .filter(|t| !matches!(t, Told::Heartbeat(_)))
@@ -86,26 +86,6 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
                 .any(|t| matches!(t, Told::Heartbeat(c) if c.arrived == 7))
         );
     }
-}
-
-/// Everything told up to the end of the session. The end is told before the client sees the connection
-/// close, or just after: by then it comes without the runtime's help.
-fn aside_until_gone(heard: &mpsc::Receiver<Told>) -> Vec<Told> {
-    std::thread::scope(|s| {
-        s.spawn(|| {
-            let mut all = Vec::new();
-            loop {
-                let told = heard.recv_timeout(LONG).expect("told");
-                let over = matches!(told, Told::Gone(..));
-                all.push(told);
-                if over {
-                    return all;
-                }
-            }
-        })
-        .join()
-        .expect("no panic")
-    })
 }
 
 #[tokio::test]
@@ -218,7 +198,7 @@ async fn a_refused_request_leaves_the_session_as_it_was() {
 async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
     let server = bind(server_params()).await;
     let address = server.address();
-    let heard = serve(server);
+    let mut heard = serve(server);
     let first = ClientSession::connect(client_params(address))
         .await
         .expect("connected");
@@ -263,10 +243,8 @@ async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
     })
     .await
     .expect("let in");
-    assert!(until(&heard, |t| match t {
-        Told::Gone(_, clean) => Some(*clean),
-        _ => None,
-    }));
+    let told = until_gone(&mut heard).await;
+    assert!(matches!(told.last(), Some(Told::Gone(_, true))), "{told:?}");
 }
 
 /// Both sides' word on one handshake.
@@ -479,7 +457,7 @@ async fn a_session_that_is_dropped_is_over_for_both_sides_once() {
     let ClientSession {
         handle, mut events, ..
     } = client.await.expect("ran").expect("connected");
-    let (handler, heard) = Handler::new();
+    let (handler, mut heard) = Handler::new();
     let running = tokio::spawn(session.run(handler));
     handle.name().within(LONG).await.expect("it runs");
     running.abort();
@@ -489,6 +467,6 @@ async fn a_session_that_is_dropped_is_over_for_both_sides_once() {
         matches!(cause, ControlError::Closed { .. } | ControlError::Io { .. }),
         "{cause}"
     );
-    let ends = heard.iter().filter(|t| matches!(t, Told::Gone(..))).count();
-    assert_eq!(ends, 1);
+    until_gone(&mut heard).await;
+    assert_eq!(heard.recv().await, None, "nothing comes after the end");
 }
