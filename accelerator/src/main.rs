@@ -1,2 +1,107 @@
-//! Entry point.
-fn main() {}
+//! `accelerator --config A.yaml`: a node of the system under test.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use accelerator::node::Accelerator;
+use clap::Parser;
+
+/// Everything went well.
+const OK: u8 = 0;
+/// The configuration, the model, a port: nothing was served.
+const SETUP: u8 = 2;
+/// The engine failed in mid-run.
+const ENGINE: u8 = 3;
+
+/// A node of the system under test: takes samples from a frontend over the network, runs them in batches, answers.
+///
+/// It serves one frontend at a time, for as long as that stays, and then the next. SIGTERM and SIGINT end it.
+///
+/// Exit codes: 0 stopped or done, 2 configuration, model or port, 3 the engine failed in mid-run.
+#[derive(Parser)]
+#[command(name = "accelerator", version)]
+struct Arguments {
+    /// Configuration of this node; see `configs/` for working ones.
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Serve one frontend, then end.
+    #[arg(long)]
+    once: bool,
+    /// More of what happens on standard error; twice for debugging.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Only errors on standard error.
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let level = match (arguments.quiet, arguments.verbose) {
+        (true, _) => tracing::Level::ERROR,
+        (false, 0) => tracing::Level::WARN,
+        (false, 1) => tracing::Level::INFO,
+        (false, _) => tracing::Level::DEBUG,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+    // Before any thread is started, so that all of them leave the signals to the one that waits.
+    let signals = block_signals();
+    ExitCode::from(serve(&arguments, signals))
+}
+
+fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
+    let config = match qdl::config::load_accelerator(&arguments.config) {
+        Ok(config) => config,
+        Err(e) => {
+            eprintln!("{e}");
+            return SETUP;
+        }
+    };
+    let accelerator = match Accelerator::start(&config, arguments.once) {
+        Ok(a) => a,
+        Err(e) => {
+            eprintln!("error: {e}");
+            return SETUP;
+        }
+    };
+    let stopper = accelerator.stopper();
+    std::thread::spawn(move || {
+        let signal = wait_for(&signals);
+        stopper.stop(&format!(
+            "the accelerator was told to stop (signal {signal})"
+        ));
+    });
+    if let Some((cold, warm)) = accelerator.warm_up() {
+        tracing::info!("engine warmed up: {cold} us for the first sample, {warm} us warm");
+    }
+    println!("{}", accelerator.ready_line());
+    match accelerator.run() {
+        None => OK,
+        Some(why) => {
+            eprintln!("error: {why}");
+            ENGINE
+        }
+    }
+}
+
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: a zeroed set is made valid by sigemptyset before anything reads it, and it outlives the calls.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        set
+    }
+}
+
+fn wait_for(signals: &libc::sigset_t) -> i32 {
+    let mut signal = 0;
+    // SAFETY: `signals` was initialised by `block_signals`; `signal` lives through the call.
+    unsafe { libc::sigwait(signals, &mut signal) };
+    signal
+}

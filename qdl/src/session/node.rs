@@ -51,8 +51,11 @@ pub struct NodeNic {
     pub tcp: TcpCfgs,
 }
 
+/// Adds what the engine knows to a node's totals.
+pub type EngineCounters = dyn Fn(&mut Counters) + Send + Sync;
+
 /// What a node is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct NodeParams {
     /// Its name, unique among all nodes.
     pub node: String,
@@ -74,6 +77,8 @@ pub struct NodeParams {
     pub drain: Duration,
     /// Serve one frontend, then end.
     pub once: bool,
+    /// Batches and copies, since the start.
+    pub engine: Arc<EngineCounters>,
 }
 
 /// A node that could not be started.
@@ -251,6 +256,11 @@ impl Node {
                     waiting: Mutex::default(),
                     arrived_before: shared.rails.counts().arrived,
                     settled_before: *lock(&shared.settled),
+                    engine_before: {
+                        let mut c = Counters::default();
+                        (params.engine)(&mut c);
+                        c
+                    },
                 });
                 *lock(&shared.current) = Some(state.clone());
                 let handle = session.handle();
@@ -385,6 +395,7 @@ struct Session {
     waiting: Mutex<HashMap<[u8; 16], u16>>,
     arrived_before: u64,
     settled_before: (u64, u64),
+    engine_before: Counters,
 }
 
 impl Session {
@@ -491,12 +502,15 @@ impl Session {
                 late += lane.late();
             }
         }
-        let counters = Counters {
+        let mut counters = Counters {
             arrived: shared.rails.counts().arrived - self.arrived_before,
             responded: responded - self.settled_before.0,
             dropped_late: late - self.settled_before.1,
             ..Counters::default()
         };
+        (self.params.engine)(&mut counters);
+        counters.batches -= self.engine_before.batches.min(counters.batches);
+        counters.copies -= self.engine_before.copies.min(counters.copies);
         (
             counters,
             counters.arrived <= counters.responded + counters.dropped_late,
