@@ -8,6 +8,6 @@
 //!
 //! Samples leave in the order of their arrival. A plain data structure: no thread, no clock, no engine.
 
-mod core;
+mod rules;
 
-pub use core::{Batcher, Policy, Step};
+pub use rules::{Batcher, Policy, Step};

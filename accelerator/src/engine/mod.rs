@@ -149,7 +149,7 @@ impl Default for EngineParams {
             file: None,
             max_input: 150_528,
             output_bytes: 8,
-            max_batch: 32,
+            max_batch: 64,
             max_delay_us: 500,
             threads: 1,
             intra_threads: 1,
