@@ -70,7 +70,17 @@ impl Problem {
         what: String,
         help: Option<String>,
     ) -> Self {
-        let Place { line, column } = place.unwrap_or(Place { line: 1, column: 1 });
+        let mut place = place.unwrap_or(Place { line: 1, column: 1 });
+        // Behind the last line there is nothing to see: point at its end.
+        if let (Some(last), lines) = (text.lines().last(), text.lines().count())
+            && place.line > lines
+        {
+            place = Place {
+                line: lines,
+                column: last.chars().count() + 1,
+            };
+        }
+        let Place { line, column } = place;
         let source_line: String = text
             .lines()
             .nth(line - 1)

@@ -1,7 +1,7 @@
 //! What a frontend is told.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -10,25 +10,14 @@ use garde::Validate;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Auth, Deadlines, EngineConfig, NicConfig, Policy, Scalar,
+    Auth, DatasetConfig, Deadlines, EngineConfig, LoadgenConfig, NicConfig, Policy,
     auth::AuthWord,
+    dataset::{DatasetFile, MAX_SAMPLES},
     load::resolve,
     nic_file::{NicFile, Side},
-    rules::{Findings, check_model, name, within, within_some},
+    rules::{Findings, check_model, name, within_some},
 };
 use crate::model::ModelSpec;
-
-/// Default of `count` of a random data set, in samples.
-pub const DEFAULT_RANDOM_COUNT: usize = 1024;
-/// Default of `min_bytes` of a random data set of log-uniform sizes.
-pub const DEFAULT_RANDOM_MIN_BYTES: usize = 1;
-/// Default of `seed` of a random data set.
-pub const DEFAULT_RANDOM_SEED: u64 = 1;
-/// Default of [`LoadgenConfig::output_dir`]: a folder in the working directory.
-pub const DEFAULT_OUTPUT_DIR: &str = "results";
-
-/// Most samples of a data set.
-const MAX_SAMPLES: usize = 1 << 32;
 
 /// Configuration of a frontend node.
 #[derive(Clone, Debug, PartialEq, Validate)]
@@ -77,42 +66,6 @@ pub struct FrontendConfig {
     pub model_file: Option<PathBuf>,
 }
 
-/// Where samples come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DatasetConfig {
-    /// `kind: raw`: a file of samples of equal size, back to back.
-    Raw {
-        /// Samples, each of the model's input size, in the order of their indices.
-        samples: PathBuf,
-        /// One label for each sample, little-endian, either of the model's output type or `i64`: the length of
-        /// the file decides. Needed for accuracy alone.
-        labels: Option<PathBuf>,
-    },
-    /// `kind: random`: synthetic bytes, the same for the same seed.
-    Random {
-        /// Samples; default 1024.
-        count: usize,
-        /// Bytes of the shortest sample; default 1 for `log_uniform`, and `max_bytes` for `fixed`.
-        min_bytes: usize,
-        /// Bytes of the longest sample; default the model's input size.
-        max_bytes: usize,
-        /// Seed of sizes and bytes; default 1.
-        seed: u64,
-        /// How sizes are distributed; default `log_uniform` for a model with a ragged input, else `fixed`.
-        distribution: SizeDistribution,
-    },
-}
-
-/// How the sizes of random samples are distributed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SizeDistribution {
-    /// Every magnitude is equally likely.
-    LogUniform,
-    /// All samples have `max_bytes`.
-    Fixed,
-}
-
 /// Where samples lie while they are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -141,51 +94,6 @@ pub enum Verify {
 pub struct AcceleratorAddress {
     /// `HOST:PORT` of its control plane; the host is a name or an address (IPv6 in brackets).
     pub control: String,
-}
-
-/// LoadGen's scenarios.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scenario {
-    /// One query of one sample after the other.
-    SingleStream,
-    /// One query of several samples after the other.
-    MultiStream,
-    /// Queries of one sample at random times.
-    Server,
-    /// One query of all samples.
-    Offline,
-}
-
-/// What LoadGen is told.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LoadgenConfig {
-    /// Scenario; default none, then the command line must name one.
-    pub scenario: Option<Scenario>,
-    /// Name of the model in `user.conf`; default the name in `model`.
-    pub model: Option<String>,
-    /// LoadGen's `user.conf`; default none.
-    pub user_conf: Option<PathBuf>,
-    /// LoadGen's `audit.config`; default none.
-    pub audit_config: Option<PathBuf>,
-    /// Folder for logs and histograms; default `results` in the working directory.
-    pub output_dir: PathBuf,
-    /// Further settings by the names of LoadGen's own fields, such as `target_qps`; default none.
-    pub settings: BTreeMap<String, Scalar>,
-}
-
-impl Default for LoadgenConfig {
-    fn default() -> Self {
-        LoadgenConfig {
-            scenario: None,
-            model: None,
-            user_conf: None,
-            audit_config: None,
-            output_dir: PathBuf::from(DEFAULT_OUTPUT_DIR),
-            settings: BTreeMap::new(),
-        }
-    }
 }
 
 impl FrontendConfig {
@@ -229,7 +137,8 @@ impl FrontendConfig {
             out,
         );
         self.check_accelerators(out);
-        self.check_dataset(out);
+        self.dataset
+            .check(&self.model, self.performance_sample_count, out);
         if self.nics.is_empty() {
             out.add(
                 "nics",
@@ -294,74 +203,6 @@ impl FrontendConfig {
             }
         }
     }
-
-    fn check_dataset(&self, out: &mut Findings) {
-        let Some(largest) = self.model.max_input_bytes() else {
-            return; // The model has been complained of.
-        };
-        match &self.dataset {
-            DatasetConfig::Raw { .. } => {
-                if !self.model.fixed_size() {
-                    out.add(
-                        "dataset.kind",
-                        "a raw data set has samples of equal size, and the model has a ragged input",
-                        "remove `ragged` from the model's inputs, or use `kind: random`",
-                    );
-                }
-            }
-            DatasetConfig::Random {
-                count,
-                min_bytes,
-                max_bytes,
-                distribution,
-                ..
-            } => {
-                if let Err(error) = within(1..=MAX_SAMPLES)(count, &()) {
-                    out.garde("dataset.count", &error);
-                }
-                if *max_bytes > largest || *max_bytes == 0 {
-                    out.add(
-                        "dataset.max_bytes",
-                        format!("max_bytes is {max_bytes}"),
-                        format!("it must be 1 to {largest}, the size of the model's input"),
-                    );
-                } else if *min_bytes > *max_bytes || *min_bytes == 0 {
-                    out.add(
-                        "dataset.min_bytes",
-                        format!("min_bytes is {min_bytes}"),
-                        format!("it must be 1 to {max_bytes}, which is max_bytes"),
-                    );
-                } else if *distribution == SizeDistribution::Fixed && min_bytes != max_bytes {
-                    out.add(
-                        "dataset.min_bytes",
-                        format!("samples of fixed size have max_bytes, {max_bytes}, all of them"),
-                        "remove `min_bytes`, or use `distribution: log_uniform`",
-                    );
-                } else if self.model.fixed_size() && *min_bytes != largest {
-                    out.add(
-                        "dataset",
-                        format!(
-                            "samples of {min_bytes} to {max_bytes} bytes do not fit the model, which takes \
-                             {largest} bytes and no fewer"
-                        ),
-                        "use `distribution: fixed` without `min_bytes` and `max_bytes`, or mark the input \
-                         `ragged: true`",
-                    );
-                }
-                if let Some(loaded) = self.performance_sample_count
-                    && loaded > *count
-                {
-                    out.add(
-                        "performance_sample_count",
-                        format!(
-                            "performance_sample_count is {loaded}, the data set has {count} samples"
-                        ),
-                        format!("set it to at most {count}"),
-                    );
-                }
-            }
-        }
-    }
 }
 
 /// The host of `HOST:PORT`; `None` where it is no such thing.
@@ -398,105 +239,9 @@ pub(super) struct FrontendFile {
     deadlines: Deadlines,
     #[serde(default)]
     verify: Verify,
-    #[serde(default)]
-    loadgen: LoadgenConfig,
+    loadgen: Option<LoadgenConfig>,
     engine: Option<EngineConfig>,
     model_file: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum DatasetKind {
-    Raw,
-    Random,
-}
-
-/// The keys of every kind of data set.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DatasetFile {
-    kind: DatasetKind,
-    samples: Option<PathBuf>,
-    labels: Option<PathBuf>,
-    count: Option<usize>,
-    min_bytes: Option<usize>,
-    max_bytes: Option<usize>,
-    seed: Option<u64>,
-    distribution: Option<SizeDistribution>,
-}
-
-impl DatasetFile {
-    fn into_config(
-        self,
-        model: &ModelSpec,
-        base: &Path,
-        out: &mut Findings,
-    ) -> Option<DatasetConfig> {
-        let (kind, foreign) = match self.kind {
-            DatasetKind::Raw => (
-                "raw",
-                [
-                    ("count", self.count.is_some()),
-                    ("min_bytes", self.min_bytes.is_some()),
-                    ("max_bytes", self.max_bytes.is_some()),
-                    ("seed", self.seed.is_some()),
-                    ("distribution", self.distribution.is_some()),
-                ]
-                .to_vec(),
-            ),
-            DatasetKind::Random => (
-                "random",
-                [
-                    ("samples", self.samples.is_some()),
-                    ("labels", self.labels.is_some()),
-                ]
-                .to_vec(),
-            ),
-        };
-        for (key, _) in foreign.into_iter().filter(|(_, present)| *present) {
-            out.add(
-                format!("dataset.{key}"),
-                format!("a data set of kind `{kind}` has no `{key}`"),
-                format!("remove `{key}`, or use another kind"),
-            );
-        }
-        match self.kind {
-            DatasetKind::Raw => {
-                let Some(samples) = self.samples else {
-                    out.add(
-                        "dataset",
-                        "a data set of kind `raw` needs `samples`",
-                        "add `samples: PATH`, a file of samples of equal size, back to back",
-                    );
-                    return None;
-                };
-                Some(DatasetConfig::Raw {
-                    samples: resolve(base, samples),
-                    labels: self.labels.map(|labels| resolve(base, labels)),
-                })
-            }
-            DatasetKind::Random => {
-                let distribution = self.distribution.unwrap_or(if model.fixed_size() {
-                    SizeDistribution::Fixed
-                } else {
-                    SizeDistribution::LogUniform
-                });
-                // A model whose size overflows is complained of elsewhere.
-                let max_bytes = self.max_bytes.or(model.max_input_bytes()).unwrap_or(1);
-                let min_bytes = self.min_bytes.unwrap_or(match distribution {
-                    SizeDistribution::LogUniform => DEFAULT_RANDOM_MIN_BYTES,
-                    SizeDistribution::Fixed => max_bytes,
-                });
-                Some(DatasetConfig::Random {
-                    count: self.count.unwrap_or(DEFAULT_RANDOM_COUNT),
-                    min_bytes,
-                    max_bytes,
-                    seed: self.seed.unwrap_or(DEFAULT_RANDOM_SEED),
-                    distribution,
-                })
-            }
-        }
-    }
 }
 
 impl FrontendFile {
@@ -505,12 +250,7 @@ impl FrontendFile {
         let auth = Auth::from_keys(self.token_file.map(|f| resolve(base, f)), self.auth, out);
         let dataset = self.dataset.into_config(&self.model, base, out);
         let nics = super::nic_file::into_nics(self.nics, Side::Frontend, out);
-        let mut loadgen = self.loadgen;
-        loadgen.user_conf = loadgen.user_conf.map(|f| resolve(base, f));
-        loadgen.audit_config = loadgen.audit_config.map(|f| resolve(base, f));
-        if loadgen.output_dir.as_os_str() != DEFAULT_OUTPUT_DIR {
-            loadgen.output_dir = resolve(base, loadgen.output_dir);
-        }
+        let loadgen = self.loadgen.map(|l| l.resolved(base)).unwrap_or_default();
         let mut engine = self.engine;
         if let Some(engine) = &mut engine {
             engine.library = engine.library.take().map(|f| resolve(base, f));

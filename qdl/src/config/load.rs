@@ -14,7 +14,7 @@ use super::{
     AcceleratorConfig, ConfigError, FrontendConfig, Problem,
     accelerator::AcceleratorFile,
     frontend::FrontendFile,
-    locate::{Place, locate},
+    locate::{Place, locate, value_at},
     rules::{Finding, Findings},
 };
 
@@ -85,6 +85,32 @@ pub fn parse_accelerator(
     finish(config, out, text, origin)
 }
 
+impl ConfigError {
+    /// A problem that shows only later, at a key of a file that was loaded, as in
+    /// `loadgen.settings.server_target_qps`: points at its value.
+    pub fn at_key(
+        file: impl AsRef<Path>,
+        key: &str,
+        what: impl Into<String>,
+        help: Option<String>,
+    ) -> Self {
+        let source = match Source::read(file.as_ref()) {
+            Ok(source) => source,
+            Err(error) => return error,
+        };
+        let place = locate(&source.text, key);
+        ConfigError::Invalid {
+            problems: vec![Problem::new(
+                &source.origin,
+                &source.text,
+                place,
+                what.into(),
+                help,
+            )],
+        }
+    }
+}
+
 /// A path of a file in the folder `base`.
 pub(super) fn resolve(base: &Path, path: PathBuf) -> PathBuf {
     if path.is_absolute() || base.as_os_str().is_empty() {
@@ -142,13 +168,18 @@ impl Source {
     fn check_files(&self, files: &[(&'static str, &Path)]) -> Result<(), ConfigError> {
         let mut out = Findings::default();
         for (key, file) in files {
-            if let Err(error) = File::open(file) {
+            let problem = match std::fs::metadata(file) {
+                Ok(found) if found.is_dir() => Some("it is a folder, not a file".to_owned()),
+                Ok(_) => None,
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(problem) = problem {
                 let help = if file.components().any(|part| part.as_os_str() == ".deps") {
                     "`cargo xtask setup` makes what lies in .deps"
                 } else {
                     "paths are relative to the folder of this configuration"
                 };
-                out.add(*key, format!("{}: {error}", file.display()), help);
+                out.add(*key, format!("{}: {problem}", file.display()), help);
             }
         }
         finish(Some(()), out, &self.text, &self.origin)
@@ -184,7 +215,10 @@ fn finish<T>(value: Option<T>, out: Findings, text: &str, origin: &str) -> Resul
 fn decode<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, ConfigError> {
     serde_saphyr::from_str_with_options(text, options()).map_err(|error| {
         let error = error.without_snippet();
-        let place = error.location().and_then(Place::of);
+        let mut place = error.location().and_then(Place::of);
+        if is_about_value(error) {
+            place = place.map(|place| value_at(text, place));
+        }
         let (what, help) = describe(error);
         ConfigError::Invalid {
             problems: vec![Problem::new(origin, text, place, what, help)],
@@ -231,19 +265,54 @@ fn describe(error: &YamlError) -> (String, Option<String>) {
             },
             Some("remove one of the two".to_owned()),
         ),
-        YamlError::InvalidScalar { ty, .. } => (
+        YamlError::InvalidScalar { ty, .. } => {
+            ("a value of the wrong type".to_owned(), Some(must_be(ty)))
+        }
+        YamlError::Unexpected { expected, .. } => (
             "a value of the wrong type".to_owned(),
-            Some(format!("it must be {ty}")),
+            Some(must_be(expected)),
+        ),
+        YamlError::InvalidBooleanStrict { .. } => (
+            "a value of the wrong type".to_owned(),
+            Some("it must be true or false".to_owned()),
         ),
         YamlError::Eof { .. } => (
             "the file ends too early".to_owned(),
             Some("working examples are in configs/".to_owned()),
         ),
         other => {
+            // The parser's own words, without the place, which stands in front already.
             let text = other.to_string();
-            (text.lines().next().unwrap_or_default().to_owned(), None)
+            let line = text.lines().next().unwrap_or_default();
+            let what = line.split_once(" at line ").map_or(line, |(what, _)| what);
+            (what.to_owned(), None)
         }
     }
+}
+
+/// True where the parser names the place of a key and means its value.
+fn is_about_value(error: &YamlError) -> bool {
+    matches!(
+        error,
+        YamlError::SerdeInvalidType { .. }
+            | YamlError::SerdeInvalidValue { .. }
+            | YamlError::SerdeUnknownVariant { .. }
+    )
+}
+
+/// The parser's names of types in words.
+fn must_be(ty: &str) -> String {
+    let words = match ty {
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number, not negative",
+        "string scalar" => "a text",
+        "mapping start" => "a block of keys, as in `{key: value}`",
+        "sequence start" => "a list, as in `[a, b]`",
+        other => other,
+    };
+    format!("it must be {words}")
 }
 
 /// "it must be a, b or c", and which of them was probably meant.

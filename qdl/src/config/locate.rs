@@ -52,6 +52,27 @@ pub(super) fn locate(text: &str, path: &str) -> Option<Place> {
     Some(place)
 }
 
+/// The place of the value where `place` is that of its key, else `place`.
+pub(super) fn value_at(text: &str, place: Place) -> Place {
+    fn search(tree: &Tree, wanted: Place) -> Option<Place> {
+        match tree {
+            Tree::Map(entries) => entries.iter().find_map(|(key, value)| {
+                if Place::of(key.referenced) == Some(wanted) {
+                    Place::of(value.referenced)
+                } else {
+                    search(&value.value, wanted)
+                }
+            }),
+            Tree::Seq(items) => items.iter().find_map(|item| search(&item.value, wanted)),
+            Tree::Scalar => None,
+        }
+    }
+    serde_saphyr::from_str_with_options::<Tree>(text, super::load::options())
+        .ok()
+        .and_then(|tree| search(&tree, place))
+        .unwrap_or(place)
+}
+
 enum Step<'a> {
     Key(&'a str),
     Index(usize),

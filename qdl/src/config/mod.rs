@@ -22,12 +22,14 @@
 
 mod accelerator;
 mod auth;
+mod dataset;
 mod deadlines;
 mod engine;
 mod error;
 mod frontend;
 mod ib;
 mod load;
+mod loadgen;
 mod locate;
 mod nic;
 mod nic_file;
@@ -41,6 +43,10 @@ pub use accelerator::{
     AcceleratorConfig, AcceleratorModel, ControlConfig, DEFAULT_MEMORY_MIB, DEFAULT_OUTPUT_BYTES,
 };
 pub use auth::Auth;
+pub use dataset::{
+    DEFAULT_RANDOM_COUNT, DEFAULT_RANDOM_MIN_BYTES, DEFAULT_RANDOM_SEED, DatasetConfig,
+    SizeDistribution,
+};
 pub use deadlines::{
     AcceleratorDeadlines, DEFAULT_CONNECT_MS, DEFAULT_DRAIN_MS, DEFAULT_ECHO_INTERVAL_MS,
     DEFAULT_ECHO_TIMEOUT_MS, DEFAULT_HEARTBEAT_INTERVAL_MS, DEFAULT_HEARTBEAT_TIMEOUT_MS,
@@ -51,11 +57,7 @@ pub use engine::{
     DEFAULT_MAX_DELAY_US, DEFAULT_THREADS, EngineConfig, EngineKind,
 };
 pub use error::{ConfigError, Problem};
-pub use frontend::{
-    AcceleratorAddress, DEFAULT_OUTPUT_DIR, DEFAULT_RANDOM_COUNT, DEFAULT_RANDOM_MIN_BYTES,
-    DEFAULT_RANDOM_SEED, DatasetConfig, FrontendConfig, LoadgenConfig, QslMode, Scenario,
-    SizeDistribution, Verify,
-};
+pub use frontend::{AcceleratorAddress, FrontendConfig, QslMode, Verify};
 pub use ib::{
     AdaptiveRouting, DEFAULT_GID_INDEX, DEFAULT_IB_INLINE_BYTES, DEFAULT_IB_PORT,
     DEFAULT_MIN_RNR_TIMER, DEFAULT_MTU, DEFAULT_QUEUE_PAIRS, DEFAULT_RECEIVE_DEPTH,
@@ -64,6 +66,7 @@ pub use ib::{
     DEFAULT_TRAFFIC_CLASS, IbNicConfig,
 };
 pub use load::{load_accelerator, load_frontend, parse_accelerator, parse_frontend};
+pub use loadgen::{DEFAULT_OUTPUT_DIR, LoadgenConfig, Scenario};
 pub use nic::{
     Completion, CompletionMode, DEFAULT_BYTES_PER_CONNECTION, DEFAULT_CONNECTIONS,
     DEFAULT_POST_FROM_ISSUE_THREAD_UP_TO, DEFAULT_SEND_BUFFER_BYTES, DEFAULT_SPIN_US,
