@@ -272,7 +272,10 @@ mod tests {
             Auth::Unset.check(ip(loopback)).expect("loopback");
         }
         for outside in ["10.0.0.1", "0.0.0.0", "::", "::ffff:10.0.0.1"] {
-            let e = Auth::Unset.check(ip(outside)).unwrap_err().to_string();
+            let e = Auth::Unset
+                .check(ip(outside))
+                .expect_err("an error")
+                .to_string();
             assert!(e.contains("token_file") && e.contains(outside), "{e}");
             Auth::None.check(ip(outside)).expect("the config says so");
             auth("0123456789abcdef")
@@ -291,12 +294,12 @@ mod tests {
         let token = read(b"  0123456789abcdef \n").expect("a token");
         assert_eq!(&*token.0, b"0123456789abcdef");
         for bad in [&b""[..], b"\n", b"short\n", &[b'x'; MAX_TOKEN + 1]] {
-            let e = read(bad).unwrap_err();
+            let e = read(bad).expect_err("an error");
             assert!(matches!(e, AuthError::BadLength { .. }), "{e}");
             assert!(e.to_string().contains("qdl-token-"), "{e}");
         }
         fs::remove_file(&path).expect("removed");
-        let e = Token::from_file(&path).unwrap_err();
+        let e = Token::from_file(&path).expect_err("an error");
         assert!(matches!(e, AuthError::Unreadable { .. }), "{e}");
     }
 }

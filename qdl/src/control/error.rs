@@ -380,7 +380,8 @@ mod tests {
     fn two_nodes_of_one_name_are_refused_with_both_addresses() {
         let nodes = [("a", "10.0.0.1:7400"), ("b", "10.0.0.2:7400")];
         check_unique_names(nodes).expect("all different");
-        let e = check_unique_names(nodes.into_iter().chain([("a", "10.0.0.3:7400")])).unwrap_err();
+        let e = check_unique_names(nodes.into_iter().chain([("a", "10.0.0.3:7400")]))
+            .expect_err("an error");
         let text = e.to_string();
         assert!(
             matches!(e, ControlError::NameTaken { .. })

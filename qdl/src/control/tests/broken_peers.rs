@@ -195,7 +195,7 @@ async fn both_sides_report_both_versions() {
         there.contains("version 1") && there.contains('2'),
         "{there}"
     );
-    let e = frontend.await.expect("ran").unwrap_err();
+    let e = frontend.await.expect("ran").expect_err("an error");
     assert!(matches!(e, ControlError::Version { theirs: 2, .. }), "{e}");
 }
 
@@ -331,7 +331,7 @@ async fn a_silent_accelerator_is_suspect_then_gone_and_whoever_waits_is_told() {
             .all(|e| matches!(e, ClientEvent::Health(Health::Suspect))),
         "{seen:?}"
     );
-    let e = waiting.await.expect("ran").unwrap_err();
+    let e = waiting.await.expect("ran").expect_err("an error");
     assert!(matches!(e, ControlError::Silent { .. }), "{e}");
 }
 
@@ -345,7 +345,7 @@ async fn an_answer_that_does_not_come_is_waited_for_until_its_deadline() {
     // Nobody has to listen to the events.
     drop(events);
     let short = Duration::from_millis(5);
-    let e = handle.drain().within(short).await.unwrap_err();
+    let e = handle.drain().within(short).await.expect_err("an error");
     assert!(
         matches!(
             e,
@@ -357,7 +357,9 @@ async fn an_answer_that_does_not_come_is_waited_for_until_its_deadline() {
         "{e}"
     );
     let h = handle.clone();
-    let e = aside(move || h.name().wait(short)).await.unwrap_err();
+    let e = aside(move || h.name().wait(short))
+        .await
+        .expect_err("an error");
     assert!(
         matches!(
             e,
@@ -479,7 +481,7 @@ async fn an_accelerator_that_answers_what_was_not_asked_is_refused() {
         let answer = handle.open(vec![lane(0, 1, 8)]);
         raw.hear_type("open").await;
         raw.say(frame).await;
-        let e = answer.within(LONG).await.unwrap_err().to_string();
+        let e = answer.within(LONG).await.expect_err("an error").to_string();
         assert!(e.contains(words) && e.contains("acc-1"), "{e}");
         let text = raw.refusal("protocol").await;
         assert!(text.contains(words), "{text} lacks {words:?}");

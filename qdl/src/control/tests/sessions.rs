@@ -58,7 +58,7 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
         let cause = gone(&mut events).await;
         assert!(cause.is_clean(), "round {round}: {cause}");
         assert!(handle.ended().is_some_and(|c| c.is_clean()));
-        let late = handle.name().within(LONG).await.unwrap_err();
+        let late = handle.name().within(LONG).await.expect_err("an error");
         assert!(late.is_clean(), "asked after the end: {late}");
 
         let told = until_gone(&mut heard).await;
@@ -144,10 +144,15 @@ async fn a_refused_request_leaves_the_session_as_it_was() {
         .expect("connected");
     let ask = |lanes| session.handle.open(lanes).within(LONG);
 
-    let e = session.handle.start().within(LONG).await.unwrap_err();
+    let e = session
+        .handle
+        .start()
+        .within(LONG)
+        .await
+        .expect_err("an error");
     assert!(e.to_string().contains("no lane is open"), "{e}");
 
-    let e = ask(vec![lane(0, 1, 5000)]).await.unwrap_err();
+    let e = ask(vec![lane(0, 1, 5000)]).await.expect_err("an error");
     assert!(
         matches!(
             &e,
@@ -173,7 +178,7 @@ async fn a_refused_request_leaves_the_session_as_it_was() {
         vec![lane(0, 1, 8193)],
         vec![lane(0, 1, 1), lane(0, 2, 1)],
     ] {
-        let e = ask(bad).await.unwrap_err();
+        let e = ask(bad).await.expect_err("an error");
         assert!(
             matches!(e, ControlError::Setting { key: "lanes", .. }),
             "{e}"
@@ -182,7 +187,7 @@ async fn a_refused_request_leaves_the_session_as_it_was() {
 
     ask(vec![lane(0, 2, 1)]).await.expect("opened");
     for old in [1, 2] {
-        let e = ask(vec![lane(0, old, 1)]).await.unwrap_err();
+        let e = ask(vec![lane(0, old, 1)]).await.expect_err("an error");
         assert!(e.to_string().contains("does not come after epoch 2"), "{e}");
     }
     ask(vec![lane(0, 3, 1)]).await.expect("opened again");
@@ -206,7 +211,9 @@ async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
         node: "fe-2".to_owned(),
         ..client_params(address)
     };
-    let e = ClientSession::connect(second()).await.unwrap_err();
+    let e = ClientSession::connect(second())
+        .await
+        .expect_err("an error");
     assert!(
         matches!(
             e,
@@ -380,7 +387,7 @@ async fn the_frontend_checks_for_itself() {
     raw.say(proof).await;
     let text = raw.refusal("auth").await;
     assert!(text.contains("token"), "{text}");
-    let e = frontend.await.expect("ran").unwrap_err();
+    let e = frontend.await.expect("ran").expect_err("an error");
     assert!(matches!(e, ControlError::TokenWrong { .. }), "{e}");
 }
 
@@ -412,7 +419,7 @@ async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
     let server = bind(server_params()).await;
     let e = Server::bind(server.address(), server_params())
         .await
-        .unwrap_err();
+        .expect_err("an error");
     let text = e.to_string();
     assert!(
         matches!(e, ControlError::PortInUse { .. })
@@ -427,14 +434,14 @@ async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
     };
     let e = Server::bind(([0, 0, 0, 0], 0).into(), open)
         .await
-        .unwrap_err();
+        .expect_err("an error");
     assert!(e.to_string().contains("token_file"), "{e}");
 
     let bad = ServerParams {
         node: "two words".to_owned(),
         ..server_params()
     };
-    let e = Server::bind(any_port(), bad).await.unwrap_err();
+    let e = Server::bind(any_port(), bad).await.expect_err("an error");
     assert!(
         matches!(e, ControlError::Setting { key: "node", .. }),
         "{e}"
@@ -444,7 +451,7 @@ async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
     drop(l);
     let e = ClientSession::connect(client_params(address))
         .await
-        .unwrap_err();
+        .expect_err("an error");
     assert!(matches!(e, ControlError::Connect { .. }), "{e}");
     assert!(e.to_string().contains(&address.to_string()), "{e}");
 }
