@@ -1,1 +1,45 @@
-//! MLCommons LoadGen behind a C shim.
+//! MLCommons LoadGen behind a C shim, with a safe Rust face.
+//!
+//! LoadGen is compiled from its released sources, unaltered (`cargo xtask setup` fetches them). The shim (`shim/shim.cc`) is plain C
+//! over its C++ classes: no C++ exception crosses it towards Rust, and no panic towards C++.
+//!
+//! Implement [`SystemUnderTest`] and [`QuerySampleLibrary`], fill in [`TestSettings`] and [`LogSettings`] (by hand, from YAML,
+//! or from a `user.conf`), and call [`run_test`]; answer what is issued with [`complete`]. The one promise that the compiler
+//! cannot check is that a sample is completed once, while its test runs: `complete` is `unsafe` for that.
+//!
+//! A process runs one test: LoadGen keeps what a test left behind.
+//!
+//! | file | what it is for |
+//! | --- | --- |
+//! | `settings`, `log_settings` | LoadGen's settings, every field |
+//! | `conf` | `user.conf` and `audit.config` |
+//! | `run`, `control` | a test, and how it is stopped |
+//! | `sample` | samples and responses, as LoadGen lays them out |
+//! | `summary`, `accuracy` | what LoadGen wrote, read back |
+//! | `raw` | the shim's declarations |
+
+mod accuracy;
+#[cfg(feature = "bench")]
+mod bench;
+mod conf;
+mod control;
+mod error;
+mod log_settings;
+mod raw;
+mod run;
+mod sample;
+mod settings;
+mod summary;
+
+pub use accuracy::{AccuracyLog, AccuracyRecord};
+#[cfg(feature = "bench")]
+pub use bench::null_sut_cpp;
+pub use conf::known_models;
+pub use error::LoadgenError;
+pub use log_settings::{LogFiles, LogSettings, LoggingMode};
+pub use run::{
+    QuerySampleLibrary, SystemUnderTest, abort_test, exit, register_issue_query_thread, run_test,
+};
+pub use sample::{QuerySample, QuerySampleResponse, ResponseId, complete, first_token_complete};
+pub use settings::{Scenario, TestMode, TestSettings};
+pub use summary::{Figure, Latencies, TestOutcome, Verdict};

@@ -1,0 +1,278 @@
+#include "shim.h"
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "issue_query_controller.h"
+#include "loadgen.h"
+#include "query_sample.h"
+#include "query_sample_library.h"
+#include "system_under_test.h"
+
+// LoadGen's mlperf_conf.h defines this, in a file of LoadGen's own, and no header declares it.
+extern const char* mlperf_conf;
+
+// What the Rust side mirrors by hand.
+static_assert(sizeof(mlperf::QuerySample) == 16, "QuerySample is {id, index}");
+static_assert(offsetof(mlperf::QuerySample, id) == 0 && offsetof(mlperf::QuerySample, index) == 8, "QuerySample");
+static_assert(sizeof(mlperf::QuerySampleResponse) == 32, "QuerySampleResponse is {id, data, size, n_tokens}");
+static_assert(offsetof(mlperf::QuerySampleResponse, id) == 0, "QuerySampleResponse");
+static_assert(offsetof(mlperf::QuerySampleResponse, data) == 8, "QuerySampleResponse");
+static_assert(offsetof(mlperf::QuerySampleResponse, size) == 16, "QuerySampleResponse");
+static_assert(offsetof(mlperf::QuerySampleResponse, n_tokens) == 24, "QuerySampleResponse");
+static_assert(sizeof(mlperf::ResponseId) == 8 && sizeof(mlperf::QuerySampleIndex) == 8, "64-bit only");
+static_assert(sizeof(bool) == 1, "bool is one byte on the other side");
+
+namespace loadgen_bridge {
+namespace {
+
+// Thrown through LoadGen's RegisterIssueQueryThread, which holds nothing there, and caught in this file.
+struct Stopped {};
+
+// Whether this thread is inside lg_register_issue_query_thread.
+thread_local bool registered_thread = false;
+
+// Leaves LoadGen for good. A registered thread owns nothing that another one looks at, so it may unwind. The thread
+// in StartTest owns every query's metadata, and responses that are still on their way point into it: it must not.
+void Stop() {
+  if (registered_thread) throw Stopped();
+  for (;;) pause();
+}
+
+void Check(int32_t answer) {
+  if (answer != LG_GO_ON) Stop();
+}
+
+class Sut : public mlperf::SystemUnderTest {
+ public:
+  explicit Sut(const lg_callbacks& callbacks) : callbacks_(callbacks) {}
+
+  // Every call asks anew. LoadGen keeps the reference, and reads it later on its logging thread, so each answer stays
+  // where it is for as long as this object lives.
+  const std::string& Name() override {
+    const char* name = nullptr;
+    size_t length = 0;
+    Check(callbacks_.get_name(callbacks_.context, &name, &length));
+    std::lock_guard<std::mutex> lock(mutex_);
+    names_.emplace_back(name, length);
+    return names_.back();
+  }
+
+  void IssueQuery(const std::vector<mlperf::QuerySample>& samples) override {
+    Check(callbacks_.issue_query(callbacks_.context, samples.data(), samples.size()));
+  }
+
+  void FlushQueries() override { Check(callbacks_.flush_queries(callbacks_.context)); }
+
+ private:
+  const lg_callbacks callbacks_;
+  std::mutex mutex_;
+  std::deque<std::string> names_;  // A deque never moves what it holds.
+};
+
+class Qsl : public mlperf::QuerySampleLibrary {
+ public:
+  explicit Qsl(const lg_callbacks& callbacks) : callbacks_(callbacks), name_(callbacks.qsl_name) {}
+
+  const std::string& Name() override { return name_; }
+  size_t TotalSampleCount() override { return callbacks_.total_sample_count; }
+  size_t PerformanceSampleCount() override { return callbacks_.performance_sample_count; }
+
+  void LoadSamplesToRam(const std::vector<mlperf::QuerySampleIndex>& samples) override {
+    Check(callbacks_.load_samples(callbacks_.context, samples.data(), samples.size()));
+  }
+  void UnloadSamplesFromRam(const std::vector<mlperf::QuerySampleIndex>& samples) override {
+    Check(callbacks_.unload_samples(callbacks_.context, samples.data(), samples.size()));
+  }
+
+ private:
+  const lg_callbacks callbacks_;
+  const std::string name_;
+};
+
+// Four private members of LoadGen's controller. An explicit instantiation may name them, which is how they come out
+// without a change to LoadGen. What for: LoadGen does not wake the wait for its issue threads when one registers, so a
+// thread that comes a moment too late costs 10 s; and it does not wake, when a test is aborted, an issue thread that has
+// issued its last query.
+using Controller = mlperf::loadgen::IssueQueryController;
+template <typename Tag, typename Tag::Type Member>
+struct Reveal {
+  friend typename Tag::Type Get(Tag) { return Member; }
+};
+#define LG_REVEAL(Tag, type, member)         \
+  struct Tag {                               \
+    using Type = type Controller::*;         \
+    friend Type Get(Tag);                    \
+  };                                         \
+  template struct Reveal<Tag, &Controller::member>;
+LG_REVEAL(Mutex, std::mutex, mtx)
+LG_REVEAL(Changed, std::condition_variable, cond_var)
+LG_REVEAL(ThreadIds, std::vector<std::thread::id>, thread_ids)
+LG_REVEAL(Issuing, bool, issuing)
+#undef LG_REVEAL
+
+void FromLoadgen(const mlperf::TestSettings& from, lg_test_settings* to) {
+  to->scenario = static_cast<int32_t>(from.scenario);
+  to->mode = static_cast<int32_t>(from.mode);
+#define LG_COPY(type, name) to->name = static_cast<type>(from.name);
+  LG_TEST_SETTINGS_FIELDS(LG_COPY)
+#undef LG_COPY
+}
+
+void Say(char* error, size_t error_size, const char* what) {
+  if (error_size == 0) return;
+  std::strncpy(error, what, error_size - 1);
+  error[error_size - 1] = '\0';
+}
+
+// Runs `work` and answers 0, or 1 and what was thrown.
+template <typename Work>
+int32_t Guard(char* error, size_t error_size, Work work) {
+  try {
+    work();
+    return 0;
+  } catch (const std::exception& exception) {
+    Say(error, error_size, exception.what());
+  } catch (...) {
+    Say(error, error_size, "something that is no std::exception");
+  }
+  return 1;
+}
+
+}  // namespace
+
+mlperf::TestSettings ToLoadgen(const lg_test_settings& from) {
+  mlperf::TestSettings to{};
+  to.scenario = static_cast<mlperf::TestScenario>(from.scenario);
+  to.mode = static_cast<mlperf::TestMode>(from.mode);
+#define LG_COPY(type, name) to.name = static_cast<decltype(to.name)>(from.name);
+  LG_TEST_SETTINGS_FIELDS(LG_COPY)
+#undef LG_COPY
+  return to;
+}
+
+mlperf::LogSettings ToLoadgen(const lg_log_settings& from) {
+  mlperf::LogSettings to{};
+  to.log_output.outdir = from.outdir;
+  to.log_output.prefix = from.prefix;
+  to.log_output.suffix = from.suffix;
+  to.log_output.prefix_with_datetime = from.prefix_with_datetime;
+  to.log_output.copy_detail_to_stdout = from.copy_detail_to_stdout;
+  to.log_output.copy_summary_to_stdout = from.copy_summary_to_stdout;
+  to.enable_trace = from.enable_trace;
+  to.log_mode = static_cast<mlperf::LoggingMode>(from.log_mode);
+  to.log_mode_async_poll_interval_ms = from.log_mode_async_poll_interval_ms;
+  return to;
+}
+
+}  // namespace loadgen_bridge
+
+using namespace loadgen_bridge;
+
+extern "C" {
+
+void lg_default_test_settings(lg_test_settings* out) {
+  // The braces matter: token_latency_scaling_factor has no initial value of its own.
+  FromLoadgen(mlperf::TestSettings{}, out);
+}
+
+void lg_default_log_settings(lg_log_settings* out) {
+  static const mlperf::LogSettings defaults{};
+  out->outdir = defaults.log_output.outdir.c_str();
+  out->prefix = defaults.log_output.prefix.c_str();
+  out->suffix = defaults.log_output.suffix.c_str();
+  out->prefix_with_datetime = defaults.log_output.prefix_with_datetime;
+  out->copy_detail_to_stdout = defaults.log_output.copy_detail_to_stdout;
+  out->copy_summary_to_stdout = defaults.log_output.copy_summary_to_stdout;
+  out->enable_trace = defaults.enable_trace;
+  out->log_mode = static_cast<int32_t>(defaults.log_mode);
+  out->log_mode_async_poll_interval_ms = defaults.log_mode_async_poll_interval_ms;
+}
+
+size_t lg_test_settings_layout(const lg_field** fields) {
+#define LG_DESCRIBE(type, name) {#name, offsetof(lg_test_settings, name), sizeof(type)},
+  static const lg_field table[] = {LG_DESCRIBE(int32_t, scenario) LG_DESCRIBE(int32_t, mode)
+                                       LG_TEST_SETTINGS_FIELDS(LG_DESCRIBE)};
+#undef LG_DESCRIBE
+  *fields = table;
+  return sizeof(table) / sizeof(table[0]);
+}
+
+const char* lg_mlperf_conf(void) { return mlperf_conf; }
+
+int32_t lg_from_config(lg_test_settings* settings, const char* path, const char* model, const char* scenario,
+                       int32_t conf_type, char* error, size_t error_size) {
+  int code = 0;
+  int32_t threw = Guard(error, error_size, [&] {
+    mlperf::TestSettings converted = ToLoadgen(*settings);
+    code = converted.FromConfig(path, model, scenario, conf_type);
+    FromLoadgen(converted, settings);
+  });
+  return threw != 0 ? threw : code;
+}
+
+int32_t lg_start_test(const lg_callbacks* callbacks, const lg_test_settings* settings, const lg_log_settings* log,
+                      const char* audit_config, char* error, size_t error_size) {
+  return Guard(error, error_size, [&] {
+    // On this thread's stack, which Stop() never leaves.
+    Sut sut(*callbacks);
+    Qsl qsl(*callbacks);
+    mlperf::StartTest(&sut, &qsl, ToLoadgen(*settings), ToLoadgen(*log), audit_config);
+  });
+}
+
+int32_t lg_abort_test(char* error, size_t error_size) {
+  return Guard(error, error_size, [] {
+    mlperf::AbortTest();
+    // Issue threads that are done with their share wait for the others' shares, which will not be issued any more.
+    Controller& controller = Controller::GetInstance();
+    {
+      std::lock_guard<std::mutex> lock(controller.*Get(Mutex()));
+      controller.*Get(Issuing()) = false;
+    }
+    (controller.*Get(Changed())).notify_all();
+  });
+}
+
+size_t lg_registered_threads(void) {
+  Controller& controller = Controller::GetInstance();
+  std::lock_guard<std::mutex> lock(controller.*Get(Mutex()));
+  return (controller.*Get(ThreadIds())).size();
+}
+
+int32_t lg_register_issue_query_thread(char* error, size_t error_size) {
+  registered_thread = true;
+  int32_t threw = Guard(error, error_size, [] {
+    try {
+      mlperf::RegisterIssueQueryThread();
+    } catch (const Stopped&) {
+      // The test was stopped: this thread goes back to its owner.
+    }
+  });
+  registered_thread = false;
+  return threw;
+}
+
+int32_t lg_query_samples_complete(const void* responses, size_t count) {
+  // LoadGen takes a pointer to mutable responses for the sake of its callback, of which there is none here: it only
+  // reads them.
+  auto* first = const_cast<mlperf::QuerySampleResponse*>(static_cast<const mlperf::QuerySampleResponse*>(responses));
+  return Guard(nullptr, 0, [&] { mlperf::QuerySamplesComplete(first, count); });
+}
+
+int32_t lg_first_token_complete(const void* responses, size_t count) {
+  auto* first = const_cast<mlperf::QuerySampleResponse*>(static_cast<const mlperf::QuerySampleResponse*>(responses));
+  return Guard(nullptr, 0, [&] { mlperf::FirstTokenComplete(first, count); });
+}
+
+}  // extern "C"

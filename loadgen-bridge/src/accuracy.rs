@@ -1,0 +1,242 @@
+//! LoadGen's accuracy log, one record at a time: it may be far larger than memory.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::error::LoadgenError;
+
+/// The longest record that is read, in bytes of the file, which has two per byte of the response.
+const RECORD_AT_MOST: u64 = 1 << 30;
+
+/// One response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccuracyRecord {
+    /// The sample's number in the order of issue.
+    pub seq_id: u64,
+    /// Which sample of the QSL it is.
+    pub qsl_idx: u64,
+    /// The response's bytes.
+    pub data: Vec<u8>,
+    /// The first token's bytes, where tokens were measured.
+    pub token_data: Option<Vec<u8>>,
+    /// How many tokens, where they were measured.
+    pub token_count: Option<i64>,
+}
+
+/// The line of one record. Hexadecimal text is borrowed from the line.
+#[derive(Deserialize)]
+struct Line<'a> {
+    seq_id: u64,
+    qsl_idx: u64,
+    data: &'a str,
+    token_data: Option<&'a str>,
+    token_count: Option<i64>,
+}
+
+/// Reads the records of a log in the order in which they were written.
+///
+/// After the first error there are no more.
+#[derive(Debug)]
+pub struct AccuracyLog<R> {
+    path: PathBuf,
+    reader: R,
+    buffer: Vec<u8>,
+    line: usize,
+    place: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Start,
+    Records { comma: bool },
+    End,
+}
+
+impl AccuracyLog<BufReader<File>> {
+    /// Opens a log.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened.
+    pub fn open(path: &Path) -> Result<Self, LoadgenError> {
+        let opened = File::open(path);
+        let file = opened.map_err(|error| LoadgenError::AccuracyLog {
+            path: path.to_owned(),
+            line: 0,
+            why: format!("cannot open it: {error}"),
+        })?;
+        Ok(Self::new(BufReader::with_capacity(1 << 20, file), path))
+    }
+}
+
+impl<R: BufRead> AccuracyLog<R> {
+    /// Reads from anything; `path` is for the errors.
+    pub fn new(reader: R, path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            reader,
+            buffer: Vec::new(),
+            line: 0,
+            place: Place::Start,
+        }
+    }
+
+    fn error(&self, why: String) -> LoadgenError {
+        LoadgenError::AccuracyLog {
+            path: self.path.clone(),
+            line: self.line,
+            why,
+        }
+    }
+
+    /// The next line without white space around it; empty at the end of the file.
+    fn next_line(&mut self) -> Result<&[u8], LoadgenError> {
+        loop {
+            self.buffer.clear();
+            self.line += 1;
+            let read = (&mut self.reader)
+                .take(RECORD_AT_MOST)
+                .read_until(b'\n', &mut self.buffer);
+            let read = read.map_err(|error| self.error(error.to_string()))?;
+            if read as u64 == RECORD_AT_MOST {
+                return Err(self.error("a record of 1 GiB or more".to_owned()));
+            }
+            if read == 0 || !self.buffer.trim_ascii().is_empty() {
+                return Ok(self.buffer.trim_ascii());
+            }
+        }
+    }
+
+    fn record(&mut self) -> Result<Option<AccuracyRecord>, LoadgenError> {
+        if self.place == Place::Start {
+            match self.next_line()? {
+                b"[" => self.place = Place::Records { comma: true },
+                b"" => return Err(self.error("it is empty".to_owned())),
+                _ => return Err(self.error("it does not begin with [".to_owned())),
+            }
+        }
+        let Place::Records { comma } = self.place else {
+            return Ok(None);
+        };
+        let line = match self.next_line()? {
+            b"]" => {
+                self.place = Place::End;
+                return Ok(None);
+            }
+            b"" => {
+                return Err(self.error("it ends before its ]; was the run cut short?".to_owned()));
+            }
+            line => line,
+        };
+        let (record, followed) = match line.strip_suffix(b",") {
+            Some(record) => (record, true),
+            None => (line, false),
+        };
+        let decoded = decode(record);
+        self.place = Place::Records { comma: followed };
+        if !comma {
+            return Err(self.error("there is no comma before this record".to_owned()));
+        }
+        decoded.map(Some).map_err(|why| self.error(why))
+    }
+}
+
+fn decode(record: &[u8]) -> Result<AccuracyRecord, String> {
+    let line: Line<'_> = serde_json::from_slice(record).map_err(|error| error.to_string())?;
+    let bytes =
+        |what: &str, text: &str| hex::decode(text).map_err(|error| format!("{what}: {error}"));
+    Ok(AccuracyRecord {
+        seq_id: line.seq_id,
+        qsl_idx: line.qsl_idx,
+        data: bytes("data", line.data)?,
+        token_data: line
+            .token_data
+            .map(|text| bytes("token_data", text))
+            .transpose()?,
+        token_count: line.token_count,
+    })
+}
+
+impl<R: BufRead> Iterator for AccuracyLog<R> {
+    type Item = Result<AccuracyRecord, LoadgenError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let record = self.record();
+        if record.is_err() {
+            self.place = Place::End;
+        }
+        record.transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Vec<Result<AccuracyRecord, String>> {
+        let log = AccuracyLog::new(text.as_bytes(), Path::new("accuracy.json"));
+        log.map(|record| record.map_err(|error| error.to_string()))
+            .collect()
+    }
+
+    const FIRST: &str = "{ \"seq_id\" : 0, \"qsl_idx\" : 7, \"data\" : \"00FF1a\" }";
+
+    #[test]
+    fn records_are_read() {
+        let tokens = "{ \"seq_id\" : 1, \"qsl_idx\" : 2, \"data\" : \"\", \"token_data\" : \"0B\", \"token_count\" : 5 }";
+        let records = read(&format!("[\n{FIRST},\n{tokens}\n]\n"));
+        let records: Vec<_> = records.into_iter().map(Result::unwrap).collect();
+        let [first, second] = &records[..] else {
+            panic!("{records:?}")
+        };
+        assert_eq!(
+            (first.seq_id, first.qsl_idx, &first.data[..]),
+            (0, 7, &[0, 255, 26][..])
+        );
+        assert_eq!(
+            (second.token_data.as_deref(), second.token_count),
+            (Some(&[11][..]), Some(5))
+        );
+    }
+
+    #[test]
+    fn a_log_without_records_is_fine() {
+        assert_eq!(read("[\n]\n"), []);
+    }
+
+    #[test]
+    fn broken_logs_give_one_error_with_its_line() {
+        let cases = [
+            (String::new(), "accuracy.json:1: it is empty"),
+            ("{}".to_owned(), "accuracy.json:1: it does not begin"),
+            (format!("[\n{FIRST}"), "accuracy.json:3: it ends before"),
+            (
+                format!("[\n{FIRST}\n{FIRST}\n]\n"),
+                "accuracy.json:3: there is no comma",
+            ),
+            (
+                "[\n{ \"seq_id\" : 0, \"qsl_i".to_owned(),
+                "accuracy.json:2: EOF",
+            ),
+            (
+                "[\n{ \"seq_id\" : 0, \"qsl_idx\" : 7, \"data\" : \"0\" }\n]".to_owned(),
+                "accuracy.json:2: data: Odd",
+            ),
+            (
+                "[\n{ \"seq_id\" : 0, \"qsl_idx\" : -1, \"data\" : \"\" }\n]".to_owned(),
+                "accuracy.json:2: invalid value",
+            ),
+        ];
+        for (text, part) in cases {
+            let records = read(&text);
+            let Some(Err(error)) = records.last() else {
+                panic!("{text}: {records:?}")
+            };
+            assert!(error.contains(part), "{text}: {error}");
+            assert_eq!(records.iter().filter(|record| record.is_err()).count(), 1);
+        }
+    }
+}

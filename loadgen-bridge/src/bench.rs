@@ -1,0 +1,52 @@
+//! The null SUT of `shim/bench_null.cc`, to measure what the bridge costs.
+
+use crate::control::CONTROL;
+use crate::error::LoadgenError;
+use crate::log_settings::LogSettings;
+use crate::raw::{self, Said};
+use crate::settings::TestSettings;
+use crate::summary::TestOutcome;
+
+/// Runs a test with a SUT and a QSL that are C++ from end to end, on this thread. The SUT answers each of `samples` samples with
+/// `response_bytes` zeroes, inline or on another thread, and has one issue thread.
+///
+/// # Errors
+///
+/// As for [`run_test`](crate::run_test); it counts as the process's one run.
+pub fn null_sut_cpp(
+    settings: &TestSettings,
+    log: &LogSettings,
+    samples: usize,
+    response_bytes: usize,
+    other_thread: bool,
+) -> Result<TestOutcome, LoadgenError> {
+    settings.check(samples, samples)?;
+    if settings.server_num_issue_query_threads != 0 {
+        let why = "the null SUT in C++ has one issue thread".to_owned();
+        return Err(LoadgenError::Settings {
+            field: "server_num_issue_query_threads",
+            why,
+        });
+    }
+    let raw_log = log.to_c()?;
+    CONTROL.begin()?;
+    log.prepare()?;
+    let mut said = Said::new();
+    // SAFETY: the structs are the shim's and live until the call returns, and `said` has the size that is given.
+    let threw = unsafe {
+        raw::lg_bench_null(
+            settings,
+            &raw_log.raw,
+            samples,
+            response_bytes,
+            other_thread,
+            said.pointer(),
+            said.size(),
+        )
+    };
+    if threw == 0 {
+        TestOutcome::read(log.files())
+    } else {
+        Err(LoadgenError::Exception(said.text()))
+    }
+}

@@ -1,0 +1,429 @@
+//! `user.conf` and `audit.config`: checked here, then read by LoadGen.
+//!
+//! LoadGen's own reader answers an error only for a file it cannot open and for a line it cannot split, and does not say which.
+//! A model, scenario or key that it does not know it passes over; `1e6` for a count it takes for 1.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::LoadgenError;
+use crate::raw::{self, Said};
+use crate::settings::TestSettings;
+
+/// Which file it is. The number is LoadGen's `conf_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Embedded = 0,
+    User = 1,
+    Audit = 2,
+}
+
+/// What LoadGen makes of a key's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Value {
+    Integer,
+    Number,
+    /// Whole milliseconds in Server, any number of them elsewhere.
+    Latency,
+    Mode,
+}
+
+/// The keys that LoadGen takes from a `user.conf` and an `audit.config`.
+const KEYS: &[(&str, Value)] = &[
+    ("mode", Value::Mode),
+    ("use_token_latencies", Value::Integer),
+    ("ttft_latency", Value::Integer),
+    ("tpot_latency", Value::Integer),
+    ("infer_token_latencies", Value::Integer),
+    ("token_latency_scaling_factor", Value::Integer),
+    ("target_latency_percentile", Value::Number),
+    ("target_latency", Value::Latency),
+    ("samples_per_query", Value::Integer),
+    ("performance_issue_unique", Value::Integer),
+    ("performance_issue_same", Value::Integer),
+    ("performance_issue_same_index", Value::Integer),
+    ("sample_concatenate_permutation", Value::Integer),
+    ("coalesce_queries", Value::Integer),
+    ("max_async_queries", Value::Integer),
+    ("min_duration", Value::Integer),
+    ("max_duration", Value::Integer),
+    ("min_query_count", Value::Integer),
+    ("max_query_count", Value::Integer),
+    ("performance_sample_count_override", Value::Integer),
+    ("accuracy_sample_count_override", Value::Integer),
+    ("target_qps", Value::Number),
+    ("print_timestamps", Value::Integer),
+    ("accuracy_log_rng_seed", Value::Integer),
+    ("accuracy_log_sampling_target", Value::Integer),
+];
+
+/// The keys that LoadGen takes from its embedded `mlperf.conf` alone.
+const EMBEDDED_KEYS: &[&str] = &[
+    "qsl_rng_seed",
+    "sample_index_rng_seed",
+    "schedule_rng_seed",
+    "accuracy_log_probability",
+    "test05",
+    "test05_qsl_rng_seed",
+    "test05_sample_index_rng_seed",
+    "test05_schedule_rng_seed",
+];
+
+/// Keys that stand in published files and that LoadGen has no use for.
+const IDLE_KEYS: &[&str] = &["target_duration"];
+
+const SCENARIOS: &[&str] = &["*", "SingleStream", "MultiStream", "Server", "Offline"];
+
+/// Whether LoadGen has been given a `user.conf` in this process.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+impl TestSettings {
+    /// Sets what LoadGen's embedded `mlperf.conf` and then the given `user.conf` say about `model` in this scenario: LoadGen's
+    /// `FromConfig`. Read what came of it in the fields. One file per process, says LoadGen.
+    ///
+    /// `scenario` is to be set before, and stays as it is; `mode` changes only if the file has the key.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read; a line names a model, scenario or key that does not exist, or a value of the wrong kind; no
+    /// line is for the model; or it is the process's second file.
+    pub fn apply_user_conf(&mut self, path: &Path, model: &str) -> Result<(), LoadgenError> {
+        check_file(path, model, Kind::User)?;
+        if TAKEN.swap(true, Ordering::Relaxed) {
+            return Err(LoadgenError::SecondConf {
+                path: path.to_owned(),
+            });
+        }
+        self.from_config(path, model, Kind::User)
+    }
+
+    /// Sets what LoadGen's embedded `mlperf.conf` says about `model` in this scenario. Not needed before
+    /// [`apply_user_conf`](Self::apply_user_conf), which does the same first.
+    ///
+    /// # Errors
+    ///
+    /// `model` has a zero byte in it.
+    pub fn apply_mlperf_conf(&mut self, model: &str) -> Result<(), LoadgenError> {
+        self.from_config(Path::new(""), model, Kind::Embedded)
+    }
+
+    fn from_config(&mut self, path: &Path, model: &str, kind: Kind) -> Result<(), LoadgenError> {
+        let file = CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| LoadgenError::Nul { field: "user.conf" })?;
+        let model = CString::new(model).map_err(|_| LoadgenError::Nul { field: "model" })?;
+        let scenario = CString::new(self.scenario.name())
+            .map_err(|_| LoadgenError::Nul { field: "scenario" })?;
+        let mut said = Said::new();
+        // SAFETY: the settings are a whole struct in the shim's layout, the strings end in zero, and `said` has the size
+        // that is given.
+        let code = unsafe {
+            raw::lg_from_config(
+                self,
+                file.as_ptr(),
+                model.as_ptr(),
+                scenario.as_ptr(),
+                kind as i32,
+                said.pointer(),
+                said.size(),
+            )
+        };
+        let why = match code {
+            0 => return Ok(()),
+            1 => said.text(),
+            code => std::io::Error::from_raw_os_error(-code).to_string(),
+        };
+        Err(LoadgenError::FromConfig {
+            path: path.to_owned(),
+            why,
+        })
+    }
+}
+
+/// Checks an `audit.config` that LoadGen is about to read: it ignores that file's errors, and the file if it is missing.
+pub(crate) fn check_audit(path: &Path) -> Result<(), LoadgenError> {
+    check_file(path, "*", Kind::Audit)
+}
+
+/// The models that LoadGen's embedded `mlperf.conf` has lines for.
+pub fn known_models() -> BTreeSet<String> {
+    // SAFETY: LoadGen's constant, a C string that lives as long as the program.
+    let text = unsafe { CStr::from_ptr(raw::lg_mlperf_conf()) }.to_string_lossy();
+    let keys = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    let models = keys
+        .filter(|key| !key.starts_with('#'))
+        .filter_map(|key| key.rsplitn(3, '.').nth(2));
+    models
+        .filter(|model| *model != "*")
+        .map(str::to_owned)
+        .collect()
+}
+
+fn check_file(path: &Path, model: &str, kind: Kind) -> Result<(), LoadgenError> {
+    let failed = |error| LoadgenError::ConfFile {
+        path: path.to_owned(),
+        error,
+    };
+    let bytes = fs::read(path).map_err(failed)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let known = known_models();
+    let mut models = BTreeSet::new();
+    for (number, line) in text.lines().enumerate() {
+        let wrong = |why| LoadgenError::ConfLine {
+            path: path.to_owned(),
+            line: number + 1,
+            why,
+        };
+        let Some(entry) = parse(line).map_err(wrong)? else {
+            continue;
+        };
+        check_entry(&entry, model, kind, &known).map_err(wrong)?;
+        models.insert(entry.model);
+    }
+    let concerned = models.is_empty() || models.contains("*") || models.contains(model);
+    if !concerned {
+        let has = Vec::from_iter(models).join(", ");
+        return Err(LoadgenError::ConfModel {
+            path: path.to_owned(),
+            model: model.to_owned(),
+            has,
+        });
+    }
+    Ok(())
+}
+
+/// One line, split.
+#[derive(Debug, PartialEq, Eq)]
+struct Entry<'a> {
+    model: &'a str,
+    scenario: &'a str,
+    key: &'a str,
+    value: &'a str,
+}
+
+/// Splits a line as LoadGen does, at white space: `model.scenario.key = value`. A comment has its own line.
+fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
+    let mut words = line.split_whitespace();
+    let Some(name) = words.next().filter(|word| *word != "#") else {
+        return Ok(None);
+    };
+    if name.starts_with('#') {
+        // LoadGen takes the first word for a key, which does no harm when it stands alone.
+        let alone = words.next().is_none();
+        return if alone {
+            Ok(None)
+        } else {
+            Err("a comment's # needs a space behind it".to_owned())
+        };
+    }
+    let (Some("="), Some(value)) = (words.next(), words.next()) else {
+        return Err("expected `model.scenario.key = value`, with spaces around the =".to_owned());
+    };
+    if let Some(more) = words.next() {
+        let hint = if more.starts_with('#') {
+            "; a comment needs its own line"
+        } else {
+            ""
+        };
+        return Err(format!("{more:?} stands after the value{hint}"));
+    }
+    // A model's name may have dots in it, the other two have none.
+    let mut parts = name.rsplitn(3, '.');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(key), Some(scenario), Some(model)) => Ok(Some(Entry {
+            model,
+            scenario,
+            key,
+            value,
+        })),
+        _ => Err(format!("{name:?} is not of the form `model.scenario.key`")),
+    }
+}
+
+fn check_entry(
+    entry: &Entry<'_>,
+    model: &str,
+    kind: Kind,
+    known: &BTreeSet<String>,
+) -> Result<(), String> {
+    let Entry {
+        scenario,
+        key,
+        value,
+        ..
+    } = *entry;
+    if kind == Kind::Audit && entry.model != "*" {
+        return Err(format!(
+            "model {:?}: LoadGen reads an audit.config's lines for * only",
+            entry.model
+        ));
+    }
+    if entry.model != "*" && entry.model != model && !known.contains(entry.model) {
+        return Err(format!(
+            "unknown model {:?}: it is neither the one that runs, {model:?}, nor one of LoadGen's: {}",
+            entry.model,
+            Vec::from_iter(known.iter().map(String::as_str)).join(", ")
+        ));
+    }
+    if !SCENARIOS.contains(&scenario) {
+        return Err(format!(
+            "unknown scenario {scenario:?}: there are {}",
+            SCENARIOS.join(", ")
+        ));
+    }
+    if IDLE_KEYS.contains(&key) {
+        return Ok(());
+    }
+    if EMBEDDED_KEYS.contains(&key) {
+        return Err(format!(
+            "LoadGen takes {key} from its own mlperf.conf alone; set the field of the test settings"
+        ));
+    }
+    let Some((_, wanted)) = KEYS.iter().find(|(name, _)| *name == key) else {
+        let keys = Vec::from_iter(KEYS.iter().map(|(name, _)| *name)).join(", ");
+        return Err(format!("unknown key {key:?}: LoadGen knows {keys}"));
+    };
+    let whole = match wanted {
+        Value::Integer | Value::Mode => true,
+        Value::Number => false,
+        Value::Latency => matches!(scenario, "Server" | "*"),
+    };
+    if whole {
+        let number = integer(value).map_err(|why| format!("{key} = {value}: {why}"))?;
+        if *wanted == Value::Mode && number > 3 {
+            return Err(format!(
+                "mode = {value}: 0 submission, 1 accuracy, 2 performance, 3 find-peak"
+            ));
+        }
+    } else if !value.parse::<f64>().is_ok_and(f64::is_finite) {
+        return Err(format!("{key} = {value}: not a number"));
+    }
+    Ok(())
+}
+
+/// A value that LoadGen reads with `strtoull` in base 0, and that means the same to a person.
+fn integer(text: &str) -> Result<u64, &'static str> {
+    if let Some(digits) = text.strip_prefix("0x") {
+        return u64::from_str_radix(digits, 16).map_err(|_| "not a hexadecimal number");
+    }
+    if text.len() > 1 && text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("LoadGen reads a leading 0 as octal");
+    }
+    text.parse()
+        .map_err(|_| "not a whole number, and LoadGen would cut it off")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Scenario;
+
+    fn check(text: &str, model: &str, kind: Kind) -> Result<(), LoadgenError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("user.conf");
+        fs::write(&path, text).unwrap();
+        check_file(&path, model, kind)
+    }
+
+    #[test]
+    fn loadgens_models_are_known() {
+        let known = known_models();
+        assert!(
+            known.contains("resnet50") && known.contains("wan-2.2-t2v-a14b"),
+            "{known:?}"
+        );
+        assert!(!known.contains("*") && !known.contains("digits"));
+    }
+
+    #[test]
+    fn good_files_pass() {
+        let text = "# a comment\n#another\n\n*.*.min_duration = 1000\nresnet50.Server.target_qps = 1.5e3\n\
+                    wan-2.2-t2v-a14b.Offline.min_query_count = 0x10\ndigits.SingleStream.target_latency = 0.5\n\
+                    *.Server.target_duration = 0\n";
+        check(text, "digits", Kind::User).unwrap();
+        check("", "digits", Kind::User).unwrap();
+        check(
+            "*.*.mode = 2\n*.*.accuracy_log_sampling_target = 4096\n",
+            "*",
+            Kind::Audit,
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn each_mistake_names_the_file_the_line_and_the_reason() {
+        let cases = [
+            (
+                "resnet5O.Server.target_qps = 3",
+                "unknown model \"resnet5O\"",
+            ),
+            (
+                "digits.server.target_qps = 3",
+                "unknown scenario \"server\"",
+            ),
+            ("digits.Server.target_qsp = 3", "unknown key \"target_qsp\""),
+            ("digits.Server.qsl_rng_seed = 3", "mlperf.conf alone"),
+            ("digits.Server.min_query_count = 1e6", "whole number"),
+            ("digits.Server.min_query_count = -1", "whole number"),
+            ("digits.Server.min_query_count = 010", "octal"),
+            ("digits.Server.target_latency = 0.5", "whole number"),
+            ("digits.Server.target_qps = many", "not a number"),
+            ("digits.Server.target_qps = inf", "not a number"),
+            ("digits.Server.mode = 4", "find-peak"),
+            ("digits.Server.target_qps=3", "spaces around"),
+            ("digits.Server.target_qps = 3 # fast", "its own line"),
+            ("target_qps = 3", "model.scenario.key"),
+            ("#fast digits", "a space behind"),
+        ];
+        for (line, part) in cases {
+            let error = check(&format!("# first\n{line}\n"), "digits", Kind::User)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains("user.conf:2: ") && error.contains(part),
+                "{line}: {error}"
+            );
+        }
+        let error = check("digits.*.mode = 2\n", "*", Kind::Audit)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("for * only"), "{error}");
+    }
+
+    #[test]
+    fn a_file_without_a_line_for_the_model_is_refused() {
+        let error = check("resnet50.Server.target_qps = 3\n", "digits", Kind::User)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("\"digits\"") && error.contains("resnet50"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let mut settings = TestSettings::default();
+        let error = settings
+            .apply_user_conf(Path::new("nowhere/user.conf"), "digits")
+            .unwrap_err();
+        assert!(error.to_string().contains("nowhere/user.conf"), "{error}");
+    }
+
+    #[test]
+    fn the_embedded_file_applies() {
+        let mut settings = TestSettings {
+            scenario: Scenario::Server,
+            ..TestSettings::default()
+        };
+        settings.apply_mlperf_conf("resnet50").unwrap();
+        assert_eq!(settings.server_target_latency_ns, 15_000_000);
+        assert_eq!(settings.performance_sample_count_override, 1024);
+        assert_eq!(settings.qsl_rng_seed, 2_085_463_073_848_966_840);
+    }
+}

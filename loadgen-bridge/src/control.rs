@@ -1,0 +1,378 @@
+//! Where a run stands, and how it is stopped.
+//!
+//! LoadGen's `AbortTest` ends its logging threads and no more: the thread in `StartTest` goes on issuing, and then waits for
+//! ever for latencies that nobody records; were it to come to its end it would end the logging threads a second time,
+//! which ends the process. So `AbortTest` may only be called when that thread is known never to come back, and what
+//! makes it known is that it passes through the SUT and the QSL on its way: between loading samples and
+//! unloading them, and while it is inside a callback, it cannot reach its end without asking here first, and once the
+//! test is stopped the answer is to stay. The thread sleeps until the process ends, and with it stays all memory that a
+//! [`ResponseId`](crate::ResponseId) may point to.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::LoadgenError;
+
+/// How long a run waits for its issue threads: as long as LoadGen does.
+const ISSUE_THREADS_COME_WITHIN: Duration = Duration::from_secs(10);
+/// How long an issue thread waits for a run.
+const TEST_BEGINS_WITHIN: Duration = Duration::from_secs(60);
+
+/// Why a test is stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Aborted(String),
+    Panicked {
+        place: &'static str,
+        message: String,
+    },
+}
+
+impl From<Stop> for LoadgenError {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Aborted(reason) => LoadgenError::Aborted { reason },
+            Stop::Panicked { place, message } => LoadgenError::Panicked { place, message },
+        }
+    }
+}
+
+/// How a run ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End {
+    /// `StartTest` came back, or threw this.
+    Returned(Result<(), String>),
+    /// It never will; `AbortTest` may be called.
+    Abandoned,
+}
+
+/// Where the run stands.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// A run was asked for.
+    began: bool,
+    /// Samples are loaded: `StartTest` cannot end before it has them unloaded.
+    loaded: bool,
+    /// `StartTest` is inside a callback other than `issue_query`.
+    inside: bool,
+    /// `StartTest` was told to stay.
+    parked: bool,
+    returned: Option<Result<(), String>>,
+    stop: Option<Stop>,
+    /// How many issue threads the run wants, once it is there.
+    wanted: Option<u64>,
+    came: u64,
+    /// The issue threads may register.
+    go: bool,
+}
+
+impl State {
+    /// Enters a callback; `false` to stay.
+    fn enter(&mut self, loads: bool) -> bool {
+        if self.stop.is_some() {
+            self.parked = true;
+            return false;
+        }
+        self.inside = true;
+        self.loaded |= loads;
+        true
+    }
+
+    /// Leaves it; `false` to stay.
+    fn leave(&mut self, unloads: bool) -> bool {
+        if self.stop.is_some() {
+            self.parked = true;
+            return false;
+        }
+        self.inside = false;
+        self.loaded &= !unloads;
+        true
+    }
+
+    /// Whether the run has come to an end, and which.
+    fn end(&self) -> Option<End> {
+        if let Some(result) = &self.returned {
+            return Some(End::Returned(result.clone()));
+        }
+        let held = self.loaded || self.inside || self.parked;
+        (self.stop.is_some() && held).then_some(End::Abandoned)
+    }
+}
+
+/// The state of the one run that a process has.
+pub(crate) struct Control {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// `stop.is_some()`, for those who cannot take a lock each time.
+    stopping: AtomicBool,
+}
+
+/// The run of this process.
+pub(crate) static CONTROL: Control = Control::new();
+
+impl Control {
+    const fn new() -> Self {
+        let state = State {
+            began: false,
+            loaded: false,
+            inside: false,
+            parked: false,
+            returned: None,
+            stop: None,
+            wanted: None,
+            came: 0,
+            go: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// The lock, whoever panicked with it: every change of the state is a single step.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `done` or until the deadline, with the state as it then is.
+    fn wait(&self, until: Instant, done: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while !done(&state) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self
+                .changed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        state
+    }
+
+    /// Takes the process's one run.
+    pub(crate) fn begin(&self) -> Result<(), LoadgenError> {
+        let mut state = self.lock();
+        if state.began {
+            return Err(LoadgenError::SecondRun);
+        }
+        state.began = true;
+        match state.stop.clone() {
+            Some(stop) => Err(stop.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for as many issue threads as are wanted, lets them register, and waits until LoadGen has them: it does not
+    /// notice one that comes while it waits.
+    pub(crate) fn gather_issue_threads(
+        &self,
+        wanted: u64,
+        registered: impl Fn() -> usize,
+    ) -> Result<(), LoadgenError> {
+        self.lock().wanted = Some(wanted);
+        self.changed.notify_all();
+        let until = Instant::now() + ISSUE_THREADS_COME_WITHIN;
+        let mut state = self.wait(until, |state| state.came >= wanted || state.stop.is_some());
+        let came = state.came;
+        if came < wanted {
+            let stop = state.stop.clone();
+            let error = stop.map_or(
+                LoadgenError::IssueThreads { wanted, came },
+                LoadgenError::from,
+            );
+            state
+                .stop
+                .get_or_insert_with(|| Stop::Aborted(error.to_string()));
+            drop(state);
+            self.changed.notify_all();
+            return Err(error);
+        }
+        state.go = true;
+        drop(state);
+        self.changed.notify_all();
+        while (registered() as u64) < wanted {
+            if Instant::now() > until {
+                return Err(LoadgenError::IssueThreads {
+                    wanted,
+                    came: registered() as u64,
+                });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Waits, on an issue thread, until it may register.
+    pub(crate) fn join_as_issue_thread(&self) -> Result<(), LoadgenError> {
+        let until = Instant::now() + TEST_BEGINS_WITHIN;
+        let mut state = self.wait(until, |state| {
+            state.wanted.is_some() || state.stop.is_some()
+        });
+        if let Some(stop) = state.stop.clone() {
+            return Err(stop.into());
+        }
+        let Some(wanted) = state.wanted else {
+            return Err(LoadgenError::NoTest);
+        };
+        if state.came >= wanted {
+            return Err(LoadgenError::TooManyIssueThreads);
+        }
+        state.came += 1;
+        drop(state);
+        self.changed.notify_all();
+        let until = Instant::now() + TEST_BEGINS_WITHIN;
+        let state = self.wait(until, |state| state.go || state.stop.is_some());
+        match state.stop.clone() {
+            _ if state.go => Ok(()),
+            Some(stop) => Err(stop.into()),
+            None => Err(LoadgenError::NoTest),
+        }
+    }
+
+    /// Stops the test; the first reason stays.
+    pub(crate) fn stop(&self, stop: Stop) {
+        let mut state = self.lock();
+        state.stop.get_or_insert(stop);
+        self.stopping.store(true, Ordering::Relaxed);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Whether the test is stopped. Seen a little late it costs one more query that leads nowhere.
+    pub(crate) fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Enters a callback that `StartTest` waits for; `false` to stay.
+    pub(crate) fn enter(&self, loads: bool) -> bool {
+        let go_on = self.lock().enter(loads);
+        if !go_on {
+            self.changed.notify_all();
+        }
+        go_on
+    }
+
+    /// Leaves it; `false` to stay.
+    pub(crate) fn leave(&self, unloads: bool) -> bool {
+        let go_on = self.lock().leave(unloads);
+        if !go_on {
+            self.changed.notify_all();
+        }
+        go_on
+    }
+
+    /// `StartTest` came back, or threw this.
+    pub(crate) fn returned(&self, result: Result<(), String>) {
+        self.lock().returned = Some(result);
+        self.changed.notify_all();
+    }
+
+    /// Waits for the end of the run, which takes as long as the run does: `stop` cuts it short.
+    pub(crate) fn wait_for_end(&self) -> (End, Option<Stop>) {
+        let mut state = self.lock();
+        loop {
+            if let Some(end) = state.end() {
+                return (end, state.stop.clone());
+            }
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stop() -> Option<Stop> {
+        Some(Stop::Aborted("enough".to_owned()))
+    }
+
+    #[test]
+    fn a_stop_between_load_and_unload_abandons_at_once() {
+        let mut state = State::default();
+        assert!(state.enter(true) && state.leave(false));
+        assert_eq!(state.end(), None);
+        state.stop = stop();
+        assert_eq!(state.end(), Some(End::Abandoned));
+    }
+
+    #[test]
+    fn a_stop_when_nothing_holds_start_test_waits_for_it() {
+        let mut state = State::default();
+        assert!(state.enter(true) && state.leave(false));
+        assert!(state.enter(false) && state.leave(true));
+        // The samples are unloaded: it may be on its way out, and AbortTest would run beside it.
+        state.stop = stop();
+        assert_eq!(state.end(), None);
+        // It was not: it comes to load the next set, and stays.
+        assert!(!state.enter(true));
+        assert_eq!(state.end(), Some(End::Abandoned));
+    }
+
+    #[test]
+    fn a_stop_during_the_last_unload_keeps_start_test_from_returning() {
+        let mut state = State::default();
+        assert!(state.enter(true) && state.leave(false));
+        assert!(state.enter(false));
+        state.stop = stop();
+        assert_eq!(state.end(), Some(End::Abandoned));
+        assert!(!state.leave(true));
+    }
+
+    #[test]
+    fn a_stop_inside_name_does_not_wait_for_it() {
+        let mut state = State::default();
+        assert!(state.enter(false));
+        state.stop = stop();
+        assert_eq!(state.end(), Some(End::Abandoned));
+    }
+
+    #[test]
+    fn a_run_that_returned_is_never_abandoned() {
+        let state = State {
+            returned: Some(Ok(())),
+            stop: stop(),
+            loaded: true,
+            ..State::default()
+        };
+        assert_eq!(state.end(), Some(End::Returned(Ok(()))));
+    }
+
+    #[test]
+    fn a_process_has_one_run() {
+        let control = Control::new();
+        control.begin().unwrap();
+        assert!(matches!(control.begin(), Err(LoadgenError::SecondRun)));
+    }
+
+    #[test]
+    fn a_stop_before_the_run_is_kept() {
+        let control = Control::new();
+        control.stop(Stop::Aborted("first".to_owned()));
+        control.stop(Stop::Aborted("second".to_owned()));
+        assert!(
+            matches!(control.begin(), Err(LoadgenError::Aborted { reason }) if reason == "first")
+        );
+    }
+
+    #[test]
+    fn one_issue_thread_too_many_is_turned_away() {
+        let control = Control::new();
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| control.join_as_issue_thread());
+            control.gather_issue_threads(1, || 1).unwrap();
+            first.join().unwrap().unwrap();
+        });
+        assert!(matches!(
+            control.join_as_issue_thread(),
+            Err(LoadgenError::TooManyIssueThreads)
+        ));
+    }
+}

@@ -1,0 +1,121 @@
+//! The shim's declarations, by hand, as `shim/shim.h` has them.
+
+use std::ffi::{c_char, c_void};
+
+use crate::sample::QuerySample;
+use crate::settings::TestSettings;
+
+/// Go on.
+pub(crate) const GO_ON: i32 = 0;
+/// Never come back to LoadGen from here.
+pub(crate) const STOP: i32 = 1;
+
+#[repr(C)]
+pub(crate) struct RawLogSettings {
+    pub outdir: *const c_char,
+    pub prefix: *const c_char,
+    pub suffix: *const c_char,
+    pub prefix_with_datetime: bool,
+    pub copy_detail_to_stdout: bool,
+    pub copy_summary_to_stdout: bool,
+    pub enable_trace: bool,
+    pub log_mode: i32,
+    pub log_mode_async_poll_interval_ms: u64,
+}
+
+#[repr(C)]
+#[cfg(test)]
+pub(crate) struct RawField {
+    pub name: *const c_char,
+    pub offset: usize,
+    pub size: usize,
+}
+
+#[repr(C)]
+pub(crate) struct RawCallbacks {
+    pub context: *mut c_void,
+    pub get_name: extern "C" fn(*mut c_void, *mut *const c_char, *mut usize) -> i32,
+    pub issue_query: extern "C" fn(*mut c_void, *const QuerySample, usize) -> i32,
+    pub flush_queries: extern "C" fn(*mut c_void) -> i32,
+    pub load_samples: extern "C" fn(*mut c_void, *const usize, usize) -> i32,
+    pub unload_samples: extern "C" fn(*mut c_void, *const usize, usize) -> i32,
+    pub qsl_name: *const c_char,
+    pub total_sample_count: usize,
+    pub performance_sample_count: usize,
+}
+
+// The other half of these is in shim.cc.
+const _: () = {
+    assert!(
+        size_of::<usize>() == 8,
+        "LoadGen's ids and indices are 64-bit here"
+    );
+    assert!(size_of::<RawLogSettings>() == 40);
+    assert!(size_of::<RawCallbacks>() == 72);
+};
+
+unsafe extern "C" {
+    pub(crate) fn lg_default_test_settings(out: *mut TestSettings);
+    pub(crate) fn lg_default_log_settings(out: *mut RawLogSettings);
+    #[cfg(test)]
+    pub(crate) fn lg_test_settings_layout(fields: *mut *const RawField) -> usize;
+    pub(crate) fn lg_mlperf_conf() -> *const c_char;
+    pub(crate) fn lg_from_config(
+        settings: *mut TestSettings,
+        path: *const c_char,
+        model: *const c_char,
+        scenario: *const c_char,
+        conf_type: i32,
+        error: *mut c_char,
+        error_size: usize,
+    ) -> i32;
+    pub(crate) fn lg_start_test(
+        callbacks: *const RawCallbacks,
+        settings: *const TestSettings,
+        log: *const RawLogSettings,
+        audit_config: *const c_char,
+        error: *mut c_char,
+        error_size: usize,
+    ) -> i32;
+    pub(crate) fn lg_abort_test(error: *mut c_char, error_size: usize) -> i32;
+    pub(crate) fn lg_register_issue_query_thread(error: *mut c_char, error_size: usize) -> i32;
+    pub(crate) safe fn lg_registered_threads() -> usize;
+    pub(crate) fn lg_query_samples_complete(responses: *const c_void, count: usize) -> i32;
+    pub(crate) fn lg_first_token_complete(responses: *const c_void, count: usize) -> i32;
+    #[cfg(feature = "bench")]
+    pub(crate) fn lg_bench_null(
+        settings: *const TestSettings,
+        log: *const RawLogSettings,
+        samples: usize,
+        response_bytes: usize,
+        other_thread: bool,
+        error: *mut c_char,
+        error_size: usize,
+    ) -> i32;
+}
+
+/// Room for what a C++ exception says.
+pub(crate) struct Said([u8; 512]);
+
+impl Said {
+    pub(crate) fn new() -> Self {
+        Self([0; 512])
+    }
+
+    pub(crate) fn pointer(&mut self) -> *mut c_char {
+        self.0.as_mut_ptr().cast()
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let end = self
+            .0
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(self.0.len());
+        String::from_utf8_lossy(&self.0[..end]).into_owned()
+    }
+}

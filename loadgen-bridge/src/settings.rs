@@ -1,0 +1,467 @@
+//! LoadGen's `TestSettings`, field by field.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::LoadgenError;
+use crate::raw;
+
+/// How queries arrive, and what the result is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(i32)]
+pub enum Scenario {
+    /// One sample at a time, the next when it is answered; a percentile of the latency.
+    #[serde(
+        alias = "single_stream",
+        alias = "single-stream",
+        alias = "singlestream"
+    )]
+    SingleStream = 0,
+    /// N samples at a time, the next when they are answered; a percentile of the query's latency.
+    #[serde(alias = "multi_stream", alias = "multi-stream", alias = "multistream")]
+    MultiStream = 1,
+    /// Single samples at Poisson-distributed times; whether a percentile of the latency keeps its bound.
+    #[serde(alias = "server")]
+    Server = 2,
+    /// All samples at once; samples per second.
+    #[serde(alias = "offline")]
+    Offline = 3,
+}
+
+impl Scenario {
+    /// LoadGen's spelling, as in `user.conf`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scenario::SingleStream => "SingleStream",
+            Scenario::MultiStream => "MultiStream",
+            Scenario::Server => "Server",
+            Scenario::Offline => "Offline",
+        }
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What kind of run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(i32)]
+pub enum TestMode {
+    /// Accuracy, then performance.
+    #[serde(alias = "submission_run", alias = "submission")]
+    SubmissionRun = 0,
+    /// Every sample once, and every response into the accuracy log.
+    #[serde(alias = "accuracy_only", alias = "accuracy")]
+    AccuracyOnly = 1,
+    /// The scenario's traffic, measured.
+    #[serde(alias = "performance_only", alias = "performance")]
+    PerformanceOnly = 2,
+    /// The highest rate that is valid in Server. Other scenarios do not have it.
+    #[serde(
+        alias = "find_peak_performance",
+        alias = "find_peak",
+        alias = "find-peak"
+    )]
+    FindPeakPerformance = 3,
+}
+
+impl TestMode {
+    /// LoadGen's spelling.
+    pub fn name(self) -> &'static str {
+        match self {
+            TestMode::SubmissionRun => "SubmissionRun",
+            TestMode::AccuracyOnly => "AccuracyOnly",
+            TestMode::PerformanceOnly => "PerformanceOnly",
+            TestMode::FindPeakPerformance => "FindPeakPerformance",
+        }
+    }
+}
+
+impl fmt::Display for TestMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Every field of LoadGen's `TestSettings`, under LoadGen's names. [`Default`] is LoadGen's own, asked of the C++ struct.
+///
+/// A run goes on until both minima are met, and ends before if either maximum is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[repr(C)]
+pub struct TestSettings {
+    /// How queries arrive.
+    pub scenario: Scenario,
+    /// What kind of run.
+    pub mode: TestMode,
+
+    /// SingleStream: about how long a sample takes, in ns. LoadGen makes as many queries beforehand as this asks for.
+    pub single_stream_expected_latency_ns: f64,
+    /// SingleStream: the percentile that is the result, as a fraction (0.90).
+    pub single_stream_target_latency_percentile: f64,
+
+    /// MultiStream: about how long a query takes, in ns.
+    pub multi_stream_expected_latency_ns: f64,
+    /// MultiStream: the percentile that is the result, as a fraction (0.99).
+    pub multi_stream_target_latency_percentile: f64,
+    /// MultiStream: samples in each query.
+    pub multi_stream_samples_per_query: u64,
+
+    /// Server: queries per second, on average; in find-peak the lower bound.
+    pub server_target_qps: f64,
+    /// Server: the bound that the latency has to keep, in ns.
+    pub server_target_latency_ns: u64,
+    /// Server: the percentile that has to keep it, as a fraction (0.99).
+    pub server_target_latency_percentile: f64,
+    /// Server: whether queries whose time has passed are issued together, as one query of several samples.
+    pub server_coalesce_queries: bool,
+    /// Find-peak: decimal places of the rate that is looked for.
+    pub server_find_peak_qps_decimals_of_precision: i32,
+    /// Find-peak: by which fraction the rate is raised while the upper bound is looked for.
+    pub server_find_peak_qps_boundary_step_size: f64,
+    /// Server: with more queries than this outstanding the run ends early; 0 is no limit.
+    pub server_max_async_queries: u64,
+    /// Server: how many threads issue, each of which calls
+    /// [`register_issue_query_thread`](crate::register_issue_query_thread); with 0 LoadGen's own does.
+    pub server_num_issue_query_threads: u64,
+
+    /// Offline: samples per second to expect. LoadGen makes 1.1 x this x the minimum duration of them.
+    pub offline_expected_qps: f64,
+    /// Whether the order of samples is a chain of permutations of the data set.
+    pub sample_concatenate_permutation: bool,
+
+    /// The shortest that a run may be, in ms.
+    pub min_duration_ms: u64,
+    /// The longest that a run may be, in ms; 0 is no limit.
+    pub max_duration_ms: u64,
+    /// The fewest queries (in Offline: samples) of a run.
+    pub min_query_count: u64,
+    /// The most queries of a run; 0 is no limit.
+    pub max_query_count: u64,
+
+    /// Seed of the choice of samples.
+    pub qsl_rng_seed: u64,
+    /// Seed of their order.
+    pub sample_index_rng_seed: u64,
+    /// Seed of Server's arrival times.
+    pub schedule_rng_seed: u64,
+    /// Seed of the choice of responses that performance mode writes into the accuracy log.
+    pub accuracy_log_rng_seed: u64,
+    /// The part of the responses that performance mode writes into the accuracy log (0 to 1).
+    pub accuracy_log_probability: f64,
+    /// About how many responses performance mode writes into the accuracy log; 0 leaves it to the probability.
+    pub accuracy_log_sampling_target: u64,
+
+    /// Whether this is audit test 05, which takes the three seeds below.
+    pub test05: bool,
+    /// Test 05's seed of the choice of samples.
+    pub test05_qsl_rng_seed: u64,
+    /// Test 05's seed of their order.
+    pub test05_sample_index_rng_seed: u64,
+    /// Test 05's seed of Server's arrival times.
+    pub test05_schedule_rng_seed: u64,
+
+    /// Whether the start and the end of the measurement are printed to stdout.
+    pub print_timestamps: bool,
+    /// Performance mode issues every sample at most once.
+    pub performance_issue_unique: bool,
+    /// Performance mode issues one sample again and again (audit test 04).
+    pub performance_issue_same: bool,
+    /// Which one, counted among those that are loaded.
+    pub performance_issue_same_index: u64,
+    /// How many samples performance mode loads; 0 leaves it to the QSL.
+    pub performance_sample_count_override: u64,
+    /// How many samples accuracy mode runs; 0 is all of them.
+    pub accuracy_sample_count_override: u64,
+
+    /// Whether first tokens and time per token are measured.
+    pub use_token_latencies: bool,
+    /// Server: the bound of the time to the first token, in ns.
+    pub server_ttft_latency: u64,
+    /// Server: the bound of the time per token after the first, in ns.
+    pub server_tpot_latency: u64,
+    /// Whether tokens per second are inferred from samples per second.
+    pub infer_token_latencies: bool,
+    /// Tokens per sample for that inference. LoadGen leaves it without a value; here it is 0 then.
+    pub token_latency_scaling_factor: u64,
+}
+
+impl Default for TestSettings {
+    fn default() -> Self {
+        let mut settings = MaybeUninit::<Self>::zeroed();
+        // SAFETY: the pointer is to a whole TestSettings, whose layout is the shim's (a test compares every field).
+        unsafe { raw::lg_default_test_settings(settings.as_mut_ptr()) };
+        // SAFETY: the shim wrote every field; enums and flags come from C++ enums and bools of the same values. Padding may
+        // be anything.
+        unsafe { settings.assume_init() }
+    }
+}
+
+impl TestSettings {
+    /// Whether LoadGen can run with these over a QSL of `total` samples of which `performance` are loaded at once.
+    ///
+    /// LoadGen divides by some of these and takes the first of an empty list for others; it looks at none of them.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadgenError::Settings`] names the field.
+    pub fn check(&self, total: usize, performance: usize) -> Result<(), LoadgenError> {
+        let wrong = |field: &'static str, why: String| Err(LoadgenError::Settings { field, why });
+        let positive = |field, value: f64| {
+            if value.is_finite() && value > 0.0 {
+                Ok(())
+            } else {
+                wrong(field, format!("{value} is not above 0"))
+            }
+        };
+        let fraction = |field, value: f64| {
+            if value > 0.0 && value < 1.0 {
+                Ok(())
+            } else {
+                wrong(field, format!("{value} is not between 0 and 1"))
+            }
+        };
+        if total == 0 {
+            return wrong("total_sample_count", "the QSL has no samples".to_owned());
+        }
+        let loaded = match self.performance_sample_count_override {
+            0 => performance,
+            some => some as usize,
+        };
+        if loaded == 0 {
+            return wrong(
+                "performance_sample_count",
+                "the QSL loads no samples".to_owned(),
+            );
+        }
+        if self.min_query_count == 0 {
+            return wrong(
+                "min_query_count",
+                "0: a run has at least one query".to_owned(),
+            );
+        }
+        if !(0.0..=1.0).contains(&self.accuracy_log_probability) {
+            return wrong(
+                "accuracy_log_probability",
+                format!("{} is not from 0 to 1", self.accuracy_log_probability),
+            );
+        }
+        match self.scenario {
+            Scenario::SingleStream => {
+                positive(
+                    "single_stream_expected_latency_ns",
+                    self.single_stream_expected_latency_ns,
+                )?;
+                fraction(
+                    "single_stream_target_latency_percentile",
+                    self.single_stream_target_latency_percentile,
+                )?;
+            }
+            Scenario::MultiStream => {
+                positive(
+                    "multi_stream_expected_latency_ns",
+                    self.multi_stream_expected_latency_ns,
+                )?;
+                fraction(
+                    "multi_stream_target_latency_percentile",
+                    self.multi_stream_target_latency_percentile,
+                )?;
+                if self.multi_stream_samples_per_query == 0 {
+                    return wrong(
+                        "multi_stream_samples_per_query",
+                        "0: a query has at least one sample".to_owned(),
+                    );
+                }
+            }
+            Scenario::Server => {
+                positive("server_target_qps", self.server_target_qps)?;
+                fraction(
+                    "server_target_latency_percentile",
+                    self.server_target_latency_percentile,
+                )?;
+            }
+            Scenario::Offline => positive("offline_expected_qps", self.offline_expected_qps)?,
+        }
+        if self.scenario != Scenario::Server {
+            if self.server_num_issue_query_threads != 0 {
+                return wrong(
+                    "server_num_issue_query_threads",
+                    format!("{} has one issue thread", self.scenario),
+                );
+            }
+            if self.mode == TestMode::FindPeakPerformance {
+                return wrong(
+                    "mode",
+                    format!("{} has no find-peak, only Server does", self.scenario),
+                );
+            }
+        }
+        if self.mode == TestMode::FindPeakPerformance {
+            positive(
+                "server_find_peak_qps_boundary_step_size",
+                self.server_find_peak_qps_boundary_step_size,
+            )?;
+            if !(0..=9).contains(&self.server_find_peak_qps_decimals_of_precision) {
+                return wrong(
+                    "server_find_peak_qps_decimals_of_precision",
+                    "not from 0 to 9".to_owned(),
+                );
+            }
+        }
+        if self.performance_issue_same {
+            if self.performance_issue_unique {
+                return wrong(
+                    "performance_issue_same",
+                    "performance_issue_unique is set too".to_owned(),
+                );
+            }
+            let limit = loaded.min(total);
+            if self.performance_issue_same_index >= limit as u64 {
+                let why = format!(
+                    "{} of {limit} loaded samples",
+                    self.performance_issue_same_index
+                );
+                return wrong("performance_issue_same_index", why);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+    use std::mem::offset_of;
+
+    use super::*;
+
+    macro_rules! fields {
+        ($($name:ident)*) => {
+            [$((stringify!($name), offset_of!(TestSettings, $name), {
+                fn size<T>(_: impl Fn(&TestSettings) -> &T) -> usize {
+                    size_of::<T>()
+                }
+                size(|settings| &settings.$name)
+            })),*]
+        };
+    }
+
+    #[test]
+    fn every_field_lies_where_the_shim_has_it() {
+        let ours = fields!(
+            scenario mode single_stream_expected_latency_ns single_stream_target_latency_percentile
+            multi_stream_expected_latency_ns multi_stream_target_latency_percentile multi_stream_samples_per_query
+            server_target_qps server_target_latency_ns server_target_latency_percentile server_coalesce_queries
+            server_find_peak_qps_decimals_of_precision server_find_peak_qps_boundary_step_size
+            server_max_async_queries server_num_issue_query_threads offline_expected_qps
+            sample_concatenate_permutation min_duration_ms max_duration_ms min_query_count max_query_count
+            qsl_rng_seed sample_index_rng_seed schedule_rng_seed accuracy_log_rng_seed accuracy_log_probability
+            accuracy_log_sampling_target test05 test05_qsl_rng_seed test05_sample_index_rng_seed
+            test05_schedule_rng_seed print_timestamps performance_issue_unique performance_issue_same
+            performance_issue_same_index performance_sample_count_override accuracy_sample_count_override
+            use_token_latencies server_ttft_latency server_tpot_latency infer_token_latencies
+            token_latency_scaling_factor
+        );
+        let mut table = std::ptr::null();
+        // SAFETY: the shim points `table` at a static array of as many entries as it answers.
+        let theirs = unsafe {
+            let count = raw::lg_test_settings_layout(&mut table);
+            std::slice::from_raw_parts(table, count)
+        };
+        let theirs: Vec<_> = theirs
+            .iter()
+            // SAFETY: the names are literals.
+            .map(|field| {
+                (
+                    unsafe { CStr::from_ptr(field.name) }.to_str().unwrap(),
+                    field.offset,
+                    field.size,
+                )
+            })
+            .collect();
+        assert_eq!(ours.to_vec(), theirs);
+    }
+
+    #[test]
+    fn defaults_are_loadgens() {
+        let settings = TestSettings::default();
+        assert_eq!(
+            (settings.scenario, settings.mode),
+            (Scenario::SingleStream, TestMode::PerformanceOnly)
+        );
+        assert_eq!(settings.server_target_latency_ns, 100_000_000);
+        assert_eq!(settings.single_stream_target_latency_percentile, 0.9);
+        assert_eq!(
+            (settings.min_duration_ms, settings.min_query_count),
+            (10_000, 100)
+        );
+        assert_eq!(settings.token_latency_scaling_factor, 0);
+    }
+
+    #[test]
+    fn yaml_sets_any_field_and_no_other() {
+        let settings: TestSettings = serde_saphyr::from_str(
+            "scenario: offline\nmode: AccuracyOnly\nserver_coalesce_queries: true\n",
+        )
+        .unwrap();
+        assert_eq!(
+            (settings.scenario, settings.mode),
+            (Scenario::Offline, TestMode::AccuracyOnly)
+        );
+        assert!(settings.server_coalesce_queries);
+        assert_eq!(settings.min_query_count, 100);
+        let error = serde_saphyr::from_str::<TestSettings>("server_target_qsp: 3\n").unwrap_err();
+        assert!(error.to_string().contains("server_target_qsp"), "{error}");
+    }
+
+    #[test]
+    fn what_loadgen_would_trip_over_is_refused() {
+        type Change = fn(&mut TestSettings);
+        let cases: &[(&str, Change)] = &[
+            ("min_query_count", |s| s.min_query_count = 0),
+            ("server_target_qps", |s| s.server_target_qps = 0.0),
+            ("server_target_qps", |s| s.server_target_qps = f64::NAN),
+            ("server_target_latency_percentile", |s| {
+                s.server_target_latency_percentile = 1.0
+            }),
+            ("server_num_issue_query_threads", |s| {
+                s.scenario = Scenario::Offline;
+                s.server_num_issue_query_threads = 2;
+            }),
+            ("mode", |s| {
+                s.scenario = Scenario::SingleStream;
+                s.mode = TestMode::FindPeakPerformance;
+            }),
+            ("offline_expected_qps", |s| {
+                s.scenario = Scenario::Offline;
+                s.offline_expected_qps = -1.0;
+            }),
+            ("performance_issue_same_index", |s| {
+                s.performance_issue_same = true;
+                s.performance_issue_same_index = 10;
+            }),
+            ("multi_stream_samples_per_query", |s| {
+                s.scenario = Scenario::MultiStream;
+                s.multi_stream_samples_per_query = 0;
+            }),
+        ];
+        let server = TestSettings {
+            scenario: Scenario::Server,
+            ..TestSettings::default()
+        };
+        server.check(20, 10).unwrap();
+        assert!(server.check(0, 0).is_err());
+        assert!(server.check(20, 0).is_err());
+        for (field, change) in cases {
+            let mut settings = server.clone();
+            change(&mut settings);
+            let error = settings.check(20, 10).unwrap_err().to_string();
+            assert!(error.contains(field), "{error}");
+        }
+    }
+}

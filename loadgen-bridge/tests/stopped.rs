@@ -1,0 +1,307 @@
+//! Runs that are stopped: by a panic, or by `abort_test`. What was issued is never completed, or comes too late.
+
+mod common;
+
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use common::{Samples, answer_all, in_a_process_of_its_own, logs, settings};
+use loadgen_bridge::{
+    LoadgenError, QuerySample, QuerySampleLibrary, Scenario, SystemUnderTest, TestMode,
+    TestSettings, abort_test, register_issue_query_thread, run_test,
+};
+
+/// Where the faulty SUT panics.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Panics {
+    InName,
+    InIssue,
+    InFlush,
+    Never,
+}
+
+/// Sends what is issued to another thread, until it does not.
+struct Faulty {
+    panics: Panics,
+    issued: AtomicU64,
+    issued_to: Mutex<Sender<Vec<QuerySample>>>,
+}
+
+impl SystemUnderTest for Faulty {
+    fn name(&self) -> String {
+        assert!(self.panics != Panics::InName, "no name today");
+        "faulty".to_owned()
+    }
+    fn issue_query(&self, samples: &[QuerySample]) {
+        let before = self
+            .issued
+            .fetch_add(samples.len() as u64, Ordering::Relaxed);
+        self.issued_to
+            .lock()
+            .unwrap()
+            .send(samples.to_vec())
+            .unwrap();
+        assert!(
+            self.panics != Panics::InIssue || before < 50,
+            "query {before} is too many"
+        );
+    }
+    fn flush_queries(&self) {
+        assert!(self.panics != Panics::InFlush, "nothing to flush");
+    }
+}
+
+/// A run over a faulty SUT whose queries `serve` gets one by one.
+fn run(
+    folder: &std::path::Path,
+    panics: Panics,
+    settings: &TestSettings,
+    serve: impl Fn(Vec<QuerySample>) + Send + 'static,
+) -> LoadgenError {
+    let (sender, receiver) = channel();
+    let serving = thread::spawn(move || receiver.into_iter().for_each(serve));
+    let sut = Arc::new(Faulty {
+        panics,
+        issued: AtomicU64::new(0),
+        issued_to: Mutex::new(sender),
+    });
+    let qsl = Arc::new(Samples::new(64, 64));
+    let error = run_test(sut, qsl, settings, &logs(folder), None).unwrap_err();
+    assert!(
+        !serving.is_finished(),
+        "LoadGen's thread still holds the SUT"
+    );
+    // LoadGen closed its logs.
+    let summary = fs::read_to_string(logs(folder).files().summary).unwrap();
+    assert!(summary.contains("encountered during test"), "{summary}");
+    let accuracy = fs::read_to_string(logs(folder).files().accuracy).unwrap();
+    assert!(accuracy.trim_end().ends_with(']'), "{accuracy}");
+    error
+}
+
+/// An hour of queries.
+fn long(scenario: Scenario) -> TestSettings {
+    TestSettings {
+        min_duration_ms: 3_600_000,
+        server_target_qps: 500.0,
+        ..settings(scenario, TestMode::PerformanceOnly)
+    }
+}
+
+#[test]
+fn a_panic_in_issue_query() {
+    in_a_process_of_its_own("a_panic_in_issue_query", |folder| {
+        // The other thread goes on completing, the panicked query too.
+        let error = run(
+            folder,
+            Panics::InIssue,
+            &long(Scenario::Server),
+            |samples| answer_all(&samples),
+        );
+        let text = error.to_string();
+        assert!(matches!(error, LoadgenError::Panicked { .. }), "{text}");
+        assert!(
+            text.contains("issue_query") && text.contains("query 50 is too many"),
+            "{text}"
+        );
+    });
+}
+
+#[test]
+fn a_panic_on_an_issue_thread() {
+    in_a_process_of_its_own("a_panic_on_an_issue_thread", |folder| {
+        let settings = TestSettings {
+            server_num_issue_query_threads: 2,
+            ..long(Scenario::Server)
+        };
+        let threads: Vec<_> = (0..2)
+            .map(|_| thread::spawn(register_issue_query_thread))
+            .collect();
+        let error = run(folder, Panics::InIssue, &settings, |samples| {
+            answer_all(&samples)
+        });
+        assert!(matches!(error, LoadgenError::Panicked { .. }), "{error}");
+        // Both go back to their owner.
+        for thread in threads {
+            thread.join().unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_panic_in_name() {
+    in_a_process_of_its_own("a_panic_in_name", |folder| {
+        let error = run(
+            folder,
+            Panics::InName,
+            &long(Scenario::Offline),
+            |samples| answer_all(&samples),
+        );
+        assert!(
+            error.to_string().contains("name panicked")
+                && error.to_string().contains("no name today"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_panic_in_flush_queries() {
+    in_a_process_of_its_own("a_panic_in_flush_queries", |folder| {
+        let settings = settings(Scenario::Offline, TestMode::AccuracyOnly);
+        let error = run(folder, Panics::InFlush, &settings, |samples| {
+            answer_all(&samples)
+        });
+        assert!(error.to_string().contains("nothing to flush"), "{error}");
+    });
+}
+
+struct Unloadable;
+
+impl QuerySampleLibrary for Unloadable {
+    fn name(&self) -> String {
+        "unloadable".to_owned()
+    }
+    fn total_sample_count(&self) -> usize {
+        8
+    }
+    fn performance_sample_count(&self) -> usize {
+        8
+    }
+    fn load_samples(&self, _: &[usize]) {
+        panic!("the disk is gone");
+    }
+    fn unload_samples(&self, _: &[usize]) {}
+}
+
+#[test]
+fn a_panic_in_load_samples() {
+    in_a_process_of_its_own("a_panic_in_load_samples", |folder| {
+        let sut = Arc::new(common::Inline::default());
+        let settings = settings(Scenario::Server, TestMode::PerformanceOnly);
+        let error =
+            run_test(sut, Arc::new(Unloadable), &settings, &logs(folder), None).unwrap_err();
+        assert!(
+            error.to_string().contains("load_samples panicked")
+                && error.to_string().contains("disk"),
+            "{error}"
+        );
+    });
+}
+
+/// Stops the test after its 20th query, from another thread than any of LoadGen's.
+fn abort_after_some(
+    scenario: Scenario,
+    answered: bool,
+) -> impl Fn(Vec<QuerySample>) + Send + 'static {
+    let seen = AtomicU64::new(0);
+    let at = if scenario == Scenario::Offline { 0 } else { 20 };
+    move |samples| {
+        if answered {
+            answer_all(&samples);
+        }
+        if seen.fetch_add(1, Ordering::Relaxed) == at {
+            abort_test("the peer is gone");
+            abort_test("a second reason");
+        }
+    }
+}
+
+#[test]
+fn abort_in_server_with_everything_outstanding() {
+    in_a_process_of_its_own("abort_in_server_with_everything_outstanding", |folder| {
+        let serve = abort_after_some(Scenario::Server, false);
+        let error = run(folder, Panics::Never, &long(Scenario::Server), serve);
+        assert!(
+            matches!(&error, LoadgenError::Aborted { reason } if reason == "the peer is gone"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn abort_in_server_while_completing() {
+    in_a_process_of_its_own("abort_in_server_while_completing", |folder| {
+        let settings = TestSettings {
+            server_target_qps: 50_000.0,
+            min_duration_ms: 60_000,
+            ..long(Scenario::Server)
+        };
+        let error = run(
+            folder,
+            Panics::Never,
+            &settings,
+            abort_after_some(Scenario::Server, true),
+        );
+        assert!(matches!(error, LoadgenError::Aborted { .. }), "{error}");
+        // The other thread completes what had been issued, for a while, into a test that is over.
+        thread::sleep(Duration::from_millis(50));
+    });
+}
+
+#[test]
+fn abort_in_offline_with_the_query_outstanding() {
+    in_a_process_of_its_own("abort_in_offline_with_the_query_outstanding", |folder| {
+        let settings = settings(Scenario::Offline, TestMode::PerformanceOnly);
+        let error = run(
+            folder,
+            Panics::Never,
+            &settings,
+            abort_after_some(Scenario::Offline, false),
+        );
+        assert!(matches!(error, LoadgenError::Aborted { .. }), "{error}");
+    });
+}
+
+#[test]
+fn abort_with_issue_threads() {
+    in_a_process_of_its_own("abort_with_issue_threads", |folder| {
+        let settings = TestSettings {
+            server_num_issue_query_threads: 2,
+            ..long(Scenario::Server)
+        };
+        let threads: Vec<_> = (0..2)
+            .map(|_| thread::spawn(register_issue_query_thread))
+            .collect();
+        let error = run(
+            folder,
+            Panics::Never,
+            &settings,
+            abort_after_some(Scenario::Server, false),
+        );
+        assert!(matches!(error, LoadgenError::Aborted { .. }), "{error}");
+        for thread in threads {
+            thread.join().unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
+fn abort_before_the_run() {
+    in_a_process_of_its_own("abort_before_the_run", |folder| {
+        abort_test("interrupted");
+        let (sut, qsl) = (
+            Arc::new(common::Inline::default()),
+            Arc::new(Samples::new(8, 8)),
+        );
+        let error = run_test(sut, qsl, &long(Scenario::Server), &logs(folder), None).unwrap_err();
+        assert!(
+            matches!(&error, LoadgenError::Aborted { reason } if reason == "interrupted"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn an_ordinary_end_of_the_process_after_an_abort() {
+    in_a_process_of_its_own("an_ordinary_end_of_the_process_after_an_abort", |folder| {
+        let serve = abort_after_some(Scenario::Server, false);
+        run(folder, Panics::Never, &long(Scenario::Server), serve);
+        // With LoadGen's destructors.
+        std::process::exit(0);
+    });
+}
