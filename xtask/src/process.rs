@@ -138,16 +138,9 @@ pub fn run_quietly(name: &str, command: &mut Command, deadline: Duration) -> Res
     bail!("{name}: {status}\n  {}\n{tail}", shown(command))
 }
 
-/// Runs `command`, shows what it writes as it comes, and gives it back too: standard output and error together.
-pub fn run_shown(
-    name: &str,
-    command: &mut Command,
-    deadline: Duration,
-) -> Result<(ExitStatus, String)> {
-    run_copying(name, command, deadline, true)
-}
-
-fn run_copying(
+/// Runs `command`, gives back what it writes, standard output before standard error, and with `show` also shows it as
+/// it comes.
+pub fn run_copying(
     name: &str,
     command: &mut Command,
     deadline: Duration,
