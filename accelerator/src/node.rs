@@ -11,6 +11,7 @@ use qdl::{
     fabric::tcp::TcpCfgs,
     model::{ModelMismatch, ModelSpec},
     rail::RailCfgs,
+    serve::Service,
     session::{Node, NodeError, NodeNic, NodeParams, Stop},
 };
 
@@ -135,6 +136,7 @@ impl Accelerator {
             },
         )?);
         let counting = pipeline.clone();
+        let service: Arc<dyn Service> = pipeline.clone();
         let d = &config.deadlines;
         let node = Node::start(
             NodeParams {
@@ -162,7 +164,7 @@ impl Accelerator {
                 }),
                 model,
             },
-            pipeline.clone(),
+            &service,
         )?;
         let _ = stopper.set(node.stopper());
         let ready = format!(

@@ -154,16 +154,13 @@ impl Bench {
             .collect();
         let (tell, lost) = mpsc::channel();
         let tell = Mutex::new(tell);
+        let lost_lane: Arc<crate::serve::OnLaneLost> = Arc::new(move |l| {
+            let _ = tell.lock().expect("alive").send(l);
+        });
         Bench {
             dispatcher: Dispatcher::new(cfgs, rails, book.clone()).expect("made"),
-            server: Server::new(
-                vec![rail("back-0"), rail("back-1")],
-                service,
-                Arc::new(move |l| {
-                    let _ = tell.lock().expect("alive").send(l);
-                }),
-            )
-            .expect("made"),
+            server: Server::new(vec![rail("back-0"), rail("back-1")], &service, &lost_lane)
+                .expect("made"),
             book,
             source,
             lost: Arc::new(Mutex::new(lost)),

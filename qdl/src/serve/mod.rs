@@ -84,8 +84,8 @@ impl Server {
     /// A thread or descriptor could not be had.
     pub fn new(
         rails: Vec<RailCfgs>,
-        service: Arc<dyn Service>,
-        lost: Arc<OnLaneLost>,
+        service: &Arc<dyn Service>,
+        lost: &Arc<OnLaneLost>,
     ) -> io::Result<Self> {
         let (mut handles, mut threads, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
         let mut all_counts = Vec::new();

@@ -162,6 +162,9 @@ pub(super) struct Loss {
     pub by_silence: bool,
 }
 
+/// Peer, and index within the peer, of each lane.
+pub(super) type LaneOf = Vec<(usize, u16)>;
+
 /// What tasks and callers share.
 pub(super) struct Common {
     pub dispatcher: std::sync::OnceLock<Dispatcher>,
@@ -175,7 +178,7 @@ pub(super) struct Common {
     aborted: AtomicBool,
     losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
     /// Peer and index within the peer of each lane.
-    pub lane_of: Vec<(usize, u16)>,
+    pub lane_of: LaneOf,
 }
 
 impl Common {
@@ -549,7 +552,7 @@ impl Drop for Cluster {
 }
 
 /// Which lanes there are: every NIC entry has its connections to every accelerator.
-fn plan(config: &FrontendConfig) -> Result<(Vec<LaneCfgs>, Vec<(usize, u16)>), ClusterError> {
+fn plan(config: &FrontendConfig) -> Result<(Vec<LaneCfgs>, LaneOf), ClusterError> {
     let too_large =
         || ClusterError::Slots(format!("model {}: its sizes overflow", config.model.name));
     let request = request_stride(&config.model).ok_or_else(too_large)?;

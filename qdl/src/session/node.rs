@@ -28,7 +28,7 @@ use crate::{
     model::ModelSpec,
     quarantine::Quarantine,
     rail::RailCfgs,
-    serve::{LaneLost, ServeCounts, ServeLane, ServeLaneCfgs, Server, Service},
+    serve::{LaneLost, OnLaneLost, ServeCounts, ServeLane, ServeLaneCfgs, Server, Service},
 };
 
 /// How often quarantined lanes are looked at.
@@ -146,7 +146,7 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`] names the port or key at fault.
-    pub fn start(params: NodeParams, service: Arc<dyn Service>) -> Result<Node, NodeError> {
+    pub fn start(params: NodeParams, service: &Arc<dyn Service>) -> Result<Node, NodeError> {
         let overflow = || NodeError::Model(params.model.name.clone());
         request_stride(&params.model).ok_or_else(overflow)?;
         response_stride(&params.model).ok_or_else(overflow)?;
@@ -172,14 +172,14 @@ impl Node {
         ))?;
         let back: Arc<OnceLock<Weak<Shared>>> = Arc::default();
         let weak = back.clone();
-        let lost = move |l: LaneLost| {
+        let lost: Arc<OnLaneLost> = Arc::new(move |l: LaneLost| {
             if let Some(shared) = weak.get().and_then(Weak::upgrade) {
                 shared.lost(&l);
             }
-        };
+        });
         let rails = params.nics.iter().map(|n| n.rail.clone()).collect();
         let shared = Arc::new(Shared {
-            rails: Server::new(rails, service, Arc::new(lost))?,
+            rails: Server::new(rails, service, &lost)?,
             sessions: AtomicU64::new(0),
             current: Mutex::default(),
             allocated: Mutex::default(),

@@ -139,7 +139,7 @@ impl PeerTask {
                     Some(ClientEvent::Gone(cause)) => return cause,
                     None => return self.over(&handle),
                 },
-                Some(loss) = self.losses.recv() => self.lost(&handle, loss),
+                Some(loss) = self.losses.recv() => self.lost(&handle, &loss),
                 () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     self.reopen(&handle).await;
                 }
@@ -158,8 +158,8 @@ impl PeerTask {
     }
 
     /// The dispatcher has destroyed this end of a lane and sent its samples elsewhere.
-    fn lost(&mut self, handle: &ClientHandle, loss: LocalLoss) {
-        self.report(&loss);
+    fn lost(&mut self, handle: &ClientHandle, loss: &LocalLoss) {
+        self.report(loss);
         let Some(l) = self.lanes.get_mut(usize::from(loss.index)) else {
             return;
         };
