@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::{ConfigError, rules::Findings};
+use super::rules::Findings;
 
 /// Authentication of the control plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,43 +18,7 @@ pub enum Auth {
     Token(PathBuf),
 }
 
-/// Longest token read, in bytes.
-const MAX_TOKEN_BYTES: u64 = 4096;
-/// Shortest token accepted, in bytes.
-const MIN_TOKEN_BYTES: usize = 8;
-
 impl Auth {
-    /// Reads the token: the file's bytes without white space at either end. `None` where there is none.
-    ///
-    /// # Errors
-    /// [`ConfigError::Token`] when the file cannot be read, or holds fewer than 8 or more than 4096 bytes.
-    pub fn load_token(&self) -> Result<Option<Vec<u8>>, ConfigError> {
-        use std::io::Read;
-
-        let Auth::Token(path) = self else {
-            return Ok(None);
-        };
-        let fail = |reason: String| ConfigError::Token {
-            path: path.clone(),
-            reason,
-        };
-        let mut bytes = Vec::new();
-        std::fs::File::open(path)
-            .and_then(|file| file.take(MAX_TOKEN_BYTES + 1).read_to_end(&mut bytes))
-            .map_err(|error| fail(error.to_string()))?;
-        if bytes.len() as u64 > MAX_TOKEN_BYTES {
-            return Err(fail(format!("it is longer than {MAX_TOKEN_BYTES} bytes")));
-        }
-        let token = bytes.trim_ascii();
-        if token.len() < MIN_TOKEN_BYTES {
-            return Err(fail(format!(
-                "it holds {} bytes, at least {MIN_TOKEN_BYTES} are needed",
-                token.len()
-            )));
-        }
-        Ok(Some(token.to_vec()))
-    }
-
     /// From the two keys of a file.
     pub(super) fn from_keys(
         token_file: Option<PathBuf>,

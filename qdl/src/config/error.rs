@@ -32,14 +32,6 @@ pub enum ConfigError {
         /// At least one.
         problems: Vec<Problem>,
     },
-    /// The token file is of no use.
-    #[error("token file {}: {reason}\n   = put the same secret of 8 or more bytes there on both nodes", .path.display())]
-    Token {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
 }
 
 /// One thing that is wrong, with its place in the file.

@@ -68,7 +68,8 @@ pub struct IbNicConfig {
     /// Queue pairs to each accelerator, 1 to 256; default 4. The frontend's number counts.
     #[garde(custom(within(1..=MAX_CONNECTIONS)))]
     pub queue_pairs: usize,
-    /// Slots of each queue pair, 1 to 8192; default `auto`. See [`Self::resolve_slots`].
+    /// Slots of each queue pair, 1 to 8192; default `auto` ([`Self::resolve_slots`]). The
+    /// frontend's number counts.
     #[garde(custom(auto_within(1..=MAX_SLOTS)))]
     pub slots: Auto<usize>,
     /// Payloads up to this many bytes ride in the work request, 0 to 1024; default 64.

@@ -129,7 +129,8 @@ pub struct TcpNicConfig {
     /// Connections to each accelerator, 1 to 256; default 2. The frontend's number counts.
     #[garde(custom(within(1..=MAX_CONNECTIONS)))]
     pub connections: usize,
-    /// Slots of each connection, 1 to 8192; default `auto`. See [`Self::resolve_slots`].
+    /// Slots of each connection, 1 to 8192; default `auto` ([`Self::resolve_slots`]). The
+    /// frontend's number counts.
     #[garde(custom(auto_within(1..=MAX_SLOTS)))]
     pub slots: Auto<usize>,
     /// How the rail thread waits.

@@ -294,21 +294,6 @@ a.yaml:5:17: 0.0.0.0:7410 is not a loopback address, and there is no token
 }
 
 #[test]
-fn a_token_is_trimmed_and_has_a_length() {
-    let file = std::env::temp_dir().join(format!("qdl-{}-token", std::process::id()));
-    let auth = Auth::Token(file.clone());
-    std::fs::write(&file, " correct horse\n").unwrap();
-    assert_eq!(auth.load_token().unwrap().unwrap(), b"correct horse");
-    for bad in [&b"seven77\n"[..], &[b'x'; 4097][..]] {
-        std::fs::write(&file, bad).unwrap();
-        assert!(matches!(auth.load_token(), Err(ConfigError::Token { .. })));
-    }
-    std::fs::remove_file(&file).unwrap();
-    assert!(auth.load_token().is_err());
-    assert_eq!(Auth::None.load_token().unwrap(), None);
-}
-
-#[test]
 fn relations_between_keys() {
     let rest = |more: &str| after_head(&format!("{REST}{more}\n"));
     assert_eq!(
