@@ -40,7 +40,7 @@ enum Task {
     },
     /// Run every check and every test, and count them.
     Test {
-        /// Leave out what takes minutes: clippy, documentation, loom, cargo-deny.
+        /// Leave out what takes minutes: clippy, documentation, loom, soft-roce, cargo-deny.
         #[arg(long)]
         quick: bool,
         /// Run only the tests whose names contain one of these, and none of the other checks.
