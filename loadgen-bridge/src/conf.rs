@@ -98,7 +98,7 @@ impl TestSettings {
                 path: path.to_owned(),
             });
         }
-        self.from_config(path, model, Kind::User)
+        self.apply_conf(path, model, Kind::User)
     }
 
     /// Sets what LoadGen's embedded `mlperf.conf` says about `model` in this scenario. Not needed before
@@ -108,10 +108,10 @@ impl TestSettings {
     ///
     /// `model` has a zero byte in it.
     pub fn apply_mlperf_conf(&mut self, model: &str) -> Result<(), LoadgenError> {
-        self.from_config(Path::new(""), model, Kind::Embedded)
+        self.apply_conf(Path::new(""), model, Kind::Embedded)
     }
 
-    fn from_config(&mut self, path: &Path, model: &str, kind: Kind) -> Result<(), LoadgenError> {
+    fn apply_conf(&mut self, path: &Path, model: &str, kind: Kind) -> Result<(), LoadgenError> {
         let file = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| LoadgenError::Nul { field: "user.conf" })?;
         let model = CString::new(model).map_err(|_| LoadgenError::Nul { field: "model" })?;

@@ -375,13 +375,10 @@ mod tests {
         };
         let theirs: Vec<_> = theirs
             .iter()
-            // SAFETY: the names are literals.
             .map(|field| {
-                (
-                    unsafe { CStr::from_ptr(field.name) }.to_str().unwrap(),
-                    field.offset,
-                    field.size,
-                )
+                // SAFETY: the names are literals.
+                let name = unsafe { CStr::from_ptr(field.name) };
+                (name.to_str().unwrap(), field.offset, field.size)
             })
             .collect();
         assert_eq!(ours.to_vec(), theirs);

@@ -1,5 +1,7 @@
 //! Runs that LoadGen brings to their end.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,8 +1,207 @@
-//! LoadGen's sources.
+//! LoadGen's sources: MLCommons' source archive, unaltered.
+//!
+//! Two hashes are pinned: the archive's, which pip checks before it looks into it and this file checks again, and that of the
+//! tree it holds. The second makes a stamp needless: on every call the files themselves are hashed (half a
+//! megabyte), and a tree in which anything is missing, changed or added is extracted again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
-/// Makes sure that LoadGen's sources lie in `.deps`.
-pub fn ensure(_root: &Path) -> anyhow::Result<()> {
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+
+use super::{deps, python, sha256};
+use crate::process::run_quietly;
+
+const VERSION: &str = "6.0.17";
+/// SHA-256 of the source archive.
+const ARCHIVE: &str = "a2e85d09e3cc0c606f89bfe1fbf97537c8b5b238ae0afbd923ad9c710fcf2ca8";
+/// [`tree_hash`] of what is in it.
+const TREE: &str = "b0cde44b38c1a32293acb79d518f17e5cc2a943de7904b83cf0a7edfd4096cb9";
+/// For a pip that fetches the archive, and setuptools to read its metadata, over a slow line.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// Makes sure that LoadGen's sources lie in `.deps/loadgen-VERSION/`, as they were released.
+pub fn ensure(root: &Path) -> Result<()> {
+    let tree = deps(root).join(format!("loadgen-{VERSION}"));
+    if tree_hash(&tree).is_ok_and(|hash| hash == TREE) {
+        return Ok(());
+    }
+    // In .deps, so that the last step is a rename; and of one name, so that one that was cut short is cleared away here.
+    let work = deps(root).join("loadgen.partial");
+    remove(&work)?;
+    std::fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
+    let archive = download(root, &work)?;
+    let found = sha256(std::slice::from_ref(&archive))?;
+    if found != ARCHIVE {
+        bail!(
+            "{} has SHA-256 {found}, and not {ARCHIVE}: not the archive that was released",
+            archive.display()
+        );
+    }
+    let extracted = work.join("tree");
+    std::fs::create_dir(&extracted)
+        .with_context(|| format!("cannot make {}", extracted.display()))?;
+    let mut tar = Command::new("tar");
+    tar.args([
+        "--extract",
+        "--gzip",
+        "--strip-components=1",
+        "--no-same-owner",
+        "--no-same-permissions",
+        "--file",
+    ])
+    .arg(&archive)
+    .arg("--directory")
+    .arg(&extracted);
+    run_quietly("tar", &mut tar, DEADLINE)?;
+    let found = tree_hash(&extracted)?;
+    if found != TREE {
+        bail!(
+            "the files in {} have the hash {found}, and not {TREE}",
+            archive.display()
+        );
+    }
+    remove(&tree)?;
+    std::fs::rename(&extracted, &tree)
+        .with_context(|| format!("cannot write {}", tree.display()))?;
+    remove(&work)
+}
+
+/// Has pip fetch the archive into `work`.
+fn download(root: &Path, work: &Path) -> Result<PathBuf> {
+    let requirements = work.join("requirements.txt");
+    std::fs::write(
+        &requirements,
+        format!("mlcommons-loadgen=={VERSION} --hash=sha256:{ARCHIVE}\n"),
+    )
+    .with_context(|| format!("cannot write {}", requirements.display()))?;
+    let mut pip = Command::new(interpreter(root)?);
+    pip.args([
+        "-m",
+        "pip",
+        "download",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ])
+    // The archive, and not the wheel, whose library exports nothing that could be linked; but wheels of what reads
+    // the archive's metadata, which would otherwise be built from source too.
+    .args([
+        "--no-binary",
+        "mlcommons-loadgen",
+        "--require-hashes",
+        "--requirement",
+    ])
+    .arg(&requirements)
+    .arg("--dest")
+    .arg(work)
+    .env("PIP_REQUIRE_VIRTUALENV", "0");
+    run_quietly("pip download mlcommons-loadgen", &mut pip, DEADLINE).context(
+        "cannot fetch LoadGen's source archive; see that `pip download` reaches a package index from this machine, \
+         then run `cargo xtask setup` again",
+    )?;
+    let archives =
+        std::fs::read_dir(work).with_context(|| format!("cannot read {}", work.display()))?;
+    let mut archives = archives.filter_map(|entry| Some(entry.ok()?.path()));
+    let archive = archives.find(|path| path.to_string_lossy().ends_with(".tar.gz"));
+    archive.with_context(|| {
+        format!(
+            "pip said it was done, but left no .tar.gz in {}",
+            work.display()
+        )
+    })
+}
+
+/// A Python with pip: setup's own environment, or the machine's.
+fn interpreter(root: &Path) -> Result<PathBuf> {
+    let own = python::interpreter(root);
+    for candidate in [own, PathBuf::from("python3")] {
+        let mut ask = Command::new(&candidate);
+        ask.args(["-m", "pip", "--version"]);
+        if run_quietly("pip", &mut ask, Duration::from_secs(60)).is_ok() {
+            return Ok(candidate);
+        }
+    }
+    bail!(
+        "no pip: neither {} nor python3 has it; run `apt-get install python3-venv`, then `cargo xtask setup` again",
+        python::interpreter(root).display()
+    );
+}
+
+/// SHA-256 over a line `HASH  PATH` per file, sorted by path, as `sha256sum` writes them.
+fn tree_hash(tree: &Path) -> Result<String> {
+    let mut files = Vec::new();
+    list(tree, tree, &mut files)?;
+    files.sort();
+    let mut hash = Sha256::new();
+    for name in files {
+        hash.update(format!("{}  {name}\n", sha256(&[tree.join(&name)])?));
+    }
+    Ok(hash
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
+}
+
+/// The paths of all files below `folder`, from `tree`.
+fn list(tree: &Path, folder: &Path, files: &mut Vec<String>) -> Result<()> {
+    for entry in
+        std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?
+    {
+        let path = entry
+            .with_context(|| format!("cannot read {}", folder.display()))?
+            .path();
+        if path.symlink_metadata().is_ok_and(|data| data.is_dir()) {
+            list(tree, &path, files)?;
+        } else if let Ok(name) = path.strip_prefix(tree) {
+            files.push(name.to_string_lossy().into_owned());
+        }
+    }
     Ok(())
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_has_another_hash_when_anything_in_it_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = folder.path();
+        std::fs::create_dir(tree.join("sub")).unwrap();
+        std::fs::write(tree.join("sub/a"), "a").unwrap();
+        std::fs::write(tree.join("b"), "b").unwrap();
+        let hash = tree_hash(tree).unwrap();
+        assert_eq!(hash, tree_hash(tree).unwrap());
+        std::fs::write(tree.join("sub/a"), "c").unwrap();
+        assert_ne!(hash, tree_hash(tree).unwrap());
+        std::fs::write(tree.join("sub/a"), "a").unwrap();
+        std::fs::write(tree.join("more"), "").unwrap();
+        assert_ne!(hash, tree_hash(tree).unwrap());
+        std::fs::remove_file(tree.join("more")).unwrap();
+        std::fs::rename(tree.join("b"), tree.join("c")).unwrap();
+        assert_ne!(hash, tree_hash(tree).unwrap());
+    }
+
+    #[test]
+    fn a_tree_that_is_not_there_is_named() {
+        assert!(
+            tree_hash(Path::new("nowhere/at-all"))
+                .unwrap_err()
+                .to_string()
+                .contains("nowhere/at-all")
+        );
+    }
 }
