@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p loadgen-bridge --example null_sut -- --scenario server --target-qps 500000 --duration-ms 5000`
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -307,17 +308,16 @@ fn main() -> ExitCode {
         Some(Figure::Latency { percentile, ns }) => format!("{percentile}th percentile {ns} ns"),
         None => "no figure".to_owned(),
     };
-    println!(
-        "{verdict}: {figure}; p50 {} ns, p99 {} ns",
-        outcome.latencies.p50, outcome.latencies.p99
-    );
-    println!(
-        "SUT {:?}; {} errors, {} warnings",
-        outcome.sut_name, outcome.errors, outcome.warnings
+    let latencies = &outcome.latencies;
+    let mut text = format!(
+        "{verdict}: {figure}; p50 {} ns, p99 {} ns\nSUT {:?}; {} errors, {} warnings\n",
+        latencies.p50, latencies.p99, outcome.sut_name, outcome.errors, outcome.warnings
     );
     for reason in outcome.reasons.iter().chain(&outcome.error_messages) {
-        println!("  {reason}");
+        text.push_str(&format!("  {reason}\n"));
     }
+    // Whoever reads it may have seen enough and gone.
+    let _ = std::io::stdout().write_all(text.as_bytes());
     if outcome.verdict == Verdict::Invalid {
         ExitCode::from(1)
     } else {
