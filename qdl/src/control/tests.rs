@@ -244,13 +244,17 @@ impl Raw {
 
     /// The next frame of this type; heartbeats in between are passed over.
     async fn hear_type(&mut self, kind: &str) -> Value {
-        loop {
-            let frame = self.hear().await.expect("a frame");
-            if frame["type"] == kind {
-                return frame;
+        timeout(LONG, async {
+            loop {
+                let frame = self.hear().await.expect("a frame");
+                if frame["type"] == kind {
+                    return frame;
+                }
+                assert_eq!(frame["type"], "heartbeat", "{frame} instead of {kind}");
             }
-            assert_eq!(frame["type"], "heartbeat", "{frame} instead of {kind}");
-        }
+        })
+        .await
+        .expect("a frame of this type in time")
     }
 
     /// The error that ends the session, and the end.
@@ -282,10 +286,12 @@ fn hello(node: &str) -> Value {
 /// Everything told up to the end of a session.
 async fn until_gone(heard: &mut mpsc::UnboundedReceiver<Told>) -> Vec<Told> {
     let mut all = Vec::new();
-    while !matches!(all.last(), Some(Told::Gone(..))) {
-        let told = timeout(LONG, heard.recv()).await.expect("in time");
-        all.push(told.expect("the handler lives"));
-    }
+    let wait = timeout(LONG, async {
+        while !matches!(all.last(), Some(Told::Gone(..))) {
+            all.push(heard.recv().await.expect("the handler lives"));
+        }
+    });
+    wait.await.expect("gone in time");
     all
 }
 

@@ -439,14 +439,18 @@ async fn a_frontend_that_breaks_the_order_is_told_which_field() {
                 assert_eq!(grant["lanes"][0]["transport"]["fabric"], "tcp");
             }
         }
-        let text = loop {
-            let frame = raw.hear().await.expect("an error");
-            match frame["type"].as_str() {
-                Some("error") => break frame["text"].to_string(),
-                Some("heartbeat" | "ready") => {}
-                other => panic!("{other:?}"),
+        let text = timeout(LONG, async {
+            loop {
+                let frame = raw.hear().await.expect("an error");
+                match frame["type"].as_str() {
+                    Some("error") => break frame["text"].to_string(),
+                    Some("heartbeat" | "ready") => {}
+                    other => panic!("{other:?}"),
+                }
             }
-        };
+        })
+        .await
+        .expect("an error in time");
         assert!(text.contains(words), "{text} lacks {words:?}");
         drop(raw);
         // Before the next one knocks, this one is gone.
