@@ -265,7 +265,10 @@ mod tests {
         let labels = file(&[0; 30]);
         let error = Labels::read(labels.path(), 4, &output(DType::F32, 1)).expect_err("30 bytes");
         let text = error.to_string();
-        assert!(text.contains("30 bytes") && text.contains("32 bytes"), "{text}");
+        assert!(
+            text.contains("30 bytes") && text.contains("32 bytes"),
+            "{text}"
+        );
         assert!(text.contains("16 for f32"), "{text}");
         assert!(Labels::read(Path::new("/no/labels"), 1, &output(DType::U8, 1)).is_err());
     }
@@ -288,7 +291,10 @@ mod tests {
         assert_eq!(labels(DType::F16, 3).class(&halves), Some(2));
         assert_eq!(labels(DType::I8, 2).class(&[0xff, 0x01]), Some(1));
         assert_eq!(labels(DType::U8, 2).class(&[9]), None);
-        assert_eq!(labels(DType::I32, 1).class(&(-7i32).to_le_bytes()), Some(-7));
+        assert_eq!(
+            labels(DType::I32, 1).class(&(-7i32).to_le_bytes()),
+            Some(-7)
+        );
     }
 
     #[test]

@@ -47,7 +47,9 @@ pub enum DatasetError {
         rest: u64,
     },
     /// A sample that a response slot could never be asked for.
-    #[error("data set: a sample of {bytes} bytes is longer than a request may be (4 GiB less one byte)")]
+    #[error(
+        "data set: a sample of {bytes} bytes is longer than a request may be (4 GiB less one byte)"
+    )]
     TooLong {
         /// Its bytes.
         bytes: usize,

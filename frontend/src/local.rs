@@ -18,14 +18,15 @@ use std::{
 };
 
 use accelerator::{
-    engine::{self, EngineError, EngineKind, EngineParams},
+    engine::{self, EngineError, EngineParams},
+    node::{SetupError, engine_params},
     pipeline::{Options, Pipeline},
 };
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 use qdl::{
     clock::now_ns,
-    config::{self, EngineConfig, FrontendConfig},
+    config::{EngineConfig, FrontendConfig},
     dispatch::{Completer, Response, Sample, SampleTimes},
     drive::Driven,
     fabric::{Grants, Imm, MAX_SLOTS, Region, RegionError},
@@ -57,9 +58,9 @@ pub enum LocalError {
          `engine: {{kind: onnx}}` and `model_file: PATH`"
     )]
     NoEngine,
-    /// An engine that this build does not know.
-    #[error("--local: engine `{0}` is not in this program")]
-    UnknownEngine(&'static str),
+    /// The engine's parameters.
+    #[error("--local: {0}")]
+    Params(#[from] SetupError),
     /// The engine.
     #[error("--local: {0}")]
     Engine(#[from] EngineError),
@@ -67,7 +68,9 @@ pub enum LocalError {
     #[error("--local: {0} (`this node` is the configuration, `the peer` the model file)")]
     Model(#[from] ModelMismatch),
     /// An answer that does not fit what the configuration calls the model's output.
-    #[error("--local: engine `{engine}` answers with {engine_bytes} bytes, the model's output in the configuration has {model_bytes}")]
+    #[error(
+        "--local: engine `{engine}` answers with {engine_bytes} bytes, the model's output in the configuration has {model_bytes}"
+    )]
     Output {
         /// The engine.
         engine: &'static str,
@@ -106,7 +109,12 @@ impl Local {
         verdict: &Verdict,
     ) -> Result<Self, LocalError> {
         let cfg = config.engine.as_ref().ok_or(LocalError::NoEngine)?;
-        let params = params(config, cfg)?;
+        let params = engine_params(
+            cfg,
+            &config.model.name,
+            config.model_file.as_deref(),
+            Some(&config.model),
+        )?;
         let engine = engine::create(&params)?;
         let output = check_model(config, cfg, engine.as_ref())?;
 
@@ -139,32 +147,6 @@ impl Local {
             desk,
         })
     }
-}
-
-fn params(config: &FrontendConfig, cfg: &EngineConfig) -> Result<EngineParams, LocalError> {
-    let kind = match cfg.kind {
-        config::EngineKind::Null => EngineKind::Null,
-        config::EngineKind::Digest => EngineKind::Digest,
-        config::EngineKind::Onnx => EngineKind::Onnx,
-        other => return Err(LocalError::UnknownEngine(other.as_str())),
-    };
-    let ragged = config.model.inputs.iter().filter(|t| t.ragged);
-    Ok(EngineParams {
-        kind,
-        model: config.model.name.clone(),
-        file: config.model_file.clone(),
-        max_input: config.model.max_input_bytes().unwrap_or(0),
-        output_bytes: config.model.max_output_bytes().unwrap_or(0),
-        max_batch: cfg.max_batch,
-        max_delay_us: cfg.max_delay_us,
-        threads: cfg.threads,
-        intra_threads: cfg.intra_threads,
-        library: cfg.library.clone(),
-        delay_us: cfg.delay_us,
-        inline: true,
-        ragged: ragged.map(|t| t.name.clone()).collect(),
-        spin_us: cfg.spin_us,
-    })
 }
 
 /// Bytes of an output, if the engine runs what the configuration describes.
@@ -403,9 +385,7 @@ impl Desk {
         // SAFETY: the input lies in the QSL's region, which the desk holds, and which LoadGen changes only when no sample
         // is outstanding. The output is the slot's, which is this arrival's alone until its response releases the
         // slot; `finish`, which releases slots without a response, lets no arrival be made afterwards.
-        Some(unsafe {
-            Arrival::new(input, sample.len, output, self.capacity, ticket, now, me)
-        })
+        Some(unsafe { Arrival::new(input, sample.len, output, self.capacity, ticket, now, me) })
     }
 
     /// A cell that nobody uses at the moment; there is one, unless more threads answer than were announced.
@@ -566,7 +546,7 @@ mod tests {
     use qdl::{fabric::SourceId, stats::Live};
 
     use super::*;
-    use accelerator::engine::Digest;
+    use accelerator::engine::{Digest, EngineKind};
 
     fn params(kind: EngineKind) -> EngineParams {
         EngineParams {

@@ -118,7 +118,10 @@ mod tests {
     #[test]
     fn ten_minutes_at_a_million_a_second() {
         let server = Estimate::of(&settings(Scenario::Server), 10, 7);
-        assert_eq!((server.samples, server.loadgen), (600_000_000, 228_000_000_000));
+        assert_eq!(
+            (server.samples, server.loadgen),
+            (600_000_000, 228_000_000_000)
+        );
         let offline = Estimate::of(&settings(Scenario::Offline), 10, 7);
         assert_eq!(offline.samples, 660_000_000);
         let single = Estimate::of(&settings(Scenario::SingleStream), 10, 7);
@@ -144,7 +147,10 @@ mod tests {
     fn too_much_is_said() {
         let e = Estimate::of(&settings(Scenario::Server), 10, 1 << 20);
         let line = e.line(Some(1 << 30));
-        assert!(line.contains("212.3 GiB") && line.contains("WARNING: 1.0 GiB are"), "{line}");
+        assert!(
+            line.contains("212.3 GiB") && line.contains("WARNING: 1.0 GiB are"),
+            "{line}"
+        );
         assert!(!e.line(None).contains("WARNING"));
         assert!(!e.line(Some(1 << 50)).contains("WARNING"));
     }

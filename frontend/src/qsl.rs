@@ -34,7 +34,9 @@ pub enum QslError {
     #[error(transparent)]
     Dataset(#[from] DatasetError),
     /// Memory for the samples.
-    #[error("memory for {samples} loaded samples: {source}; set performance_sample_count to a smaller number")]
+    #[error(
+        "memory for {samples} loaded samples: {source}; set performance_sample_count to a smaller number"
+    )]
     Memory {
         /// How many it was for.
         samples: usize,
@@ -50,7 +52,9 @@ pub enum QslError {
         why: String,
     },
     /// More labels or fewer than samples is for `accuracy`; this is a sample that the model cannot take.
-    #[error("sample {index} of the data set has {bytes} bytes, the model's input {largest} at most")]
+    #[error(
+        "sample {index} of the data set has {bytes} bytes, the model's input {largest} at most"
+    )]
     TooLong {
         /// Which.
         index: usize,
@@ -178,8 +182,11 @@ impl Qsl {
             let (offset, bytes) = (loaded.used, len as usize);
             // SAFETY: bytes from `used` on belong to no loaded sample, so nobody reads them: a sample is published in
             // `places` only below.
-            let to = unsafe { self.region.bytes_mut(offset, bytes) }
-                .map_err(|e| fail(format!("{e}; set performance_sample_count to as many as LoadGen loads")))?;
+            let to = unsafe { self.region.bytes_mut(offset, bytes) }.map_err(|e| {
+                fail(format!(
+                    "{e}; set performance_sample_count to as many as LoadGen loads"
+                ))
+            })?;
             self.dataset.read(index, to)?;
             if let Some(verifier) = &self.verifier {
                 verifier.loaded(index, to);
@@ -212,7 +219,11 @@ impl Qsl {
 }
 
 fn stride_of(dataset: &Dataset) -> usize {
-    if dataset.equal_len().is_some() { 1 } else { ALIGN }
+    if dataset.equal_len().is_some() {
+        1
+    } else {
+        ALIGN
+    }
 }
 
 /// Bytes for the `count` longest samples.

@@ -343,8 +343,18 @@ mod tests {
         assert_eq!(s.folder(), Path::new("results"));
 
         let flags = [
-            "--scenario", "server", "--target-qps", "300", "--duration-s", "1.5", "--samples", "7",
-            "--mode", "accuracy", "--output", "out",
+            "--scenario",
+            "server",
+            "--target-qps",
+            "300",
+            "--duration-s",
+            "1.5",
+            "--samples",
+            "7",
+            "--mode",
+            "accuracy",
+            "--output",
+            "out",
         ];
         let s = build(&flags, &config).expect("sound");
         assert_eq!(s.test.scenario, Scenario::Server);
@@ -353,17 +363,28 @@ mod tests {
         assert_eq!((s.test.min_duration_ms, s.test.min_query_count), (1500, 7));
         assert_eq!(s.folder(), Path::new("out"));
 
-        let set = ["--set", "server_target_qps=5", "--set", "min_query_count=1e3"];
+        let set = [
+            "--set",
+            "server_target_qps=5",
+            "--set",
+            "min_query_count=1e3",
+        ];
         let all: Vec<&str> = flags.into_iter().chain(set).collect();
         let s = build(&all, &config).expect("sound");
-        assert_eq!((s.test.server_target_qps, s.test.min_query_count), (5.0, 1000));
+        assert_eq!(
+            (s.test.server_target_qps, s.test.min_query_count),
+            (5.0, 1000)
+        );
     }
 
     #[test]
     fn every_kind_of_field_can_be_set() {
         let set = |pairs: &[&str]| {
             let flags = pairs.iter().flat_map(|p| ["--set", p]);
-            let all: Vec<&str> = ["--scenario", "multi-stream"].into_iter().chain(flags).collect();
+            let all: Vec<&str> = ["--scenario", "multi-stream"]
+                .into_iter()
+                .chain(flags)
+                .collect();
             build(&all, &LoadgenConfig::default()).expect("sound")
         };
         let s = set(&[
@@ -389,7 +410,10 @@ mod tests {
     fn what_is_wrong_is_named() {
         assert!(error(&[]).contains("--scenario"));
         let e = error(&["--scenario", "server", "--set", "target_pqs=1"]);
-        assert!(e.contains("`target_pqs`") && e.contains("server_target_qps"), "{e}");
+        assert!(
+            e.contains("`target_pqs`") && e.contains("server_target_qps"),
+            "{e}"
+        );
         let e = error(&["--scenario", "server", "--set", "zz=1"]);
         assert!(e.contains("min_query_count"), "{e}");
         let e = error(&["--scenario", "server", "--set", "min_query_count=many"]);

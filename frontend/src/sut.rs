@@ -207,12 +207,15 @@ mod tests {
         assert_eq!(sut.first_query_ns(), None);
         sut.issue_query(&query((0..2 * CHUNK + 1).map(|i| 2 * (i % 2))));
         let issued = book.samples.lock().expect("alive");
+        assert_eq!((issued.len(), book.calls.load(Relaxed)), (2 * CHUNK + 1, 3));
         assert_eq!(
-            (issued.len(), book.calls.load(Relaxed)),
-            (2 * CHUNK + 1, 3)
+            (issued[0].index, issued[0].offset, issued[0].len),
+            (0, 32, 32)
         );
-        assert_eq!((issued[0].index, issued[0].offset, issued[0].len), (0, 32, 32));
-        assert_eq!((issued[1].index, issued[1].offset, issued[1].id), (2, 0, 0x1001));
+        assert_eq!(
+            (issued[1].index, issued[1].offset, issued[1].id),
+            (2, 0, 0x1001)
+        );
         assert_eq!(sut.first_query_ns(), Some(issued[0].issued_ns));
     }
 

@@ -196,10 +196,7 @@ mod tests {
         v.issued(6);
         assert!(v.answered(6, 1, b"short"));
         let found = v.findings();
-        assert_eq!(
-            (found.mismatches, found.duplicates, found.lost),
-            (2, 0, 0)
-        );
+        assert_eq!((found.mismatches, found.duplicates, found.lost), (2, 0, 0));
         assert!(
             found
                 .complaint()
