@@ -1,2 +1,60 @@
-//! Entry point.
-fn main() {}
+//! `frontend --config F.yaml`: LoadGen on one side, the network (or, with `--local`, an engine) on the other.
+//!
+//! | file | what it is for |
+//! | --- | --- |
+//! | `cli`, `settings` | the command line, and what LoadGen is told in the end |
+//! | `dataset`, `qsl` | samples, and LoadGen's library of them in the memory they are sent from |
+//! | `sut`, `backend` | LoadGen's system under test, over whatever stands behind it |
+//! | `network`, `local` | what stands behind it: a cluster of accelerators, or an engine in this process |
+//! | `completer`, `verify` | responses back to LoadGen, compared with their samples where asked for |
+//! | `run` | a run from beginning to end |
+//! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
+//! | `accuracy`, `report`, `exit` | what it came to |
+
+mod accuracy;
+mod backend;
+mod cli;
+mod completer;
+mod dataset;
+mod exit;
+mod interrupt;
+mod local;
+mod memory;
+mod network;
+mod progress;
+mod qsl;
+mod report;
+mod run;
+mod settings;
+mod sut;
+mod verify;
+mod watchdog;
+
+use clap::Parser;
+
+use exit::ExitCode;
+
+/// LoadGen allocates for every query: this one makes it half as fast again.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() {
+    let args = cli::Args::parse();
+    let level = match (args.quiet, args.verbose) {
+        (true, _) => tracing::Level::ERROR,
+        (false, 0) => tracing::Level::WARN,
+        (false, 1) => tracing::Level::DEBUG,
+        (false, _) => tracing::Level::TRACE,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+    let code = run::run(&args).unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::Setup
+    });
+    // An aborted test leaves threads in LoadGen; its destructors would pull their memory away.
+    loadgen_bridge::exit(i32::from(code.code()))
+}

@@ -1,0 +1,52 @@
+//! What stands behind LoadGen: the accelerators of a network, or an engine in this process.
+
+use std::time::Duration;
+
+use qdl::{
+    dispatch::Sample,
+    stats::{AcceleratorRecord, ConnectionRecord, Ledger},
+};
+
+/// The way of samples from LoadGen's SUT. Every sample issued is completed towards LoadGen exactly once.
+pub trait Backend: Send + Sync {
+    /// Sends samples; returns at once.
+    fn issue(&self, samples: &[Sample]);
+
+    /// The system's name, and how long asking for it took where somebody was asked over a wire.
+    fn name(&self) -> (String, Option<Duration>);
+
+    /// Samples issued and not completed.
+    fn outstanding(&self) -> u64;
+
+    /// Samples completed.
+    fn completed(&self) -> u64;
+
+    /// Gives the run up: whatever is outstanding and whatever still comes is completed empty.
+    fn abort(&self, cause: &str);
+
+    /// Stops everything and counts. Within a deadline, whatever state the run is in.
+    fn finish(&self) -> Counts;
+}
+
+/// What a backend counted, as the summary wants it.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// `tcp`, `ib` or `local`.
+    pub fabric: String,
+    /// True where nothing left this machine, though a fabric was used.
+    pub loopback: bool,
+    /// Samples.
+    pub ledger: Ledger,
+    /// Each accelerator.
+    pub accelerators: Vec<AcceleratorRecord>,
+    /// Each connection.
+    pub connections: Vec<ConnectionRecord>,
+    /// Samples copied before they were sent.
+    pub staged_copies: u64,
+    /// Bytes of those.
+    pub staged_bytes: u64,
+    /// Most samples that waited for a slot at once.
+    pub backlog_max: u64,
+    /// What else the user ought to know, a line each.
+    pub notes: Vec<String>,
+}

@@ -1,0 +1,212 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Parser, ValueEnum};
+use loadgen_bridge::TestMode;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    LoadGen says VALID, or the accuracy run is complete
+  1    LoadGen says INVALID
+  2    wrong usage, configuration, data set, model or engine
+  3    a peer was lost, or the run was aborted; one line says which, when and why
+  4    a response was not its sample's, or counts do not agree
+  130  interrupted";
+
+/// Runs LoadGen against the accelerators of a configuration, over the network.
+///
+/// The logs of LoadGen, summary.json and latency histograms come to lie in the output folder.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "frontend", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Args {
+    /// The node's YAML file; configs/ holds working ones
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+
+    /// How queries arrive [default: loadgen.scenario of the configuration]
+    #[arg(long, value_enum, value_name = "SCENARIO")]
+    pub scenario: Option<Scenario>,
+
+    /// What is measured [default: performance, unless user.conf says otherwise]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub mode: Option<Mode>,
+
+    /// No network: LoadGen, data set and engine in this one process, the yardstick for what the network costs
+    #[arg(long)]
+    pub local: bool,
+
+    /// Folder for logs, summary.json and histograms [default: loadgen.output_dir of the configuration]
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+
+    /// Queries per second: Server's rate, Offline's expected rate, the lower bound of find-peak
+    #[arg(long, value_name = "Q")]
+    pub target_qps: Option<f64>,
+
+    /// The shortest that the run may be, in seconds (LoadGen's min_duration)
+    #[arg(long, value_name = "S")]
+    pub duration_s: Option<f64>,
+
+    /// The fewest queries of the run, in Offline samples (LoadGen's min_query_count)
+    #[arg(long, value_name = "N")]
+    pub samples: Option<u64>,
+
+    /// LoadGen's user.conf [default: loadgen.user_conf of the configuration]
+    #[arg(long, value_name = "FILE")]
+    pub user_conf: Option<PathBuf>,
+
+    /// LoadGen's audit.config [default: loadgen.audit_config of the configuration; else none is read]
+    #[arg(long, value_name = "FILE")]
+    pub audit_config: Option<PathBuf>,
+
+    /// Any field of LoadGen's TestSettings or LogSettings, by its name; goes before everything else; repeatable
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub set: Vec<(String, String)>,
+
+    /// Compare each response with the digest of its own sample; accelerators run the digest engine
+    /// [default: verify of the configuration]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub verify: Option<Verify>,
+
+    /// Seed of a random data set [default: dataset.seed of the configuration]. LoadGen's own seeds are set with --set
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// No progress and no summary on the screen: errors alone
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+
+    /// More log lines: -v for debugging, -vv for everything
+    #[arg(short, long, action = ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// LoadGen's scenarios.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scenario {
+    /// Single samples at Poisson-distributed times
+    Server,
+    /// All samples at once
+    Offline,
+    /// One sample after the other
+    SingleStream,
+    /// Several samples at a time, one such query after the other
+    MultiStream,
+}
+
+impl From<Scenario> for loadgen_bridge::Scenario {
+    fn from(s: Scenario) -> Self {
+        match s {
+            Scenario::Server => loadgen_bridge::Scenario::Server,
+            Scenario::Offline => loadgen_bridge::Scenario::Offline,
+            Scenario::SingleStream => loadgen_bridge::Scenario::SingleStream,
+            Scenario::MultiStream => loadgen_bridge::Scenario::MultiStream,
+        }
+    }
+}
+
+/// LoadGen's modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// The scenario's traffic, measured
+    Performance,
+    /// Every sample once; with labels, the share of right answers
+    Accuracy,
+    /// Accuracy, then performance
+    Submission,
+    /// The highest valid rate; Server alone has it
+    FindPeak,
+}
+
+impl From<Mode> for TestMode {
+    fn from(m: Mode) -> Self {
+        match m {
+            Mode::Performance => TestMode::PerformanceOnly,
+            Mode::Accuracy => TestMode::AccuracyOnly,
+            Mode::Submission => TestMode::SubmissionRun,
+            Mode::FindPeak => TestMode::FindPeakPerformance,
+        }
+    }
+}
+
+/// Whether responses are compared with their samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Verify {
+    /// They are not
+    None,
+    /// Each response must be the xxh3-64 of its own sample
+    Digest,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => {
+            Ok((key.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err("expected KEY=VALUE, as in min_duration_ms=1000".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound_and_explains_every_flag() {
+        let command = Args::command();
+        command.clone().debug_assert();
+        for arg in command.get_arguments() {
+            assert!(arg.get_help().is_some(), "{} has no help", arg.get_id());
+        }
+    }
+
+    #[test]
+    fn everything_at_once() {
+        let args = Args::try_parse_from([
+            "frontend",
+            "--config",
+            "f.yaml",
+            "--scenario",
+            "single-stream",
+            "--mode",
+            "find-peak",
+            "--local",
+            "--output",
+            "out",
+            "--target-qps",
+            "2e3",
+            "--duration-s",
+            "1.5",
+            "--samples",
+            "100",
+            "--user-conf",
+            "u",
+            "--audit-config",
+            "a",
+            "--set",
+            "a=1",
+            "--set",
+            "b = x=y",
+            "--verify",
+            "digest",
+            "--seed",
+            "7",
+            "-vv",
+        ])
+        .expect("all of these exist");
+        assert_eq!(args.scenario, Some(Scenario::SingleStream));
+        assert_eq!(args.mode, Some(Mode::FindPeak));
+        assert_eq!((args.target_qps, args.verbose), (Some(2000.0), 2));
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(args.set, [pair("a", "1"), pair("b", "x=y")]);
+    }
+
+    #[test]
+    fn a_setting_without_a_value_is_refused() {
+        assert!(key_value("min_duration_ms").is_err());
+        assert!(key_value("=3").is_err());
+    }
+}

@@ -1,0 +1,368 @@
+//! Samples: how many, how long, and their bytes, from a file or from a seed.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use qdl::config::{DatasetConfig, SizeDistribution};
+
+/// A data set that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DatasetError {
+    /// A file cannot be read.
+    #[error("data set {}: {verb}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was being done.
+        verb: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// No sample.
+    #[error("data set {what}: it has no samples; LoadGen needs at least one")]
+    Empty {
+        /// The file, or how it is made.
+        what: String,
+    },
+    /// Not a whole number of samples.
+    #[error(
+        "data set {}: {bytes} bytes are {whole} samples of {sample} bytes (the model's input) and {rest} bytes more; \
+         is it another model's?",
+        path.display()
+    )]
+    Uneven {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes.
+        bytes: u64,
+        /// Bytes of a sample.
+        sample: usize,
+        /// Whole samples in it.
+        whole: u64,
+        /// Bytes left.
+        rest: u64,
+    },
+    /// A sample that a response slot could never be asked for.
+    #[error(
+        "data set: a sample of {bytes} bytes is longer than a request may be (4 GiB less one byte)"
+    )]
+    TooLong {
+        /// Its bytes.
+        bytes: usize,
+    },
+}
+
+/// Lengths of the samples.
+#[derive(Debug)]
+enum Lengths {
+    Equal { len: u32, count: usize },
+    Each(Box<[u32]>),
+}
+
+/// Where the bytes come from.
+#[derive(Debug)]
+enum Source {
+    File { file: File, path: PathBuf },
+    Random { seed: u64 },
+}
+
+/// Samples by index. Nothing is held in memory but lengths that differ.
+#[derive(Debug)]
+pub struct Dataset {
+    name: String,
+    lengths: Lengths,
+    source: Source,
+}
+
+impl Dataset {
+    /// Opens what the configuration says. `input` is the size of the model's input in bytes; `seed` replaces the
+    /// configured one of random data.
+    ///
+    /// # Errors
+    /// [`DatasetError`].
+    pub fn open(
+        config: &DatasetConfig,
+        input: usize,
+        seed: Option<u64>,
+    ) -> Result<Self, DatasetError> {
+        match config {
+            DatasetConfig::Raw { samples, .. } => Self::raw(samples, input),
+            DatasetConfig::Random {
+                count,
+                min_bytes,
+                max_bytes,
+                seed: configured,
+                distribution,
+            } => Self::random(
+                *count,
+                *min_bytes,
+                *max_bytes,
+                seed.unwrap_or(*configured),
+                *distribution,
+            ),
+        }
+    }
+
+    fn raw(path: &Path, sample: usize) -> Result<Self, DatasetError> {
+        let len = length(sample)?;
+        let failed = |verb| {
+            move |source| DatasetError::Io {
+                path: path.to_owned(),
+                verb,
+                source,
+            }
+        };
+        let file = File::open(path).map_err(failed("cannot open it"))?;
+        let bytes = file
+            .metadata()
+            .map_err(failed("cannot ask for its size"))?
+            .len();
+        let empty = || DatasetError::Empty {
+            what: path.display().to_string(),
+        };
+        if bytes == 0 {
+            return Err(empty());
+        }
+        let whole = bytes.checked_div(u64::from(len)).ok_or_else(empty)?;
+        let rest = bytes % u64::from(len);
+        if rest != 0 {
+            return Err(DatasetError::Uneven {
+                path: path.to_owned(),
+                bytes,
+                sample,
+                whole,
+                rest,
+            });
+        }
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        Ok(Dataset {
+            name: name.into_owned(),
+            lengths: Lengths::Equal {
+                len,
+                count: whole as usize,
+            },
+            source: Source::File {
+                file,
+                path: path.to_owned(),
+            },
+        })
+    }
+
+    fn random(
+        count: usize,
+        min: usize,
+        max: usize,
+        seed: u64,
+        distribution: SizeDistribution,
+    ) -> Result<Self, DatasetError> {
+        let name = format!("random, seed {seed}");
+        let (shortest, longest) = (length(min)?, length(max)?);
+        if count == 0 || longest == 0 {
+            return Err(DatasetError::Empty { what: name });
+        }
+        let lengths = match distribution {
+            SizeDistribution::Fixed => Lengths::Equal {
+                len: longest,
+                count,
+            },
+            SizeDistribution::LogUniform => {
+                let mut stream = Stream::new(seed, u64::MAX);
+                let mut draw = || log_uniform(stream.next(), shortest.max(1), longest);
+                Lengths::Each((0..count).map(|_| draw()).collect())
+            }
+        };
+        Ok(Dataset {
+            name,
+            lengths,
+            source: Source::Random { seed },
+        })
+    }
+
+    /// For LoadGen's logs.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Number of samples; at least one.
+    pub fn count(&self) -> usize {
+        match &self.lengths {
+            Lengths::Equal { count, .. } => *count,
+            Lengths::Each(lengths) => lengths.len(),
+        }
+    }
+
+    /// Bytes of a sample; `None` where there is no such sample.
+    pub fn len(&self, index: usize) -> Option<u32> {
+        match &self.lengths {
+            Lengths::Equal { len, count } => (index < *count).then_some(*len),
+            Lengths::Each(lengths) => lengths.get(index).copied(),
+        }
+    }
+
+    /// Bytes of every sample, where all have as many.
+    pub fn equal_len(&self) -> Option<u32> {
+        match &self.lengths {
+            Lengths::Equal { len, .. } => Some(*len),
+            Lengths::Each(_) => None,
+        }
+    }
+
+    /// Writes the sample's bytes to `to`, which has [`Dataset::len`] of them.
+    ///
+    /// # Errors
+    /// The file cannot be read any more.
+    pub fn read(&self, index: usize, to: &mut [u8]) -> Result<(), DatasetError> {
+        match &self.source {
+            Source::File { file, path } => {
+                let at = index as u64 * to.len() as u64;
+                file.read_exact_at(to, at)
+                    .map_err(|source| DatasetError::Io {
+                        path: path.clone(),
+                        verb: "cannot read it",
+                        source,
+                    })
+            }
+            Source::Random { seed } => {
+                let mut stream = Stream::new(*seed, index as u64);
+                for chunk in to.chunks_mut(8) {
+                    chunk.copy_from_slice(&stream.next().to_le_bytes()[..chunk.len()]);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn length(bytes: usize) -> Result<u32, DatasetError> {
+    u32::try_from(bytes).map_err(|_| DatasetError::TooLong { bytes })
+}
+
+/// A length between `min` and `max` of which every magnitude is equally likely, from 64 random bits.
+fn log_uniform(bits: u64, min: u32, max: u32) -> u32 {
+    // The upper 53 bits as a fraction in [0, 1).
+    let fraction = (bits >> 11) as f64 / (1u64 << 53) as f64;
+    let (low, high) = (f64::from(min).ln(), (f64::from(max) + 1.0).ln());
+    let len = (low + fraction * (high - low)).exp() as u32;
+    len.clamp(min, max)
+}
+
+/// SplitMix64: random enough that no two samples share a digest, and as fast as memory.
+struct Stream(u64);
+
+impl Stream {
+    /// The stream of one sample of one seed.
+    fn new(seed: u64, index: u64) -> Self {
+        let mut mixed = Stream(seed);
+        let first = mixed.next();
+        mixed.0 = first ^ index.wrapping_mul(0xD1B5_4A32_D192_ED03);
+        mixed.next();
+        mixed
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, io::Write};
+
+    use super::*;
+
+    fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
+        let mut f = tempfile::NamedTempFile::new().expect("a file");
+        f.write_all(bytes).expect("written");
+        f
+    }
+
+    fn random(count: usize, min: usize, max: usize, seed: u64) -> Dataset {
+        Dataset::random(count, min, max, seed, SizeDistribution::LogUniform).expect("sound")
+    }
+
+    fn bytes(d: &Dataset, index: usize) -> Vec<u8> {
+        let mut b = vec![0; d.len(index).expect("there") as usize];
+        d.read(index, &mut b).expect("read");
+        b
+    }
+
+    #[test]
+    fn a_raw_file_is_samples_back_to_back() {
+        let f = file(b"aaaabbbbcccc");
+        let d = Dataset::raw(f.path(), 4).expect("three samples");
+        assert_eq!((d.count(), d.len(2), d.len(3)), (3, Some(4), None));
+        assert_eq!(bytes(&d, 1), b"bbbb");
+    }
+
+    #[test]
+    fn an_empty_file_and_one_of_another_size_are_named() {
+        let error = Dataset::raw(file(b"").path(), 4).expect_err("empty");
+        assert!(error.to_string().contains("no samples"), "{error}");
+        let f = file(b"aaaabb");
+        let text = Dataset::raw(f.path(), 4).expect_err("uneven").to_string();
+        assert!(text.contains("6 bytes are 1 samples of 4 bytes"), "{text}");
+        assert!(text.contains(&f.path().display().to_string()), "{text}");
+        let error = Dataset::raw(Path::new("/no/such/file"), 4).expect_err("absent");
+        assert!(error.to_string().contains("/no/such/file: cannot open it"));
+        assert!(matches!(
+            Dataset::random(0, 1, 8, 1, SizeDistribution::Fixed),
+            Err(DatasetError::Empty { .. })
+        ));
+    }
+
+    #[test]
+    fn a_file_that_shrinks_is_an_error_and_no_panic() {
+        let f = file(b"aaaabbbb");
+        let d = Dataset::raw(f.path(), 4).expect("two samples");
+        f.as_file().set_len(6).expect("cut");
+        assert!(matches!(
+            d.read(1, &mut [0; 4]),
+            Err(DatasetError::Io { .. })
+        ));
+    }
+
+    #[test]
+    fn random_samples_are_those_of_their_seed_and_all_different() {
+        let (a, b, c) = (
+            random(300, 8, 5000, 1),
+            random(300, 8, 5000, 1),
+            random(300, 8, 5000, 2),
+        );
+        let mut seen = HashSet::new();
+        for i in 0..300 {
+            assert_eq!(bytes(&a, i), bytes(&b, i));
+            assert!(seen.insert(bytes(&a, i)), "sample {i} is there twice");
+            assert!(
+                seen.insert(bytes(&c, i)),
+                "sample {i} is another seed's too"
+            );
+        }
+    }
+
+    #[test]
+    fn log_uniform_sizes_have_every_magnitude() {
+        let d = random(20_000, 1, 150_528, 3);
+        let mut octaves = [0; 18];
+        for i in 0..d.count() {
+            let len = d.len(i).expect("there");
+            assert!((1..=150_528).contains(&len));
+            octaves[len.ilog2() as usize] += 1;
+        }
+        // 17.2 octaves share 20,000 samples; the last one is a fraction of an octave.
+        assert!(
+            octaves[..17].iter().all(|n| (900..1500).contains(n)),
+            "{octaves:?}"
+        );
+        assert_eq!(log_uniform(0, 5, 9), 5);
+        assert_eq!(log_uniform(u64::MAX, 5, 9), 9);
+        assert_eq!(log_uniform(u64::MAX, 1, u32::MAX), u32::MAX);
+    }
+}

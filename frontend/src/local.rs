@@ -1,0 +1,611 @@
+//! `--local`: LoadGen, the data set and the engine in one process. No network, and no copy of an input but the engine's own:
+//! what the same engine does without the division's wire.
+//!
+//! ```text
+//! issue --> a free output slot? --yes--> pipeline --> engine --> respond --> LoadGen
+//!                 \--no--> backlog <-- drawn from as slots come free --/
+//! ```
+//!
+//! Slots and backlog are the dispatcher's, so that both ways account for a sample alike. An arrival's input is the QSL's
+//! own memory; its output is a slot here.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use accelerator::{
+    engine::{self, EngineError, EngineParams},
+    node::{SetupError, engine_params},
+    pipeline::{Options, Pipeline},
+};
+use crossbeam_queue::SegQueue;
+use crossbeam_utils::CachePadded;
+use qdl::{
+    clock::now_ns,
+    config::{EngineConfig, FrontendConfig},
+    dispatch::{Completer, Response, Sample, SampleTimes},
+    drive::Driven,
+    fabric::{Grants, Imm, MAX_SLOTS, Region, RegionError},
+    model::ModelMismatch,
+    serve::{Arrival, Finished, Origin, Service},
+    stats::{AcceleratorRecord, BatchSizes, Ledger},
+    tracker::{InFlight, Tracker},
+};
+
+use crate::{
+    backend::{Backend, Counts},
+    completer::{Completers, LoadgenCompleter},
+    exit::{ExitCode, Verdict},
+};
+
+/// Arrivals handed to the pipeline at a time.
+const BURST: usize = 256;
+/// Room for outputs, unless a single batch needs more.
+const OUTPUT_BYTES: usize = 256 << 20;
+/// How long the engine may take to end its last batches.
+const STOP: Duration = Duration::from_secs(5);
+
+/// `--local` could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// The configuration has no engine.
+    #[error(
+        "--local runs the engine in this process, and the configuration has none: add `engine: {{kind: digest}}`, or \
+         `engine: {{kind: onnx}}` and `model_file: PATH`"
+    )]
+    NoEngine,
+    /// The engine's parameters.
+    #[error("--local: {0}")]
+    Params(#[from] SetupError),
+    /// The engine.
+    #[error("--local: {0}")]
+    Engine(#[from] EngineError),
+    /// The model file is not what the configuration says.
+    #[error("--local: {0} (`this node` is the configuration, `the peer` the model file)")]
+    Model(#[from] ModelMismatch),
+    /// An answer that does not fit what the configuration calls the model's output.
+    #[error(
+        "--local: engine `{engine}` answers with {engine_bytes} bytes, the model's output in the configuration has {model_bytes}"
+    )]
+    Output {
+        /// The engine.
+        engine: &'static str,
+        /// Bytes of its answers.
+        engine_bytes: usize,
+        /// Bytes of the configured output.
+        model_bytes: usize,
+    },
+    /// Memory for outputs.
+    #[error("--local, outputs: {0}")]
+    Memory(#[from] RegionError),
+}
+
+/// How many completers, and so places for live figures, a local run needs: one for each engine thread, and one for
+/// the thread that issues.
+pub fn completers(config: &FrontendConfig) -> usize {
+    config.engine.as_ref().map_or(0, |e| e.threads) + 1
+}
+
+/// See the module.
+pub struct Local {
+    node: String,
+    model: String,
+    desk: Arc<Desk>,
+}
+
+impl Local {
+    /// Makes the engine, loads the model and warms it up.
+    ///
+    /// # Errors
+    /// [`LocalError`].
+    pub fn start(
+        config: &FrontendConfig,
+        inputs: Arc<Region>,
+        completers: &Completers,
+        verdict: &Verdict,
+    ) -> Result<Self, LocalError> {
+        let cfg = config.engine.as_ref().ok_or(LocalError::NoEngine)?;
+        let params = engine_params(
+            cfg,
+            &config.model.name,
+            config.model_file.as_deref(),
+            Some(&config.model),
+        )?;
+        let engine = engine::create(&params)?;
+        let output = check_model(config, cfg, engine.as_ref())?;
+
+        let slots = slots(&params, output);
+        let mut options = Options::from(&params);
+        options.queue = slots;
+        let failed = verdict.clone();
+        let pipeline = Pipeline::start(engine, &options, move |error| {
+            failed.fail(ExitCode::Setup, format!("engine: {error}"));
+        })?;
+        if let Some(w) = pipeline.warm_up() {
+            tracing::info!(
+                "engine warm: first sample {} us cold, {} us warm",
+                w.cold_us,
+                w.warm_us
+            );
+        }
+        let cells = (0..self::completers(config)).map(|i| completers.make(i));
+        let desk = Desk::new(
+            pipeline,
+            inputs,
+            slots,
+            output,
+            cells.collect(),
+            completers.clone(),
+        )?;
+        Ok(Local {
+            node: config.node.clone(),
+            model: config.model.name.clone(),
+            desk,
+        })
+    }
+}
+
+/// Bytes of an output, if the engine runs what the configuration describes.
+fn check_model(
+    config: &FrontendConfig,
+    cfg: &EngineConfig,
+    engine: &dyn engine::Engine,
+) -> Result<usize, LocalError> {
+    let engine_bytes = engine.model().max_output_bytes().unwrap_or(0);
+    if !cfg.kind.takes_any_bytes() {
+        config.model.check_against(engine.model())?;
+        return Ok(engine_bytes);
+    }
+    let model_bytes = config.model.max_output_bytes().unwrap_or(0);
+    if engine_bytes == model_bytes {
+        Ok(engine_bytes)
+    } else {
+        Err(LocalError::Output {
+            engine: cfg.kind.as_str(),
+            engine_bytes,
+            model_bytes,
+        })
+    }
+}
+
+/// Output slots: four batches for each engine thread, as far as memory goes, and at least two.
+fn slots(params: &EngineParams, output: usize) -> usize {
+    let threads = params.threads.max(1);
+    let wanted = params.max_batch.saturating_mul(4 * threads).max(1024);
+    let least = params.max_batch.saturating_mul(2 * threads);
+    let fit = OUTPUT_BYTES / stride(output);
+    wanted.min(fit.max(least)).min(MAX_SLOTS)
+}
+
+/// Bytes from one output slot to the next: outputs written by different threads share no cache line.
+fn stride(output: usize) -> usize {
+    output.max(1).next_multiple_of(64)
+}
+
+impl Backend for Local {
+    fn issue(&self, samples: &[Sample]) {
+        self.desk.issue(samples);
+    }
+
+    fn name(&self) -> (String, Option<Duration>) {
+        let engine = self.desk.pipeline.engine().name();
+        let (node, model) = (&self.node, &self.model);
+        (
+            format!("Local SUT (no network): {node}, model {model}, engine {engine}"),
+            None,
+        )
+    }
+
+    fn outstanding(&self) -> u64 {
+        self.desk.outstanding()
+    }
+
+    fn completed(&self) -> u64 {
+        self.desk.completed.load(Ordering::Acquire)
+    }
+
+    fn abort(&self, _cause: &str) {
+        self.desk.abort();
+    }
+
+    fn finish(&self) -> Counts {
+        self.desk.finish(&self.node)
+    }
+}
+
+/// An answer on its way to LoadGen.
+struct Seen {
+    slot: u16,
+    in_flight: InFlight,
+    finished: Finished,
+}
+
+/// What one thread needs to complete samples.
+struct Cell {
+    completer: LoadgenCompleter,
+    seen: Vec<Seen>,
+}
+
+/// The slots, the samples in them and those that wait for one.
+struct Desk {
+    me: Weak<Desk>,
+    pipeline: Pipeline,
+    inputs: Arc<Region>,
+    outputs: Region,
+    stride: usize,
+    capacity: u32,
+    grants: Arc<Grants>,
+    tracker: Tracker,
+    backlog: SegQueue<Sample>,
+    backlog_len: CachePadded<AtomicU64>,
+    backlog_max: AtomicU64,
+    /// Whoever has this hands arrivals to the pipeline.
+    pump: Driven<Vec<Arrival>>,
+    /// As many as threads can answer at the same time: one of them is always free. Empty after [`Desk::finish`].
+    cells: Box<[CachePadded<Mutex<Option<Cell>>>]>,
+    completers: Completers,
+    aborted: AtomicBool,
+    issued: CachePadded<AtomicU64>,
+    completed: CachePadded<AtomicU64>,
+    emptied: AtomicU64,
+    late: AtomicU64,
+    posted: AtomicU64,
+}
+
+impl Desk {
+    fn new(
+        pipeline: Pipeline,
+        inputs: Arc<Region>,
+        slots: usize,
+        output: usize,
+        cells: Vec<LoadgenCompleter>,
+        completers: Completers,
+    ) -> Result<Arc<Self>, RegionError> {
+        let stride = stride(output);
+        let outputs = Region::new(slots * stride)?;
+        outputs.prefault();
+        let grants = Arc::new(Grants::new(slots));
+        let cell = |completer| {
+            CachePadded::new(Mutex::new(Some(Cell {
+                completer,
+                seen: Vec::with_capacity(BURST),
+            })))
+        };
+        Ok(Arc::new_cyclic(|me| Desk {
+            me: me.clone(),
+            pipeline,
+            inputs,
+            outputs,
+            stride,
+            capacity: u32::try_from(output).unwrap_or(u32::MAX),
+            tracker: Tracker::new(grants.clone()),
+            grants,
+            backlog: SegQueue::new(),
+            backlog_len: CachePadded::default(),
+            backlog_max: AtomicU64::new(0),
+            pump: Driven::new(Vec::with_capacity(BURST)),
+            cells: cells.into_iter().map(cell).collect(),
+            completers,
+            aborted: AtomicBool::new(false),
+            issued: CachePadded::default(),
+            completed: CachePadded::default(),
+            emptied: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            posted: AtomicU64::new(0),
+        }))
+    }
+
+    fn issue(&self, samples: &[Sample]) {
+        self.issued
+            .fetch_add(samples.len() as u64, Ordering::Relaxed);
+        if self.aborted.load(Ordering::SeqCst) {
+            return self.complete_empty(samples);
+        }
+        let mut left = samples.iter().copied();
+        if self.backlog_len.load(Ordering::SeqCst) == 0 {
+            self.pump(|| left.next());
+        }
+        if left.len() > 0 {
+            self.push(left);
+            self.pump(|| None);
+        }
+        if self.aborted.load(Ordering::SeqCst) {
+            self.empty_backlog();
+        }
+    }
+
+    fn push(&self, samples: impl Iterator<Item = Sample>) {
+        for s in samples {
+            // Counted first, so that the length is never less than what can be popped.
+            self.backlog_len.fetch_add(1, Ordering::SeqCst);
+            self.backlog.push(s);
+        }
+        let len = self.backlog_len.load(Ordering::Relaxed);
+        self.backlog_max.fetch_max(len, Ordering::Relaxed);
+    }
+
+    fn pop(&self) -> Option<Sample> {
+        if self.backlog_len.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let sample = self.backlog.pop()?;
+        self.backlog_len.fetch_sub(1, Ordering::SeqCst);
+        Some(sample)
+    }
+
+    /// Fills free slots from `direct` and then from the backlog, unless somebody else does.
+    ///
+    /// An engine that answers inline comes back here from within, by way of `respond`: it does not get the token, and
+    /// the owner looks again.
+    fn pump(&self, mut direct: impl FnMut() -> Option<Sample>) {
+        self.pump.drive(|arrivals| {
+            loop {
+                let now = now_ns();
+                while arrivals.len() < BURST && !self.aborted.load(Ordering::SeqCst) {
+                    let Some(slot) = self.tracker.reserve() else {
+                        break;
+                    };
+                    let Some(sample) = direct().or_else(|| self.pop()) else {
+                        self.tracker.release(slot);
+                        break;
+                    };
+                    match self.arrival(slot, &sample, now) {
+                        Some(arrival) => arrivals.push(arrival),
+                        // A place outside the QSL's memory, or a slot that is not ours: neither can be.
+                        None => self.complete_empty(&[sample]),
+                    }
+                }
+                if arrivals.is_empty() {
+                    return;
+                }
+                self.posted
+                    .fetch_add(arrivals.len() as u64, Ordering::Relaxed);
+                self.pipeline.arrived(arrivals);
+            }
+        });
+    }
+
+    fn arrival(&self, slot: u16, sample: &Sample, now: u64) -> Option<Arrival> {
+        let input = self.inputs.at(sample.offset, sample.len as usize).ok();
+        let at = usize::from(slot) * self.stride;
+        let output = self.outputs.at(at, self.capacity as usize).ok();
+        let (Some(input), Some(output), Some(me)) = (input, output, self.me.upgrade()) else {
+            self.tracker.release(slot);
+            return None;
+        };
+        let Some(imm) = self.tracker.begin(slot, sample, now) else {
+            self.tracker.release(slot);
+            return None;
+        };
+        let ticket = u64::from(imm.use_count()) << 16 | u64::from(slot);
+        // SAFETY: the input lies in the QSL's region, which the desk holds, and which LoadGen changes only when no sample
+        // is outstanding. The output is the slot's, which is this arrival's alone until its response releases the
+        // slot; `finish`, which releases slots without a response, lets no arrival be made afterwards.
+        Some(unsafe { Arrival::new(input, sample.len, output, self.capacity, ticket, now, me) })
+    }
+
+    /// A cell that nobody uses at the moment; there is one, unless more threads answer than were announced.
+    fn cell(&self) -> Option<MutexGuard<'_, Option<Cell>>> {
+        for cell in &self.cells {
+            match cell.try_lock() {
+                Ok(guard) => return Some(guard),
+                Err(TryLockError::Poisoned(p)) => return Some(p.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        let first = self.cells.first()?;
+        Some(first.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Closes the grants of finished samples and completes them.
+    fn answer(&self, cell: &mut Cell, finished: &[Finished]) {
+        let Cell { completer, seen } = cell;
+        let now = now_ns();
+        for f in finished {
+            let (slot, use_count) = (f.ticket as u16, (f.ticket >> 16) as u16);
+            let taken = self.grants.take(Imm::new(slot, use_count)).is_ok();
+            match self.tracker.arrived(slot).filter(|_| taken) {
+                Some(in_flight) => seen.push(Seen {
+                    slot,
+                    in_flight,
+                    finished: *f,
+                }),
+                // Swept after an abort.
+                None => {
+                    self.late.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        let response = |s: &Seen| {
+            let at = usize::from(s.slot) * self.stride;
+            let len = s.finished.len.min(self.capacity) as usize;
+            // SAFETY: the engine is done with the slot, and it is released only below.
+            let payload = unsafe { self.outputs.bytes(at, len) };
+            Response {
+                id: s.in_flight.sample.id,
+                index: s.in_flight.sample.index,
+                payload: payload.unwrap_or_default(),
+            }
+        };
+        completer.complete(&mut seen.iter().map(response));
+        let done = now_ns();
+        self.completed
+            .fetch_add(seen.len() as u64, Ordering::Release);
+        for s in seen.drain(..) {
+            self.tracker.release(s.slot);
+            let sample = &s.in_flight.sample;
+            completer.record(&SampleTimes {
+                issued_ns: sample.issued_ns,
+                posted_ns: s.in_flight.posted_ns,
+                seen_ns: now,
+                completed_ns: done,
+                queue_us: s.finished.queue_us,
+                compute_us: s.finished.compute_us,
+                bytes_out: sample.len,
+                bytes_in: s.finished.len,
+            });
+        }
+        completer.tick(done);
+    }
+
+    fn outstanding(&self) -> u64 {
+        let completed = self.completed.load(Ordering::Acquire);
+        let emptied = self.emptied.load(Ordering::Acquire);
+        // Read last: what is completed was issued before.
+        self.issued
+            .load(Ordering::Acquire)
+            .saturating_sub(completed + emptied)
+    }
+
+    fn complete_empty(&self, samples: &[Sample]) {
+        self.completers.complete_empty(samples);
+        self.emptied
+            .fetch_add(samples.len() as u64, Ordering::Release);
+    }
+
+    fn empty_backlog(&self) {
+        while let Some(sample) = self.pop() {
+            self.complete_empty(&[sample]);
+        }
+    }
+
+    /// From now on nothing more goes to the engine, and nobody waits for what is there: its answers are late.
+    fn abort(&self) {
+        self.aborted.store(true, Ordering::SeqCst);
+        self.empty_backlog();
+    }
+
+    fn finish(&self, node: &str) -> Counts {
+        let mut notes = Vec::new();
+        // After a run that ended well nothing is left to abort.
+        self.abort();
+        // Waits for whoever makes an arrival at this moment.
+        self.pump.exclusive(|_| ());
+        if let Err(error) = self.pipeline.stop(STOP) {
+            notes.push(error.to_string());
+        }
+        self.empty_backlog();
+        self.tracker.sweep(|f| self.complete_empty(&[f.sample]));
+        for cell in &self.cells {
+            // Dropping the completer hands its recorder on.
+            cell.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+        let completed = self.completed.load(Ordering::Acquire);
+        let counters = self.pipeline.counters();
+        Counts {
+            fabric: "local".to_owned(),
+            ledger: Ledger {
+                issued: self.issued.load(Ordering::Acquire),
+                answered: completed,
+                emptied: self.emptied.load(Ordering::Acquire),
+                posted: self.posted.load(Ordering::Relaxed),
+                responses: completed,
+                late_dropped: self.late.load(Ordering::Relaxed),
+                ..Ledger::default()
+            },
+            accelerators: vec![AcceleratorRecord {
+                node: node.to_owned(),
+                engine: self.pipeline.engine().name().to_owned(),
+                samples: Some(counters.samples),
+                batches: batch_sizes(&counters.batch_sizes),
+                ..AcceleratorRecord::default()
+            }],
+            backlog_max: self.backlog_max.load(Ordering::Relaxed),
+            notes,
+            ..Counts::default()
+        }
+    }
+}
+
+impl Origin for Desk {
+    fn respond(&self, finished: &[Finished]) {
+        if let Some(mut guard) = self.cell()
+            && let Some(cell) = guard.as_mut()
+        {
+            self.answer(cell, finished);
+        }
+        self.pump(|| None);
+    }
+}
+
+/// From counts by size to what the summary keeps.
+fn batch_sizes(counts: &[u64]) -> BatchSizes {
+    let occurred = counts.iter().enumerate().filter(|(_, n)| **n > 0);
+    let map: serde_json::Map<_, _> = occurred
+        .map(|(size, n)| (size.to_string(), (*n).into()))
+        .collect();
+    serde_json::from_value(map.into()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::{fabric::SourceId, stats::Live};
+
+    use super::*;
+    use accelerator::engine::{Digest, EngineKind};
+
+    fn params(kind: EngineKind) -> EngineParams {
+        EngineParams {
+            kind,
+            max_batch: 8,
+            max_input: 64,
+            ..EngineParams::default()
+        }
+    }
+
+    /// A desk over a digest engine whose answers nobody completes: `samples` must stay empty.
+    fn desk(delay_us: u64, slots: usize) -> Arc<Desk> {
+        let params = EngineParams {
+            delay_us,
+            ..params(EngineKind::Digest)
+        };
+        let engine = Arc::new(Digest::new(&params));
+        let pipeline =
+            Pipeline::start(engine, &Options::from(&params), |e| panic!("{e}")).expect("starts");
+        let inputs = Arc::new(Region::new(4096).expect("memory"));
+        let completers = Completers::new(Arc::new(Live::new(1)), None, None);
+        Desk::new(pipeline, inputs, slots, 8, vec![], completers).expect("memory")
+    }
+
+    #[test]
+    fn slots_are_for_whole_batches_within_memory() {
+        let p = |max_batch, threads| EngineParams {
+            max_batch,
+            threads,
+            ..params(EngineKind::Null)
+        };
+        assert_eq!(slots(&p(64, 2), 8), 1024);
+        assert_eq!(slots(&p(512, 2), 8), 4096);
+        assert_eq!(slots(&p(65_536, 1), 8), MAX_SLOTS);
+        assert_eq!(slots(&p(16, 1), 64 << 20), 32);
+        assert_eq!(stride(0), 64);
+        assert_eq!(stride(65), 128);
+    }
+
+    #[test]
+    fn batch_sizes_are_kept() {
+        let sizes = batch_sizes(&[0, 5, 0, 2]);
+        assert_eq!((sizes.batches(), sizes.samples(), sizes.max()), (7, 11, 3));
+        assert_eq!(batch_sizes(&[]).batches(), 0);
+    }
+
+    #[test]
+    fn a_place_outside_the_memory_becomes_no_arrival() {
+        let desk = desk(0, 4);
+        let sample = Sample {
+            id: 8,
+            index: 0,
+            source: SourceId(0),
+            offset: 4090,
+            len: 64,
+            issued_ns: 0,
+        };
+        let slot = desk.tracker.reserve().expect("free");
+        assert!(desk.arrival(slot, &sample, 0).is_none());
+        assert_eq!(desk.tracker.in_flight(), 0, "the slot is free again");
+    }
+}

@@ -1,0 +1,162 @@
+//! One line while a run goes on: samples done, rate, p99 so far. On a terminal it is redrawn in place; elsewhere a plain line
+//! is written every few seconds.
+
+use std::{
+    io::{IsTerminal, Write},
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use qdl::stats::{Figures, Throughput};
+
+/// Nanoseconds between plain lines.
+const PLAIN_EVERY_NS: u64 = 5_000_000_000;
+/// Nanoseconds over which the rate is taken.
+const RATE_OVER_NS: u64 = 1_000_000_000;
+
+enum Screen {
+    Bar(ProgressBar),
+    Plain { next_ns: u64 },
+    Quiet,
+}
+
+/// Shows a run.
+pub struct Progress {
+    screen: Screen,
+    what: String,
+    /// The figures about a second ago, for the rate.
+    before: Option<(u64, Throughput)>,
+    rate: f64,
+}
+
+impl Progress {
+    /// For a run called `what`.
+    pub fn new(what: String, quiet: bool) -> Self {
+        let screen = if quiet {
+            Screen::Quiet
+        } else if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed:>4} {msg}") {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(Duration::from_millis(200));
+            Screen::Bar(bar)
+        } else {
+            Screen::Plain { next_ns: 0 }
+        };
+        Progress {
+            screen,
+            what,
+            before: None,
+            rate: 0.0,
+        }
+    }
+
+    /// A look at the figures.
+    pub fn show(&mut self, now_ns: u64, figures: &Figures, done: &Throughput, outstanding: u64) {
+        let (since, earlier) = self.before.get_or_insert_with(|| (now_ns, done.clone()));
+        if now_ns.saturating_sub(*since) >= RATE_OVER_NS {
+            self.rate = done.rate_since(earlier);
+            self.before = Some((now_ns, done.clone()));
+        }
+        let text = || line(&self.what, figures, self.rate, outstanding);
+        match &mut self.screen {
+            Screen::Bar(bar) => bar.set_message(text()),
+            Screen::Plain { next_ns } if *next_ns == 0 => {
+                *next_ns = now_ns.saturating_add(PLAIN_EVERY_NS);
+            }
+            Screen::Plain { next_ns } if now_ns >= *next_ns => {
+                *next_ns = now_ns.saturating_add(PLAIN_EVERY_NS);
+                say(&text());
+            }
+            Screen::Plain { .. } | Screen::Quiet => {}
+        }
+    }
+
+    /// A line that stays.
+    pub fn note(&self, text: &str) {
+        match &self.screen {
+            Screen::Bar(bar) => bar.println(text),
+            Screen::Plain { .. } => say(text),
+            Screen::Quiet => {}
+        }
+    }
+
+    /// The run is over: the line goes away.
+    pub fn clear(&self) {
+        if let Screen::Bar(bar) = &self.screen {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn say(text: &str) {
+    // A standard error that nobody reads is no reason to end a run.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+fn line(what: &str, figures: &Figures, rate: f64, outstanding: u64) -> String {
+    let mut line = format!(
+        "{what}: {} samples done, {}/s, {} outstanding",
+        count(figures.completed),
+        count(rate.round() as u64),
+        count(outstanding)
+    );
+    if figures.p99_round_trip_ns > 0 {
+        let us = figures.p99_round_trip_ns as f64 / 1000.0;
+        line += &format!(", round trip p99 {}", time(us));
+    }
+    line
+}
+
+fn time(us: f64) -> String {
+    if us < 10_000.0 {
+        format!("{us:.0} us")
+    } else {
+        format!("{:.1} ms", us / 1000.0)
+    }
+}
+
+fn count(n: u64) -> String {
+    match n {
+        0..100_000 => n.to_string(),
+        100_000..10_000_000 => format!("{:.1}k", n as f64 / 1e3),
+        _ => format!("{:.2}M", n as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_how_it_goes() {
+        let figures = Figures {
+            completed: 1_234_567,
+            p99_round_trip_ns: 41_700,
+            ..Figures::default()
+        };
+        assert_eq!(
+            line("Server", &figures, 99_999.6, 12),
+            "Server: 1234.6k samples done, 100.0k/s, 12 outstanding, round trip p99 42 us"
+        );
+        assert_eq!(
+            line("Offline", &Figures::default(), 0.0, 0),
+            "Offline: 0 samples done, 0/s, 0 outstanding"
+        );
+        assert_eq!(time(12_340.0), "12.3 ms");
+        assert_eq!(count(12_345_678), "12.35M");
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_last_second() {
+        let second = 1_000_000_000;
+        let mut p = Progress::new("x".to_owned(), true);
+        let mut done = Throughput::new(0);
+        for (s, total) in [(0, 0), (1, 500), (2, 2500)] {
+            done.sample(s * second, total);
+            p.show(s * second, &Figures::default(), &done, 0);
+        }
+        assert_eq!(p.rate, 2000.0);
+    }
+}

@@ -1,0 +1,455 @@
+//! What a run leaves behind: `summary.json`, histograms, a page on the screen, and the exit code.
+
+use std::{
+    fs, io,
+    io::{IsTerminal, Write},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use loadgen_bridge::{Figure, TestMode, TestOutcome, Verdict as Word};
+use qdl::stats::{
+    Carried, Exit, Histograms, LOOPBACK_NOTE, Mode, RunRecord, SaveError, Summary, Throughput,
+};
+
+use crate::{
+    backend::Counts,
+    exit::{ExitCode, Failure},
+    settings::Settings,
+    sut::NameAnswer,
+    verify::Findings,
+};
+
+/// Stands in a result folder whose run must not be counted, whatever LoadGen wrote there.
+pub const INVALID_FILE: &str = "INVALID";
+/// The summary.
+pub const SUMMARY_FILE: &str = "summary.json";
+/// What the histograms' file names begin with.
+const HISTOGRAMS: &str = "latency";
+
+/// A report that cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// A file.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A histogram.
+    #[error(transparent)]
+    Histograms(#[from] SaveError),
+}
+
+/// All that is known of a run that has ended, however it did.
+pub struct Ended<'a> {
+    /// This node's name.
+    pub node: &'a str,
+    /// What LoadGen was told.
+    pub settings: &'a Settings,
+    /// What LoadGen said, if it came to its end.
+    pub outcome: Option<TestOutcome>,
+    /// Why the run was given up, if it was.
+    pub failure: Option<Failure>,
+    /// What the backend counted.
+    pub counts: Counts,
+    /// All rails' histograms.
+    pub histograms: Histograms,
+    /// Bytes of requests and responses of recorded samples.
+    pub carried: (u64, u64),
+    /// Second by second.
+    pub throughput: Throughput,
+    /// What `Name()` answered.
+    pub name: Option<NameAnswer>,
+    /// Share of right answers.
+    pub accuracy: Option<f64>,
+    /// What verification found, if responses were verified.
+    pub verified: Option<Findings>,
+    /// When the run began.
+    pub started: SystemTime,
+    /// From the first sample to the last.
+    pub duration: Duration,
+}
+
+impl Ended<'_> {
+    /// The summary, and the exit code that follows.
+    pub fn summary(&self) -> (Summary, ExitCode) {
+        let mut run = self.record();
+        let agrees = run.close();
+        let (code, reason) = self.verdict(agrees, &run.mismatches);
+        let valid = match code {
+            ExitCode::Good => run.valid,
+            _ => Some(false),
+        };
+        run.valid = valid;
+        if code > ExitCode::Invalid {
+            run.reasons.insert(0, reason.clone());
+        }
+        run.exit = Exit {
+            code: code.code(),
+            reason,
+        };
+        let answer = self.name.clone().unwrap_or_default();
+        let summary = Summary {
+            node: self.node.to_owned(),
+            name: answer.name,
+            name_round_trip_us: answer.round_trip.map(|d| d.as_nanos() as f64 / 1000.0),
+            run,
+        };
+        (summary, code)
+    }
+
+    fn record(&self) -> RunRecord {
+        let test = &self.settings.test;
+        let c = &self.counts;
+        let throughput = self.throughput.report();
+        let outcome = self.outcome.as_ref();
+        let seconds = self.duration.as_secs_f64();
+        let judged = outcome.map(|o| o.verdict).unwrap_or(Word::NotJudged);
+        RunRecord {
+            scenario: test.scenario.name().to_owned(),
+            mode: mode(test.mode),
+            fabric: c.fabric.clone(),
+            fabric_note: c.loopback.then(|| LOOPBACK_NOTE.to_owned()),
+            valid: match judged {
+                Word::Valid => Some(true),
+                Word::Invalid => Some(false),
+                Word::NotJudged => None,
+            },
+            reasons: outcome.map(reasons).unwrap_or_default(),
+            samples: c.ledger.answered,
+            per_s: per_s(outcome, c.ledger.answered, seconds),
+            target_qps: self
+                .settings
+                .target_qps()
+                .filter(|_| test.mode != TestMode::AccuracyOnly),
+            duration_s: seconds,
+            accuracy: self.accuracy,
+            stages: self.histograms.table(),
+            uneven: self.histograms.uneven(),
+            throughput,
+            carried: Carried::new(self.carried.0, self.carried.1, seconds),
+            accelerators: c.accelerators.clone(),
+            connections: c.connections.clone(),
+            staged_copies: c.staged_copies,
+            staged_bytes: c.staged_bytes,
+            backlog_max: c.backlog_max,
+            ledger: c.ledger,
+            ..RunRecord::default()
+        }
+    }
+
+    /// How the process ends, and why.
+    fn verdict(&self, agrees: bool, mismatches: &[String]) -> (ExitCode, String) {
+        // A wrong answer is worse than a lost peer, and what was never answered is the lost peer's doing.
+        let wrong = self
+            .verified
+            .as_ref()
+            .filter(|v| v.mismatches + v.duplicates > 0 || self.failure.is_none());
+        if let Some(complaint) = wrong.and_then(Findings::complaint) {
+            return (ExitCode::Mismatch, complaint);
+        }
+        if let Some(failure) = &self.failure {
+            return (failure.code, failure.cause.clone());
+        }
+        if !agrees {
+            let all = mismatches.join("; ");
+            return (ExitCode::Mismatch, format!("counts do not agree: {all}"));
+        }
+        let Some(outcome) = &self.outcome else {
+            return (ExitCode::Lost, "LoadGen came to no result".to_owned());
+        };
+        if outcome.verdict == Word::Invalid {
+            return (
+                ExitCode::Invalid,
+                "LoadGen says INVALID; see mlperf_log_summary.txt".to_owned(),
+            );
+        }
+        if outcome.errors > 0 {
+            let first = outcome.error_messages.first().map_or("", String::as_str);
+            let n = outcome.errors;
+            return (
+                ExitCode::Invalid,
+                format!("LoadGen logged {n} errors; the first: {first}"),
+            );
+        }
+        match outcome.verdict {
+            Word::Valid => (ExitCode::Good, "valid".to_owned()),
+            _ => (ExitCode::Good, "complete".to_owned()),
+        }
+    }
+
+    /// Writes everything into the result folder.
+    ///
+    /// # Errors
+    /// [`ReportError`] names the file.
+    pub fn write(&self, summary: &Summary, code: ExitCode) -> Result<(), ReportError> {
+        let folder = self.settings.folder();
+        let put = |name: &str, bytes: &[u8]| {
+            let path = folder.join(name);
+            fs::write(&path, bytes).map_err(|source| ReportError::Write { path, source })
+        };
+        fs::create_dir_all(folder).map_err(|source| ReportError::Write {
+            path: folder.to_owned(),
+            source,
+        })?;
+        if code > ExitCode::Invalid {
+            put(
+                INVALID_FILE,
+                format!("{}\n", summary.run.exit.reason).as_bytes(),
+            )?;
+        }
+        let mut json = serde_json::to_vec_pretty(summary).map_err(|e| ReportError::Write {
+            path: folder.join(SUMMARY_FILE),
+            source: io::Error::other(e),
+        })?;
+        json.push(b'\n');
+        put(SUMMARY_FILE, &json)?;
+        self.histograms
+            .save(folder, HISTOGRAMS, self.started, self.duration)?;
+        Ok(())
+    }
+}
+
+/// Removes what an earlier run may have left in the folder and this one must not be taken for.
+pub fn clear(folder: &Path) -> Result<(), ReportError> {
+    for name in [INVALID_FILE, SUMMARY_FILE] {
+        let path = folder.join(name);
+        match fs::remove_file(&path) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(ReportError::Write { path, source }),
+        }
+    }
+    Ok(())
+}
+
+/// The page on the screen.
+pub fn print(summary: &Summary) {
+    let out = io::stdout();
+    let text = summary.text(out.is_terminal());
+    // Nobody may be reading any more; the files are written.
+    let _ = writeln!(out.lock(), "{text}");
+}
+
+fn mode(mode: TestMode) -> Mode {
+    match mode {
+        TestMode::AccuracyOnly => Mode::Accuracy,
+        TestMode::FindPeakPerformance => Mode::FindPeak,
+        TestMode::PerformanceOnly | TestMode::SubmissionRun => Mode::Performance,
+    }
+}
+
+fn reasons(outcome: &TestOutcome) -> Vec<String> {
+    let errors = outcome.error_messages.iter();
+    let errors = errors.map(|m| format!("LoadGen logged an error: {m}"));
+    outcome.reasons.iter().cloned().chain(errors).collect()
+}
+
+/// LoadGen's figure where it is a rate; else samples over time.
+fn per_s(outcome: Option<&TestOutcome>, samples: u64, seconds: f64) -> f64 {
+    match outcome.and_then(|o| o.figure) {
+        Some(Figure::CompletedSamplesPerSecond(r) | Figure::SamplesPerSecond(r)) => r,
+        _ if seconds > 0.0 => (samples as f64 / seconds * 1000.0).round() / 1000.0,
+        _ => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use loadgen_bridge::{Latencies, LogSettings, Scenario, TestSettings};
+    use qdl::stats::{Ledger, SampleTimes};
+
+    use super::*;
+
+    fn settings(folder: &Path) -> Settings {
+        Settings {
+            test: TestSettings {
+                scenario: Scenario::Server,
+                server_target_qps: 50.0,
+                ..TestSettings::default()
+            },
+            log: LogSettings {
+                outdir: folder.to_owned(),
+                ..LogSettings::default()
+            },
+            audit: None,
+        }
+    }
+
+    fn outcome(settings: &Settings, verdict: Word) -> TestOutcome {
+        TestOutcome {
+            verdict,
+            reasons: vec![],
+            figure: Some(Figure::CompletedSamplesPerSecond(49.5)),
+            latencies: Latencies::default(),
+            sut_name: String::new(),
+            name_duration_ns: None,
+            errors: 0,
+            warnings: 0,
+            error_messages: vec![],
+            statistics: BTreeMap::new(),
+            parameters: BTreeMap::new(),
+            files: settings.log.files(),
+        }
+    }
+
+    /// A run of five samples in which everything went well.
+    fn ended(settings: &Settings) -> Ended<'_> {
+        let mut histograms = Histograms::new();
+        (0..5).for_each(|_| histograms.record(&SampleTimes::default()));
+        let mut throughput = Throughput::new(0);
+        throughput.sample(2_000_000_000, 5);
+        Ended {
+            node: "front-01",
+            settings,
+            outcome: Some(outcome(settings, Word::Valid)),
+            failure: None,
+            counts: Counts {
+                fabric: "tcp".to_owned(),
+                loopback: true,
+                ledger: Ledger {
+                    issued: 5,
+                    answered: 5,
+                    posted: 5,
+                    responses: 5,
+                    ..Ledger::default()
+                },
+                ..Counts::default()
+            },
+            histograms,
+            carried: (500, 40),
+            throughput,
+            name: Some(NameAnswer {
+                name: "Network SUT: a".to_owned(),
+                round_trip: Some(Duration::from_micros(120)),
+            }),
+            accuracy: None,
+            verified: None,
+            started: SystemTime::UNIX_EPOCH,
+            duration: Duration::from_secs(2),
+        }
+    }
+
+    fn failure(code: ExitCode) -> Option<Failure> {
+        Some(Failure {
+            code,
+            cause: "dgx-01 is gone".to_owned(),
+        })
+    }
+
+    #[test]
+    fn a_good_run_is_valid() {
+        let s = settings(Path::new("x"));
+        let (summary, code) = ended(&s).summary();
+        assert_eq!((code, summary.run.valid), (ExitCode::Good, Some(true)));
+        assert_eq!(summary.name_round_trip_us, Some(120.0));
+        assert_eq!(
+            (summary.run.per_s, summary.run.target_qps),
+            (49.5, Some(50.0))
+        );
+        assert_eq!(summary.run.fabric_note.as_deref(), Some(LOOPBACK_NOTE));
+        assert_eq!(summary.run.throughput.per_second, [2, 3]);
+    }
+
+    #[test]
+    fn an_accuracy_run_is_complete_and_not_judged() {
+        let mut s = settings(Path::new("x"));
+        s.test.mode = TestMode::AccuracyOnly;
+        let mut e = ended(&s);
+        e.outcome = Some(TestOutcome {
+            figure: None,
+            ..outcome(&s, Word::NotJudged)
+        });
+        let (summary, code) = e.summary();
+        assert_eq!((code, summary.run.valid), (ExitCode::Good, None));
+        assert_eq!((summary.run.per_s, summary.run.target_qps), (2.5, None));
+    }
+
+    #[test]
+    fn each_ending_has_its_code() {
+        let s = settings(Path::new("x"));
+        let code = |spoil: fn(&mut Ended<'_>, &Settings)| {
+            let mut e = ended(&s);
+            spoil(&mut e, &s);
+            let (summary, code) = e.summary();
+            assert_eq!(summary.run.valid, Some(false));
+            assert_eq!(summary.run.exit.code, code.code());
+            code
+        };
+        assert_eq!(
+            code(|e, s| e.outcome = Some(outcome(s, Word::Invalid))),
+            ExitCode::Invalid
+        );
+        assert_eq!(
+            code(|e, _| e.outcome.as_mut().expect("there").errors = 1),
+            ExitCode::Invalid
+        );
+        assert_eq!(
+            code(|e, _| e.failure = failure(ExitCode::Lost)),
+            ExitCode::Lost
+        );
+        assert_eq!(
+            code(|e, _| e.failure = failure(ExitCode::Interrupted)),
+            ExitCode::Interrupted
+        );
+        assert_eq!(code(|e, _| e.counts.ledger.issued = 6), ExitCode::Mismatch);
+        assert_eq!(
+            code(|e, _| {
+                e.verified = Some(Findings {
+                    lost: 1,
+                    ..Findings::default()
+                });
+            }),
+            ExitCode::Mismatch
+        );
+        // After an abort it is no wonder that samples were not answered; a wrong answer is wrong.
+        assert_eq!(
+            code(|e, _| {
+                e.failure = failure(ExitCode::Lost);
+                e.verified = Some(Findings {
+                    lost: 1,
+                    ..Findings::default()
+                });
+            }),
+            ExitCode::Lost
+        );
+        assert_eq!(
+            code(|e, _| {
+                e.failure = failure(ExitCode::Lost);
+                e.verified = Some(Findings {
+                    mismatches: 1,
+                    ..Findings::default()
+                });
+            }),
+            ExitCode::Mismatch
+        );
+        assert_eq!(code(|e, _| e.outcome = None), ExitCode::Lost);
+    }
+
+    #[test]
+    fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let s = settings(&folder.path().join("deep/er"));
+        let mut e = ended(&s);
+        e.failure = failure(ExitCode::Lost);
+        let (summary, code) = e.summary();
+        e.write(&summary, code).expect("written");
+        let read = |name: &str| fs::read_to_string(s.folder().join(name)).expect("there");
+        assert_eq!(read(INVALID_FILE), "dgx-01 is gone\n");
+        let json: serde_json::Value = serde_json::from_str(&read(SUMMARY_FILE)).expect("JSON");
+        assert_eq!(json["valid"], false);
+        assert_eq!(json["exit"]["code"], 3);
+        assert_eq!(json["reasons"][0], "dgx-01 is gone");
+        assert!(s.folder().join("latency.hlog").is_file());
+        clear(s.folder()).expect("cleared");
+        assert!(!s.folder().join(INVALID_FILE).exists());
+        assert!(!s.folder().join(SUMMARY_FILE).exists());
+        clear(s.folder()).expect("nothing to clear");
+        clear(Path::new("/no/such/folder")).expect("no folder, nothing to clear");
+    }
+}

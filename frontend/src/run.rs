@@ -1,0 +1,369 @@
+//! A run from the first look at the configuration to the exit code.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use loadgen_bridge::{LoadgenError, TestMode, TestOutcome, register_issue_query_thread, run_test};
+use qdl::{
+    clock::now_ns,
+    config::{self, DatasetConfig, FrontendConfig},
+    stats::{Histograms, Live, Recorder, Throughput},
+};
+
+use crate::{
+    accuracy::Labels,
+    backend::Backend,
+    cli::{Args, Verify},
+    completer::Completers,
+    dataset::Dataset,
+    exit::{ExitCode, Verdict},
+    interrupt,
+    local::{self, Local},
+    memory::{self, Estimate},
+    network::Network,
+    progress::Progress,
+    qsl::Qsl,
+    report::{self, Ended},
+    settings::Settings,
+    sut::Sut,
+    verify::Verifier,
+    watchdog::Watchdog,
+};
+
+/// How often the run is looked at.
+const TICK: Duration = Duration::from_millis(50);
+/// How long LoadGen may take to return once its test was aborted.
+const GRACE: Duration = Duration::from_secs(3);
+
+type Result<T> = std::result::Result<T, anyhow::Error>;
+
+/// Runs, reports, and says how the process is to end. An error is one of the setup: nothing was measured.
+///
+/// # Errors
+/// Whatever keeps the run from beginning.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut config = config::load_frontend(&args.config)?;
+    if let Some(verify) = args.verify {
+        config.verify = match verify {
+            Verify::None => config::Verify::None,
+            Verify::Digest => config::Verify::Digest,
+        };
+    }
+    let settings = Settings::build(args, &config.loadgen, config.loadgen_model())?;
+    let input = config.model.max_input_bytes().unwrap_or(usize::MAX);
+    let dataset = Dataset::open(&config.dataset, input, args.seed)?;
+    let labels = labels(&config, &settings, dataset.count())?;
+    let verdict = Verdict::default();
+    let verifier =
+        (config.verify == config::Verify::Digest).then(|| Arc::new(Verifier::new(dataset.count())));
+    let qsl = Arc::new(Qsl::new(
+        dataset,
+        &config.model,
+        loaded(&config, &settings),
+        verifier.clone(),
+        verdict.clone(),
+    )?);
+    settings.test.check(qsl.total(), qsl.performance_count())?;
+    report::clear(settings.folder())?;
+    let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet);
+    let loaded_bytes = qsl.region().len() as u64;
+    let estimate = Estimate::of(&settings.test, qsl.total(), loaded_bytes);
+    progress.note(&estimate.line(memory::available()));
+
+    let rails = if args.local {
+        local::completers(&config)
+    } else {
+        config.nics.len()
+    };
+    let live = Arc::new(Live::new(rails));
+    let tokens = settings.test.use_token_latencies.then_some(2);
+    let completers = Completers::new(live, verifier.clone(), tokens);
+    interrupt::listen();
+    let (note, notes) = mpsc::channel();
+    let backend: Arc<dyn Backend> = if args.local {
+        let inputs = qsl.region().clone();
+        Arc::new(Local::start(&config, inputs, &completers, &verdict)?)
+    } else {
+        Arc::new(Network::connect(
+            &config,
+            &qsl,
+            &completers,
+            &verdict,
+            note,
+        )?)
+    };
+    let sut = Arc::new(Sut::new(
+        backend.clone(),
+        qsl.clone(),
+        verifier.clone(),
+        verdict.clone(),
+    ));
+
+    let mut watch = Watch {
+        backend,
+        sut,
+        completers,
+        verdict,
+        progress,
+        throughput: None,
+        watchdog: Watchdog::new(
+            config.deadlines.watchdog_s.saturating_mul(1_000_000_000),
+            now_ns(),
+        ),
+        notes,
+        began: Instant::now(),
+    };
+    let started = SystemTime::now();
+    let outcome = watch.test(&settings, qsl)?;
+    let ended = watch.end(
+        &config,
+        &settings,
+        outcome,
+        started,
+        labels.as_ref(),
+        verifier.as_deref(),
+    );
+    Ok(leave(args, &ended))
+}
+
+/// Prints and writes the report.
+fn leave(args: &Args, ended: &Ended<'_>) -> ExitCode {
+    let (summary, mut code) = ended.summary();
+    if !args.quiet {
+        report::print(&summary);
+    }
+    if let Err(error) = ended.write(&summary, code) {
+        eprintln!("error: {error}");
+        code = code.max(ExitCode::Setup);
+    }
+    if code > ExitCode::Good {
+        eprintln!("error: {}", summary.run.exit.reason);
+    }
+    code
+}
+
+/// Labels, where there are some and the mode asks for them.
+fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Result<Option<Labels>> {
+    let mode = settings.test.mode;
+    if mode != TestMode::AccuracyOnly && mode != TestMode::SubmissionRun {
+        return Ok(None);
+    }
+    let DatasetConfig::Raw {
+        labels: Some(path), ..
+    } = &config.dataset
+    else {
+        return Ok(None);
+    };
+    Ok(Some(Labels::read(path, samples, &config.model.output)?))
+}
+
+/// Samples that LoadGen will hold loaded: what its settings say goes before the configuration.
+fn loaded(config: &FrontendConfig, settings: &Settings) -> Option<usize> {
+    match settings.test.performance_sample_count_override {
+        0 => config.performance_sample_count,
+        n => usize::try_from(n).ok(),
+    }
+}
+
+/// A run that goes on.
+struct Watch {
+    backend: Arc<dyn Backend>,
+    sut: Arc<Sut>,
+    completers: Completers,
+    verdict: Verdict,
+    progress: Progress,
+    throughput: Option<Throughput>,
+    watchdog: Watchdog,
+    notes: Receiver<String>,
+    began: Instant,
+}
+
+impl Watch {
+    /// LoadGen's test, watched until it ends. An error is one of the setup.
+    fn test(&mut self, settings: &Settings, qsl: Arc<Qsl>) -> Result<Option<TestOutcome>> {
+        for _ in 0..settings.test.server_num_issue_query_threads {
+            thread::Builder::new().name("issue".to_owned()).spawn(|| {
+                quick_timers();
+                // What keeps it from issuing keeps the test from beginning, which says so.
+                let _ = register_issue_query_thread();
+            })?;
+        }
+        let (done, result) = mpsc::channel();
+        let (sut, own) = (self.sut.clone(), settings.clone());
+        thread::Builder::new()
+            .name("start-test".to_owned())
+            .spawn(move || start_test(sut, qsl, &own, &done))?;
+        let mut aborted: Option<Instant> = None;
+        let result = loop {
+            match result.recv_timeout(TICK) {
+                Ok(result) => break Some(result),
+                Err(RecvTimeoutError::Disconnected) => break None,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.look();
+            match (aborted, self.verdict.failure()) {
+                (None, Some(failure)) => {
+                    self.backend.abort(&failure.cause);
+                    aborted = Some(Instant::now());
+                }
+                (Some(since), _) if since.elapsed() > GRACE => {
+                    self.progress
+                        .note("LoadGen does not return from its aborted test; ending without it");
+                    break None;
+                }
+                _ => {}
+            }
+        };
+        self.look();
+        match result {
+            Some(Ok(outcome)) => Ok(Some(outcome)),
+            Some(Err(_)) if self.verdict.failure().is_some() => Ok(None),
+            Some(Err(error @ (LoadgenError::Panicked { .. } | LoadgenError::Aborted { .. }))) => {
+                self.verdict.fail(ExitCode::Lost, error.to_string());
+                Ok(None)
+            }
+            Some(Err(error)) => Err(error.into()),
+            None => {
+                self.verdict.fail(ExitCode::Lost, "LoadGen did not return");
+                Ok(None)
+            }
+        }
+    }
+
+    /// One look: figures, notes, the watchdog, signals.
+    fn look(&mut self) {
+        for note in self.notes.try_iter() {
+            self.progress.note(&note);
+        }
+        if let Some(signal) = interrupt::requested() {
+            let after = self.began.elapsed().as_secs_f64();
+            self.verdict.fail(
+                ExitCode::Interrupted,
+                format!("interrupted by {signal} {after:.1} s into the run"),
+            );
+        }
+        let (now, completed) = (now_ns(), self.backend.completed());
+        let outstanding = self.backend.outstanding();
+        if let Some(first) = self.sut.first_query_ns() {
+            let throughput = self
+                .throughput
+                .get_or_insert_with(|| Throughput::new(first));
+            // What comes after the last sample is LoadGen's own time.
+            if outstanding > 0 {
+                throughput.sample(now, completed);
+            }
+            let figures = self.completers.live().figures();
+            self.progress.show(now, &figures, throughput, outstanding);
+        }
+        if let Some(stalled) = self.watchdog.look(now, completed, outstanding) {
+            let cause = format!(
+                "no sample came back for {:.0} s, with {} outstanding ({:.1} s into the run); gave up \
+                 (deadlines.watchdog_s)",
+                stalled.for_ns as f64 / 1e9,
+                stalled.outstanding,
+                self.began.elapsed().as_secs_f64()
+            );
+            // The backend may know more about who it is.
+            self.backend.abort(&cause);
+            self.verdict.fail(ExitCode::Lost, cause);
+        }
+    }
+
+    /// Stops everything and gathers what is known.
+    fn end<'a>(
+        mut self,
+        config: &'a FrontendConfig,
+        settings: &'a Settings,
+        outcome: Option<TestOutcome>,
+        started: SystemTime,
+        labels: Option<&Labels>,
+        verifier: Option<&Verifier>,
+    ) -> Ended<'a> {
+        let counts = self.backend.finish();
+        for note in self.notes.try_iter().chain(counts.notes.iter().cloned()) {
+            self.progress.note(&note);
+        }
+        let left = self.completers.left();
+        let histograms: Histograms = Recorder::merge(left.iter().map(|l| &l.recorder));
+        let last_ns = left.iter().map(|l| l.last_ns).max().unwrap_or(0);
+        let first_ns = self.sut.first_query_ns().unwrap_or(last_ns);
+        let mut throughput = self
+            .throughput
+            .take()
+            .unwrap_or_else(|| Throughput::new(first_ns));
+        throughput.sample(last_ns, counts.ledger.answered);
+        let sum = |of: fn(&Recorder) -> u64| left.iter().map(|l| of(&l.recorder)).sum();
+        let accuracy = self.accuracy(labels, outcome.as_ref());
+        self.progress.clear();
+        Ended {
+            node: &config.node,
+            settings,
+            outcome,
+            failure: self.verdict.failure(),
+            counts,
+            histograms,
+            carried: (sum(Recorder::bytes_out), sum(Recorder::bytes_in)),
+            throughput,
+            name: self.sut.name_answer(),
+            accuracy,
+            verified: verifier.map(Verifier::findings),
+            started,
+            duration: Duration::from_nanos(last_ns.saturating_sub(first_ns)),
+        }
+    }
+
+    /// The share of right answers, from LoadGen's log. Labels that do not fit it are an error of the run.
+    fn accuracy(&self, labels: Option<&Labels>, outcome: Option<&TestOutcome>) -> Option<f64> {
+        let path: &Path = &outcome?.files.accuracy;
+        match labels?.score(path) {
+            Ok(score) => {
+                if score.unreadable > 0 {
+                    self.progress.note(&format!(
+                        "{} of {} answers are no value of the model's output",
+                        score.unreadable, score.answers
+                    ));
+                }
+                Some(score.accuracy())
+            }
+            Err(error) => {
+                self.verdict.fail(ExitCode::Setup, error.to_string());
+                None
+            }
+        }
+    }
+}
+
+fn start_test(
+    sut: Arc<Sut>,
+    qsl: Arc<Qsl>,
+    settings: &Settings,
+    done: &Sender<std::result::Result<TestOutcome, LoadgenError>>,
+) {
+    quick_timers();
+    let result = run_test(
+        sut,
+        qsl,
+        &settings.test,
+        &settings.log,
+        settings.audit.as_deref(),
+    );
+    // Nobody waits any more for a test that took too long to end.
+    let _ = done.send(result);
+}
+
+/// Lets the threads that come from this one sleep precisely: LoadGen charges what its issue thread oversleeps to the SUT, and
+/// the system's default adds 50 us to every sleep.
+fn quick_timers() {
+    // SAFETY: PR_SET_TIMERSLACK takes a number and touches no memory.
+    let set = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
+    if set != 0 {
+        tracing::debug!("PR_SET_TIMERSLACK was refused");
+    }
+}

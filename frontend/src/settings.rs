@@ -1,0 +1,428 @@
+//! What LoadGen is told, from all who have a say. Later ones go before earlier ones:
+//!
+//! 1. LoadGen's own defaults,
+//! 2. `user.conf`, with LoadGen's embedded `mlperf.conf` under it,
+//! 3. `loadgen.settings` of the configuration,
+//! 4. the flags of the command line,
+//! 5. `--set`.
+//!
+//! The trace is off unless somebody turns it on: it costs more than half of the highest rate.
+
+use std::path::{Path, PathBuf};
+
+use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestSettings, known_models};
+use qdl::config::{self, LoadgenConfig};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+
+use crate::cli::Args;
+
+/// Settings that make no sense.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// Nobody named a scenario.
+    #[error(
+        "no scenario: give --scenario server, offline, single-stream or multi-stream, or set loadgen.scenario in the \
+         configuration"
+    )]
+    NoScenario,
+    /// A name that LoadGen does not have.
+    #[error("{whence}: LoadGen has no setting `{key}`; {hint}")]
+    Unknown {
+        /// Where it was found.
+        whence: &'static str,
+        /// The name.
+        key: String,
+        /// Which there are.
+        hint: String,
+    },
+    /// A value of the wrong kind.
+    #[error("{whence}: {key} = {value}: {why}")]
+    Value {
+        /// Where it was found.
+        whence: &'static str,
+        /// The name.
+        key: String,
+        /// The value.
+        value: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// `user.conf`.
+    #[error("{source}{}", model_hint(source))]
+    Conf {
+        /// LoadGen's or the bridge's own words.
+        source: LoadgenError,
+    },
+}
+
+fn model_hint(error: &LoadgenError) -> String {
+    match error {
+        LoadgenError::ConfModel { .. } | LoadgenError::ConfLine { .. } => {
+            let known = Vec::from_iter(known_models()).join(", ");
+            format!(
+                "\n   = loadgen.model in the configuration names the model in user.conf; LoadGen knows {known}"
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// LoadGen's test settings.
+    pub test: TestSettings,
+    /// LoadGen's log settings.
+    pub log: LogSettings,
+    /// The `audit.config`, if there is one.
+    pub audit: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Of a command line and a configuration; `model` is the name in `user.conf`.
+    ///
+    /// # Errors
+    /// [`SettingsError`].
+    pub fn build(args: &Args, config: &LoadgenConfig, model: &str) -> Result<Self, SettingsError> {
+        let mut test = TestSettings {
+            scenario: args
+                .scenario
+                .map(Scenario::from)
+                .or(config.scenario.map(scenario))
+                .ok_or(SettingsError::NoScenario)?,
+            ..TestSettings::default()
+        };
+        let user_conf = args.user_conf.as_ref().or(config.user_conf.as_ref());
+        if let Some(path) = user_conf {
+            test.apply_user_conf(path, model)
+                .map_err(|source| SettingsError::Conf { source })?;
+        }
+        let output = args.output.as_ref().unwrap_or(&config.output_dir);
+        let log = LogSettings {
+            outdir: output.clone(),
+            enable_trace: false,
+            ..LogSettings::default()
+        };
+        let mut settings = Settings {
+            test,
+            log,
+            audit: args
+                .audit_config
+                .as_ref()
+                .or(config.audit_config.as_ref())
+                .cloned(),
+        };
+        for (key, value) in &config.settings {
+            settings.set("loadgen.settings", key, &value.to_string())?;
+        }
+        settings.flags(args)?;
+        for (key, value) in &args.set {
+            settings.set("--set", key, value)?;
+        }
+        Ok(settings)
+    }
+
+    /// The folder for everything that a run leaves behind.
+    pub fn folder(&self) -> &Path {
+        &self.log.outdir
+    }
+
+    /// What the scenario aims at, in queries per second.
+    pub fn target_qps(&self) -> Option<f64> {
+        match self.test.scenario {
+            Scenario::Server => Some(self.test.server_target_qps),
+            Scenario::Offline => Some(self.test.offline_expected_qps),
+            Scenario::SingleStream | Scenario::MultiStream => None,
+        }
+    }
+
+    fn flags(&mut self, args: &Args) -> Result<(), SettingsError> {
+        if let Some(mode) = args.mode {
+            self.test.mode = mode.into();
+        }
+        if let Some(qps) = args.target_qps {
+            self.set("--target-qps", "target_qps", &qps.to_string())?;
+        }
+        if let Some(s) = args.duration_s {
+            let ms = (s * 1000.0).round();
+            if !(0.0..1e15).contains(&ms) {
+                return Err(SettingsError::Value {
+                    whence: "--duration-s",
+                    key: "min_duration_ms".to_owned(),
+                    value: s.to_string(),
+                    why: "it is no duration".to_owned(),
+                });
+            }
+            self.test.min_duration_ms = ms as u64;
+        }
+        if let Some(n) = args.samples {
+            self.test.min_query_count = n;
+        }
+        Ok(())
+    }
+
+    /// Sets one field of `TestSettings` or `LogSettings` by its name, or by its name in `user.conf`.
+    fn set(&mut self, whence: &'static str, key: &str, value: &str) -> Result<(), SettingsError> {
+        let wrong = |why: String| SettingsError::Value {
+            whence,
+            key: key.to_owned(),
+            value: value.to_owned(),
+            why,
+        };
+        let (field, value) = self.alias(key, value).map_err(wrong)?;
+        let mut test = fields(&self.test);
+        if put(&mut test, &field, &value) {
+            self.test = read(test).map_err(wrong)?;
+            return Ok(());
+        }
+        let mut log = fields(&self.log);
+        if put(&mut log, &field, &value) {
+            self.log = read(log).map_err(wrong)?;
+            return Ok(());
+        }
+        let names: Vec<_> = test.keys().chain(log.keys()).map(String::as_str).collect();
+        Err(SettingsError::Unknown {
+            whence,
+            key: key.to_owned(),
+            hint: hint(key, &names),
+        })
+    }
+
+    /// The field that a name of `user.conf` stands for in this scenario, and the value in the field's own unit.
+    fn alias(&self, key: &str, value: &str) -> Result<(String, String), String> {
+        let number = || {
+            value
+                .parse::<f64>()
+                .map_err(|_| "it is no number".to_owned())
+        };
+        let prefix = match self.test.scenario {
+            Scenario::SingleStream => "single_stream",
+            Scenario::MultiStream => "multi_stream",
+            Scenario::Server => "server",
+            Scenario::Offline => "offline",
+        };
+        let same = |field: String| Ok((field, value.to_owned()));
+        match (key, self.test.scenario) {
+            ("target_qps", Scenario::Server) => same("server_target_qps".to_owned()),
+            ("target_qps", Scenario::Offline) => same("offline_expected_qps".to_owned()),
+            ("target_qps", _) => {
+                let ns = 1e9 / number()?;
+                Ok((format!("{prefix}_expected_latency_ns"), ns.to_string()))
+            }
+            ("target_latency", Scenario::Server) => {
+                let ns = (number()? * 1e6).round();
+                Ok(("server_target_latency_ns".to_owned(), ns.to_string()))
+            }
+            ("target_latency", Scenario::SingleStream | Scenario::MultiStream) => {
+                let ns = number()? * 1e6;
+                Ok((format!("{prefix}_expected_latency_ns"), ns.to_string()))
+            }
+            ("target_latency_percentile", s) if s != Scenario::Offline => {
+                same(format!("{prefix}_target_latency_percentile"))
+            }
+            ("samples_per_query", _) => same("multi_stream_samples_per_query".to_owned()),
+            ("coalesce_queries", _) => same("server_coalesce_queries".to_owned()),
+            ("max_async_queries", _) => same("server_max_async_queries".to_owned()),
+            ("min_duration", _) => same("min_duration_ms".to_owned()),
+            ("max_duration", _) => same("max_duration_ms".to_owned()),
+            _ => same(key.to_owned()),
+        }
+    }
+}
+
+fn scenario(s: config::Scenario) -> Scenario {
+    match s {
+        config::Scenario::SingleStream => Scenario::SingleStream,
+        config::Scenario::MultiStream => Scenario::MultiStream,
+        config::Scenario::Server => Scenario::Server,
+        config::Scenario::Offline => Scenario::Offline,
+    }
+}
+
+/// A struct's fields by their names.
+fn fields(of: &impl Serialize) -> Map<String, Value> {
+    match serde_json::to_value(of) {
+        Ok(Value::Object(map)) => map,
+        // A struct of scalars is an object; one whose floats are not finite never gets here (see `put`).
+        _ => Map::new(),
+    }
+}
+
+fn read<T: DeserializeOwned>(map: Map<String, Value>) -> Result<T, String> {
+    serde_json::from_value(Value::Object(map)).map_err(|e| e.to_string())
+}
+
+/// Puts a value where one of its name is, in the kind that is there. False where there is none of that name.
+fn put(map: &mut Map<String, Value>, key: &str, text: &str) -> bool {
+    let Some(old) = map.get_mut(key) else {
+        return false;
+    };
+    *old = match old {
+        Value::Bool(_) => match text {
+            "1" | "true" => true.into(),
+            "0" | "false" => false.into(),
+            _ => text.into(),
+        },
+        Value::Number(n) => number(text, n.is_f64()).unwrap_or_else(|| text.into()),
+        _ => text.into(),
+    };
+    true
+}
+
+/// A number as JSON has it: `1e6` is a count too. `None` where it is none, or not finite.
+fn number(text: &str, float: bool) -> Option<Value> {
+    if !float {
+        if let Ok(n) = text.parse::<u64>() {
+            return Some(n.into());
+        }
+        if let Ok(n) = text.parse::<i64>() {
+            return Some(n.into());
+        }
+    }
+    let f: f64 = text.parse().ok()?;
+    if !float && f.fract() == 0.0 && (0.0..9e15).contains(&f) {
+        return Some((f as u64).into());
+    }
+    serde_json::Number::from_f64(f).map(Value::Number)
+}
+
+/// Names that share a word with what was asked for; else all of them.
+fn hint(key: &str, names: &[&str]) -> String {
+    let words: Vec<&str> = key.split(['_', '-', '.']).filter(|w| w.len() > 2).collect();
+    let near: Vec<&str> = names
+        .iter()
+        .copied()
+        .filter(|n| words.iter().any(|w| n.contains(w)))
+        .collect();
+    match near.len() {
+        0 => format!("it has {}", names.join(", ")),
+        _ => format!("near it are {}", near.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use loadgen_bridge::TestMode;
+    use qdl::config::Scalar;
+
+    use super::*;
+
+    fn build(args: &[&str], config: &LoadgenConfig) -> Result<Settings, SettingsError> {
+        let all = ["frontend", "--config", "f.yaml"].iter().chain(args);
+        let args = Args::try_parse_from(all).expect("sound");
+        Settings::build(&args, config, "digits")
+    }
+
+    fn error(args: &[&str]) -> String {
+        build(args, &LoadgenConfig::default())
+            .expect_err("wrong")
+            .to_string()
+    }
+
+    #[test]
+    fn flags_go_before_the_configuration_and_set_before_flags() {
+        let mut config = LoadgenConfig {
+            scenario: Some(config::Scenario::Offline),
+            ..LoadgenConfig::default()
+        };
+        let settings = [
+            ("target_qps", Scalar::Int(10)),
+            ("min_duration", Scalar::Int(2000)),
+            ("server_coalesce_queries", Scalar::Bool(true)),
+            ("server_target_latency_percentile", Scalar::Float(0.9)),
+        ];
+        config.settings = settings.map(|(k, v)| (k.to_owned(), v)).into();
+        let s = build(&[], &config).expect("sound");
+        assert_eq!(s.test.scenario, Scenario::Offline);
+        assert_eq!(s.test.offline_expected_qps, 10.0);
+        assert_eq!(s.test.min_duration_ms, 2000);
+        assert!(s.test.server_coalesce_queries);
+        assert_eq!(s.target_qps(), Some(10.0));
+        assert_eq!(s.folder(), Path::new("results"));
+
+        let flags = [
+            "--scenario",
+            "server",
+            "--target-qps",
+            "300",
+            "--duration-s",
+            "1.5",
+            "--samples",
+            "7",
+            "--mode",
+            "accuracy",
+            "--output",
+            "out",
+        ];
+        let s = build(&flags, &config).expect("sound");
+        assert_eq!(s.test.scenario, Scenario::Server);
+        assert_eq!(s.test.mode, TestMode::AccuracyOnly);
+        assert_eq!(s.test.server_target_qps, 300.0);
+        assert_eq!((s.test.min_duration_ms, s.test.min_query_count), (1500, 7));
+        assert_eq!(s.folder(), Path::new("out"));
+
+        let set = [
+            "--set",
+            "server_target_qps=5",
+            "--set",
+            "min_query_count=1e3",
+        ];
+        let all: Vec<&str> = flags.into_iter().chain(set).collect();
+        let s = build(&all, &config).expect("sound");
+        assert_eq!(
+            (s.test.server_target_qps, s.test.min_query_count),
+            (5.0, 1000)
+        );
+    }
+
+    #[test]
+    fn every_kind_of_field_can_be_set() {
+        let set = |pairs: &[&str]| {
+            let flags = pairs.iter().flat_map(|p| ["--set", p]);
+            let all: Vec<&str> = ["--scenario", "multi-stream"]
+                .into_iter()
+                .chain(flags)
+                .collect();
+            build(&all, &LoadgenConfig::default()).expect("sound")
+        };
+        let s = set(&[
+            "enable_trace=1",
+            "prefix=x_",
+            "qsl_rng_seed=18446744073709551615",
+            "samples_per_query=8",
+            "target_latency=3.5",
+            "server_find_peak_qps_decimals_of_precision=2",
+            "mode=find_peak",
+        ]);
+        assert!(s.log.enable_trace);
+        assert_eq!(s.log.prefix, "x_");
+        assert_eq!(s.test.qsl_rng_seed, u64::MAX);
+        assert_eq!(s.test.multi_stream_samples_per_query, 8);
+        assert_eq!(s.test.multi_stream_expected_latency_ns, 3.5e6);
+        assert_eq!(s.test.server_find_peak_qps_decimals_of_precision, 2);
+        assert_eq!(s.test.mode, TestMode::FindPeakPerformance);
+        assert!(!set(&[]).log.enable_trace, "off unless asked for");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert!(error(&[]).contains("--scenario"));
+        let e = error(&["--scenario", "server", "--set", "target_pqs=1"]);
+        assert!(
+            e.contains("`target_pqs`") && e.contains("server_target_qps"),
+            "{e}"
+        );
+        let e = error(&["--scenario", "server", "--set", "zz=1"]);
+        assert!(e.contains("min_query_count"), "{e}");
+        let e = error(&["--scenario", "server", "--set", "min_query_count=many"]);
+        assert!(e.contains("--set: min_query_count = many: "), "{e}");
+        let e = error(&["--scenario", "server", "--set", "min_query_count=1.5"]);
+        assert!(e.contains("1.5"), "{e}");
+        let e = error(&["--scenario", "server", "--set", "server_target_qps=inf"]);
+        assert!(e.contains("inf"), "{e}");
+        let e = error(&["--scenario", "server", "--duration-s", "nan"]);
+        assert!(e.contains("--duration-s"), "{e}");
+    }
+}
