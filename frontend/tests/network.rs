@@ -11,7 +11,7 @@ const QUICK: &str = "deadlines: {connect_ms: 4000, lost_ms: 2500, echo_interval_
     heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1500}\n";
 
 /// A Server run over the network of so many seconds, whose latencies do not matter.
-fn server<'a>(seconds: &'a str) -> [&'a str; 8] {
+fn server(seconds: &str) -> [&str; 8] {
     [
         "--scenario",
         "server",
