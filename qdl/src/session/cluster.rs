@@ -492,16 +492,19 @@ impl Cluster {
             deadline
         };
         let end = Instant::now() + wait;
+        let mut leaving = Vec::new();
         for (i, asked) in asked.into_iter().enumerate() {
             if let Some((pending, handle)) = asked {
                 let left = end.saturating_duration_since(Instant::now());
                 if let Ok(counters) = pending.wait(left) {
                     common.peer(i).counters = Some(counters);
                 }
-                handle.bye();
+                leaving.push(handle);
             }
         }
+        // Before the byes: a connection that its peer closes first would look lost.
         common.dispatcher().stop();
+        leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
         let counts = common.dispatcher().lane_counts();
         let lanes = counts
