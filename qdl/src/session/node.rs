@@ -275,8 +275,9 @@ impl Node {
                     }
                 };
                 watching.abort();
-                *lock(&shared.current) = None;
+                // Rail threads still report the lanes they take down: until then it is the current session.
                 state.release(params.drain).await;
+                *lock(&shared.current) = None;
                 match ended {
                     Ok(Ok(cause)) if cause.is_clean() => tracing::info!("{peer} is done"),
                     Ok(Ok(cause)) => tracing::warn!("the session with {peer} ended: {cause}"),
