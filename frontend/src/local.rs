@@ -48,6 +48,8 @@ const BURST: usize = 256;
 const OUTPUT_BYTES: usize = 256 << 20;
 /// How long the engine may take to end its last batches.
 const STOP: Duration = Duration::from_secs(5);
+/// The same after an abort, when nobody waits for them.
+const STOP_ABORTED: Duration = Duration::from_millis(200);
 
 /// `--local` could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -481,11 +483,16 @@ impl Desk {
 
     fn finish(&self, node: &str) -> Counts {
         let mut notes = Vec::new();
+        let patience = if self.aborted.load(Ordering::SeqCst) {
+            STOP_ABORTED
+        } else {
+            STOP
+        };
         // After a run that ended well nothing is left to abort.
         self.abort();
         // Waits for whoever makes an arrival at this moment.
         self.pump.exclusive(|_| ());
-        if let Err(error) = self.pipeline.stop(STOP) {
+        if let Err(error) = self.pipeline.stop(patience) {
             notes.push(error.to_string());
         }
         self.empty_backlog();

@@ -54,7 +54,7 @@ impl ClusterListener for Listener {
 pub struct Network {
     cluster: Weak<Cluster>,
     held: Mutex<Option<Arc<Cluster>>>,
-    /// What the last look said, for when the cluster is gone.
+    /// The first name, given when every node was there.
     answered: Mutex<String>,
 }
 
@@ -131,10 +131,11 @@ impl Backend for Network {
             return ("Network SUT: (the run is over)".to_owned(), None);
         };
         let (name, took) = cluster.name();
-        self.answered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone_from(&name);
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        if answered.is_empty() {
+            answered.clone_from(&name);
+        }
+        drop(answered);
         (name, Some(took))
     }
 

@@ -172,6 +172,45 @@ fn loaded(config: &FrontendConfig, settings: &Settings) -> Option<usize> {
     }
 }
 
+/// Readings of the throughput up to the last sample: what comes after it is LoadGen's own time.
+struct Readings {
+    now: Throughput,
+    now_ns: u64,
+    completed: u64,
+    /// Before the last reading.
+    before: Throughput,
+}
+
+impl Readings {
+    fn new(first_ns: u64) -> Self {
+        Readings {
+            now: Throughput::new(first_ns),
+            now_ns: first_ns,
+            completed: 0,
+            before: Throughput::new(first_ns),
+        }
+    }
+
+    fn read(&mut self, now_ns: u64, completed: u64, outstanding: u64) {
+        if outstanding > 0 || completed != self.completed {
+            self.before.clone_from(&self.now);
+            self.now.sample(now_ns, completed);
+            (self.now_ns, self.completed) = (now_ns, completed);
+        }
+    }
+
+    /// The last sample came at `last_ns`, perhaps a moment before the last reading.
+    fn end(self, last_ns: u64, completed: u64) -> Throughput {
+        let mut throughput = if last_ns < self.now_ns {
+            self.before
+        } else {
+            self.now
+        };
+        throughput.sample(last_ns, completed);
+        throughput
+    }
+}
+
 /// A run that goes on.
 struct Watch {
     backend: Arc<dyn Backend>,
@@ -179,7 +218,7 @@ struct Watch {
     completers: Completers,
     verdict: Verdict,
     progress: Progress,
-    throughput: Option<Throughput>,
+    throughput: Option<Readings>,
     watchdog: Watchdog,
     notes: Receiver<String>,
     began: Instant,
@@ -252,15 +291,11 @@ impl Watch {
         let (now, completed) = (now_ns(), self.backend.completed());
         let outstanding = self.backend.outstanding();
         if let Some(first) = self.sut.first_query_ns() {
-            let throughput = self
-                .throughput
-                .get_or_insert_with(|| Throughput::new(first));
-            // What comes after the last sample is LoadGen's own time.
-            if outstanding > 0 {
-                throughput.sample(now, completed);
-            }
+            let throughput = self.throughput.get_or_insert_with(|| Readings::new(first));
+            throughput.read(now, completed, outstanding);
             let figures = self.completers.live().figures();
-            self.progress.show(now, &figures, throughput, outstanding);
+            self.progress
+                .show(now, &figures, &throughput.now, outstanding);
         }
         if let Some(stalled) = self.watchdog.look(now, completed, outstanding) {
             let cause = format!(
@@ -294,11 +329,11 @@ impl Watch {
         let histograms: Histograms = Recorder::merge(left.iter().map(|l| &l.recorder));
         let last_ns = left.iter().map(|l| l.last_ns).max().unwrap_or(0);
         let first_ns = self.sut.first_query_ns().unwrap_or(last_ns);
-        let mut throughput = self
+        let throughput = self
             .throughput
             .take()
-            .unwrap_or_else(|| Throughput::new(first_ns));
-        throughput.sample(last_ns, counts.ledger.answered);
+            .unwrap_or_else(|| Readings::new(first_ns))
+            .end(last_ns, counts.ledger.answered);
         let sum = |of: fn(&Recorder) -> u64| left.iter().map(|l| of(&l.recorder)).sum();
         let accuracy = self.accuracy(labels, outcome.as_ref());
         self.progress.clear();
@@ -365,5 +400,33 @@ fn quick_timers() {
     let set = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
     if set != 0 {
         tracing::debug!("PR_SET_TIMERSLACK was refused");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn readings_end_with_the_last_sample() {
+        let mut r = Readings::new(0);
+        r.read(SECOND, 100, 3);
+        r.read(2 * SECOND, 200, 0);
+        // LoadGen works on its logs for a minute.
+        r.read(62 * SECOND, 200, 0);
+        let report = r.end(2 * SECOND - 50, 200).report();
+        assert_eq!(report.completed, 200);
+        assert!(report.duration_s < 2.0 && report.duration_s > 1.9);
+    }
+
+    #[test]
+    fn a_stall_shows() {
+        let mut r = Readings::new(0);
+        r.read(SECOND, 100, 3);
+        (2..5).for_each(|s| r.read(s * SECOND, 100, 3));
+        let report = r.end(5 * SECOND, 103).report();
+        assert_eq!(report.per_second, [100, 0, 0, 0, 3]);
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 #[derive(Deserialize)]
 pub struct Run {
     /// The names of all nodes in one string, as LoadGen logged it.
-    #[serde(default)]
+    #[serde(default, rename = "name")]
     pub sut_name: String,
     /// How long asking every node for its name took, in microseconds.
     #[serde(default)]
@@ -32,8 +32,8 @@ pub struct Figures {
     pub mode: String,
     /// What carried the samples.
     pub fabric: String,
-    /// LoadGen's verdict.
-    pub valid: bool,
+    /// LoadGen's verdict; none in accuracy mode.
+    pub valid: Option<bool>,
     /// Samples that were completed.
     pub samples: u64,
     /// Samples per second.
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     const RUN: &str = r#"{"scenario":"Server","mode":"performance","fabric":"tcp","valid":true,"samples":20000,
-        "per_s":1999.5,"target_qps":2000.0,"sut_name":"Network SUT: a","name_round_trip_us":120.5,
+        "per_s":1999.5,"target_qps":2000.0,"name":"Network SUT: a","name_round_trip_us":120.5,
         "stages":{"network":{"p50_us":40.0,"p99_us":90.5}},"something_else":[1,2]}"#;
 
     #[test]

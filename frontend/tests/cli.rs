@@ -1,0 +1,190 @@
+//! Wrong usage: exit code 2, one clear message, nothing hangs.
+
+mod common;
+
+use std::process::Command;
+
+use assert_cmd::assert::OutputAssertExt;
+use common::Place;
+
+/// Runs, expects code 2, and returns what it said.
+fn refused(mut command: Command) -> String {
+    let output = command.assert().code(2).get_output().clone();
+    assert!(output.stdout.is_empty(), "a summary of nothing");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+fn contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "`{part}` is not in:\n{text}");
+    }
+}
+
+#[test]
+fn help_explains_every_flag_and_the_exit_codes() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
+    let output = command
+        .arg("--help")
+        .assert()
+        .success()
+        .get_output()
+        .clone();
+    let text = String::from_utf8(output.stdout).expect("text");
+    contains(
+        &text,
+        &[
+            "--config",
+            "--local",
+            "--set",
+            "--verify",
+            "find-peak",
+            "Exit codes",
+            "130",
+        ],
+    );
+}
+
+#[test]
+fn an_unknown_scenario_and_no_config() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let text = refused(place.frontend(&config, "out", &["--scenario", "sever"]));
+    contains(&text, &["sever", "server", "offline"]);
+    let text = refused(Command::new(env!("CARGO_BIN_EXE_frontend")));
+    contains(&text, &["--config"]);
+}
+
+#[test]
+fn a_missing_configuration_and_a_wrong_key_in_it() {
+    let place = Place::new();
+    let text = refused(place.frontend(&place.path("none.yaml"), "out", &["--scenario", "server"]));
+    contains(&text, &["none.yaml", "No such file"]);
+    let config = place.digest_frontend(&[], "acelerators: 3\n");
+    let text = refused(place.frontend(&config, "out", &["--scenario", "server"]));
+    contains(&text, &["frontend.yaml:", "acelerators", "accelerators"]);
+}
+
+#[test]
+fn nobody_names_a_scenario() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    contains(
+        &refused(place.frontend(&config, "out", &[])),
+        &["--scenario"],
+    );
+}
+
+#[test]
+fn a_setting_that_loadgen_does_not_have() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let arguments = ["--scenario", "server", "--set", "min_qery_count=3"];
+    let text = refused(place.frontend(&config, "out", &arguments));
+    contains(&text, &["--set", "min_qery_count", "min_query_count"]);
+    let arguments = ["--scenario", "server", "--local", "--target-qps", "0"];
+    let text = refused(place.frontend(&config, "out", &arguments));
+    contains(&text, &["server_target_qps"]);
+}
+
+#[test]
+fn an_empty_data_set_and_one_of_another_model() {
+    let place = Place::new();
+    let config = |samples: &str| {
+        place.write(
+            "raw.yaml",
+            format!(
+                "node: front\n\
+                 model: {{name: m, inputs: [{{name: i, dtype: u8, shape: [64]}}], \
+                 output: {{name: o, dtype: u8, shape: [8]}}}}\n\
+                 dataset: {{kind: raw, samples: {samples}}}\n\
+                 accelerators: [{{control: \"127.0.0.1:1\"}}]\n\
+                 nics: [{{address: 127.0.0.1}}]\n\
+                 engine: {{kind: digest}}\n"
+            ),
+        )
+    };
+    place.write("empty.u8", "");
+    place.write("uneven.u8", [7; 100]);
+    let arguments = ["--scenario", "offline", "--local"];
+    let text = refused(place.frontend(&config("empty.u8"), "out", &arguments));
+    contains(&text, &["empty.u8", "no samples"]);
+    let text = refused(place.frontend(&config("uneven.u8"), "out", &arguments));
+    contains(
+        &text,
+        &["uneven.u8", "100 bytes", "64 bytes", "36 bytes more"],
+    );
+    let text = refused(place.frontend(&config("absent.u8"), "out", &arguments));
+    contains(&text, &["absent.u8", "raw.yaml"]);
+}
+
+#[test]
+fn a_user_conf_with_an_unknown_model() {
+    let place = Place::new();
+    let conf = place.write("user.conf", "resnot50.Server.target_qps = 10\n");
+    let conf = conf.to_str().expect("text");
+    let config = place.digest_frontend(&[], "loadgen: {model: resnet50}\n");
+    let arguments = ["--scenario", "server", "--user-conf", conf];
+    let text = refused(place.frontend(&config, "out", &arguments));
+    contains(&text, &["user.conf", "resnot50", "resnet50"]);
+    let conf = place.write("user.conf", "bert.Server.target_qps = 10\n");
+    let arguments = [
+        "--scenario",
+        "server",
+        "--user-conf",
+        conf.to_str().expect("text"),
+    ];
+    let text = refused(place.frontend(&config, "out", &arguments));
+    contains(&text, &["user.conf", "bert", "resnet50"]);
+}
+
+#[test]
+fn local_without_an_engine_without_a_runtime_and_without_a_model() {
+    let place = Place::new();
+    let base = "node: front\n\
+        model: {name: m, inputs: [{name: i, dtype: u8, shape: [64]}], output: {name: o, dtype: i64, shape: [1]}}\n\
+        dataset: {kind: random, count: 4}\n\
+        accelerators: [{control: \"127.0.0.1:1\"}]\n\
+        nics: [{address: 127.0.0.1}]\n";
+    let arguments = ["--scenario", "offline", "--local"];
+    let none = place.write("none.yaml", base);
+    contains(
+        &refused(place.frontend(&none, "out", &arguments)),
+        &["--local", "engine:"],
+    );
+
+    place.write("m.onnx", "no model");
+    let onnx = format!("{base}engine: {{kind: onnx, library: absent.so}}\nmodel_file: m.onnx\n");
+    let onnx = place.write("onnx.yaml", onnx);
+    let text = refused(place.frontend(&onnx, "out", &arguments));
+    contains(&text, &["absent.so", "cargo xtask setup"]);
+
+    let digest = place.write(
+        "digest.yaml",
+        format!("{base}engine: {{kind: \"digest\"}}\n"),
+    );
+    let mut command = place.frontend(&digest, "out", &arguments);
+    command.args(["--duration-s", "0", "--samples", "10"]);
+    // The output is i64[1], eight bytes: any engine that answers with so many will do. Whether LoadGen calls ten
+    // samples a valid run does not matter here.
+    let code = command.assert().get_output().status.code();
+    assert!(matches!(code, Some(0 | 1)), "{code:?}");
+}
+
+#[test]
+fn an_accelerator_that_is_not_there() {
+    let place = Place::new();
+    let [port] = common::free_ports();
+    let config = place.digest_frontend(&[port], "deadlines: {connect_ms: 300}\n");
+    let text = refused(place.frontend(&config, "out", &["--scenario", "server"]));
+    contains(&text, &[&format!("127.0.0.1:{port}")]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    place.write("file", "");
+    let arguments = ["--scenario", "offline", "--local"];
+    let text = refused(place.frontend(&config, "file/out", &arguments));
+    contains(&text, &["file/out"]);
+}

@@ -1,0 +1,298 @@
+//! Configurations in a folder of the test's own, and the two programs started on them.
+
+// Each test file uses another part of this.
+#![allow(dead_code)]
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{OnceLock, mpsc},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// Anything here ends sooner, on however slow a machine; a test that waits so long has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The repository.
+pub fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("a crate of the workspace").to_owned()
+}
+
+/// What `cargo xtask setup` made; without it the test fails and says so.
+pub fn fetched(file: &str) -> PathBuf {
+    let path = repository().join(".deps").join(file);
+    assert!(
+        path.is_file(),
+        "{} is missing: run `cargo xtask setup`",
+        path.display()
+    );
+    path
+}
+
+/// The accelerator's program: cargo puts it beside the frontend's when it builds the workspace.
+fn accelerator_program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let frontend = Path::new(env!("CARGO_BIN_EXE_frontend"));
+        let program = frontend.with_file_name("accelerator");
+        if !program.is_file() {
+            let profile = frontend.parent().and_then(Path::file_name);
+            let mut build = Command::new(env!("CARGO"));
+            build.args(["build", "--quiet", "--package", "accelerator"]);
+            if profile.is_some_and(|p| p == "release") {
+                build.arg("--release");
+            }
+            let status = build
+                .current_dir(repository())
+                .status()
+                .expect("cargo runs");
+            assert!(status.success(), "the accelerator does not build");
+        }
+        program
+    })
+}
+
+/// Ports that nobody uses at this moment.
+pub fn free_ports<const N: usize>() -> [u16; N] {
+    let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    held.map(|l| l.local_addr().expect("bound").port())
+}
+
+/// A folder for configurations and results.
+pub struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Place {
+            folder: tempfile::tempdir().expect("a folder"),
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).expect("written");
+        path
+    }
+
+    /// A frontend of ragged random samples whose accelerators answer with digests. `more` is YAML of its own.
+    pub fn digest_frontend(&self, controls: &[u16], more: &str) -> PathBuf {
+        let mut yaml = "node: front\n\
+             model: {name: digest, inputs: [{name: input, dtype: u8, shape: [20000], ragged: true}], \
+             output: {name: output, dtype: u8, shape: [8]}}\n\
+             dataset: {kind: random, count: 500, seed: 3}\n\
+             accelerators:\n"
+            .to_owned();
+        for port in controls {
+            yaml += &format!("  - control: 127.0.0.1:{port}\n");
+        }
+        if controls.is_empty() {
+            yaml += "  - control: 127.0.0.1:1\n";
+        }
+        for (key, default) in [
+            ("nics:", "nics: [{address: 127.0.0.1, connections: 3}]"),
+            ("verify:", "verify: digest"),
+            ("engine:", "engine: {kind: digest, max_batch: 8}"),
+        ] {
+            if !more.contains(key) {
+                yaml += default;
+                yaml += "\n";
+            }
+        }
+        self.write("frontend.yaml", yaml + more)
+    }
+
+    /// An accelerator called `node`; `more` is YAML of its own.
+    pub fn digest_accelerator(&self, node: &str, control: u16, more: &str) -> PathBuf {
+        let engine = if more.contains("engine:") {
+            ""
+        } else {
+            "engine: {kind: digest}\n"
+        };
+        let yaml = format!(
+            "node: {node}\n\
+             control: {{listen: \"127.0.0.1:{control}\"}}\n\
+             model: {{name: digest, max_input_bytes: 20000}}\n\
+             nics: [{{listen: \"127.0.0.1:0\"}}]\n\
+             {engine}{more}\n"
+        );
+        self.write(&format!("{node}.yaml"), yaml)
+    }
+
+    /// The frontend's command, with its results in folder `out`.
+    pub fn frontend(&self, config: &Path, out: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
+        command.arg("--config").arg(config).args(arguments);
+        command.arg("--output").arg(self.path(out));
+        command
+    }
+
+    /// The summary of a run.
+    pub fn summary(&self, out: &str) -> Value {
+        let path = self.path(out).join("summary.json");
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// LoadGen's accuracy log: sample and response, by sample.
+    pub fn answers(&self, out: &str) -> Vec<(u64, String)> {
+        let path = self.path(out).join("mlperf_log_accuracy.json");
+        let text = fs::read_to_string(path).expect("an accuracy log");
+        let records: Vec<Value> = serde_json::from_str(&text).expect("JSON");
+        let mut answers: Vec<_> = records
+            .iter()
+            .map(|r| {
+                let index = r["qsl_idx"].as_u64().expect("an index");
+                (index, r["data"].as_str().expect("bytes").to_owned())
+            })
+            .collect();
+        answers.sort();
+        answers
+    }
+}
+
+/// A process that ends with the test.
+pub struct Running {
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+}
+
+/// How a process ended, and what it said.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    pub took: Duration,
+}
+
+impl Running {
+    pub fn start(place: &Place, name: &str, mut command: Command) -> Self {
+        let (stdout, stderr) = (
+            place.path(&format!("{name}.stdout")),
+            place.path(&format!("{name}.stderr")),
+        );
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(File::create(&stdout).expect("a file"))
+            .stderr(File::create(&stderr).expect("a file"))
+            .spawn()
+            .expect("starts");
+        Running {
+            child,
+            stdout,
+            stderr,
+        }
+    }
+
+    pub fn signal(&self, signal: i32) {
+        let id = libc::pid_t::try_from(self.child.id()).expect("a process id");
+        // SAFETY: a child that has not been waited for keeps its id.
+        assert_eq!(unsafe { libc::kill(id, signal) }, 0, "signal {signal}");
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child")
+    }
+
+    /// Waits until it has ended.
+    pub fn end(mut self) -> Ended {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.ended() {
+                break status;
+            }
+            assert!(
+                began.elapsed() < PATIENCE,
+                "it does not end; it said: {}",
+                fs::read_to_string(&self.stderr).unwrap_or_default()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        Ended {
+            code: status.code(),
+            stdout: fs::read_to_string(&self.stdout).expect("its output"),
+            stderr: fs::read_to_string(&self.stderr).expect("its errors"),
+            took: began.elapsed(),
+        }
+    }
+
+    /// Waits until a file of a run shows that LoadGen is at it: the test has begun, and samples may be on their way.
+    pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !ready() {
+            let said = || fs::read_to_string(&self.stderr).unwrap_or_default();
+            assert!(
+                self.child.try_wait().expect("a child").is_none(),
+                "it ended before {what}: {}",
+                said()
+            );
+            assert!(began.elapsed() < PATIENCE, "no {what}: {}", said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already; either way nothing is left behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs to the end.
+pub fn run(place: &Place, command: Command) -> Ended {
+    Running::start(place, "frontend", command).end()
+}
+
+/// An accelerator that has said it is ready.
+pub fn accelerator(place: &Place, config: &Path) -> Running {
+    accelerator_with(place, config, &[])
+}
+
+/// The same with arguments.
+pub fn accelerator_with(place: &Place, config: &Path, arguments: &[&str]) -> Running {
+    let name = config.file_stem().expect("a name").to_string_lossy();
+    let stderr = place.path(&format!("{name}.stderr"));
+    let mut child = Command::new(accelerator_program())
+        .arg("--config")
+        .arg(config)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(File::create(&stderr).expect("a file"))
+        .spawn()
+        .expect("starts");
+    let out = child.stdout.take().expect("piped");
+    let (line, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for l in BufReader::new(out).lines().map_while(Result::ok) {
+            let _ = line.send(l);
+        }
+    });
+    let running = Running {
+        child,
+        stdout: place.write(&format!("{name}.stdout"), ""),
+        stderr,
+    };
+    match lines.recv_timeout(PATIENCE) {
+        Ok(l) if l.starts_with("ready:") => running,
+        other => panic!(
+            "accelerator {name} is not ready ({other:?}): {}",
+            fs::read_to_string(&running.stderr).unwrap_or_default()
+        ),
+    }
+}

@@ -1,0 +1,272 @@
+//! `--local`: real LoadGen runs in one process.
+
+mod common;
+
+use common::{Place, Running, fetched, repository, run};
+
+/// Runs that end after so little are not what LoadGen calls long enough.
+const SHORT: [&str; 2] = ["--duration-s", "0.3"];
+
+fn local<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["--local"], &SHORT[..], more].concat()
+}
+
+#[test]
+fn every_scenario_is_valid_and_every_answer_its_own_samples() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let cases: [&[&str]; 5] = [
+        &[
+            "--scenario",
+            "server",
+            "--target-qps",
+            "5000",
+            "--set",
+            "target_latency=1000",
+        ],
+        &[
+            "--scenario",
+            "offline",
+            "--set",
+            "min_duration=0",
+            "--samples",
+            "50000",
+        ],
+        &["--scenario", "single-stream", "--set", "min_duration=0"],
+        &[
+            "--scenario",
+            "multi-stream",
+            "--set",
+            "min_duration=0",
+            "--samples",
+            "700",
+        ],
+        &[
+            "--scenario",
+            "server",
+            "--target-qps",
+            "5000",
+            "--set",
+            "target_latency=1000",
+            "--set",
+            "server_num_issue_query_threads=2",
+            "--set",
+            "server_coalesce_queries=true",
+        ],
+    ];
+    for case in cases {
+        let ended = run(&place, place.frontend(&config, "out", &local(case)));
+        assert_eq!(
+            ended.code,
+            Some(0),
+            "{case:?}: {}{}",
+            ended.stdout,
+            ended.stderr
+        );
+        let s = place.summary("out");
+        assert_eq!(s["valid"], true, "{case:?}");
+        assert_eq!(
+            (&s["fabric"], &s["name_round_trip_us"]),
+            (&"local".into(), &serde_json::Value::Null)
+        );
+        assert_eq!(s["ledger"]["issued"], s["samples"]);
+        assert!(ended.stdout.contains("VALID"), "{}", ended.stdout);
+        assert!(place.path("out").join("latency.hlog").is_file());
+    }
+}
+
+#[test]
+fn engine_threads_and_a_slow_engine_answer_right_too() {
+    let place = Place::new();
+    let engine =
+        "engine: {kind: digest, threads: 3, max_batch: 7, max_delay_us: 100, delay_us: 200}\n";
+    let config = place.digest_frontend(&[], engine);
+    let arguments = local(&[
+        "--scenario",
+        "offline",
+        "--set",
+        "min_duration=0",
+        "--samples",
+        "20000",
+    ]);
+    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let s = place.summary("out");
+    assert_eq!(s["samples"], 20_000);
+    // More than one slot's worth of samples waited, and batches were made.
+    assert!(s["backlog_max"].as_u64() > Some(10_000));
+    assert!(s["accelerators"][0]["batches"]["7"].as_u64() > Some(1_000));
+    assert!(s["stages"]["compute"]["p50_us"].as_f64() >= Some(200.0));
+}
+
+#[test]
+fn a_response_that_is_not_its_samples_is_found() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "engine: {kind: \"null\"}\n");
+    let arguments = local(&["--scenario", "offline"]);
+    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    assert_eq!(ended.code, Some(4), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("error: verification: of "),
+        "{}",
+        ended.stderr
+    );
+    assert!(place.path("out").join("INVALID").is_file());
+    assert_eq!(place.summary("out")["valid"], false);
+    // Unasked, nobody compares, and the mark of the last run is gone.
+    let arguments = local(&[
+        "--scenario",
+        "offline",
+        "--set",
+        "min_duration=0",
+        "--verify",
+        "none",
+    ]);
+    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(!place.path("out").join("INVALID").exists());
+}
+
+#[test]
+fn digits_are_recognised() {
+    fetched("models/digits.onnx");
+    let place = Place::new();
+    let config = repository().join("configs/demo/frontend.yaml");
+    let arguments = ["--local", "--scenario", "offline", "--mode", "accuracy"];
+    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let s = place.summary("out");
+    assert!(s["accuracy"].as_f64() > Some(0.97), "{}", s["accuracy"]);
+    assert_eq!(
+        (&s["mode"], &s["valid"]),
+        (&"accuracy".into(), &serde_json::Value::Null)
+    );
+    assert_eq!(place.answers("out").len(), 540);
+}
+
+#[test]
+fn digits_in_server() {
+    fetched("models/digits.onnx");
+    let place = Place::new();
+    let config = repository().join("configs/demo/frontend.yaml");
+    let arguments = [
+        "--local",
+        "--scenario",
+        "server",
+        "--target-qps",
+        "1500",
+        "--duration-s",
+        "1",
+        "--set",
+        "target_latency=2000",
+    ];
+    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let s = place.summary("out");
+    assert!(s["name"].as_str().expect("a name").contains("Local SUT"));
+    assert_eq!(s["target_qps"], 1500.0);
+}
+
+#[test]
+fn the_watchdog_ends_a_run_whose_samples_stop_coming_back() {
+    let place = Place::new();
+    let more = "engine: {kind: digest, delay_us: 60000000}\n\
+        deadlines: {watchdog_s: 1, lost_ms: 900, echo_interval_ms: 100, echo_timeout_ms: 300, \
+        heartbeat_interval_ms: 100, heartbeat_timeout_ms: 300}\n";
+    let config = place.digest_frontend(&[], more);
+    let arguments = ["--local", "--scenario", "server", "--target-qps", "100"];
+    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("no sample came back for 1 s"),
+        "{}",
+        ended.stderr
+    );
+    let s = place.summary("out");
+    assert_eq!((&s["valid"], &s["samples"]), (&false.into(), &0.into()));
+    assert_eq!(s["ledger"]["issued"], s["ledger"]["emptied"]);
+    assert!(place.path("out").join("INVALID").is_file());
+}
+
+#[test]
+fn an_interrupt_ends_a_run_in_good_order() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let arguments = [
+        "--local",
+        "--scenario",
+        "server",
+        "--target-qps",
+        "1000",
+        "--duration-s",
+        "50",
+    ];
+    let command = place.frontend(&config, "out", &arguments);
+    let mut running = Running::start(&place, "frontend", command);
+    let log = place.path("out").join("mlperf_log_detail.txt");
+    running.wait_until("test", || {
+        std::fs::metadata(&log).is_ok_and(|m| m.len() > 0)
+    });
+    running.signal(libc::SIGINT);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("interrupted by SIGINT"),
+        "{}",
+        ended.stderr
+    );
+    assert_eq!(place.summary("out")["exit"]["code"], 130);
+    assert!(place.path("out").join("INVALID").is_file());
+}
+
+#[test]
+fn an_accuracy_run_answers_every_sample_once() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "performance_sample_count: 64\n");
+    let arguments = [
+        "--local",
+        "--scenario",
+        "server",
+        "--mode",
+        "accuracy",
+        "--target-qps",
+        "5000",
+    ];
+    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let indices: Vec<u64> = place.answers("out").iter().map(|a| a.0).collect();
+    assert_eq!(indices, (0..500).collect::<Vec<_>>());
+}
+
+#[test]
+fn find_peak_finds_a_rate() {
+    let place = Place::new();
+    // A batch of at most 8 every 2 ms: at most 4000 samples a second.
+    let config = place.digest_frontend(
+        &[],
+        "engine: {kind: digest, max_batch: 8, delay_us: 2000}\n",
+    );
+    let arguments = [
+        "--local",
+        "--scenario",
+        "server",
+        "--mode",
+        "find-peak",
+        "--target-qps",
+        "100",
+        "--duration-s",
+        "0.2",
+        "--set",
+        "target_latency=200",
+        "--set",
+        "server_find_peak_qps_decimals_of_precision=0",
+        "--set",
+        "server_find_peak_qps_boundary_step_size=4",
+    ];
+    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let s = place.summary("out");
+    assert_eq!(s["mode"], "find_peak");
+    let rate = s["per_s"].as_f64().expect("a rate");
+    assert!(rate > 100.0 && rate < 8000.0, "{rate}");
+}
