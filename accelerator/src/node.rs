@@ -12,7 +12,8 @@ use qdl::{
     model::{ModelMismatch, ModelSpec},
     rail::RailCfgs,
     serve::Service,
-    session::{Node, NodeError, NodeNic, NodeParams, Stop},
+    session::{EngineTotals, Node, NodeError, NodeNic, NodeParams, Stop},
+    stats::BatchSizes,
 };
 
 use crate::{
@@ -157,10 +158,12 @@ impl Accelerator {
                 },
                 drain: d.drain(),
                 once,
-                engine: Arc::new(move |c| {
+                engine: Arc::new(move || {
                     let counters = counting.counters();
-                    c.batches = counters.batches;
-                    c.copies = counters.copies;
+                    EngineTotals {
+                        copies: counters.copies,
+                        batches: BatchSizes::from_counts(&counters.batch_sizes),
+                    }
                 }),
                 model,
             },

@@ -73,7 +73,7 @@ impl Running {
             timing: Timing::default(),
             drain: Duration::from_secs(2),
             once: false,
-            engine: Arc::new(|_| {}),
+            engine: Arc::new(Default::default),
         };
         let service: Arc<dyn Service> = Arc::new(Digest);
         let node = Node::start(params, &service).expect("started");

@@ -8,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::model::ModelSpec;
+use crate::{model::ModelSpec, stats::BatchSizes};
 
 use super::{
     ControlError, Timing,
@@ -159,9 +159,9 @@ impl ClientHandle {
     }
 
     /// Asks the accelerator to answer all that has arrived.
-    pub fn drain(&self) -> Pending<Counters> {
+    pub fn drain(&self) -> Pending<(Counters, BatchSizes)> {
         self.ask(Ask::Drain, "drained", |r| match r {
-            Reply::Drained(counters) => Some(counters),
+            Reply::Drained(counters, batches) => Some((counters, batches)),
             _ => None,
         })
     }

@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::model::ModelSpec;
+use crate::{model::ModelSpec, stats::BatchSizes};
 
 use super::ControlError;
 
@@ -279,6 +279,8 @@ pub enum Message {
         id: u64,
         /// Totals.
         counters: Counters,
+        /// Batches of the session by their size.
+        batches: BatchSizes,
     },
     /// A request is not granted, and nothing has changed.
     Refused {

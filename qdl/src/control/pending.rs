@@ -11,6 +11,8 @@ use std::{
 
 use tokio::sync::oneshot;
 
+use crate::stats::BatchSizes;
+
 use super::{
     ControlError,
     error::Peer,
@@ -23,7 +25,7 @@ pub(super) enum Reply {
     Opened(Vec<LaneGrant>),
     Ready,
     Name(String),
-    Drained(Counters),
+    Drained(Counters, BatchSizes),
 }
 
 pub(super) type ReplySender = oneshot::Sender<Result<Reply, ControlError>>;

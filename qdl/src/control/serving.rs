@@ -105,7 +105,13 @@ impl Serving {
             .flatten()
         {
             for id in self.draining.drain(..) {
-                wire.send(&Message::Drained { id, counters }).await?;
+                let batches = self.handler.batches();
+                let drained = Message::Drained {
+                    id,
+                    counters,
+                    batches,
+                };
+                wire.send(&drained).await?;
             }
         }
         self.work();

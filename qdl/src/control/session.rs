@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use tokio::sync::mpsc;
 
-use crate::model::ModelSpec;
+use crate::{model::ModelSpec, stats::BatchSizes};
 
 use super::{
     ControlError,
@@ -50,6 +50,11 @@ pub trait SessionHandler: Send + Sync + 'static {
     /// The totals once everything that has arrived is answered, `None` while it is not. Called again until
     /// it is.
     fn drain(&self) -> Option<Counters>;
+
+    /// The session's batches by their size, for the answer to a drain.
+    fn batches(&self) -> BatchSizes {
+        BatchSizes::default()
+    }
 
     /// This node's part of the SUT's name, as it is now.
     fn name(&self) -> String;

@@ -182,12 +182,14 @@ impl Talk {
                 Ask::Name => Ok(Reply::Name(name)),
                 _ => Err(no_such(peer, id, "name_is")),
             }),
-            Message::Drained { id, counters } => {
-                self.answer(id, "drained", |peer, ask| match ask {
-                    Ask::Drain => Ok(Reply::Drained(counters)),
-                    _ => Err(no_such(peer, id, "drained")),
-                })
-            }
+            Message::Drained {
+                id,
+                counters,
+                batches,
+            } => self.answer(id, "drained", |peer, ask| match ask {
+                Ask::Drain => Ok(Reply::Drained(counters, batches)),
+                _ => Err(no_such(peer, id, "drained")),
+            }),
             Message::Refused { id, code, text } => {
                 let Some((ask, sender)) = self.waiting.remove(&id) else {
                     return Err(no_such(&self.peer, id, "refused"));

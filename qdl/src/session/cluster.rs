@@ -29,6 +29,7 @@ use crate::{
     },
     fabric::{MAX_SLOTS, Region, tcp::TcpCfgs, tcp::TcpError},
     rail::{EchoCfgs, RailCfgs},
+    stats::BatchSizes,
 };
 
 /// How often the monitor looks.
@@ -128,6 +129,8 @@ pub struct PeerReport {
     pub address: String,
     /// Its own totals, as it last said.
     pub counters: Option<Counters>,
+    /// Its batches, as it said when it was done; empty when it could not be asked.
+    pub batches: BatchSizes,
     /// Why it was lost, if it is.
     pub lost: Option<String>,
 }
@@ -150,6 +153,7 @@ pub(super) struct PeerState {
     pub address: String,
     pub handle: Option<ClientHandle>,
     pub counters: Option<Counters>,
+    pub batches: BatchSizes,
     /// When and why its last connection was lost, and whether by silence.
     pub lost: Option<Loss>,
 }
@@ -492,16 +496,21 @@ impl Cluster {
             deadline
         };
         let end = Instant::now() + wait;
+        let mut leaving = Vec::new();
         for (i, asked) in asked.into_iter().enumerate() {
             if let Some((pending, handle)) = asked {
                 let left = end.saturating_duration_since(Instant::now());
-                if let Ok(counters) = pending.wait(left) {
-                    common.peer(i).counters = Some(counters);
+                if let Ok((counters, batches)) = pending.wait(left) {
+                    let mut peer = common.peer(i);
+                    peer.counters = Some(counters);
+                    peer.batches = batches;
                 }
-                handle.bye();
+                leaving.push(handle);
             }
         }
+        // Before the byes: a connection that its peer closes first would look lost.
         common.dispatcher().stop();
+        leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
         let counts = common.dispatcher().lane_counts();
         let lanes = counts
@@ -524,6 +533,7 @@ impl Cluster {
                     node: p.node.clone(),
                     address: p.address.clone(),
                     counters: p.counters,
+                    batches: p.batches.clone(),
                     lost: p.lost.as_ref().map(|l| l.cause.clone()),
                 }
             })

@@ -15,7 +15,7 @@ mod peer;
 pub use cluster::{
     Cluster, ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory,
 };
-pub use node::{EngineCounters, Node, NodeError, NodeNic, NodeParams, Stop};
+pub use node::{EngineTotals, Node, NodeError, NodeNic, NodeParams, Stop};
 
 use crate::response::RESPONSE_HEADER_BYTES;
 

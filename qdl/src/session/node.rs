@@ -29,6 +29,7 @@ use crate::{
     quarantine::Quarantine,
     rail::RailCfgs,
     serve::{LaneLost, OnLaneLost, ServeCounts, ServeLane, ServeLaneCfgs, Server, Service},
+    stats::BatchSizes,
 };
 
 /// How often quarantined lanes are looked at.
@@ -51,8 +52,14 @@ pub struct NodeNic {
     pub tcp: TcpCfgs,
 }
 
-/// Adds what the engine knows to a node's totals.
-pub type EngineCounters = dyn Fn(&mut Counters) + Send + Sync;
+/// What the engine has done since the node was started.
+#[derive(Clone, Debug, Default)]
+pub struct EngineTotals {
+    /// Inputs copied before the engine could read them.
+    pub copies: u64,
+    /// Its batches.
+    pub batches: BatchSizes,
+}
 
 /// What a node is made of.
 #[derive(Clone)]
@@ -77,8 +84,8 @@ pub struct NodeParams {
     pub drain: Duration,
     /// Serve one frontend, then end.
     pub once: bool,
-    /// Batches and copies, since the start.
-    pub engine: Arc<EngineCounters>,
+    /// Asks the engine for its totals.
+    pub engine: Arc<dyn Fn() -> EngineTotals + Send + Sync>,
 }
 
 /// A node that could not be started.
@@ -256,11 +263,7 @@ impl Node {
                     waiting: Mutex::default(),
                     arrived_before: shared.rails.counts().arrived,
                     settled_before: *lock(&shared.settled),
-                    engine_before: {
-                        let mut c = Counters::default();
-                        (params.engine)(&mut c);
-                        c
-                    },
+                    engine_before: (params.engine)(),
                 });
                 *lock(&shared.current) = Some(state.clone());
                 let handle = session.handle();
@@ -396,7 +399,7 @@ struct Session {
     waiting: Mutex<HashMap<[u8; 16], u16>>,
     arrived_before: u64,
     settled_before: (u64, u64),
-    engine_before: Counters,
+    engine_before: EngineTotals,
 }
 
 impl Session {
@@ -509,9 +512,9 @@ impl Session {
             dropped_late: late - self.settled_before.1,
             ..Counters::default()
         };
-        (self.params.engine)(&mut counters);
-        counters.batches -= self.engine_before.batches.min(counters.batches);
-        counters.copies -= self.engine_before.copies.min(counters.copies);
+        let engine = (self.params.engine)();
+        counters.copies = engine.copies.saturating_sub(self.engine_before.copies);
+        counters.batches = engine.batches.since(&self.engine_before.batches).batches();
         (
             counters,
             counters.arrived <= counters.responded + counters.dropped_late,
@@ -672,6 +675,12 @@ impl SessionHandler for Session {
     fn drain(&self) -> Option<Counters> {
         let (counters, done) = self.totals();
         done.then_some(counters)
+    }
+
+    fn batches(&self) -> BatchSizes {
+        (self.params.engine)()
+            .batches
+            .since(&self.engine_before.batches)
     }
 
     fn name(&self) -> String {

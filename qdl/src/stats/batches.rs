@@ -44,6 +44,25 @@ impl BatchSizes {
         }
     }
 
+    /// What has been counted since an earlier state of the same counts.
+    pub fn since(mut self, before: &BatchSizes) -> Self {
+        for (now, then) in self.counts.iter_mut().zip(&before.counts) {
+            *now = now.saturating_sub(*then);
+        }
+        self
+    }
+
+    /// From counts: element `n` is the number of batches of `n` samples.
+    pub fn from_counts(counts: &[u64]) -> Self {
+        let mut sizes = BatchSizes {
+            counts: counts[..counts.len().min(LARGEST + 1)].to_vec(),
+        };
+        if sizes.counts.is_empty() {
+            sizes.counts.push(0);
+        }
+        sizes
+    }
+
     /// Sizes that occurred, ascending, and how often.
     pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let all = self.counts.iter().copied().enumerate();

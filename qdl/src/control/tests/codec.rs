@@ -68,7 +68,15 @@ fn message() -> impl Strategy<Value = Message> {
         id.prop_map(|id| Message::Name { id }),
         (id, "[ -~]{1,100}").prop_map(|(id, name)| Message::NameIs { id, name }),
         id.prop_map(|id| Message::Drain { id }),
-        (id, counters.clone()).prop_map(|(id, counters)| Message::Drained { id, counters }),
+        (id, counters.clone()).prop_map(|(id, counters)| {
+            let mut batches = crate::stats::BatchSizes::new(64);
+            batches.record(id as usize % 70);
+            Message::Drained {
+                id,
+                counters,
+                batches,
+            }
+        }),
         (id, code.clone(), text.clone()).prop_map(|(id, code, text)| Message::Refused {
             id,
             code,
