@@ -518,7 +518,7 @@ impl Desk {
                 node: node.to_owned(),
                 engine: self.pipeline.engine().name().to_owned(),
                 samples: Some(counters.samples),
-                batches: batch_sizes(&counters.batch_sizes),
+                batches: BatchSizes::from_counts(&counters.batch_sizes),
                 ..AcceleratorRecord::default()
             }],
             backlog_max: self.backlog_max.load(Ordering::Relaxed),
@@ -537,15 +537,6 @@ impl Origin for Desk {
         }
         self.pump(|| None);
     }
-}
-
-/// From counts by size to what the summary keeps.
-fn batch_sizes(counts: &[u64]) -> BatchSizes {
-    let occurred = counts.iter().enumerate().filter(|(_, n)| **n > 0);
-    let map: serde_json::Map<_, _> = occurred
-        .map(|(size, n)| (size.to_string(), (*n).into()))
-        .collect();
-    serde_json::from_value(map.into()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -591,13 +582,6 @@ mod tests {
         assert_eq!(slots(&p(16, 1), 64 << 20), 32);
         assert_eq!(stride(0), 64);
         assert_eq!(stride(65), 128);
-    }
-
-    #[test]
-    fn batch_sizes_are_kept() {
-        let sizes = batch_sizes(&[0, 5, 0, 2]);
-        assert_eq!((sizes.batches(), sizes.samples(), sizes.max()), (7, 11, 3));
-        assert_eq!(batch_sizes(&[]).batches(), 0);
     }
 
     #[test]

@@ -214,6 +214,7 @@ fn accelerator(peer: &PeerReport, lanes: &[LaneReport], name: &str) -> Accelerat
         engine: engine_of(name, &peer.node).unwrap_or_default().to_owned(),
         connections: lanes.iter().filter(|l| l.peer == peer.node).count(),
         samples: peer.counters.map(|c| c.responded),
+        batches: peer.batches.clone(),
         lost: peer.lost.clone(),
         ..AcceleratorRecord::default()
     }
@@ -248,6 +249,7 @@ mod tests {
         control::Counters,
         dispatch::{DispatchCounts, LaneCounts},
         fabric::FabricCounts,
+        stats::BatchSizes,
     };
 
     use super::*;
@@ -278,6 +280,7 @@ mod tests {
                 responded,
                 ..Counters::default()
             }),
+            batches: BatchSizes::from_counts(&[0, responded]),
             lost: None,
         }
     }
@@ -306,6 +309,7 @@ mod tests {
             (a.connections, a.samples, a.engine.as_str()),
             (2, Some(9), "onnx")
         );
+        assert_eq!(a.batches.samples(), 9);
         assert_eq!(counts.accelerators[1].engine, "digest");
         assert_eq!((counts.staged_copies, counts.staged_bytes), (3, 192));
         assert_eq!(counts.ledger.responses, 10);

@@ -10,7 +10,8 @@ use crate::engine::BatchCounts;
 /// Counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Batches run. Where samples are answered inline, a batch is what one poll of a rail brought.
+    /// Batches run. Where samples are answered inline, what one poll of a rail brought, in pieces of at most
+    /// `max_batch`.
     pub batches: u64,
     /// Samples answered.
     pub samples: u64,
@@ -20,7 +21,7 @@ pub struct Counters {
     pub copied_bytes: u64,
     /// Times that a sleeping worker was woken.
     pub wakeups: u64,
-    /// Batches by size: element `n` counts those of `n` samples, the last one also all larger ones.
+    /// Batches by size: element `n` counts those of `n` samples.
     pub batch_sizes: Vec<u64>,
 }
 
@@ -68,6 +69,25 @@ impl Cell {
         self.sizes[samples.min(last)].fetch_add(1, Relaxed);
     }
 
+    /// Counts samples that were answered inline. They were no batch, so any number may have come at once.
+    pub fn inline(&self, samples: usize) {
+        let most = (self.sizes.len() - 1).max(1);
+        let (whole, rest) = (samples / most, samples % most);
+        self.batches
+            .fetch_add((whole + usize::from(rest > 0)) as u64, Relaxed);
+        self.samples.fetch_add(samples as u64, Relaxed);
+        if whole > 0
+            && let Some(size) = self.sizes.get(most)
+        {
+            size.fetch_add(whole as u64, Relaxed);
+        }
+        if rest > 0
+            && let Some(size) = self.sizes.get(rest)
+        {
+            size.fetch_add(1, Relaxed);
+        }
+    }
+
     /// Adds this cell's counts to `sum`.
     pub fn add_to(&self, sum: &mut Counters) {
         sum.batches += self.batches.load(Relaxed);
@@ -80,5 +100,27 @@ impl Cell {
         for (sum, n) in sum.batch_sizes.iter_mut().zip(&self.sizes) {
             *sum += n.load(Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_sample_answered_inline_is_missing_from_the_sizes() {
+        let cell = Cell::new(8);
+        let bursts = [1, 7, 8, 9, 300];
+        bursts.iter().for_each(|n| cell.inline(*n));
+        let mut sum = Counters::default();
+        cell.add_to(&mut sum);
+        let by_size: u64 = sum
+            .batch_sizes
+            .iter()
+            .zip(0..)
+            .map(|(n, size)| n * size)
+            .sum();
+        assert_eq!((sum.samples, by_size), (325, 325));
+        assert_eq!(sum.batches, sum.batch_sizes.iter().sum::<u64>());
     }
 }

@@ -42,7 +42,7 @@ pub use counters::Counters;
 use self::shared::{Live, Shared, micros, panic_message};
 use crate::{
     batcher::Policy,
-    engine::{BatchCounts, Engine, EngineError, EngineParams, Inline, MAX_BATCH, Worker},
+    engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH, Worker},
 };
 
 /// Warming up stops after this long: larger batches of a slow model meet their first time later.
@@ -291,7 +291,7 @@ impl Pipeline {
             }
         }
         let compute_us = micros(clock::now_ns().saturating_sub(started));
-        self.shared.cells[0].batch(arrivals.len(), BatchCounts::default());
+        self.shared.cells[0].inline(arrivals.len());
         let answers = arrivals.drain(..).zip(&lens).map(|(arrival, &len)| {
             let finished = Finished {
                 ticket: arrival.ticket(),
