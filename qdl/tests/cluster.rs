@@ -163,10 +163,10 @@ impl ClusterListener for Book {
         }
     }
     fn aborted(&self, cause: &str) {
-        *self.aborted.lock().unwrap() = Some(cause.to_owned());
+        *self.aborted.lock().expect("alive") = Some(cause.to_owned());
     }
     fn note(&self, line: &str) {
-        self.notes.lock().unwrap().push(line.to_owned());
+        self.notes.lock().expect("alive").push(line.to_owned());
     }
 }
 
@@ -329,7 +329,7 @@ fn the_run_goes_on_when_one_of_two_accelerators_dies_and_uses_it_again_when_it_i
         assert!(
             Instant::now() < end,
             "{:?}",
-            front.book.notes.lock().unwrap()
+            front.book.notes.lock().expect("alive")
         );
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -349,13 +349,19 @@ fn with_no_accelerator_left_the_run_is_aborted_within_the_deadline_and_names_the
     front.issue(0..500);
     drop(a);
     let end = Instant::now() + Duration::from_secs(20);
-    while front.book.aborted.lock().unwrap().is_none() {
+    while front.book.aborted.lock().expect("alive").is_none() {
         assert!(Instant::now() < end, "never aborted");
         std::thread::sleep(Duration::from_millis(5));
     }
     front.issue(500..1000);
     front.wait_done();
-    let cause = front.book.aborted.lock().unwrap().clone().unwrap();
+    let cause = front
+        .book
+        .aborted
+        .lock()
+        .expect("alive")
+        .clone()
+        .expect("aborted");
     assert!(
         cause.contains("acc-a (127.0.0.1:") && cause.contains("lost"),
         "{cause}"

@@ -3,6 +3,8 @@
 // Each test file uses another part of this.
 #![allow(dead_code)]
 
+pub mod netns;
+
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader},
@@ -265,9 +267,28 @@ pub fn accelerator(place: &Place, config: &Path) -> Running {
 
 /// The same with arguments.
 pub fn accelerator_with(place: &Place, config: &Path, arguments: &[&str]) -> Running {
+    accelerator_by(
+        place,
+        config,
+        arguments,
+        Command::new(accelerator_program()),
+    )
+}
+
+/// The same in a network namespace.
+pub fn accelerator_in(namespace: &netns::Namespace, place: &Place, config: &Path) -> Running {
+    accelerator_by(place, config, &[], namespace.command(accelerator_program()))
+}
+
+fn accelerator_by(
+    place: &Place,
+    config: &Path,
+    arguments: &[&str],
+    mut program: Command,
+) -> Running {
     let name = config.file_stem().expect("a name").to_string_lossy();
     let stderr = place.path(&format!("{name}.stderr"));
-    let mut child = Command::new(accelerator_program())
+    let mut child = program
         .arg("--config")
         .arg(config)
         .args(arguments)

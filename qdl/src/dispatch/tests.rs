@@ -114,7 +114,7 @@ impl Bench {
     fn new(
         lanes: usize,
         slots: usize,
-        service: Arc<dyn Service>,
+        service: impl Service + 'static,
         staged: bool,
         up_to: usize,
     ) -> Self {

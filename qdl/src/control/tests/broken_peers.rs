@@ -468,7 +468,7 @@ async fn an_accelerator_that_answers_what_was_not_asked_is_refused() {
             "name_is.id: 9",
         ),
         (
-            json!({"type": "drained", "id": 1, "counters": Counters::default()}),
+            json!({"type": "drained", "id": 1, "counters": Counters::default(), "batches": {}}),
             "drained.id: 1",
         ),
         (opened, "opened.lanes"),
