@@ -281,6 +281,7 @@ mod tests {
                 ..Counters::default()
             }),
             batches: BatchSizes::from_counts(&[0, responded]),
+            batches: Default::default(),
             lost: None,
         }
     }
