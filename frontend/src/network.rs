@@ -281,7 +281,6 @@ mod tests {
                 ..Counters::default()
             }),
             batches: BatchSizes::from_counts(&[0, responded]),
-            batches: Default::default(),
             lost: None,
         }
     }
