@@ -216,7 +216,6 @@ fn accelerator(peer: &PeerReport, lanes: &[LaneReport], name: &str) -> Accelerat
         samples: peer.counters.map(|c| c.responded),
         batches: peer.batches.clone(),
         lost: peer.lost.clone(),
-        ..AcceleratorRecord::default()
     }
 }
 

@@ -51,7 +51,7 @@ pub enum QslError {
         /// Why.
         why: String,
     },
-    /// More labels or fewer than samples is for `accuracy`; this is a sample that the model cannot take.
+    /// A sample that the model cannot take.
     #[error(
         "sample {index} of the data set has {bytes} bytes, the model's input {largest} at most"
     )]

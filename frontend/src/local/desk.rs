@@ -1,13 +1,4 @@
-//! `--local`: LoadGen, the data set and the engine in one process. No network, and no copy of an input but the engine's own:
-//! what the same engine does without the division's wire.
-//!
-//! ```text
-//! issue --> a free output slot? --yes--> pipeline --> engine --> respond --> LoadGen
-//!                 \--no--> backlog <-- drawn from as slots come free --/
-//! ```
-//!
-//! Slots and backlog are the dispatcher's, so that both ways account for a sample alike. An arrival's input is the QSL's
-//! own memory; its output is a slot here.
+//! The slots of a local run, the samples in them, and those that wait for one.
 
 use std::{
     sync::{
@@ -17,206 +8,34 @@ use std::{
     time::Duration,
 };
 
-use accelerator::{
-    engine::{self, EngineError, EngineParams},
-    node::{SetupError, engine_params},
-    pipeline::{Options, Pipeline},
-};
+use accelerator::pipeline::Pipeline;
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 use qdl::{
     clock::now_ns,
-    config::{EngineConfig, FrontendConfig},
     dispatch::{Completer, Response, Sample, SampleTimes},
     drive::Driven,
-    fabric::{Grants, Imm, MAX_SLOTS, Region, RegionError},
-    model::ModelMismatch,
+    fabric::{Grants, Imm, Region, RegionError},
     serve::{Arrival, Finished, Origin, Service},
     stats::{AcceleratorRecord, BatchSizes, Ledger},
     tracker::{InFlight, Tracker},
 };
 
 use crate::{
-    backend::{Backend, Counts},
+    backend::Counts,
     completer::{Completers, LoadgenCompleter},
-    exit::{ExitCode, Verdict},
 };
 
 /// Arrivals handed to the pipeline at a time.
 const BURST: usize = 256;
-/// Room for outputs, unless a single batch needs more.
-const OUTPUT_BYTES: usize = 256 << 20;
 /// How long the engine may take to end its last batches.
 const STOP: Duration = Duration::from_secs(5);
 /// The same after an abort, when nobody waits for them.
 const STOP_ABORTED: Duration = Duration::from_millis(200);
 
-/// `--local` could not be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum LocalError {
-    /// The configuration has no engine.
-    #[error(
-        "--local runs the engine in this process, and the configuration has none: add `engine: {{kind: digest}}`, or \
-         `engine: {{kind: onnx}}` and `model_file: PATH`"
-    )]
-    NoEngine,
-    /// The engine's parameters.
-    #[error("--local: {0}")]
-    Params(#[from] SetupError),
-    /// The engine.
-    #[error("--local: {0}")]
-    Engine(#[from] EngineError),
-    /// The model file is not what the configuration says.
-    #[error("--local: {0} (`this node` is the configuration, `the peer` the model file)")]
-    Model(#[from] ModelMismatch),
-    /// An answer that does not fit what the configuration calls the model's output.
-    #[error(
-        "--local: engine `{engine}` answers with {engine_bytes} bytes, the model's output in the configuration has {model_bytes}"
-    )]
-    Output {
-        /// The engine.
-        engine: &'static str,
-        /// Bytes of its answers.
-        engine_bytes: usize,
-        /// Bytes of the configured output.
-        model_bytes: usize,
-    },
-    /// Memory for outputs.
-    #[error("--local, outputs: {0}")]
-    Memory(#[from] RegionError),
-}
-
-/// How many completers, and so places for live figures, a local run needs: one for each engine thread, and one for
-/// the thread that issues.
-pub fn completers(config: &FrontendConfig) -> usize {
-    config.engine.as_ref().map_or(0, |e| e.threads) + 1
-}
-
-/// See the module.
-pub struct Local {
-    node: String,
-    model: String,
-    desk: Arc<Desk>,
-}
-
-impl Local {
-    /// Makes the engine, loads the model and warms it up.
-    ///
-    /// # Errors
-    /// [`LocalError`].
-    pub fn start(
-        config: &FrontendConfig,
-        inputs: Arc<Region>,
-        completers: &Completers,
-        verdict: &Verdict,
-    ) -> Result<Self, LocalError> {
-        let cfg = config.engine.as_ref().ok_or(LocalError::NoEngine)?;
-        let params = engine_params(
-            cfg,
-            &config.model.name,
-            config.model_file.as_deref(),
-            Some(&config.model),
-        )?;
-        let engine = engine::create(&params)?;
-        let output = check_model(config, cfg, engine.as_ref())?;
-
-        let slots = slots(&params, output);
-        let mut options = Options::from(&params);
-        options.queue = slots;
-        let failed = verdict.clone();
-        let pipeline = Pipeline::start(engine, &options, move |error| {
-            failed.fail(ExitCode::Setup, format!("engine: {error}"));
-        })?;
-        if let Some(w) = pipeline.warm_up() {
-            tracing::info!(
-                "engine warm: first sample {} us cold, {} us warm",
-                w.cold_us,
-                w.warm_us
-            );
-        }
-        let cells = (0..self::completers(config)).map(|i| completers.make(i));
-        let desk = Desk::new(
-            pipeline,
-            inputs,
-            slots,
-            output,
-            cells.collect(),
-            completers.clone(),
-        )?;
-        Ok(Local {
-            node: config.node.clone(),
-            model: config.model.name.clone(),
-            desk,
-        })
-    }
-}
-
-/// Bytes of an output, if the engine runs what the configuration describes.
-fn check_model(
-    config: &FrontendConfig,
-    cfg: &EngineConfig,
-    engine: &dyn engine::Engine,
-) -> Result<usize, LocalError> {
-    let engine_bytes = engine.model().max_output_bytes().unwrap_or(0);
-    if !cfg.kind.takes_any_bytes() {
-        config.model.check_against(engine.model())?;
-        return Ok(engine_bytes);
-    }
-    let model_bytes = config.model.max_output_bytes().unwrap_or(0);
-    if engine_bytes == model_bytes {
-        Ok(engine_bytes)
-    } else {
-        Err(LocalError::Output {
-            engine: cfg.kind.as_str(),
-            engine_bytes,
-            model_bytes,
-        })
-    }
-}
-
-/// Output slots: four batches for each engine thread, as far as memory goes, and at least two.
-fn slots(params: &EngineParams, output: usize) -> usize {
-    let threads = params.threads.max(1);
-    let wanted = params.max_batch.saturating_mul(4 * threads).max(1024);
-    let least = params.max_batch.saturating_mul(2 * threads);
-    let fit = OUTPUT_BYTES / stride(output);
-    wanted.min(fit.max(least)).min(MAX_SLOTS)
-}
-
 /// Bytes from one output slot to the next: outputs written by different threads share no cache line.
-fn stride(output: usize) -> usize {
+pub(super) fn stride(output: usize) -> usize {
     output.max(1).next_multiple_of(64)
-}
-
-impl Backend for Local {
-    fn issue(&self, samples: &[Sample]) {
-        self.desk.issue(samples);
-    }
-
-    fn name(&self) -> (String, Option<Duration>) {
-        let engine = self.desk.pipeline.engine().name();
-        let (node, model) = (&self.node, &self.model);
-        (
-            format!("Local SUT (no network): {node}, model {model}, engine {engine}"),
-            None,
-        )
-    }
-
-    fn outstanding(&self) -> u64 {
-        self.desk.outstanding()
-    }
-
-    fn completed(&self) -> u64 {
-        self.desk.completed.load(Ordering::Acquire)
-    }
-
-    fn abort(&self, _cause: &str) {
-        self.desk.abort();
-    }
-
-    fn finish(&self) -> Counts {
-        self.desk.finish(&self.node)
-    }
 }
 
 /// An answer on its way to LoadGen.
@@ -233,9 +52,9 @@ struct Cell {
 }
 
 /// The slots, the samples in them and those that wait for one.
-struct Desk {
+pub(super) struct Desk {
     me: Weak<Desk>,
-    pipeline: Pipeline,
+    pub(super) pipeline: Pipeline,
     inputs: Arc<Region>,
     outputs: Region,
     stride: usize,
@@ -259,7 +78,7 @@ struct Desk {
 }
 
 impl Desk {
-    fn new(
+    pub(super) fn new(
         pipeline: Pipeline,
         inputs: Arc<Region>,
         slots: usize,
@@ -301,7 +120,7 @@ impl Desk {
         }))
     }
 
-    fn issue(&self, samples: &[Sample]) {
+    pub(super) fn issue(&self, samples: &[Sample]) {
         self.issued
             .fetch_add(samples.len() as u64, Ordering::Relaxed);
         if self.aborted.load(Ordering::SeqCst) {
@@ -454,7 +273,11 @@ impl Desk {
         completer.tick(done);
     }
 
-    fn outstanding(&self) -> u64 {
+    pub(super) fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn outstanding(&self) -> u64 {
         let completed = self.completed.load(Ordering::Acquire);
         let emptied = self.emptied.load(Ordering::Acquire);
         // Read last: what is completed was issued before.
@@ -476,12 +299,12 @@ impl Desk {
     }
 
     /// From now on nothing more goes to the engine, and nobody waits for what is there: its answers are late.
-    fn abort(&self) {
+    pub(super) fn abort(&self) {
         self.aborted.store(true, Ordering::SeqCst);
         self.empty_backlog();
     }
 
-    fn finish(&self, node: &str) -> Counts {
+    pub(super) fn finish(&self, node: &str) -> Counts {
         let mut notes = Vec::new();
         let patience = if self.aborted.load(Ordering::SeqCst) {
             STOP_ABORTED
@@ -541,10 +364,13 @@ impl Origin for Desk {
 
 #[cfg(test)]
 mod tests {
+    use accelerator::{
+        engine::{Digest, EngineKind, EngineParams},
+        pipeline::Options,
+    };
     use qdl::{fabric::SourceId, stats::Live};
 
     use super::*;
-    use accelerator::engine::{Digest, EngineKind};
 
     fn params(kind: EngineKind) -> EngineParams {
         EngineParams {
@@ -567,21 +393,6 @@ mod tests {
         let inputs = Arc::new(Region::new(4096).expect("memory"));
         let completers = Completers::new(Arc::new(Live::new(1)), None, None);
         Desk::new(pipeline, inputs, slots, 8, vec![], completers).expect("memory")
-    }
-
-    #[test]
-    fn slots_are_for_whole_batches_within_memory() {
-        let p = |max_batch, threads| EngineParams {
-            max_batch,
-            threads,
-            ..params(EngineKind::Null)
-        };
-        assert_eq!(slots(&p(64, 2), 8), 1024);
-        assert_eq!(slots(&p(512, 2), 8), 4096);
-        assert_eq!(slots(&p(65_536, 1), 8), MAX_SLOTS);
-        assert_eq!(slots(&p(16, 1), 64 << 20), 32);
-        assert_eq!(stride(0), 64);
-        assert_eq!(stride(65), 128);
     }
 
     #[test]
