@@ -111,10 +111,11 @@ enum Over {
 }
 
 impl Bench {
+    #[allow(clippy::needless_pass_by_value, reason = "callers make it in place")]
     fn new(
         lanes: usize,
         slots: usize,
-        service: impl Service + 'static,
+        service: Arc<dyn Service>,
         staged: bool,
         up_to: usize,
     ) -> Self {

@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | device | [`TcpDevice`]: a local address that connections leave from or arrive at |
 //! | configuration | [`TcpCfgs`]: buffer sizes and depths |
-//! | resources | the [`Endpoint`](super::Endpoint)'s regions, which need no registration |
-//! | connection | one socket, split into [`TcpTx`] and [`TcpRx`] |
+//! | resources | the [`Endpoint`]'s regions, which need no registration |
+//! | connection | one socket, split into `TcpTx` and `TcpRx` |
 //!
 //! A write is a 16-byte header ([`frame`]) and its payload. Payloads leave straight from the source
 //! region with one `sendmsg` for everything queued; they arrive in their slot, by one `readv` that fills what
