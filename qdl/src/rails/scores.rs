@@ -12,7 +12,8 @@
 //! quarter of the difference each, and nothing raises it, so a rail that is slow for a long time
 //! does not come to look well. A network time of three baselines, say, is a latency factor of a third.
 //! The average is taken over time (a time constant of [`EWMA_NS`] by default), and no single sample weighs
-//! more than a quarter, so that one hiccup is not a congestion.
+//! more than a quarter, so that one hiccup is not a congestion. What is published moves in steps of 1/32,
+//! and only when the average has left its step for good: rails that differ by a hair are alike.
 //!
 //! *W* is what a rail holds in flight while nothing queues: the highest rate at which it has been seen to
 //! deliver, times its shortest baseline, and at least its longest sample. The bytes assigned count from the
@@ -128,19 +129,27 @@ impl Gauge {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Average {
     value: f32,
+    steady: f32,
     folded_ns: u64,
 }
+
+/// Steps in which an average is published.
+const STEPS: f32 = 32.0;
+/// Below this every value counts as it is: there a step is a big part of it.
+const RAW_BELOW: f32 = 0.25;
 
 impl Average {
     pub fn new(now: u64) -> Self {
         Average {
             value: 1.0,
+            steady: 1.0,
             folded_ns: now,
         }
     }
 
+    /// The average as it is published.
     pub fn value(self) -> f32 {
-        self.value
+        self.steady
     }
 
     /// Takes what there is. Returns how many samples that was, and how well they did on average.
@@ -151,6 +160,11 @@ impl Average {
         // passed / (tau + passed) is 1 - exp(-passed / tau) to first order, and never above 1.
         let weight = (passed / (ewma_ns as f32 + passed)).min(count as f32 / 4.0);
         self.value += weight * (mean - self.value);
+        if self.value < RAW_BELOW {
+            self.steady = self.value;
+        } else if (self.value - self.steady).abs() * STEPS > 0.75 {
+            self.steady = (self.value * STEPS).round() / STEPS;
+        }
         Some((count, mean))
     }
 }
