@@ -9,9 +9,12 @@
 //! who complete samples never take it: they write to [`Meters`], which nobody waits for. The one other user is
 //! the tick, once in milliseconds.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use crossbeam_utils::CachePadded;
@@ -100,6 +103,7 @@ impl RailArbiter {
     pub fn new(cfgs: &RailArbiterCfgs) -> Result<Self, RailsError> {
         let mut targets = Vec::new();
         let mut target_of = vec![0; cfgs.lanes.len()];
+        let mut nics = BTreeMap::new();
         for (lane, l) in cfgs.lanes.iter().enumerate() {
             let error = |what| Err(RailsError::Lane { lane, what });
             match cfgs.peers.get(l.peer) {
@@ -108,32 +112,29 @@ impl RailArbiter {
                 Some(p) if l.target >= p.targets.len() => return error("leads to no target"),
                 Some(_) => {}
             }
-            let first = cfgs
-                .lanes
-                .iter()
-                .find(|o| o.peer == l.peer && o.rail == l.rail);
-            if first.is_some_and(|o| o.nic != l.nic) {
+            let nic = nics.entry((l.peer, l.rail)).or_insert(l.nic);
+            if *nic != l.nic {
                 return error("has another NIC than the other lanes of its rail");
             }
         }
+        let mut order: Vec<usize> = (0..cfgs.lanes.len()).collect();
+        let place = |i: usize| (cfgs.lanes[i].peer, cfgs.lanes[i].target, cfgs.lanes[i].rail);
+        order.sort_by_key(|i| place(*i));
+        let mut rest = &order[..];
         for (p, peer) in cfgs.peers.iter().enumerate() {
             for t in 0..peer.targets.len() {
-                let mut lanes = Vec::new();
-                let mut starts = vec![0];
-                for rail in 0..peer.rails {
-                    for (i, l) in cfgs.lanes.iter().enumerate() {
-                        if l.peer == p && l.target == t && l.rail.index() == rail {
-                            target_of[i] = targets.len();
-                            lanes.push(i);
-                        }
-                    }
-                    starts.push(lanes.len() as u32);
+                let here = rest.partition_point(|i| place(*i) <= (p, t, RailId(u8::MAX)));
+                let (lanes, after) = rest.split_at(here);
+                rest = after;
+                for i in lanes {
+                    target_of[*i] = targets.len();
                 }
+                let start = |r: usize| lanes.partition_point(|i| place(*i).2.index() < r) as u32;
                 targets.push(Target {
                     peer: p,
                     target: t,
                     outstanding: CachePadded::default(),
-                    starts: starts.into(),
+                    starts: (0..=peer.rails).map(start).collect(),
                     lanes: lanes.into(),
                 });
             }
@@ -144,10 +145,8 @@ impl RailArbiter {
             .enumerate()
             .map(|(p, c)| {
                 let rails = PeerRails::new(c)?;
-                let nic = |r: usize| {
-                    let on = |l: &&LaneRail| l.peer == p && l.rail.index() == r;
-                    cfgs.lanes.iter().find(on).map_or(usize::MAX, |l| l.nic)
-                };
+                // A rail with no lane shares its NIC with nobody.
+                let nic = |r: usize| *nics.get(&(p, RailId(r as u8))).unwrap_or(&usize::MAX);
                 Ok(Peer {
                     meters: rails.meters().clone(),
                     locked: Mutex::new(Locked {
