@@ -125,7 +125,7 @@ struct Rail {
 impl Rail {
     /// The latency factor: its own measurements, or what the peer says if that is worse.
     fn latency(&self) -> f32 {
-        (self.average.value() * self.bias).min(self.told.as_f32())
+        (self.average.published() * self.bias).min(self.told.as_f32())
     }
 }
 
@@ -559,7 +559,7 @@ impl PeerRails {
             .iter()
             .enumerate()
             .filter(|(_, r)| r.standing.is_up());
-        up.map(|(i, r)| (RailId(i as u8), Score::from_f32(r.average.value() * r.bias)))
+        up.map(|(i, r)| (RailId(i as u8), Score::from_f32(r.average.published() * r.bias)))
     }
 
     /// What there is to say about each rail.

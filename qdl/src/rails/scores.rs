@@ -148,7 +148,7 @@ impl Average {
     }
 
     /// The average as it is published.
-    pub fn value(self) -> f32 {
+    pub fn published(self) -> f32 {
         self.steady
     }
 
@@ -278,7 +278,7 @@ impl Interior {
     /// Folds what was observed and returns the score.
     pub fn score(&mut self, now: u64) -> Score {
         self.average.fold(now, self.ewma_ns, &self.gauge);
-        Score::from_f32(self.average.value())
+        Score::from_f32(self.average.published())
     }
 }
 
@@ -329,12 +329,12 @@ mod tests {
     fn it_falls_with_the_excess_over_its_own_baseline_and_recovers() {
         let (gauge, mut average) = (Gauge::default(), Average::new(0));
         let now = run(&mut average, &gauge, 0, 50, 100_000);
-        assert!(average.value() > 0.99);
+        assert!(average.published() > 0.99);
         let now = run(&mut average, &gauge, now, 200, 400_000);
-        assert!((average.value() - 0.25).abs() < 0.01, "{}", average.value());
+        assert!((average.published() - 0.25).abs() < 0.01, "{}", average.published());
         assert_eq!(gauge.baseline_ns(1000), Some(100_000), "nothing raises it");
         run(&mut average, &gauge, now, 200, 100_000);
-        assert!(average.value() > 0.99);
+        assert!(average.published() > 0.99);
     }
 
     #[test]
@@ -343,7 +343,7 @@ mod tests {
         let now = run(&mut average, &gauge, 0, 50, 100_000);
         gauge.observe(1000, 100_000_000);
         average.fold(now + 1000 * MS, EWMA_NS, &gauge);
-        assert!(average.value() >= 0.74, "{}", average.value());
+        assert!(average.published() >= 0.74, "{}", average.published());
     }
 
     #[test]
@@ -392,7 +392,7 @@ mod tests {
                 now += passed;
                 let score = interior.score(now);
                 prop_assert!(Score::MIN <= score && score <= Score::ONE);
-                prop_assert!((0.0..=1.0).contains(&interior.average.value()));
+                prop_assert!((0.0..=1.0).contains(&interior.average.published()));
             }
         }
     }
