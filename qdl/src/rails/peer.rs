@@ -559,7 +559,12 @@ impl PeerRails {
             .iter()
             .enumerate()
             .filter(|(_, r)| r.standing.is_up());
-        up.map(|(i, r)| (RailId(i as u8), Score::from_f32(r.average.published() * r.bias)))
+        up.map(|(i, r)| {
+            (
+                RailId(i as u8),
+                Score::from_f32(r.average.published() * r.bias),
+            )
+        })
     }
 
     /// What there is to say about each rail.

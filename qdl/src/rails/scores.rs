@@ -331,7 +331,11 @@ mod tests {
         let now = run(&mut average, &gauge, 0, 50, 100_000);
         assert!(average.published() > 0.99);
         let now = run(&mut average, &gauge, now, 200, 400_000);
-        assert!((average.published() - 0.25).abs() < 0.01, "{}", average.published());
+        assert!(
+            (average.published() - 0.25).abs() < 0.01,
+            "{}",
+            average.published()
+        );
         assert_eq!(gauge.baseline_ns(1000), Some(100_000), "nothing raises it");
         run(&mut average, &gauge, now, 200, 100_000);
         assert!(average.published() > 0.99);
