@@ -1,15 +1,23 @@
 //! The rails to one peer: which of them takes the next sample.
+//!
+//! This file has what they are made of and what can be said about them, `pick` what is done for every sample, `tick`
+//! what is done once in a while, and `group` the rails that are own to one end.
+
+mod group;
+mod pick;
+mod tick;
 
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::{
-    Change, Ends, Fault, HealthCfgs, MAX_RAILS, Meters, OrderedRails, PathKind, RailId, RailPolicy,
+    Change, Fault, HealthCfgs, MAX_RAILS, Meters, OrderedRails, PathKind, RailId, RailPolicy,
     RailState, Score, Turn,
     scores::{Average, Window},
     state::Standing,
 };
+use group::Group;
 
 /// What the rails to a peer are made of.
 #[derive(Clone, Debug)]
@@ -104,9 +112,6 @@ pub struct RailReport {
     pub changes: u64,
 }
 
-/// Rails soiled by completions that one decision puts right. More wait for the next.
-const CLEANED: usize = 16;
-
 #[derive(Debug)]
 struct Rail {
     standing: Standing,
@@ -126,57 +131,6 @@ impl Rail {
     /// The latency factor: its own measurements, or what the peer says if that is worse.
     fn latency(&self) -> f32 {
         (self.average.published() * self.bias).min(self.told.as_f32())
-    }
-}
-
-/// Own rails of a source or target, and whose turn it is.
-#[derive(Clone, Debug)]
-struct Group {
-    rails: Box<[RailId]>,
-    has: [u64; MAX_RAILS / 64],
-    turn: usize,
-}
-
-impl Group {
-    fn new(rails: &[RailId]) -> Self {
-        let mut has = [0; MAX_RAILS / 64];
-        for r in rails {
-            has[r.index() / 64] |= 1 << (r.0 % 64);
-        }
-        Group {
-            rails: rails.into(),
-            has,
-            turn: 0,
-        }
-    }
-
-    fn has(&self, rail: RailId) -> bool {
-        self.has[rail.index() / 64] >> (rail.0 % 64) & 1 == 1
-    }
-
-    /// The next in turn that is in service.
-    fn next(&mut self, list: &OrderedRails) -> Option<(RailId, Score)> {
-        for _ in 0..self.rails.len() {
-            let rail = self.rails[self.turn];
-            self.turn = if self.turn + 1 == self.rails.len() {
-                0
-            } else {
-                self.turn + 1
-            };
-            if let Some(score) = list.score(rail) {
-                return Some((rail, score));
-            }
-        }
-        None
-    }
-
-    /// The best of those in service. Where every rail is own, that is the end of the list.
-    fn best(&self, list: &OrderedRails, rails: usize) -> Option<(RailId, Score)> {
-        if self.rails.len() >= rails {
-            return list.best();
-        }
-        let scored = |r: &RailId| list.score(*r).map(|s| (*r, s));
-        self.rails.iter().filter_map(scored).max_by_key(|(_, s)| *s)
     }
 }
 
@@ -347,209 +301,6 @@ impl PeerRails {
         } else {
             self.list.remove(rail);
         }
-    }
-
-    /// Folds what was measured into the scores, when it is time. Cheap to call more often.
-    pub fn tick(&mut self, now: u64, on_change: &mut dyn FnMut(Change)) {
-        if now < self.next_tick_ns {
-            return;
-        }
-        self.next_tick_ns = now.saturating_add(self.health.tick_ns);
-        for (i, r) in self.rails.iter_mut().enumerate() {
-            if let Some(m) = self.meters.get(RailId(i as u8)) {
-                r.average.fold(now, self.health.ewma_ns, &m.gauge);
-                r.window.fold(now, m);
-            }
-        }
-        self.compare_baselines();
-        let usual = self.usual();
-        let carries = |r: &&Rail| r.standing.is_up();
-        let up = self.rails.iter().filter(carries).count();
-        let mut out = self
-            .rails
-            .iter()
-            .filter(|r| r.standing.state == RailState::Congested)
-            .count();
-        for i in 0..self.rails.len() {
-            let rail = RailId(i as u8);
-            let r = &mut self.rails[i];
-            let (from, latency) = (r.standing.state, r.latency());
-            let may_go = 2 * (out + 1) <= up;
-            r.standing.look(now, &self.health, latency, usual, may_go);
-            if r.standing.state == from {
-                self.place(rail);
-            } else {
-                out += usize::from(r.standing.state == RailState::Congested);
-                self.changed(now, rail, from, on_change);
-            }
-        }
-    }
-
-    /// The upper median of the latency factors of rails that are up.
-    fn usual(&mut self) -> f32 {
-        let mut n = 0;
-        for r in self.rails.iter().filter(|r| r.standing.is_up()) {
-            self.scratch[n] = r.latency();
-            n += 1;
-        }
-        if n == 0 {
-            return 1.0;
-        }
-        *self.scratch[..n]
-            .select_nth_unstable_by(n / 2, f32::total_cmp)
-            .1
-    }
-
-    /// Looks at one size class each tick: a rail whose baseline there is out of proportion to the best
-    /// rail's was slow before anybody looked.
-    fn compare_baselines(&mut self) {
-        self.class_of = (self.class_of + 1) % self.rails.len();
-        let Some(class) = self
-            .meters
-            .get(RailId(self.class_of as u8))
-            .map(|m| m.gauge.last_class())
-        else {
-            return;
-        };
-        let meters = self.meters.clone();
-        let base = |i: usize| meters.get(RailId(i as u8))?.gauge.baseline_of(class);
-        let Some(best) = (0..self.rails.len()).filter_map(base).min() else {
-            return;
-        };
-        for (i, r) in self.rails.iter_mut().enumerate() {
-            if let Some(own) = base(i) {
-                let most = u64::from(best) * u64::from(self.health.baseline_spread);
-                r.bias = (most as f32 / own as f32).min(1.0);
-            }
-        }
-    }
-
-    /// Chooses the rail for a sample and counts its bytes as assigned. `takes` says whether a rail has
-    /// room now. `None` when no rail that is up has.
-    ///
-    /// Allocates nothing; O(log K) but for the turn of a spray, which looks at each rail in its window.
-    pub fn pick(&mut self, now: u64, want: Want, takes: impl Fn(RailId) -> bool) -> Option<Choice> {
-        self.clean();
-        self.decisions = self.decisions.wrapping_add(1);
-        if self
-            .decisions
-            .is_multiple_of(self.health.probe_one_in.max(1))
-            && let Some(rail) = self.due(now, &takes)
-        {
-            self.rails[rail.index()].probes += 1;
-            return Some(self.assign(now, rail, want, true));
-        }
-        let ends = self.ends(want);
-        let path = self.policy.choose(&ends, &self.list, &mut self.turn);
-        let rail = match path {
-            Some(p) if takes(p.rail) => p.rail,
-            _ => self.any(&takes)?,
-        };
-        Some(self.assign(now, rail, want, false))
-    }
-
-    /// The ends of a sample's way, with the own rails whose turn it is.
-    fn ends(&mut self, want: Want) -> Ends {
-        let (list, best) = (&self.list, self.policy == RailPolicy::Best);
-        let all = self.rails.len();
-        let own = |group: Option<&mut Group>| {
-            let group = group?;
-            if best {
-                group.best(list, all)
-            } else {
-                group.next(list)
-            }
-        };
-        let source = own(self.sources.get_mut(want.source));
-        let target = self.targets.get_mut(want.target);
-        let destination = match (source, target) {
-            // A rail that is own at both ends needs no second.
-            (Some((rail, score)), Some(group)) if group.has(rail) => Some((rail, score)),
-            (_, group) => own(group),
-        };
-        Ends {
-            source,
-            destination,
-            near: self.near.get(want.source).copied().unwrap_or(Score::ONE),
-            far: self.far,
-        }
-    }
-
-    fn assign(&mut self, now: u64, rail: RailId, want: Want, probe: bool) -> Choice {
-        let r = &mut self.rails[rail.index()];
-        r.picked += 1;
-        r.picked_ns = now;
-        if let Some(m) = self.meters.get(rail) {
-            m.assign(want.len);
-        }
-        self.place(rail);
-        let own = |groups: &[Group], i: usize| groups.get(i).is_some_and(|g| g.has(rail));
-        let kind = match (
-            own(&self.sources, want.source),
-            own(&self.targets, want.target),
-        ) {
-            (true, true) => PathKind::Direct,
-            (true, false) => PathKind::Rd,
-            (false, true) => PathKind::Dr,
-            (false, false) => PathKind::Drd,
-        };
-        Choice { rail, kind, probe }
-    }
-
-    fn clean(&mut self) {
-        let Self {
-            meters,
-            rails,
-            list,
-            ..
-        } = self;
-        meters.clean(CLEANED, |rail, meter| {
-            let r = &rails[rail.index()];
-            if r.standing.state == RailState::InService {
-                let score = r.latency() * r.window.occupancy(meter);
-                list.set(rail, Score::from_f32(score));
-            }
-        });
-    }
-
-    /// The next rail that is due for a probe: up, nothing in flight on it, and none sent for a while.
-    fn due(&mut self, now: u64, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
-        let n = self.rails.len();
-        let due = (0..n).map(|i| (self.probe_at + i) % n).find(|i| {
-            let (r, rail) = (&self.rails[*i], RailId(*i as u8));
-            r.standing.is_up()
-                && now.saturating_sub(r.picked_ns) >= self.health.probe_every_ns
-                && self.meters.get(rail).is_some_and(|m| m.assigned() == 0)
-                && takes(rail)
-        })?;
-        self.probe_at = (due + 1) % n;
-        Some(RailId(due as u8))
-    }
-
-    /// The best rail that has room, in service or, failing that, merely up.
-    fn any(&self, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
-        let in_service = self
-            .list
-            .iter()
-            .rev()
-            .map(|(rail, _)| rail)
-            .find(|r| takes(*r));
-        in_service.or_else(|| {
-            // Samples wait rather than go by a congested rail; but where there is no rail in service at all,
-            // any is better than none.
-            if !self.list.is_empty() {
-                return None;
-            }
-            let up = self
-                .rails
-                .iter()
-                .enumerate()
-                .filter(|(_, r)| r.standing.is_up());
-            up.map(|(i, r)| (RailId(i as u8), r.latency()))
-                .filter(|(rail, _)| takes(*rail))
-                .max_by(|a, b| a.1.total_cmp(&b.1))
-                .map(|(rail, _)| rail)
-        })
     }
 
     /// Latency factor of every rail that is up, for the peer.
