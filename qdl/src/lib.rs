@@ -23,10 +23,12 @@ pub mod fabric;
 pub mod model;
 pub mod quarantine;
 pub mod rail;
+pub mod rails;
 pub mod response;
 pub mod serve;
 pub mod session;
 pub mod stats;
+pub mod topology;
 pub mod tracker;
 
 mod sync;

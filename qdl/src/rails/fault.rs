@@ -1,0 +1,164 @@
+//! Whose fault it is that a rail is lost.
+//!
+//! A lost connection by itself does not say. What the other connections of the same NIC and to the same
+//! peer do at that moment tells the three cases apart, and what helps differs: another NIC here, another
+//! path, or another accelerator.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Where the fault lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// This node's NIC, its port or its cable: every rail over it is lost, whatever the peer.
+    LocalNic,
+    /// Between the two NICs, or the peer's NIC: other rails of both nodes work.
+    Path,
+    /// The peer: no rail to it works.
+    Peer,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fault::LocalNic => "fault of the local NIC",
+            Fault::Path => "fault of the path",
+            Fault::Peer => "fault of the peer",
+        })
+    }
+}
+
+/// What was seen when a rail was lost. The lost rail itself is not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// The NIC, or its port, says that it is down (no carrier, a port or device event); `None` when it does
+    /// not say.
+    pub local_down: Option<bool>,
+    /// The control session with the peer is lost.
+    pub control_lost: bool,
+    /// Other rails over the same local NIC that are up.
+    pub same_nic_up: usize,
+    /// Other rails over the same local NIC that are down.
+    pub same_nic_down: usize,
+    /// Other rails to the same peer that are up.
+    pub same_peer_up: usize,
+    /// Other rails to the same peer that are down.
+    pub same_peer_down: usize,
+}
+
+impl Evidence {
+    /// The verdict. What a device says of itself comes first; then what works, which exonerates; only then what
+    /// does not.
+    pub fn fault(&self) -> Fault {
+        if self.local_down == Some(true) {
+            return Fault::LocalNic;
+        }
+        let nic_works = self.local_down == Some(false) || self.same_nic_up > 0;
+        let peer_works = self.same_peer_up > 0;
+        match (nic_works, peer_works) {
+            (true, true) => Fault::Path,
+            (true, false) if self.control_lost || self.same_peer_down > 0 => Fault::Peer,
+            (true, false) => Fault::Path,
+            (false, true) if self.same_nic_down > 0 => Fault::LocalNic,
+            (false, true) => Fault::Path,
+            // Nothing works here or there: a peer that does not even answer on the control session is gone.
+            (false, false) if self.control_lost => Fault::Peer,
+            (false, false) if self.same_nic_down > self.same_peer_down => Fault::LocalNic,
+            (false, false) if self.same_peer_down > 0 => Fault::Peer,
+            (false, false) => Fault::Path,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_usual_cases() {
+        let all = Evidence::default();
+        let cases = [
+            // A cable pulled here: the port says so.
+            (
+                Evidence {
+                    local_down: Some(true),
+                    same_peer_up: 3,
+                    ..all
+                },
+                Fault::LocalNic,
+            ),
+            // A NIC that hangs and says nothing: its rails to both peers are lost, other NICs reach them.
+            (
+                Evidence {
+                    same_nic_down: 1,
+                    same_peer_up: 3,
+                    ..all
+                },
+                Fault::LocalNic,
+            ),
+            // A cable pulled at the peer: everything else works.
+            (
+                Evidence {
+                    local_down: Some(false),
+                    same_nic_up: 1,
+                    same_peer_up: 3,
+                    ..all
+                },
+                Fault::Path,
+            ),
+            // A peer that died: four rails to it lost, the other peer is reached over the same NIC.
+            (
+                Evidence {
+                    control_lost: true,
+                    same_nic_up: 1,
+                    same_peer_down: 3,
+                    ..all
+                },
+                Fault::Peer,
+            ),
+            // The only peer died.
+            (
+                Evidence {
+                    control_lost: true,
+                    same_peer_down: 3,
+                    ..all
+                },
+                Fault::Peer,
+            ),
+            // One of two rails to the only peer.
+            (
+                Evidence {
+                    same_peer_up: 1,
+                    ..all
+                },
+                Fault::Path,
+            ),
+        ];
+        for (evidence, fault) in cases {
+            assert_eq!(evidence.fault(), fault, "{evidence:?}");
+        }
+    }
+
+    proptest! {
+        /// What works is never blamed.
+        #[test]
+        fn what_works_is_not_blamed(
+            local_down: Option<bool>, control_lost: bool,
+            a in 0usize..3, b in 0usize..3, c in 0usize..3, d in 0usize..3,
+        ) {
+            let e = Evidence {
+                local_down, control_lost,
+                same_nic_up: a, same_nic_down: b, same_peer_up: c, same_peer_down: d,
+            };
+            match e.fault() {
+                Fault::LocalNic => prop_assert!(local_down == Some(true) || (local_down.is_none() && a == 0)),
+                Fault::Peer => prop_assert!(c == 0 && (control_lost || d > 0)),
+                Fault::Path => prop_assert_ne!(local_down, Some(true)),
+            }
+        }
+    }
+}

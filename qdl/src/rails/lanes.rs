@@ -1,0 +1,338 @@
+//! The rails in terms of lanes: what a dispatcher with several peers, several queue pairs to a rail and
+//! several threads asks.
+//!
+//! A *lane* is one connection; it lies on one rail to one peer and ends at one of the peer's targets. The target
+//! with the fewest samples outstanding is next (in turn among equals), the peer's [`PeerRails`] choose the
+//! rail, and of that rail's lanes the one with the fewest samples in flight takes the sample.
+//!
+//! A decision takes the peer's lock, held for the few hundred nanoseconds of [`PeerRails::pick`]. Those
+//! who complete samples never take it: they write to [`Meters`], which nobody waits for. The one other user is
+//! the tick, once in milliseconds.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use crossbeam_utils::CachePadded;
+
+use super::{
+    Change, Evidence, Meters, PeerCfgs, PeerRails, RailId, RailReport, RailsError, Score, Want,
+};
+use crate::arbiter::Load;
+
+/// Where a lane lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneRail {
+    /// Index of the peer.
+    pub peer: usize,
+    /// Rail to that peer.
+    pub rail: RailId,
+    /// Target at that peer.
+    pub target: usize,
+    /// Index of the local NIC; all lanes of a rail have the same.
+    pub nic: usize,
+}
+
+/// What an arbiter of rails is made of.
+#[derive(Clone, Debug)]
+pub struct RailArbiterCfgs {
+    /// The peers.
+    pub peers: Vec<PeerCfgs>,
+    /// The lanes, by their index.
+    pub lanes: Vec<LaneRail>,
+}
+
+/// What the peer's lock guards.
+#[derive(Debug)]
+struct Locked {
+    rails: PeerRails,
+    /// Lanes up, for each rail.
+    up: Box<[u32]>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    locked: Mutex<Locked>,
+    meters: Arc<Meters>,
+    /// Local NIC of each rail.
+    nics: Box<[usize]>,
+}
+
+/// A target, wherever it is.
+#[derive(Debug)]
+struct Target {
+    peer: usize,
+    target: usize,
+    outstanding: CachePadded<AtomicU32>,
+    /// For each rail of the peer, where its lanes begin in `lanes`; one more at the end.
+    starts: Box<[u32]>,
+    lanes: Box<[usize]>,
+}
+
+impl Target {
+    fn lanes(&self, rail: RailId) -> &[usize] {
+        let at = |i: usize| self.starts[i] as usize;
+        &self.lanes[at(rail.index())..at(rail.index() + 1)]
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct RailArbiter {
+    peers: Box<[Peer]>,
+    targets: Box<[Target]>,
+    lanes: Box<[LaneRail]>,
+    /// Index in `targets` for each lane.
+    target_of: Box<[usize]>,
+    turn: AtomicU32,
+}
+
+fn takes(l: Load) -> bool {
+    l.up && l.in_flight < l.slots
+}
+
+impl RailArbiter {
+    /// All lanes down.
+    ///
+    /// # Errors
+    /// [`RailsError`] where the lanes do not fit the peers.
+    pub fn new(cfgs: &RailArbiterCfgs) -> Result<Self, RailsError> {
+        let mut targets = Vec::new();
+        let mut target_of = vec![0; cfgs.lanes.len()];
+        let mut nics = BTreeMap::new();
+        for (lane, l) in cfgs.lanes.iter().enumerate() {
+            let error = |what| Err(RailsError::Lane { lane, what });
+            match cfgs.peers.get(l.peer) {
+                None => return error("leads to no peer"),
+                Some(p) if l.rail.index() >= p.rails => return error("lies on no rail"),
+                Some(p) if l.target >= p.targets.len() => return error("leads to no target"),
+                Some(_) => {}
+            }
+            let nic = nics.entry((l.peer, l.rail)).or_insert(l.nic);
+            if *nic != l.nic {
+                return error("has another NIC than the other lanes of its rail");
+            }
+        }
+        let mut order: Vec<usize> = (0..cfgs.lanes.len()).collect();
+        let place = |i: usize| (cfgs.lanes[i].peer, cfgs.lanes[i].target, cfgs.lanes[i].rail);
+        order.sort_by_key(|i| place(*i));
+        let mut rest = &order[..];
+        for (p, peer) in cfgs.peers.iter().enumerate() {
+            for t in 0..peer.targets.len() {
+                let here = rest.partition_point(|i| place(*i) <= (p, t, RailId(u8::MAX)));
+                let (lanes, after) = rest.split_at(here);
+                rest = after;
+                for i in lanes {
+                    target_of[*i] = targets.len();
+                }
+                let start = |r: usize| lanes.partition_point(|i| place(*i).2.index() < r) as u32;
+                targets.push(Target {
+                    peer: p,
+                    target: t,
+                    outstanding: CachePadded::default(),
+                    starts: (0..=peer.rails).map(start).collect(),
+                    lanes: lanes.into(),
+                });
+            }
+        }
+        let peers = cfgs
+            .peers
+            .iter()
+            .enumerate()
+            .map(|(p, c)| {
+                let rails = PeerRails::new(c)?;
+                // A rail with no lane shares its NIC with nobody.
+                let nic = |r: usize| *nics.get(&(p, RailId(r as u8))).unwrap_or(&usize::MAX);
+                Ok(Peer {
+                    meters: rails.meters().clone(),
+                    locked: Mutex::new(Locked {
+                        rails,
+                        up: vec![0; c.rails].into(),
+                    }),
+                    nics: (0..c.rails).map(nic).collect(),
+                })
+            })
+            .collect::<Result<_, RailsError>>()?;
+        Ok(RailArbiter {
+            peers,
+            targets: targets.into(),
+            lanes: cfgs.lanes.clone().into(),
+            target_of: target_of.into(),
+            turn: AtomicU32::new(0),
+        })
+    }
+
+    /// Chooses the lane for a sample of `len` bytes that lies at `source`, and counts its bytes. Each choice
+    /// must be followed by [`Self::completed`] or [`Self::taken_back`]. `None` when no lane takes a sample.
+    pub fn pick(
+        &self,
+        now: u64,
+        source: usize,
+        len: u32,
+        load: impl Fn(usize) -> Load,
+    ) -> Option<usize> {
+        let n = self.targets.len();
+        let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % n.max(1);
+        let in_turn = || (start..n).chain(0..start);
+        let outstanding = |t: &usize| self.targets[*t].outstanding.load(Ordering::Relaxed);
+        let first = in_turn().min_by_key(outstanding)?;
+        // The others only where the first is lost or full.
+        std::iter::once(first)
+            .chain(in_turn().filter(|t| *t != first))
+            .find_map(|t| self.pick_at(&self.targets[t], now, source, len, &load))
+    }
+
+    fn pick_at(
+        &self,
+        target: &Target,
+        now: u64,
+        source: usize,
+        len: u32,
+        load: impl Fn(usize) -> Load,
+    ) -> Option<usize> {
+        let want = Want {
+            source,
+            target: target.target,
+            len,
+        };
+        let has_room = |rail: RailId| target.lanes(rail).iter().any(|l| takes(load(*l)));
+        let choice = lock(&self.peers[target.peer])
+            .rails
+            .pick(now, want, has_room)?;
+        let taking = target
+            .lanes(choice.rail)
+            .iter()
+            .map(|l| (*l, load(*l)))
+            .filter(|(_, l)| takes(*l));
+        let Some((lane, _)) = taking.min_by_key(|(_, l)| l.in_flight) else {
+            // Another thread took the last slot between the two looks.
+            self.peers[target.peer].meters.taken_back(choice.rail, len);
+            return None;
+        };
+        target.outstanding.fetch_add(1, Ordering::Relaxed);
+        Some(lane)
+    }
+
+    /// A sample that was given to `lane` was answered; `network_ns` is its round trip minus its residence.
+    pub fn completed(&self, lane: usize, len: u32, network_ns: u64) {
+        if let Some((l, t)) = self.at(lane) {
+            t.outstanding.fetch_sub(1, Ordering::Relaxed);
+            self.peers[l.peer].meters.completed(l.rail, len, network_ns);
+        }
+    }
+
+    /// A sample that was given to `lane` was not posted there after all, or goes again by another.
+    pub fn taken_back(&self, lane: usize, len: u32) {
+        if let Some((l, t)) = self.at(lane) {
+            t.outstanding.fetch_sub(1, Ordering::Relaxed);
+            self.peers[l.peer].meters.taken_back(l.rail, len);
+        }
+    }
+
+    fn at(&self, lane: usize) -> Option<(&LaneRail, &Target)> {
+        let l = self.lanes.get(lane)?;
+        Some((l, &self.targets[self.target_of[lane]]))
+    }
+
+    /// A lane is up.
+    pub fn lane_up(&self, now: u64, lane: usize, on_change: &mut dyn FnMut(Change)) {
+        if let Some((l, _)) = self.at(lane) {
+            let mut p = lock(&self.peers[l.peer]);
+            p.up[l.rail.index()] += 1;
+            if p.up[l.rail.index()] == 1 {
+                p.rails.restored(now, l.rail, on_change);
+            }
+        }
+    }
+
+    /// A lane that was up is lost. Its rail is lost with the last of its lanes; whose fault that is follows
+    /// from what else is up, what the local NIC says of itself, and whether the control session is lost.
+    pub fn lane_lost(
+        &self,
+        now: u64,
+        lane: usize,
+        local_down: Option<bool>,
+        control_lost: bool,
+        on_change: &mut dyn FnMut(Change),
+    ) {
+        let Some((l, _)) = self.at(lane) else { return };
+        {
+            let mut p = lock(&self.peers[l.peer]);
+            let up = &mut p.up[l.rail.index()];
+            *up = up.saturating_sub(1);
+            if *up > 0 {
+                return;
+            }
+        }
+        let mut e = Evidence {
+            local_down,
+            control_lost,
+            ..Evidence::default()
+        };
+        // One peer's lock at a time.
+        for (p, peer) in self.peers.iter().enumerate() {
+            let locked = lock(peer);
+            for (r, up) in locked.up.iter().enumerate() {
+                if p == l.peer && r == l.rail.index() {
+                    continue;
+                }
+                let (u, d) = (usize::from(*up > 0), usize::from(*up == 0));
+                if peer.nics[r] == l.nic {
+                    (e.same_nic_up, e.same_nic_down) = (e.same_nic_up + u, e.same_nic_down + d);
+                }
+                if p == l.peer {
+                    (e.same_peer_up, e.same_peer_down) = (e.same_peer_up + u, e.same_peer_down + d);
+                }
+            }
+        }
+        lock(&self.peers[l.peer])
+            .rails
+            .failed(now, l.rail, e.fault(), on_change);
+    }
+
+    /// Folds what was measured into the scores, when it is time.
+    pub fn tick(&self, now: u64, on_change: &mut dyn FnMut(usize, Change)) {
+        for (i, peer) in self.peers.iter().enumerate() {
+            lock(peer).rails.tick(now, &mut |c| on_change(i, c));
+        }
+    }
+
+    /// What a peer's heartbeat says: its interior's health, and its view of the rails.
+    pub fn told(
+        &self,
+        peer: usize,
+        interior: Score,
+        rails: impl IntoIterator<Item = (RailId, Score)>,
+    ) {
+        if let Some(p) = self.peers.get(peer) {
+            let mut p = lock(p);
+            p.rails.set_far(interior);
+            for (rail, score) in rails {
+                p.rails.set_told(rail, score);
+            }
+        }
+    }
+
+    /// Health of the interior here as crossed from a source to a NIC that is not its own.
+    pub fn set_near(&self, source: usize, score: Score) {
+        for p in &self.peers {
+            lock(p).rails.set_near(source, score);
+        }
+    }
+
+    /// What there is to say about each rail to a peer.
+    pub fn report(&self, peer: usize) -> Vec<RailReport> {
+        self.peers
+            .get(peer)
+            .map_or_else(Vec::new, |p| lock(p).rails.report().collect())
+    }
+}
+
+fn lock(peer: &Peer) -> MutexGuard<'_, Locked> {
+    // A panic elsewhere leaves scores at worst out of date.
+    peer.locked.lock().unwrap_or_else(PoisonError::into_inner)
+}

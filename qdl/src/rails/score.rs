@@ -1,0 +1,140 @@
+//! A health score: a fraction in (0, 1], exact.
+//!
+//! Scores are whole steps of 1/65,536. Products of three of them fit a `u64` without rounding, so what
+//! the algebra of [`super::paths`] says about them holds to the last bit, and a list sorted by score has one
+//! order on every machine.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Steps in one.
+const ONE: u32 = 1 << 16;
+
+/// Health of a rail or of a node's interior, in (0, 1]; 1 is line rate with no queueing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Score(u32);
+
+/// A number that is no score.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("{0} is no score: it must be above 0 and at most 1")]
+pub struct NotAScore(pub f64);
+
+impl Score {
+    /// Full health.
+    pub const ONE: Score = Score(ONE);
+    /// The least there is: 1/65,536.
+    pub const MIN: Score = Score(1);
+
+    /// From whole steps of 1/65,536; clamped to the range of scores.
+    pub const fn from_steps(steps: u32) -> Score {
+        if steps == 0 {
+            Score::MIN
+        } else if steps > ONE {
+            Score::ONE
+        } else {
+            Score(steps)
+        }
+    }
+
+    /// `part / whole`, clamped to the range of scores; full health where `whole` is zero.
+    pub fn from_ratio(part: u64, whole: u64) -> Score {
+        if part >= whole {
+            return Score::ONE;
+        }
+        Score::from_steps((u128::from(part) * u128::from(ONE) / u128::from(whole)) as u32)
+    }
+
+    /// The nearest score; what is no number is the least score.
+    pub fn from_f32(value: f32) -> Score {
+        // A cast saturates, and takes NaN to zero.
+        Score::from_steps((value * ONE as f32) as u32)
+    }
+
+    /// Whole steps of 1/65,536.
+    pub const fn steps(self) -> u32 {
+        self.0
+    }
+
+    /// As a fraction of one, exactly.
+    pub fn as_f64(self) -> f64 {
+        f64::from(self.0) / f64::from(ONE)
+    }
+
+    /// As a fraction of one, exactly.
+    pub fn as_f32(self) -> f32 {
+        self.0 as f32 / ONE as f32
+    }
+
+    /// The product, rounded down but never to zero.
+    #[must_use]
+    pub fn times(self, other: Score) -> Score {
+        Score::from_steps(((u64::from(self.0) * u64::from(other.0)) >> 16) as u32)
+    }
+}
+
+impl TryFrom<f64> for Score {
+    type Error = NotAScore;
+
+    fn try_from(value: f64) -> Result<Self, NotAScore> {
+        if value > 0.0 && value <= 1.0 {
+            Ok(Score::from_steps((value * f64::from(ONE)).round() as u32))
+        } else {
+            Err(NotAScore(value))
+        }
+    }
+}
+
+impl From<Score> for f64 {
+    fn from(score: Score) -> f64 {
+        score.as_f64()
+    }
+}
+
+impl fmt::Display for Score {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3}", self.as_f64())
+    }
+}
+
+impl fmt::Debug for Score {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Score({:.5})", self.as_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_out_of_range_is_refused_or_clamped() {
+        for bad in [0.0, -0.5, 1.0001, f64::NAN, f64::INFINITY] {
+            assert!(Score::try_from(bad).is_err(), "{bad}");
+        }
+        assert_eq!(Score::try_from(1e-9), Ok(Score::MIN));
+        assert_eq!(Score::from_f32(f32::NAN), Score::MIN);
+        assert_eq!(Score::from_f32(7.0), Score::ONE);
+        assert_eq!(Score::from_ratio(0, 5), Score::MIN);
+        assert_eq!(Score::from_ratio(5, 0), Score::ONE);
+        assert_eq!(Score::from_ratio(1, 2).to_string(), "0.500");
+    }
+
+    proptest! {
+        #[test]
+        fn it_survives_json(steps in 1u32..=ONE) {
+            let score = Score::from_steps(steps);
+            let text = serde_json::to_string(&score).expect("a number");
+            prop_assert_eq!(serde_json::from_str::<Score>(&text).expect("a score"), score);
+        }
+
+        #[test]
+        fn a_product_is_no_better_than_its_factors(a in 1u32..=ONE, b in 1u32..=ONE) {
+            let (a, b) = (Score::from_steps(a), Score::from_steps(b));
+            prop_assert!(a.times(b) <= a.min(b));
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! How a health score comes about.
+//!
+//! ```text
+//!   H(x)  =  latency  *  occupancy                         in (0, 1]
+//!
+//!   latency    EWMA of  baseline(size class) / network time,  each at most 1
+//!   occupancy  W / (W + bytes assigned)
+//! ```
+//!
+//! *Network time* is round trip minus the accelerator's residence. The *baseline* of a size class is what the
+//! rail itself needed when it was unloaded: the first (warm-up) sample sets it, quicker ones lower it by a
+//! quarter of the difference each, and nothing raises it, so a rail that is slow for a long time
+//! does not come to look well. A network time of three baselines, say, is a latency factor of a third.
+//! The average is taken over time (a time constant of [`EWMA_NS`] by default), and no single sample weighs
+//! more than a quarter, so that one hiccup is not a congestion. What is published moves in steps of 1/32,
+//! and only when the average has left its step for good: rails that differ by a hair are alike.
+//!
+//! *W* is what a rail holds in flight while nothing queues: the highest rate at which it has been seen to
+//! deliver, times its shortest baseline, and at least its longest sample. The bytes assigned count from the
+//! decision, before anything is posted, so that a burst does not mob the rail that was best when it
+//! began.
+//!
+//! A node's interior has a score of the same kind, [`Interior`], from the times of copies across it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use super::Score;
+
+/// Default time constant of the averages, in nanoseconds.
+pub const EWMA_NS: u64 = 20_000_000;
+
+/// Size classes: four to each doubling of the length.
+const CLASSES: usize = 4 * 32;
+
+/// Steps of a full ratio in [`Gauge::seen`].
+const FULL: u64 = 1 << 16;
+/// Bits of [`Gauge::seen`] that hold the sum of ratios; the rest counts them.
+const SUM_BITS: u32 = 40;
+
+/// The size class of a length in bytes.
+pub(super) fn class(len: u32) -> usize {
+    let len = len.max(4);
+    let octave = len.ilog2();
+    (octave as usize) << 2 | (len >> (octave - 2) & 3) as usize
+}
+
+/// Network times against the baselines of their size classes. Written by one thread without waiting, folded
+/// by another.
+#[derive(Debug)]
+pub struct Gauge {
+    /// Nanoseconds for each class; zero while there is none.
+    baselines: Box<[AtomicU32]>,
+    /// Count and sum of ratios since the last fold, in one word, so that they are taken together.
+    seen: AtomicU64,
+    /// Class of the last sample.
+    class: AtomicU32,
+    /// Shortest baseline of all.
+    shortest: AtomicU32,
+}
+
+impl Default for Gauge {
+    fn default() -> Self {
+        Gauge {
+            baselines: (0..CLASSES).map(|_| AtomicU32::new(0)).collect(),
+            seen: AtomicU64::new(0),
+            class: AtomicU32::new(0),
+            shortest: AtomicU32::new(u32::MAX),
+        }
+    }
+}
+
+impl Gauge {
+    /// Takes a time, in nanoseconds, that `len` bytes needed. Returns its ratio to the baseline, in
+    /// 1/65,536.
+    pub fn observe(&self, len: u32, ns: u64) -> u32 {
+        let ns = u32::try_from(ns.max(1)).unwrap_or(u32::MAX);
+        let class = class(len);
+        let cell = &self.baselines[class];
+        let base = match cell.load(Ordering::Relaxed) {
+            0 => ns,
+            // Rounded up: a difference of less than four still counts.
+            old if ns < old => old - (old - ns).div_ceil(4),
+            old => old,
+        };
+        cell.store(base, Ordering::Relaxed);
+        self.class.store(class as u32, Ordering::Relaxed);
+        if base < self.shortest.load(Ordering::Relaxed) {
+            self.shortest.store(base, Ordering::Relaxed);
+        }
+        let ratio = (u64::from(base) * FULL / u64::from(ns)).min(FULL);
+        self.seen
+            .fetch_add(1 << SUM_BITS | ratio, Ordering::Relaxed);
+        ratio as u32
+    }
+
+    /// The baseline for samples of `len` bytes, in nanoseconds.
+    pub fn baseline_ns(&self, len: u32) -> Option<u32> {
+        self.baseline_of(class(len))
+    }
+
+    pub(super) fn baseline_of(&self, class: usize) -> Option<u32> {
+        let ns = self.baselines.get(class)?.load(Ordering::Relaxed);
+        (ns > 0).then_some(ns)
+    }
+
+    /// Class of the last sample.
+    pub(super) fn last_class(&self) -> usize {
+        self.class.load(Ordering::Relaxed) as usize
+    }
+
+    fn shortest_ns(&self) -> u32 {
+        self.shortest.load(Ordering::Relaxed)
+    }
+
+    /// Mean ratio and count since the last call.
+    fn take(&self) -> Option<(f32, u32)> {
+        if self.seen.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let seen = self.seen.swap(0, Ordering::Relaxed);
+        let (count, sum) = (seen >> SUM_BITS, seen & ((1 << SUM_BITS) - 1));
+        (count > 0).then(|| (sum as f32 / count as f32 / FULL as f32, count as u32))
+    }
+}
+
+/// Average over time of what a gauge has seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Average {
+    value: f32,
+    steady: f32,
+    folded_ns: u64,
+}
+
+/// Steps in which an average is published.
+const STEPS: f32 = 32.0;
+/// Below this every value counts as it is: there a step is a big part of it.
+const RAW_BELOW: f32 = 0.25;
+
+impl Average {
+    pub fn new(now: u64) -> Self {
+        Average {
+            value: 1.0,
+            steady: 1.0,
+            folded_ns: now,
+        }
+    }
+
+    /// The average as it is published.
+    pub fn published(self) -> f32 {
+        self.steady
+    }
+
+    /// Takes what there is. Returns how many samples that was, and how well they did on average.
+    pub fn fold(&mut self, now: u64, ewma_ns: u64, gauge: &Gauge) -> Option<(u32, f32)> {
+        let (mean, count) = gauge.take()?;
+        let passed = now.saturating_sub(self.folded_ns) as f32;
+        self.folded_ns = now;
+        // passed / (tau + passed) is 1 - exp(-passed / tau) to first order, and never above 1.
+        let weight = (passed / (ewma_ns as f32 + passed)).min(count as f32 / 4.0);
+        self.value += weight * (mean - self.value);
+        if self.value < RAW_BELOW {
+            self.steady = self.value;
+        } else if (self.value - self.steady).abs() * STEPS > 0.75 {
+            self.steady = (self.value * STEPS).round() / STEPS;
+        }
+        Some((count, mean))
+    }
+}
+
+/// What is known of one rail, written by those who post and those who complete.
+#[derive(Debug, Default)]
+pub struct Meter {
+    /// Network times.
+    pub gauge: Gauge,
+    /// Bytes assigned and not retired.
+    assigned: CachePadded<AtomicU64>,
+    /// Bytes retired.
+    delivered: AtomicU64,
+    /// Longest sample.
+    longest: AtomicU32,
+}
+
+impl Meter {
+    pub(super) fn assign(&self, len: u32) {
+        self.assigned.fetch_add(u64::from(len), Ordering::Relaxed);
+        if len > self.longest.load(Ordering::Relaxed) {
+            self.longest.fetch_max(len, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn retire(&self, len: u32) {
+        self.assigned.fetch_sub(u64::from(len), Ordering::Relaxed);
+    }
+
+    pub(super) fn deliver(&self, len: u32) {
+        self.delivered.fetch_add(u64::from(len), Ordering::Relaxed);
+    }
+
+    /// Bytes assigned to the rail and not retired.
+    pub fn assigned(&self) -> u64 {
+        // A retirement may be seen before its assignment.
+        let bytes = self.assigned.load(Ordering::Relaxed);
+        if bytes > i64::MAX as u64 { 0 } else { bytes }
+    }
+
+    /// Bytes of samples whose responses have come over this rail.
+    pub fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
+    }
+}
+
+/// The highest rate seen, and W.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Window {
+    since_ns: u64,
+    delivered: u64,
+    /// Bytes per nanosecond.
+    rate: f32,
+    /// W, in bytes.
+    bytes: f32,
+}
+
+/// Rates are measured over at least so long.
+const RATE_NS: u64 = 10_000_000;
+
+impl Window {
+    pub fn fold(&mut self, now: u64, meter: &Meter) {
+        let delivered = meter.delivered();
+        let passed = now.saturating_sub(self.since_ns);
+        if passed >= RATE_NS {
+            let rate = (delivered - self.delivered) as f32 / passed as f32;
+            self.rate = self.rate.max(rate);
+            (self.since_ns, self.delivered) = (now, delivered);
+        }
+        let longest = meter.longest.load(Ordering::Relaxed).max(1) as f32;
+        let base = match meter.gauge.shortest_ns() {
+            u32::MAX => 0,
+            ns => ns,
+        };
+        self.bytes = longest.max(self.rate * base as f32);
+    }
+
+    /// The factor for occupancy.
+    pub fn occupancy(&self, meter: &Meter) -> f32 {
+        let w = self
+            .bytes
+            .max(meter.longest.load(Ordering::Relaxed).max(1) as f32);
+        w / (w + meter.assigned() as f32)
+    }
+}
+
+/// Health of a node's interior, from the times of copies across it (from the NIC's side to the GPU's memory on
+/// an accelerator). An accelerator measures its own and tells its peers.
+#[derive(Debug)]
+pub struct Interior {
+    gauge: Gauge,
+    average: Average,
+    ewma_ns: u64,
+}
+
+impl Interior {
+    /// Full health, until there are copies.
+    pub fn new(now: u64) -> Self {
+        Interior {
+            gauge: Gauge::default(),
+            average: Average::new(now),
+            ewma_ns: EWMA_NS,
+        }
+    }
+
+    /// Takes a copy of `len` bytes that took `ns` nanoseconds. May be called by any one thread.
+    pub fn observe(&self, len: u32, ns: u64) {
+        self.gauge.observe(len, ns);
+    }
+
+    /// Folds what was observed and returns the score.
+    pub fn score(&mut self, now: u64) -> Score {
+        self.average.fold(now, self.ewma_ns, &self.gauge);
+        Score::from_f32(self.average.published())
+    }
+}
+
+/// Health of a frontend's interior where the sample's memory and the NIC sit on different NUMA nodes.
+pub const CROSS_NUMA: Score = Score::from_steps(65536 * 8 / 10);
+
+/// A frontend's interior: 1, unless the sample's memory and the NIC sit on different NUMA nodes.
+pub fn frontend_interior(memory_node: Option<u32>, nic_node: Option<u32>) -> Score {
+    match (memory_node, nic_node) {
+        (Some(m), Some(n)) if m != n => CROSS_NUMA,
+        _ => Score::ONE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn lengths_of_a_class_are_alike() {
+        for len in [0u32, 1, 3, 4, 5, 8, 63, 64, 150_528, u32::MAX] {
+            assert!(class(len) < CLASSES, "{len}");
+        }
+        assert_eq!(class(150_528), class(150_529));
+        assert_ne!(class(128 << 10), class(160 << 10));
+        for pair in (2..31)
+            .flat_map(|o| (4u32..8).map(move |q| q << (o - 2)))
+            .collect::<Vec<_>>()
+            .windows(2)
+        {
+            assert_eq!(class(pair[0]) + 1, class(pair[1]), "{pair:?}");
+        }
+    }
+
+    fn run(average: &mut Average, gauge: &Gauge, from: u64, n: u64, ns: u64) -> u64 {
+        for i in 1..=n {
+            gauge.observe(1000, ns);
+            average.fold(from + i * MS, EWMA_NS, gauge);
+        }
+        from + n * MS
+    }
+
+    #[test]
+    fn it_falls_with_the_excess_over_its_own_baseline_and_recovers() {
+        let (gauge, mut average) = (Gauge::default(), Average::new(0));
+        let now = run(&mut average, &gauge, 0, 50, 100_000);
+        assert!(average.published() > 0.99);
+        let now = run(&mut average, &gauge, now, 200, 400_000);
+        assert!(
+            (average.published() - 0.25).abs() < 0.01,
+            "{}",
+            average.published()
+        );
+        assert_eq!(gauge.baseline_ns(1000), Some(100_000), "nothing raises it");
+        run(&mut average, &gauge, now, 200, 100_000);
+        assert!(average.published() > 0.99);
+    }
+
+    #[test]
+    fn one_hiccup_is_no_congestion() {
+        let (gauge, mut average) = (Gauge::default(), Average::new(0));
+        let now = run(&mut average, &gauge, 0, 50, 100_000);
+        gauge.observe(1000, 100_000_000);
+        average.fold(now + 1000 * MS, EWMA_NS, &gauge);
+        assert!(average.published() >= 0.74, "{}", average.published());
+    }
+
+    #[test]
+    fn a_baseline_comes_down_to_what_the_rail_can_do() {
+        let gauge = Gauge::default();
+        gauge.observe(64, 1_000_000);
+        for _ in 0..60 {
+            gauge.observe(64, 10_000);
+        }
+        assert_eq!(gauge.baseline_ns(64), Some(10_000));
+        assert_eq!(gauge.baseline_ns(128), None, "every class has its own");
+    }
+
+    #[test]
+    fn bytes_assigned_count_at_once() {
+        let (meter, window) = (Meter::default(), Window::default());
+        let mut last = window.occupancy(&meter);
+        assert_eq!(last, 1.0);
+        for _ in 0..10 {
+            meter.assign(1000);
+            let now = window.occupancy(&meter);
+            assert!(now < last && now > 0.0);
+            last = now;
+        }
+        (0..10).for_each(|_| meter.retire(1000));
+        assert_eq!(window.occupancy(&meter), 1.0);
+        meter.retire(1000);
+        assert_eq!(meter.assigned(), 0, "seen out of order");
+    }
+
+    #[test]
+    fn a_frontend_crosses_its_interior_only_between_numa_nodes() {
+        assert_eq!(frontend_interior(Some(0), Some(0)), Score::ONE);
+        assert_eq!(frontend_interior(None, Some(1)), Score::ONE);
+        assert_eq!(frontend_interior(Some(0), Some(1)), CROSS_NUMA);
+    }
+
+    proptest! {
+        /// Whatever is observed, a score is a score.
+        #[test]
+        fn scores_stay_in_range(seen in prop::collection::vec((any::<u32>(), any::<u64>(), 0u64..1 << 40), 0..200)) {
+            let mut interior = Interior::new(0);
+            let mut now = 0;
+            for (len, ns, passed) in seen {
+                interior.observe(len, ns);
+                now += passed;
+                let score = interior.score(now);
+                prop_assert!(Score::MIN <= score && score <= Score::ONE);
+                prop_assert!((0.0..=1.0).contains(&interior.average.published()));
+            }
+        }
+    }
+}

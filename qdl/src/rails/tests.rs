@@ -1,0 +1,435 @@
+//! The rails to a peer as a whole.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::arbiter::Load;
+
+const MS: u64 = 1_000_000;
+/// Unloaded network time of the tests' samples.
+const BASE: u64 = 100_000;
+const LEN: u32 = 10_000;
+
+fn ids(n: usize) -> Vec<RailId> {
+    (0..n).map(|i| RailId(i as u8)).collect()
+}
+
+fn cfgs(policy: RailPolicy, rails: usize) -> PeerCfgs {
+    PeerCfgs {
+        policy,
+        health: HealthCfgs::default(),
+        rails,
+        sources: vec![ids(rails)],
+        targets: vec![ids(rails)],
+    }
+}
+
+fn spray() -> RailPolicy {
+    RailPolicy::HealthSpray {
+        delta: Score::from_ratio(1, 4),
+        above_only: false,
+    }
+}
+
+fn policies() -> [RailPolicy; 3] {
+    [RailPolicy::Best, RailPolicy::HealthBestFit, spray()]
+}
+
+fn any_policy() -> impl Strategy<Value = RailPolicy> {
+    prop::sample::select(policies().to_vec())
+}
+
+const WANT: Want = Want {
+    source: 0,
+    target: 0,
+    len: LEN,
+};
+
+/// Rails, a clock, and what happened.
+struct Bench {
+    rails: PeerRails,
+    now: u64,
+    changes: Vec<Change>,
+    used: Vec<usize>,
+}
+
+impl Bench {
+    fn new(cfgs: &PeerCfgs) -> Self {
+        let mut b = Bench {
+            rails: PeerRails::new(cfgs).expect("good"),
+            now: 0,
+            changes: Vec::new(),
+            used: vec![0; cfgs.rails],
+        };
+        for r in ids(cfgs.rails) {
+            b.rails.restored(0, r, &mut |_| {});
+        }
+        b
+    }
+
+    /// Samples, one after the other, `gap` apart; `slow` says how many baselines each takes on its rail.
+    fn run(&mut self, samples: usize, gap: u64, slow: impl Fn(RailId) -> u64) {
+        for _ in 0..samples {
+            self.now += gap;
+            let c = self
+                .rails
+                .pick(self.now, WANT, |_| true)
+                .expect("rails are up");
+            self.used[c.rail.index()] += 1;
+            self.rails
+                .meters()
+                .completed(c.rail, LEN, BASE * slow(c.rail));
+            self.rails.tick(self.now, &mut |c| self.changes.push(c));
+        }
+    }
+
+    fn take_used(&mut self) -> Vec<usize> {
+        let n = self.used.len();
+        std::mem::replace(&mut self.used, vec![0; n])
+    }
+}
+
+#[test]
+fn a_congested_rail_gets_probes_alone_and_comes_back() {
+    for policy in policies() {
+        let slow = |r: RailId| if r.0 == 2 { 10 } else { 1 };
+        // The others hardly try what is not good, and may never have to take a rail out.
+        let named = policy == spray();
+        let mut b = Bench::new(&cfgs(policy, 4));
+        b.run(2000, MS, |_| 1);
+        assert!(b.changes.is_empty(), "{policy:?}: {:?}", b.changes);
+        b.run(500, MS, slow);
+        let congested = Some(RailState::Congested);
+        assert!(
+            !named || b.rails.state(RailId(2)) == congested,
+            "{policy:?}"
+        );
+        b.take_used();
+        b.run(5000, MS, slow);
+        let used = b.take_used();
+        assert!(used[2] > 0 && used[2] * 100 <= 5000, "{policy:?}: {used:?}");
+        b.run(3000, MS, |_| 1);
+        let state = b.rails.state(RailId(2));
+        assert_eq!(state, Some(RailState::InService), "{policy:?}");
+        b.take_used();
+        b.run(4000, MS, |_| 1);
+        let used = b.take_used();
+        // Idle rails are all alike to `best`.
+        let even = policy == RailPolicy::Best || used.iter().all(|u| *u > 900);
+        assert!(even, "{policy:?}: {used:?}");
+        assert!(!named || b.changes.len() == 2, "{:?}", b.changes);
+    }
+}
+
+#[test]
+fn load_that_all_rails_feel_takes_none_out() {
+    for policy in policies() {
+        let mut b = Bench::new(&cfgs(policy, 8));
+        b.run(1000, MS, |_| 1);
+        b.run(3000, MS, |r| 20 + u64::from(r.0 % 3));
+        assert!(b.changes.is_empty(), "{policy:?}: {:?}", b.changes);
+    }
+}
+
+#[test]
+fn at_most_half_the_rails_are_congested() {
+    let mut b = Bench::new(&cfgs(spray(), 4));
+    b.run(1000, MS, |_| 1);
+    // Three of four are slow: then slow is usual.
+    b.run(3000, MS, |r| if r.0 == 0 { 1 } else { 50 });
+    let out = ids(4)
+        .into_iter()
+        .filter(|r| b.rails.state(*r) == Some(RailState::Congested));
+    assert!(out.count() <= 2);
+}
+
+#[test]
+fn a_rail_slow_from_the_beginning_is_found_out() {
+    let mut b = Bench::new(&cfgs(RailPolicy::HealthBestFit, 4));
+    b.run(2000, MS, |r| if r.0 == 1 { 40 } else { 1 });
+    assert_eq!(b.rails.state(RailId(1)), Some(RailState::Congested));
+}
+
+#[test]
+fn a_burst_does_not_mob_the_best_rail() {
+    for policy in policies() {
+        let mut b = Bench::new(&cfgs(policy, 8));
+        b.run(100, MS, |_| 1);
+        let mut used = [0; 8];
+        for _ in 0..800 {
+            let c = b.rails.pick(b.now, WANT, |_| true).expect("up");
+            used[c.rail.index()] += 1;
+        }
+        // Nothing was completed: what is assigned must spread by itself.
+        assert!(
+            used.iter().all(|u| (95..=105).contains(u)),
+            "{policy:?}: {used:?}"
+        );
+    }
+}
+
+#[test]
+fn a_lost_rail_is_held_back_longer_each_time() {
+    let mut b = Bench::new(&cfgs(spray(), 2));
+    let lost = RailId(1);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        b.run(10, MS, |_| 1);
+        b.rails.failed(b.now, lost, Fault::Path, &mut |_| {});
+        b.take_used();
+        b.run(300, MS, |_| 1);
+        assert_eq!(b.take_used()[1], 0, "not even probes while it is down");
+        b.rails.restored(b.now, lost, &mut |_| {});
+        assert_eq!(b.rails.state(lost), Some(RailState::Probation));
+        let since = b.now;
+        while b.rails.state(lost) != Some(RailState::InService) {
+            b.run(1, MS, |_| 1);
+            assert!(b.now < since + 100_000 * MS, "never comes back");
+        }
+        held.push((b.now - since) / (1000 * MS));
+    }
+    assert_eq!(held, [1, 2, 4, 8]);
+}
+
+#[test]
+fn with_nothing_better_a_doubtful_rail_is_used() {
+    let mut b = Bench::new(&cfgs(RailPolicy::HealthBestFit, 2));
+    b.rails.failed(1, RailId(0), Fault::Path, &mut |_| {});
+    b.rails.restored(2, RailId(0), &mut |_| {});
+    b.rails.failed(3, RailId(1), Fault::Path, &mut |_| {});
+    let c = b.rails.pick(4, WANT, |_| true).expect("one is up");
+    assert_eq!(c.rail, RailId(0));
+    b.rails.failed(5, RailId(0), Fault::Peer, &mut |_| {});
+    assert_eq!(b.rails.pick(6, WANT, |_| true), None);
+}
+
+#[test]
+fn samples_keep_to_the_gpus_own_rails_until_they_are_worse_than_the_way_across() {
+    for policy in [RailPolicy::Best, RailPolicy::HealthBestFit] {
+        let mut c = cfgs(policy, 4);
+        // Two GPUs with two NICs each; samples lie where no NIC is nearer than another.
+        c.sources = vec![vec![]];
+        c.targets = vec![ids(2), vec![RailId(2), RailId(3)]];
+        let mut b = Bench::new(&c);
+        b.rails.set_far(Score::from_ratio(1, 2));
+        let want = Want { target: 1, ..WANT };
+        for i in 0..4 {
+            let c = b.rails.pick(0, want, |_| true).expect("up");
+            assert_eq!(c.kind, PathKind::Dr, "{policy:?}, sample {i}");
+        }
+        // Both own rails hold two samples each now, W is one sample: 1/3 is worse than 1/2 across.
+        let c = b.rails.pick(0, want, |_| true).expect("up");
+        assert_eq!((c.kind, c.rail.0 < 2), (PathKind::Drd, true), "{policy:?}");
+    }
+}
+
+#[test]
+fn the_worse_opinion_of_a_rail_counts() {
+    let mut b = Bench::new(&cfgs(RailPolicy::Best, 2));
+    b.rails.set_told(RailId(1), Score::from_ratio(1, 10));
+    b.rails.tick(0, &mut |_| {});
+    for _ in 0..5 {
+        assert_eq!(
+            b.rails.pick(0, WANT, |_| true).map(|c| c.rail),
+            Some(RailId(0))
+        );
+    }
+    let told: Vec<_> = b.rails.scores().collect();
+    assert_eq!(
+        told,
+        [(RailId(0), Score::ONE), (RailId(1), Score::ONE)],
+        "hearsay is not passed on"
+    );
+}
+
+#[test]
+fn a_bad_configuration_is_named() {
+    let error = |c: &PeerCfgs| PeerRails::new(c).expect_err("bad");
+    let mut c = cfgs(RailPolicy::Best, 0);
+    assert_eq!(error(&c), RailsError::Count(0));
+    c.rails = MAX_RAILS + 1;
+    assert_eq!(error(&c), RailsError::Count(MAX_RAILS + 1));
+    c.rails = 2;
+    c.targets = vec![ids(2), ids(3)];
+    let text = error(&c).to_string();
+    assert_eq!(text, "target 1 names rail 2, but there are 2");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever rails are up and full: what is chosen is up and has room, and there is a choice whenever a
+    /// rail in service has room. What is assigned adds up.
+    #[test]
+    fn only_a_rail_with_room_is_chosen(
+        policy in any_policy(), n in 1usize..20,
+        steps in prop::collection::vec((0u8..20, 0u8..5, 0u64..40 * MS), 0..150),
+    ) {
+        let mut b = Bench::new(&cfgs(policy, n));
+        let mut in_flight = vec![0usize; n];
+        let room = 3;
+        for (rail, what, passed) in steps {
+            b.now += passed;
+            let rail = RailId(rail % n as u8);
+            match what {
+                0 => b.rails.failed(b.now, rail, Fault::Path, &mut |_| {}),
+                1 => b.rails.restored(b.now, rail, &mut |_| {}),
+                2 => while in_flight[rail.index()] > 0 {
+                    in_flight[rail.index()] -= 1;
+                    b.rails.meters().completed(rail, LEN, BASE);
+                },
+                _ => {
+                    let up = |b: &Bench, r: usize| !matches!(
+                        b.rails.state(RailId(r as u8)), Some(RailState::Down(_)));
+                    let in_service = |b: &Bench, r: usize|
+                        b.rails.state(RailId(r as u8)) == Some(RailState::InService);
+                    match b.rails.pick(b.now, WANT, |r| in_flight[r.index()] < room) {
+                        Some(c) => {
+                            prop_assert!(up(&b, c.rail.index()) && in_flight[c.rail.index()] < room);
+                            in_flight[c.rail.index()] += 1;
+                        }
+                        None => prop_assert!((0..n).all(|r| !in_service(&b, r) || in_flight[r] >= room)),
+                    }
+                }
+            }
+            b.rails.tick(b.now, &mut |_| {});
+            for (r, n) in b.rails.report().zip(&in_flight) {
+                prop_assert_eq!(r.assigned_bytes, *n as u64 * u64::from(LEN));
+            }
+        }
+    }
+
+    /// Alike rails share alike within 5 %, probes included, however many samples each holds.
+    #[test]
+    fn alike_rails_are_used_evenly(n in 2usize..17, hold in 1usize..40) {
+        let mut b = Bench::new(&cfgs(spray(), n));
+        let mut queue = std::collections::VecDeque::new();
+        let mut used = vec![0usize; n];
+        for _ in 0..400 * n {
+            b.now += MS / 8;
+            let c = b.rails.pick(b.now, WANT, |_| true).expect("up");
+            used[c.rail.index()] += 1;
+            queue.push_back(c.rail);
+            if queue.len() > hold {
+                let rail = queue.pop_front().expect("just pushed");
+                b.rails.meters().completed(rail, LEN, BASE);
+            }
+            b.rails.tick(b.now, &mut |_| {});
+        }
+        prop_assert!(used.iter().all(|u| (380..=420).contains(u)), "{:?}", used);
+    }
+}
+
+/// Two peers, two rails over two NICs to each, two lanes to a rail and target.
+fn arbiter(policy: RailPolicy) -> RailArbiter {
+    let mut lanes = Vec::new();
+    for peer in 0..2 {
+        for rail in 0..2u8 {
+            for _ in 0..2 {
+                lanes.push(LaneRail {
+                    peer,
+                    rail: RailId(rail),
+                    target: 0,
+                    nic: usize::from(rail),
+                });
+            }
+        }
+    }
+    let peers = vec![cfgs(policy, 2), cfgs(policy, 2)];
+    let a = RailArbiter::new(&RailArbiterCfgs { peers, lanes }).expect("good");
+    for lane in 0..8 {
+        a.lane_up(0, lane, &mut |_| {});
+    }
+    a
+}
+
+#[test]
+fn lanes_are_used_evenly_and_full_ones_are_passed_over() {
+    for policy in policies() {
+        let a = arbiter(policy);
+        let mut in_flight = [0usize; 8];
+        for _ in 0..8 * 10 {
+            let slots = 10;
+            let load = |i: usize| Load {
+                up: true,
+                in_flight: in_flight[i],
+                slots,
+            };
+            let lane = a.pick(0, 0, LEN, load).expect("there is room");
+            in_flight[lane] += 1;
+        }
+        assert_eq!(in_flight, [10; 8], "{policy:?}");
+        let full = |i: usize| Load {
+            up: true,
+            in_flight: in_flight[i],
+            slots: 10,
+        };
+        assert_eq!(a.pick(0, 0, LEN, full), None);
+        for (lane, n) in in_flight.iter().enumerate() {
+            for i in 0..*n {
+                if i % 2 == 0 {
+                    a.completed(lane, LEN, BASE);
+                } else {
+                    a.taken_back(lane, LEN);
+                }
+            }
+        }
+        for peer in 0..2 {
+            let report = a.report(peer);
+            assert!(report.iter().all(|r| r.assigned_bytes == 0), "{report:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rail_is_lost_with_its_last_lane_and_the_fault_is_told() {
+    let a = arbiter(spray());
+    let mut changes = Vec::new();
+    a.lane_lost(1, 0, None, false, &mut |c| changes.push(c));
+    assert!(changes.is_empty(), "its other lane is up");
+    a.lane_lost(1, 1, None, false, &mut |c| changes.push(c));
+    assert_eq!(changes[0].to, RailState::Down(Some(Fault::Path)));
+    // The same NIC's rail to the other peer goes too, while the other NIC reaches it.
+    a.lane_lost(2, 4, None, false, &mut |c| changes.push(c));
+    a.lane_lost(2, 5, None, false, &mut |c| changes.push(c));
+    assert_eq!(changes[1].to, RailState::Down(Some(Fault::LocalNic)));
+    // And then the last rail to the first peer, with its control session.
+    a.lane_lost(3, 2, Some(false), true, &mut |c| changes.push(c));
+    a.lane_lost(3, 3, Some(false), true, &mut |c| changes.push(c));
+    assert_eq!(changes[2].to, RailState::Down(Some(Fault::Peer)));
+    let up = |i: usize| Load {
+        up: i >= 6,
+        in_flight: 0,
+        slots: 9,
+    };
+    for _ in 0..4 {
+        assert!(a.pick(4, 0, LEN, up).expect("the other peer") >= 6);
+    }
+}
+
+#[test]
+fn lanes_that_lead_nowhere_are_named() {
+    let lane = LaneRail {
+        peer: 0,
+        rail: RailId(0),
+        target: 0,
+        nic: 0,
+    };
+    let bad = [
+        LaneRail { peer: 1, ..lane },
+        LaneRail {
+            rail: RailId(2),
+            ..lane
+        },
+        LaneRail { target: 1, ..lane },
+        LaneRail { nic: 1, ..lane },
+    ];
+    for b in bad {
+        let cfgs = RailArbiterCfgs {
+            peers: vec![cfgs(spray(), 2)],
+            lanes: vec![lane, b],
+        };
+        let error = RailArbiter::new(&cfgs).expect_err("bad");
+        assert!(matches!(error, RailsError::Lane { lane: 1, .. }), "{error}");
+    }
+}

@@ -1,0 +1,78 @@
+//! The addresses of this machine's network interfaces: the one thing sysfs does not have.
+
+use std::{
+    collections::BTreeMap,
+    ffi::CStr,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ptr,
+};
+
+/// Addresses of each network interface, IPv4 first, without link-local ones.
+pub type Addresses = BTreeMap<String, Vec<IpAddr>>;
+
+/// Asks the system.
+///
+/// # Errors
+/// What `getifaddrs` says.
+pub fn interface_addresses() -> io::Result<Addresses> {
+    let mut first: *mut libc::ifaddrs = ptr::null_mut();
+    // SAFETY: `first` is a valid place for the pointer the call returns.
+    if unsafe { libc::getifaddrs(&mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Addresses::new();
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: `next` is `first` or a `ifa_next` of its list, which lives until `freeifaddrs` below.
+        let entry = unsafe { &*next };
+        next = entry.ifa_next;
+        if entry.ifa_name.is_null() || entry.ifa_addr.is_null() {
+            continue;
+        }
+        // SAFETY: not null, and the system's names end with a zero byte.
+        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+        // SAFETY: not null; every kind of socket address begins with its family.
+        let family = i32::from(unsafe { (*entry.ifa_addr).sa_family });
+        let address = match family {
+            libc::AF_INET => {
+                // SAFETY: an address of this family is a `sockaddr_in`; it need not be aligned as one.
+                let a = unsafe { ptr::read_unaligned(entry.ifa_addr.cast::<libc::sockaddr_in>()) };
+                IpAddr::V4(Ipv4Addr::from(u32::from_be(a.sin_addr.s_addr)))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: an address of this family is a `sockaddr_in6`; it need not be aligned as one.
+                let a = unsafe { ptr::read_unaligned(entry.ifa_addr.cast::<libc::sockaddr_in6>()) };
+                IpAddr::V6(Ipv6Addr::from(a.sin6_addr.s6_addr))
+            }
+            _ => continue,
+        };
+        if !is_link_local(&address) {
+            let name = name.to_string_lossy().into_owned();
+            found.entry(name).or_default().push(address);
+        }
+    }
+    // SAFETY: `first` came from `getifaddrs`, and nothing points into the list any more.
+    unsafe { libc::freeifaddrs(first) };
+    found.values_mut().for_each(|list| list.sort_unstable());
+    Ok(found)
+}
+
+fn is_link_local(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(a) => a.is_link_local(),
+        IpAddr::V6(a) => a.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_loopback_address() {
+        let found = interface_addresses().expect("every system has interfaces");
+        let loopback = |a: &IpAddr| a.is_loopback();
+        assert!(found.values().flatten().any(loopback), "{found:?}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Which NICs serve which GPU: those nearest to it by the PCIe path. GPUs that have the same nearest NICs
+//! share them out, so that no NIC serves two while another serves none.
+
+use super::{Nearness, Topology};
+
+/// NICs that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicGroup {
+    /// Index of the GPU they serve; `None` on a machine without one.
+    pub gpu: Option<usize>,
+    /// NUMA node, where it is known.
+    pub numa: Option<u32>,
+    /// Indices of the NICs.
+    pub nics: Vec<usize>,
+    /// How near they are to the GPU.
+    pub nearness: Option<Nearness>,
+}
+
+impl Topology {
+    /// Indices of the NICs that samples should go by: the RDMA devices that are up, or, where there is none,
+    /// the network interfaces that are up.
+    pub fn usable_nics(&self) -> Vec<usize> {
+        let up = |rdma: bool| {
+            let nics = self.nics.iter().enumerate();
+            let fits = nics.filter(move |(_, n)| n.up && n.is_rdma() == rdma);
+            fits.map(|(i, _)| i).collect::<Vec<_>>()
+        };
+        let rdma = up(true);
+        if rdma.is_empty() { up(false) } else { rdma }
+    }
+
+    /// The NICs of each GPU; without GPUs, those of each NUMA node.
+    pub fn nic_groups(&self) -> Vec<NicGroup> {
+        let usable = self.usable_nics();
+        if self.gpus.is_empty() {
+            return self.groups_by_node(&usable);
+        }
+        let near = |gpu: usize, nic: usize| self.nics[nic].place.nearness(&self.gpus[gpu].place);
+        let nearest = |gpu: usize| {
+            let best = usable.iter().map(|n| near(gpu, *n)).min();
+            let as_near = |n: &&usize| Some(rank(near(gpu, **n))) == best.map(rank);
+            (
+                usable.iter().filter(as_near).copied().collect::<Vec<_>>(),
+                best,
+            )
+        };
+        let sets: Vec<_> = (0..self.gpus.len()).map(nearest).collect();
+        let group = |gpu: usize| {
+            let (set, nearness) = &sets[gpu];
+            let sharing: Vec<_> = (0..sets.len()).filter(|g| sets[*g].0 == *set).collect();
+            let mine = sharing.iter().position(|g| *g == gpu).unwrap_or(0);
+            NicGroup {
+                gpu: Some(gpu),
+                numa: self.gpus[gpu].place.numa,
+                nics: share(set, mine, sharing.len()),
+                nearness: *nearness,
+            }
+        };
+        (0..self.gpus.len()).map(group).collect()
+    }
+
+    fn groups_by_node(&self, usable: &[usize]) -> Vec<NicGroup> {
+        let mut groups: Vec<NicGroup> = Vec::new();
+        for nic in usable {
+            let numa = self.nics[*nic].place.numa;
+            match groups.iter_mut().find(|g| g.numa == numa) {
+                Some(g) => g.nics.push(*nic),
+                None => groups.push(NicGroup {
+                    gpu: None,
+                    numa,
+                    nics: vec![*nic],
+                    nearness: None,
+                }),
+            }
+        }
+        groups.sort_by_key(|g| g.numa);
+        groups
+    }
+
+    /// The GPU whose group a NIC is in; the first where several share it.
+    pub fn gpu_of(&self, nic: usize) -> Option<usize> {
+        let groups = self.nic_groups();
+        groups
+            .iter()
+            .find(|g| g.nics.contains(&nic))
+            .and_then(|g| g.gpu)
+    }
+
+    /// A warning where a thread that serves a NIC is pinned to cores of another NUMA node.
+    pub fn pinning_warning(&self, nic: &str, cpus: &[usize]) -> Option<String> {
+        let found = self
+            .nics
+            .iter()
+            .find(|n| n.name == nic || n.netdev.as_deref() == Some(nic))?;
+        let node = found.place.numa?;
+        let own = &self.nodes.iter().find(|n| n.id == node)?.cpus;
+        let far: Vec<_> = cpus.iter().filter(|c| !own.contains(**c)).collect();
+        let first = far.first()?;
+        Some(format!(
+            "{nic} sits on NUMA node {node} (cores {own}), but its thread is pinned to core {first}: every \
+             sample crosses between the sockets; choose `cpus` from that node"
+        ))
+    }
+}
+
+/// Near enough alike to belong to one group: without a switch in common everything of a node goes through
+/// the CPU, whichever of its host bridges it comes in by.
+fn rank(n: Nearness) -> Nearness {
+    if n == Nearness::Phb {
+        Nearness::Node
+    } else {
+        n
+    }
+}
+
+/// The part of `set` that falls to the `mine`th of `of`: neighbours, shared out as evenly as can be; with fewer
+/// NICs than GPUs, one each, shared.
+fn share(set: &[usize], mine: usize, of: usize) -> Vec<usize> {
+    let n = set.len();
+    if n < of {
+        return set.get(mine * n / of).copied().into_iter().collect();
+    }
+    set[mine * n / of..(mine + 1) * n / of].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Shares cover the set; with enough NICs nobody shares one, and shares differ by one at most.
+        #[test]
+        fn shares_are_even(n in 1usize..40, of in 1usize..12) {
+            let set: Vec<_> = (0..n).collect();
+            let shares: Vec<_> = (0..of).map(|m| share(&set, m, of)).collect();
+            let sizes = || shares.iter().map(Vec::len);
+            prop_assert!(sizes().all(|s| s > 0));
+            let mut all = shares.concat();
+            all.dedup();
+            prop_assert_eq!(all, set);
+            if n >= of {
+                prop_assert_eq!(sizes().sum::<usize>(), n);
+                prop_assert!(sizes().max() <= sizes().min().map(|s| s + 1));
+            }
+        }
+    }
+}

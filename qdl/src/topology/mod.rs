@@ -1,0 +1,129 @@
+//! What this machine is made of, as far as moving samples goes: NICs, GPUs, CPUs and NUMA nodes, which of
+//! them are near each other, and which NICs therefore serve which GPU.
+//!
+//! Everything is read from sysfs below a root directory, which is `/` for this machine and a small tree of a
+//! test's own making for any other; addresses, which sysfs does not have, are handed in.
+//!
+//! | file | purpose |
+//! | --- | --- |
+//! | [`Topology::read`] | sysfs to plain types |
+//! | [`Place`], [`Nearness`] | where on the PCIe tree something sits, and how near two such places are |
+//! | [`NicGroup`] | the NICs of each GPU |
+//! | [`Topology::matrix`] | for people |
+//! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | a configuration for this machine |
+//! | [`interface_addresses`] | this machine's addresses |
+//! | [`machine`] | trees of machines one may not have |
+
+mod addresses;
+mod cpus;
+mod groups;
+pub mod machine;
+mod matrix;
+mod place;
+mod read;
+mod yaml;
+
+#[cfg(test)]
+mod tests;
+
+use std::{net::IpAddr, path::PathBuf};
+
+pub use addresses::{Addresses, interface_addresses};
+pub use cpus::{BadCpuList, CpuList};
+pub use groups::NicGroup;
+pub use place::{Nearness, PciAddress, Place};
+pub use yaml::Fabric;
+
+/// A machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    /// NUMA nodes, by number.
+    pub nodes: Vec<NumaNode>,
+    /// NICs that can carry samples: RDMA devices first, then network interfaces with an address; each in the
+    /// order of the PCIe bus.
+    pub nics: Vec<Nic>,
+    /// GPUs that can run models, in the order of the PCIe bus.
+    pub gpus: Vec<Gpu>,
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumaNode {
+    /// Its number.
+    pub id: u32,
+    /// Its cores.
+    pub cpus: CpuList,
+}
+
+/// A NIC, or one port of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nic {
+    /// The RDMA device's name, or the network interface's.
+    pub name: String,
+    /// What it speaks.
+    pub kind: NicKind,
+    /// Network interface over the same port.
+    pub netdev: Option<String>,
+    /// Its addresses, IPv4 first.
+    pub addresses: Vec<IpAddr>,
+    /// Link speed in Mbit/s, where it says so.
+    pub speed_mbps: Option<u64>,
+    /// True while its link is up.
+    pub up: bool,
+    /// Where it sits.
+    pub place: Place,
+}
+
+/// What a NIC speaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NicKind {
+    /// InfiniBand or RoCE, through this port.
+    Rdma {
+        /// Port number, from 1.
+        port: u8,
+        /// `InfiniBand` or `Ethernet`.
+        link_layer: String,
+    },
+    /// Sockets alone.
+    Tcp,
+}
+
+impl Nic {
+    /// True for an RDMA device.
+    pub fn is_rdma(&self) -> bool {
+        matches!(self.kind, NicKind::Rdma { .. })
+    }
+}
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// PCI vendor, as 0x10de.
+    pub vendor: u16,
+    /// Where it sits.
+    pub place: Place,
+}
+
+/// The machine cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// A folder that every Linux has is missing or closed.
+    #[error("{path}: {source}; is sysfs mounted there, and is this the right root directory?")]
+    Sysfs {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The addresses of this machine.
+    #[error("the addresses of this machine: {0}")]
+    Addresses(std::io::Error),
+    /// A description of a machine.
+    #[error("machine, line {line}: {what}")]
+    Machine {
+        /// Line of the description, from 1.
+        line: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+}

@@ -1,0 +1,238 @@
+//! Where a device sits on the PCIe tree, and how near two devices are.
+//!
+//! sysfs spells a device's place out as the path from its host bridge down:
+//!
+//! ```text
+//!   pci0000:40 / 0000:40:01.1 / 0000:41:00.0 / 0000:42:04.0 / 0000:47:00.0
+//!   host bridge  root port      switch, up     switch, down   the device
+//! ```
+//!
+//! Two devices are as near as the place where their paths part is low: below one switch a peer-to-peer copy
+//! stays in the switch, below one host bridge it goes through the CPU's root complex, and between two
+//! NUMA nodes it crosses the link between the sockets.
+
+use std::{fmt, path::Path};
+
+use super::CpuList;
+
+/// Address of a PCI function: domain, bus, device, function.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciAddress {
+    domain: u32,
+    bus: u8,
+    device: u8,
+    function: u8,
+}
+
+impl PciAddress {
+    /// Reads `0000:47:00.0`; `None` when it is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (domain, rest) = text.split_once(':')?;
+        let (bus, rest) = rest.split_once(':')?;
+        let (device, function) = rest.split_once('.')?;
+        if domain.len() < 4 || bus.len() != 2 || device.len() != 2 || function.len() != 1 {
+            return None;
+        }
+        Some(PciAddress {
+            domain: u32::from_str_radix(domain, 16).ok()?,
+            bus: u8::from_str_radix(bus, 16).ok()?,
+            device: u8::from_str_radix(device, 16).ok()?,
+            function: u8::from_str_radix(function, 16).ok()?,
+        })
+    }
+
+    /// True for another function of the same card.
+    pub fn same_card(self, other: PciAddress) -> bool {
+        (self.domain, self.bus, self.device) == (other.domain, other.bus, other.device)
+    }
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PciAddress {
+            domain,
+            bus,
+            device,
+            function,
+        } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+    }
+}
+
+impl fmt::Debug for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Where a device sits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Host bridge, as `pci0000:40`; empty for what is not on PCI.
+    pub host_bridge: String,
+    /// From the root port down to the device itself.
+    pub path: Vec<PciAddress>,
+    /// Its NUMA node, where the machine says.
+    pub numa: Option<u32>,
+    /// Cores near it.
+    pub cpus: CpuList,
+}
+
+/// How near two devices are, nearest first; the letters are those of `nvidia-smi topo -m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Nearness {
+    /// The same card.
+    Same,
+    /// Below the same switch.
+    Pix,
+    /// Over several switches, below the same root port.
+    Pxb,
+    /// Over the same host bridge.
+    Phb,
+    /// Between host bridges of the same NUMA node.
+    Node,
+    /// Between NUMA nodes.
+    Sys,
+}
+
+impl Nearness {
+    /// Its letters.
+    pub fn letters(self) -> &'static str {
+        match self {
+            Nearness::Same => "X",
+            Nearness::Pix => "PIX",
+            Nearness::Pxb => "PXB",
+            Nearness::Phb => "PHB",
+            Nearness::Node => "NODE",
+            Nearness::Sys => "SYS",
+        }
+    }
+}
+
+/// Bridges on the way down from where two paths part: a switch's downstream port and the device.
+const ONE_SWITCH: usize = 2;
+
+impl Place {
+    /// From a path below `/sys/devices`; NUMA node and cores are left open.
+    pub fn of(path: &Path) -> Place {
+        let mut place = Place::default();
+        for part in path.iter().filter_map(|p| p.to_str()) {
+            if let Some(address) = PciAddress::parse(part) {
+                place.path.push(address);
+            } else if part.starts_with("pci") && part.contains(':') {
+                part.clone_into(&mut place.host_bridge);
+            } else if !place.path.is_empty() {
+                // Below the PCI function: virtio2, net, infiniband.
+                break;
+            }
+        }
+        place
+    }
+
+    /// The device's own PCI address.
+    pub fn address(&self) -> Option<PciAddress> {
+        self.path.last().copied()
+    }
+
+    /// How near another device is.
+    pub fn nearness(&self, other: &Place) -> Nearness {
+        let (Some(a), Some(b)) = (self.address(), other.address()) else {
+            return self.by_numa(other);
+        };
+        if a.same_card(b) && self.host_bridge == other.host_bridge {
+            return Nearness::Same;
+        }
+        if self.host_bridge != other.host_bridge {
+            return self.by_numa(other);
+        }
+        let shared = self
+            .path
+            .iter()
+            .zip(&other.path)
+            .take_while(|(a, b)| a == b)
+            .count();
+        if shared == 0 {
+            Nearness::Phb
+        } else if self.path.len() - shared <= ONE_SWITCH && other.path.len() - shared <= ONE_SWITCH
+        {
+            Nearness::Pix
+        } else {
+            Nearness::Pxb
+        }
+    }
+
+    fn by_numa(&self, other: &Place) -> Nearness {
+        match (self.numa, other.numa) {
+            (Some(a), Some(b)) if a != b => Nearness::Sys,
+            _ => Nearness::Node,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn place(path: &str, numa: u32) -> Place {
+        Place {
+            numa: Some(numa),
+            ..Place::of(Path::new(path))
+        }
+    }
+
+    #[test]
+    fn nearness_is_where_the_paths_part() {
+        let gpu = place(
+            "/sys/devices/pci0000:40/0000:40:01.1/0000:41:00.0/0000:42:04.0/0000:47:00.0",
+            1,
+        );
+        assert_eq!(gpu.address(), PciAddress::parse("0000:47:00.0"));
+        let cases = [
+            (
+                "pci0000:40/0000:40:01.1/0000:41:00.0/0000:42:04.0/0000:47:00.1/net/eth5",
+                1,
+                Nearness::Same,
+            ),
+            (
+                "pci0000:40/0000:40:01.1/0000:41:00.0/0000:42:08.0/0000:4b:00.0",
+                1,
+                Nearness::Pix,
+            ),
+            (
+                "pci0000:40/0000:40:01.1/0000:41:00.0/0000:42:0c.0/0000:4d:00.0/0000:4e:00.0/0000:54:00.0",
+                1,
+                Nearness::Pxb,
+            ),
+            (
+                "pci0000:40/0000:40:03.1/0000:61:00.0/virtio2/net/eth0",
+                1,
+                Nearness::Phb,
+            ),
+            ("pci0000:60/0000:60:01.1/0000:61:00.0", 1, Nearness::Node),
+            ("pci0000:a0/0000:a0:01.1/0000:a1:00.0", 3, Nearness::Sys),
+            ("virtual/net/bond0", 1, Nearness::Node),
+            ("virtual/net/bond0", 0, Nearness::Sys),
+        ];
+        for (path, numa, expected) in cases {
+            let other = place(path, numa);
+            assert_eq!(gpu.nearness(&other), expected, "{path}");
+            assert_eq!(other.nearness(&gpu), expected, "{path}, the other way");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn addresses_survive_being_written(domain in 0u32..0x20000, bus: u8, device in 0u8..32, function in 0u8..8) {
+            let a = PciAddress { domain, bus, device, function };
+            prop_assert_eq!(PciAddress::parse(&a.to_string()), Some(a));
+        }
+
+        #[test]
+        fn reading_never_panics(text in "[0-9a-f:./pci]{0,24}") {
+            let _ = PciAddress::parse(&text);
+            let _ = Place::of(Path::new(&text));
+        }
+    }
+}

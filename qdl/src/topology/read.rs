@@ -1,0 +1,283 @@
+//! sysfs, as it is laid out.
+//!
+//! ```text
+//!   sys/devices/pci0000:40/../0000:4b:00.0/        a PCI function: vendor class numa_node local_cpulist
+//!       infiniband/mlx5_2/ports/1/                 state rate link_layer gid_attrs/ndevs/0
+//!       net/ib2/                                   operstate speed
+//!   sys/class/infiniband/mlx5_2                    a link to the folder above; so are
+//!   sys/class/net/ib2                              this
+//!   sys/bus/pci/devices/0000:4b:00.0               and this
+//!   sys/devices/virtual/{net,infiniband}           what has no hardware: bridges, soft-RoCE
+//! ```
+//!
+//! Where a device sits is read off the real path of its link, not of its `device` entry: a virtio NIC's leads to
+//! `virtio2`, a soft-RoCE device has none.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    Addresses, CpuList, Gpu, Nic, NicKind, NumaNode, PciAddress, Place, Topology, TopologyError,
+    interface_addresses,
+};
+
+/// PCI class of display controllers, in the upper byte.
+const DISPLAY: u32 = 0x03;
+/// PCI class of processing accelerators.
+const ACCELERATOR: u32 = 0x12;
+/// Vendors whose GPUs run models: NVIDIA and AMD.
+const VENDORS: [u16; 2] = [0x10de, 0x1002];
+
+impl Topology {
+    /// Reads this machine.
+    ///
+    /// # Errors
+    /// [`TopologyError`].
+    pub fn of_this_machine() -> Result<Self, TopologyError> {
+        let addresses = interface_addresses().map_err(TopologyError::Addresses)?;
+        Self::read(Path::new("/"), &addresses)
+    }
+
+    /// Reads the machine whose `sys` lies below `root`. What a machine does not have is left out; a file that is
+    /// there and makes no sense counts as missing.
+    ///
+    /// # Errors
+    /// [`TopologyError::Sysfs`] when there is no `sys/devices`.
+    pub fn read(root: &Path, addresses: &Addresses) -> Result<Self, TopologyError> {
+        let sys = root.join("sys");
+        let devices = sys.join("devices");
+        fs::read_dir(&devices).map_err(|source| TopologyError::Sysfs {
+            path: devices.clone(),
+            source,
+        })?;
+        let reader = Reader {
+            nodes: read_nodes(&devices),
+            sys,
+        };
+        let mut nics = reader.rdma(addresses);
+        nics.extend(reader.tcp(addresses, &nics));
+        Ok(Topology {
+            gpus: reader.gpus(),
+            nics,
+            nodes: reader.nodes,
+        })
+    }
+}
+
+/// A short text file without the white space around it; `None` where it cannot be read.
+fn text(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn hex(path: &Path) -> Option<u32> {
+    u32::from_str_radix(text(path)?.trim_start_matches("0x"), 16).ok()
+}
+
+/// Names in a folder, sorted; empty where there is no such folder.
+fn names(path: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(path) else {
+        return Vec::new();
+    };
+    let name = |e: io::Result<fs::DirEntry>| e.ok()?.file_name().into_string().ok();
+    let mut names: Vec<_> = entries.filter_map(name).collect();
+    // eth10 comes after eth9.
+    names.sort_by_key(|n| natural(n));
+    names
+}
+
+/// For sorting names with numbers in them.
+fn natural(name: &str) -> (String, u64, String) {
+    let digits = name
+        .find(|c: char| c.is_ascii_digit())
+        .unwrap_or(name.len());
+    let (head, rest) = name.split_at(digits);
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(rest.len());
+    let number = rest[..end].parse().unwrap_or(0);
+    (head.to_owned(), number, rest[end..].to_owned())
+}
+
+fn read_nodes(devices: &Path) -> Vec<NumaNode> {
+    let folder = devices.join("system/node");
+    let mut nodes: Vec<NumaNode> = names(&folder)
+        .iter()
+        .filter_map(|name| {
+            let id = name.strip_prefix("node")?.parse().ok()?;
+            let cpus = text(&folder.join(name).join("cpulist")).unwrap_or_default();
+            let cpus = CpuList::parse(&cpus).unwrap_or_default();
+            Some(NumaNode { id, cpus })
+        })
+        .collect();
+    nodes.sort_by_key(|n| n.id);
+    if nodes.is_empty() {
+        // A kernel without NUMA.
+        let cpus = text(&devices.join("system/cpu/online")).unwrap_or_default();
+        let cpus = CpuList::parse(&cpus).unwrap_or_default();
+        nodes.push(NumaNode { id: 0, cpus });
+    }
+    nodes
+}
+
+struct Reader {
+    sys: PathBuf,
+    nodes: Vec<NumaNode>,
+}
+
+impl Reader {
+    /// Where the device behind a link of a class sits.
+    fn place(&self, link: &Path) -> Place {
+        let resolve = |p: &Path| fs::canonicalize(p).unwrap_or_default();
+        let mut real = resolve(link);
+        let mut place = Place::of(&real);
+        if place.path.is_empty() {
+            // Kernels that have folders there, not links.
+            let device = resolve(&link.join("device"));
+            if !Place::of(&device).path.is_empty() {
+                place = Place::of(&device);
+                real = device;
+            }
+        }
+        let function = place.address().and_then(|a| {
+            real.ancestors().find(|p| {
+                p.file_name()
+                    .and_then(|n| n.to_str())
+                    .and_then(PciAddress::parse)
+                    == Some(a)
+            })
+        });
+        if let Some(f) = function {
+            // -1 where the firmware does not say.
+            place.numa = text(&f.join("numa_node")).and_then(|n| n.parse().ok());
+            let cpus = text(&f.join("local_cpulist")).and_then(|c| CpuList::parse(&c).ok());
+            place.cpus = cpus.unwrap_or_default();
+        }
+        if let (None, [only]) = (place.numa, &self.nodes[..]) {
+            place.numa = Some(only.id);
+        }
+        if place.cpus.is_empty()
+            && let Some(node) = self.nodes.iter().find(|n| Some(n.id) == place.numa)
+        {
+            place.cpus = node.cpus.clone();
+        }
+        place
+    }
+
+    /// Ports of RDMA devices.
+    fn rdma(&self, addresses: &Addresses) -> Vec<Nic> {
+        let class = self.sys.join("class/infiniband");
+        let mut nics = Vec::new();
+        for name in names(&class) {
+            let device = class.join(&name);
+            let mut place = self.place(&device);
+            for port in names(&device.join("ports")) {
+                let Ok(number) = port.parse::<u8>() else {
+                    continue;
+                };
+                let dir = device.join("ports").join(&port);
+                // "4: ACTIVE"
+                let up = text(&dir.join("state")).is_some_and(|s| s.ends_with("ACTIVE"));
+                let netdev = self.netdev(&device, &dir);
+                if place.path.is_empty()
+                    && let Some(n) = &netdev
+                {
+                    // Soft-RoCE sits where its network interface sits.
+                    place = self.place(&self.sys.join("class/net").join(n));
+                }
+                nics.push(Nic {
+                    kind: NicKind::Rdma {
+                        port: number,
+                        link_layer: text(&dir.join("link_layer")).unwrap_or_default(),
+                    },
+                    addresses: netdev
+                        .as_ref()
+                        .and_then(|n| addresses.get(n))
+                        .cloned()
+                        .unwrap_or_default(),
+                    netdev,
+                    // "200 Gb/sec (4X HDR)", "2.5 Gb/sec (1X SDR)"
+                    speed_mbps: text(&dir.join("rate")).and_then(|r| {
+                        let gbit: f64 = r.split_whitespace().next()?.parse().ok()?;
+                        Some((gbit * 1000.0) as u64)
+                    }),
+                    up,
+                    place: place.clone(),
+                    name: name.clone(),
+                });
+            }
+        }
+        nics.sort_by_key(by_bus);
+        nics
+    }
+
+    /// Network interface over a port.
+    fn netdev(&self, device: &Path, port: &Path) -> Option<String> {
+        let by_gid = || text(&port.join("gid_attrs/ndevs/0"));
+        let by_parent = || text(&device.join("parent"));
+        let by_card = || names(&device.join("device/net")).into_iter().next();
+        by_gid().or_else(by_parent).or_else(by_card)
+    }
+
+    /// Network interfaces with an address and a link that are not an RDMA device's.
+    fn tcp(&self, addresses: &Addresses, rdma: &[Nic]) -> Vec<Nic> {
+        let class = self.sys.join("class/net");
+        let mut nics: Vec<Nic> = names(&class)
+            .into_iter()
+            .filter(|name| !rdma.iter().any(|n| n.netdev.as_ref() == Some(name)))
+            .filter_map(|name| {
+                let dir = class.join(&name);
+                let list = addresses.get(&name)?;
+                // A bridge's traffic goes over other interfaces, or never leaves the machine.
+                if list.is_empty()
+                    || list.iter().any(|a| a.is_loopback())
+                    || dir.join("bridge").exists()
+                {
+                    return None;
+                }
+                let state = text(&dir.join("operstate")).unwrap_or_default();
+                Some(Nic {
+                    kind: NicKind::Tcp,
+                    netdev: Some(name.clone()),
+                    addresses: list.clone(),
+                    speed_mbps: text(&dir.join("speed")).and_then(|s| s.parse().ok()),
+                    // Some drivers do not say.
+                    up: matches!(state.as_str(), "up" | "unknown"),
+                    place: self.place(&dir),
+                    name,
+                })
+            })
+            .collect();
+        nics.sort_by_key(by_bus);
+        nics
+    }
+
+    fn gpus(&self) -> Vec<Gpu> {
+        let bus = self.sys.join("bus/pci/devices");
+        let mut gpus: Vec<Gpu> = names(&bus)
+            .iter()
+            .filter_map(|name| {
+                let device = bus.join(name);
+                let class = hex(&device.join("class"))? >> 16;
+                let vendor = u16::try_from(hex(&device.join("vendor"))?).ok()?;
+                ((class == DISPLAY || class == ACCELERATOR) && VENDORS.contains(&vendor)).then(
+                    || Gpu {
+                        vendor,
+                        place: self.place(&device),
+                    },
+                )
+            })
+            .collect();
+        gpus.sort_by_key(|g| g.place.address());
+        gpus
+    }
+}
+
+/// By the bus, what is not on it last; then by name.
+fn by_bus(nic: &Nic) -> (bool, Option<PciAddress>, (String, u64, String)) {
+    let address = nic.place.address();
+    (address.is_none(), address, natural(&nic.name))
+}

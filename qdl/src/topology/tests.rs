@@ -1,0 +1,244 @@
+//! Machines of every kind, read from trees laid out as sysfs lays them out.
+
+use std::path::Path;
+
+use super::*;
+use crate::config::{NicConfig, parse_accelerator, parse_frontend};
+
+fn read(machine: &str) -> Topology {
+    let root = tempfile::tempdir().expect("a folder");
+    let addresses = machine::expand(machine, root.path()).expect("a good description");
+    Topology::read(root.path(), &addresses).expect("a tree")
+}
+
+fn machines() -> [(&'static str, &'static str); 4] {
+    [
+        ("dgx-a100", machine::DGX_A100),
+        ("p5", machine::P5),
+        ("two-sockets", machine::TWO_SOCKETS),
+        ("laptop", machine::LAPTOP),
+    ]
+}
+
+/// Names of the NICs of each GPU.
+fn groups(t: &Topology) -> Vec<Vec<&str>> {
+    let name = |n: &usize| t.nics[*n].name.as_str();
+    t.nic_groups()
+        .iter()
+        .map(|g| g.nics.iter().map(name).collect())
+        .collect()
+}
+
+#[test]
+fn a_dgx_has_a_nic_for_each_gpu() {
+    let t = read(machine::DGX_A100);
+    assert_eq!((t.gpus.len(), t.nodes.len()), (8, 8));
+    let expected: Vec<Vec<String>> = (0..8).map(|i| vec![format!("mlx5_{i}")]).collect();
+    assert_eq!(groups(&t), expected);
+    let near = |g: usize, n: usize| t.gpus[g].place.nearness(&t.nics[n].place);
+    assert_eq!(near(0, 0), Nearness::Pix);
+    assert_eq!(near(0, 1), Nearness::Pix);
+    assert_eq!(near(0, 2), Nearness::Sys);
+    assert_eq!(t.gpus[0].place.numa, Some(3));
+    assert_eq!(t.nics[0].place.cpus.to_string(), "48-63,176-191");
+    assert_eq!(t.nics[0].speed_mbps, Some(200_000));
+    assert_eq!(t.nics[0].netdev.as_deref(), Some("ib0"));
+    assert_eq!(t.nics.len(), 9, "and one for everything else");
+}
+
+#[test]
+fn a_p5_has_four_nics_for_each_gpu() {
+    let t = read(machine::P5);
+    assert_eq!((t.gpus.len(), t.usable_nics().len()), (8, 32));
+    for (gpu, group) in t.nic_groups().iter().enumerate() {
+        assert_eq!(group.nics.len(), 4);
+        assert_eq!(group.nearness, Some(Nearness::Pix));
+        for nic in &group.nics {
+            assert_eq!(
+                t.nics[*nic].place.path[1], t.gpus[gpu].place.path[1],
+                "its own switch"
+            );
+            assert_eq!(t.gpu_of(*nic), Some(gpu));
+        }
+    }
+}
+
+#[test]
+fn sockets_need_not_be_alike() {
+    let t = read(machine::TWO_SOCKETS);
+    // mlx5_3 shares a host bridge with the first GPU, but goes through the CPU as the other two do.
+    assert_eq!(
+        groups(&t),
+        [vec!["mlx5_0", "mlx5_2", "mlx5_3"], vec!["mlx5_4"]]
+    );
+    let names: Vec<_> = t
+        .usable_nics()
+        .iter()
+        .map(|n| t.nics[*n].name.as_str())
+        .collect();
+    assert_eq!(
+        names,
+        ["mlx5_0", "mlx5_2", "mlx5_3", "mlx5_4"],
+        "mlx5_1 has no cable"
+    );
+    assert_eq!(
+        t.nics[0].place.nearness(&t.nics[1].place),
+        Nearness::Same,
+        "two ports"
+    );
+
+    let mut without = t.clone();
+    without.gpus.clear();
+    let expected = [vec!["mlx5_0", "mlx5_2", "mlx5_3"], vec!["mlx5_4"]];
+    assert_eq!(groups(&without), expected, "by node where there is no GPU");
+
+    assert_eq!(t.pinning_warning("mlx5_4", &[20, 61]), None);
+    let warning = t.pinning_warning("ens4", &[20, 3]).expect("core 3 is far");
+    assert!(
+        warning.contains("NUMA node 1") && warning.contains("core 3"),
+        "{warning}"
+    );
+}
+
+#[test]
+fn a_laptop_has_one_nic_and_no_gpu() {
+    let t = read(machine::LAPTOP);
+    assert!(t.gpus.is_empty());
+    assert_eq!(groups(&t), [["wlp0s20f3"]]);
+    assert_eq!(t.nics[0].place.numa, Some(0), "there is but one node");
+    assert_eq!(t.nics[0].addresses[0].to_string(), "192.168.178.23");
+}
+
+#[test]
+fn soft_roce_and_virtio_sit_where_their_hardware_sits() {
+    let t = read(
+        "node 0 cpus=0-1\nnode 1 cpus=2-3\n\
+         pci pci0000:80/0000:80:03.0 vendor=0x1af4 numa=1\n  net virtio2/eth0 addr=10.0.0.2\n\
+         virtual ib rxe0 rate=2.5 parent=eth0\n",
+    );
+    let [rxe] = &t.nics[..] else {
+        panic!("eth0 is rxe0's: {:?}", t.nics);
+    };
+    assert_eq!((rxe.name.as_str(), rxe.speed_mbps), ("rxe0", Some(2500)));
+    assert_eq!(rxe.place.address(), PciAddress::parse("0000:80:03.0"));
+    assert_eq!(rxe.place.numa, Some(1));
+    assert_eq!(rxe.place.cpus.to_string(), "2-3");
+    assert_eq!(rxe.addresses.len(), 1);
+}
+
+#[test]
+fn this_machine_can_be_read() {
+    let t = Topology::of_this_machine().expect("it runs Linux");
+    assert!(!t.nodes.is_empty() && !t.nodes[0].cpus.is_empty());
+    assert!(t.matrix().contains("NUMA nodes"));
+}
+
+#[test]
+fn a_root_without_sysfs_is_named() {
+    let root = tempfile::tempdir().expect("a folder");
+    let error = Topology::read(root.path(), &Addresses::new()).expect_err("empty");
+    assert!(error.to_string().contains("sys/devices"), "{error}");
+}
+
+#[test]
+fn a_bad_description_is_named_by_its_line() {
+    for (text, part) in [
+        ("\nnicht 0", "line 2: `nicht`"),
+        ("net eth0", "line 1: `net eth0` comes before any `pci`"),
+        (
+            "node 0\nvirtual net x addr=1.2",
+            "line 2: `1.2` is no address",
+        ),
+        ("pci ../../etc", "leads out of the tree"),
+    ] {
+        let root = tempfile::tempdir().expect("a folder");
+        let error = machine::expand(text, root.path())
+            .expect_err(text)
+            .to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn the_matrix_names_everything() {
+    let text = read(machine::TWO_SOCKETS).matrix();
+    let first: Vec<_> = text
+        .lines()
+        .nth(1)
+        .expect("a row")
+        .split_whitespace()
+        .collect();
+    assert_eq!(
+        first,
+        [
+            "GPU0",
+            "X",
+            "SYS",
+            "NODE",
+            "NODE",
+            "NODE",
+            "PHB",
+            "SYS",
+            "NODE",
+            "0-19,40-59",
+            "0"
+        ]
+    );
+    assert!(text.contains("GPU1  NODE  mlx5_4"), "{text}");
+    assert!(
+        text.contains("100 Gbit/s") && text.contains("down"),
+        "{text}"
+    );
+    assert!(text.lines().all(|l| l == l.trim_end()));
+}
+
+/// What is written is what the programs read, and names every NIC.
+#[test]
+fn the_yaml_is_a_good_configuration() {
+    for (name, machine) in machines() {
+        let t = read(machine);
+        let f = t.frontend_yaml(name, Fabric::Auto);
+        let f = parse_frontend(&f, "f.yaml", Path::new("/"))
+            .unwrap_or_else(|e| panic!("{name}: {e}\n{f}"));
+        let a = t.accelerator_yaml(name, Fabric::Auto);
+        let a = parse_accelerator(&a, "a.yaml", Path::new("/"))
+            .unwrap_or_else(|e| panic!("{name}: {e}\n{a}"));
+        assert_eq!(
+            a.model.spec().as_ref(),
+            Some(&f.model),
+            "{name}: they fit together"
+        );
+        for nics in [&f.nics, &a.nics] {
+            assert_eq!(nics.len(), t.usable_nics().len(), "{name}");
+            for (nic, i) in nics.iter().zip(t.usable_nics()) {
+                let found = &t.nics[i];
+                match nic {
+                    NicConfig::Ib(n) => {
+                        assert_eq!(n.device, found.name);
+                        assert_eq!(n.gpu, t.gpu_of(i).map(|g| g as u32), "{name}");
+                        let cpus = n.cpus.clone().expect("such machines have many cores");
+                        assert_eq!(t.pinning_warning(&n.device, &cpus), None);
+                    }
+                    NicConfig::Tcp(n) => assert!(found.addresses.contains(&n.bind.ip()), "{name}"),
+                }
+            }
+        }
+        let tcp = t.frontend_yaml("x", Fabric::Tcp);
+        let tcp = parse_frontend(&tcp, "t.yaml", Path::new("/")).expect("good");
+        assert!(
+            tcp.nics.iter().all(|n| matches!(n, NicConfig::Tcp(_))),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn with_no_nic_at_all_the_yaml_is_for_loopback() {
+    let t = Topology::default();
+    let f = t.frontend_yaml("a b/c", Fabric::Auto);
+    let f = parse_frontend(&f, "f.yaml", Path::new("/")).expect("good");
+    assert_eq!(f.node, "a-b-c");
+    assert_eq!(f.nics.len(), 1);
+    let a = t.accelerator_yaml("", Fabric::Auto);
+    parse_accelerator(&a, "a.yaml", Path::new("/")).expect("good");
+}

@@ -1,0 +1,139 @@
+//! Choosing a rail allocates nothing. A program of its own, because it counts what the allocator of the whole
+//! process is asked for.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    hint::black_box,
+};
+
+use qdl::{
+    arbiter::Load,
+    rails::{
+        Fault, HealthCfgs, LaneRail, MAX_RAILS, PeerCfgs, PeerRails, RailArbiter, RailArbiterCfgs,
+        RailId, RailPolicy, Score, Want,
+    },
+};
+
+/// The system's allocator, counting what each thread asks for.
+struct Counting;
+
+thread_local! {
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is ending has no counter left, and is not the one that is measured.
+    let _ = ASKED.try_with(|asked| asked.set(asked.get() + 1));
+}
+
+// SAFETY: every call goes to `System`, which keeps the allocator's promises; counting allocates nothing
+// (the thread-local is constant-initialised and has no destructor).
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `System` with this layout, as the caller promises.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn asked() -> u64 {
+    ASKED.with(Cell::get)
+}
+
+fn cfgs(policy: RailPolicy, rails: usize) -> PeerCfgs {
+    let all: Vec<_> = (0..rails).map(|r| RailId(r as u8)).collect();
+    PeerCfgs {
+        policy,
+        health: HealthCfgs::default(),
+        rails,
+        sources: vec![all.clone()],
+        targets: all.chunks(rails.div_ceil(8)).map(<[_]>::to_vec).collect(),
+    }
+}
+
+fn policies() -> [RailPolicy; 3] {
+    [
+        RailPolicy::Best,
+        RailPolicy::HealthBestFit,
+        RailPolicy::HealthSpray {
+            delta: Score::from_ratio(1, 4),
+            above_only: false,
+        },
+    ]
+}
+
+#[test]
+fn choosing_a_rail_allocates_nothing() {
+    let before = asked();
+    drop(black_box(vec![0u8; 100]));
+    assert!(asked() > before, "the counter counts");
+
+    for rails in [1, 8, MAX_RAILS] {
+        for policy in policies() {
+            let mut peer = PeerRails::new(&cfgs(policy, rails)).expect("good");
+            let meters = peer.meters().clone();
+            let before = asked();
+            let mut changes = 0;
+            for r in 0..rails {
+                peer.restored(0, RailId(r as u8), &mut |_| changes += 1);
+            }
+            for i in 0..20_000u64 {
+                let now = i * 100_000;
+                let want = Want {
+                    source: 0,
+                    target: i as usize % 8,
+                    len: 64 << (i % 12),
+                };
+                let c = peer.pick(now, want, |_| true).expect("rails are up");
+                let slow = if c.rail.0 == 0 { 20 } else { 1 };
+                meters.completed(c.rail, want.len, 10_000 * slow);
+                peer.tick(now, &mut |_| changes += 1);
+                if i % 5000 == 4999 && rails > 1 {
+                    peer.failed(now, c.rail, Fault::Path, &mut |_| changes += 1);
+                    peer.restored(now, c.rail, &mut |_| changes += 1);
+                }
+            }
+            assert_eq!(asked(), before, "{policy:?}, {rails} rails");
+            assert!(changes >= rails, "something happened");
+        }
+    }
+}
+
+#[test]
+fn choosing_a_lane_allocates_nothing() {
+    let lane = |i: usize| LaneRail {
+        peer: i / 64,
+        rail: RailId((i % 64 / 8) as u8),
+        target: i % 8,
+        nic: i % 64 / 8,
+    };
+    let arbiter = RailArbiter::new(&RailArbiterCfgs {
+        peers: vec![cfgs(policies()[1], 8); 2],
+        lanes: (0..128).map(lane).collect(),
+    })
+    .expect("good");
+    for l in 0..128 {
+        arbiter.lane_up(0, l, &mut |_| {});
+    }
+    let before = asked();
+    for i in 0..20_000u64 {
+        let load = |l: usize| Load {
+            up: true,
+            in_flight: l % 3,
+            slots: 8,
+        };
+        let lane = arbiter.pick(i * 1000, 0, 150_528, load).expect("room");
+        arbiter.completed(lane, 150_528, 100_000);
+        arbiter.tick(i * 1000, &mut |_, _| {});
+    }
+    assert_eq!(asked(), before);
+}
