@@ -1,6 +1,6 @@
 //! `accelerator --config A.yaml`: a node of the system under test.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use accelerator::node::Accelerator;
 use clap::Parser;
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         .with_max_level(level)
         .with_writer(std::io::stderr)
         .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     // Before any thread is started, so that all of them leave the signals to the one that waits.
     let signals = block_signals();
@@ -56,7 +57,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     let config = match qdl::config::load_accelerator(&arguments.config) {
         Ok(config) => config,
         Err(e) => {
-            eprintln!("{e}");
+            eprintln!("error: {e}");
             return SETUP;
         }
     };
