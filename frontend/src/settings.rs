@@ -58,7 +58,11 @@ pub enum SettingsError {
 
 fn model_hint(error: &LoadgenError) -> String {
     match error {
-        LoadgenError::ConfModel { .. } | LoadgenError::ConfLine { .. } => {
+        // The line's own error lists the models already.
+        LoadgenError::ConfLine { .. } => {
+            "\n   = loadgen.model in the configuration names the model in user.conf".to_owned()
+        }
+        LoadgenError::ConfModel { .. } => {
             let known = Vec::from_iter(known_models()).join(", ");
             format!(
                 "\n   = loadgen.model in the configuration names the model in user.conf; LoadGen knows {known}"

@@ -35,7 +35,7 @@ pub const MAX_TOKEN: usize = 4096;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AuthError {
     /// The token file cannot be read.
-    #[error("control.token_file: {}: {source}", path.display())]
+    #[error("token_file: {}: {source}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -44,7 +44,7 @@ pub enum AuthError {
     },
     /// The token is too short or too long.
     #[error(
-        "control.token_file: {}: a token of {MIN_TOKEN} to {MAX_TOKEN} bytes is needed, this has {}; \
+        "token_file: {}: a token of {MIN_TOKEN} to {MAX_TOKEN} bytes is needed, this has {}; \
          `openssl rand -hex 32` makes one",
         path.display(),
         if *bytes > MAX_TOKEN { "more".to_owned() } else { bytes.to_string() }
@@ -57,7 +57,7 @@ pub enum AuthError {
     },
     /// Not a loopback address, and nothing said about a token.
     #[error(
-        "control: {address} is not a loopback address and there is no token: set control.token_file, or \
+        "control: {address} is not a loopback address and there is no token: set token_file, or \
          say `auth: none` to let anyone in"
     )]
     Unprotected {
@@ -84,7 +84,7 @@ impl Token {
         let mode = file.metadata().map_err(unreadable)?.permissions().mode();
         if mode & 0o077 != 0 {
             tracing::warn!(
-                "control.token_file: {} can be read by others: chmod 600",
+                "token_file: {} can be read by others: chmod 600",
                 path.display()
             );
         }

@@ -159,7 +159,7 @@ pub enum ControlError {
     },
     /// One side has a token and the other has none.
     #[error(
-        "{peer}: {} a token and this node {}: set control.token_file on both nodes, to the same token",
+        "{peer}: {} a token and this node {}: set token_file on both nodes, to the same token",
         if *here { "brought no proof of" } else { "wants" },
         if *here { "wants one" } else { "has none" }
     )]
@@ -170,7 +170,7 @@ pub enum ControlError {
         here: bool,
     },
     /// The peer's proof is wrong.
-    #[error("{peer}: its token is not this node's: control.token_file must hold the same on both")]
+    #[error("{peer}: its token is not this node's: token_file must hold the same on both")]
     TokenWrong {
         /// The other side.
         peer: Peer,
@@ -290,7 +290,7 @@ impl ControlError {
             ControlError::TokenMissing { here, .. } => (
                 ErrorCode::Auth,
                 format!(
-                    "the {} has a token and the {} has none: set control.token_file on both nodes, to \
+                    "the {} has a token and the {} has none: set token_file on both nodes, to \
                      the same token",
                     if *here { role } else { other },
                     if *here { other } else { role },
@@ -298,7 +298,7 @@ impl ControlError {
             ),
             ControlError::TokenWrong { .. } => (
                 ErrorCode::Auth,
-                "the tokens differ: control.token_file must hold the same on both nodes".to_owned(),
+                "the tokens differ: token_file must hold the same on both nodes".to_owned(),
             ),
             ControlError::Model { mismatch, .. } => (
                 ErrorCode::Model,
