@@ -169,7 +169,8 @@ impl Lane {
         self.up.store(false, Ordering::SeqCst);
         self.blocked.store(false, Ordering::SeqCst);
         let link = self.send.exclusive(|s| s.link.take());
-        if let Some(tx) = link {
+        if let Some(mut tx) = link {
+            tx.finish();
             self.counts().sent.add(&tx.counts());
         }
     }

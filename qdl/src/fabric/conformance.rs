@@ -26,6 +26,17 @@ pub trait Fabric: Sync {
         true
     }
 
+    /// True where writes stay in the sender's queue until the peer's software reads. A NIC takes them all by itself,
+    /// since every one has its slot.
+    fn fills_up_unread(&self) -> bool {
+        true
+    }
+
+    /// False where this machine has not what the fabric needs: the cases are skipped then, and say so.
+    fn available(&self) -> bool {
+        true
+    }
+
     /// How long to wait for what must come.
     fn patience(&self) -> Duration {
         Duration::from_secs(20)
@@ -60,7 +71,13 @@ macro_rules! fabric_conformance {
     (@cases $fabric:expr; $($case:ident,)*) => {
         $(#[test]
         fn $case() {
-            $crate::fabric::conformance::$case(&$fabric);
+            use $crate::fabric::conformance::Fabric as _;
+            let fabric = $fabric;
+            if fabric.available() {
+                $crate::fabric::conformance::$case(&fabric);
+            } else {
+                println!("skipped: this fabric is not available here");
+            }
         })*
     };
 }
@@ -420,7 +437,10 @@ pub fn a_full_send_queue_is_an_answer_and_not_a_wait(fabric: &dyn Fabric) {
             Err(e) => panic!("{e}"),
         }
     }
-    assert!(full, "12 MB went nowhere and the queue never filled");
+    assert!(
+        full || !fabric.fills_up_unread(),
+        "12 MB went nowhere and the queue never filled"
+    );
     let mut arrived = 0;
     let end = Instant::now() + fabric.patience();
     while arrived < slots {
