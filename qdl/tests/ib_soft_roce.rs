@@ -18,7 +18,7 @@ use qdl::{
     config::Auto,
     fabric::{Broken, Imm},
 };
-use rig::{Ib, Pair, alone, endpoint, next_broken, post};
+use rig::{Pair, alone, endpoint, next_broken, post};
 use verbs::Verbs;
 
 /// The library and the names of the two devices, or why the tests do not run.
@@ -34,17 +34,19 @@ fn devices() -> Option<(Arc<Verbs>, String, String)> {
     Some((verbs, one.to_owned(), two.to_owned()))
 }
 
-qdl::fabric_conformance!(super::Ib(|_| {}));
+qdl::fabric_conformance!(super::Disturbed(&[], |_| {}));
 
 mod split {
-    qdl::fabric_conformance!(super::super::Ib(|nic| {
+    qdl::fabric_conformance!(super::super::Disturbed(&[], |nic| {
         nic.adaptive_routing.split_above = Some(100);
     }));
 }
 
 /// Packets are lost: a retry after 4 ms keeps the suite quick.
 mod one_percent_loss {
-    qdl::fabric_conformance!(super::super::Disturbed(&["loss", "1%"], |nic| nic.timeout = 10));
+    qdl::fabric_conformance!(super::super::Disturbed(&["loss", "1%"], |nic| nic
+        .timeout =
+        10));
 }
 
 mod five_milliseconds_delay {
@@ -90,5 +92,8 @@ fn a_peer_that_is_gone_without_a_word_is_told_by_the_retries() {
     a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
     let _ = a.tx.flush();
     let text = next_broken(&mut a).to_string();
-    assert!(text.contains("IBV_WC_RETRY_EXC_ERR") && text.contains("did not answer"), "{text}");
+    assert!(
+        text.contains("IBV_WC_RETRY_EXC_ERR") && text.contains("did not answer"),
+        "{text}"
+    );
 }

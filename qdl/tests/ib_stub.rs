@@ -8,7 +8,13 @@ mod rig;
 
 use std::sync::Arc;
 
-use qdl::{config::Auto, fabric::{Broken, Imm, PostError, ib::{IbCfgs, IbConnection}}};
+use qdl::{
+    config::Auto,
+    fabric::{
+        Broken, Imm, PostError,
+        ib::{IbCfgs, IbConnection},
+    },
+};
 use rig::{Ib, Pair, endpoint, next_broken, post};
 use verbs::{Verbs, stub};
 
@@ -45,11 +51,9 @@ fn a_port_that_goes_down_is_a_cause_in_words() {
         a.tx.post(&post(0, 1, Imm::new(0, 1))),
         Err(PostError::Broken(broken))
     );
-    let text = pair.resources[0]
-        .device()
-        .port_now()
-        .expect_err("down")
-        .to_string();
+    let cfgs = IbCfgs::resolve(&pair.nics[0], pair.resources[0].device().limits(), 4);
+    let again = IbConnection::prepare(&pair.resources[0], e[0].clone(), &cfgs.expect("fits"));
+    let text = again.expect_err("the port is down").to_string();
     assert!(text.contains("stub0 port 1 is not active"), "{text}");
 }
 
@@ -82,6 +86,8 @@ fn slots_beyond_the_device_are_refused_in_words() {
 /// The tracker's 8,192 slots on one queue pair: filled, answered, drained, wrapped.
 #[test]
 fn eight_thousand_slots_wrap_a_thousand_times() {
-    cases::wrap_the_tracker(&Pair::open(|nic| nic.send_depth = Auto::Fixed(8192)).expect("the stub"), 1000);
+    cases::wrap_the_tracker(
+        &Pair::open(|nic| nic.send_depth = Auto::Fixed(8192)).expect("the stub"),
+        1000,
+    );
 }
-

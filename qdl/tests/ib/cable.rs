@@ -16,10 +16,7 @@ pub fn is_here() -> bool {
 
 fn run(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status();
-    assert!(
-        status.is_ok_and(|s| s.success()),
-        "{program} {arguments:?}"
-    );
+    assert!(status.is_ok_and(|s| s.success()), "{program} {arguments:?}");
 }
 
 /// The cable is out until this is dropped.
@@ -52,8 +49,13 @@ impl Disturbed {
         let mut now = NOW.lock().expect("no test panics here");
         if *now != self.0 {
             for interface in ["va", "vb"] {
-                let replace = ["qdisc", "replace", "dev", interface, "root", "netem"];
-                run("tc", &[&replace[..], self.0].concat());
+                let replace = ["qdisc", "replace", "dev", interface, "root"];
+                let kind: &[&str] = if self.0.is_empty() {
+                    &["noqueue"]
+                } else {
+                    &["netem", "limit", "100000"]
+                };
+                run("tc", &[&replace[..], kind, self.0].concat());
             }
             *now = self.0;
         }

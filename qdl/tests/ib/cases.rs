@@ -27,7 +27,9 @@ fn offline(split_above: Option<u32>) -> Option<(FabricCounts, FabricCounts)> {
     responses.peer_stride = 64;
     let (mut a, mut b) = pair.link(&requests, &responses);
     let (at_a, at_b) = (requests.window.grants(), responses.window.grants());
-    (0..slots as u16).for_each(|s| { at_b.open(s); });
+    (0..slots as u16).for_each(|s| {
+        at_b.open(s);
+    });
     let mut free: Vec<u16> = (0..slots as u16).collect();
     let (mut sent, mut done) = (0, 0);
     while done < samples {
@@ -153,7 +155,9 @@ pub fn wrap_the_tracker(pair: &Pair, rounds: u64) {
     let (mut a, mut b) = pair.link(&ea, &eb);
     let tracker = Tracker::new(ea.window.grants().clone());
     let at_b = eb.window.grants().clone();
-    (0..SLOTS as u16).for_each(|s| { at_b.open(s); });
+    (0..SLOTS as u16).for_each(|s| {
+        at_b.open(s);
+    });
     let mut sample = Sample {
         id: 0,
         index: 0,
@@ -250,10 +254,7 @@ fn a_peer_that_announces_too_little_is_refused() {
     };
     let e = endpoint(4, 64, 8);
     for (field, change) in [
-        (
-            "slots.length",
-            (|e| e.slots.length = 255) as fn(&mut IbEnd),
-        ),
+        ("slots.length", (|e| e.slots.length = 255) as fn(&mut IbEnd)),
         ("cells.length", |e| e.cells.length = 63),
         ("slots.length", |e| e.slots.address = u64::MAX - 9),
         ("mtu", |e| e.mtu = 1500),
