@@ -37,6 +37,11 @@ pub trait Fabric: Sync {
         true
     }
 
+    /// How many requests the long exchange makes.
+    fn exchanges(&self) -> usize {
+        4000
+    }
+
     /// How long to wait for what must come.
     fn patience(&self) -> Duration {
         Duration::from_secs(20)
@@ -607,7 +612,7 @@ pub fn nothing_lands_after_a_connection_is_torn_down(fabric: &dyn Fabric) {
 
 /// A long exchange: each request is answered in the same slot with bytes that depend on it.
 pub fn slots_are_used_again_and_again_in_both_directions(fabric: &dyn Fabric) {
-    let (slots, stride, total) = (32usize, 2048usize, 4000usize);
+    let (slots, stride, total) = (32usize, 2048usize, fabric.exchanges());
     let (mut a, mut b) = join(fabric, Shape::honest(slots, stride));
     b.grant_all();
     let patience = fabric.patience();

@@ -80,6 +80,10 @@ impl conformance::Fabric for Disturbed {
         devices().is_some() && is_here()
     }
 
+    fn exchanges(&self) -> usize {
+        if self.0.is_empty() { 4000 } else { 500 }
+    }
+
     fn patience(&self) -> Duration {
         Duration::from_secs(60)
     }

@@ -14,9 +14,6 @@ pub const RECEIVE_BATCH: u32 = 64;
 /// Receives for control messages: echoes, their replies, the goodbye.
 pub const CONTROL_RECEIVES: u32 = 16;
 
-/// Deepest send queue that `auto` chooses, in writes.
-const AUTO_WRITES: u32 = 4096;
-
 /// How long a goodbye may take.
 const LINGER: Duration = Duration::from_millis(25);
 
@@ -82,7 +79,12 @@ impl IbCfgs {
         let spare = 2;
         let send_depth = match nic.send_depth {
             Auto::Fixed(depth) => depth,
-            Auto::Auto => (slots.clamp(16, AUTO_WRITES) * each).min(queue.saturating_sub(spare)),
+            // A slot may be answered and used again before the write that was in it has retired; those are fewer than
+            // two signals apart, so that a full send queue is never what holds a sample up.
+            Auto::Auto => slots
+                .saturating_add(2 * nic.signal_every)
+                .saturating_mul(each)
+                .min(queue.saturating_sub(spare)),
         };
         if send_depth.saturating_add(spare) > queue {
             return refuse(
@@ -181,7 +183,7 @@ mod tests {
         let c = IbCfgs::resolve(&nic(), &limits(32_768, 32_767), 8192).expect("fits");
         assert_eq!(
             (c.receive_depth, c.receive_batch, c.writes),
-            (8192 + 80, 64, 4096)
+            (8192 + 80, 64, 8192 + 128)
         );
         assert_eq!(c.signal_every, 64);
         let mut split = nic();
@@ -189,7 +191,7 @@ mod tests {
             split_above: Some(8192),
         };
         let c = IbCfgs::resolve(&split, &limits(32_768, 32_767), 100).expect("fits");
-        assert_eq!((c.writes, c.send_depth), (100, 200));
+        assert_eq!((c.writes, c.send_depth), (228, 456));
     }
 
     #[test]
