@@ -114,13 +114,21 @@ impl Drop for FarThread {
     }
 }
 
-fn pairs(n: usize) -> Result<Vec<(TcpStream, TcpStream)>> {
+fn pairs(n: usize, congestion: Option<&str>) -> Result<Vec<(TcpStream, TcpStream)>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let to = listener.local_addr()?;
     (0..n)
         .map(|_| {
             let near = TcpStream::connect(to)?;
-            Ok((near, listener.accept()?.0))
+            let far = listener.accept()?.0;
+            if let Some(name) = congestion {
+                for s in [&near, &far] {
+                    socket2::SockRef::from(s)
+                        .set_tcp_congestion(name.as_bytes())
+                        .with_context(|| format!("TCP_CONGESTION {name}"))?;
+                }
+            }
+            Ok((near, far))
         })
         .collect()
 }
@@ -139,7 +147,7 @@ pub fn measure(shape: Shape, cpus: [usize; 2], args: &Args) -> Result<Rounds> {
         .map(|(c, _)| c);
     let (mut near, mut far, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for contender in chosen {
-        let pairs = pairs(shape.connections)?;
+        let pairs = pairs(shape.connections, args.congestion.as_deref())?;
         if contender == Contender::Qdl {
             near.push(Near::Qdl(Rails::new(shape, pairs, cpus)?));
         } else {

@@ -47,6 +47,9 @@ pub struct Args {
     /// The CPUs of client and server; the first two allowed ones unless given.
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
+    /// Congestion control of every connection (`TCP_CONGESTION`); the system's unless given.
+    #[arg(long)]
+    congestion: Option<String>,
     /// Where the rows go as JSON.
     #[arg(long)]
     json: Option<PathBuf>,

@@ -22,6 +22,8 @@ use super::{
 const COPY_UP_TO: usize = 1024;
 /// `SO_SNDBUF`.
 const SEND_BUFFER: usize = 256 << 10;
+/// `SO_RCVBUF`: the system's own guesses begin below one large payload.
+const RECEIVE_BUFFER: usize = 1 << 20;
 /// Most that is read at once.
 const READ_UP_TO: usize = 256 << 10;
 /// How long a sleeper sleeps before it looks whether it is to stop.
@@ -113,6 +115,7 @@ impl Connection {
     fn new(stream: TcpStream, slots: usize, stride: usize, wait: Wait) -> Result<Self> {
         stream.set_nodelay(true)?;
         socket2::SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER)?;
+        socket2::SockRef::from(&stream).set_recv_buffer_size(RECEIVE_BUFFER)?;
         if wait == Wait::Sleep {
             stream.set_read_timeout(Some(Duration::from_millis(PATIENCE_MS as u64)))?;
         }
