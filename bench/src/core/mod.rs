@@ -97,9 +97,10 @@ fn measure(operation: Operation, connections: usize, args: &Args) -> Vec<Cell> {
         .collect();
     for _ in 0..args.turns {
         for c in &mut cells {
+            let asked = alloc::allocations();
             // Brings its memory into the cache: cells share it.
             c.op.run(8192);
-            let (asked, begin) = (alloc::allocations(), now_ns());
+            let begin = now_ns();
             c.op.run(args.per_turn);
             let took = now_ns() - begin;
             c.allocations += alloc::allocations() - asked;
