@@ -47,9 +47,13 @@ pub struct Args {
     /// The CPUs of client and server; the first two allowed ones unless given.
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Congestion control of every connection (`TCP_CONGESTION`); the system's unless given.
-    #[arg(long)]
-    congestion: Option<String>,
+    /// Congestion control of every connection (`TCP_CONGESTION`), or `system`. Reno is everywhere and to be had by
+    /// everyone; BBR paces loopback by what it has guessed of it, and stalls both contenders now and then.
+    #[arg(long, default_value = "reno")]
+    congestion: String,
+    /// Seconds for which an idle pair of connected rail threads is watched; 0 for not at all.
+    #[arg(long, default_value_t = 2)]
+    idle_s: u64,
     /// Where the rows go as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -98,5 +102,23 @@ pub fn run(args: &Args) -> Result<()> {
         writeln!(file)?;
     }
     table::targets(&rows);
+    if args.idle_s > 0 {
+        idle(cpus, args)?;
+    }
+    Ok(())
+}
+
+/// What a connected pair costs while nothing is sent, as a part of one core.
+fn idle(cpus: [usize; 2], args: &Args) -> Result<()> {
+    let percent = duel::idle_percent(cpus, args)?;
+    println!(
+        "{} an idle pair of connected rail threads: {percent:.2} % of a core (at most 2 wanted)",
+        if percent < 2.0 { "met  " } else { "SHORT" }
+    );
+    if let Some(path) = &args.json {
+        let path = path.with_file_name("fabric-idle.json");
+        let json = serde_json::json!({ "idle_cpu_percent": percent });
+        std::fs::write(&path, format!("{json}\n")).with_context(|| path.display().to_string())?;
+    }
     Ok(())
 }

@@ -35,7 +35,7 @@ use super::{
 };
 
 const SPIN_NS: u64 = 50_000;
-const TICK_NS: u64 = 5_000_000;
+const TICK_NS: u64 = 25_000_000;
 
 /// Answers at once with `response` bytes.
 struct Answer {
