@@ -5,6 +5,7 @@
 
 mod core;
 mod fabric;
+mod rails;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -28,7 +29,12 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
         "core" => core::run(root, args),
         "fabric" => fabric::run(root, args),
-        _ => bail!("no measurement is called {name}; there are: core, fabric"),
+        "rails" => {
+            ensure!(args.is_empty(), "bench rails takes no arguments");
+            rails::run(root)
+        }
+        "verbs" | "loadgen" | "local" => bail!("the measurement {name} is not there yet"),
+        _ => bail!("no measurement is called {name}; there are: core, fabric, rails"),
     }
 }
 

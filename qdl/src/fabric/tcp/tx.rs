@@ -155,6 +155,8 @@ impl Tx for TcpTx {
                     self.staging[start..start + len].copy_from_slice(bytes);
                 }
                 self.counts.inline += 1;
+                self.counts.copies += 1;
+                self.counts.copied_bytes += len as u64;
             } else if let Ok(at) =
                 self.endpoint.sources[usize::from(post.source.0)].at(post.offset, len)
             {
