@@ -6,6 +6,7 @@
 mod core;
 mod fabric;
 mod rails;
+mod verbs;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -33,8 +34,11 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             ensure!(args.is_empty(), "bench rails takes no arguments");
             rails::run(root)
         }
-        "verbs" | "loadgen" | "local" => bail!("the measurement {name} is not there yet"),
-        _ => bail!("no measurement is called {name}; there are: core, fabric, rails"),
+        "verbs" => {
+            ensure!(args.is_empty(), "bench verbs takes no arguments");
+            verbs::run(root)
+        }
+        _ => bail!("no measurement is called {name}; there are: core, fabric, rails, verbs"),
     }
 }
 
