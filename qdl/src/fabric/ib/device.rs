@@ -229,18 +229,18 @@ impl Watched {
 
     fn event(&self, event: AsyncEvent) {
         let name = self.context.name();
-        let (which, cause): (Box<dyn Fn(&Shared) -> bool>, String) = match event {
+        let (whom, cause) = match event {
             AsyncEvent::PortDown { port } if port == self.port => {
                 // The device leaves its queue pairs as they are, and they would try until their retries end.
-                (Box::new(|_| true), format!("port {port} of {name} is down"))
+                (Whom::All, format!("port {port} of {name} is down"))
             }
-            AsyncEvent::DeviceFatal => (Box::new(|_| true), format!("{name} has failed")),
+            AsyncEvent::DeviceFatal => (Whom::All, format!("{name} has failed")),
             AsyncEvent::QpFatal { qp_num, cause } => (
-                Box::new(move |c| c.qp_num() == qp_num),
+                Whom::QueuePair(qp_num),
                 format!("{name}: queue pair {qp_num} failed: {cause}"),
             ),
             AsyncEvent::CqError { token } => (
-                Box::new(move |c| c.owns(token)),
+                Whom::Queue(token),
                 format!("{name}: a completion queue overflowed"),
             ),
             other => {
@@ -253,8 +253,25 @@ impl Watched {
             .iter()
             .filter_map(Weak::upgrade)
             .collect();
-        for c in all.iter().filter(|c| which(c)) {
+        for c in all.iter().filter(|c| whom.is(c)) {
             c.fail(Broken::Device(cause.clone()));
+        }
+    }
+}
+
+/// Whom an event concerns.
+enum Whom {
+    All,
+    QueuePair(u32),
+    Queue(u64),
+}
+
+impl Whom {
+    fn is(&self, connection: &Shared) -> bool {
+        match self {
+            Whom::All => true,
+            Whom::QueuePair(number) => connection.qp_num() == *number,
+            Whom::Queue(token) => connection.owns(*token),
         }
     }
 }
