@@ -1,9 +1,8 @@
 //! The frontend's connections to all accelerators.
 
 use std::{
-    collections::HashSet,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -13,30 +12,22 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    peer::{LocalLoss, PeerTask},
+    common::{ClusterOwner, Common, LaneOf, PeerState},
+    control_thread::control,
     request_stride, response_stride,
     transport::ClientNic,
 };
 use crate::{
     config::{self, FrontendConfig, NicConfig},
-    control::{
-        Auth, AuthError, ClientHandle, ClientParams, ClientSession, ControlError, Counters,
-        HeartbeatCfgs, Timing, Token, check_unique_names,
-    },
+    control::{Auth, AuthError, ClientHandle, ControlError, Counters, Token},
     dispatch::{
-        Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent, DispatchRail,
-        Dispatcher, LaneCfgs, LaneCounts, Owner, Sample,
+        Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchRail, Dispatcher, LaneCfgs,
+        LaneCounts, Sample,
     },
     fabric::{MAX_SLOTS, Region, ib::IbError, tcp::TcpError},
     rail::{EchoCfgs, RailCfgs},
     stats::BatchSizes,
 };
-
-/// How often the monitor looks.
-const MONITOR: Duration = Duration::from_millis(20);
-
-/// Of the time until the frontend must have ended, what is kept for ending.
-const ENDING: Duration = Duration::from_millis(500);
 
 /// Most writes queued on a connection before its doorbell must be rung.
 const SEND_DEPTH: usize = 256;
@@ -152,117 +143,6 @@ pub struct ClusterReport {
     pub lanes: Vec<LaneReport>,
     /// Each accelerator.
     pub peers: Vec<PeerReport>,
-}
-
-/// What is known of one accelerator.
-#[derive(Debug, Default)]
-pub(super) struct PeerState {
-    pub node: String,
-    pub address: String,
-    pub handle: Option<ClientHandle>,
-    pub counters: Option<Counters>,
-    pub batches: BatchSizes,
-    /// When and why its last connection was lost, and whether by silence.
-    pub lost: Option<Loss>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Loss {
-    pub at: Duration,
-    pub cause: String,
-    /// It was found out by waiting for a sign of life, which took its time.
-    pub by_silence: bool,
-}
-
-/// Peer, and index within the peer, of each lane.
-pub(super) type LaneOf = Vec<(usize, u16)>;
-
-/// What tasks and callers share.
-pub(super) struct Common {
-    pub dispatcher: std::sync::OnceLock<Dispatcher>,
-    pub config: FrontendConfig,
-    pub auth: Auth,
-    pub peers: Vec<Mutex<PeerState>>,
-    pub listener: Arc<dyn ClusterListener>,
-    pub began: Instant,
-    /// No more repairs: the run is ending.
-    pub closing: AtomicBool,
-    aborted: AtomicBool,
-    losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
-    /// Peer and index within the peer of each lane.
-    pub lane_of: LaneOf,
-    pub nics: Vec<ClientNic>,
-}
-
-impl Common {
-    pub fn dispatcher(&self) -> &Dispatcher {
-        self.dispatcher.get().expect("set before any task runs")
-    }
-
-    pub fn peer(&self, index: usize) -> MutexGuard<'_, PeerState> {
-        self.peers[index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::SeqCst)
-    }
-
-    fn abort(&self, cause: &str) {
-        if !self.aborted.swap(true, Ordering::SeqCst) {
-            self.closing.store(true, Ordering::SeqCst);
-            self.listener.aborted(cause);
-            self.dispatcher().abort(cause);
-        }
-    }
-
-    /// How a session with an accelerator is opened.
-    pub fn params(&self, index: usize) -> ClientParams {
-        let d = &self.config.deadlines;
-        let heartbeat = HeartbeatCfgs {
-            every: d.heartbeat_interval(),
-            suspect_after: (d.heartbeat_interval() + d.heartbeat_timeout()) / 2,
-            gone_after: d.heartbeat_timeout(),
-        };
-        ClientParams {
-            address: self.config.accelerators[index].control.to_string(),
-            node: self.config.node.clone(),
-            auth: self.auth.clone(),
-            model: self.config.model.clone(),
-            timing: Timing {
-                connect: d.connect(),
-                handshake: d.connect(),
-                heartbeat,
-            },
-            counters: Arc::new(Counters::default),
-        }
-    }
-}
-
-struct ClusterOwner(Arc<Common>);
-
-impl Owner for ClusterOwner {
-    fn complete_empty(&self, samples: &[Sample]) {
-        self.0.listener.complete_empty(samples);
-    }
-
-    fn event(&self, event: DispatchEvent) {
-        let DispatchEvent::LaneLost {
-            lane,
-            epoch,
-            cause,
-            again,
-        } = event;
-        let (peer, index) = self.0.lane_of[lane];
-        // The task is gone only once the cluster is closing.
-        let _ = self.0.losses[peer].send(LocalLoss {
-            index,
-            epoch,
-            cause,
-            again,
-        });
-    }
 }
 
 /// See the module.
@@ -604,121 +484,4 @@ fn plan(config: &FrontendConfig) -> Result<(Vec<LaneCfgs>, LaneOf), ClusterError
         }
     }
     Ok((lanes, lane_of))
-}
-
-type Told = std::sync::mpsc::Sender<Result<(), ClusterError>>;
-
-/// The control thread's task.
-async fn control(
-    common: Arc<Common>,
-    inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
-    mut stopped: watch::Receiver<bool>,
-    tell: Told,
-) {
-    let tasks = match bring_up(&common, inboxes).await {
-        Ok(tasks) => tasks,
-        Err(e) => {
-            let _ = tell.send(Err(e));
-            return;
-        }
-    };
-    let mut running: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
-    for (task, session) in tasks {
-        let stopped = stopped.clone();
-        running.spawn(task.run(session, stopped));
-    }
-    let _ = tell.send(Ok(()));
-    let watching = tokio::spawn(async move { monitor(&common).await });
-    let _ = stopped.wait_for(|s| *s).await;
-    watching.abort();
-    // The tasks see it too; each takes leave of its peer.
-    let leave = async { while running.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(Duration::from_millis(500), leave).await;
-}
-
-/// Connects to all, checks their names, opens all their lanes.
-async fn bring_up(
-    common: &Arc<Common>,
-    inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
-) -> Result<Vec<(PeerTask, ClientSession)>, ClusterError> {
-    let connecting: Vec<_> = (0..common.peers.len())
-        .map(|i| tokio::spawn(ClientSession::connect(common.params(i))))
-        .collect();
-    let mut sessions = Vec::new();
-    for c in connecting {
-        sessions.push(c.await.map_err(std::io::Error::other)??);
-    }
-    let addresses: Vec<_> = sessions
-        .iter()
-        .map(|s| s.peer_address.to_string())
-        .collect();
-    let local = std::iter::once((common.config.node.as_str(), "this node"));
-    let named = sessions
-        .iter()
-        .map(|s| s.peer_node.as_str())
-        .zip(addresses.iter().map(String::as_str));
-    check_unique_names(local.chain(named))?;
-    let mut tasks = Vec::new();
-    for (i, (session, losses)) in sessions.into_iter().zip(inboxes).enumerate() {
-        {
-            let mut peer = common.peer(i);
-            peer.node.clone_from(&session.peer_node);
-            peer.handle = Some(session.handle.clone());
-        }
-        let mut task = PeerTask::new(i, common.clone(), losses);
-        task.open_all(&session).await?;
-        tasks.push((task, session));
-    }
-    Ok(tasks)
-}
-
-/// Aborts the run when no connection has been left for too long.
-async fn monitor(common: &Common) {
-    let d = &common.config.deadlines;
-    let mut none_since: Option<Instant> = None;
-    loop {
-        tokio::time::sleep(MONITOR).await;
-        if common.is_closing() {
-            return;
-        }
-        if common.dispatcher().lanes_up() > 0 {
-            none_since = None;
-            continue;
-        }
-        let since = *none_since.get_or_insert_with(Instant::now);
-        let losses: Vec<_> = (0..common.peers.len())
-            .filter_map(|i| {
-                let p = common.peer(i);
-                let loss = p.lost.clone()?;
-                Some((p.node.clone(), p.address.clone(), loss))
-            })
-            .collect();
-        // Silence took its time to be noticed, and that counts.
-        let noticed = if losses.iter().any(|(_, _, l)| l.by_silence) {
-            d.echo_interval() + d.echo_timeout()
-        } else {
-            Duration::ZERO
-        };
-        let patience = d.lost().saturating_sub(noticed + ENDING).max(MONITOR);
-        if since.elapsed() >= patience {
-            let mut seen = HashSet::new();
-            let each: Vec<_> = losses
-                .iter()
-                .filter(|(node, ..)| seen.insert(node.clone()))
-                .map(|(node, address, l)| {
-                    format!(
-                        "{node} ({address}) lost {:.1} s into the run: {}",
-                        l.at.as_secs_f64(),
-                        l.cause
-                    )
-                })
-                .collect();
-            common.abort(&format!(
-                "no accelerator left: {}; could not be reached again for {:.1} s",
-                each.join("; "),
-                since.elapsed().as_secs_f64()
-            ));
-            return;
-        }
-    }
 }

@@ -9,8 +9,11 @@
 //! that show their key, and takes a session's lanes down when its frontend leaves or dies.
 
 mod cluster;
+mod common;
+mod control_thread;
 mod node;
 mod peer;
+mod served;
 mod transport;
 
 pub use cluster::{
@@ -40,4 +43,9 @@ pub fn response_stride(model: &crate::model::ModelSpec) -> Option<usize> {
         .max_output_bytes()?
         .checked_add(RESPONSE_HEADER_BYTES)?
         .checked_next_multiple_of(LINE)
+}
+
+/// Locks; a panic elsewhere does not make what is behind the lock less true.
+fn lock<T>(m: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -9,7 +9,8 @@ use tokio::{
 };
 
 use super::{
-    cluster::{ClusterError, Common, Loss},
+    cluster::ClusterError,
+    common::{Common, Loss},
     transport::Prepared,
 };
 use crate::{

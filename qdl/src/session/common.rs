@@ -1,0 +1,132 @@
+//! What the caller of a [`Cluster`](super::Cluster), its control thread and its look-outs share.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::sync::mpsc;
+
+use super::{cluster::ClusterListener, peer::LocalLoss, transport::ClientNic};
+use crate::{
+    config::FrontendConfig,
+    control::{Auth, ClientHandle, ClientParams, Counters, HeartbeatCfgs, Timing},
+    dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
+    stats::BatchSizes,
+};
+
+/// What is known of one accelerator.
+#[derive(Debug, Default)]
+pub(super) struct PeerState {
+    pub node: String,
+    pub address: String,
+    pub handle: Option<ClientHandle>,
+    pub counters: Option<Counters>,
+    pub batches: BatchSizes,
+    /// When and why its last connection was lost, and whether by silence.
+    pub lost: Option<Loss>,
+}
+
+/// How an accelerator was lost.
+#[derive(Clone, Debug)]
+pub(super) struct Loss {
+    pub at: Duration,
+    pub cause: String,
+    /// It was found out by waiting for a sign of life, which took its time.
+    pub by_silence: bool,
+}
+
+/// Peer, and index within the peer, of each lane.
+pub(super) type LaneOf = Vec<(usize, u16)>;
+
+/// What tasks and callers share.
+pub(super) struct Common {
+    pub dispatcher: std::sync::OnceLock<Dispatcher>,
+    pub config: FrontendConfig,
+    pub auth: Auth,
+    pub peers: Vec<Mutex<PeerState>>,
+    pub listener: Arc<dyn ClusterListener>,
+    pub began: Instant,
+    /// No more repairs: the run is ending.
+    pub closing: AtomicBool,
+    pub aborted: AtomicBool,
+    pub losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
+    /// Peer and index within the peer of each lane.
+    pub lane_of: LaneOf,
+    pub nics: Vec<ClientNic>,
+}
+
+impl Common {
+    pub fn dispatcher(&self) -> &Dispatcher {
+        self.dispatcher.get().expect("set before any task runs")
+    }
+
+    pub fn peer(&self, index: usize) -> MutexGuard<'_, PeerState> {
+        self.peers[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+
+    pub fn abort(&self, cause: &str) {
+        if !self.aborted.swap(true, Ordering::SeqCst) {
+            self.closing.store(true, Ordering::SeqCst);
+            self.listener.aborted(cause);
+            self.dispatcher().abort(cause);
+        }
+    }
+
+    /// How a session with an accelerator is opened.
+    pub fn params(&self, index: usize) -> ClientParams {
+        let d = &self.config.deadlines;
+        let heartbeat = HeartbeatCfgs {
+            every: d.heartbeat_interval(),
+            suspect_after: (d.heartbeat_interval() + d.heartbeat_timeout()) / 2,
+            gone_after: d.heartbeat_timeout(),
+        };
+        ClientParams {
+            address: self.config.accelerators[index].control.to_string(),
+            node: self.config.node.clone(),
+            auth: self.auth.clone(),
+            model: self.config.model.clone(),
+            timing: Timing {
+                connect: d.connect(),
+                handshake: d.connect(),
+                heartbeat,
+            },
+            counters: Arc::new(Counters::default),
+        }
+    }
+}
+
+/// What the dispatcher tells goes to the look-out of the peer it concerns.
+pub(super) struct ClusterOwner(pub Arc<Common>);
+
+impl Owner for ClusterOwner {
+    fn complete_empty(&self, samples: &[Sample]) {
+        self.0.listener.complete_empty(samples);
+    }
+
+    fn event(&self, event: DispatchEvent) {
+        let DispatchEvent::LaneLost {
+            lane,
+            epoch,
+            cause,
+            again,
+        } = event;
+        let (peer, index) = self.0.lane_of[lane];
+        // The task is gone only once the cluster is closing.
+        let _ = self.0.losses[peer].send(LocalLoss {
+            index,
+            epoch,
+            cause,
+            again,
+        });
+    }
+}

@@ -1,0 +1,140 @@
+//! The frontend's control thread: brings every session up, runs the look-outs, and aborts the run when no
+//! connection has been left for too long.
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    cluster::ClusterError,
+    common::Common,
+    peer::{LocalLoss, PeerTask},
+};
+use crate::control::{ClientSession, check_unique_names};
+
+/// How often the monitor looks.
+const MONITOR: Duration = Duration::from_millis(20);
+
+/// Of the time until the frontend must have ended, what is kept for ending.
+const ENDING: Duration = Duration::from_millis(500);
+
+pub(super) type Told = std::sync::mpsc::Sender<Result<(), ClusterError>>;
+
+/// The control thread's task.
+pub(super) async fn control(
+    common: Arc<Common>,
+    inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
+    mut stopped: watch::Receiver<bool>,
+    tell: Told,
+) {
+    let tasks = match bring_up(&common, inboxes).await {
+        Ok(tasks) => tasks,
+        Err(e) => {
+            let _ = tell.send(Err(e));
+            return;
+        }
+    };
+    let mut running: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
+    for (task, session) in tasks {
+        let stopped = stopped.clone();
+        running.spawn(task.run(session, stopped));
+    }
+    let _ = tell.send(Ok(()));
+    let watching = tokio::spawn(async move { monitor(&common).await });
+    let _ = stopped.wait_for(|s| *s).await;
+    watching.abort();
+    // The tasks see it too; each takes leave of its peer.
+    let leave = async { while running.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(Duration::from_millis(500), leave).await;
+}
+
+/// Connects to all, checks their names, opens all their lanes.
+async fn bring_up(
+    common: &Arc<Common>,
+    inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
+) -> Result<Vec<(PeerTask, ClientSession)>, ClusterError> {
+    let connecting: Vec<_> = (0..common.peers.len())
+        .map(|i| tokio::spawn(ClientSession::connect(common.params(i))))
+        .collect();
+    let mut sessions = Vec::new();
+    for c in connecting {
+        sessions.push(c.await.map_err(std::io::Error::other)??);
+    }
+    let addresses: Vec<_> = sessions
+        .iter()
+        .map(|s| s.peer_address.to_string())
+        .collect();
+    let local = std::iter::once((common.config.node.as_str(), "this node"));
+    let named = sessions
+        .iter()
+        .map(|s| s.peer_node.as_str())
+        .zip(addresses.iter().map(String::as_str));
+    check_unique_names(local.chain(named))?;
+    let mut tasks = Vec::new();
+    for (i, (session, losses)) in sessions.into_iter().zip(inboxes).enumerate() {
+        {
+            let mut peer = common.peer(i);
+            peer.node.clone_from(&session.peer_node);
+            peer.handle = Some(session.handle.clone());
+        }
+        let mut task = PeerTask::new(i, common.clone(), losses);
+        task.open_all(&session).await?;
+        tasks.push((task, session));
+    }
+    Ok(tasks)
+}
+
+/// Aborts the run when no connection has been left for too long.
+async fn monitor(common: &Common) {
+    let d = &common.config.deadlines;
+    let mut none_since: Option<Instant> = None;
+    loop {
+        tokio::time::sleep(MONITOR).await;
+        if common.is_closing() {
+            return;
+        }
+        if common.dispatcher().lanes_up() > 0 {
+            none_since = None;
+            continue;
+        }
+        let since = *none_since.get_or_insert_with(Instant::now);
+        let losses: Vec<_> = (0..common.peers.len())
+            .filter_map(|i| {
+                let p = common.peer(i);
+                let loss = p.lost.clone()?;
+                Some((p.node.clone(), p.address.clone(), loss))
+            })
+            .collect();
+        // Silence took its time to be noticed, and that counts.
+        let noticed = if losses.iter().any(|(_, _, l)| l.by_silence) {
+            d.echo_interval() + d.echo_timeout()
+        } else {
+            Duration::ZERO
+        };
+        let patience = d.lost().saturating_sub(noticed + ENDING).max(MONITOR);
+        if since.elapsed() >= patience {
+            let mut seen = HashSet::new();
+            let each: Vec<_> = losses
+                .iter()
+                .filter(|(node, ..)| seen.insert(node.clone()))
+                .map(|(node, address, l)| {
+                    format!(
+                        "{node} ({address}) lost {:.1} s into the run: {}",
+                        l.at.as_secs_f64(),
+                        l.cause
+                    )
+                })
+                .collect();
+            common.abort(&format!(
+                "no accelerator left: {}; could not be reached again for {:.1} s",
+                each.join("; "),
+                since.elapsed().as_secs_f64()
+            ));
+            return;
+        }
+    }
+}
