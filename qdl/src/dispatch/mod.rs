@@ -441,16 +441,12 @@ impl Shared {
         total
     }
 
-    fn push_all(&self, samples: impl Iterator<Item = Sample>) {
-        let mut n = 0;
-        for s in samples {
-            // Counted first, so that the length is never less than what can be popped.
-            self.backlog_len.fetch_add(1, Ordering::SeqCst);
-            self.backlog.push(s);
-            n += 1;
-        }
+    fn push_all(&self, samples: impl ExactSizeIterator<Item = Sample>) {
+        let n = samples.len() as u64;
         if n > 0 {
-            let len = self.backlog_len.load(Ordering::Relaxed);
+            // Counted first, so that the length is never less than what can be popped.
+            let len = n + self.backlog_len.fetch_add(n, Ordering::SeqCst);
+            samples.for_each(|s| self.backlog.push(s));
             self.backlog_max.fetch_max(len, Ordering::Relaxed);
         }
     }

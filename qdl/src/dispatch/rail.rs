@@ -21,8 +21,9 @@ use crate::{
     tracker::InFlight,
 };
 
-/// Events taken from one lane before the next has its turn.
-const BUDGET: usize = 256;
+/// Events taken from one lane before the next has its turn, and before the peer hears of them: while we see
+/// to these, it sees to what else is in flight.
+const BUDGET: usize = 128;
 
 /// What the rail thread is told.
 pub(super) enum Command {
