@@ -263,7 +263,7 @@ impl Tx for IbTx {
             self.retire_what_idles();
         }
         self.ring()?;
-        if self.under_way() * 2 >= self.cfgs.work_requests {
+        if self.room() as u64 * 2 <= self.cfgs.writes {
             self.shared.retire();
         }
         if self.room() == 0 || !self.chain.is_empty() {
