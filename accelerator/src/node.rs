@@ -12,7 +12,7 @@ use qdl::{
     model::{ModelMismatch, ModelSpec},
     rail::RailCfgs,
     serve::Service,
-    session::{EngineTotals, Node, NodeError, NodeNic, NodeParams, Stop},
+    session::{EngineTotals, Node, NodeError, NodeFabric, NodeNic, NodeParams, Stop},
     stats::BatchSizes,
 };
 
@@ -36,14 +36,6 @@ pub enum SetupError {
     /// The token.
     #[error(transparent)]
     Auth(#[from] AuthError),
-    /// A fabric this build does not carry.
-    #[error("nics[{index}]: {problem}")]
-    Nic {
-        /// Which entry of `nics`.
-        index: usize,
-        /// What is wrong with it.
-        problem: String,
-    },
     /// An engine that the configuration knows and this build does not.
     #[error("engine.kind: this build has no engine `{0}`")]
     NoEngine(&'static str),
@@ -145,7 +137,7 @@ impl Accelerator {
                 sut_name: format!("{} ({} on {})", config.node, model.name, engine.name()),
                 control: config.control.listen,
                 auth: auth(&config.auth)?,
-                nics: nics(config)?,
+                nics: nics(config),
                 memory: config.memory_mib << 20,
                 timing: Timing {
                     connect: d.connect(),
@@ -221,30 +213,27 @@ fn auth(auth: &config::Auth) -> Result<Auth, AuthError> {
     })
 }
 
-fn nics(config: &AcceleratorConfig) -> Result<Vec<NodeNic>, SetupError> {
-    let each = |(index, nic): (usize, &NicConfig)| match nic {
-        NicConfig::Tcp(t) => Ok(NodeNic {
-            listen: t.bind,
-            rail: RailCfgs {
-                name: format!("rail-{index}"),
-                spin_ns: nic.completion().spin_ns(),
-                tick_ns: 25_000_000,
-                cpus: nic.cpus().unwrap_or_default().to_vec(),
+fn nics(config: &AcceleratorConfig) -> Vec<NodeNic> {
+    let each = |(index, nic): (usize, &NicConfig)| NodeNic {
+        rail: RailCfgs {
+            name: format!("rail-{index}"),
+            spin_ns: nic.completion().spin_ns(),
+            tick_ns: 25_000_000,
+            cpus: nic.cpus().unwrap_or_default().to_vec(),
+        },
+        fabric: match nic {
+            NicConfig::Tcp(t) => NodeFabric::Tcp {
+                listen: t.bind,
+                cfgs: TcpCfgs {
+                    send_buffer: t.send_buffer_bytes,
+                    inline_bytes: t.inline_bytes,
+                    user_timeout_ms: config.deadlines.echo_timeout_ms.min(u64::from(u32::MAX))
+                        as u32,
+                    ..TcpCfgs::default()
+                },
             },
-            tcp: TcpCfgs {
-                send_buffer: t.send_buffer_bytes,
-                inline_bytes: t.inline_bytes,
-                user_timeout_ms: config.deadlines.echo_timeout_ms.min(u64::from(u32::MAX)) as u32,
-                ..TcpCfgs::default()
-            },
-        }),
-        NicConfig::Ib(ib) => Err(SetupError::Nic {
-            index,
-            problem: format!(
-                "device {}: this build carries the tcp fabric alone",
-                ib.device
-            ),
-        }),
+            NicConfig::Ib(ib) => NodeFabric::Ib(ib.clone()),
+        },
     };
     config.nics.iter().enumerate().map(each).collect()
 }

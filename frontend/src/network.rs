@@ -236,7 +236,9 @@ fn connections(lanes: &[LaneReport]) -> Vec<ConnectionRecord> {
             samples: lane.counts.received.writes,
             tx: lane.counts.sent,
             rx: lane.counts.received,
-            ..ConnectionRecord::default()
+            in_flight_max: lane.counts.in_flight_max,
+            wakeups: lane.counts.wakeups,
+            lost: Vec::new(),
         });
     }
     records
@@ -267,6 +269,7 @@ mod tests {
                 received: half,
                 staged: 1,
                 staged_bytes: 64,
+                ..LaneCounts::default()
             },
         }
     }

@@ -65,15 +65,23 @@ impl Arbiter {
             return None;
         }
         let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % connections;
-        let mut in_turn = (start..connections).chain(0..start);
-        match self.policy {
-            Policy::RoundRobin => in_turn.find(|i| load(*i).takes()),
-            Policy::LeastOutstanding => in_turn
-                .map(|i| (i, load(i)))
-                .filter(|(_, l)| l.takes())
-                .min_by_key(|(_, l)| l.in_flight)
-                .map(|(i, _)| i),
+        let mut best: Option<(usize, usize)> = None;
+        // Plain loops: this runs once for each query, over every connection.
+        for range in [start..connections, 0..start] {
+            for i in range {
+                let l = load(i);
+                if !l.takes() {
+                    continue;
+                }
+                if self.policy == Policy::RoundRobin {
+                    return Some(i);
+                }
+                if best.is_none_or(|(least, _)| l.in_flight < least) {
+                    best = Some((l.in_flight, i));
+                }
+            }
         }
+        best.map(|(_, i)| i)
     }
 }
 

@@ -10,7 +10,8 @@
 //!
 //! *Free* slots are set bits in a two-level bitmap; [`Tracker::reserve`] takes the first at or after a
 //! cursor, so that samples that are neighbours in time are neighbours in memory (the accelerator runs
-//! them where they lie), and skips busy ones, so that a slot held for ever costs one slot. *In flight*
+//! them where they lie), and skips busy ones, so that a slot held for ever costs one slot. (Where the next
+//! 64 are all busy there are no neighbours to be had, and the slot freed last will do.) *In flight*
 //! is an open grant ([`Grants`]) of the response window. Whoever closes the grant, the response or the
 //! sweep, owns the record; nobody else reads it.
 //!
@@ -103,10 +104,12 @@ impl Tracker {
 
     /// Takes the next free slot.
     pub fn reserve(&self) -> Option<u16> {
-        if !self.has_free() {
-            return None;
-        }
-        let slot = self.free.take()?;
+        let slot = match self.slots().checked_sub(self.in_flight())? {
+            0 => return None,
+            // A full connection: what there is came back just now.
+            1 => self.free.take_freed().or_else(|| self.free.take()),
+            _ => self.free.take(),
+        }?;
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         Some(slot)
     }
@@ -170,11 +173,16 @@ impl Tracker {
 
 /// The free slots: one bit for each, and one summary bit for each word that may have some, so that the
 /// next free one is found in a handful of instructions however many slots there are.
+///
+/// A summary bit is cleared only by a search that found its word empty, not by whoever emptied the word: on a
+/// connection that is always full, words are emptied and refilled with every sample, and the summary is left alone.
 #[derive(Debug)]
 struct FreeSlots {
     words: Box<[AtomicU64]>,
     summary: Box<[AtomicU64]>,
     cursor: CachePadded<AtomicU32>,
+    /// The word that a slot came back to last: where to look when nearly all are busy. Only ever a hint.
+    freed: CachePadded<AtomicU32>,
 }
 
 impl FreeSlots {
@@ -189,6 +197,7 @@ impl FreeSlots {
             words: (0..words).map(|i| word(i, slots)).collect(),
             summary: (0..summary).map(|i| word(i, words)).collect(),
             cursor: CachePadded::new(AtomicU32::new(0)),
+            freed: CachePadded::new(AtomicU32::new(0)),
         }
     }
 
@@ -211,33 +220,48 @@ impl FreeSlots {
 
     fn take(&self) -> Option<u16> {
         let cursor = self.cursor.load(Ordering::Relaxed) as usize;
-        let mut word = cursor / 64 % self.words.len();
-        let mut mask = !0u64 << (cursor % 64);
-        loop {
-            let mut bits = self.words[word].load(Ordering::Acquire) & mask;
-            while bits != 0 {
-                let bit = bits & bits.wrapping_neg();
-                let old = self.words[word].fetch_and(!bit, Ordering::AcqRel);
-                if old & bit != 0 {
-                    if old == bit {
-                        self.emptied(word);
-                    }
-                    let slot = word * 64 + bit.trailing_zeros() as usize;
-                    self.cursor.store(slot as u32 + 1, Ordering::Relaxed);
-                    return Some(slot as u16);
-                }
-                // Somebody else was quicker; `old` is what is left.
-                bits = old & mask;
-            }
-            // The rest of the first word was empty: go on after it, and at last come back to its beginning.
-            let from = if mask == !0 { word } else { word + 1 };
-            mask = !0;
-            let from = if from >= self.words.len() { 0 } else { from };
-            word = self.word_from(from).or_else(|| self.any_word())?;
-            if self.words[word].load(Ordering::Acquire) == 0 {
-                self.emptied(word);
-            }
+        let here = cursor / 64 % self.words.len();
+        let next = if here + 1 < self.words.len() {
+            here + 1
+        } else {
+            0
+        };
+        let near = self
+            .take_from(here, !0 << (cursor % 64))
+            .or_else(|| self.take_from(next, !0))
+            .or_else(|| self.take_freed());
+        if near.is_some() {
+            return near;
         }
+        loop {
+            let word = self.word_from(next).or_else(|| self.any_word())?;
+            if let Some(slot) = self.take_from(word, !0) {
+                return Some(slot);
+            }
+            self.emptied(word);
+        }
+    }
+
+    /// Takes a slot of the word that one came back to last.
+    fn take_freed(&self) -> Option<u16> {
+        self.take_from(self.freed.load(Ordering::Relaxed) as usize, !0)
+    }
+
+    /// Takes the first free slot of a word, of those in `mask`.
+    fn take_from(&self, word: usize, mask: u64) -> Option<u16> {
+        let mut bits = self.words[word].load(Ordering::Acquire) & mask;
+        while bits != 0 {
+            let bit = bits & bits.wrapping_neg();
+            let old = self.words[word].fetch_and(!bit, Ordering::AcqRel);
+            if old & bit != 0 {
+                let slot = word * 64 + bit.trailing_zeros() as usize;
+                self.cursor.store(slot as u32 + 1, Ordering::Relaxed);
+                return Some(slot as u16);
+            }
+            // Somebody else was quicker; `old` is what is left.
+            bits = old & mask;
+        }
+        None
     }
 
     /// Looks past the summary: while somebody else clears the bit of a word and sets it again, it can seem
@@ -252,6 +276,7 @@ impl FreeSlots {
     fn emptied(&self, word: usize) {
         let (s, bit) = (word / 64, 1u64 << (word % 64));
         self.summary[s].fetch_and(!bit, Ordering::SeqCst);
+        told_to_loom();
         if self.words[word].load(Ordering::SeqCst) != 0 {
             self.summary[s].fetch_or(bit, Ordering::SeqCst);
         }
@@ -262,9 +287,22 @@ impl FreeSlots {
         let old = self.words[word].fetch_or(bit, Ordering::SeqCst);
         debug_assert_eq!(old & bit, 0, "slot {slot} was free already");
         if old == 0 {
-            self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
+            self.freed.store(word as u32, Ordering::Relaxed);
+            // Set already, or cleared by a search that has yet to look at the word, and will see the slot.
+            let (s, bit) = (word / 64, 1u64 << (word % 64));
+            told_to_loom();
+            if self.summary[s].load(Ordering::SeqCst) & bit == 0 {
+                self.summary[s].fetch_or(bit, Ordering::SeqCst);
+            }
         }
     }
+}
+
+/// Between two accesses of which both are sequentially consistent. loom takes them for less, so that it alone must
+/// be told that they keep their order.
+fn told_to_loom() {
+    #[cfg(qdl_loom)]
+    crate::sync::fence(Ordering::SeqCst);
 }
 
 #[cfg(all(test, not(qdl_loom)))]
@@ -398,6 +436,27 @@ mod loom_tests {
             len: 0,
             issued_ns: 0,
         }
+    }
+
+    #[test]
+    fn loom_a_search_that_clears_a_summary_bit_never_hides_a_slot_that_comes_back() {
+        loom::model(|| {
+            let free = Arc::new(FreeSlots {
+                words: Box::new([AtomicU64::new(0), AtomicU64::new(0)]),
+                // Left over from a slot that was taken.
+                summary: Box::new([AtomicU64::new(0b10)]),
+                cursor: CachePadded::new(AtomicU32::new(0)),
+                freed: CachePadded::new(AtomicU32::new(0)),
+            });
+            let giver = {
+                let free = free.clone();
+                thread::spawn(move || free.give(64 + 6))
+            };
+            free.emptied(1);
+            giver.join().expect("joined");
+            assert_eq!(free.summary[0].load(Ordering::SeqCst), 0b10);
+            assert_eq!(free.take(), Some(64 + 6));
+        });
     }
 
     #[test]

@@ -7,27 +7,38 @@
 
 # rdma_pair [MTU]
 rdma_pair() {
-    local mtu=${1:-1500} side
-    ip link add va mtu "$mtu" type veth peer name vb mtu "$mtu"
-    ip addr add 10.9.1.1/24 dev va
-    ip addr add 10.9.1.2/24 dev vb
-    ip link set va up
-    ip link set vb up
+    rdma_join va vb 10.9.1.1 10.9.1.2 101 rxa rxb "${1:-1500}"
+    ip rule add pref 100 lookup local
+    ip rule del pref 0 lookup local
+    rdma_wait rxa && rdma_wait rxb
+}
+
+# rdma_second [MTU]: another pair beside it, rxc (10.9.2.1) and rxd (10.9.2.2) over vc and vd
+rdma_second() {
+    rdma_join vc vd 10.9.2.1 10.9.2.2 103 rxc rxd "${1:-1500}"
+    rdma_wait rxc && rdma_wait rxd
+}
+
+# rdma_join INTERFACE INTERFACE ADDRESS ADDRESS TABLE DEVICE DEVICE MTU
+rdma_join() {
+    local side
+    ip link add "$1" mtu "$8" type veth peer name "$2" mtu "$8"
+    ip addr add "$3/24" dev "$1"
+    ip addr add "$4/24" dev "$2"
+    ip link set "$1" up
+    ip link set "$2" up
     # Both addresses are this machine's own, which the kernel would short-cut: only what arrives on an end of the cable
     # is looked up as local first, and what leaves goes out at the end that has the sender's address.
-    for side in all va vb; do
+    for side in all "$1" "$2"; do
         echo 1 >/proc/sys/net/ipv4/conf/$side/accept_local
         echo 0 >/proc/sys/net/ipv4/conf/$side/rp_filter
     done
-    ip rule add pref 10 iif va lookup local
-    ip rule add pref 11 iif vb lookup local
-    rdma_cable 101 va 10.9.1.1 10.9.1.2
-    rdma_cable 102 vb 10.9.1.2 10.9.1.1
-    ip rule add pref 100 lookup local
-    ip rule del pref 0 lookup local
-    rdma link add rxa type rxe netdev va
-    rdma link add rxb type rxe netdev vb
-    rdma_wait rxa && rdma_wait rxb
+    ip rule add pref "$(($5 - 91))" iif "$1" lookup local
+    ip rule add pref "$(($5 - 90))" iif "$2" lookup local
+    rdma_cable "$5" "$1" "$3" "$4"
+    rdma_cable "$(($5 + 1))" "$2" "$4" "$3"
+    rdma link add "$6" type rxe netdev "$1"
+    rdma link add "$7" type rxe netdev "$2"
 }
 
 # rdma_cable TABLE INTERFACE FROM TO: what FROM sends to TO leaves at INTERFACE

@@ -3,10 +3,12 @@
 //! * `setup` fetches what the programs need and the repository does not carry;
 //! * `test` runs every check, and ends with one line of counts;
 //! * `demo` runs LoadGen over a wire, from nothing;
+//! * `bench` measures: one name for each measurement;
 //! * `soft-roce` runs a command where there is an RDMA device in software.
 //!
 //! It builds with cargo and a linker alone: nothing that `setup` brings is needed to run `setup`.
 
+mod bench;
 mod demo;
 mod process;
 mod setup;
@@ -48,6 +50,14 @@ enum Task {
     },
     /// Run digits over TCP on loopback: accuracy against --local, Server and Offline. Writes target/demo.
     Demo,
+    /// Measure: core, fabric, rails. Prints a table and writes target/bench/NAME.json.
+    Bench {
+        /// Which measurement.
+        name: String,
+        /// Its own arguments; `--help` after the name lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
     /// Run a command in a guest that has an RDMA device in software.
     SoftRoce {
         /// The command and its arguments.
@@ -70,6 +80,7 @@ fn main() -> ExitCode {
         Task::Setup { models } => setup::run(&root, models).map(|()| 0),
         Task::Test { quick, filters } => test::run(&root, quick, &filters),
         Task::Demo => demo::run(&root),
+        Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),
         Task::SoftRoce { command } => soft_roce::run(&root, &command),
     };
     match result {

@@ -2,6 +2,10 @@
 
 use std::collections::VecDeque;
 
+/// Samples that there is room for from the start: as many as a connection can have in flight, so that it is not
+/// under load that memory is asked for.
+const ROOM: usize = 8192;
+
 /// What bounds a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -40,7 +44,7 @@ impl<T> Batcher<T> {
         };
         Batcher {
             policy,
-            pending: VecDeque::with_capacity(2 * policy.max_batch),
+            pending: VecDeque::with_capacity(ROOM.max(2 * policy.max_batch)),
         }
     }
 

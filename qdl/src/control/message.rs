@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::{model::ModelSpec, stats::BatchSizes};
+use crate::{fabric::ib::IbEnd, model::ModelSpec, stats::BatchSizes};
 
 use super::ControlError;
 
@@ -154,6 +154,21 @@ pub struct Counters {
 pub enum RequestTransport {
     /// Over a socket, which the frontend opens.
     Tcp {},
+    /// Over a queue pair.
+    Ib {
+        /// The frontend's end of it.
+        end: IbEnd,
+    },
+}
+
+impl RequestTransport {
+    /// `tcp` or `ib`.
+    pub const fn fabric(&self) -> &'static str {
+        match self {
+            RequestTransport::Tcp {} => "tcp",
+            RequestTransport::Ib { .. } => "ib",
+        }
+    }
 }
 
 /// How a lane's bytes will cross, as the accelerator grants it.
@@ -165,6 +180,21 @@ pub enum GrantTransport {
         /// Where the frontend connects to.
         address: SocketAddr,
     },
+    /// Over a queue pair.
+    Ib {
+        /// The accelerator's end of it, which knows the frontend's already.
+        end: IbEnd,
+    },
+}
+
+impl GrantTransport {
+    /// `tcp` or `ib`.
+    pub const fn fabric(&self) -> &'static str {
+        match self {
+            GrantTransport::Tcp { .. } => "tcp",
+            GrantTransport::Ib { .. } => "ib",
+        }
+    }
 }
 
 /// One connection the frontend asks for.

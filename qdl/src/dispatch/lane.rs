@@ -47,6 +47,12 @@ pub struct LaneCounts {
     pub staged: u64,
     /// Bytes of those.
     pub staged_bytes: u64,
+    /// Most samples it had in flight at once.
+    pub in_flight_max: u64,
+    /// Doorbells after which something was left that its socket or queue pair had no room for.
+    pub blocked: u64,
+    /// Times that its rail thread slept and was woken by what came over it.
+    pub wakeups: u64,
 }
 
 /// Sending half of a lane. `link` is there while the lane is up.
@@ -55,6 +61,8 @@ pub(super) struct LaneTx {
     pub link: Option<Box<dyn Tx>>,
     staged: u64,
     staged_bytes: u64,
+    in_flight_max: u64,
+    blocked: u64,
 }
 
 /// See the module.
@@ -169,7 +177,8 @@ impl Lane {
         self.up.store(false, Ordering::SeqCst);
         self.blocked.store(false, Ordering::SeqCst);
         let link = self.send.exclusive(|s| s.link.take());
-        if let Some(tx) = link {
+        if let Some(mut tx) = link {
+            tx.finish();
             self.counts().sent.add(&tx.counts());
         }
     }
@@ -225,12 +234,15 @@ impl Lane {
                 }
             }
             done.posted += burst;
+            let in_flight = self.tracker.in_flight() as u64;
+            tx.in_flight_max = tx.in_flight_max.max(in_flight);
             self.posted.fetch_add(burst as u64, Ordering::Relaxed);
             if (burst > 0 || must_flush) && done.broken.is_none() {
                 match link.flush() {
                     Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
                     Ok(Flushed::Blocked) => {
                         self.blocked.store(true, Ordering::SeqCst);
+                        tx.blocked += 1;
                         done.full = true;
                     }
                     Err(b) => done.broken = Some(b),
@@ -243,17 +255,15 @@ impl Lane {
         }
     }
 
-    /// Moves the staging counts into the lane's.
+    /// Moves the sending half's counts into the lane's.
     pub fn settle(&self) {
-        let (staged, bytes) = self.send.exclusive(|s| {
-            (
-                std::mem::take(&mut s.staged),
-                std::mem::take(&mut s.staged_bytes),
-            )
-        });
         let mut counts = self.counts();
-        counts.staged += staged;
-        counts.staged_bytes += bytes;
+        self.send.exclusive(|s| {
+            counts.staged += std::mem::take(&mut s.staged);
+            counts.staged_bytes += std::mem::take(&mut s.staged_bytes);
+            counts.blocked += std::mem::take(&mut s.blocked);
+            counts.in_flight_max = counts.in_flight_max.max(s.in_flight_max);
+        });
     }
 
     fn post_one(

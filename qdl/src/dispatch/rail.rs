@@ -49,6 +49,8 @@ struct Up {
     broken: Option<Broken>,
     /// The sending half has failed; the receiving half may still have something to report.
     cannot_send: Option<Broken>,
+    /// Sleeps that it ended.
+    wakeups: u64,
 }
 
 /// A response seen in this turn.
@@ -115,6 +117,7 @@ impl FrontendRail {
                     echo: Echo::new(self.shared.echo, now_ns()),
                     broken: None,
                     cannot_send: None,
+                    wakeups: 0,
                 });
             }
             Command::GiveUp { lane, epoch, cause } => {
@@ -145,7 +148,11 @@ impl FrontendRail {
         let up = self.up.swap_remove(i);
         let lane = &self.shared.lanes[up.lane];
         lane.detach();
-        lane.counts().received.add(&up.rx.counts());
+        {
+            let mut counts = lane.counts();
+            counts.received.add(&up.rx.counts());
+            counts.wakeups += up.wakeups;
+        }
         self.new_fds.retain(|fd| *fd != up.rx.fd());
         up
     }
@@ -359,6 +366,12 @@ impl RailWork for FrontendRail {
             Armed::Ready
         } else {
             Armed::Sleep
+        }
+    }
+
+    fn woken_by(&mut self, fd: RawFd) {
+        if let Some(up) = self.up.iter_mut().find(|u| u.rx.fd() == fd) {
+            up.wakeups += 1;
         }
     }
 

@@ -278,6 +278,34 @@ fn everything_comes_back(over: &Over, staged: bool, up_to: usize) {
 }
 
 #[test]
+fn a_connection_counts_what_it_did_and_the_counts_agree() {
+    let b = Bench::new(2, 8, Arc::new(Digest), false, 1 << 20);
+    (0..2).for_each(|lane| {
+        b.connect(lane, 1, &Over::Tcp);
+    });
+    b.wait_up(2);
+    let n = 20;
+    for id in 0..n {
+        // Longer than the rail threads spin, so that what comes finds them asleep.
+        std::thread::sleep(Duration::from_millis(2));
+        b.dispatcher.issue(&[b.sample(id)]);
+        assert!(b.dispatcher.drain(Duration::from_secs(10)));
+    }
+    b.dispatcher.stop();
+    let lanes = b.dispatcher.lane_counts();
+    let sum = |f: fn(&LaneCounts) -> u64| lanes.iter().map(f).sum::<u64>();
+    assert_eq!(sum(|l| l.sent.writes), n);
+    assert_eq!(sum(|l| l.received.writes), n);
+    assert_eq!(sum(|l| l.received.bytes), n * RESPONSE as u64);
+    assert!(lanes.iter().all(|l| l.in_flight_max == 1), "{lanes:?}");
+    assert!(sum(|l| l.wakeups) > 0, "nothing woke a sleeper: {lanes:?}");
+    let sleeps = b.dispatcher.counts().sleeps;
+    assert!(sum(|l| l.wakeups) <= 2 * sleeps, "{sleeps}: {lanes:?}");
+    assert!(sum(|l| l.sent.syscalls) >= n && sum(|l| l.received.syscalls) >= n);
+    assert!(sum(|l| l.sent.copies) <= n);
+}
+
+#[test]
 fn everything_comes_back_over_memory() {
     everything_comes_back(&Over::Memory, false, 1 << 20);
 }

@@ -26,6 +26,22 @@ pub trait Fabric: Sync {
         true
     }
 
+    /// True where writes stay in the sender's queue until the peer's software reads. A NIC takes them all by itself,
+    /// since every one has its slot.
+    fn fills_up_unread(&self) -> bool {
+        true
+    }
+
+    /// False where this machine has not what the fabric needs: the cases are skipped then, and say so.
+    fn available(&self) -> bool {
+        true
+    }
+
+    /// How many requests the long exchange makes.
+    fn exchanges(&self) -> usize {
+        4000
+    }
+
     /// How long to wait for what must come.
     fn patience(&self) -> Duration {
         Duration::from_secs(20)
@@ -60,7 +76,13 @@ macro_rules! fabric_conformance {
     (@cases $fabric:expr; $($case:ident,)*) => {
         $(#[test]
         fn $case() {
-            $crate::fabric::conformance::$case(&$fabric);
+            use $crate::fabric::conformance::Fabric as _;
+            let fabric = $fabric;
+            if fabric.available() {
+                $crate::fabric::conformance::$case(&fabric);
+            } else {
+                println!("skipped: this fabric is not available here");
+            }
         })*
     };
 }
@@ -420,7 +442,10 @@ pub fn a_full_send_queue_is_an_answer_and_not_a_wait(fabric: &dyn Fabric) {
             Err(e) => panic!("{e}"),
         }
     }
-    assert!(full, "12 MB went nowhere and the queue never filled");
+    assert!(
+        full || !fabric.fills_up_unread(),
+        "12 MB went nowhere and the queue never filled"
+    );
     let mut arrived = 0;
     let end = Instant::now() + fabric.patience();
     while arrived < slots {
@@ -587,7 +612,7 @@ pub fn nothing_lands_after_a_connection_is_torn_down(fabric: &dyn Fabric) {
 
 /// A long exchange: each request is answered in the same slot with bytes that depend on it.
 pub fn slots_are_used_again_and_again_in_both_directions(fabric: &dyn Fabric) {
-    let (slots, stride, total) = (32usize, 2048usize, 4000usize);
+    let (slots, stride, total) = (32usize, 2048usize, fabric.exchanges());
     let (mut a, mut b) = join(fabric, Shape::honest(slots, stride));
     b.grant_all();
     let patience = fabric.patience();

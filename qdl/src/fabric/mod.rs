@@ -55,6 +55,7 @@ mod imm;
 mod region;
 
 pub mod conformance;
+pub mod ib;
 pub mod memory;
 pub mod tcp;
 
@@ -320,6 +321,20 @@ pub struct FabricCounts {
     pub copied_bytes: u64,
     /// Payloads that rode in the work request.
     pub inline: u64,
+    /// Work requests posted to the send queue (`ib`).
+    pub work_requests: u64,
+    /// Calls that posted them; one call takes a whole burst (`ib`).
+    pub doorbells: u64,
+    /// Work requests that were to complete at the sender (`ib`).
+    pub signaled: u64,
+    /// Work requests whose local memory is free again (`ib`).
+    pub retired: u64,
+    /// Receives posted (`ib`).
+    pub receives: u64,
+    /// Entries taken from completion queues (`ib`).
+    pub cqes: u64,
+    /// Events taken from completion channels: how often a sleeper was woken (`ib`).
+    pub cq_events: u64,
 }
 
 impl FabricCounts {
@@ -334,6 +349,13 @@ impl FabricCounts {
         self.copies += o.copies;
         self.copied_bytes += o.copied_bytes;
         self.inline += o.inline;
+        self.work_requests += o.work_requests;
+        self.doorbells += o.doorbells;
+        self.signaled += o.signaled;
+        self.retired += o.retired;
+        self.receives += o.receives;
+        self.cqes += o.cqes;
+        self.cq_events += o.cq_events;
     }
 }
 
@@ -362,6 +384,10 @@ pub trait Tx: Send + fmt::Debug {
 
     /// Longest payload, in bytes, whose memory is free as soon as `post` returns.
     fn inline_limit(&self) -> usize;
+
+    /// The last call before it is dropped: says goodbye where the fabric does not do so by itself, and waits a
+    /// moment (milliseconds) for what was posted to retire, so that [`Tx::counts`] are complete.
+    fn finish(&mut self) {}
 
     /// What this half has done.
     fn counts(&self) -> FabricCounts;

@@ -53,6 +53,11 @@ pub trait RailWork {
     /// Before sleeping: arms every connection, and says whether there is anything to do after all.
     fn arm(&mut self) -> Armed;
 
+    /// A sleep was ended by something to read on this descriptor.
+    fn woken_by(&mut self, fd: RawFd) {
+        let _ = fd;
+    }
+
     /// Descriptors to sleep on from now on. One that is closed need not be taken back: the kernel forgets it.
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd));
 }
@@ -148,6 +153,11 @@ fn run(cfgs: &RailCfgs, shared: &Shared, mut poll: Poll, mut work: impl RailWork
                 }
                 shared.asleep.store(false, Ordering::SeqCst);
                 now = now_ns();
+                for e in events.iter().filter(|e| e.is_readable()) {
+                    if e.token() != WAKER {
+                        work.woken_by(e.token().0 as RawFd);
+                    }
+                }
                 // A tick alone is no reason to spin again.
                 if !events.is_empty() {
                     idle_since = now;

@@ -162,7 +162,8 @@ impl ServeLane {
     /// Nothing is sent afterwards.
     pub(super) fn detach(&self) {
         self.send.exclusive(|s| {
-            if let Some(tx) = s.link.take() {
+            if let Some(mut tx) = s.link.take() {
+                tx.finish();
                 s.counts = tx.counts();
             }
         });

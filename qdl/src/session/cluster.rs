@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashSet,
-    net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -16,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     peer::{LocalLoss, PeerTask},
     request_stride, response_stride,
+    transport::ClientNic,
 };
 use crate::{
     config::{self, FrontendConfig, NicConfig},
@@ -27,7 +27,7 @@ use crate::{
         Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent, DispatchRail,
         Dispatcher, LaneCfgs, LaneCounts, Owner, Sample,
     },
-    fabric::{MAX_SLOTS, Region, tcp::TcpCfgs, tcp::TcpError},
+    fabric::{MAX_SLOTS, Region, ib::IbError, tcp::TcpError},
     rail::{EchoCfgs, RailCfgs},
     stats::BatchSizes,
 };
@@ -81,7 +81,15 @@ pub enum ClusterError {
     /// Slots or threads.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
-    /// A fabric this build does not carry.
+    /// An RDMA device, or a queue pair on it.
+    #[error("nics[{index}]: {source}")]
+    Ib {
+        /// Which entry of `nics`.
+        index: usize,
+        /// What failed.
+        source: IbError,
+    },
+    /// A NIC and what it was granted do not fit.
     #[error("nics[{index}]: {problem}")]
     Nic {
         /// Which entry of `nics`.
@@ -183,6 +191,7 @@ pub(super) struct Common {
     losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
     /// Peer and index within the peer of each lane.
     pub lane_of: LaneOf,
+    pub nics: Vec<ClientNic>,
 }
 
 impl Common {
@@ -263,16 +272,6 @@ pub struct Cluster {
     control: Option<JoinHandle<()>>,
 }
 
-/// TCP settings of a NIC entry.
-pub(super) fn tcp_cfgs(nic: &config::TcpNicConfig, user_timeout_ms: u64) -> TcpCfgs {
-    TcpCfgs {
-        send_buffer: nic.send_buffer_bytes,
-        inline_bytes: nic.inline_bytes,
-        user_timeout_ms: user_timeout_ms.min(u64::from(u32::MAX)) as u32,
-        ..TcpCfgs::default()
-    }
-}
-
 pub(super) fn rail_cfgs(name: String, nic: &NicConfig) -> RailCfgs {
     RailCfgs {
         name,
@@ -304,6 +303,13 @@ impl Cluster {
     ) -> Result<Cluster, ClusterError> {
         let (lanes, lane_of) = plan(config)?;
         let d = &config.deadlines;
+        let slots = lanes.iter().map(|l| l.slots * l.response_stride).sum();
+        let nics = config
+            .nics
+            .iter()
+            .enumerate()
+            .map(|(i, nic)| ClientNic::open(i, nic, d.echo_timeout_ms, &memory.sources, slots))
+            .collect::<Result<Vec<_>, _>>()?;
         let rails = config
             .nics
             .iter()
@@ -355,6 +361,7 @@ impl Cluster {
             aborted: AtomicBool::new(false),
             losses,
             lane_of,
+            nics,
         });
         let dispatcher = Dispatcher::new(cfgs, rails, Arc::new(ClusterOwner(common.clone())))?;
         let _ = common.dispatcher.set(dispatcher);
@@ -578,15 +585,6 @@ fn plan(config: &FrontendConfig) -> Result<(Vec<LaneCfgs>, LaneOf), ClusterError
     for peer in 0..config.accelerators.len() {
         let mut index = 0u16;
         for (rail, nic) in config.nics.iter().enumerate() {
-            if let NicConfig::Ib(ib) = nic {
-                return Err(ClusterError::Nic {
-                    index: rail,
-                    problem: format!(
-                        "device {}: this build carries the tcp fabric alone",
-                        ib.device
-                    ),
-                });
-            }
             let slots = nic.resolve_slots(request).clamp(1, MAX_SLOTS);
             for _ in 0..nic.connections() {
                 lanes.push(LaneCfgs {
@@ -722,13 +720,5 @@ async fn monitor(common: &Common) {
             ));
             return;
         }
-    }
-}
-
-/// The local address a NIC's data connections leave from.
-pub(super) fn local_address(nic: &NicConfig) -> IpAddr {
-    match nic {
-        NicConfig::Tcp(t) => t.bind.ip(),
-        NicConfig::Ib(_) => IpAddr::from([0, 0, 0, 0]),
     }
 }

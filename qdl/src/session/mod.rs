@@ -11,11 +11,12 @@
 mod cluster;
 mod node;
 mod peer;
+mod transport;
 
 pub use cluster::{
     Cluster, ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory,
 };
-pub use node::{EngineTotals, Node, NodeError, NodeNic, NodeParams, Stop};
+pub use node::{EngineTotals, Node, NodeError, NodeFabric, NodeNic, NodeParams, Stop};
 
 use crate::response::RESPONSE_HEADER_BYTES;
 

@@ -15,14 +15,20 @@ use tokio::{
     sync::watch,
 };
 
-use super::{request_stride, response_stride};
+use super::{
+    request_stride, response_stride,
+    transport::{IbNic, ServerNic},
+};
 use crate::{
+    config::IbNicConfig,
     control::{
         self, Auth, ControlError, Counters, ErrorCode, GrantTransport, LaneGrant, LaneRequest,
-        Refusal, ServerHandle, ServerParams, SessionHandler, Timing, message::Hex,
+        Refusal, RequestTransport, ServerHandle, ServerParams, SessionHandler, Timing,
+        message::Hex,
     },
     fabric::{
         Broken, MAX_SLOTS,
+        ib::{IbError, check_memory},
         tcp::{self, Preamble, TcpCfgs, TcpDevice, TcpError},
     },
     model::ModelSpec,
@@ -44,12 +50,24 @@ const HANDSHAKES: usize = 32;
 /// One NIC of the node.
 #[derive(Clone, Debug)]
 pub struct NodeNic {
-    /// Where data connections arrive.
-    pub listen: SocketAddr,
     /// Its rail thread.
     pub rail: RailCfgs,
-    /// Its sockets.
-    pub tcp: TcpCfgs,
+    /// What carries its connections.
+    pub fabric: NodeFabric,
+}
+
+/// What carries the connections of a [`NodeNic`].
+#[derive(Clone, Debug)]
+pub enum NodeFabric {
+    /// Sockets.
+    Tcp {
+        /// Where data connections arrive.
+        listen: SocketAddr,
+        /// Their sizes.
+        cfgs: TcpCfgs,
+    },
+    /// Queue pairs of an RDMA device.
+    Ib(IbNicConfig),
 }
 
 /// What the engine has done since the node was started.
@@ -97,6 +115,14 @@ pub enum NodeError {
     /// The data ports.
     #[error(transparent)]
     Data(#[from] TcpError),
+    /// An RDMA device.
+    #[error("nics[{index}]: {source}")]
+    Ib {
+        /// Which entry of `nics`.
+        index: usize,
+        /// What failed.
+        source: IbError,
+    },
     /// Threads or descriptors.
     #[error("starting: {0}")]
     Io(#[from] std::io::Error),
@@ -127,7 +153,9 @@ pub struct Node {
     params: NodeParams,
     shared: Arc<Shared>,
     control: control::Server,
-    data: Vec<TcpListener>,
+    nics: Arc<[ServerNic]>,
+    /// The data ports, with the rail each belongs to.
+    data: Vec<(usize, TcpListener, TcpCfgs)>,
     runtime: tokio::runtime::Runtime,
     stop: watch::Sender<Option<String>>,
 }
@@ -162,11 +190,20 @@ impl Node {
             .max_blocking_threads(2)
             .build()?;
         let _inside = runtime.enter();
-        let data = params
-            .nics
-            .iter()
-            .map(|n| TcpDevice::listen(n.listen))
-            .collect::<Result<Vec<_>, _>>()?;
+        let (mut nics, mut data) = (Vec::new(), Vec::new());
+        for (index, nic) in params.nics.iter().enumerate() {
+            nics.push(match &nic.fabric {
+                NodeFabric::Tcp { listen, cfgs } => {
+                    let listener = TcpDevice::listen(*listen)?;
+                    let address = listener.local_addr().unwrap_or(*listen);
+                    data.push((index, listener, *cfgs));
+                    ServerNic::Tcp(address)
+                }
+                NodeFabric::Ib(config) => IbNic::open(config)
+                    .map(ServerNic::Ib)
+                    .map_err(|source| NodeError::Ib { index, source })?,
+            });
+        }
         let control = runtime.block_on(control::Server::bind(
             params.control,
             ServerParams {
@@ -198,6 +235,7 @@ impl Node {
             params,
             shared,
             control,
+            nics: nics.into(),
             data,
             runtime,
             stop,
@@ -221,24 +259,15 @@ impl Node {
             params,
             shared,
             mut control,
+            nics,
             data,
             runtime,
             stop,
         } = self;
         let params = Arc::new(params);
         let why = runtime.block_on(async {
-            let addresses: Arc<[SocketAddr]> = data
-                .iter()
-                .map(|l| l.local_addr())
-                .collect::<Result<_, _>>()
-                .unwrap_or_else(|_| params.nics.iter().map(|n| n.listen).collect());
-            for (rail, listener) in data.into_iter().enumerate() {
-                tokio::spawn(let_in(
-                    listener,
-                    rail,
-                    shared.clone(),
-                    params.nics[rail].tcp,
-                ));
+            for (rail, listener, cfgs) in data {
+                tokio::spawn(let_in(listener, rail, shared.clone(), cfgs));
             }
             let mut stopped = stop.subscribe();
             loop {
@@ -258,7 +287,7 @@ impl Node {
                     shared: Arc::downgrade(&shared),
                     handle: session.handle(),
                     local: session.peer_address(),
-                    addresses: addresses.clone(),
+                    nics: nics.clone(),
                     lanes: Mutex::default(),
                     waiting: Mutex::default(),
                     arrived_before: shared.rails.counts().arrived,
@@ -393,7 +422,7 @@ struct Session {
     handle: ServerHandle,
     /// The frontend's address; data addresses are given in its family.
     local: SocketAddr,
-    addresses: Arc<[SocketAddr]>,
+    nics: Arc<[ServerNic]>,
     lanes: Mutex<HashMap<u16, LaneState>>,
     /// Lanes granted whose data connection has not come yet, by key.
     waiting: Mutex<HashMap<[u8; 16], u16>>,
@@ -566,55 +595,96 @@ impl Session {
             return refuse(ErrorCode::Budget, text);
         }
         let rail = usize::from(r.rail) % self.params.nics.len().max(1);
-        let mut address = self.addresses[rail];
+        let no_random = |e: ControlError| Refusal {
+            code: ErrorCode::ShuttingDown,
+            text: e.to_string(),
+        };
+        let key = Hex::<16>::random().map_err(no_random)?;
+        let no_memory = |e: &dyn std::error::Error| Refusal {
+            code: ErrorCode::Budget,
+            text: format!("lane {}: {e}", r.lane),
+        };
+        let lane = Arc::new(ServeLane::new(cfgs).map_err(|e| no_memory(&e))?);
+        let (transport, link) = match (&self.nics[rail], &r.transport) {
+            (ServerNic::Tcp(address), RequestTransport::Tcp {}) => {
+                let address = self.reachable(*address);
+                (GrantTransport::Tcp { address }, None)
+            }
+            (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
+                check_memory(nic.name(), bytes).map_err(|e| no_memory(&e))?;
+                let (end, link) = nic
+                    .accept(lane.endpoint(SEND_DEPTH), end)
+                    .map_err(|e| no_memory(&e))?;
+                (GrantTransport::Ib { end }, Some(link))
+            }
+            (nic, wanted) => {
+                let text = format!(
+                    "lane {}: asks for the {} fabric, and nics[{rail}] of {} is {}",
+                    r.lane,
+                    wanted.fabric(),
+                    self.params.node,
+                    nic.fabric()
+                );
+                return refuse(ErrorCode::Protocol, text);
+            }
+        };
+        {
+            let mut lanes = lock(&self.lanes);
+            let state = lanes.entry(r.lane).or_insert_with(|| LaneState {
+                lane: None,
+                quarantine: Quarantine::new(),
+                rail,
+                down: true,
+            });
+            if let Err(e) = state.quarantine.open(r.epoch) {
+                return refuse(ErrorCode::Protocol, format!("lane {}: {e}", r.lane));
+            }
+            lock(&shared.allocated).push((Arc::downgrade(&lane), bytes));
+            *state = LaneState {
+                lane: Some(lane.clone()),
+                quarantine: state.quarantine.clone(),
+                rail,
+                // Until a data connection comes there is nothing to take down.
+                down: link.is_none(),
+            };
+        }
+        match link {
+            Some(link) => shared.rails.attach(rail, lane, link),
+            None => {
+                lock(&self.waiting).insert(key.0, r.lane);
+            }
+        }
+        Ok(LaneGrant {
+            lane: r.lane,
+            epoch: r.epoch,
+            slots: r.slots,
+            key,
+            transport,
+        })
+    }
+
+    /// The address by which the frontend reached the control plane serves for data too, where none is configured.
+    fn reachable(&self, mut address: SocketAddr) -> SocketAddr {
         if address.ip().is_unspecified() {
-            // The address by which the frontend reached the control plane serves for data too.
             address.set_ip(if self.local.ip().is_loopback() {
                 self.local.ip()
             } else {
                 self.params.control.ip()
             });
         }
-        let no_random = |e: ControlError| Refusal {
-            code: ErrorCode::ShuttingDown,
-            text: e.to_string(),
-        };
-        let key = Hex::<16>::random().map_err(no_random)?;
-        let lane = ServeLane::new(cfgs).map_err(|e| Refusal {
-            code: ErrorCode::Budget,
-            text: format!("lane {}: {e}", r.lane),
-        })?;
-        let mut lanes = lock(&self.lanes);
-        let state = lanes.entry(r.lane).or_insert_with(|| LaneState {
-            lane: None,
-            quarantine: Quarantine::new(),
-            rail,
-            down: true,
-        });
-        if let Err(e) = state.quarantine.open(r.epoch) {
-            return refuse(ErrorCode::Protocol, format!("lane {}: {e}", r.lane));
-        }
-        let lane = Arc::new(lane);
-        lock(&shared.allocated).push((Arc::downgrade(&lane), bytes));
-        // Until its data connection comes there is nothing to take down.
-        *state = LaneState {
-            lane: Some(lane),
-            quarantine: state.quarantine.clone(),
-            rail,
-            down: true,
-        };
-        lock(&self.waiting).insert(key.0, r.lane);
-        Ok(LaneGrant {
-            lane: r.lane,
-            epoch: r.epoch,
-            slots: r.slots,
-            key,
-            transport: GrantTransport::Tcp { address },
-        })
+        address
     }
 
     /// Takes grants back that were made for a request which failed as a whole.
-    fn take_back(&self, grants: &[LaneGrant]) {
+    fn take_back(&self, shared: &Shared, grants: &[LaneGrant]) {
+        let taken: Vec<_> = grants.iter().map(|g| (g.lane, g.epoch)).collect();
+        let session = self.id;
+        let cause = Broken::GivenUp("its request was refused as a whole".to_owned());
+        // Those over a queue pair are up already.
+        shared.rails.give_up(
+            move |c: &ServeLaneCfgs| c.session == session && taken.contains(&(c.lane, c.epoch)),
+            &cause,
+        );
         let mut lanes = lock(&self.lanes);
         let mut waiting = lock(&self.waiting);
         for g in grants {
@@ -637,7 +707,7 @@ impl SessionHandler for Session {
             match self.grant(&shared, r) {
                 Ok(g) => grants.push(g),
                 Err(refusal) => {
-                    self.take_back(&grants);
+                    self.take_back(&shared, &grants);
                     return Err(refusal);
                 }
             }

@@ -1,24 +1,20 @@
 //! The frontend's look-out for one accelerator: opens its lanes, quarantines lost ones until both ends
 //! have let go, opens them again, and comes back to an accelerator that was gone.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
 };
 
-use super::cluster::{ClusterError, Common, Loss, local_address, tcp_cfgs};
+use super::{
+    cluster::{ClusterError, Common, Loss},
+    transport::Prepared,
+};
 use crate::{
-    config::NicConfig,
-    control::{
-        ClientEvent, ClientHandle, ClientSession, ControlError, GrantTransport, LaneGrant,
-        LaneRequest, RequestTransport,
-    },
-    fabric::{
-        Broken, Link,
-        tcp::{self, Preamble, TcpDevice},
-    },
+    control::{ClientEvent, ClientHandle, ClientSession, ControlError, LaneGrant, LaneRequest},
+    fabric::{Broken, Link},
     quarantine::Quarantine,
 };
 
@@ -233,20 +229,34 @@ impl PeerTask {
     /// Has lanes granted, opens their data connections and puts them up.
     async fn open(&mut self, handle: &ClientHandle, which: &[usize]) -> Result<(), ClusterError> {
         let deadline = self.common.config.deadlines.connect();
-        let mut requests = Vec::with_capacity(which.len());
+        let (mut requests, mut prepared) = (Vec::with_capacity(which.len()), HashMap::new());
+        let mut failed = None;
         for &i in which {
-            let l = &mut self.lanes[i];
-            let epoch = l.quarantine.epoch() + 1;
-            let cfgs = self.common.dispatcher().lane(l.lane);
+            let l = &self.lanes[i];
+            let dispatcher = self.common.dispatcher();
+            let cfgs = dispatcher.lane(l.lane);
+            let nic = &self.common.nics[l.rail];
+            let (half, transport) = match nic.prepare(l.rail, || dispatcher.endpoint(l.lane)) {
+                Ok(p) => p,
+                Err(e) => {
+                    // A NIC that is down holds up its own lanes alone.
+                    failed = Some(e);
+                    continue;
+                }
+            };
+            prepared.insert(i as u16, half);
             requests.push(LaneRequest {
                 lane: i as u16,
                 rail: l.rail as u16,
-                epoch,
+                epoch: l.quarantine.epoch() + 1,
                 slots: cfgs.slots as u32,
                 request_stride: cfgs.request_stride as u32,
                 response_stride: cfgs.response_stride as u32,
-                transport: RequestTransport::Tcp {},
+                transport,
             });
+        }
+        if let Some(e) = failed.take_if(|_| prepared.is_empty()) {
+            return Err(e);
         }
         let grants = handle.open(requests).within(deadline).await?;
         for g in &grants {
@@ -255,9 +265,11 @@ impl PeerTask {
         }
         let connecting: Vec<_> = grants
             .into_iter()
-            .map(|g| tokio::spawn(self.connect(g)))
+            .map(|g| {
+                let half = prepared.remove(&g.lane).unwrap_or(Prepared::Tcp);
+                tokio::spawn(self.connect(g, half))
+            })
             .collect();
-        let mut failed = None;
         for c in connecting {
             let (grant, link) = c.await.map_err(std::io::Error::other)?;
             let l = &mut self.lanes[usize::from(grant.lane)];
@@ -283,36 +295,18 @@ impl PeerTask {
     fn connect(
         &self,
         grant: LaneGrant,
+        prepared: Prepared,
     ) -> impl Future<Output = (LaneGrant, Result<Link, ClusterError>)> + Send + use<> {
         let common = self.common.clone();
         let lane = &self.lanes[usize::from(grant.lane)];
         let (lane, rail) = (lane.lane, lane.rail);
         let node = common.peer(self.index).node.clone();
         async move {
-            let GrantTransport::Tcp { address } = grant.transport;
-            let preamble = Preamble {
-                lane: grant.lane,
-                epoch: grant.epoch,
-                key: grant.key.0,
-            };
             let deadline = common.config.deadlines.connect();
-            let nic = &common.config.nics[rail];
-            let link = async {
-                let data = |source| ClusterError::Data { node, source };
-                let stream = TcpDevice::connect(local_address(nic), address, &preamble, deadline)
-                    .await
-                    .map_err(data)?;
-                let NicConfig::Tcp(nic) = nic else {
-                    return Err(ClusterError::Nic {
-                        index: rail,
-                        problem: "granted a tcp connection".to_owned(),
-                    });
-                };
-                let cfgs = tcp_cfgs(nic, common.config.deadlines.echo_timeout_ms);
-                let endpoint = common.dispatcher().endpoint(lane);
-                Ok(tcp::link(stream, endpoint, &cfgs)?)
-            };
-            let link = link.await;
+            let endpoint = || common.dispatcher().endpoint(lane);
+            let link = common.nics[rail]
+                .connect(rail, prepared, &grant, endpoint, &node, deadline)
+                .await;
             (grant, link)
         }
     }

@@ -153,6 +153,17 @@ impl SendChain {
         (self.head, self.tail) = (0, 0);
     }
 
+    /// Makes the last that waits a solicited one: what a burst ends with is known only when it ends.
+    pub fn solicit_last(&mut self) {
+        if !self.is_empty() {
+            // SAFETY: `tail - 1` is a filled entry; as in `push`, through a pointer to the whole buffer.
+            unsafe {
+                let wr = &raw mut (*self.entries.as_mut_ptr().add(self.tail - 1)).wr;
+                (*wr).send_flags |= raw::IBV_SEND_SOLICITED;
+            }
+        }
+    }
+
     /// Appends a write.
     ///
     /// # Errors
@@ -385,6 +396,27 @@ mod tests {
         });
         assert_eq!((rest, seen), (Ok(4), vec![2, 3, 4, 5]));
         assert_eq!(chain.room(), 8);
+    }
+
+    #[test]
+    fn the_last_of_a_burst_can_be_solicited() {
+        let mut chain = SendChain::new(2, 0);
+        chain.solicit_last();
+        chain.push(&write(0)).expect("room");
+        chain.push(&write(1)).expect("room");
+        chain.solicit_last();
+        let mut solicited = Vec::new();
+        let posted = chain.post("ibv_post_send", |mut wr, _| {
+            while !wr.is_null() {
+                // SAFETY: the chain under test filled and linked it.
+                unsafe {
+                    solicited.push((*wr).send_flags & raw::IBV_SEND_SOLICITED != 0);
+                    wr = (*wr).next;
+                }
+            }
+            0
+        });
+        assert_eq!((posted, solicited), (Ok(2), vec![false, true]));
     }
 
     #[test]

@@ -22,7 +22,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// The tests that run when no command is given: crate and test binary. Each skips itself where there is no device.
-const TESTS: &[(&str, &str)] = &[("verbs", "soft_roce")];
+const TESTS: &[(&str, &str)] = &[
+    ("verbs", "soft_roce"),
+    ("qdl", "ib_soft_roce"),
+    ("qdl", "ib_cluster"),
+];
 
 /// What a guest is booted from.
 #[derive(Debug)]

@@ -32,6 +32,9 @@ use super::{Endpoint, Link};
 pub struct TcpCfgs {
     /// `SO_SNDBUF` in bytes; `None` leaves it to the system. A small one keeps what is sent in the cache.
     pub send_buffer: Option<usize>,
+    /// `SO_RCVBUF` in bytes, where the system allows as much (`net.core.rmem_max`); else, and with `None`, the
+    /// system grows it by itself, from a window too small for one large payload, and by guesses.
+    pub recv_buffer: Option<usize>,
     /// Payloads up to this many bytes are copied behind their header at `post`.
     pub inline_bytes: usize,
     /// Bytes of the receive staging buffer.
@@ -44,8 +47,9 @@ impl Default for TcpCfgs {
     fn default() -> Self {
         TcpCfgs {
             send_buffer: Some(256 << 10),
+            recv_buffer: Some(1 << 20),
             inline_bytes: 512,
-            staging_bytes: 64 << 10,
+            staging_bytes: 256 << 10,
             user_timeout_ms: 2000,
         }
     }
@@ -61,6 +65,17 @@ impl Socket {
     }
 }
 
+/// Would a socket be given a receive buffer of this size? A smaller one than was asked for is worse than the
+/// system's own choice, and cannot be taken back, so that a socket made for the purpose is asked.
+fn can_have_receive_buffer(bytes: usize) -> bool {
+    let given = || {
+        let probe = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+        probe.set_recv_buffer_size(bytes)?;
+        probe.recv_buffer_size()
+    };
+    given().is_ok_and(|given| given >= bytes)
+}
+
 /// Makes a connection of a connected, non-blocking stream.
 ///
 /// # Errors
@@ -71,6 +86,11 @@ pub fn link(stream: std::net::TcpStream, endpoint: Endpoint, cfgs: &TcpCfgs) -> 
     let s = socket2::SockRef::from(&stream);
     if let Some(bytes) = cfgs.send_buffer {
         s.set_send_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = cfgs.recv_buffer
+        && can_have_receive_buffer(bytes)
+    {
+        s.set_recv_buffer_size(bytes)?;
     }
     s.set_tcp_user_timeout(Some(std::time::Duration::from_millis(
         cfgs.user_timeout_ms.into(),
@@ -121,6 +141,7 @@ mod tests {
     mod small_buffers {
         crate::fabric_conformance!(super::super::Tcp(super::super::TcpCfgs {
             send_buffer: Some(4096),
+            recv_buffer: None,
             inline_bytes: 64,
             staging_bytes: 100,
             user_timeout_ms: 2000,

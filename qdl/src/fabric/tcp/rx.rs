@@ -172,30 +172,46 @@ impl TcpRx {
         }
     }
 
-    fn step(&mut self) -> Result<Option<Event>, Broken> {
-        if let Some(e) = self.parse()? {
-            return Ok(Some(e));
-        }
-        self.drained = !self.read()?;
-        Ok(None)
+    fn broke(&mut self, broken: Broken, sink: &mut dyn FnMut(Event)) {
+        self.broken = true;
+        sink(Event::Broken(broken));
     }
 }
 
 impl Rx for TcpRx {
+    /// Reads until there is something to report, and reports all that came with it. It does not read again to
+    /// find the socket empty: whoever polls answers first, and the next poll will find out.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
         let mut events = 0;
-        self.drained = false;
-        while events < budget && !self.broken && !self.drained {
-            let event = match self.step() {
-                Ok(Some(e)) => e,
-                Ok(None) => continue,
-                Err(b) => {
-                    self.broken = true;
-                    Event::Broken(b)
+        while !self.broken {
+            self.drained = false;
+            while events < budget {
+                match self.parse() {
+                    Ok(Some(event)) => {
+                        sink(event);
+                        events += 1;
+                    }
+                    Ok(None) => break,
+                    Err(b) => {
+                        self.broke(b, sink);
+                        return events + 1;
+                    }
                 }
-            };
-            sink(event);
-            events += 1;
+            }
+            if events > 0 || budget == 0 {
+                break;
+            }
+            match self.read() {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.drained = true;
+                    break;
+                }
+                Err(b) => {
+                    self.broke(b, sink);
+                    return 1;
+                }
+            }
         }
         events
     }

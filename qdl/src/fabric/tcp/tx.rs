@@ -15,7 +15,8 @@ pub(super) struct TcpTx {
     socket: Arc<Socket>,
     endpoint: Endpoint,
     inline_bytes: usize,
-    /// Headers and short payloads. Its heap block never moves: `iov` points into it.
+    /// Headers and short payloads, twice as much as can be queued. Its heap block never moves: `iov` points
+    /// into it.
     staging: Box<[u8]>,
     staged: usize,
     iov: Vec<libc::iovec>,
@@ -35,16 +36,16 @@ pub(super) struct TcpTx {
 unsafe impl Send for TcpTx {}
 
 impl TcpTx {
-    pub(super) fn new(socket: Arc<Socket>, endpoint: Endpoint, inline_bytes: usize) -> Self {
-        let depth = endpoint.send_depth.max(1);
-        // Room for the worst case, so that `room` alone decides whether a post fits.
-        let each = HEADER_BYTES + inline_bytes.max(HEADER_BYTES);
+    pub(super) fn new(socket: Arc<Socket>, mut endpoint: Endpoint, inline_bytes: usize) -> Self {
+        endpoint.send_depth = endpoint.send_depth.max(1);
+        let depth = endpoint.send_depth;
         TcpTx {
             socket,
             inline_bytes,
-            staging: vec![0; depth * each].into(),
+            // Twice what `depth` writes can take at most, so that what is sent makes way only now and then.
+            staging: vec![0; 2 * depth * (HEADER_BYTES + inline_bytes)].into(),
             staged: 0,
-            iov: Vec::with_capacity(2 * depth),
+            iov: Vec::with_capacity(4 * depth),
             head: 0,
             ends: VecDeque::with_capacity(depth),
             queued_bytes: 0,
@@ -74,8 +75,38 @@ impl TcpTx {
         start
     }
 
+    /// Moves what is not sent to the front of `iov` and of the staging buffer. Afterwards there is room for as
+    /// many writes as the send depth allows.
+    fn make_way(&mut self) {
+        self.iov.drain(..self.head);
+        self.head = 0;
+        let base = self.staging.as_ptr() as usize;
+        let staged = base..base + self.staged;
+        // The staged bytes of unsent entries are the end of what is staged.
+        let first = self
+            .iov
+            .iter()
+            .map(|v| v.iov_base as usize)
+            .find(|at| staged.contains(at));
+        let gone = first.map_or(self.staged, |at| at - base);
+        self.staging.copy_within(gone..self.staged, 0);
+        self.staged -= gone;
+        for v in &mut self.iov {
+            if staged.contains(&(v.iov_base as usize)) {
+                v.iov_base = v.iov_base.cast::<u8>().wrapping_sub(gone).cast();
+            }
+        }
+    }
+
     fn advance(&mut self, mut n: usize) {
         self.sent_bytes += n as u64;
+        if self.sent_bytes == self.queued_bytes {
+            self.iov.clear();
+            self.head = 0;
+            self.staged = 0;
+            self.ends.clear();
+            return;
+        }
         while n > 0 {
             let v = &mut self.iov[self.head];
             if n < v.iov_len {
@@ -86,15 +117,8 @@ impl TcpTx {
             n -= v.iov_len;
             self.head += 1;
         }
-        if self.head == self.iov.len() {
-            self.iov.clear();
-            self.head = 0;
-            self.staged = 0;
-            self.ends.clear();
-        } else {
-            while self.ends.front().is_some_and(|e| *e <= self.sent_bytes) {
-                self.ends.pop_front();
-            }
+        while self.ends.front().is_some_and(|e| *e <= self.sent_bytes) {
+            self.ends.pop_front();
         }
     }
 }
@@ -109,6 +133,10 @@ impl Tx for TcpTx {
             return Err(PostError::Full);
         }
         let len = post.len as usize;
+        let full = self.staging.len() - self.staged < HEADER_BYTES + self.inline_bytes;
+        if full || self.iov.capacity() - self.iov.len() < 2 {
+            self.make_way();
+        }
         let header = frame::encode(post.imm, post.at, post.len);
         let start = self.stage(HEADER_BYTES);
         self.staging[start..start + HEADER_BYTES].copy_from_slice(&header);
@@ -127,6 +155,8 @@ impl Tx for TcpTx {
                     self.staging[start..start + len].copy_from_slice(bytes);
                 }
                 self.counts.inline += 1;
+                self.counts.copies += 1;
+                self.counts.copied_bytes += len as u64;
             } else if let Ok(at) =
                 self.endpoint.sources[usize::from(post.source.0)].at(post.offset, len)
             {
@@ -188,11 +218,7 @@ impl Tx for TcpTx {
     }
 
     fn room(&self) -> usize {
-        let each = HEADER_BYTES + self.inline_bytes.max(HEADER_BYTES);
-        (self.ends.capacity().min(self.endpoint.send_depth.max(1)))
-            .saturating_sub(self.ends.len())
-            .min((self.staging.len() - self.staged) / each)
-            .min((self.iov.capacity() - self.iov.len()) / 2)
+        self.endpoint.send_depth - self.ends.len()
     }
 
     fn posted(&self) -> u64 {

@@ -1,0 +1,124 @@
+//! `fabric`: the TCP fabric beside plain sockets.
+//!
+//! Four contenders do the same exchange in the same run, on the same two CPUs, in rounds that take turns: plain
+//! sockets that spin, plain sockets that sleep, the fabric's contract with nothing above it, and the whole library
+//! (dispatcher, rail threads, server). Rates of one alternation are divided by one another and the median of those
+//! ratios is kept: the machine's mood changes between alternations, seldom within one.
+
+mod contract;
+mod duel;
+mod meter;
+mod plain;
+mod rails;
+mod shape;
+mod table;
+
+use std::{fs::File, io::Write, path::PathBuf};
+
+use anyhow::{Context, Result};
+
+pub use shape::Shape;
+
+/// How `fabric` is run.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Exchanges, as request:response in bytes.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "64:64,4608:3072,150528:8"
+    )]
+    sizes: Vec<String>,
+    /// Requests in flight.
+    #[arg(long, value_delimiter = ',', default_value = "1,16,64,256")]
+    in_flight: Vec<usize>,
+    /// Connections.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4")]
+    connections: Vec<usize>,
+    /// Alternations of each row.
+    #[arg(long, default_value_t = 9)]
+    alternations: usize,
+    /// Milliseconds of a round.
+    #[arg(long, default_value_t = 60)]
+    round_ms: u64,
+    /// Which contenders take part besides spinning plain sockets: sleep, fabric, qdl.
+    #[arg(long, value_delimiter = ',', default_value = "sleep,fabric,qdl")]
+    contenders: Vec<String>,
+    /// The CPUs of client and server; the first two allowed ones unless given.
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// Congestion control of every connection (`TCP_CONGESTION`), or `system`. Reno is everywhere and to be had by
+    /// everyone; BBR paces loopback by what it has guessed of it, and stalls both contenders now and then.
+    #[arg(long, default_value = "reno")]
+    congestion: String,
+    /// Seconds for which an idle pair of connected rail threads is watched; 0 for not at all.
+    #[arg(long, default_value_t = 2)]
+    idle_s: u64,
+    /// Where the rows go as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// Measures every row, prints the table as it grows, writes the JSON.
+pub fn run(args: &Args) -> Result<()> {
+    let cpus = match args.cpus[..] {
+        [client, server] => [client, server],
+        _ => crate::machine::two_cpus(),
+    };
+    println!(
+        "TCP on loopback, client on CPU {}, server on CPU {}; {} alternations of {} ms",
+        cpus[0], cpus[1], args.alternations, args.round_ms
+    );
+    println!("{}", table::head());
+    let mut rows = Vec::new();
+    for sizes in &args.sizes {
+        let (request, response) = sizes
+            .split_once(':')
+            .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)))
+            .with_context(|| format!("--sizes {sizes}: wants request:response in bytes"))?;
+        for &in_flight in &args.in_flight {
+            for &connections in &args.connections {
+                let shape = Shape {
+                    request,
+                    response,
+                    in_flight,
+                    connections,
+                };
+                anyhow::ensure!(
+                    request > 0 && response > 0 && in_flight > 0 && (1..=8).contains(&connections),
+                    "sizes and requests in flight are at least 1, connections 1 to 8"
+                );
+                let rounds =
+                    duel::measure(shape, cpus, args).with_context(|| format!("{shape:?}"))?;
+                let row = table::row(shape, &rounds);
+                println!("{}", row.line());
+                rows.push(row);
+            }
+        }
+    }
+    if let Some(path) = &args.json {
+        let mut file = File::create(path).with_context(|| path.display().to_string())?;
+        serde_json::to_writer_pretty(&mut file, &rows)?;
+        writeln!(file)?;
+    }
+    table::targets(&rows);
+    if args.idle_s > 0 {
+        idle(cpus, args)?;
+    }
+    Ok(())
+}
+
+/// What a connected pair costs while nothing is sent, as a part of one core.
+fn idle(cpus: [usize; 2], args: &Args) -> Result<()> {
+    let percent = duel::idle_percent(cpus, args)?;
+    println!(
+        "{} an idle pair of connected rail threads: {percent:.2} % of a core (at most 2 wanted)",
+        if percent < 2.0 { "met  " } else { "SHORT" }
+    );
+    if let Some(path) = &args.json {
+        let path = path.with_file_name("fabric-idle.json");
+        let json = serde_json::json!({ "idle_cpu_percent": percent });
+        std::fs::write(&path, format!("{json}\n")).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,409 @@
+//! What one would have written in a week over plain sockets, and written well: sizes agreed beforehand, no
+//! headers, answers in order; a burst is one `sendmsg`, everything that is there is one read, straight into
+//! place; send buffers small enough to stay in the cache.
+
+use std::{
+    io,
+    net::TcpStream,
+    os::fd::AsRawFd,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use qdl::clock::now_ns;
+
+use super::{
+    meter::{Deadline, Meter},
+    shape::{SAMPLES, Shape},
+};
+
+/// Requests up to this long are copied behind one another; longer ones are sent from where they lie.
+const COPY_UP_TO: usize = 1024;
+/// `SO_SNDBUF`.
+const SEND_BUFFER: usize = 256 << 10;
+/// `SO_RCVBUF`: the system's own guesses begin below one large payload.
+const RECEIVE_BUFFER: usize = 1 << 20;
+/// Most that is read at once.
+const READ_UP_TO: usize = 256 << 10;
+/// How long a sleeper sleeps before it looks whether it is to stop.
+const PATIENCE_MS: i32 = 10;
+
+/// How a side waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// It looks again at once.
+    Spin,
+    /// It sleeps in the kernel: in the read itself where there is one connection, else in `poll`.
+    Sleep,
+}
+
+/// Memory that messages land in, one behind the other, round and round.
+struct Ring {
+    bytes: Box<[u8]>,
+    at: usize,
+    /// Bytes since the last whole message.
+    part: usize,
+}
+
+impl Ring {
+    fn new(slots: usize, stride: usize) -> Self {
+        // At least two reads' worth of small messages, so that few reads end at the wrap.
+        let slots = slots.max(8192 / stride);
+        let mut bytes = vec![0u8; slots * stride].into_boxed_slice();
+        bytes.fill(1);
+        Ring {
+            bytes,
+            at: 0,
+            part: 0,
+        }
+    }
+
+    /// Where the next bytes go: two runs, the second after the wrap.
+    fn room(&mut self) -> [libc::iovec; 2] {
+        let base = self.bytes.as_mut_ptr();
+        let first = (self.bytes.len() - self.at).min(READ_UP_TO);
+        let second = if first < READ_UP_TO {
+            self.at.min(READ_UP_TO - first)
+        } else {
+            0
+        };
+        [
+            libc::iovec {
+                iov_base: base.wrapping_add(self.at).cast(),
+                iov_len: first,
+            },
+            libc::iovec {
+                iov_base: base.cast(),
+                iov_len: second,
+            },
+        ]
+    }
+
+    /// `n` bytes came; how many messages are whole with them.
+    fn came(&mut self, n: usize, stride: usize) -> usize {
+        self.at += n;
+        if self.at >= self.bytes.len() {
+            self.at -= self.bytes.len();
+        }
+        self.part += n;
+        let whole = self.part / stride;
+        self.part -= whole * stride;
+        whole
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    ring: Ring,
+    /// Bytes of an incoming message.
+    stride: usize,
+    out: Vec<u8>,
+    iov: Vec<libc::iovec>,
+    head: usize,
+    /// When each request was sent, oldest first: a ring with a place for each in flight.
+    posted_ns: Vec<u64>,
+    first: usize,
+    last: usize,
+}
+
+// SAFETY: the addresses in `iov` point into `out` and into memory that whoever owns the connection keeps; they are
+// used only under `&mut self`.
+unsafe impl Send for Connection {}
+
+impl Connection {
+    fn new(stream: TcpStream, slots: usize, stride: usize, wait: Wait) -> Result<Self> {
+        stream.set_nodelay(true)?;
+        socket2::SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER)?;
+        socket2::SockRef::from(&stream).set_recv_buffer_size(RECEIVE_BUFFER)?;
+        if wait == Wait::Sleep {
+            stream.set_read_timeout(Some(Duration::from_millis(PATIENCE_MS as u64)))?;
+        }
+        Ok(Connection {
+            stream,
+            ring: Ring::new(slots, stride),
+            stride,
+            out: Vec::with_capacity(slots * COPY_UP_TO),
+            iov: Vec::with_capacity(slots + 1),
+            head: 0,
+            posted_ns: vec![0; slots + 1],
+            first: 0,
+            last: 0,
+        })
+    }
+
+    fn copy(&mut self, bytes: &[u8]) {
+        // Never grows: room for every slot was taken when it was made.
+        self.out.extend_from_slice(bytes);
+        let len = self.out.len();
+        let base = self.out.as_mut_ptr();
+        match self.iov.last_mut() {
+            Some(v) => v.iov_len = len,
+            None => self.iov.push(libc::iovec {
+                iov_base: base.cast(),
+                iov_len: len,
+            }),
+        }
+    }
+
+    fn point(&mut self, bytes: &[u8]) {
+        self.iov.push(libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        });
+    }
+
+    fn pending(&self) -> bool {
+        self.head < self.iov.len()
+    }
+
+    /// One `sendmsg` for all that is queued, or several where the socket takes less.
+    fn send(&mut self) -> Result<()> {
+        while self.pending() {
+            let iov = &mut self.iov[self.head..];
+            // SAFETY: an all-zero msghdr is valid; the fields that matter are set below.
+            let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+            msg.msg_iov = iov.as_mut_ptr();
+            msg.msg_iovlen = iov.len().min(1024);
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+            // SAFETY: the entries point into `out` and into memory that the owner keeps; the socket is open.
+            let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &msg, flags) };
+            if sent < 0 {
+                let e = io::Error::last_os_error();
+                match e.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(()),
+                    io::ErrorKind::Interrupted => continue,
+                    _ => bail!("sendmsg: {e}"),
+                }
+            }
+            let mut sent = sent as usize;
+            while sent > 0 {
+                let v = &mut self.iov[self.head];
+                if sent < v.iov_len {
+                    v.iov_base = v.iov_base.cast::<u8>().wrapping_add(sent).cast();
+                    v.iov_len -= sent;
+                    break;
+                }
+                sent -= v.iov_len;
+                self.head += 1;
+            }
+        }
+        self.iov.clear();
+        self.out.clear();
+        self.head = 0;
+        Ok(())
+    }
+
+    /// One read; returns how many messages are whole with it.
+    fn receive(&mut self, block: bool) -> Result<usize> {
+        let mut iov = self.ring.room();
+        // SAFETY: an all-zero msghdr is valid; the fields that matter are set below.
+        let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+        msg.msg_iov = iov.as_mut_ptr();
+        msg.msg_iovlen = 2;
+        let flags = if block { 0 } else { libc::MSG_DONTWAIT };
+        // SAFETY: the entries are two disjoint runs of the ring, which `self` owns; the socket is open.
+        let n = unsafe { libc::recvmsg(self.stream.as_raw_fd(), &mut msg, flags) };
+        match n {
+            0 => bail!("a plain connection was closed"),
+            n if n > 0 => Ok(self.ring.came(n as usize, self.stride)),
+            _ => {
+                let e = io::Error::last_os_error();
+                match e.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
+                    _ => bail!("recvmsg: {e}"),
+                }
+            }
+        }
+    }
+}
+
+/// Sleeps until a connection can be read, or written where something is pending.
+fn sleep(connections: &[Connection]) {
+    let mut fds = [libc::pollfd {
+        fd: -1,
+        events: 0,
+        revents: 0,
+    }; 8];
+    for (fd, c) in fds.iter_mut().zip(connections) {
+        fd.fd = c.stream.as_raw_fd();
+        fd.events = libc::POLLIN | if c.pending() { libc::POLLOUT } else { 0 };
+    }
+    let n = connections.len().min(fds.len());
+    // SAFETY: `fds` holds at least `n` entries and lives through the call.
+    unsafe { libc::poll(fds.as_mut_ptr(), n as libc::nfds_t, PATIENCE_MS) };
+}
+
+/// Waits as `wait` says, and returns whether the next read of the only connection may block.
+fn idle(wait: Wait, connections: &[Connection]) -> bool {
+    match wait {
+        Wait::Spin => {
+            std::hint::spin_loop();
+            false
+        }
+        Wait::Sleep if connections.len() == 1 && !connections[0].pending() => true,
+        Wait::Sleep => {
+            sleep(connections);
+            false
+        }
+    }
+}
+
+/// The side that asks.
+pub struct Client {
+    shape: Shape,
+    wait: Wait,
+    samples: Box<[u8]>,
+    connections: Vec<Connection>,
+    sent: u64,
+}
+
+impl Client {
+    /// Over connected streams.
+    pub fn new(shape: Shape, wait: Wait, streams: Vec<TcpStream>) -> Result<Self> {
+        let mut samples = vec![0u8; SAMPLES * shape.request].into_boxed_slice();
+        samples.fill(1);
+        let connections = streams
+            .into_iter()
+            .map(|s| Connection::new(s, shape.slots(), shape.response, wait))
+            .collect::<Result<_>>()?;
+        Ok(Client {
+            shape,
+            wait,
+            samples,
+            connections,
+            sent: 0,
+        })
+    }
+
+    fn queue(&mut self, connection: usize, now: u64) {
+        let at = Shape::sample(self.sent) * self.shape.request;
+        let bytes = &self.samples[at..at + self.shape.request];
+        let c = &mut self.connections[connection];
+        if bytes.len() <= COPY_UP_TO {
+            c.copy(bytes);
+        } else {
+            c.point(bytes);
+        }
+        c.posted_ns[c.last] = now;
+        c.last = (c.last + 1) % c.posted_ns.len();
+        self.sent += 1;
+    }
+
+    /// One round: keeps the requests in flight until the deadline, then waits for the rest.
+    pub fn round(&mut self, deadline: Deadline, meter: &mut Meter) -> Result<()> {
+        let n = self.connections.len();
+        let mut now = now_ns();
+        // What was left of a burst is sent before the next is queued: the copies of a burst lie together.
+        let mut waiting = vec![0usize; n];
+        for i in 0..self.shape.in_flight {
+            self.queue(i % n, now);
+        }
+        for c in &mut self.connections {
+            c.send()?;
+        }
+        let mut in_flight = self.shape.in_flight;
+        let mut block = false;
+        while in_flight > 0 {
+            let mut moved = false;
+            for i in 0..n {
+                let got = self.connections[i].receive(block)?;
+                if got == 0 {
+                    if self.connections[i].pending() {
+                        self.connections[i].send()?;
+                    }
+                } else {
+                    moved = true;
+                    now = now_ns();
+                    let c = &mut self.connections[i];
+                    for _ in 0..got {
+                        meter.answer(c.posted_ns[c.first], now);
+                        c.first = (c.first + 1) % c.posted_ns.len();
+                    }
+                    if now < deadline.0 {
+                        waiting[self.shape.next(i)] += got;
+                    } else {
+                        in_flight -= got;
+                        ensure!(
+                            now < deadline.0 + 10_000_000_000,
+                            "plain sockets did not answer"
+                        );
+                    }
+                }
+                let to = self.shape.next(i);
+                let may = self.shape.request > COPY_UP_TO || !self.connections[to].pending();
+                if waiting[to] > 0 && may {
+                    for _ in 0..std::mem::take(&mut waiting[to]) {
+                        self.queue(to, now);
+                    }
+                    self.connections[to].send()?;
+                }
+            }
+            block = !moved && waiting.iter().all(|w| *w == 0) && idle(self.wait, &self.connections);
+        }
+        Ok(())
+    }
+}
+
+/// The side that answers.
+pub struct Server {
+    wait: Wait,
+    response: usize,
+    outputs: Vec<Box<[u8]>>,
+    /// The output slot each connection answers from next.
+    at: Vec<usize>,
+    connections: Vec<Connection>,
+}
+
+impl Server {
+    /// Over connected streams.
+    pub fn new(shape: Shape, wait: Wait, streams: Vec<TcpStream>) -> Result<Self> {
+        let connections: Vec<_> = streams
+            .into_iter()
+            .map(|s| Connection::new(s, shape.slots(), shape.request, wait))
+            .collect::<Result<_>>()?;
+        let outputs = connections
+            .iter()
+            .map(|_| vec![1u8; shape.slots() * shape.response].into_boxed_slice())
+            .collect();
+        Ok(Server {
+            wait,
+            response: shape.response,
+            outputs,
+            at: vec![0; connections.len()],
+            connections,
+        })
+    }
+
+    /// Answers until it is told to stop.
+    pub fn serve(&mut self, stop: &AtomicBool) -> Result<()> {
+        let mut block = false;
+        while !stop.load(Ordering::Relaxed) {
+            let mut moved = false;
+            for (i, c) in self.connections.iter_mut().enumerate() {
+                let got = c.receive(block)?;
+                moved |= got > 0;
+                let (output, at) = (&self.outputs[i], &mut self.at[i]);
+                let slots = output.len() / self.response;
+                let mut left = got;
+                // Responses lie one behind the other in their slots: at most two runs.
+                while left > 0 {
+                    let run = left.min(slots - *at);
+                    let from = *at * self.response;
+                    c.point(
+                        output
+                            .get(from..from + run * self.response)
+                            .context("a slot")?,
+                    );
+                    *at = (*at + run) % slots;
+                    left -= run;
+                }
+                if c.pending() {
+                    c.send()?;
+                }
+            }
+            block = !moved && idle(self.wait, &self.connections);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! The whole way through the library: dispatcher, tracker, arbiter, rail threads, server, with the defaults of
+//! the configuration (spin 50 us, then sleep). What is answered is issued again by the thread that completes it.
+
+use std::{
+    net::TcpStream,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use qdl::{
+    clock::now_ns,
+    dispatch::{
+        Completer, DispatchCfgs, DispatchEvent, DispatchRail, Dispatcher, LaneCfgs, Owner, Response,
+    },
+    fabric::{
+        Region, SourceId,
+        tcp::{TcpCfgs, link},
+    },
+    rail::RailCfgs,
+    response::RESPONSE_HEADER_BYTES,
+    serve::{
+        Arrival, Finished, OnLaneLost, ServeLane, ServeLaneCfgs, Server, Service, respond_all,
+    },
+    stats::{Live, Recorder, SampleTimes},
+    tracker::Sample,
+};
+
+use super::{
+    meter::{Deadline, Meter},
+    shape::{SAMPLES, Shape},
+};
+
+const SPIN_NS: u64 = 50_000;
+const TICK_NS: u64 = 25_000_000;
+
+/// Answers at once with `response` bytes.
+struct Answer {
+    response: u32,
+    scratch: Mutex<Vec<Finished>>,
+}
+
+impl Service for Answer {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = arrivals.drain(..).map(|a| {
+            let finished = Finished {
+                ticket: a.ticket(),
+                len: self.response,
+                queue_us: 0,
+                compute_us: 0,
+            };
+            (a, finished)
+        });
+        respond_all(answered, &mut scratch);
+    }
+}
+
+/// What the completing thread and the harness share.
+struct Run {
+    shape: Shape,
+    dispatcher: OnceLock<Weak<Dispatcher>>,
+    deadline_ns: AtomicU64,
+    in_flight: AtomicU64,
+    meter: Mutex<Meter>,
+}
+
+struct Again {
+    run: Arc<Run>,
+    dispatcher: Option<Arc<Dispatcher>>,
+    recorder: Recorder,
+    next: Vec<Sample>,
+    sent: u64,
+}
+
+fn sample(shape: &Shape, n: u64, now: u64) -> Sample {
+    Sample {
+        id: n,
+        index: n,
+        source: SourceId(0),
+        offset: Shape::sample(n) * shape.request,
+        len: shape.request as u32,
+        issued_ns: now,
+    }
+}
+
+impl Completer for Again {
+    fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
+        let n = responses.len() as u64;
+        responses.for_each(|r| {
+            std::hint::black_box(r.payload);
+        });
+        let now = now_ns();
+        if now >= self.run.deadline_ns.load(Ordering::Relaxed) {
+            self.run.in_flight.fetch_sub(n, Ordering::Relaxed);
+            return;
+        }
+        if self.dispatcher.is_none() {
+            self.dispatcher = self.run.dispatcher.get().and_then(Weak::upgrade);
+        }
+        self.next.clear();
+        for _ in 0..n {
+            self.next.push(sample(&self.run.shape, self.sent, now));
+            self.sent += 1;
+        }
+        if let Some(d) = &self.dispatcher {
+            d.issue(&self.next);
+        }
+    }
+
+    fn record(&mut self, times: &SampleTimes) {
+        self.recorder.record(times);
+        // Uncontended: the harness looks when nothing is in flight.
+        let mut meter = self
+            .run
+            .meter
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        meter.answer(times.posted_ns, times.seen_ns);
+    }
+}
+
+struct Nobody;
+
+impl Owner for Nobody {
+    fn complete_empty(&self, _: &[Sample]) {}
+    fn event(&self, _: DispatchEvent) {}
+}
+
+/// Both sides: they run on their own threads.
+pub struct Rails {
+    run: Arc<Run>,
+    dispatcher: Arc<Dispatcher>,
+    /// Stops the far side when it is dropped.
+    server: Server,
+}
+
+impl Rails {
+    /// Over pairs of connected streams, the client's rail thread on the first CPU, the server's on the second.
+    pub fn new(shape: Shape, pairs: Vec<(TcpStream, TcpStream)>, cpus: [usize; 2]) -> Result<Self> {
+        let source = Arc::new(Region::new(SAMPLES * shape.request)?);
+        source.prefault();
+        // A sample that is answered is issued again before its slot is free.
+        let slots = 2 * shape.slots();
+        let run = Arc::new(Run {
+            shape,
+            dispatcher: OnceLock::new(),
+            deadline_ns: AtomicU64::new(0),
+            in_flight: AtomicU64::new(0),
+            meter: Mutex::new(Meter::new(shape.in_flight)),
+        });
+        let rail = |name: &str, cpu| RailCfgs {
+            name: name.to_owned(),
+            spin_ns: SPIN_NS,
+            tick_ns: TICK_NS,
+            cpus: vec![cpu],
+        };
+        let lane = LaneCfgs {
+            peer: 0,
+            rail: 0,
+            slots,
+            response_stride: RESPONSE_HEADER_BYTES + shape.response,
+            request_stride: shape.request,
+        };
+        let cfgs = DispatchCfgs {
+            sources: vec![source],
+            lanes: vec![lane; shape.connections],
+            send_depth: slots.max(64),
+            ..DispatchCfgs::default()
+        };
+        let front = DispatchRail {
+            cfgs: rail("front", cpus[0]),
+            completer: Box::new(Again {
+                run: run.clone(),
+                dispatcher: None,
+                recorder: Recorder::new(Arc::new(Live::new(1)), 0),
+                next: Vec::with_capacity(1024),
+                sent: 0,
+            }),
+        };
+        let dispatcher = Arc::new(Dispatcher::new(cfgs, vec![front], Arc::new(Nobody))?);
+        let _ = run.dispatcher.set(Arc::downgrade(&dispatcher));
+        let service: Arc<dyn Service> = Arc::new(Answer {
+            response: shape.response as u32,
+            scratch: Mutex::default(),
+        });
+        let lost: Arc<OnLaneLost> = Arc::new(|_| {});
+        let server = Server::new(vec![rail("back", cpus[1])], &service, &lost)?;
+        for (i, (near, far)) in pairs.into_iter().enumerate() {
+            let serve = Arc::new(ServeLane::new(ServeLaneCfgs {
+                session: 1,
+                lane: i as u16,
+                epoch: 1,
+                slots,
+                request_stride: lane.request_stride,
+                response_stride: lane.response_stride,
+            })?);
+            let tcp = TcpCfgs::default();
+            let far = link(far, serve.endpoint(slots.max(64)), &tcp)?;
+            let near = link(near, dispatcher.endpoint(i), &tcp)?;
+            server.attach(0, serve, far);
+            dispatcher.attach(i, 1, near);
+        }
+        let end = now_ns() + 5_000_000_000;
+        while dispatcher.lanes_up() < shape.connections {
+            ensure!(now_ns() < end, "the lanes did not come up");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(Rails {
+            run,
+            dispatcher,
+            server,
+        })
+    }
+
+    /// One round; the calling thread only starts it and sleeps.
+    pub fn round(&mut self, deadline: Deadline, meter: &mut Meter) -> Result<()> {
+        let shape = self.run.shape;
+        self.run.deadline_ns.store(deadline.0, Ordering::Relaxed);
+        let n = shape.in_flight as u64;
+        self.run.in_flight.store(n, Ordering::Relaxed);
+        let now = now_ns();
+        let first: Vec<_> = (0..n).map(|i| sample(&shape, i, now)).collect();
+        self.dispatcher.issue(&first);
+        let mut left = deadline.0.saturating_sub(now_ns());
+        loop {
+            std::thread::sleep(Duration::from_nanos(left));
+            if self.run.in_flight.load(Ordering::Relaxed) == 0 && self.dispatcher.outstanding() == 0
+            {
+                break;
+            }
+            ensure!(
+                now_ns() < deadline.0 + 10_000_000_000,
+                "the dispatcher did not answer"
+            );
+            left = 200_000;
+        }
+        // `record` follows `complete`; the counts are those of samples recorded, but for the last few.
+        std::thread::sleep(Duration::from_millis(1));
+        let mut mine = self
+            .run
+            .meter
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *meter = std::mem::replace(&mut *mine, Meter::new(shape.in_flight));
+        Ok(())
+    }
+
+    /// Counts of both sides, as text.
+    pub fn counts(&self) -> String {
+        format!(
+            "{:?}\n{:?}\n{:?}",
+            self.dispatcher.counts(),
+            self.dispatcher.lane_counts(),
+            self.server.counts()
+        )
+    }
+}
+
+impl Drop for Rails {
+    fn drop(&mut self) {
+        // The far side would report a lost connection for each.
+        self.dispatcher.stop();
+    }
+}

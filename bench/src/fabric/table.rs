@@ -1,0 +1,193 @@
+//! Rows: medians over the alternations, as a line for people and as JSON.
+
+use serde::Serialize;
+
+use super::{
+    Shape,
+    duel::{Contender, Rounds},
+    meter::Round,
+};
+
+/// One contender's medians.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Medians {
+    per_s: f64,
+    p50_us: f64,
+    p99_us: f64,
+    cpu_us: f64,
+}
+
+/// One row of `target/bench/fabric.json`. `plain_*` are those of the better kind of plain sockets; ratios are
+/// medians of the ratios within each alternation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    request: usize,
+    response: usize,
+    in_flight: usize,
+    connections: usize,
+    per_s: f64,
+    plain_per_s: f64,
+    ratio: f64,
+    p50_us: f64,
+    plain_p50_us: f64,
+    p50_ratio: f64,
+    p99_us: f64,
+    plain_p99_us: f64,
+    cpu_us: f64,
+    plain_cpu_us: f64,
+    plain_kind: &'static str,
+    plain_spin: Medians,
+    plain_sleep: Medians,
+    /// The whole library.
+    qdl: Medians,
+    qdl_ratio: f64,
+    qdl_p50_ratio: f64,
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => values[n / 2],
+        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
+    }
+}
+
+fn medians(rounds: &[Round]) -> Medians {
+    let of = |f: fn(&Round) -> f64| median(rounds.iter().map(f));
+    Medians {
+        per_s: of(|r| r.per_s).round(),
+        p50_us: to(of(|r| r.p50_us), 3),
+        p99_us: to(of(|r| r.p99_us), 3),
+        cpu_us: to(of(|r| r.cpu_us), 4),
+    }
+}
+
+fn to(value: f64, digits: i32) -> f64 {
+    let unit = 10f64.powi(digits);
+    (value * unit).round() / unit
+}
+
+/// Makes the row of one shape.
+pub fn row(shape: Shape, rounds: &Rounds) -> Row {
+    let of = |c: Contender| {
+        let found = rounds.iter().find(|(name, _)| *name == c);
+        found.map_or(&[][..], |(_, r)| r.as_slice())
+    };
+    let (spin, sleep) = (of(Contender::Spin), of(Contender::Sleep));
+    let (plain_spin, plain_sleep) = (medians(spin), medians(sleep));
+    let (plain, plain_kind) = if plain_sleep.per_s > plain_spin.per_s {
+        (sleep, "sleep")
+    } else {
+        (spin, "spin")
+    };
+    let ratio = |a: &[Round], f: fn(&Round) -> f64| {
+        to(median(a.iter().zip(plain).map(|(a, b)| f(a) / f(b))), 3)
+    };
+    let (fabric, qdl) = (of(Contender::Fabric), of(Contender::Qdl));
+    let (f, p) = (medians(fabric), medians(plain));
+    Row {
+        request: shape.request,
+        response: shape.response,
+        in_flight: shape.in_flight,
+        connections: shape.connections,
+        per_s: f.per_s,
+        plain_per_s: p.per_s,
+        ratio: ratio(fabric, |r| r.per_s),
+        p50_us: f.p50_us,
+        plain_p50_us: p.p50_us,
+        p50_ratio: ratio(fabric, |r| r.p50_us),
+        p99_us: f.p99_us,
+        plain_p99_us: p.p99_us,
+        cpu_us: f.cpu_us,
+        plain_cpu_us: p.cpu_us,
+        plain_kind,
+        plain_spin,
+        plain_sleep,
+        qdl: medians(qdl),
+        qdl_ratio: ratio(qdl, |r| r.per_s),
+        qdl_p50_ratio: ratio(qdl, |r| r.p50_us),
+    }
+}
+
+/// The table's head.
+pub fn head() -> String {
+    format!(
+        "{:>6} {:>5} {:>4} {:>2} | {:>9} {:>9} {:>9} {:>5} | {:>8} {:>8} {:>5} | {:>8} {:>8} | {:>6} {:>6} | {:>9} {:>5} {:>8}",
+        "req",
+        "resp",
+        "fly",
+        "cx",
+        "fabric/s",
+        "spin/s",
+        "sleep/s",
+        "ratio",
+        "p50 us",
+        "plain",
+        "ratio",
+        "p99 us",
+        "plain",
+        "cpu us",
+        "plain",
+        "qdl/s",
+        "ratio",
+        "qdl p50"
+    )
+}
+
+impl Row {
+    /// One line of the table.
+    pub fn line(&self) -> String {
+        format!(
+            "{:>6} {:>5} {:>4} {:>2} | {:>9.0} {:>9.0} {:>9.0} {:>5.2} | {:>8.1} {:>8.1} {:>5.2} | {:>8.1} {:>8.1} | {:>6.2} {:>6.2} | {:>9.0} {:>5.2} {:>8.1}",
+            self.request,
+            self.response,
+            self.in_flight,
+            self.connections,
+            self.per_s,
+            self.plain_spin.per_s,
+            self.plain_sleep.per_s,
+            self.ratio,
+            self.p50_us,
+            self.plain_p50_us,
+            self.p50_ratio,
+            self.p99_us,
+            self.plain_p99_us,
+            self.cpu_us,
+            self.plain_cpu_us,
+            self.qdl.per_s,
+            self.qdl_ratio,
+            self.qdl.p50_us
+        )
+    }
+}
+
+/// Says of each row that has a target whether it is met.
+pub fn targets(rows: &[Row]) {
+    for r in rows {
+        let (wanted, met) = match (r.request, r.in_flight) {
+            (150_528, 16..) => ("at least 0.9 of plain sockets", r.ratio >= 0.9),
+            (64, 1) => (
+                "at least 0.9 of plain sockets, p50 at most 1.2 times theirs",
+                r.ratio >= 0.9 && r.p50_ratio <= 1.2,
+            ),
+            (64, 256) => (
+                "at least 8 million/s or 0.4 of plain sockets",
+                r.per_s >= 8e6 || r.ratio >= 0.4,
+            ),
+            (4608, 64) => ("at least 0.75 of plain sockets", r.ratio >= 0.75),
+            _ => continue,
+        };
+        println!(
+            "{} {:>6} B, {:>3} in flight, {} connections: {:.0}/s, ratio {:.2}, p50 ratio {:.2} ({wanted})",
+            if met { "met  " } else { "SHORT" },
+            r.request,
+            r.in_flight,
+            r.connections,
+            r.per_s,
+            r.ratio,
+            r.p50_ratio
+        );
+    }
+}

@@ -1,0 +1,388 @@
+//! One port of one NIC: opened near it, asked for its state whenever a connection is made, and watched.
+
+use std::{
+    fmt, fs, io,
+    net::Ipv6Addr,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    thread::{self, JoinHandle},
+};
+
+use verbs::{AsyncEvent, Context, DeviceLimits, GidEntry, PortAttr, PortState, Verbs};
+
+use super::{IbError, shared::Shared};
+use crate::{
+    config::{Auto, IbNicConfig},
+    fabric::Broken,
+};
+
+/// See the module. Dropped, it stops watching; the device itself is closed with the last connection.
+pub struct IbDevice {
+    watched: Arc<Watched>,
+    gid_index: Option<u8>,
+    numa: Option<u32>,
+    cpus: Vec<usize>,
+    stop: Arc<OwnedFd>,
+    watcher: Option<JoinHandle<()>>,
+}
+
+/// The device as connections and the watching thread see it.
+pub(super) struct Watched {
+    pub context: Arc<Context>,
+    port: u8,
+    connections: Mutex<Vec<Weak<Shared>>>,
+}
+
+/// State of the port at the moment a connection is made.
+#[derive(Clone, Debug)]
+pub(super) struct PortNow {
+    pub port: u8,
+    pub attr: PortAttr,
+    pub gid: GidEntry,
+}
+
+impl PortNow {
+    pub fn gid_text(&self) -> Ipv6Addr {
+        self.gid.gid.to_ipv6()
+    }
+}
+
+impl IbDevice {
+    /// Opens the NIC that a configuration names, with the libibverbs of this machine.
+    ///
+    /// # Errors
+    /// [`IbError`]: no library, no device, none of that name, no such port, no GID that will do, or a port
+    /// that is down.
+    pub fn open(nic: &IbNicConfig) -> Result<Arc<IbDevice>, IbError> {
+        #[cfg(feature = "stub")]
+        if nic.device.starts_with("stub") {
+            return Self::open_with(&verbs::stub::verbs(), nic);
+        }
+        Self::open_with(&Verbs::load()?, nic)
+    }
+
+    /// As [`IbDevice::open`], with a library that is open already.
+    ///
+    /// # Errors
+    /// As [`IbDevice::open`].
+    pub fn open_with(verbs: &Arc<Verbs>, nic: &IbNicConfig) -> Result<Arc<IbDevice>, IbError> {
+        let info = verbs.devices()?.into_iter().find(|d| d.name == nic.device);
+        let folder = info.map(|i| i.sysfs.join("device")).unwrap_or_default();
+        let own = fs::read_to_string(folder.join("numa_node"))
+            .ok()
+            .and_then(|t| t.trim().parse().ok());
+        let numa = nic.numa.fixed().or(own);
+        let list = match numa {
+            Some(node) => format!("/sys/devices/system/node/node{node}/cpulist").into(),
+            None => folder.join("local_cpulist"),
+        };
+        let cpus = cpu_list(&fs::read_to_string(list).unwrap_or_default());
+        let context = near(&cpus, || verbs.open(&nic.device))?;
+        let (sleeper, stop) = eventfd()?;
+        let watched = Arc::new(Watched {
+            context,
+            port: nic.port,
+            connections: Mutex::default(),
+        });
+        let watching = watched.clone();
+        let watcher = thread::Builder::new()
+            .name("ib-events".to_owned())
+            .spawn(move || watch(&watching, &sleeper))
+            .map_err(|source| IbError::System {
+                what: "starting the thread for asynchronous events",
+                source,
+            })?;
+        let device = IbDevice {
+            watched,
+            gid_index: match nic.gid_index {
+                Auto::Auto => None,
+                Auto::Fixed(i) => Some(i),
+            },
+            numa,
+            cpus,
+            stop,
+            watcher: Some(watcher),
+        };
+        device.port_now()?;
+        Ok(Arc::new(device))
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        self.watched.context.name()
+    }
+
+    /// The port, from 1.
+    pub fn port(&self) -> u8 {
+        self.watched.port
+    }
+
+    /// What the device can do at most.
+    pub fn limits(&self) -> &DeviceLimits {
+        self.watched.context.limits()
+    }
+
+    /// The port's data rate in Gbit/s, where the device says one that is known.
+    pub fn gbps(&self) -> Option<f64> {
+        let attr = self.watched.context.query_port(self.watched.port).ok()?;
+        attr.gbps
+    }
+
+    /// Its NUMA node: the configured one, or the device's own where the machine has several.
+    pub fn numa(&self) -> Option<u32> {
+        self.numa
+    }
+
+    /// CPUs near it; empty where that is not known.
+    pub fn cpus(&self) -> &[usize] {
+        &self.cpus
+    }
+
+    /// The opened device.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.watched.context
+    }
+
+    /// Runs `work` on a thread pinned near the device, so that what it allocates and touches is near too. For setting
+    /// things up: a thread is made for it.
+    pub fn near<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        near(&self.cpus, work)
+    }
+
+    pub(super) fn watched(&self) -> &Arc<Watched> {
+        &self.watched
+    }
+
+    /// The port's state and address, now: both may have changed since the device was opened.
+    pub(super) fn port_now(&self) -> Result<PortNow, IbError> {
+        let (context, port) = (&self.watched.context, self.watched.port);
+        let attr = context.query_port(port)?;
+        if attr.state != PortState::Active {
+            return Err(IbError::PortDown {
+                device: context.name().to_owned(),
+                port,
+                state: format!("{:?}", attr.state),
+            });
+        }
+        let gid =
+            match self.gid_index {
+                None => context.auto_gid(port)?,
+                Some(index) => context.gid(port, u32::from(index))?.ok_or_else(|| {
+                    IbError::Setting {
+                        device: context.name().to_owned(),
+                        key: "gid_index",
+                        problem: format!(
+                            "entry {index} of port {port} is empty; `auto` chooses one that is not"
+                        ),
+                    }
+                })?,
+            };
+        Ok(PortNow { port, attr, gid })
+    }
+}
+
+impl Drop for IbDevice {
+    fn drop(&mut self) {
+        signal(&self.stop);
+        // The watching thread may hold the last connection, and with it the device, for a moment.
+        let own = |t: &JoinHandle<()>| t.thread().id() == thread::current().id();
+        if let Some(t) = self.watcher.take().filter(|t| !own(t)) {
+            // A panic there has said so already.
+            let _ = t.join();
+        }
+    }
+}
+
+impl fmt::Debug for IbDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IbDevice({}:{})", self.name(), self.port())
+    }
+}
+
+impl Watched {
+    fn connections(&self) -> MutexGuard<'_, Vec<Weak<Shared>>> {
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells a connection of this device's events from now on.
+    pub fn add(&self, connection: &Arc<Shared>) {
+        let mut all = self.connections();
+        all.retain(|c| c.strong_count() > 0);
+        all.push(Arc::downgrade(connection));
+    }
+
+    /// Acts on every event that has come. From any thread; never waits.
+    pub fn pump(&self) {
+        loop {
+            match self.context.next_async_event() {
+                Ok(Some(event)) => self.event(event),
+                Ok(None) => return,
+                Err(e) => {
+                    tracing::warn!("{e}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn event(&self, event: AsyncEvent) {
+        let name = self.context.name();
+        let (whom, cause) = match event {
+            AsyncEvent::PortDown { port } if port == self.port => {
+                // The device leaves its queue pairs as they are, and they would try until their retries end.
+                (Whom::All, format!("port {port} of {name} is down"))
+            }
+            AsyncEvent::DeviceFatal => (Whom::All, format!("{name} has failed")),
+            AsyncEvent::QpFatal { qp_num, cause } => (
+                Whom::QueuePair(qp_num),
+                format!("{name}: queue pair {qp_num} failed: {cause}"),
+            ),
+            AsyncEvent::CqError { token } => (
+                Whom::Queue(token),
+                format!("{name}: a completion queue overflowed"),
+            ),
+            other => {
+                tracing::debug!("{name}: {other:?}");
+                return;
+            }
+        };
+        let all: Vec<_> = self
+            .connections()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for c in all.iter().filter(|c| whom.is(c)) {
+            c.fail(Broken::Device(cause.clone()));
+        }
+    }
+}
+
+/// Whom an event concerns.
+enum Whom {
+    All,
+    QueuePair(u32),
+    Queue(u64),
+}
+
+impl Whom {
+    fn is(&self, connection: &Shared) -> bool {
+        match self {
+            Whom::All => true,
+            Whom::QueuePair(number) => connection.qp_num() == *number,
+            Whom::Queue(token) => connection.owns(*token),
+        }
+    }
+}
+
+fn watch(watched: &Watched, stop: &OwnedFd) {
+    let mut fds =
+        [watched.context.async_fd().as_raw_fd(), stop.as_raw_fd()].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+    loop {
+        // SAFETY: two structures of a live array, with descriptors that `watched` and `stop` keep open.
+        unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
+        if fds[1].revents != 0 {
+            return;
+        }
+        watched.pump();
+    }
+}
+
+/// Two handles of one event descriptor: to wait on, and to signal.
+fn eventfd() -> Result<(OwnedFd, Arc<OwnedFd>), IbError> {
+    let failed = |source| IbError::System {
+        what: "eventfd",
+        source,
+    };
+    // SAFETY: a plain system call; the descriptor it returns is ours.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(failed(io::Error::last_os_error()));
+    }
+    // SAFETY: `fd` was just made and nobody else owns it.
+    let one = unsafe { OwnedFd::from_raw_fd(fd) };
+    let two = one.as_fd().try_clone_to_owned().map_err(failed)?;
+    Ok((one, Arc::new(two)))
+}
+
+fn signal(fd: &OwnedFd) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: eight bytes of a live array; a full counter (EAGAIN) is a signal too.
+    unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), 8) };
+}
+
+/// Runs `work` on a thread of its own that may run on these CPUs only. Where that cannot be had, it runs here.
+fn near<R: Send>(cpus: &[usize], work: impl FnOnce() -> R + Send) -> R {
+    if cpus.is_empty() {
+        return work();
+    }
+    thread::scope(|s| {
+        let pinned = s.spawn(move || {
+            pin(cpus);
+            work()
+        });
+        match pinned.join() {
+            Ok(r) => r,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Best effort: far memory is slow, not wrong.
+fn pin(cpus: &[usize]) {
+    // SAFETY: a zeroed cpu_set_t is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in cpus.iter().filter(|c| **c < libc::CPU_SETSIZE as usize) {
+        // SAFETY: `cpu` is below CPU_SETSIZE.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
+    // SAFETY: `set` lives through the call; 0 means this thread.
+    unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
+}
+
+/// A kernel's list of CPUs, such as `0-3,8`. What cannot be read is left out.
+fn cpu_list(text: &str) -> Vec<usize> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
+            cpus.extend(first..=last.min(first + 4096));
+        }
+    }
+    cpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists_are_read() {
+        assert_eq!(cpu_list("0-3,8\n"), [0, 1, 2, 3, 8]);
+        assert_eq!(cpu_list(""), [0usize; 0]);
+        assert_eq!(cpu_list("x,5"), [5]);
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let open = |device: &str, port| {
+            let mut nic = IbNicConfig::new(device);
+            nic.port = port;
+            IbDevice::open(&nic).expect_err("refused").to_string()
+        };
+        assert!(open("stub9", 1).contains("stub9"));
+        assert!(open("stub0", 7).contains("port 7"));
+        let mut nic = IbNicConfig::new("stub0");
+        nic.gid_index = Auto::Fixed(5);
+        let text = IbDevice::open(&nic).expect_err("refused").to_string();
+        assert!(
+            text.contains("gid_index") && text.contains("entry 5"),
+            "{text}"
+        );
+    }
+}

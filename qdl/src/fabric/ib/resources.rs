@@ -1,0 +1,235 @@
+//! The protection domain of a device and the memory registered in it.
+//!
+//! Memory that is only sent from (the QSL's samples, an accelerator's outputs) is registered once and shared by all
+//! connections. A connection's window is registered for it alone, since the key is what lets a peer write: it is gone
+//! with the connection.
+
+use std::{
+    ptr::NonNull,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use verbs::{Access, Memory, Mr, Pd};
+
+use super::{CELL_BYTES, IbDevice, IbError};
+use crate::fabric::{Region, Window};
+
+/// See the module.
+#[derive(Debug)]
+pub struct IbResources {
+    device: Arc<IbDevice>,
+    pd: Arc<Pd>,
+    /// Sources by the address of their region. A registration keeps its region alive, so an address is not used again
+    /// while its entry lives.
+    sources: Mutex<Vec<(usize, Weak<Mr>)>>,
+    /// Those that stay registered while no connection is up.
+    kept: Mutex<Vec<Arc<Mr>>>,
+}
+
+/// Part of a region, registered for itself.
+struct Part {
+    region: Arc<Region>,
+    offset: usize,
+    len: usize,
+}
+
+// SAFETY: the part was checked to lie within the region when it was made, and the region stays mapped as long as it lives.
+// References to its bytes are made under the slot protocol only (see `Region`).
+unsafe impl Memory for Part {
+    fn addr(&self) -> NonNull<u8> {
+        let at = self.region.base().wrapping_add(self.offset);
+        NonNull::new(at).unwrap_or(NonNull::dangling())
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Part {
+    fn new(region: &Arc<Region>, offset: usize, len: usize) -> Result<Arc<Self>, IbError> {
+        region.at(offset, len)?;
+        Ok(Arc::new(Part {
+            region: region.clone(),
+            offset,
+            len,
+        }))
+    }
+}
+
+impl IbResources {
+    /// Those of a device.
+    ///
+    /// # Errors
+    /// [`IbError::Verbs`].
+    pub fn new(device: Arc<IbDevice>) -> Result<Arc<Self>, IbError> {
+        let pd = Pd::alloc(device.context())?;
+        Ok(Arc::new(IbResources {
+            device,
+            pd,
+            sources: Mutex::default(),
+            kept: Mutex::default(),
+        }))
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<IbDevice> {
+        &self.device
+    }
+
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Registers memory to be sent from, or finds its registration. Only this device may read it.
+    ///
+    /// # Errors
+    /// [`IbError::Verbs`].
+    pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, IbError> {
+        let key = Arc::as_ptr(region) as usize;
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.retain(|(_, mr)| mr.strong_count() > 0);
+        if let Some(mr) = sources
+            .iter()
+            .find_map(|(k, mr)| (*k == key).then(|| mr.upgrade()).flatten())
+        {
+            return Ok(mr);
+        }
+        let part = Part::new(region, 0, region.len())?;
+        let access = Access::LOCAL_READ | Access::RELAXED_ORDERING;
+        let mr = self.device.near(|| Mr::register(&self.pd, &part, access))?;
+        sources.push((key, Arc::downgrade(&mr)));
+        Ok(mr)
+    }
+
+    /// Keeps these sources registered whether a connection is up or not, so that one which is made again finds them.
+    ///
+    /// # Errors
+    /// [`IbError::Verbs`].
+    pub fn keep(&self, regions: &[Arc<Region>]) -> Result<(), IbError> {
+        for region in regions {
+            let mr = self.source(region)?;
+            self.kept
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(mr);
+        }
+        Ok(())
+    }
+
+    /// Registers exactly the slots of a window, for the peer to write.
+    pub(super) fn window(&self, window: &Window) -> Result<Arc<Mr>, IbError> {
+        let bytes = window.slots() * window.stride();
+        let part = Part::new(window.region(), window.slot_offset(0), bytes)?;
+        self.writable(&part)
+    }
+
+    /// Descriptor cells beside the slots, registered for the peer to write.
+    pub(super) fn cells(&self, slots: usize) -> Result<(Arc<Region>, Arc<Mr>), IbError> {
+        let region = Arc::new(Region::new(slots * CELL_BYTES)?);
+        let part = Part::new(&region, 0, region.len())?;
+        let mr = self.writable(&part)?;
+        Ok((region, mr))
+    }
+
+    fn writable(&self, part: &Arc<Part>) -> Result<Arc<Mr>, IbError> {
+        let access = Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
+        Ok(self.device.near(|| Mr::register(&self.pd, part, access))?)
+    }
+}
+
+/// Refuses to pin more than this machine has, before anything is allocated: `bytes` are the slots of all connections on
+/// this node.
+///
+/// # Errors
+/// [`IbError::Setting`] names what there is.
+pub fn check_memory(device: &str, bytes: usize) -> Result<(), IbError> {
+    let refuse = |limit: u64, what: &str, remedy: &str| {
+        Err(IbError::Setting {
+            device: device.to_owned(),
+            key: "slots",
+            problem: format!(
+                "the slots of all connections take {} MiB, and {what} is {} MiB: lower `slots` or `queue_pairs`{remedy}",
+                bytes >> 20,
+                limit >> 20
+            ),
+        })
+    };
+    let available = available_memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
+    if let Some(available) = available.filter(|a| bytes as u64 > *a) {
+        return refuse(available, "available memory", "");
+    }
+    match memlock() {
+        Some(limit) if bytes as u64 > limit => refuse(
+            limit,
+            "the limit on locked memory",
+            ", or raise `ulimit -l`",
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn available_memory(meminfo: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// The limit on locked memory, where there is one for this user.
+fn memlock() -> Option<u64> {
+    // SAFETY: plain system calls; the structure lives through the second.
+    let limit = unsafe {
+        if libc::geteuid() == 0 {
+            return None;
+        }
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        if libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) != 0 {
+            return None;
+        }
+        limit.rlim_cur
+    };
+    (limit != libc::RLIM_INFINITY).then_some(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::IbNicConfig;
+
+    #[test]
+    fn a_source_is_registered_once_and_let_go() {
+        let device = IbDevice::open(&IbNicConfig::new("stub0")).expect("a stub device");
+        let resources = IbResources::new(device).expect("a domain");
+        let region = Arc::new(Region::new(4096).expect("memory"));
+        let (one, two) = (resources.source(&region), resources.source(&region));
+        let (one, two) = (one.expect("registered"), two.expect("registered"));
+        assert!(Arc::ptr_eq(&one, &two));
+        drop((one, two));
+        assert_eq!(Arc::strong_count(&region), 1, "no longer pinned");
+        resources
+            .keep(std::slice::from_ref(&region))
+            .expect("registered");
+        assert_eq!(Arc::strong_count(&region), 2, "kept");
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused_in_words() {
+        let text = check_memory("mlx5_0", usize::MAX)
+            .expect_err("no machine has that")
+            .to_string();
+        assert!(
+            text.contains("mlx5_0") && text.contains("slots") && text.contains("MiB"),
+            "{text}"
+        );
+        check_memory("mlx5_0", 1 << 12).expect("a page");
+        assert_eq!(
+            available_memory("MemTotal: 5 kB\nMemAvailable:    7 kB\n"),
+            Some(7168)
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! How a lane's bytes cross: the one step of opening a lane that differs between fabrics, for both sides.
+//!
+//! | | `tcp` | `ib` |
+//! | --- | --- | --- |
+//! | frontend, before `open` | nothing | makes a queue pair and says where it is |
+//! | accelerator, for `opened` | says where it listens | makes a queue pair, introduces it to the frontend's |
+//! | frontend, after `opened` | connects and shows the key | introduces its queue pair |
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::cluster::ClusterError;
+use crate::{
+    config::{self, IbNicConfig, NicConfig},
+    control::{GrantTransport, LaneGrant, RequestTransport},
+    fabric::{
+        Endpoint, Link, Region,
+        ib::{IbCfgs, IbConnection, IbDevice, IbEnd, IbError, IbResources, check_memory},
+        tcp::{self, Preamble, TcpCfgs, TcpDevice},
+    },
+};
+
+/// An RDMA device that lanes are opened on.
+#[derive(Debug)]
+pub(super) struct IbNic {
+    resources: Arc<IbResources>,
+    config: IbNicConfig,
+}
+
+impl IbNic {
+    /// Opens the device.
+    pub fn open(config: &IbNicConfig) -> Result<Self, IbError> {
+        let device = IbDevice::open(config)?;
+        tracing::info!(
+            "{}:{} is up: {} Gbit/s, NUMA node {}",
+            device.name(),
+            device.port(),
+            device.gbps().map_or("?".to_owned(), |g| g.to_string()),
+            device.numa().map_or("?".to_owned(), |n| n.to_string()),
+        );
+        Ok(IbNic {
+            resources: IbResources::new(device)?,
+            config: config.clone(),
+        })
+    }
+
+    /// Name of the device.
+    pub fn name(&self) -> &str {
+        &self.config.device
+    }
+
+    /// Half a connection, which does not know its peer yet.
+    pub fn prepare(&self, mut endpoint: Endpoint) -> Result<IbConnection, IbError> {
+        let limits = self.resources.device().limits();
+        let slots = endpoint.window.slots().max(endpoint.peer_slots);
+        let cfgs = IbCfgs::resolve(&self.config, limits, slots)?;
+        endpoint.send_depth = cfgs.writes as usize;
+        IbConnection::prepare(&self.resources, endpoint, &cfgs)
+    }
+
+    /// Both steps of the side that answers: its end, and the link.
+    pub fn accept(&self, endpoint: Endpoint, peer: &IbEnd) -> Result<(IbEnd, Link), IbError> {
+        let half = self.prepare(endpoint)?;
+        let end = half.end();
+        Ok((end, half.connect(peer)?))
+    }
+}
+
+/// One NIC of the frontend.
+#[derive(Debug)]
+pub(super) enum ClientNic {
+    Tcp { local: IpAddr, cfgs: TcpCfgs },
+    Ib(IbNic),
+}
+
+/// What a lane has of its own before the accelerator answers.
+#[derive(Debug)]
+pub(super) enum Prepared {
+    Tcp,
+    Ib(Box<IbConnection>),
+}
+
+impl ClientNic {
+    /// Opens what is to be opened, and pins the samples where they are sent from by a NIC. `slots` are the bytes of all
+    /// slots on this node.
+    pub fn open(
+        index: usize,
+        nic: &NicConfig,
+        user_timeout_ms: u64,
+        sources: &[Arc<Region>],
+        slots: usize,
+    ) -> Result<Self, ClusterError> {
+        match nic {
+            NicConfig::Tcp(nic) => Ok(ClientNic::Tcp {
+                local: nic.bind.ip(),
+                cfgs: tcp_cfgs(nic, user_timeout_ms),
+            }),
+            NicConfig::Ib(nic) => {
+                let open = || {
+                    check_memory(&nic.device, slots)?;
+                    let nic = IbNic::open(nic)?;
+                    nic.resources.keep(sources)?;
+                    Ok(nic)
+                };
+                open()
+                    .map(ClientNic::Ib)
+                    .map_err(|source| ClusterError::Ib { index, source })
+            }
+        }
+    }
+
+    /// What to ask the accelerator for.
+    pub fn prepare(
+        &self,
+        index: usize,
+        endpoint: impl FnOnce() -> Endpoint,
+    ) -> Result<(Prepared, RequestTransport), ClusterError> {
+        match self {
+            ClientNic::Tcp { .. } => Ok((Prepared::Tcp, RequestTransport::Tcp {})),
+            ClientNic::Ib(nic) => {
+                let half = nic
+                    .prepare(endpoint())
+                    .map_err(|source| ClusterError::Ib { index, source })?;
+                let end = half.end();
+                Ok((Prepared::Ib(Box::new(half)), RequestTransport::Ib { end }))
+            }
+        }
+    }
+
+    /// Completes the connection that the accelerator has granted.
+    pub async fn connect(
+        &self,
+        index: usize,
+        prepared: Prepared,
+        grant: &LaneGrant,
+        endpoint: impl FnOnce() -> Endpoint,
+        node: &str,
+        deadline: Duration,
+    ) -> Result<Link, ClusterError> {
+        match (self, prepared, &grant.transport) {
+            (ClientNic::Tcp { local, cfgs }, _, GrantTransport::Tcp { address }) => {
+                let preamble = Preamble {
+                    lane: grant.lane,
+                    epoch: grant.epoch,
+                    key: grant.key.0,
+                };
+                let stream = TcpDevice::connect(*local, *address, &preamble, deadline)
+                    .await
+                    .map_err(|source| ClusterError::Data {
+                        node: node.to_owned(),
+                        source,
+                    })?;
+                Ok(tcp::link(stream, endpoint(), cfgs)?)
+            }
+            (ClientNic::Ib(_), Prepared::Ib(half), GrantTransport::Ib { end }) => half
+                .connect(end)
+                .map_err(|source| ClusterError::Ib { index, source }),
+            (_, _, granted) => Err(ClusterError::Nic {
+                index,
+                problem: format!("{node} granted a {} connection", granted.fabric()),
+            }),
+        }
+    }
+}
+
+/// TCP settings of a NIC entry.
+fn tcp_cfgs(nic: &config::TcpNicConfig, user_timeout_ms: u64) -> TcpCfgs {
+    TcpCfgs {
+        send_buffer: nic.send_buffer_bytes,
+        inline_bytes: nic.inline_bytes,
+        user_timeout_ms: user_timeout_ms.min(u64::from(u32::MAX)) as u32,
+        ..TcpCfgs::default()
+    }
+}
+
+/// One NIC of an accelerator.
+#[derive(Debug)]
+pub(super) enum ServerNic {
+    Tcp(SocketAddr),
+    Ib(IbNic),
+}
+
+impl ServerNic {
+    /// `tcp` or `ib`.
+    pub fn fabric(&self) -> &'static str {
+        match self {
+            ServerNic::Tcp(_) => "tcp",
+            ServerNic::Ib(_) => "ib",
+        }
+    }
+}

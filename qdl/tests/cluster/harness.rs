@@ -1,0 +1,307 @@
+//! Nodes that answer with digests, a frontend's cluster that checks them, and a book of what became of each sample.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use qdl::{
+    clock::now_ns,
+    config::{self, FrontendConfig},
+    control::{Auth, Timing},
+    dispatch::{Completer, Response, Sample, SampleTimes},
+    fabric::{Region, SourceId, tcp::TcpCfgs},
+    model::ModelSpec,
+    rail::RailCfgs,
+    serve::{Arrival, Finished, Service, respond_all},
+    session::{
+        Cluster, ClusterListener, Node, NodeFabric, NodeNic, NodeParams, SampleMemory, Stop,
+    },
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+pub const LARGEST: usize = 150_528;
+
+/// Answers with the digest of the sample.
+pub struct Digest;
+
+impl Service for Digest {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let each = arrivals.drain(..).map(|mut a| {
+            let digest = xxh3_64(a.input()).to_le_bytes();
+            a.output()[..8].copy_from_slice(&digest);
+            let done = Finished {
+                ticket: a.ticket(),
+                len: 8,
+                queue_us: 0,
+                compute_us: 0,
+            };
+            (a, done)
+        });
+        respond_all(each, &mut Vec::new());
+    }
+}
+
+pub struct Running {
+    pub stop: Stop,
+    pub address: SocketAddr,
+    pub thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    /// A node with one TCP NIC.
+    pub fn start(name: &str, control: &str, model: &ModelSpec, memory: usize) -> Running {
+        let nic = NodeFabric::Tcp {
+            listen: "127.0.0.1:0".parse().expect("address"),
+            cfgs: TcpCfgs::default(),
+        };
+        Running::with(name, control, model, memory, vec![nic])
+    }
+
+    /// A node with these NICs.
+    pub fn with(
+        name: &str,
+        control: &str,
+        model: &ModelSpec,
+        memory: usize,
+        fabrics: Vec<NodeFabric>,
+    ) -> Running {
+        let nics = fabrics.into_iter().enumerate().map(|(i, fabric)| NodeNic {
+            rail: RailCfgs {
+                name: format!("{name}-{i}"),
+                spin_ns: 20_000,
+                tick_ns: 10_000_000,
+                cpus: vec![],
+            },
+            fabric,
+        });
+        let params = NodeParams {
+            node: name.to_owned(),
+            sut_name: format!("{name} (digest)"),
+            control: control.parse().expect("address"),
+            auth: Auth::Unset,
+            model: model.clone(),
+            nics: nics.collect(),
+            memory,
+            timing: Timing::default(),
+            drain: Duration::from_secs(2),
+            once: false,
+            engine: Arc::new(Default::default),
+        };
+        let service: Arc<dyn Service> = Arc::new(Digest);
+        let node = Node::start(params, &service).expect("started");
+        let (stop, address) = (node.stopper(), node.control_address());
+        let thread = std::thread::spawn(move || {
+            node.run();
+        });
+        Running {
+            stop,
+            address,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.stop("the test is over");
+        if let Some(t) = self.thread.take() {
+            let _ = t.join();
+        }
+    }
+}
+
+/// Samples of sizes from 1 byte to the largest, log-uniform, back to back in one region.
+pub struct Samples {
+    pub region: Arc<Region>,
+    pub table: Vec<(usize, u32, u64)>,
+}
+
+impl Samples {
+    pub fn new(count: usize, seed: u64) -> Samples {
+        let size = |i: usize| {
+            let u = (xxh3_64(&(seed ^ i as u64).to_le_bytes()) >> 11) as f64 / (1u64 << 53) as f64;
+            ((LARGEST as f64).powf(u) as usize).clamp(1, LARGEST)
+        };
+        let total = (0..count).map(size).sum();
+        let region = Arc::new(Region::new(total).expect("memory"));
+        // SAFETY: nobody else knows the region yet.
+        let bytes = unsafe { region.bytes_mut(0, total) }.expect("in bounds");
+        for (i, chunk) in bytes.chunks_mut(8).enumerate() {
+            let word = xxh3_64(&(seed.wrapping_add(i as u64)).to_le_bytes()).to_le_bytes();
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
+        let mut at = 0;
+        let table = (0..count)
+            .map(|i| {
+                let (offset, len) = (at, size(i));
+                at += len;
+                (offset, len as u32, xxh3_64(&bytes[offset..offset + len]))
+            })
+            .collect();
+        Samples { region, table }
+    }
+}
+
+/// One counter for each sample issued, and the digest it must have.
+pub struct Book {
+    pub seen: Vec<AtomicU32>,
+    pub wrong: AtomicU64,
+    pub empty: AtomicU64,
+    pub samples: Samples,
+    pub aborted: Mutex<Option<String>>,
+    pub notes: Mutex<Vec<String>>,
+}
+
+pub struct Checker(Arc<Book>);
+
+impl Completer for Checker {
+    fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
+        for r in responses {
+            self.0.seen[r.id as usize].fetch_add(1, Ordering::Relaxed);
+            let digest = self.0.samples.table[r.index as usize].2;
+            if r.payload != digest.to_le_bytes() {
+                self.0.wrong.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    fn record(&mut self, _times: &SampleTimes) {}
+}
+
+impl ClusterListener for Book {
+    fn complete_empty(&self, samples: &[Sample]) {
+        for s in samples {
+            self.seen[s.id as usize].fetch_add(1, Ordering::Relaxed);
+            self.empty.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    fn aborted(&self, cause: &str) {
+        *self.aborted.lock().expect("alive") = Some(cause.to_owned());
+    }
+    fn note(&self, line: &str) {
+        self.notes.lock().expect("alive").push(line.to_owned());
+    }
+}
+
+pub struct Front {
+    pub cluster: Cluster,
+    pub book: Arc<Book>,
+}
+
+pub fn config(
+    nodes: &[&Running],
+    model: &ModelSpec,
+    connections: usize,
+    extra: &str,
+) -> FrontendConfig {
+    let nics = format!("  - address: 127.0.0.1\n    connections: {connections}\n    slots: 64\n");
+    config_with(nodes, model, &nics, extra)
+}
+
+/// With these entries of `nics`.
+pub fn config_with(
+    nodes: &[&Running],
+    model: &ModelSpec,
+    nics: &str,
+    extra: &str,
+) -> FrontendConfig {
+    let accelerators: String = nodes
+        .iter()
+        .map(|n| format!("  - control: {}\n", n.address))
+        .collect();
+    let text = format!(
+        "node: front\nmodel:\n  name: {}\n  inputs: [{{name: input, dtype: u8, shape: [{LARGEST}], ragged: true}}]\n  \
+         output: {{name: output, dtype: u8, shape: [8]}}\ndataset: {{kind: random, count: 16, max_bytes: {LARGEST}}}\n\
+         accelerators:\n{accelerators}nics:\n{nics}{extra}",
+        model.name
+    );
+    config::parse_frontend(&text, "test.yaml", std::path::Path::new("."))
+        .unwrap_or_else(|e| panic!("{e}"))
+}
+
+impl Front {
+    /// What is wrong, in words, where it cannot connect.
+    pub fn try_connect(
+        config: &FrontendConfig,
+        samples: usize,
+        total: usize,
+    ) -> Result<Front, String> {
+        let samples = Samples::new(samples, 7);
+        let memory = SampleMemory {
+            sources: vec![samples.region.clone()],
+            staged_from: None,
+        };
+        let book = Arc::new(Book {
+            seen: (0..total).map(|_| AtomicU32::new(0)).collect(),
+            wrong: AtomicU64::new(0),
+            empty: AtomicU64::new(0),
+            samples,
+            aborted: Mutex::default(),
+            notes: Mutex::default(),
+        });
+        let mut completer = |_| -> Box<dyn Completer> { Box::new(Checker(book.clone())) };
+        let cluster = Cluster::connect(config, memory, &mut completer, book.clone())
+            .map_err(|e| e.to_string())?;
+        Ok(Front { cluster, book })
+    }
+
+    pub fn connect(config: &FrontendConfig, samples: usize, total: usize) -> Front {
+        Self::try_connect(config, samples, total).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    pub fn sample(&self, id: usize) -> Sample {
+        let index = (xxh3_64(&id.to_le_bytes()) % self.book.samples.table.len() as u64) as usize;
+        let (offset, len, _) = self.book.samples.table[index];
+        Sample {
+            id: id as u64,
+            index: index as u64,
+            source: SourceId(0),
+            offset,
+            len,
+            issued_ns: now_ns(),
+        }
+    }
+
+    pub fn issue(&self, ids: std::ops::Range<usize>) {
+        let samples: Vec<_> = ids.map(|i| self.sample(i)).collect();
+        self.cluster.issue(&samples);
+    }
+
+    pub fn wait_done(&self) {
+        let end = Instant::now() + Duration::from_secs(120);
+        while self.cluster.outstanding() > 0 {
+            assert!(
+                Instant::now() < end,
+                "{} outstanding",
+                self.cluster.outstanding()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Every sample completed once and right; returns how many went again.
+    pub fn check(self) -> u64 {
+        let n = self.book.seen.len() as u64;
+        let report = self.cluster.finish();
+        let once = |s: &AtomicU32| s.load(Ordering::Relaxed) == 1;
+        assert!(self.book.seen.iter().all(once), "each sample once");
+        assert_eq!(
+            self.book.wrong.load(Ordering::Relaxed),
+            0,
+            "each with its own digest"
+        );
+        assert_eq!(self.book.empty.load(Ordering::Relaxed), 0);
+        assert_eq!((report.dispatch.issued, report.dispatch.completed), (n, n));
+        assert_eq!(report.dispatch.posted, n + report.dispatch.again);
+        report.dispatch.again
+    }
+}
+
+pub fn model() -> ModelSpec {
+    ModelSpec::opaque("digest", LARGEST, 8)
+}

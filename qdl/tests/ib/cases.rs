@@ -1,0 +1,307 @@
+//! What is counted and what breaks, on whatever devices there are.
+
+use std::sync::Arc;
+
+use qdl::{
+    config::{AdaptiveRouting, Auto, IbNicConfig},
+    fabric::{
+        Armed, Control, Event, FabricCounts, Flushed, Imm, Post, Region, SourceId, ib::IbEnd,
+    },
+    tracker::{Sample, Tracker},
+};
+
+use super::rig::{Pair, alone, endpoint, next_broken, post, until};
+
+/// What `offline` sends: about 150 MB.
+const SAMPLES: usize = 1024;
+
+/// Offline: bursts of 64 samples of 150,528 bytes, drawn from what is free, answered with 24 bytes each.
+fn offline(split_above: Option<u32>) -> Option<(FabricCounts, FabricCounts)> {
+    const STRIDE: usize = 150_528;
+    let (slots, samples) = (128, SAMPLES);
+    let pair = Pair::open(|nic| nic.adaptive_routing = AdaptiveRouting { split_above })?;
+    let mut requests = endpoint(slots, 64, 4096);
+    requests.peer_stride = STRIDE;
+    requests.sources = vec![Arc::new(Region::new(STRIDE).expect("memory"))];
+    let mut responses = endpoint(slots, STRIDE, 4096);
+    responses.peer_stride = 64;
+    let (mut a, mut b) = pair.link(&requests, &responses);
+    let (at_a, at_b) = (requests.window.grants(), responses.window.grants());
+    (0..slots as u16).for_each(|s| {
+        at_b.open(s);
+    });
+    let mut free: Vec<u16> = (0..slots as u16).collect();
+    let (mut sent, mut done) = (0, 0);
+    while done < samples {
+        let burst = (samples - sent).min(64);
+        if free.len() >= burst && burst > 0 {
+            for slot in free.drain(..burst) {
+                let use_count = at_a.open(slot).expect("free");
+                a.tx.post(&post(0, STRIDE as u32, Imm::new(slot, use_count)))
+                    .expect("room");
+                sent += 1;
+            }
+            assert_eq!(a.tx.flush(), Ok(Flushed::Done));
+        }
+        let mut arrived = Vec::new();
+        b.rx.poll(256, &mut |e| match e {
+            Event::Arrived { imm, len } => {
+                assert_eq!(len as usize, STRIDE);
+                arrived.push(imm);
+            }
+            other => panic!("{other:?}"),
+        });
+        for imm in &arrived {
+            at_b.open(imm.slot()).expect("ours");
+            b.tx.post(&post(0, 24, *imm)).expect("room");
+        }
+        if !arrived.is_empty() {
+            assert_eq!(b.tx.flush(), Ok(Flushed::Done));
+        }
+        a.rx.poll(256, &mut |e| match e {
+            Event::Arrived { imm, len: 24 } => {
+                free.push(imm.slot());
+                done += 1;
+            }
+            other => panic!("{other:?}"),
+        });
+    }
+    a.tx.finish();
+    let (out, back) = (a.tx.counts(), b.tx.counts());
+    let (got, answered) = (b.rx.counts(), a.rx.counts());
+    let samples = samples as u64;
+    assert_eq!((out.writes, out.copies, got.copies), (samples, 0, 0));
+    assert_eq!(
+        (back.inline, back.work_requests),
+        (samples, samples),
+        "answers ride inline"
+    );
+    // Work requests, completions, sends and slots reconcile: the goodbye is the one request more.
+    let each = if split_above.is_some() { 2 } else { 1 };
+    assert_eq!(out.work_requests, each * samples + 1);
+    assert_eq!(out.retired, out.work_requests);
+    assert_eq!(
+        out.cqes, out.signaled,
+        "every completion but the last flushed ones is a signaled one"
+    );
+    assert_eq!((got.cqes, got.writes), (samples, samples));
+    assert_eq!((answered.cqes, answered.writes), (samples, samples));
+    assert!(
+        got.receives - got.cqes >= slots as u64,
+        "a receive for every slot at all times"
+    );
+    Some((out, got))
+}
+
+#[test]
+fn one_work_request_carries_a_sample_and_few_are_signaled() {
+    let _alone = alone();
+    let Some((out, _)) = offline(None) else {
+        return;
+    };
+    assert!(out.signaled * 64 <= out.work_requests + 64, "{out:?}");
+    assert!(out.work_requests >= 16 * out.doorbells, "{out:?}");
+}
+
+#[test]
+fn two_work_requests_carry_a_split_sample() {
+    let _alone = alone();
+    let Some((out, got)) = offline(Some(8192)) else {
+        return;
+    };
+    assert!(out.signaled * 64 <= out.work_requests + 64, "{out:?}");
+    assert!(out.work_requests >= 16 * out.doorbells, "{out:?}");
+    assert_eq!(got.bytes, SAMPLES as u64 * 150_528);
+}
+
+/// The rail sleeps and is woken, many times; under load an event stands for many completions.
+#[test]
+fn one_event_stands_for_a_burst() {
+    let _alone = alone();
+    let (slots, bursts) = (64u16, 50u64);
+    let e = [
+        endpoint(slots.into(), 64, 256),
+        endpoint(slots.into(), 64, 256),
+    ];
+    let Some(pair) = Pair::open(|_| {}) else {
+        return;
+    };
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    let grants = e[1].window.grants();
+    for _ in 0..bursts {
+        while b.rx.arm() == Armed::Ready {
+            b.rx.poll(1, &mut |e| panic!("{e:?}"));
+        }
+        for slot in 0..slots {
+            let use_count = grants.open(slot).expect("closed");
+            a.tx.post(&post(0, 64, Imm::new(slot, use_count)))
+                .expect("room");
+        }
+        a.tx.flush().expect("alive");
+        let mut got = 0;
+        until("a burst is stuck", || {
+            b.rx.poll(1000, &mut |_| got += 1);
+            got == slots
+        });
+    }
+    let counts = b.rx.counts();
+    assert!(counts.cq_events >= bursts - 1, "it did sleep: {counts:?}");
+    assert!(counts.cq_events * 16 <= counts.cqes, "{counts:?}");
+}
+
+pub fn wrap_the_tracker(pair: &Pair, rounds: u64) {
+    const SLOTS: usize = 8192;
+    let (ea, eb) = (endpoint(SLOTS, 64, SLOTS), endpoint(SLOTS, 64, SLOTS));
+    let (mut a, mut b) = pair.link(&ea, &eb);
+    let tracker = Tracker::new(ea.window.grants().clone());
+    let at_b = eb.window.grants().clone();
+    (0..SLOTS as u16).for_each(|s| {
+        at_b.open(s);
+    });
+    let mut sample = Sample {
+        id: 0,
+        index: 0,
+        source: SourceId(0),
+        offset: 0,
+        len: 8,
+        issued_ns: 0,
+    };
+    let mut answers = Vec::with_capacity(SLOTS);
+    for round in 0..rounds {
+        while let Some(slot) = tracker.reserve() {
+            sample.id += 1;
+            let imm = tracker.begin(slot, &sample, 0).expect("reserved");
+            until("no room to send", || {
+                a.tx.room() > 0 || a.tx.flush().is_err()
+            });
+            a.tx.post(&post(0, 8, imm)).expect("room");
+        }
+        assert_eq!(tracker.in_flight(), SLOTS, "every slot is taken");
+        until("requests are stuck", || {
+            a.tx.flush().expect("alive");
+            b.rx.poll(SLOTS, &mut |e| match e {
+                Event::Arrived { imm, .. } => answers.push(imm),
+                other => panic!("{other:?}"),
+            });
+            answers.len() == SLOTS
+        });
+        for imm in answers.drain(..) {
+            at_b.open(imm.slot()).expect("ours");
+            until("no room to answer", || {
+                b.tx.room() > 0 || b.tx.flush().is_err()
+            });
+            b.tx.post(&post(0, 24, imm)).expect("room");
+        }
+        let mut ids = 0;
+        until("answers are stuck", || {
+            b.tx.flush().expect("alive");
+            a.rx.poll(SLOTS, &mut |e| match e {
+                Event::Arrived { imm, .. } => {
+                    let f = tracker.arrived(imm.slot()).expect("in flight");
+                    assert!(
+                        f.sample.id > round * SLOTS as u64,
+                        "an answer of this round"
+                    );
+                    ids += f.sample.id - round * SLOTS as u64;
+                    tracker.release(imm.slot());
+                }
+                other => panic!("{other:?}"),
+            });
+            tracker.in_flight() == 0
+        });
+        assert_eq!(ids, (1..=SLOTS as u64).sum::<u64>(), "each sample once");
+    }
+    a.tx.finish();
+    let total = rounds * SLOTS as u64;
+    let (out, got) = (a.tx.counts(), b.rx.counts());
+    assert_eq!((out.writes, out.retired), (total, out.work_requests));
+    assert_eq!((got.writes, got.cqes), (total, total));
+}
+
+#[test]
+fn a_wrong_rkey_is_told_at_both_ends() {
+    let _alone = alone();
+    let Some(pair) = Pair::open(|_| {}) else {
+        return;
+    };
+    let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
+    let (ha, hb) = (pair.prepare(0, &e[0], 4), pair.prepare(1, &e[1], 4));
+    let (ea, mut eb) = (ha.end(), hb.end());
+    eb.slots.rkey ^= 0x100;
+    let mut a = ha.connect(&eb).expect("connected");
+    let mut b = hb.connect(&ea).expect("connected");
+    e[1].window.grants().open(0).expect("closed");
+    a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
+    let _ = a.tx.flush();
+    let at_a = next_broken(&mut a).to_string();
+    assert!(
+        at_a.contains("IBV_WC_REM_ACCESS_ERR") && at_a.contains(&pair.nics[0].device),
+        "{at_a}"
+    );
+    let at_b = next_broken(&mut b).to_string();
+    assert!(
+        at_b.contains("QP_ACCESS_ERR") || at_b.contains("IBV_WC_WR_FLUSH_ERR"),
+        "{at_b}"
+    );
+    assert!(e[1].window.grants().is_open(0), "nothing arrived");
+}
+
+#[test]
+fn a_peer_that_announces_too_little_is_refused() {
+    let _alone = alone();
+    let Some(pair) = Pair::open(|_| {}) else {
+        return;
+    };
+    let e = endpoint(4, 64, 8);
+    for (field, change) in [
+        ("slots.length", (|e| e.slots.length = 255) as fn(&mut IbEnd)),
+        ("cells.length", |e| e.cells.length = 63),
+        ("slots.length", |e| e.slots.address = u64::MAX - 9),
+        ("mtu", |e| e.mtu = 1500),
+        ("rq_psn", |e| e.psn = 1 << 24),
+        ("dest_qp_num", |e| e.qp_num = 1 << 24),
+    ] {
+        let (ha, hb) = (pair.prepare(0, &e, 4), pair.prepare(1, &e, 4));
+        let mut end = hb.end();
+        change(&mut end);
+        let text = ha.connect(&end).expect_err("refused").to_string();
+        assert!(text.contains(field), "{field}: {text}");
+    }
+}
+
+#[test]
+fn control_messages_have_receives_of_their_own() {
+    let _alone = alone();
+    let e = [endpoint(4, 64, 64), endpoint(4, 64, 64)];
+    let few = |nic: &mut IbNicConfig| {
+        (nic.receive_depth, nic.send_depth) = (Auto::Fixed(21), Auto::Fixed(64));
+    };
+    let Some(pair) = Pair::open(few) else {
+        return;
+    };
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    for round in 0..100u32 {
+        (0..4u16).for_each(|s| {
+            let use_count = e[1].window.grants().open(s).expect("closed");
+            a.tx.post(&post(0, 64, Imm::new(s, use_count)))
+                .expect("room");
+        });
+        (0..16).for_each(|_| {
+            a.tx.post(&Post::control(Control::Echo(round)))
+                .expect("room")
+        });
+        a.tx.flush().expect("alive");
+        let mut seen = 0;
+        until("messages are stuck", || {
+            b.rx.poll(100, &mut |e| {
+                assert!(!matches!(e, Event::Broken(_)), "{e:?}");
+                seen += 1;
+            });
+            seen == 20
+        });
+        until("the send queue stays full", || {
+            a.tx.flush().expect("alive");
+            a.tx.retired() == a.tx.posted()
+        });
+    }
+}

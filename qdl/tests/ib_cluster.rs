@@ -1,0 +1,123 @@
+//! A frontend's cluster against real nodes over queue pairs, all in one process: on the provider inside the process, or,
+//! where `QDL_RDMA_DEVICES` names two devices, on those.
+
+#[path = "cluster/harness.rs"]
+mod harness;
+
+use std::sync::Mutex;
+
+use harness::*;
+use qdl::{config::IbNicConfig, session::NodeFabric};
+
+/// The device of the frontend and the accelerator's, each rail one port of it.
+fn devices() -> [String; 2] {
+    match std::env::var("QDL_RDMA_DEVICES") {
+        Ok(names) => {
+            let (one, two) = names.split_once(',').expect("two devices");
+            [one.to_owned(), two.to_owned()]
+        }
+        Err(_) => ["stub0".to_owned(), "stub1".to_owned()],
+    }
+}
+
+/// Two rails between the two devices: one for each of the frontend's entries.
+fn two_rails(change: &str) -> (Running, qdl::config::FrontendConfig) {
+    let [one, two] = devices();
+    let m = model();
+    // An emulated machine keeps an acknowledgement waiting for long; the default would take that for a loss.
+    let nic = || {
+        let mut nic = IbNicConfig::new(&two);
+        nic.timeout = 18;
+        NodeFabric::Ib(nic)
+    };
+    let node = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, vec![nic(), nic()]);
+    let entry =
+        format!("  - device: {one}\n    queue_pairs: 4\n    slots: 32\n    timeout: 18\n{change}");
+    let config = config_with(&[&node], &m, &format!("{entry}{entry}"), "");
+    (node, config)
+}
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn digests(change: &str, total: usize) {
+    let _alone = ALONE.lock();
+    let (_node, config) = two_rails(change);
+    let front = Front::connect(&config, 512, total);
+    assert_eq!(front.cluster.fabric(), "ib");
+    let mut at = 0;
+    let mut burst = 1;
+    while at < total {
+        let end = (at + burst).min(total);
+        front.issue(at..end);
+        at = end;
+        burst = burst * 7 % 4099;
+        while front.cluster.outstanding() > 5_000 {
+            std::thread::yield_now();
+        }
+    }
+    front.wait_done();
+    assert_eq!(front.check(), 0, "nothing went again");
+}
+
+fn samples() -> usize {
+    if std::env::var_os("QDL_RDMA_DEVICES").is_some() {
+        4_000
+    } else {
+        20_000
+    }
+}
+
+#[test]
+fn every_response_is_the_digest_of_its_own_sample() {
+    digests("", samples());
+}
+
+#[test]
+fn split_writes_carry_every_length() {
+    digests("    adaptive_routing: {split_above: 1000}\n", samples());
+}
+
+#[test]
+fn a_sleeping_rail_is_woken_by_events() {
+    digests("    completion: {mode: event}\n", samples() / 4);
+}
+
+#[test]
+fn a_nic_that_is_missing_is_named() {
+    let m = model();
+    let [_, two] = devices();
+    let nic = NodeFabric::Ib(IbNicConfig::new(&two));
+    let node = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, vec![nic]);
+    let config = config_with(&[&node], &m, "  - device: stub9\n", "");
+    let text = Front::try_connect(&config, 4, 1).err().expect("refused");
+    assert!(text.contains("nics[0]") && text.contains("stub9"), "{text}");
+}
+
+#[test]
+fn fabrics_that_differ_are_named_at_both_ends() {
+    let _alone = ALONE.lock();
+    let m = model();
+    let [one, _] = devices();
+    let node = Running::start("acc-a", "127.0.0.1:0", &m, 1 << 30);
+    let config = config_with(&[&node], &m, &format!("  - device: {one}\n"), "");
+    let text = Front::try_connect(&config, 4, 1).err().expect("refused");
+    assert!(
+        text.contains("asks for the ib fabric") && text.contains("acc-a is tcp"),
+        "{text}"
+    );
+}
+
+#[test]
+fn slots_beyond_the_budget_are_refused_in_words() {
+    let _alone = ALONE.lock();
+    let m = model();
+    let [one, two] = devices();
+    let nic = NodeFabric::Ib(IbNicConfig::new(&two));
+    let node = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 20, vec![nic]);
+    let config = config_with(&[&node], &m, &format!("  - device: {one}\n"), "");
+    let text = Front::try_connect(&config, 4, 1).err().expect("refused");
+    assert!(
+        text.contains("memory_mib") && text.contains("acc-a"),
+        "{text}"
+    );
+}

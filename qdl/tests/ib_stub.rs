@@ -1,0 +1,93 @@
+//! The `ib` fabric over the provider inside the process: the conformance suite, counts and faults, without a NIC.
+#![cfg(not(qdl_loom))]
+
+#[path = "ib/cases.rs"]
+mod cases;
+#[path = "ib/rig.rs"]
+mod rig;
+
+use std::sync::Arc;
+
+use qdl::{
+    config::Auto,
+    fabric::{
+        Broken, Imm, PostError,
+        ib::{IbCfgs, IbConnection},
+    },
+};
+use rig::{Ib, Pair, endpoint, next_broken, post};
+use verbs::{Verbs, stub};
+
+fn devices() -> Option<(Arc<Verbs>, String, String)> {
+    Some((stub::verbs(), "stub0".to_owned(), "stub1".to_owned()))
+}
+
+qdl::fabric_conformance!(super::Ib(|_| {}));
+
+mod split {
+    qdl::fabric_conformance!(super::super::Ib(|nic| {
+        nic.adaptive_routing.split_above = Some(100);
+    }));
+}
+
+mod small_queues {
+    qdl::fabric_conformance!(super::super::Ib(|nic| {
+        nic.send_depth = qdl::config::Auto::Fixed(17);
+        nic.signal_every = 3;
+        nic.inline_bytes = 16;
+        nic.solicited = false;
+    }));
+}
+
+#[test]
+fn a_port_that_goes_down_is_a_cause_in_words() {
+    let pair = Pair::open(|_| {}).expect("the stub is always there");
+    let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
+    let (mut a, _b) = pair.link(&e[0], &e[1]);
+    stub::set_port(pair.resources[0].device().context(), false);
+    let broken = next_broken(&mut a);
+    assert_eq!(broken, Broken::Device("port 1 of stub0 is down".to_owned()));
+    assert_eq!(
+        a.tx.post(&post(0, 1, Imm::new(0, 1))),
+        Err(PostError::Broken(broken))
+    );
+    let cfgs = IbCfgs::resolve(&pair.nics[0], pair.resources[0].device().limits(), 4);
+    let again = IbConnection::prepare(&pair.resources[0], e[0].clone(), &cfgs.expect("fits"));
+    let text = again.expect_err("the port is down").to_string();
+    assert!(text.contains("stub0 port 1 is not active"), "{text}");
+}
+
+#[test]
+fn a_failed_device_is_a_cause_in_words() {
+    let pair = Pair::open(|_| {}).expect("the stub is always there");
+    let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
+    let (mut a, _b) = pair.link(&e[0], &e[1]);
+    stub::fail_device(pair.resources[0].device().context());
+    assert_eq!(
+        next_broken(&mut a),
+        Broken::Device("stub0 has failed".to_owned())
+    );
+}
+
+#[test]
+fn slots_beyond_the_device_are_refused_in_words() {
+    let pair = Pair::open(|_| {}).expect("the stub is always there");
+    let mut limits = pair.resources[0].device().limits().clone();
+    limits.max_qp_wr = 1000;
+    let text = IbCfgs::resolve(&pair.nics[0], &limits, 8192)
+        .expect_err("refused")
+        .to_string();
+    assert!(
+        text.contains("8192 slots") && text.contains("max_qp_wr 1000"),
+        "{text}"
+    );
+}
+
+/// The tracker's 8,192 slots on one queue pair: filled, answered, drained, wrapped.
+#[test]
+fn eight_thousand_slots_wrap_a_thousand_times() {
+    cases::wrap_the_tracker(
+        &Pair::open(|nic| nic.send_depth = Auto::Fixed(8192)).expect("the stub"),
+        1000,
+    );
+}

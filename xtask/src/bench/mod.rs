@@ -1,0 +1,70 @@
+//! `cargo xtask bench`: what it costs, beside what it might have cost.
+//!
+//! Each measurement is a program of its own crate, built in release, that prints a table and writes its rows to
+//! `target/bench/NAME.json`.
+
+mod core;
+mod fabric;
+mod rails;
+mod verbs;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::process;
+
+/// How long a release build may take on a small machine.
+const BUILD: Duration = Duration::from_secs(3600);
+/// How long a measurement may take.
+const MEASURE: Duration = Duration::from_secs(3600);
+
+/// Runs the measurement of this name, with its own arguments.
+///
+/// # Errors
+/// There is none of this name, it cannot be built, or it failed.
+pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
+    match name {
+        "core" => core::run(root, args),
+        "fabric" => fabric::run(root, args),
+        "rails" => {
+            ensure!(args.is_empty(), "bench rails takes no arguments");
+            rails::run(root)
+        }
+        "verbs" => {
+            ensure!(args.is_empty(), "bench verbs takes no arguments");
+            verbs::run(root)
+        }
+        _ => bail!("no measurement is called {name}; there are: core, fabric, rails, verbs"),
+    }
+}
+
+/// Builds the measurements' own crate in release and runs one of its commands.
+fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
+    let mut build = process::cargo(root);
+    build.args(["build", "--release", "--package", "qdl-bench"]);
+    let status = process::run("cargo build", &mut build, BUILD)?;
+    ensure!(status.success(), "cargo build: {status}");
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let results = root.join("target/bench");
+    std::fs::create_dir_all(&results).with_context(|| results.display().to_string())?;
+    let json = results.join(format!("{name}.json"));
+    let mut bench = Command::new(target.join("release/qdl-bench"));
+    bench
+        .current_dir(root)
+        .arg(name)
+        .arg("--json")
+        .arg(&json)
+        .args(args);
+    let status = process::run(name, &mut bench, MEASURE)?;
+    ensure!(status.success(), "bench {name}: {status}");
+    println!(
+        "rows: {}",
+        json.strip_prefix(root).unwrap_or(&json).display()
+    );
+    Ok(())
+}
