@@ -7,7 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use qdl::config::{DatasetConfig, SizeDistribution};
+use qdl::{
+    config::{DatasetConfig, SizeDistribution},
+    model::ModelSpec,
+};
 
 /// A data set that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +49,14 @@ pub enum DatasetError {
         /// Bytes left.
         rest: u64,
     },
+    /// Lengths that are not those of the samples.
+    #[error("data set {}: {why}", path.display())]
+    Lengths {
+        /// The file of lengths.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A sample that a response slot could never be asked for.
     #[error(
         "data set: a sample of {bytes} bytes is longer than a request may be (4 GiB less one byte)"
@@ -66,8 +77,71 @@ enum Lengths {
 /// Where the bytes come from.
 #[derive(Debug)]
 enum Source {
-    File { file: File, path: PathBuf },
-    Random { seed: u64 },
+    File {
+        file: File,
+        path: PathBuf,
+    },
+    /// Samples of different lengths, and where each begins.
+    Ragged {
+        file: File,
+        path: PathBuf,
+        starts: Box<[u64]>,
+    },
+    Random {
+        seed: u64,
+    },
+    Tokens(Tokens),
+}
+
+/// What one input of a text is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    /// Random words.
+    Words,
+    /// Ones: every token that is there.
+    Mask,
+    /// Zeros for the first half of the text, ones for the second.
+    Segments,
+}
+
+impl Column {
+    fn of(name: &str) -> Self {
+        if name.contains("mask") {
+            Column::Mask
+        } else if name.contains("segment") || name.contains("type") {
+            Column::Segments
+        } else {
+            Column::Words
+        }
+    }
+}
+
+/// Synthetic texts: the model's inputs back to back, each a row of `i64`.
+#[derive(Debug)]
+struct Tokens {
+    columns: Box<[Column]>,
+    vocab: u64,
+    seed: u64,
+}
+
+/// Bytes of an `i64`.
+const TOKEN: usize = 8;
+
+impl Tokens {
+    fn read(&self, index: usize, to: &mut [u8]) {
+        let mut stream = Stream::new(self.seed, index as u64);
+        let rows = to.len() / (TOKEN * self.columns.len());
+        for (column, row) in self.columns.iter().zip(to.chunks_exact_mut(rows * TOKEN)) {
+            for (i, token) in row.chunks_exact_mut(TOKEN).enumerate() {
+                let value = match column {
+                    Column::Words => stream.next() % self.vocab,
+                    Column::Mask => 1,
+                    Column::Segments => u64::from(i >= rows.div_ceil(2)),
+                };
+                token.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+    }
 }
 
 /// Samples by index. Nothing is held in memory but lengths that differ.
@@ -79,18 +153,38 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens what the configuration says. `input` is the size of the model's input in bytes; `seed` replaces the
-    /// configured one of random data.
+    /// Opens what the configuration says for `model`; `seed` replaces the configured one of random data.
     ///
     /// # Errors
     /// [`DatasetError`].
     pub fn open(
         config: &DatasetConfig,
-        input: usize,
+        model: &ModelSpec,
         seed: Option<u64>,
     ) -> Result<Self, DatasetError> {
         match config {
-            DatasetConfig::Raw { samples, .. } => Self::raw(samples, input),
+            DatasetConfig::Raw {
+                samples,
+                lengths: Some(lengths),
+                ..
+            } => Self::ragged(samples, lengths),
+            DatasetConfig::Raw { samples, .. } => {
+                Self::raw(samples, model.max_input_bytes().unwrap_or(usize::MAX))
+            }
+            DatasetConfig::Tokens {
+                count,
+                min_len,
+                max_len,
+                vocab,
+                seed: configured,
+            } => {
+                let tokens = Tokens {
+                    columns: model.inputs.iter().map(|t| Column::of(&t.name)).collect(),
+                    vocab: u64::from((*vocab).max(1)),
+                    seed: seed.unwrap_or(*configured),
+                };
+                Self::tokens(*count, *min_len, *max_len, tokens)
+            }
             DatasetConfig::Random {
                 count,
                 min_bytes,
@@ -152,6 +246,66 @@ impl Dataset {
         })
     }
 
+    /// Samples back to back in one file, their lengths as little-endian `u32` in another.
+    fn ragged(path: &Path, lengths: &Path) -> Result<Self, DatasetError> {
+        let failed = |path: &Path, verb| {
+            let path = path.to_owned();
+            move |source| DatasetError::Io { path, verb, source }
+        };
+        let wrong = |why: String| DatasetError::Lengths {
+            path: lengths.to_owned(),
+            why,
+        };
+        let bytes = std::fs::read(lengths).map_err(failed(lengths, "cannot read it"))?;
+        let (each, rest) = bytes.as_chunks::<4>();
+        if !rest.is_empty() {
+            return Err(wrong(format!(
+                "{} bytes are no whole number of u32",
+                bytes.len()
+            )));
+        }
+        let each: Box<[u32]> = each.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        if each.is_empty() {
+            return Err(DatasetError::Empty {
+                what: lengths.display().to_string(),
+            });
+        }
+        if let Some(index) = each.iter().position(|len| *len == 0) {
+            return Err(wrong(format!("sample {index} has no bytes")));
+        }
+        let file = File::open(path).map_err(failed(path, "cannot open it"))?;
+        let size = file
+            .metadata()
+            .map_err(failed(path, "cannot ask for its size"))?
+            .len();
+        // Each is below 2^32 and there are fewer than 2^62 of them in memory: no sum overflows.
+        let sum: u64 = each.iter().map(|len| u64::from(*len)).sum();
+        if sum != size {
+            return Err(wrong(format!(
+                "its lengths add up to {sum} bytes, and {} has {size}",
+                path.display()
+            )));
+        }
+        let starts = each.iter().scan(0, |at, len| {
+            let start = *at;
+            *at += u64::from(*len);
+            Some(start)
+        });
+        Ok(Dataset {
+            name: path
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
+            source: Source::Ragged {
+                file,
+                path: path.to_owned(),
+                starts: starts.collect(),
+            },
+            lengths: Lengths::Each(each),
+        })
+    }
+
     fn random(
         count: usize,
         min: usize,
@@ -179,6 +333,24 @@ impl Dataset {
             name,
             lengths,
             source: Source::Random { seed },
+        })
+    }
+
+    fn tokens(count: usize, min: usize, max: usize, tokens: Tokens) -> Result<Self, DatasetError> {
+        let name = format!("tokens, seed {}", tokens.seed);
+        let row = tokens.columns.len() * TOKEN;
+        length(max.saturating_mul(row))?;
+        if count == 0 || row == 0 || max == 0 {
+            return Err(DatasetError::Empty { what: name });
+        }
+        let mut stream = Stream::new(tokens.seed, u64::MAX);
+        let (min, span) = (min.clamp(1, max), (max - min.clamp(1, max)) as u64 + 1);
+        // `max` rows fit 32 bits, and none is longer.
+        let mut draw = || ((min + (stream.next() % span) as usize) * row) as u32;
+        Ok(Dataset {
+            name,
+            lengths: Lengths::Each((0..count).map(|_| draw()).collect()),
+            source: Source::Tokens(tokens),
         })
     }
 
@@ -216,21 +388,33 @@ impl Dataset {
     /// # Errors
     /// The file cannot be read any more.
     pub fn read(&self, index: usize, to: &mut [u8]) -> Result<(), DatasetError> {
+        let read = |file: &File, path: &Path, to: &mut [u8], at| {
+            file.read_exact_at(to, at)
+                .map_err(|source| DatasetError::Io {
+                    path: path.to_owned(),
+                    verb: "cannot read it",
+                    source,
+                })
+        };
         match &self.source {
             Source::File { file, path } => {
                 let at = index as u64 * to.len() as u64;
-                file.read_exact_at(to, at)
-                    .map_err(|source| DatasetError::Io {
-                        path: path.clone(),
-                        verb: "cannot read it",
-                        source,
-                    })
+                read(file, path, to, at)
+            }
+            Source::Ragged { file, path, starts } => {
+                // Whoever has a length for it has an index that is there.
+                let at = starts.get(index).copied().unwrap_or(u64::MAX >> 1);
+                read(file, path, to, at)
             }
             Source::Random { seed } => {
                 let mut stream = Stream::new(*seed, index as u64);
                 for chunk in to.chunks_mut(8) {
                     chunk.copy_from_slice(&stream.next().to_le_bytes()[..chunk.len()]);
                 }
+                Ok(())
+            }
+            Source::Tokens(tokens) => {
+                tokens.read(index, to);
                 Ok(())
             }
         }
@@ -345,6 +529,54 @@ mod tests {
                 "sample {i} is another seed's too"
             );
         }
+    }
+
+    #[test]
+    fn a_ragged_file_is_samples_of_the_lengths_of_another() {
+        let le = |lengths: &[u32]| -> Vec<u8> {
+            lengths.iter().flat_map(|len| len.to_le_bytes()).collect()
+        };
+        let f = file(b"aabbbbc");
+        let d = Dataset::ragged(f.path(), file(&le(&[2, 4, 1])).path()).expect("three");
+        assert_eq!((d.count(), d.len(1), d.equal_len()), (3, Some(4), None));
+        assert_eq!([0, 1, 2].map(|i| bytes(&d, i)), [&b"aa"[..], b"bbbb", b"c"]);
+        let complaint = |lengths: &[u8]| {
+            Dataset::ragged(f.path(), file(lengths).path())
+                .expect_err("wrong")
+                .to_string()
+        };
+        assert!(complaint(&le(&[2, 4])).contains("add up to 6 bytes"));
+        assert!(complaint(&le(&[7, 0])).contains("sample 1 has no bytes"));
+        assert!(complaint(&[1, 0, 0]).contains("3 bytes are no whole"));
+        assert!(complaint(&[]).contains("no samples"));
+    }
+
+    #[test]
+    fn texts_are_rows_of_words_mask_and_segments() {
+        let columns = ["input_ids", "input_mask", "segment_ids"].map(Column::of);
+        let tokens = || Tokens {
+            columns: columns.into(),
+            vocab: 50,
+            seed: 4,
+        };
+        let d = Dataset::tokens(400, 2, 48, tokens()).expect("sound");
+        let again = Dataset::tokens(400, 2, 48, tokens()).expect("sound");
+        let mut lengths = HashSet::new();
+        for i in 0..d.count() {
+            let sample = bytes(&d, i);
+            assert_eq!(sample, bytes(&again, i));
+            let values: Vec<u64> = sample
+                .chunks_exact(8)
+                .map(|b| u64::from_le_bytes(b.try_into().expect("eight")))
+                .collect();
+            let rows = values.len() / 3;
+            assert!((2..=48).contains(&rows) && values.len() % 3 == 0);
+            lengths.insert(rows);
+            assert!(values[..rows].iter().all(|v| *v < 50));
+            assert!(values[rows..2 * rows].iter().all(|v| *v == 1));
+            assert_eq!((values[2 * rows], values[3 * rows - 1]), (0, 1));
+        }
+        assert_eq!(lengths.len(), 47, "every length from 2 to 48");
     }
 
     #[test]

@@ -282,8 +282,8 @@ mod tests {
             seed: 1,
             distribution,
         };
-        let dataset = Dataset::open(&config, max, None).expect("sound");
         let model = ModelSpec::opaque("m", max, 8);
+        let dataset = Dataset::open(&config, &model, None).expect("sound");
         Qsl::new(dataset, &model, loaded, None, Verdict::default()).expect("memory")
     }
 
@@ -366,7 +366,7 @@ mod tests {
             seed: 1,
             distribution: SizeDistribution::LogUniform,
         };
-        let dataset = Dataset::open(&config, 64, None).expect("sound");
+        let dataset = Dataset::open(&config, &ModelSpec::opaque("m", 64, 8), None).expect("sound");
         let model = ModelSpec::opaque("m", 2, 8);
         let made = Qsl::new(dataset, &model, None, None, Verdict::default());
         assert!(matches!(made, Err(QslError::TooLong { .. })));

@@ -57,8 +57,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         };
     }
     let settings = Settings::build(args, &config.loadgen, config.loadgen_model())?;
-    let input = config.model.max_input_bytes().unwrap_or(usize::MAX);
-    let dataset = Dataset::open(&config.dataset, input, args.seed)?;
+    let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
     let labels = labels(&config, &settings, dataset.count())?;
     let verdict = Verdict::default();
     let verifier =

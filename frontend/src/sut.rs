@@ -179,8 +179,8 @@ mod tests {
             seed: 1,
             distribution: SizeDistribution::Fixed,
         };
-        let dataset = Dataset::open(&config, 32, None).expect("sound");
         let model = ModelSpec::opaque("m", 32, 8);
+        let dataset = Dataset::open(&config, &model, None).expect("sound");
         let verdict = Verdict::default();
         let qsl = Qsl::new(dataset, &model, None, None, verdict.clone()).expect("memory");
         let (qsl, book) = (Arc::new(qsl), Arc::new(Book::default()));

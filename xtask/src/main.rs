@@ -36,7 +36,7 @@ struct Arguments {
 enum Task {
     /// Fetch what the programs need: C++ compiler, LoadGen, ONNX Runtime, the digits model. Does nothing twice.
     Setup {
-        /// Models besides digits: ResNet-50 v1.5 is written on request, as it takes 100 MB.
+        /// Models besides the small ones, written on request: ResNet-50 v1.5 takes 100 MB, BERT-large 1.3 GB.
         #[arg(long, value_enum, default_value_t = setup::Models::Digits)]
         models: setup::Models,
     },

@@ -105,8 +105,14 @@ impl FrontendConfig {
     /// The files it names that must be there at the start, with the keys that name them.
     pub(super) fn files(&self) -> Vec<(&'static str, &Path)> {
         let mut files: Vec<(&'static str, &Path)> = Vec::new();
-        if let DatasetConfig::Raw { samples, labels } = &self.dataset {
+        if let DatasetConfig::Raw {
+            samples,
+            lengths,
+            labels,
+        } = &self.dataset
+        {
             files.push(("dataset.samples", samples));
+            files.extend(lengths.as_deref().map(|f| ("dataset.lengths", f)));
             files.extend(labels.as_deref().map(|f| ("dataset.labels", f)));
         }
         if let Auth::Token(file) = &self.auth {

@@ -44,8 +44,8 @@ pub use accelerator::{
 };
 pub use auth::Auth;
 pub use dataset::{
-    DEFAULT_RANDOM_COUNT, DEFAULT_RANDOM_MIN_BYTES, DEFAULT_RANDOM_SEED, DatasetConfig,
-    SizeDistribution,
+    DEFAULT_RANDOM_COUNT, DEFAULT_RANDOM_MIN_BYTES, DEFAULT_RANDOM_SEED, DEFAULT_VOCAB,
+    DatasetConfig, SizeDistribution,
 };
 pub use deadlines::{
     AcceleratorDeadlines, DEFAULT_CONNECT_MS, DEFAULT_DRAIN_MS, DEFAULT_ECHO_INTERVAL_MS,

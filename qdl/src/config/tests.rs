@@ -113,6 +113,36 @@ fn a_model_of_fixed_size_gets_samples_of_that_size() {
 }
 
 #[test]
+fn texts_have_the_length_of_the_models_rows() {
+    let bert = format!("{FRONTEND}{REST}")
+        .replace(
+            "dtype: u8, shape: [4], ragged",
+            "dtype: i64, shape: [48], ragged",
+        )
+        .replace("{kind: random}", "{kind: tokens, min_len: 2}");
+    assert_eq!(
+        frontend(&bert).unwrap().dataset,
+        DatasetConfig::Tokens {
+            count: DEFAULT_RANDOM_COUNT,
+            min_len: 2,
+            max_len: 48,
+            vocab: DEFAULT_VOCAB,
+            seed: DEFAULT_RANDOM_SEED,
+        }
+    );
+    let problem = |from: &str, to: &str| problems(frontend(&bert.replace(from, to))).join("; ");
+    let long = problem("min_len: 2", "max_len: 49");
+    assert!(long.contains("max_len is 49"), "{long}");
+    let bytes = problem("i64", "u8");
+    assert!(bytes.contains("ragged rows of i64"), "{bytes}");
+    let foreign = problem("min_len: 2", "min_bytes: 2");
+    assert!(
+        foreign.contains("of kind `tokens` has no `min_bytes`"),
+        "{foreign}"
+    );
+}
+
+#[test]
 fn unknown_key() {
     assert_eq!(
         text(accelerator(&ACCELERATOR.replace("engine: {", "engine: {max_bach: 8, "))),

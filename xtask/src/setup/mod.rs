@@ -24,10 +24,12 @@ const OTHER_SETUP: Duration = Duration::from_secs(1800);
 /// The models that setup writes.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Models {
-    /// The handwritten digits only.
+    /// The handwritten digits, and a tiny BERT for tests.
     Digits,
     /// Digits and ResNet-50 v1.5 with seeded weights.
     Resnet50,
+    /// Digits and BERT-large with seeded weights, 1.3 GB.
+    Bert,
     /// Every model there is.
     All,
 }
@@ -59,8 +61,12 @@ pub fn run(root: &Path, models: Models) -> Result<()> {
     })?;
     step("LoadGen", || noticing(&folder, || loadgen::ensure(root)))?;
     step("digits model and data", || models::digits(root))?;
-    if models != Models::Digits {
+    step("tiny BERT model", || models::bert_tiny(root))?;
+    if matches!(models, Models::Resnet50 | Models::All) {
         step("ResNet-50 v1.5 model", || models::resnet50(root))?;
+    }
+    if matches!(models, Models::Bert | Models::All) {
+        step("BERT-large model", || models::bert(root))?;
     }
     println!(
         "setup: all there, in {:.1} s",

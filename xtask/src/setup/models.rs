@@ -18,17 +18,28 @@ pub fn digits(root: &Path) -> Result<Done> {
     write(
         root,
         &inputs,
+        &[],
         &["digits.onnx", "digits.samples.u8", "digits.labels.i64"],
     )
 }
 
 /// ResNet-50 v1.5 with seeded weights.
 pub fn resnet50(root: &Path) -> Result<Done> {
-    write(root, &["models/resnet50.py"], &["resnet50.onnx"])
+    write(root, &["models/resnet50.py"], &[], &["resnet50.onnx"])
 }
 
-/// Runs the first of `inputs` unless its `outputs` are there and come from these very inputs.
-fn write(root: &Path, inputs: &[&str], outputs: &[&str]) -> Result<Done> {
+/// Two narrow layers of BERT, for tests; 0.2 MB.
+pub fn bert_tiny(root: &Path) -> Result<Done> {
+    write(root, &["models/bert.py"], &["--tiny"], &["bert-tiny.onnx"])
+}
+
+/// BERT-large with seeded weights; 1.3 GB.
+pub fn bert(root: &Path) -> Result<Done> {
+    write(root, &["models/bert.py"], &[], &["bert.onnx"])
+}
+
+/// Runs the first of `inputs` with `arguments` and the folder, unless its `outputs` are there and come from these very inputs.
+fn write(root: &Path, inputs: &[&str], arguments: &[&str], outputs: &[&str]) -> Result<Done> {
     let script = root.join(inputs[0]);
     let folder = deps(root).join("models");
     let stamp = folder.join(format!("{}.complete", outputs[0]));
@@ -41,7 +52,8 @@ fn write(root: &Path, inputs: &[&str], outputs: &[&str]) -> Result<Done> {
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
     let mut command = Command::new(python::interpreter(root));
-    command.arg(&script).arg(&folder).current_dir(root);
+    command.arg(&script).args(arguments).arg(&folder);
+    command.current_dir(root);
     run_quietly(inputs[0], &mut command, DEADLINE)?;
     if let Some(missing) = outputs.iter().find(|output| !folder.join(output).is_file()) {
         bail!(

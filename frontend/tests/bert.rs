@@ -1,0 +1,171 @@
+//! Several ragged inputs: texts travel at their true length and are padded on the accelerator.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Place, accelerator, fetched, free_ports, repository, run};
+
+const LENGTH: usize = 48;
+
+const MODEL: &str = "inputs: [\
+    {name: input_ids, dtype: i64, shape: [48], ragged: true}, \
+    {name: input_mask, dtype: i64, shape: [48], ragged: true}, \
+    {name: segment_ids, dtype: i64, shape: [48], ragged: true}], \
+    output: {name: span, dtype: i64, shape: [2]}";
+
+/// Asks ONNX Runtime itself, text by text, each padded by hand to the model's length: no slot, no batch, no wire. The
+/// arguments are the model and a file of `count` texts, each its length as i64 and then its three rows.
+const ASK: &str = "
+import sys, numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])
+words = numpy.fromfile(sys.argv[2], dtype='<i8')
+at = 0
+while at < len(words):
+    rows = int(words[at])
+    text = numpy.zeros((3, 1, 48), dtype=numpy.int64)
+    text[:, 0, :rows] = words[at + 1 : at + 1 + 3 * rows].reshape(3, rows)
+    at += 1 + 3 * rows
+    feeds = dict(zip(('input_ids', 'input_mask', 'segment_ids'), text))
+    print(session.run(['span'], feeds)[0].astype('<i8').tobytes().hex().upper())
+";
+
+/// Texts that are never equal, from long to short and back: each row is a column of the sample.
+fn texts() -> Vec<Vec<[u64; 3]>> {
+    let mut x = 0x2545_F491_4F6C_DD1D_u64;
+    let mut text = |rows: usize| {
+        (0..rows)
+            .map(|i| {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                [x % 1000, 1, u64::from(2 * i >= rows)]
+            })
+            .collect()
+    };
+    let lengths = (0..120).map(|i| if i % 2 == 0 { LENGTH } else { 1 + i % 20 });
+    lengths.map(&mut text).collect()
+}
+
+/// The columns of a text, back to back, as they lie in a slot.
+fn packed(text: &[[u64; 3]]) -> Vec<u8> {
+    let columns = (0..3).flat_map(|c| text.iter().map(move |row| row[c]));
+    columns.flat_map(u64::to_le_bytes).collect()
+}
+
+#[test]
+fn a_short_text_after_a_long_one_in_the_same_slot_gets_its_own_answer() {
+    let model = fetched("models/bert-tiny.onnx");
+    let place = Place::new();
+    let texts = texts();
+    let samples = place.write(
+        "samples",
+        texts.iter().flat_map(|t| packed(t)).collect::<Vec<_>>(),
+    );
+    let lengths = place.write(
+        "lengths",
+        texts
+            .iter()
+            .flat_map(|t| (packed(t).len() as u32).to_le_bytes())
+            .collect::<Vec<_>>(),
+    );
+    let [port] = free_ports();
+    let acc = place.write(
+        "bert-acc.yaml",
+        format!(
+            "node: acc\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
+             model: {{name: bert, file: {}, {MODEL}}}\nengine: {{kind: onnx, max_batch: 4}}\n\
+             nics: [{{listen: \"127.0.0.1:0\"}}]\n",
+            model.display()
+        ),
+    );
+    // One slot: every text lies where the one before it lay.
+    let config = place.write(
+        "bert.yaml",
+        format!(
+            "node: front\nmodel: {{name: bert, {MODEL}}}\n\
+             dataset: {{kind: raw, samples: {}, lengths: {}}}\n\
+             accelerators: [{{control: \"127.0.0.1:{port}\"}}]\n\
+             nics: [{{address: 127.0.0.1, connections: 1, slots: 1}}]\n\
+             engine: {{kind: onnx, max_batch: 4}}\nmodel_file: {}\n",
+            samples.display(),
+            lengths.display(),
+            model.display()
+        ),
+    );
+    let _acc = accelerator(&place, &acc);
+    let arguments = ["--scenario", "offline", "--mode", "accuracy"];
+    let ended = run(&place, place.frontend(&config, "wire", &arguments));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let local = [&arguments[..], &["--local"]].concat();
+    let ended = run(&place, place.frontend(&config, "local", &local));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+
+    let words: Vec<u8> = texts
+        .iter()
+        .flat_map(|t| [(t.len() as u64).to_le_bytes().to_vec(), packed(t)].concat())
+        .collect();
+    let asked = Command::new(repository().join(".deps/venv/bin/python"))
+        .args(["-c", ASK])
+        .arg(&model)
+        .arg(place.write("texts", words))
+        .output()
+        .expect("Python runs");
+    assert!(
+        asked.status.success(),
+        "{}",
+        String::from_utf8_lossy(&asked.stderr)
+    );
+    let right: Vec<_> = String::from_utf8_lossy(&asked.stdout)
+        .lines()
+        .enumerate()
+        .map(|(i, hex)| (i as u64, hex.to_owned()))
+        .collect();
+    assert_eq!(right.len(), texts.len());
+    let different: std::collections::HashSet<_> = right.iter().map(|(_, hex)| hex).collect();
+    assert!(different.len() > 60, "{} answers", different.len());
+    assert_eq!(place.answers("wire"), right);
+    assert_eq!(place.answers("local"), right);
+}
+
+#[test]
+fn synthetic_texts_are_answered_in_batches_as_in_one_process() {
+    let model = fetched("models/bert-tiny.onnx");
+    let place = Place::new();
+    let [port] = free_ports();
+    let acc = place.write(
+        "tokens-acc.yaml",
+        format!(
+            "node: acc\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
+             model: {{name: bert, file: {}, {MODEL}}}\nengine: {{kind: onnx, max_batch: 16}}\n\
+             nics: [{{listen: \"127.0.0.1:0\"}}]\n",
+            model.display()
+        ),
+    );
+    let config = place.write(
+        "tokens.yaml",
+        format!(
+            "node: front\nmodel: {{name: bert, {MODEL}}}\n\
+             dataset: {{kind: tokens, count: 400, min_len: 2, vocab: 1000}}\n\
+             accelerators: [{{control: \"127.0.0.1:{port}\"}}]\n\
+             nics: [{{address: 127.0.0.1, connections: 2, slots: 32}}]\n\
+             engine: {{kind: onnx, max_batch: 1}}\nmodel_file: {}\n",
+            model.display()
+        ),
+    );
+    let _acc = accelerator(&place, &acc);
+    let arguments = ["--scenario", "offline", "--mode", "accuracy"];
+    let ended = run(&place, place.frontend(&config, "wire", &arguments));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let local = [&arguments[..], &["--local"]].concat();
+    let ended = run(&place, place.frontend(&config, "local", &local));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let answers = place.answers("wire");
+    assert_eq!(answers.len(), 400);
+    assert_eq!(answers, place.answers("local"));
+    // True lengths on the wire: on average half of the longest.
+    let carried = place.summary("wire")["carried"]["bytes_out"].as_f64();
+    let padded = (400 * 3 * 8 * LENGTH) as f64;
+    let share = carried.expect("bytes") / padded;
+    assert!((0.4..0.65).contains(&share), "{share}");
+}
