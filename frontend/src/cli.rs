@@ -10,7 +10,7 @@ Exit codes:
   0    LoadGen says VALID, or the accuracy run is complete
   1    LoadGen says INVALID
   2    wrong usage, configuration, data set, model or engine
-  3    a peer was lost, or the run was aborted; one line says which, when and why
+  3    no peer was left, or the run was aborted; one line says which, when and why
   4    a response was not its sample's, or counts do not agree
   130  interrupted";
 

@@ -570,7 +570,7 @@ mod tests {
                 .map(|b| u64::from_le_bytes(b.try_into().expect("eight")))
                 .collect();
             let rows = values.len() / 3;
-            assert!((2..=48).contains(&rows) && values.len() % 3 == 0);
+            assert!((2..=48).contains(&rows) && values.len().is_multiple_of(3));
             lengths.insert(rows);
             assert!(values[..rows].iter().all(|v| *v < 50));
             assert!(values[rows..2 * rows].iter().all(|v| *v == 1));

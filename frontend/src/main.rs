@@ -50,6 +50,7 @@ fn main() {
         .with_max_level(level)
         .with_writer(std::io::stderr)
         .with_target(false)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
     let code = run::run(&args).unwrap_or_else(|error| {
         eprintln!("error: {error}");

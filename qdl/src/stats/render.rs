@@ -208,6 +208,8 @@ impl Page {
         if run.mismatches.is_empty() {
             let agreed = if run.connections.is_empty() {
                 "issued = completed = recorded"
+            } else if run.ledger.lost_connections > 0 {
+                "issued = completed = recorded, and posted; a lost accelerator's own counts are its last word"
             } else {
                 "issued = completed = recorded; posted, arrived and answered agree"
             };
