@@ -230,6 +230,15 @@ impl Bench {
         }
     }
 
+    /// A lane is down a moment before its loss is told.
+    fn wait_events(&self, n: usize) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.book.events.lock().expect("alive").len() < n {
+            assert!(Instant::now() < end, "nothing was told");
+            std::thread::yield_now();
+        }
+    }
+
     /// Every one of `n` samples was answered once, with its own digest.
     fn check(&self, n: u64) {
         let answers = self.book.answers.lock().expect("alive");
@@ -429,6 +438,7 @@ fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
     let samples: Vec<_> = (0..100).map(|i| b.sample(i)).collect();
     b.dispatcher.issue(&samples);
     b.wait_up(0);
+    b.wait_events(1);
     {
         let events = b.book.events.lock().expect("alive");
         let DispatchEvent::LaneLost { cause, again, .. } = &events[0];

@@ -209,7 +209,7 @@ impl Page {
             let agreed = if run.connections.is_empty() {
                 "issued = completed = recorded"
             } else if run.ledger.lost_connections > 0 {
-                "issued = completed = recorded, and posted; a lost accelerator's own counts are its last word"
+                "issued = completed = recorded = posted; lost accelerators' own counts were not compared"
             } else {
                 "issued = completed = recorded; posted, arrived and answered agree"
             };
