@@ -178,36 +178,6 @@ fn the_accuracy_mode_of_every_scenario_sends_each_sample_once() {
 }
 
 #[test]
-fn find_peak_ends_with_a_rate_that_the_engines_can_do() {
-    // Two engines of 5 ms a sample: 400/s, which a queue of half a second may exceed for a while.
-    let rig = Rig::with("engine: {kind: digest, max_batch: 1, delay_us: 5000}\n");
-    let arguments = [
-        "--scenario",
-        "server",
-        "--mode",
-        "find-peak",
-        "--target-qps",
-        "50",
-        "--duration-s",
-        "0.3",
-        "--set",
-        "target_latency=500",
-        "--set",
-        "target_latency_percentile=0.5",
-        "--set",
-        "server_find_peak_qps_decimals_of_precision=0",
-        "--set",
-        "server_find_peak_qps_boundary_step_size=1",
-    ];
-    let ended = rig.run("out", &arguments);
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
-    let s = rig.place.summary("out");
-    assert_eq!(s["mismatches"].as_array().map(Vec::len), Some(0));
-    let rate = s["per_s"].as_f64().expect("a rate");
-    assert!((50.0..=450.0).contains(&rate), "{rate}");
-}
-
-#[test]
 fn tokens_are_counted_and_the_first_one_is_timed() {
     let rig = Rig::new();
     let tokens = ["--set", "use_token_latencies=1"];
