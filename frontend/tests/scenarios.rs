@@ -178,6 +178,40 @@ fn the_accuracy_mode_of_every_scenario_sends_each_sample_once() {
 }
 
 #[test]
+fn find_peak_ends_with_a_rate_that_the_engines_can_do() {
+    // Two engines that do nothing for 5 ms with each sample: 400/s are completed at most, whatever the machine.
+    let rig = Rig::with("engine: {kind: digest, max_batch: 1, delay_us: 5000}\n");
+    let arguments = [
+        "--scenario",
+        "server",
+        "--mode",
+        "find-peak",
+        "--target-qps",
+        "100",
+        "--duration-s",
+        "0.2",
+        "--set",
+        "target_latency=200",
+        "--set",
+        "target_latency_percentile=0.5",
+        "--set",
+        "server_find_peak_qps_decimals_of_precision=0",
+    ];
+    let ended = rig.run("out", &arguments);
+    // LoadGen looks for a rate within the bound on latency alone; whether its last run was long enough to be called valid
+    // is another matter.
+    let code = ended.code.expect("an exit code");
+    assert!(code <= 1, "{}{}", ended.stdout, ended.stderr);
+    let log = rig.place.path("out").join("mlperf_log_detail.txt");
+    let log = std::fs::read_to_string(log).expect("a log");
+    assert!(log.contains("Found peak performance field"), "{log}");
+    let s = rig.place.summary("out");
+    assert_eq!(s["mismatches"].as_array().map(Vec::len), Some(0));
+    let rate = rig.said("out", "Completed samples per second");
+    assert!(rate > 0.0 && rate <= 450.0, "{rate}");
+}
+
+#[test]
 fn tokens_are_counted_and_the_first_one_is_timed() {
     let rig = Rig::new();
     let tokens = ["--set", "use_token_latencies=1"];

@@ -5,7 +5,11 @@
 
 mod core;
 mod fabric;
+mod loadgen;
+mod local;
+mod pair;
 mod rails;
+mod search;
 mod verbs;
 
 use std::ffi::OsString;
@@ -30,6 +34,14 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
         "core" => core::run(root, args),
         "fabric" => fabric::run(root, args),
+        "loadgen" => {
+            ensure!(args.is_empty(), "bench loadgen takes no arguments");
+            loadgen::run(root)
+        }
+        "local" => {
+            ensure!(args.is_empty(), "bench local takes no arguments");
+            local::run(root)
+        }
         "rails" => {
             ensure!(args.is_empty(), "bench rails takes no arguments");
             rails::run(root)
@@ -38,7 +50,9 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             ensure!(args.is_empty(), "bench verbs takes no arguments");
             verbs::run(root)
         }
-        _ => bail!("no measurement is called {name}; there are: core, fabric, rails, verbs"),
+        _ => bail!(
+            "no measurement is called {name}; there are: core, fabric, loadgen, local, rails, verbs"
+        ),
     }
 }
 

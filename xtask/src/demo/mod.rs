@@ -5,7 +5,7 @@
 //! runs, over the wire and with `--local`, must give the same bytes for every sample.
 
 mod accuracy;
-mod programs;
+pub mod programs;
 mod summary;
 
 use std::path::{Path, PathBuf};
