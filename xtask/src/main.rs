@@ -4,12 +4,14 @@
 //! * `test` runs every check, and ends with one line of counts;
 //! * `demo` runs LoadGen over a wire, from nothing;
 //! * `bench` measures: one name for each measurement;
+//! * `fuzz` feeds bytes at random to whatever reads them from a peer or a file;
 //! * `soft-roce` runs a command where there is an RDMA device in software.
 //!
 //! It builds with cargo and a linker alone: nothing that `setup` brings is needed to run `setup`.
 
 mod bench;
 mod demo;
+mod fuzz;
 mod process;
 mod setup;
 mod soft_roce;
@@ -58,6 +60,14 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<std::ffi::OsString>,
     },
+    /// Run the fuzz targets under AddressSanitizer; what makes one crash is left in fuzz/artifacts.
+    Fuzz {
+        /// Which target: control_frames, data_frames or yaml; without it each, one after the other.
+        target: Option<String>,
+        /// Seconds for each.
+        #[arg(long, default_value_t = 600)]
+        seconds: u64,
+    },
     /// Run a command in a guest that has an RDMA device in software.
     SoftRoce {
         /// The command and its arguments.
@@ -81,6 +91,7 @@ fn main() -> ExitCode {
         Task::Test { quick, filters } => test::run(&root, quick, &filters),
         Task::Demo => demo::run(&root),
         Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),
+        Task::Fuzz { target, seconds } => fuzz::run(&root, target.as_deref(), seconds).map(|()| 0),
         Task::SoftRoce { command } => soft_roce::run(&root, &command),
     };
     match result {

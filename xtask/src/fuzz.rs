@@ -1,0 +1,125 @@
+//! `cargo xtask fuzz`: the fuzz targets in `fuzz/`, instrumented by this toolchain: neither cargo-fuzz nor a nightly one is
+//! needed, and with cargo-fuzz they run too.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process;
+
+/// For building one with its dependencies.
+const BUILD: Duration = Duration::from_secs(3600);
+/// What a run may take beyond what it was told: starting, and the last input.
+const LATE: Duration = Duration::from_secs(120);
+/// Kept apart from the folders that an input may be found in by hand.
+const CORPUS: &str = "corpus";
+
+/// What libFuzzer wants of the compiler: edges and comparisons counted, and AddressSanitizer watching.
+const FLAGS: &[&str] = &[
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Cdebug-assertions",
+    "-Zsanitizer=address",
+    "--cfg=fuzzing",
+];
+
+/// The targets.
+const TARGETS: &[&str] = &["control_frames", "data_frames", "yaml"];
+
+/// Runs one target, or each, for so many seconds. What makes one crash is left in `fuzz/artifacts`.
+///
+/// # Errors
+/// A target does not build, or it crashed.
+pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
+    let chosen: Vec<&str> = match only {
+        Some(name) => {
+            let all = TARGETS.join(", ");
+            let known = TARGETS.iter().find(|t| **t == name);
+            vec![known.with_context(|| format!("no target is called {name}; there are: {all}"))?]
+        }
+        None => TARGETS.to_vec(),
+    };
+    let folder = root.join("fuzz");
+    let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut build = process::cargo(root);
+    build
+        .current_dir(&folder)
+        .args(["build", "--release", "--target", &machine])
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_TARGET_DIR", folder.join("target"))
+        .env("RUSTFLAGS", FLAGS.join(" "));
+    let status = process::run("cargo build", &mut build, BUILD)?;
+    ensure!(status.success(), "the fuzz targets do not build: {status}");
+    for target in chosen {
+        let (corpus, artifacts) = (
+            folder.join(CORPUS).join(target),
+            folder.join("artifacts").join(target),
+        );
+        std::fs::create_dir_all(&corpus)?;
+        std::fs::create_dir_all(&artifacts)?;
+        seed(root, target, &corpus)?;
+        println!("\n== fuzz {target}, {seconds} s");
+        let program = folder
+            .join("target")
+            .join(&machine)
+            .join("release")
+            .join(target);
+        let mut command = Command::new(program);
+        command
+            .arg(format!("-max_total_time={seconds}"))
+            .arg(format!("-artifact_prefix={}/", artifacts.display()))
+            .args(["-timeout=20", "-print_final_stats=1", "-verbosity=0"])
+            .arg(&corpus)
+            .current_dir(&folder);
+        let status = process::run(target, &mut command, Duration::from_secs(seconds) + LATE)?;
+        ensure!(
+            status.success(),
+            "{target}: {status}; the input is in {}",
+            artifacts.display()
+        );
+    }
+    Ok(())
+}
+
+/// Something to begin with, where nothing could be guessed: the configurations of this repository; frames of both kinds.
+fn seed(root: &Path, target: &str, corpus: &Path) -> Result<()> {
+    let put = |name: &str, bytes: &[u8]| {
+        let path = corpus.join(format!("seed-{name}"));
+        std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    };
+    match target {
+        "yaml" => {
+            for folder in std::fs::read_dir(root.join("configs"))? {
+                let folder = folder?;
+                for file in std::fs::read_dir(folder.path())? {
+                    let file = file?;
+                    let name = format!(
+                        "{}-{}",
+                        folder.file_name().to_string_lossy(),
+                        file.file_name().to_string_lossy()
+                    );
+                    put(&name, &std::fs::read(file.path())?)?;
+                }
+            }
+            Ok(())
+        }
+        "control_frames" => {
+            let json = br#"{"type":"heartbeat","seq":1}"#;
+            let mut frame = vec![255];
+            frame.extend((json.len() as u32).to_be_bytes());
+            frame.extend(json);
+            put("heartbeat", &frame)
+        }
+        _ => {
+            // Kind, reserved; slot 2, use 0; offset 8; 16 bytes.
+            let mut frame = vec![1, 0, 0, 0, 2, 0, 0, 0, 8, 0, 0, 0, 16, 0, 0, 0];
+            frame.extend([7; 16]);
+            put("write", &frame)
+        }
+    }
+}
