@@ -47,6 +47,9 @@ enum Task {
         /// Leave out what takes minutes: clippy, documentation, loom, soft-roce, cargo-deny.
         #[arg(long)]
         quick: bool,
+        /// Run the unit tests of every crate with unsafe code under a sanitizer, and none of the other checks.
+        #[arg(long, value_enum, conflicts_with = "quick")]
+        sanitize: Option<test::Sanitizer>,
         /// Run only the tests whose names contain one of these, and none of the other checks.
         filters: Vec<String>,
     },
@@ -88,7 +91,11 @@ fn main() -> ExitCode {
     let root = repository();
     let result = match Arguments::parse().task {
         Task::Setup { models } => setup::run(&root, models).map(|()| 0),
-        Task::Test { quick, filters } => test::run(&root, quick, &filters),
+        Task::Test {
+            quick,
+            sanitize,
+            filters,
+        } => test::run(&root, quick, sanitize, &filters),
         Task::Demo => demo::run(&root),
         Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),
         Task::Fuzz { target, seconds } => fuzz::run(&root, target.as_deref(), seconds).map(|()| 0),

@@ -4,6 +4,7 @@
 //! counts as a failure, so that a wrong filter or an empty build cannot look like success.
 
 mod counts;
+mod sanitize;
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use self::counts::Counts;
+pub use self::sanitize::Sanitizer;
 use crate::process::{cargo, on_path, run_copying};
 use crate::setup::{self, Models};
 
@@ -192,7 +194,12 @@ fn excuse(excuses: Excuses, output: &str) -> Option<&'static str> {
 }
 
 /// Runs the checks; the exit code is 1 when one failed.
-pub fn run(root: &Path, quick: bool, filters: &[String]) -> Result<i32> {
+pub fn run(
+    root: &Path,
+    quick: bool,
+    sanitizer: Option<Sanitizer>,
+    filters: &[String],
+) -> Result<i32> {
     let mut steps = Steps {
         rows: Vec::new(),
         show: true,
@@ -206,6 +213,11 @@ pub fn run(root: &Path, quick: bool, filters: &[String]) -> Result<i32> {
         took: began.elapsed(),
     });
 
+    if let Some(sanitizer) = sanitizer {
+        let command = sanitize::tests(root, sanitizer, filters);
+        steps.run(sanitizer.step(), Wants::Tests, command);
+        return Ok(i32::from(!steps.close()));
+    }
     if filters.is_empty() {
         steps.run(
             "format",
