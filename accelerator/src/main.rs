@@ -26,7 +26,7 @@ struct Arguments {
     /// Serve one frontend, then end.
     #[arg(long)]
     once: bool,
-    /// More of what happens on standard error; twice for debugging.
+    /// Debugging lines on standard error, beside who comes, goes and is lost; twice for everything.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Only errors on standard error.
@@ -38,9 +38,9 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let level = match (arguments.quiet, arguments.verbose) {
         (true, _) => tracing::Level::ERROR,
-        (false, 0) => tracing::Level::WARN,
-        (false, 1) => tracing::Level::INFO,
-        (false, _) => tracing::Level::DEBUG,
+        (false, 0) => tracing::Level::INFO,
+        (false, 1) => tracing::Level::DEBUG,
+        (false, _) => tracing::Level::TRACE,
     };
     tracing_subscriber::fmt()
         .with_max_level(level)

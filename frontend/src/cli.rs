@@ -21,7 +21,7 @@ Exit codes:
 #[command(name = "frontend", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Args {
     /// The node's YAML file; configs/ holds working ones
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub config: PathBuf,
 
     /// How queries arrive [default: loadgen.scenario of the configuration]
@@ -36,7 +36,8 @@ pub struct Args {
     #[arg(long)]
     pub local: bool,
 
-    /// Folder for logs, summary.json and histograms [default: loadgen.output_dir of the configuration]
+    /// Folder for logs, summary.json and histograms; files of an earlier run in it are replaced
+    /// [default: loadgen.output_dir of the configuration, else results/]
     #[arg(long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 

@@ -291,18 +291,36 @@ fn number(text: &str, float: bool) -> Option<Value> {
     serde_json::Number::from_f64(f).map(Value::Number)
 }
 
-/// Names that share a word with what was asked for; else all of them.
+/// How many names a hint offers.
+const HINTS: usize = 4;
+
+/// The names that share most words with what was asked for, the shortest first among equals; all of them where none does.
 fn hint(key: &str, names: &[&str]) -> String {
     let words: Vec<&str> = key.split(['_', '-', '.']).filter(|w| w.len() > 2).collect();
-    let near: Vec<&str> = names
+    let mut near: Vec<(usize, &str)> = names
         .iter()
-        .copied()
-        .filter(|n| words.iter().any(|w| n.contains(w)))
+        .map(|n| {
+            let shared = words
+                .iter()
+                .filter(|w| n.contains(**w) || starts_alike(n, w));
+            (shared.count(), *n)
+        })
+        .filter(|(shared, _)| *shared > 0)
         .collect();
-    match near.len() {
-        0 => format!("it has {}", names.join(", ")),
-        _ => format!("near it are {}", near.join(", ")),
+    near.sort_by_key(|(shared, n)| (std::cmp::Reverse(*shared), n.len()));
+    if near.is_empty() {
+        return format!("it has {}", names.join(", "));
     }
+    let near: Vec<&str> = near.into_iter().take(HINTS).map(|(_, n)| n).collect();
+    format!("did you mean {}?", near.join(" or "))
+}
+
+/// Whether a word of `name` begins as `word` does, so that a slip at its end still finds it.
+fn starts_alike(name: &str, word: &str) -> bool {
+    let Some(stem) = word.get(..3) else {
+        return false;
+    };
+    name.split('_').any(|w| w.starts_with(stem))
 }
 
 #[cfg(test)]

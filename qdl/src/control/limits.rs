@@ -21,7 +21,7 @@ pub const MAX_INPUTS: usize = 64;
 pub const MAX_DIMENSIONS: usize = 16;
 /// Most bytes of a sample or of a response: a length is 32 bits on the data plane, with room left for a
 /// response's header and a slot's padding.
-pub const MAX_SAMPLE: usize = 1 << 31;
+pub const MAX_SAMPLE: usize = 1 << 30;
 
 /// A field outside its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -79,12 +79,13 @@ impl Session {
             state.down = true;
             if state.quarantine.lost(l.epoch) {
                 self.handle.lane_lost(l.lane, l.epoch, &l.cause.to_string());
-                tracing::info!(
-                    "connection {} (epoch {}) lost: {}",
-                    l.lane,
-                    l.epoch,
-                    l.cause
-                );
+                let (lane, epoch, cause) = (l.lane, l.epoch, &l.cause);
+                // At the end of a run the frontend closes its connections before it says so.
+                if matches!(cause, Broken::Closed) {
+                    tracing::debug!("connection {lane} (epoch {epoch}) closed by the frontend");
+                } else {
+                    tracing::info!("connection {lane} (epoch {epoch}) lost: {cause}");
+                }
             }
         }
     }
