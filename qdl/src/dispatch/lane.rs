@@ -6,6 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use super::doorbell::Doorbell;
 use crate::{
     arbiter::Load,
     clock::now_ns,
@@ -63,6 +64,7 @@ pub(super) struct LaneTx {
     staged_bytes: u64,
     in_flight_max: u64,
     blocked: u64,
+    doorbell: Doorbell,
 }
 
 /// See the module.
@@ -75,6 +77,8 @@ pub(super) struct Lane {
     pub up: AtomicBool,
     /// The last flush did not get rid of everything.
     pub blocked: AtomicBool,
+    /// Writes were posted whose doorbell is left to the rail thread, or to the next who issues.
+    pub unrung: AtomicBool,
     /// An echo to be sent, and one to be answered, with the next doorbell.
     pub ask: Mailbox,
     pub answer: Mailbox,
@@ -126,6 +130,7 @@ impl Lane {
             send: Driven::new(LaneTx::default()),
             up: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
+            unrung: AtomicBool::new(false),
             ask: Mailbox::default(),
             answer: Mailbox::default(),
             counts: Mutex::default(),
@@ -166,8 +171,12 @@ impl Lane {
     /// Puts the lane up with a fresh link.
     pub fn attach(&self, tx: Box<dyn Tx>) {
         self.window.grants().reset();
-        self.send.exclusive(|s| s.link = Some(tx));
+        self.send.exclusive(|s| {
+            s.link = Some(tx);
+            s.doorbell = Doorbell::default();
+        });
         self.blocked.store(false, Ordering::SeqCst);
+        self.unrung.store(false, Ordering::SeqCst);
         self.up.store(true, Ordering::SeqCst);
     }
 
@@ -176,6 +185,7 @@ impl Lane {
     pub fn detach(&self) {
         self.up.store(false, Ordering::SeqCst);
         self.blocked.store(false, Ordering::SeqCst);
+        self.unrung.store(false, Ordering::SeqCst);
         let link = self.send.exclusive(|s| s.link.take());
         if let Some(mut tx) = link {
             tx.finish();
@@ -188,10 +198,12 @@ impl Lane {
     }
 
     /// Posts what `next` yields for as long as there are slots and room, and rings the doorbell once for
-    /// each burst. Called with the send token. Samples that could not be posted after all go to `back`.
+    /// each burst, or, `lazily`, leaves that to the rail thread where the doorbell may wait. Called with the send token.
+    /// Samples that could not be posted after all go to `back`.
     pub fn post_all(
         &self,
         tx: &mut LaneTx,
+        lazily: bool,
         sources: usize,
         staged_from: Option<&Region>,
         mut next: impl FnMut() -> Option<Sample>,
@@ -201,7 +213,8 @@ impl Lane {
         let Some(link) = tx.link.as_mut() else {
             return done;
         };
-        let mut must_flush = self.blocked.load(Ordering::Relaxed);
+        let mut must_flush =
+            self.blocked.load(Ordering::Relaxed) || (!lazily && tx.doorbell.waits());
         loop {
             for mailbox in [&self.ask, &self.answer] {
                 if link.room() > 0
@@ -237,7 +250,19 @@ impl Lane {
             let in_flight = self.tracker.in_flight() as u64;
             tx.in_flight_max = tx.in_flight_max.max(in_flight);
             self.posted.fetch_add(burst as u64, Ordering::Relaxed);
+            must_flush |= done.full && tx.doorbell.waits();
+            if lazily
+                && burst > 0
+                && !must_flush
+                && done.broken.is_none()
+                && tx.doorbell.wait(burst, in_flight as usize, now)
+            {
+                self.unrung.store(true, Ordering::SeqCst);
+                return done;
+            }
             if (burst > 0 || must_flush) && done.broken.is_none() {
+                tx.doorbell.rung(now);
+                self.unrung.store(false, Ordering::SeqCst);
                 match link.flush() {
                     Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
                     Ok(Flushed::Blocked) => {

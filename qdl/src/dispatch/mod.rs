@@ -12,6 +12,7 @@
 //! Every sample issued is completed exactly once: with its response, after having been sent again if its
 //! connection was lost, or empty once the dispatcher was told to [`Dispatcher::abort`].
 
+mod doorbell;
 mod lane;
 mod rail;
 
@@ -259,7 +260,7 @@ impl Dispatcher {
 
     /// Sends samples. Returns at once; each is completed exactly once, from a rail thread.
     ///
-    /// Nothing here locks or sleeps, and nothing allocates unless every connection is full.
+    /// Nothing here locks or sleeps, and nothing allocates unless every connection is full or its sending half taken.
     pub fn issue(&self, samples: &[Sample]) {
         let s = &*self.shared;
         s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed);
@@ -274,7 +275,8 @@ impl Dispatcher {
                     break;
                 };
                 let before = left.len();
-                s.drive(&s.lanes[lane], || left.next());
+                let lane = &s.lanes[lane];
+                self.drive_lazily(lane, || left.next());
                 if left.len() == before {
                     break;
                 }
@@ -286,7 +288,7 @@ impl Dispatcher {
             fence(Ordering::SeqCst);
             if small {
                 if let Some(lane) = s.lanes.iter().find(|l| l.takes()) {
-                    s.drive(lane, || None);
+                    self.drive_lazily(lane, || None);
                 }
             } else {
                 self.handles.iter().for_each(RailHandle::wake);
@@ -294,6 +296,15 @@ impl Dispatcher {
         }
         if s.aborted.load(Ordering::SeqCst) {
             s.empty_backlog();
+        }
+    }
+
+    /// Posts `direct` and then the backlog; the doorbell may be left to the rail thread.
+    fn drive_lazily(&self, lane: &Lane, direct: impl FnMut() -> Option<Sample>) {
+        self.shared.drive_as(lane, true, direct);
+        // A rail thread that is awake looks for doorbells that wait before it sleeps.
+        if lane.unrung.load(Ordering::SeqCst) && self.handles[lane.cfgs.rail].sleeps_now() {
+            self.shared.drive(lane, || None);
         }
     }
 
@@ -426,12 +437,22 @@ impl Shared {
     }
 
     /// Posts `direct` and then the backlog on a lane, or leaves it to whoever has its token.
-    fn drive(&self, lane: &Lane, mut direct: impl FnMut() -> Option<Sample>) -> Posted {
+    fn drive(&self, lane: &Lane, direct: impl FnMut() -> Option<Sample>) -> Posted {
+        self.drive_as(lane, false, direct)
+    }
+
+    /// The same; `lazily`, the doorbell may be left to the lane's rail thread ([`Lane::unrung`]).
+    fn drive_as(
+        &self,
+        lane: &Lane,
+        lazily: bool,
+        mut direct: impl FnMut() -> Option<Sample>,
+    ) -> Posted {
         let mut total = Posted::default();
         lane.send.drive(|tx| {
             let staged = self.staged_from.as_deref();
             let next = || direct().or_else(|| self.pop());
-            let done = lane.post_all(tx, self.sources.len(), staged, next, |s| {
+            let done = lane.post_all(tx, lazily, self.sources.len(), staged, next, |s| {
                 self.push_all(std::iter::once(s));
             });
             total.posted += done.posted;

@@ -280,13 +280,13 @@ impl FrontendRail {
         }
     }
 
-    /// Posts from the backlog, and goes on with what a full socket held up. Returns samples posted.
+    /// Posts from the backlog, rings doorbells that wait, and goes on with what a full socket held up. Returns samples posted.
     fn post(&mut self) -> usize {
         let mut posted = 0;
         for i in 0..self.up.len() {
             let lane = &self.shared.lanes[self.up[i].lane];
-            let blocked = lane.blocked.load(Ordering::SeqCst);
-            if blocked || (self.shared.has_backlog() && lane.tracker.has_free()) {
+            let held_up = lane.blocked.load(Ordering::SeqCst) || lane.unrung.load(Ordering::SeqCst);
+            if held_up || (self.shared.has_backlog() && lane.tracker.has_free()) {
                 let done = self.shared.drive(lane, || None);
                 posted += done.posted;
                 if done.broken.is_some() {
@@ -352,6 +352,10 @@ impl RailWork for FrontendRail {
                 .up
                 .iter()
                 .any(|u| u.broken.is_some() || u.cannot_send.is_some())
+            || self
+                .up
+                .iter()
+                .any(|u| self.shared.lanes[u.lane].unrung.load(Ordering::SeqCst))
             || (self.shared.has_backlog()
                 && self.up.iter().any(|u| self.shared.lanes[u.lane].takes()));
         if work {

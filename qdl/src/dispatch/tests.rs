@@ -88,12 +88,23 @@ impl Owner for Book {
     }
 }
 
-fn rail(name: &str) -> RailCfgs {
-    RailCfgs {
-        name: name.into(),
-        spin_ns: 20_000,
-        tick_ns: 5_000_000,
-        cpus: vec![],
+/// How rail threads wait.
+struct Wait {
+    spin_ns: u64,
+    tick_ns: u64,
+    echo: EchoCfgs,
+}
+
+impl Default for Wait {
+    fn default() -> Self {
+        Wait {
+            spin_ns: 20_000,
+            tick_ns: 5_000_000,
+            echo: EchoCfgs {
+                interval_ns: 10_000_000,
+                timeout_ns: 200_000_000,
+            },
+        }
     }
 }
 
@@ -119,6 +130,24 @@ impl Bench {
         staged: bool,
         up_to: usize,
     ) -> Self {
+        Self::waiting(lanes, slots, service, staged, up_to, Wait::default())
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "callers make it in place")]
+    fn waiting(
+        lanes: usize,
+        slots: usize,
+        service: Arc<dyn Service>,
+        staged: bool,
+        up_to: usize,
+        wait: Wait,
+    ) -> Self {
+        let rail = |name: &str| RailCfgs {
+            name: name.into(),
+            spin_ns: wait.spin_ns,
+            tick_ns: wait.tick_ns,
+            cpus: vec![],
+        };
         let source = Arc::new(Region::new(1 << 20).expect("memory"));
         // SAFETY: nobody else knows the region yet.
         for (i, b) in unsafe { source.bytes_mut(0, 1 << 20) }
@@ -141,10 +170,7 @@ impl Bench {
             staged_from: staged.then(|| source.clone()),
             lanes: (0..lanes).map(lane).collect(),
             issue_post_up_to: up_to,
-            echo: EchoCfgs {
-                interval_ns: 10_000_000,
-                timeout_ns: 200_000_000,
-            },
+            echo: wait.echo,
             ..DispatchCfgs::default()
         };
         let rails = (0..2)
@@ -489,5 +515,74 @@ fn a_lane_is_quiet_when_no_arrival_reads_it() {
         origin.strong_count(),
         0,
         "the lane's memory is let go with its last reader"
+    );
+}
+
+/// Keeps the first samples, so that there is company for ever, and answers the others at once.
+struct Company {
+    kept: Hoard,
+    wanted: usize,
+    came: AtomicU64,
+}
+
+impl Service for Company {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let came = arrivals.len() as u64;
+        {
+            let mut kept = self.kept.0.lock().expect("alive");
+            while kept.len() < self.wanted {
+                let Some(a) = arrivals.pop() else { break };
+                kept.push(a);
+            }
+        }
+        Digest.arrived(arrivals);
+        self.came.fetch_add(came, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_doorbell_that_waits_is_rung_though_nobody_comes_by() {
+    const HOUR: u64 = 3_600_000_000_000;
+    let company = Arc::new(Company {
+        kept: Hoard::default(),
+        wanted: 20,
+        came: AtomicU64::new(0),
+    });
+    // Threads that sleep at once, and nothing that wakes them by and by.
+    let wait = Wait {
+        spin_ns: 0,
+        tick_ns: HOUR,
+        echo: EchoCfgs {
+            interval_ns: HOUR,
+            timeout_ns: HOUR,
+        },
+    };
+    let b = Bench::waiting(1, 64, company.clone(), false, 1 << 20, wait);
+    b.connect(0, 1, &Over::Tcp);
+    b.wait_up(1);
+    let mut id = 0;
+    for round in 0..3_000u64 {
+        // One rings; those right behind it may wait.
+        for _ in 0..1 + round % 4 {
+            b.dispatcher.issue(&[b.sample(id)]);
+            id += 1;
+        }
+        let end = Instant::now() + Duration::from_secs(20);
+        while company.came.load(Ordering::SeqCst) < id {
+            assert!(Instant::now() < end, "a sample was posted and never left");
+            std::thread::yield_now();
+        }
+    }
+    let mut kept = std::mem::take(&mut *company.kept.0.lock().expect("alive"));
+    Digest.arrived(&mut kept);
+    assert!(b.dispatcher.drain(Duration::from_secs(20)));
+    b.dispatcher.stop();
+    b.check(id);
+    let sent = b.dispatcher.lane_counts()[0].sent;
+    assert!(
+        sent.syscalls < sent.writes,
+        "no doorbell waited: {} for {} writes",
+        sent.syscalls,
+        sent.writes
     );
 }

@@ -77,13 +77,21 @@ pub struct RailHandle(Arc<Shared>);
 impl RailHandle {
     /// Makes sure that the thread turns once more. What the caller made known before is seen by that turn.
     pub fn wake(&self) {
-        // Pairs with the fence in `sleep`: the thread sees what was made known, or we see it asleep.
+        // Pairs with the fence in `run`: the thread sees what was made known, or we see it asleep.
         fence(Ordering::SeqCst);
         if self.0.asleep.load(Ordering::SeqCst) && self.0.asleep.swap(false, Ordering::SeqCst) {
             self.0.wakeups.fetch_add(1, Ordering::Relaxed);
             // Fails only if the eventfd's counter is full, and then the thread is being woken.
             let _ = self.0.waker.wake();
         }
+    }
+
+    /// Whether it sleeps, or is about to and has yet to look once more. What the caller made known before is seen by
+    /// the look of a thread that does not.
+    pub fn sleeps_now(&self) -> bool {
+        // Pairs with the fence in `run`, as that of `wake`.
+        fence(Ordering::SeqCst);
+        self.0.asleep.load(Ordering::SeqCst)
     }
 
     /// How often another thread had to wake it.
