@@ -1,6 +1,10 @@
 //! `accelerator --config A.yaml`: a node of the system under test.
 
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+use std::{
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use accelerator::node::Accelerator;
 use clap::Parser;
@@ -11,12 +15,15 @@ const OK: u8 = 0;
 const SETUP: u8 = 2;
 /// The engine failed in mid-run.
 const ENGINE: u8 = 3;
+/// Counts that ought to agree do not.
+const MISMATCH: u8 = 4;
 
 /// A node of the system under test: takes samples from a frontend over the network, runs them in batches, answers.
 ///
 /// It serves one frontend at a time, for as long as that stays, and then the next. SIGTERM and SIGINT end it.
 ///
-/// Exit codes: 0 stopped or done, 2 configuration, model or port, 3 the engine failed in mid-run.
+/// Exit codes: 0 stopped or done, 2 configuration, model or port, 3 the engine failed in mid-run, 4 after a session the
+/// counts did not agree.
 #[derive(Parser)]
 #[command(name = "accelerator", version)]
 struct Arguments {
@@ -79,8 +86,19 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
         tracing::info!("engine warmed up: {cold} us for the first sample, {warm} us warm");
     }
     println!("{}", accelerator.ready_line());
-    match accelerator.run() {
-        None => OK,
+    let mut code = OK;
+    let ended = accelerator.run(&mut |report| {
+        if !arguments.quiet {
+            // Nobody may be reading any more.
+            let _ = write!(std::io::stdout(), "{}", report.text());
+        }
+        for mismatch in &report.mismatches {
+            eprintln!("error: counts do not agree: {mismatch}");
+            code = MISMATCH;
+        }
+    });
+    match ended {
+        None => code,
         Some(why) => {
             eprintln!("error: {why}");
             ENGINE

@@ -13,7 +13,7 @@ use qdl::{
     rail::RailCfgs,
     serve::Service,
     session::{EngineTotals, Node, NodeError, NodeFabric, NodeNic, NodeParams, Stop},
-    stats::BatchSizes,
+    stats::{BatchSizes, ServedReport},
 };
 
 use crate::{
@@ -192,9 +192,10 @@ impl Accelerator {
         self.node.stopper()
     }
 
-    /// Serves until stopped. Returns what broke the engine, if that is why it ended.
-    pub fn run(self) -> Option<String> {
-        self.node.run();
+    /// Serves until stopped; `served` hears what each frontend's connections did. Returns what broke the engine, if that
+    /// is why it ended.
+    pub fn run(self, served: &mut dyn FnMut(&ServedReport)) -> Option<String> {
+        self.node.run_with(served);
         if let Err(e) = self.pipeline.stop(Duration::from_secs(5)) {
             tracing::warn!("{e}");
         }

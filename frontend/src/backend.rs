@@ -47,6 +47,10 @@ pub struct Counts {
     pub staged_bytes: u64,
     /// Most samples that waited for a slot at once.
     pub backlog_max: u64,
+    /// Samples that waited for one.
+    pub backlogged: u64,
+    /// Times that rail threads went to sleep, and that other threads woke them.
+    pub waits: (u64, u64),
     /// What else the user ought to know, a line each.
     pub notes: Vec<String>,
 }

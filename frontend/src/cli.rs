@@ -45,7 +45,8 @@ pub struct Args {
     #[arg(long, value_name = "Q")]
     pub target_qps: Option<f64>,
 
-    /// The shortest that the run may be, in seconds (LoadGen's min_duration)
+    /// The shortest that the run may be, in seconds (LoadGen's min_duration). Offline is one query, which LoadGen makes
+    /// beforehand so large that it fills this time at --target-qps: where samples go faster than that, the run is INVALID
     #[arg(long, value_name = "S")]
     pub duration_s: Option<f64>,
 

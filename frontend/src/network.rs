@@ -204,6 +204,8 @@ fn counts(report: &ClusterReport, name: &str) -> Counts {
         staged_copies: report.lanes.iter().map(|l| l.counts.staged).sum(),
         staged_bytes: report.lanes.iter().map(|l| l.counts.staged_bytes).sum(),
         backlog_max: d.backlog_max,
+        backlogged: d.backlogged,
+        waits: (d.sleeps, d.wakeups),
         ..Counts::default()
     }
 }
@@ -214,6 +216,9 @@ fn accelerator(peer: &PeerReport, lanes: &[LaneReport], name: &str) -> Accelerat
         engine: engine_of(name, &peer.node).unwrap_or_default().to_owned(),
         connections: lanes.iter().filter(|l| l.peer == peer.node).count(),
         samples: peer.counters.map(|c| c.responded),
+        arrived: peer.counters.map(|c| c.arrived),
+        dropped_late: peer.counters.map_or(0, |c| c.dropped_late),
+        copies: peer.counters.map_or(0, |c| c.copies),
         batches: peer.batches.clone(),
         lost: peer.lost.clone(),
     }
@@ -233,12 +238,14 @@ fn connections(lanes: &[LaneReport]) -> Vec<ConnectionRecord> {
         let index = lanes[..i].iter().filter(|l| l.peer == lane.peer).count();
         records.push(ConnectionRecord {
             name: format!("{}/{index}", lane.peer),
-            samples: lane.counts.received.writes,
+            samples: lane.counts.taken,
+            posted: lane.counts.posted,
+            blocked: lane.counts.blocked,
             tx: lane.counts.sent,
             rx: lane.counts.received,
             in_flight_max: lane.counts.in_flight_max,
             wakeups: lane.counts.wakeups,
-            lost: Vec::new(),
+            lost: lane.lost.clone(),
         });
     }
     records
@@ -269,8 +276,11 @@ mod tests {
                 received: half,
                 staged: 1,
                 staged_bytes: 64,
+                posted: writes,
+                taken: writes,
                 ..LaneCounts::default()
             },
+            lost: Vec::new(),
         }
     }
 
@@ -279,6 +289,7 @@ mod tests {
             node: node.to_owned(),
             address: "127.0.0.1:1".to_owned(),
             counters: Some(Counters {
+                arrived: responded,
                 responded,
                 ..Counters::default()
             }),

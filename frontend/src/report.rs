@@ -136,6 +136,9 @@ impl Ended<'_> {
             staged_copies: c.staged_copies,
             staged_bytes: c.staged_bytes,
             backlog_max: c.backlog_max,
+            backlogged: c.backlogged,
+            sleeps: c.waits.0,
+            woken: c.waits.1,
             ledger: c.ledger,
             ..RunRecord::default()
         }

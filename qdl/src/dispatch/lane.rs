@@ -54,6 +54,10 @@ pub struct LaneCounts {
     pub blocked: u64,
     /// Times that its rail thread slept and was woken by what came over it.
     pub wakeups: u64,
+    /// Samples posted on it, those sent again included.
+    pub posted: u64,
+    /// Responses taken from it.
+    pub taken: u64,
 }
 
 /// Sending half of a lane. `link` is there while the lane is up.
@@ -289,6 +293,7 @@ impl Lane {
             counts.blocked += std::mem::take(&mut s.blocked);
             counts.in_flight_max = counts.in_flight_max.max(s.in_flight_max);
         });
+        counts.posted = self.posted.load(Ordering::Relaxed);
     }
 
     fn post_one(

@@ -155,6 +155,8 @@ pub struct DispatchCounts {
     pub lanes_lost: u64,
     /// Longest the backlog has been.
     pub backlog_max: u64,
+    /// Samples that were in it.
+    pub backlogged: u64,
     /// Times a rail thread had to be woken by another thread.
     pub wakeups: u64,
     /// Times a rail thread went to sleep.
@@ -168,6 +170,7 @@ pub(crate) struct Shared {
     backlog: SegQueue<Sample>,
     backlog_len: CachePadded<AtomicU64>,
     backlog_max: AtomicU64,
+    backlogged: AtomicU64,
     arbiter: Arbiter,
     owner: Arc<dyn Owner>,
     aborted: AtomicBool,
@@ -225,6 +228,7 @@ impl Dispatcher {
             backlog: SegQueue::new(),
             backlog_len: CachePadded::default(),
             backlog_max: AtomicU64::new(0),
+            backlogged: AtomicU64::new(0),
             arbiter: Arbiter::new(cfgs.policy),
             owner,
             aborted: AtomicBool::new(false),
@@ -405,6 +409,7 @@ impl Dispatcher {
                 .sum(),
             lanes_lost: s.lanes_lost.load(Ordering::Relaxed),
             backlog_max: s.backlog_max.load(Ordering::Relaxed),
+            backlogged: s.backlogged.load(Ordering::Relaxed),
             wakeups: self.handles.iter().map(RailHandle::wakeups).sum(),
             sleeps: self.handles.iter().map(RailHandle::sleeps).sum(),
         }
@@ -469,6 +474,7 @@ impl Shared {
             let len = n + self.backlog_len.fetch_add(n, Ordering::SeqCst);
             samples.for_each(|s| self.backlog.push(s));
             self.backlog_max.fetch_max(len, Ordering::Relaxed);
+            self.backlogged.fetch_add(n, Ordering::Relaxed);
         }
     }
 

@@ -52,6 +52,8 @@ struct Up {
     cannot_send: Option<Broken>,
     /// Sleeps that it ended.
     wakeups: u64,
+    /// Responses taken from it.
+    taken: u64,
 }
 
 /// A response seen in this turn.
@@ -119,6 +121,7 @@ impl FrontendRail {
                     broken: None,
                     cannot_send: None,
                     wakeups: 0,
+                    taken: 0,
                 });
             }
             Command::GiveUp { lane, epoch, cause } => {
@@ -153,6 +156,7 @@ impl FrontendRail {
             let mut counts = lane.counts();
             counts.received.add(&up.rx.counts());
             counts.wakeups += up.wakeups;
+            counts.taken += up.taken;
         }
         self.new_fds.retain(|fd| *fd != up.rx.fd());
         up
@@ -208,6 +212,7 @@ impl FrontendRail {
             return 0;
         }
         up.echo.heard(now);
+        let before = seen.len();
         for (imm, len) in arrived.drain(..) {
             // The receiving half has closed the grant: the slot and its record are ours.
             let offset = lane.window.slot_offset(imm.slot());
@@ -238,6 +243,7 @@ impl FrontendRail {
                 }
             }
         }
+        up.taken += (seen.len() - before) as u64;
         if let Some(v) = reply {
             lane.answer.put(Control::EchoReply(v));
             shared.drive(lane, || None);

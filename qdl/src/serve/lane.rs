@@ -4,7 +4,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -19,6 +19,7 @@ use crate::{
         RegionError, SourceId, Tx, Window,
     },
     response::{RESPONSE_HEADER_BYTES, ResponseHeader},
+    stats::ServedConnection,
 };
 
 /// What a lane is made of; the frontend asks for it.
@@ -58,6 +59,17 @@ struct Ready {
 struct ServeTx {
     link: Option<Box<dyn Tx>>,
     counts: FabricCounts,
+    blocked: u64,
+}
+
+/// What the rail thread counted of its receiving half.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Received {
+    /// Samples handed to the service.
+    pub arrived: u64,
+    /// Sleeps that it ended.
+    pub wakeups: u64,
+    pub fabric: FabricCounts,
 }
 
 /// See the module. An [`Arrival`] keeps the lane alive, so its slots outlive the connection for as long as
@@ -75,6 +87,8 @@ pub struct ServeLane {
     pub(super) answer: Mailbox,
     responded: AtomicU64,
     late: AtomicU64,
+    /// There once the local side is destroyed.
+    received: Mutex<Received>,
 }
 
 impl ServeLane {
@@ -107,6 +121,7 @@ impl ServeLane {
             answer: Mailbox::default(),
             responded: AtomicU64::new(0),
             late: AtomicU64::new(0),
+            received: Mutex::default(),
             cfgs,
         })
     }
@@ -148,6 +163,27 @@ impl ServeLane {
             Some(tx) => tx.counts(),
             None => s.counts,
         })
+    }
+
+    /// What it did; complete once its local side is destroyed and nothing reads it any more.
+    pub fn record(&self) -> ServedConnection {
+        let received = *self.received.lock().unwrap_or_else(PoisonError::into_inner);
+        ServedConnection {
+            lane: self.cfgs.lane,
+            epoch: self.cfgs.epoch,
+            arrived: received.arrived,
+            answered: self.responded(),
+            dropped_late: self.late(),
+            wakeups: received.wakeups,
+            blocked: self.send.exclusive(|s| s.blocked),
+            tx: self.sent_counts(),
+            rx: received.fabric,
+            lost: false,
+        }
+    }
+
+    pub(super) fn received(&self, counts: Received) {
+        *self.received.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 
     pub(super) fn prefault(&self) {
@@ -253,6 +289,7 @@ impl ServeLane {
                     Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
                     Ok(Flushed::Blocked) => {
                         self.blocked.store(true, Ordering::SeqCst);
+                        s.blocked += 1;
                         break;
                     }
                     Err(b) => {

@@ -10,6 +10,7 @@ use crossbeam_queue::SegQueue;
 
 use super::{
     LaneLost, OnLaneLost, RailCounts, ServeLane, Which, arrival::Arrival, arrival::Service,
+    lane::Received,
 };
 use crate::{
     clock::now_ns,
@@ -32,6 +33,9 @@ struct Up {
     lane: Arc<ServeLane>,
     rx: Box<dyn Rx>,
     broken: Option<Broken>,
+    arrived: u64,
+    /// Sleeps that it ended.
+    wakeups: u64,
 }
 
 pub(super) struct ServeRail {
@@ -75,6 +79,8 @@ impl ServeRail {
                     lane,
                     rx: link.rx,
                     broken: None,
+                    arrived: 0,
+                    wakeups: 0,
                 });
             }
             Command::GiveUp { which, cause } => {
@@ -97,9 +103,20 @@ impl ServeRail {
     /// Destroys the local side of every broken lane and tells of it.
     fn take_down(&mut self) {
         while let Some(i) = self.up.iter().position(|u| u.broken.is_some()) {
-            let Up { lane, rx, broken } = self.up.swap_remove(i);
+            let Up {
+                lane,
+                rx,
+                broken,
+                arrived,
+                wakeups,
+            } = self.up.swap_remove(i);
             self.new_fds.retain(|fd| *fd != rx.fd());
             lane.detach();
+            lane.received(Received {
+                arrived,
+                wakeups,
+                fabric: rx.counts(),
+            });
             self.counts
                 .received
                 .lock()
@@ -124,6 +141,7 @@ impl ServeRail {
         let up = &mut up[i];
         let lane = &up.lane;
         let (mut reply, mut broken) = (None, None);
+        let before = arrivals.len();
         let events = up.rx.poll(BUDGET, &mut |event| match event {
             Event::Arrived { imm, len } => match lane.arrival(imm, len, now) {
                 Some(a) => arrivals.push(a),
@@ -138,6 +156,7 @@ impl ServeRail {
             Event::Control(Control::EchoReply(_)) => {}
             Event::Broken(b) => broken = Some(b),
         });
+        up.arrived += (arrivals.len() - before) as u64;
         if let Some(v) = reply {
             lane.answer.put(Control::EchoReply(v));
             lane.drive();
@@ -200,6 +219,12 @@ impl RailWork for ServeRail {
             Armed::Ready
         } else {
             Armed::Sleep
+        }
+    }
+
+    fn woken_by(&mut self, fd: RawFd) {
+        if let Some(up) = self.up.iter_mut().find(|u| u.rx.fd() == fd) {
+            up.wakeups += 1;
         }
     }
 

@@ -117,6 +117,8 @@ pub struct LaneReport {
     pub lane: usize,
     /// What it did.
     pub counts: LaneCounts,
+    /// Why it was lost, each time it was.
+    pub lost: Vec<String>,
 }
 
 /// One accelerator in the report.
@@ -240,6 +242,7 @@ impl Cluster {
             closing: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
             losses,
+            lost: Mutex::default(),
             lane_of,
             nics,
         });
@@ -400,6 +403,7 @@ impl Cluster {
         leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
         let counts = common.dispatcher().lane_counts();
+        let lost = super::lock(&common.lost).clone();
         let lanes = counts
             .into_iter()
             .enumerate()
@@ -410,6 +414,7 @@ impl Cluster {
                     rail: common.dispatcher().lane(lane).rail,
                     lane,
                     counts,
+                    lost: of_lane(&lost, lane),
                 }
             })
             .collect();
@@ -446,6 +451,12 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.stop_control();
     }
+}
+
+/// Why this lane was lost, each time it was.
+fn of_lane(lost: &[(usize, String)], lane: usize) -> Vec<String> {
+    let of = lost.iter().filter(|(l, _)| *l == lane);
+    of.map(|(_, why)| why.clone()).collect()
 }
 
 /// Which lanes there are: every NIC entry has its connections to every accelerator.

@@ -54,6 +54,8 @@ pub(super) struct Common {
     pub closing: AtomicBool,
     pub aborted: AtomicBool,
     pub losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
+    /// Lanes lost so far, and why.
+    pub lost: Mutex<Vec<(usize, String)>>,
     /// Peer and index within the peer of each lane.
     pub lane_of: LaneOf,
     pub nics: Vec<ClientNic>,
@@ -121,6 +123,11 @@ impl Owner for ClusterOwner {
             again,
         } = event;
         let (peer, index) = self.0.lane_of[lane];
+        self.0
+            .lost
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((lane, cause.to_string()));
         // The task is gone only once the cluster is closing.
         let _ = self.0.losses[peer].send(LocalLoss {
             index,

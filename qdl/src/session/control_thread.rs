@@ -17,7 +17,7 @@ use super::{
 use crate::control::{ClientSession, check_unique_names};
 
 /// How often the monitor looks.
-const MONITOR: Duration = Duration::from_millis(20);
+const MONITOR: Duration = Duration::from_millis(50);
 
 /// Of the time until the frontend must have ended, what is kept for ending.
 const ENDING: Duration = Duration::from_millis(500);

@@ -29,7 +29,7 @@ use crate::{
     model::ModelSpec,
     rail::RailCfgs,
     serve::{LaneLost, OnLaneLost, ServeCounts, ServeLane, Server, Service},
-    stats::BatchSizes,
+    stats::{BatchSizes, ServedReport},
 };
 
 /// Handshakes that may be under way at once.
@@ -239,6 +239,11 @@ impl Node {
     /// Serves frontends, one after the other, until stopped (or one, with `once`). Returns why it ended,
     /// if it was stopped.
     pub fn run(self) -> Option<String> {
+        self.run_with(&mut |_| {})
+    }
+
+    /// The same; `served` hears what each frontend's connections did, once they are down.
+    pub fn run_with(self, served: &mut dyn FnMut(&ServedReport)) -> Option<String> {
         let Node {
             params,
             shared,
@@ -265,6 +270,7 @@ impl Node {
                 };
                 let peer = session.peer_node().to_owned();
                 tracing::info!("serving {peer} ({})", session.peer_address());
+                let counts = shared.rails.counts();
                 let state = Arc::new(Session {
                     id: shared.sessions.fetch_add(1, Ordering::Relaxed) + 1,
                     params: params.clone(),
@@ -274,9 +280,12 @@ impl Node {
                     nics: nics.clone(),
                     lanes: Mutex::default(),
                     waiting: Mutex::default(),
-                    arrived_before: shared.rails.counts().arrived,
+                    arrived_before: counts.arrived,
                     settled_before: *lock(&shared.settled),
                     engine_before: (params.engine)(),
+                    waits_before: (counts.sleeps, counts.wakeups),
+                    losses: tokio::sync::Notify::new(),
+                    ended: Mutex::default(),
                 });
                 *lock(&shared.current) = Some(state.clone());
                 let handle = session.handle();
@@ -294,6 +303,8 @@ impl Node {
                 // Rail threads still report the lanes they take down: until then it is the current session.
                 state.release(params.drain).await;
                 *lock(&shared.current) = None;
+                let clean = matches!(&ended, Ok(Ok(cause)) if cause.is_clean());
+                served(&state.report(&peer, clean));
                 match ended {
                     Ok(Ok(cause)) if cause.is_clean() => tracing::info!("{peer} is done"),
                     Ok(Ok(cause)) => tracing::warn!("the session with {peer} ended: {cause}"),

@@ -21,11 +21,13 @@ use crate::{
     fabric::{Broken, MAX_SLOTS, ib::check_memory, tcp::Preamble},
     quarantine::Quarantine,
     serve::{LaneLost, ServeLane, ServeLaneCfgs},
-    stats::BatchSizes,
+    stats::{BatchSizes, ServedConnection, ServedReport},
 };
 
-/// How often quarantined lanes are looked at.
+/// How often quarantined lanes are looked at, while there are some.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
+/// And at the latest, though none is known of.
+const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 
 /// Writes queued on a connection before its doorbell must be rung.
 pub(super) const SEND_DEPTH: usize = 256;
@@ -55,6 +57,12 @@ pub(super) struct Session {
     pub arrived_before: u64,
     pub settled_before: (u64, u64),
     pub engine_before: EngineTotals,
+    /// Sleeps of the rail threads, and how often they were woken, before it.
+    pub waits_before: (u64, u64),
+    /// A lane was lost.
+    pub losses: tokio::sync::Notify,
+    /// Lanes that are no more.
+    pub ended: Mutex<Vec<ServedConnection>>,
 }
 
 impl Session {
@@ -77,6 +85,7 @@ impl Session {
             && state.quarantine.epoch() == l.epoch
         {
             state.down = true;
+            self.losses.notify_one();
             if state.quarantine.lost(l.epoch) {
                 self.handle.lane_lost(l.lane, l.epoch, &l.cause.to_string());
                 let (lane, epoch, cause) = (l.lane, l.epoch, &l.cause);
@@ -93,10 +102,19 @@ impl Session {
     /// Confirms to the frontend when this end of a lost lane is down and no batch reads its slots.
     pub async fn watch(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(LOOK).await;
-            let mut lanes = lock(&self.lanes);
-            for (number, state) in lanes.iter_mut() {
-                self.let_go(*number, state);
+            let quarantined = {
+                let mut lanes = lock(&self.lanes);
+                for (number, state) in lanes.iter_mut() {
+                    self.let_go(*number, state);
+                }
+                let held = |s: &LaneState| s.lane.is_some() && !s.quarantine.is_live();
+                lanes.values().any(held)
+            };
+            if quarantined {
+                tokio::time::sleep(LOOK).await;
+            } else {
+                // Whoever lost a lane before this call has left a permit.
+                let _ = tokio::time::timeout(LOOK_ANYWAY, self.losses.notified()).await;
             }
         }
     }
@@ -106,7 +124,7 @@ impl Session {
             return;
         }
         if let Some(lane) = state.lane.take_if(|l| l.readers() == 0) {
-            self.settle(&lane);
+            self.settle(&lane, true);
             drop(lane);
             let epoch = state.quarantine.epoch();
             state.quarantine.reset_here(epoch);
@@ -114,7 +132,12 @@ impl Session {
         }
     }
 
-    fn settle(&self, lane: &ServeLane) {
+    fn settle(&self, lane: &ServeLane, lost: bool) {
+        let record = ServedConnection {
+            lost,
+            ..lane.record()
+        };
+        lock(&self.ended).push(record);
         if let Some(shared) = self.shared.upgrade() {
             let mut settled = lock(&shared.settled);
             settled.0 += lane.responded();
@@ -131,7 +154,7 @@ impl Session {
                 lanes.retain(|_, state| {
                     let gone = state.lane.take_if(|l| state.down && l.readers() == 0);
                     if let Some(lane) = &gone {
-                        self.settle(lane);
+                        self.settle(lane, false);
                     }
                     state.lane.is_some()
                 });
@@ -148,6 +171,28 @@ impl Session {
             }
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// What its connections did, once they are released. `clean`: the frontend took its leave.
+    pub fn report(&self, frontend: &str, clean: bool) -> ServedReport {
+        let engine = (self.params.engine)();
+        let mut report = ServedReport {
+            frontend: frontend.to_owned(),
+            // Where a batch still reads a connection, its counts are not complete.
+            clean: clean && lock(&self.lanes).values().all(|s| s.lane.is_none()),
+            connections: std::mem::take(&mut *lock(&self.ended)),
+            batches: engine.batches.since(&self.engine_before.batches),
+            engine_copies: engine.copies.saturating_sub(self.engine_before.copies),
+            ..ServedReport::default()
+        };
+        report.connections.sort_by_key(|c| (c.lane, c.epoch));
+        if let Some(shared) = self.shared.upgrade() {
+            let counts = shared.rails.counts();
+            report.sleeps = counts.sleeps - self.waits_before.0;
+            report.woken = counts.wakeups - self.waits_before.1;
+        }
+        report.close();
+        report
     }
 
     fn totals(&self) -> (Counters, bool) {
@@ -351,6 +396,7 @@ impl SessionHandler for Session {
             let mut lanes = lock(&self.lanes);
             if let Some(state) = lanes.get_mut(&lane) {
                 state.quarantine.lost(epoch);
+                self.losses.notify_one();
             }
         }
         lock(&self.waiting).retain(|_, l| *l != lane);

@@ -46,10 +46,16 @@ impl fmt::Display for Mismatch {
 
 /// Collects the mismatches.
 #[derive(Default)]
-struct Check(Vec<Mismatch>);
+pub(super) struct Check(pub Vec<Mismatch>);
 
 impl Check {
-    fn same(&mut self, left: impl Into<String>, l: u64, right: impl Into<String>, r: u64) {
+    pub(super) fn same(
+        &mut self,
+        left: impl Into<String>,
+        l: u64,
+        right: impl Into<String>,
+        r: u64,
+    ) {
         if l != r {
             self.0.push(Mismatch {
                 left: (left.into(), l),
@@ -111,6 +117,27 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         l.responses,
     );
 
+    for c in run.connections.iter().filter(|c| c.lost.is_empty()) {
+        let posted = format!("samples posted on {}", c.name);
+        check.same(
+            format!("writes of {}", c.name),
+            c.tx.writes,
+            "samples posted on it",
+            c.posted,
+        );
+        if l.late_dropped == 0 {
+            check.same(
+                format!("arrivals of {}", c.name),
+                c.rx.writes,
+                "responses taken from it",
+                c.samples,
+            );
+        }
+        if l.emptied == 0 {
+            check.same(posted, c.posted, "responses taken from it", c.samples);
+        }
+    }
+
     for a in &run.accelerators {
         let Some(samples) = a.samples else { continue };
         // A node that says how many it answered need not say in batches of what size.
@@ -122,6 +149,15 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
             a.batches.samples(),
             format!("samples answered by {}", a.node),
             samples,
+        );
+    }
+    let arrived: Option<Vec<u64>> = run.accelerators.iter().map(|a| a.arrived).collect();
+    if let (0, 0, Some(arrived)) = (l.lost_connections, l.emptied, arrived) {
+        check.same(
+            "samples that arrived at the accelerators",
+            arrived.into_iter().fold(0, u64::saturating_add),
+            "writes posted",
+            l.posted,
         );
     }
     // What is lost with a connection was answered by nobody, or by somebody who could not say so.
@@ -150,9 +186,11 @@ mod tests {
         (0..n).for_each(|_| h.record(&SampleTimes::default()));
         let mut batches = BatchSizes::new(4);
         (0..n).for_each(|_| batches.record(1));
-        let connection = |samples| {
+        let connection = |name: &str, samples| {
             let mut c = ConnectionRecord {
+                name: name.to_owned(),
                 samples,
+                posted: samples,
                 ..ConnectionRecord::default()
             };
             c.tx.writes = samples;
@@ -168,10 +206,11 @@ mod tests {
                 responses: n,
                 ..Ledger::default()
             },
-            connections: vec![connection(n / 2), connection(n - n / 2)],
+            connections: vec![connection("a/0", n / 2), connection("a/1", n - n / 2)],
             accelerators: vec![AcceleratorRecord {
                 node: "acc-01".to_owned(),
                 samples: Some(n),
+                arrived: Some(n),
                 batches,
                 ..AcceleratorRecord::default()
             }],
@@ -193,7 +232,7 @@ mod tests {
     #[test]
     fn each_count_that_is_off_is_named() {
         type Spoil = fn(&mut RunRecord);
-        let cases: [(Spoil, &str); 8] = [
+        let cases: [(Spoil, &str); 10] = [
             (
                 |r| r.ledger.issued += 1,
                 "samples issued is 12, but samples completed is 11; \
@@ -212,15 +251,28 @@ mod tests {
             ),
             (
                 |r| r.connections[1].tx.writes += 1,
-                "writes of the connections is 12, but writes posted is 11",
+                "writes of the connections is 12, but writes posted is 11; \
+                 writes of a/1 is 7, but samples posted on it is 6",
             ),
             (
                 |r| r.connections[0].rx.writes += 1,
-                "arrivals of the connections is 12, but responses and late answers is 11",
+                "arrivals of the connections is 12, but responses and late answers is 11; \
+                 arrivals of a/0 is 6, but responses taken from it is 5",
+            ),
+            (
+                |r| r.connections[0].posted -= 1,
+                "writes of a/0 is 5, but samples posted on it is 4; \
+                 samples posted on a/0 is 4, but responses taken from it is 5",
+            ),
+            (
+                |r| r.accelerators[0].arrived = Some(9),
+                "samples that arrived at the accelerators is 9, but writes posted is 11",
             ),
             (
                 |r| r.connections[0].samples -= 1,
-                "samples of the connections is 10, but responses is 11",
+                "samples of the connections is 10, but responses is 11; \
+                 arrivals of a/0 is 5, but responses taken from it is 4; \
+                 samples posted on a/0 is 5, but responses taken from it is 4",
             ),
             (
                 |r| r.accelerators[0].batches.record(2),
@@ -250,6 +302,8 @@ mod tests {
         run.ledger.lost_connections = 1;
         run.connections[0].tx.writes += 3;
         run.connections[0].rx.writes += 2;
+        run.connections[0].posted += 3;
+        run.connections[0].lost.push("reset".to_owned());
         assert_eq!(complaints(&run), "");
     }
 
@@ -260,6 +314,7 @@ mod tests {
         run.ledger.emptied = 5;
         run.ledger.posted += 2;
         run.connections[1].tx.writes += 2;
+        run.connections[1].posted += 2;
         assert_eq!(complaints(&run), "");
     }
 

@@ -17,6 +17,7 @@ mod live;
 mod record;
 mod recorder;
 mod render;
+mod served;
 mod stage;
 mod table;
 mod text;
@@ -31,6 +32,7 @@ pub use record::{
     AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, Mode, RunRecord, Summary,
 };
 pub use recorder::Recorder;
+pub use served::{ServedConnection, ServedReport};
 pub use stage::{SampleTimes, Stage};
 pub use table::{StageRow, StageTable};
 pub use throughput::{Throughput, ThroughputReport};

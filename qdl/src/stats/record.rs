@@ -78,6 +78,12 @@ pub struct AcceleratorRecord {
     pub connections: usize,
     /// Samples it says it has answered; `None` when it could not be asked.
     pub samples: Option<u64>,
+    /// Samples it says have arrived; `None` when it could not be asked.
+    pub arrived: Option<u64>,
+    /// Arrivals and responses it says it dropped because they came too late.
+    pub dropped_late: u64,
+    /// Inputs it says it copied before its engine could read them.
+    pub copies: u64,
     /// Sizes of the batches it says it has run.
     pub batches: BatchSizes,
     /// Why it was lost, if it was.
@@ -92,15 +98,19 @@ pub struct ConnectionRecord {
     pub name: String,
     /// Responses taken from it.
     pub samples: u64,
+    /// Samples posted on it, those sent again included.
+    pub posted: u64,
     /// Most samples it had in flight at once; in the total, the most of any connection.
     pub in_flight_max: u64,
     /// Times that the rail thread slept and was woken for it.
     pub wakeups: u64,
+    /// Doorbells after which something was left that its socket or queue pair had no room for.
+    pub blocked: u64,
     /// Its sending half's counts, over all epochs.
     pub tx: FabricCounts,
     /// Its receiving half's counts, over all epochs.
     pub rx: FabricCounts,
-    /// Why it was lost, each time it was.
+    /// Why it was lost, each time it was. In the total: of every connection.
     pub lost: Vec<String>,
 }
 
@@ -161,6 +171,12 @@ pub struct RunRecord {
     pub staged_bytes: u64,
     /// Most samples that waited for a free slot at once.
     pub backlog_max: u64,
+    /// Samples that waited for one. There is one backlog for all connections.
+    pub backlogged: u64,
+    /// Times that rail threads went to sleep.
+    pub sleeps: u64,
+    /// Times that rail threads were woken by another thread: those that a connection woke are counted with it.
+    pub woken: u64,
     /// What the dispatcher counted.
     pub ledger: Ledger,
     /// What does not agree; filled in by [`RunRecord::close`].
@@ -179,7 +195,10 @@ impl RunRecord {
         for c in &self.connections {
             total.samples = total.samples.saturating_add(c.samples);
             total.in_flight_max = total.in_flight_max.max(c.in_flight_max);
+            total.posted = total.posted.saturating_add(c.posted);
             total.wakeups = total.wakeups.saturating_add(c.wakeups);
+            total.blocked = total.blocked.saturating_add(c.blocked);
+            total.lost.extend_from_slice(&c.lost);
             total.tx.add(&c.tx);
             total.rx.add(&c.rx);
         }

@@ -13,6 +13,8 @@ const INDENT: usize = 13;
 const MOST_CONNECTIONS: usize = 24;
 /// Names of nodes and connections in tables are cut to this.
 const NAME: usize = 20;
+/// Names of connections, likewise.
+const CONNECTION: usize = 17;
 /// Names of engines, likewise.
 const ENGINE: usize = 12;
 
@@ -149,10 +151,10 @@ impl Page {
         }
         let c = &run.carried;
         let carried = format!(
-            "{} Gbit/s out ({}), {} Gbit/s back ({})",
-            text::three(c.gbit_out_per_s),
+            "{} out ({}), {} back ({})",
+            text::bit_rate(c.gbit_out_per_s),
             text::bytes(c.bytes_out),
-            text::three(c.gbit_in_per_s),
+            text::bit_rate(c.gbit_in_per_s),
             text::bytes(c.bytes_in)
         );
         self.fact("carried", &carried, None);
@@ -173,10 +175,20 @@ impl Page {
         );
         self.fact("copies", &copies, None);
         let waited = format!(
-            "at most {} samples waited for a free slot",
+            "{} samples waited for a free slot, at most {} at once",
+            n(run.backlogged),
             n(run.backlog_max)
         );
         self.fact("backlog", &waited, None);
+        if !run.connections.is_empty() {
+            let threads = format!(
+                "rail threads slept {} times; connections woke them {} times, other threads {}",
+                n(run.sleeps),
+                n(total.wakeups),
+                n(run.woken)
+            );
+            self.fact("threads", &threads, None);
+        }
         if [
             l.lost_connections,
             l.redispatched,
@@ -261,23 +273,25 @@ fn connections(run: &RunRecord) -> String {
         "connection",
         "samples",
         "in flight",
-        "calls out",
-        "calls in",
-        "wake-ups",
+        "sends",
+        "reads",
+        "wakes",
         "partial",
+        "blocked",
         "copies",
         "copied",
     ]);
     let mut row = |c: &ConnectionRecord| {
         let (tx, rx, n) = (&c.tx, &c.rx, text::short);
         table.row(vec![
-            cut(&c.name, NAME),
+            cut(&c.name, CONNECTION),
             n(c.samples),
             n(c.in_flight_max),
             n(tx.syscalls),
             n(rx.syscalls),
             n(c.wakeups),
             n(tx.partial.saturating_add(rx.partial)),
+            n(c.blocked),
             n(tx.copies.saturating_add(rx.copies)),
             text::bytes(tx.copied_bytes.saturating_add(rx.copied_bytes)),
         ]);

@@ -35,8 +35,10 @@ fn example() -> Summary {
     let connection = |name: &str, samples| ConnectionRecord {
         name: name.to_owned(),
         samples,
+        posted: samples,
         in_flight_max: 64,
         wakeups: samples / 3,
+        blocked: 2,
         tx: FabricCounts {
             writes: samples,
             bytes: samples * 4_608,
@@ -76,14 +78,18 @@ fn example() -> Summary {
             engine: "digest".to_owned(),
             connections: 2,
             samples: Some(30_000),
+            arrived: Some(30_000),
             batches,
-            lost: None,
+            ..AcceleratorRecord::default()
         }],
         connections: vec![
             connection("acc-01/0", 15_000),
             connection("acc-01/1", 15_000),
         ],
         backlog_max: 12,
+        backlogged: 40,
+        sleeps: 11_000,
+        woken: 7,
         ledger: Ledger {
             issued: 30_000,
             answered: 30_000,
@@ -114,7 +120,7 @@ SUT          Network SUT: acc-01 (digest)
 name         asked of every node in 412 us
 fabric       tcp, loopback (not a permitted fabric)
 samples      30,000 in 3.15 s: 9,509/s (target 10,000/s)
-carried      0.35 Gbit/s out (138 MB), 0.00 Gbit/s back (480 kB)
+carried      351 Mbit/s out (138 MB), 1.22 Mbit/s back (480 kB)
 
 stage                      p50      p90      p99    p99.9      max     mean  samples
 issue -> post          1.22 us  1.24 us  1.25 us  1.25 us  1.25 us  1.23 us   30,000
@@ -133,13 +139,14 @@ throughput   ▇██ (one bar per second)
 accelerator  engine  connections  samples  batches  mean  max  sizes 1,2,4,8..
 acc-01       digest            2   30,000    6,500  4.62   10             ▄▆██
 
-connection  samples  in flight  calls out  calls in  wake-ups  partial  copies  copied
-acc-01/0     15,000         64      7,500     3,750     5,000        3  15,000  240 kB
-acc-01/1     15,000         64      7,500     3,750     5,000        3  15,000  240 kB
-all 2        30,000         64     15,000     7,500    10,000        6  30,000  480 kB
+connection  samples  in flight   sends  reads   wakes  partial  blocked  copies  copied
+acc-01/0     15,000         64   7,500  3,750   5,000        3        2  15,000  240 kB
+acc-01/1     15,000         64   7,500  3,750   5,000        3        2  15,000  240 kB
+all 2        30,000         64  15,000  7,500  10,000        6        4  30,000  480 kB
 
 copies       0 staged (0 B), 30,000 by the fabric (480 kB)
-backlog      at most 12 samples waited for a free slot
+backlog      40 samples waited for a free slot, at most 12 at once
+threads      rail threads slept 11,000 times; connections woke them 10,000 times, other threads 7
 losses       none
 reconciled   issued = completed = recorded; posted, arrived and answered agree
 exit         0, LoadGen says valid

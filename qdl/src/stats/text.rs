@@ -32,6 +32,16 @@ pub(super) fn bytes(n: u64) -> String {
     format!("{} PB", three(value))
 }
 
+/// Gigabits per second in three figures with the unit that suits them.
+pub(super) fn bit_rate(gbit_per_s: f64) -> String {
+    for (unit, scale) in [("kbit/s", 1e6), ("Mbit/s", 1e3)] {
+        if gbit_per_s * scale < 999.5 {
+            return format!("{} {unit}", three(gbit_per_s * scale));
+        }
+    }
+    format!("{} Gbit/s", three(gbit_per_s))
+}
+
 /// Three significant figures, without an exponent.
 pub(super) fn three(value: f64) -> String {
     let decimals = match value.abs() {

@@ -23,7 +23,7 @@ const BUILD: Duration = Duration::from_secs(3600);
 /// Rate at which searches begin, and below which none goes on.
 const FIRST: f64 = 100_000.0;
 const LEAST: f64 = 500.0;
-/// Turns of Offline.
+/// Turns of Offline, and of find-peak.
 const TURNS: usize = 3;
 /// Samples of an Offline run: of a null SUT, which does tens of millions in a second, and of the whole path.
 const NULL_QPS: &str = "60000000";
@@ -156,12 +156,21 @@ pub fn run(root: &Path) -> Result<()> {
     );
     let whole = SUTS.iter().position(|s| s.name == "whole path");
     if let Some(found) = whole.map(|i| server[i]).filter(|rate| *rate > 0.0) {
-        let peak = find_peak(&pair, found)?;
+        let mut peaks = Vec::new();
+        for _ in 0..TURNS {
+            peaks.push(find_peak(&pair, found)?);
+        }
+        // One moment in which the machine does something else ends LoadGen's search on that side; ours tries again.
+        let peak = peaks.iter().copied().fold(0.0, f64::max);
+        let each: Vec<String> = peaks.iter().map(|p| format!("{p:.0}")).collect();
         println!(
-            "find-peak over the whole path: {peak:.0}/s, {:.3} of the search",
+            "find-peak over the whole path: {} /s; the best is {:.3} of the search",
+            each.join(", "),
             peak / found
         );
-        rows.push(json!({"sut": "whole path, find-peak", "server_per_s": peak, "server_ratio": peak / found}));
+        rows.push(json!({
+            "sut": "whole path, find-peak", "server_per_s": peak, "each": peaks, "server_ratio": peak / found,
+        }));
     }
     write(root, "loadgen", &rows)
 }

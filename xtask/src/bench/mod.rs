@@ -5,6 +5,7 @@
 
 mod core;
 mod fabric;
+mod idle;
 mod loadgen;
 mod local;
 mod pair;
@@ -34,6 +35,10 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
         "core" => core::run(root, args),
         "fabric" => fabric::run(root, args),
+        "idle" => {
+            ensure!(args.is_empty(), "bench idle takes no arguments");
+            idle::run(root)
+        }
         "loadgen" => {
             ensure!(args.is_empty(), "bench loadgen takes no arguments");
             loadgen::run(root)
@@ -51,7 +56,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             verbs::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: core, fabric, loadgen, local, rails, verbs"
+            "no measurement is called {name}; there are: core, fabric, idle, loadgen, local, rails, verbs"
         ),
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::demo::programs::{Accelerator, build};
-use crate::process;
+use crate::process::{self, Running};
 
 /// For one run.
 const RUN: Duration = Duration::from_secs(600);
@@ -35,7 +35,7 @@ pub struct Pair {
     program: PathBuf,
     config: PathBuf,
     folder: PathBuf,
-    _accelerator: Accelerator,
+    accelerator: Accelerator,
 }
 
 /// What a run came to.
@@ -54,7 +54,7 @@ impl Ran {
 
     /// A figure of the whole way of a sample, in microseconds: `p50`, `p99`, `mean`.
     pub fn total_us(&self, figure: &str) -> f64 {
-        self.summary["stages"]["total"][figure]
+        self.summary["stages"]["total"][format!("{figure}_us")]
             .as_f64()
             .unwrap_or(f64::NAN)
     }
@@ -105,8 +105,38 @@ impl Pair {
             program: release.join("frontend"),
             config,
             folder,
-            _accelerator: running,
+            accelerator: running,
         })
+    }
+
+    /// Starts a frontend and leaves it running.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn begin(&self, arguments: &[&str]) -> Result<Running> {
+        Running::start(
+            "frontend",
+            &mut self.command(arguments, &self.folder.join("run")),
+        )
+    }
+
+    /// The accelerator's process id.
+    pub fn accelerator(&self) -> u32 {
+        self.accelerator.id()
+    }
+
+    fn command(&self, arguments: &[&str], out: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .arg("--config")
+            .arg(&self.config)
+            .args(arguments)
+            .arg("--quiet")
+            .arg("--output")
+            .arg(out)
+            .current_dir(&self.root)
+            .stderr(Stdio::null());
+        command
     }
 
     /// One run; a run that LoadGen finds invalid is no error.
@@ -115,16 +145,7 @@ impl Pair {
     /// A run that came to no result.
     pub fn run(&self, arguments: &[&str]) -> Result<Ran> {
         let out = self.folder.join("run");
-        let mut command = Command::new(&self.program);
-        command
-            .arg("--config")
-            .arg(&self.config)
-            .args(arguments)
-            .arg("--quiet")
-            .arg("--output")
-            .arg(&out)
-            .current_dir(&self.root)
-            .stderr(Stdio::null());
+        let mut command = self.command(arguments, &out);
         let status = process::run("frontend", &mut command, RUN)?;
         if !matches!(status.code(), Some(0 | 1)) {
             bail!("{}: {status}", process::shown(&command));

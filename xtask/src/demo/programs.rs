@@ -97,6 +97,11 @@ impl Accelerator {
         }
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.running.id()
+    }
+
     /// Whether it still runs; an error that shows its log when not.
     pub fn check(&mut self, log: &Path) -> Result<()> {
         match self.running.ended()? {

@@ -1,0 +1,283 @@
+//! One frontend's stay at an accelerator: what each of its connections did, and whether the counts agree.
+
+use serde::Serialize;
+
+use super::{
+    BatchSizes, Mismatch,
+    ledger::Check,
+    text::{self, Table},
+};
+use crate::fabric::FabricCounts;
+
+/// Names in the table are cut to this.
+const NAME: usize = 17;
+
+/// One connection, seen from the accelerator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ServedConnection {
+    /// The frontend's index of it.
+    pub lane: u16,
+    /// Its epoch: greater than 1 where it was lost and made again.
+    pub epoch: u32,
+    /// Samples taken from it.
+    pub arrived: u64,
+    /// Responses handed to the fabric.
+    pub answered: u64,
+    /// Responses dropped because it was gone when they were ready.
+    pub dropped_late: u64,
+    /// Times that the rail thread slept and was woken by what came over it.
+    pub wakeups: u64,
+    /// Doorbells after which something was left that its socket or queue pair had no room for.
+    pub blocked: u64,
+    /// Its sending half: responses.
+    pub tx: FabricCounts,
+    /// Its receiving half: requests.
+    pub rx: FabricCounts,
+    /// It was lost before the session ended.
+    pub lost: bool,
+}
+
+impl ServedConnection {
+    fn add(&mut self, o: &ServedConnection) {
+        self.arrived += o.arrived;
+        self.answered += o.answered;
+        self.dropped_late += o.dropped_late;
+        self.wakeups += o.wakeups;
+        self.blocked += o.blocked;
+        self.tx.add(&o.tx);
+        self.rx.add(&o.rx);
+        self.lost |= o.lost;
+    }
+}
+
+/// One session, over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ServedReport {
+    /// The frontend's node name.
+    pub frontend: String,
+    /// It took its leave: what it sent is answered, so everything can be compared.
+    pub clean: bool,
+    /// Its connections, each epoch by itself, in the order in which they ended.
+    pub connections: Vec<ServedConnection>,
+    /// Sizes of the batches that ran for it.
+    pub batches: BatchSizes,
+    /// Inputs that the engine's side copied, because they did not lie as the engine wants them.
+    pub engine_copies: u64,
+    /// Times that rail threads went to sleep.
+    pub sleeps: u64,
+    /// Times that rail threads were woken by another thread.
+    pub woken: u64,
+    /// What does not agree; filled in by [`ServedReport::close`].
+    pub mismatches: Vec<String>,
+}
+
+impl ServedReport {
+    /// All connections as one; `lost` where any was.
+    pub fn total(&self) -> ServedConnection {
+        let mut total = ServedConnection::default();
+        self.connections.iter().for_each(|c| total.add(c));
+        total
+    }
+
+    /// Compares all counts that ought to agree. Nothing is asked of a connection that was lost, nor of any where the
+    /// frontend was.
+    pub fn reconcile(&self) -> Vec<Mismatch> {
+        let mut check = Check::default();
+        if !self.clean {
+            return check.0;
+        }
+        for c in self.connections.iter().filter(|c| !c.lost) {
+            let of = |what: &str| format!("{what} of connection {}", c.lane);
+            check.same(
+                of("writes received"),
+                c.rx.writes,
+                "samples that arrived",
+                c.arrived,
+            );
+            let done = c.answered.saturating_add(c.dropped_late);
+            check.same(
+                of("samples"),
+                c.arrived,
+                "samples answered or dropped",
+                done,
+            );
+            check.same(of("writes sent"), c.tx.writes, "responses", c.answered);
+        }
+        let total = self.total();
+        if !total.lost {
+            let batches = self.batches.samples();
+            check.same(
+                "samples in batches",
+                batches,
+                "samples that arrived",
+                total.arrived,
+            );
+        }
+        check.0
+    }
+
+    /// Fills in [`ServedReport::mismatches`]. Returns whether everything agrees.
+    pub fn close(&mut self) -> bool {
+        self.mismatches = self.reconcile().iter().map(Mismatch::to_string).collect();
+        self.mismatches.is_empty()
+    }
+
+    /// For people: at most 100 columns.
+    pub fn text(&self) -> String {
+        let total = self.total();
+        let (n, short) = (text::grouped, text::short);
+        let mut out = format!(
+            "served {}: {} samples arrived, {} answered, {} answers too late\n",
+            self.frontend,
+            n(total.arrived),
+            n(total.answered),
+            n(total.dropped_late)
+        );
+        let mut table = Table::new(&[
+            "connection",
+            "arrived",
+            "answered",
+            "sends",
+            "reads",
+            "wakes",
+            "partial",
+            "blocked",
+            "copies",
+            "copied",
+        ]);
+        let mut row = |name: String, c: &ServedConnection| {
+            let (tx, rx) = (&c.tx, &c.rx);
+            table.row(vec![
+                name.chars().take(NAME).collect(),
+                short(c.arrived),
+                short(c.answered),
+                short(tx.syscalls),
+                short(rx.syscalls),
+                short(c.wakeups),
+                short(tx.partial.saturating_add(rx.partial)),
+                short(c.blocked),
+                short(tx.copies.saturating_add(rx.copies)),
+                text::bytes(tx.copied_bytes.saturating_add(rx.copied_bytes)),
+            ]);
+        };
+        for c in &self.connections {
+            let lost = if c.lost { ", lost" } else { "" };
+            let again = if c.epoch > 1 {
+                format!(" ({})", c.epoch)
+            } else {
+                String::new()
+            };
+            row(format!("{}{again}{lost}", c.lane), c);
+        }
+        if self.connections.len() != 1 {
+            row(format!("all {}", self.connections.len()), &total);
+        }
+        out.push_str(&table.text());
+        out.push_str(&format!(
+            "rail threads slept {} times and were woken {} times by another thread; {} batches, {} inputs copied for them\n",
+            n(self.sleeps),
+            n(self.woken),
+            n(self.batches.batches()),
+            n(self.engine_copies)
+        ));
+        if !self.mismatches.is_empty() {
+            for m in &self.mismatches {
+                out.push_str(&format!("MISMATCH     {m}\n"));
+            }
+        } else if !self.clean {
+            out.push_str("not compared: the frontend was lost\n");
+        } else if total.lost {
+            out.push_str("reconciled   arrived = answered on each connection that was not lost\n");
+        } else {
+            out.push_str("reconciled   received = arrived = answered = sent, on each connection; as many were in batches\n");
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> ServedReport {
+        let connection = |lane, n| {
+            let mut c = ServedConnection {
+                lane,
+                epoch: 1,
+                arrived: n,
+                answered: n,
+                ..ServedConnection::default()
+            };
+            (c.rx.writes, c.tx.writes) = (n, n);
+            c
+        };
+        let mut batches = BatchSizes::new(4);
+        (0..6).for_each(|_| batches.record(2));
+        ServedReport {
+            frontend: "frontend-01".to_owned(),
+            clean: true,
+            connections: vec![connection(0, 5), connection(1, 7)],
+            batches,
+            sleeps: 3,
+            ..ServedReport::default()
+        }
+    }
+
+    #[test]
+    fn each_count_that_is_off_is_named() {
+        type Spoil = fn(&mut ServedReport);
+        let cases: [(Spoil, &str); 5] = [
+            (|_| {}, ""),
+            (
+                |r| r.connections[0].rx.writes += 1,
+                "writes received of connection 0 is 6, but samples that arrived is 5",
+            ),
+            (
+                |r| r.connections[1].answered -= 1,
+                "samples of connection 1 is 7, but samples answered or dropped is 6; \
+                 writes sent of connection 1 is 7, but responses is 6",
+            ),
+            (
+                |r| r.connections[1].tx.writes -= 1,
+                "writes sent of connection 1 is 6, but responses is 7",
+            ),
+            (
+                |r| r.batches.record(1),
+                "samples in batches is 13, but samples that arrived is 12",
+            ),
+        ];
+        for (spoil, expected) in cases {
+            let mut report = good();
+            spoil(&mut report);
+            assert_eq!(report.close(), expected.is_empty());
+            assert_eq!(report.mismatches.join("; "), expected);
+            assert_eq!(report.text().contains("MISMATCH"), !expected.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_was_lost_is_not_compared() {
+        let mut report = good();
+        report.connections[0].lost = true;
+        report.connections[0].answered -= 2;
+        report.batches.record(1);
+        assert!(report.close(), "{:?}", report.mismatches);
+        report.connections[1].answered -= 2;
+        assert!(!report.close());
+        report.clean = false;
+        assert!(report.close());
+        assert!(report.text().contains("not compared"));
+    }
+
+    #[test]
+    fn the_text_has_a_line_for_each_connection_and_one_for_all() {
+        let mut report = good();
+        assert!(report.close());
+        let text = report.text();
+        assert!(text.starts_with(
+            "served frontend-01: 12 samples arrived, 12 answered, 0 answers too late\n"
+        ));
+        assert_eq!(text.lines().count(), 7, "{text}");
+        assert!(text.lines().all(|l| l.chars().count() <= 112), "{text}");
+    }
+}
