@@ -506,7 +506,7 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
         retry_count: 5,
         rnr_retry: 4,
         min_rnr_timer: 11,
-        gpus: crate::config::Gpus::Own,
+        gpus: Gpus::Own,
         numa: Auto::Fixed(1),
         gpu: Some(0),
         cpus: Some(vec![2, 3]),

@@ -42,7 +42,7 @@ fn message() -> impl Strategy<Value = Message> {
             epoch: l.epoch,
             slots: l.slots,
             nic: l.rail,
-            gpu: (l.lane % 3 > 0).then_some(u32::from(l.lane)),
+            gpu: (!l.lane.is_multiple_of(3)).then_some(u32::from(l.lane)),
             key: Hex([l.lane as u8; 16]),
             transport: GrantTransport::Tcp {
                 address: "[::1]:7400".parse().expect("an address"),
