@@ -385,6 +385,11 @@ impl RailWork for FrontendRail {
     fn tick(&mut self, now: u64) {
         for up in &mut self.up {
             let lane = &self.shared.lanes[up.lane];
+            if up.echo.waits()
+                && let Some(bytes) = up.rx.confirmed()
+            {
+                up.echo.confirmed(now, bytes);
+            }
             match up.echo.tick(now) {
                 EchoAction::Wait => {}
                 EchoAction::Ask(v) => {
