@@ -22,6 +22,8 @@ const MISMATCH: u8 = 4;
 ///
 /// It serves one frontend at a time, for as long as that stays, and then the next. SIGTERM and SIGINT end it.
 ///
+/// `accelerator topology` shows this machine's NICs and GPUs, and with `--yaml` writes a configuration for it.
+///
 /// Exit codes: 0 stopped or done, 2 configuration, model or port, 3 the engine failed in mid-run, 4 after a session the
 /// counts did not agree.
 #[derive(Parser)]
@@ -41,7 +43,31 @@ struct Arguments {
     quiet: bool,
 }
 
+/// `accelerator topology`.
+fn topology() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != "topology" {
+        return None;
+    }
+    Some(
+        match qdl::topology::command(qdl::topology::Node::Accelerator, words) {
+            Ok(text) => {
+                // Nobody may be reading any more.
+                let _ = std::io::stdout().write_all(text.as_bytes());
+                ExitCode::from(OK)
+            }
+            Err(e) => {
+                eprintln!("error: {e}");
+                ExitCode::from(SETUP)
+            }
+        },
+    )
+}
+
 fn main() -> ExitCode {
+    if let Some(code) = topology() {
+        return code;
+    }
     let arguments = Arguments::parse();
     let level = match (arguments.quiet, arguments.verbose) {
         (true, _) => tracing::Level::ERROR,
@@ -68,6 +94,9 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
             return SETUP;
         }
     };
+    for warning in qdl::config::pinning_warnings(&config.nics) {
+        tracing::warn!("{warning}");
+    }
     let accelerator = match Accelerator::start(&config, arguments.once) {
         Ok(a) => a,
         Err(e) => {

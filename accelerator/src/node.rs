@@ -155,6 +155,7 @@ impl Accelerator {
                     EngineTotals {
                         copies: counters.copies,
                         batches: BatchSizes::from_counts(&counters.batch_sizes),
+                        ..EngineTotals::default()
                     }
                 }),
                 model,
@@ -216,6 +217,7 @@ fn auth(auth: &config::Auth) -> Result<Auth, AuthError> {
 
 fn nics(config: &AcceleratorConfig) -> Vec<NodeNic> {
     let each = |(index, nic): (usize, &NicConfig)| NodeNic {
+        gpu: nic.gpu(),
         rail: RailCfgs {
             name: format!("rail-{index}"),
             spin_ns: nic.completion().spin_ns(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use qdl::{
     dispatch::Sample,
-    stats::{AcceleratorRecord, ConnectionRecord, Ledger},
+    stats::{AcceleratorRecord, ConnectionRecord, Ledger, RailRecord},
 };
 
 /// The way of samples from LoadGen's SUT. Every sample issued is completed towards LoadGen exactly once.
@@ -41,6 +41,8 @@ pub struct Counts {
     pub accelerators: Vec<AcceleratorRecord>,
     /// Each connection.
     pub connections: Vec<ConnectionRecord>,
+    /// Each rail, where they are chosen by health.
+    pub rails: Vec<RailRecord>,
     /// Samples copied before they were sent.
     pub staged_copies: u64,
     /// Bytes of those.

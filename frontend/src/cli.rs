@@ -16,6 +16,8 @@ Exit codes:
 
 /// Runs LoadGen against the accelerators of a configuration, over the network.
 ///
+/// `frontend topology` shows this machine's NICs and GPUs, and with `--yaml` writes a configuration for it.
+///
 /// The logs of LoadGen, summary.json and latency histograms come to lie in the output folder.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "frontend", version, after_help = EXIT_CODES, max_term_width = 100)]

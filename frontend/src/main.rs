@@ -38,7 +38,31 @@ use exit::ExitCode;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// `frontend topology`.
+fn topology() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != "topology" {
+        return None;
+    }
+    Some(
+        match qdl::topology::command(qdl::topology::Node::Frontend, words) {
+            Ok(text) => {
+                // Nobody may be reading any more.
+                let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
+                ExitCode::Good
+            }
+            Err(e) => {
+                eprintln!("error: {e}");
+                ExitCode::Setup
+            }
+        },
+    )
+}
+
 fn main() {
+    if let Some(code) = topology() {
+        std::process::exit(i32::from(code.code()));
+    }
     let args = cli::Args::parse();
     let level = match (args.quiet, args.verbose) {
         (true, _) => tracing::Level::ERROR,

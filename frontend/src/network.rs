@@ -201,6 +201,7 @@ fn counts(report: &ClusterReport, name: &str) -> Counts {
             .map(|p| accelerator(p, &report.lanes, name))
             .collect(),
         connections: connections(&report.lanes),
+        rails: report.rails.clone(),
         staged_copies: report.lanes.iter().map(|l| l.counts.staged).sum(),
         staged_bytes: report.lanes.iter().map(|l| l.counts.staged_bytes).sum(),
         backlog_max: d.backlog_max,
@@ -310,6 +311,7 @@ mod tests {
             },
             lanes: vec![lane("a", 0, 4), lane("b", 1, 1), lane("a", 2, 5)],
             peers: vec![peer("a", 9), peer("b", 1)],
+            rails: vec![],
         };
         let counts = counts(
             &report,

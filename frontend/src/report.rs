@@ -133,6 +133,7 @@ impl Ended<'_> {
             carried: Carried::new(self.carried.0, self.carried.1, seconds),
             accelerators: c.accelerators.clone(),
             connections: c.connections.clone(),
+            rails: c.rails.clone(),
             staged_copies: c.staged_copies,
             staged_bytes: c.staged_bytes,
             backlog_max: c.backlog_max,

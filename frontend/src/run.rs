@@ -56,6 +56,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             Verify::Digest => config::Verify::Digest,
         };
     }
+    for warning in config::pinning_warnings(&config.nics) {
+        tracing::warn!("{warning}");
+    }
     let settings = Settings::build(args, &config.loadgen, config.loadgen_model())?;
     let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
     let labels = labels(&config, &settings, dataset.count())?;

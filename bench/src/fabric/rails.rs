@@ -191,6 +191,7 @@ impl Rails {
         let server = Server::new(vec![rail("back", cpus[1])], &service, &lost)?;
         for (i, (near, far)) in pairs.into_iter().enumerate() {
             let serve = Arc::new(ServeLane::new(ServeLaneCfgs {
+                gpu: None,
                 session: 1,
                 lane: i as u16,
                 epoch: 1,

@@ -10,7 +10,7 @@ use garde::Validate;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Auth, DatasetConfig, Deadlines, EngineConfig, LoadgenConfig, NicConfig, Policy,
+    Auth, DatasetConfig, Deadlines, EngineConfig, HealthConfig, LoadgenConfig, NicConfig, Policy,
     auth::AuthWord,
     dataset::{DatasetFile, MAX_SAMPLES},
     load::resolve,
@@ -49,6 +49,9 @@ pub struct FrontendConfig {
     /// Which connection takes the next sample; default `least_outstanding`.
     #[garde(skip)]
     pub arbiter: Policy,
+    /// How the health of rails is judged, where `arbiter` goes by it.
+    #[garde(dive)]
+    pub health: HealthConfig,
     /// How long to wait for what.
     #[garde(dive)]
     pub deadlines: Deadlines,
@@ -163,6 +166,7 @@ impl FrontendConfig {
             );
         }
         self.deadlines.relations(out);
+        self.health.relations(out);
         if let Some(engine) = &self.engine {
             engine.relations(out);
             if !engine.kind.takes_any_bytes() && self.model_file.is_none() {
@@ -242,6 +246,8 @@ pub(super) struct FrontendFile {
     #[serde(default)]
     arbiter: Policy,
     #[serde(default)]
+    health: HealthConfig,
+    #[serde(default)]
     deadlines: Deadlines,
     #[serde(default)]
     verify: Verify,
@@ -271,6 +277,7 @@ impl FrontendFile {
             accelerators: self.accelerators,
             nics: nics?,
             arbiter: self.arbiter,
+            health: self.health,
             deadlines: self.deadlines,
             verify: self.verify,
             loadgen,

@@ -5,7 +5,7 @@ use garde::Validate;
 use serde::Deserialize;
 
 use super::{
-    Auto, Completion,
+    Auto, Completion, Gpus,
     nic::{MAX_CONNECTIONS, MAX_NUMA, resolve_slots},
     rules::{Findings, HELP, auto_within, core_list, within, within_some},
     values::NeverOr,
@@ -117,6 +117,9 @@ pub struct IbNicConfig {
     /// GPU that this NIC feeds, by its index; default none.
     #[garde(custom(within_some(0..=255)))]
     pub gpu: Option<u32>,
+    /// On a frontend the GPUs of an accelerator that its connections lead to; default `own`.
+    #[garde(skip)]
+    pub gpus: Gpus,
     /// Cores the rail thread is pinned to; default none.
     #[garde(custom(core_list))]
     pub cpus: Option<Vec<usize>>,
@@ -165,6 +168,7 @@ impl IbNicConfig {
             min_rnr_timer: DEFAULT_MIN_RNR_TIMER,
             numa: Auto::Auto,
             gpu: None,
+            gpus: Gpus::default(),
             cpus: None,
         }
     }

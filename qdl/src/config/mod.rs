@@ -27,6 +27,7 @@ mod deadlines;
 mod engine;
 mod error;
 mod frontend;
+mod health;
 mod ib;
 mod load;
 mod loadgen;
@@ -58,6 +59,7 @@ pub use engine::{
 };
 pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, QslMode, Verify};
+pub use health::HealthConfig;
 pub use ib::{
     AdaptiveRouting, DEFAULT_GID_INDEX, DEFAULT_IB_INLINE_BYTES, DEFAULT_IB_PORT,
     DEFAULT_MIN_RNR_TIMER, DEFAULT_MTU, DEFAULT_QUEUE_PAIRS, DEFAULT_RECEIVE_DEPTH,
@@ -70,8 +72,8 @@ pub use loadgen::{DEFAULT_OUTPUT_DIR, LoadgenConfig, Scenario};
 pub use nic::{
     Completion, CompletionMode, DEFAULT_BYTES_PER_CONNECTION, DEFAULT_CONNECTIONS,
     DEFAULT_POST_FROM_ISSUE_THREAD_UP_TO, DEFAULT_SEND_BUFFER_BYTES, DEFAULT_SPIN_US,
-    DEFAULT_TCP_INLINE_BYTES, MAX_AUTO_SLOTS, MIN_AUTO_SLOTS, NicConfig, TcpNicConfig,
-    resolve_slots,
+    DEFAULT_TCP_INLINE_BYTES, Gpus, MAX_AUTO_SLOTS, MIN_AUTO_SLOTS, NicConfig, TcpNicConfig,
+    pinning_warnings, resolve_slots,
 };
 pub use values::{Auto, Scalar};
 

@@ -9,7 +9,10 @@ use super::{
     Auto, IbNicConfig,
     rules::{auto_within, core_list, within, within_some},
 };
-use crate::fabric::MAX_SLOTS;
+use crate::{
+    fabric::MAX_SLOTS,
+    topology::{LinkWatch, Topology},
+};
 
 /// Default of [`TcpNicConfig::connections`].
 pub const DEFAULT_CONNECTIONS: usize = 2;
@@ -78,6 +81,22 @@ impl NicConfig {
         }
     }
 
+    /// On an accelerator the GPU it is nearest to, where the file says so.
+    pub fn gpu(&self) -> Option<u32> {
+        match self {
+            NicConfig::Tcp(nic) => nic.gpu,
+            NicConfig::Ib(nic) => nic.gpu,
+        }
+    }
+
+    /// On a frontend whether its connections go round all GPUs of an accelerator.
+    pub fn all_gpus(&self) -> bool {
+        match self {
+            NicConfig::Tcp(nic) => nic.gpus == Gpus::All,
+            NicConfig::Ib(nic) => nic.gpus == Gpus::All,
+        }
+    }
+
     /// How its rail thread waits.
     pub fn completion(&self) -> Completion {
         match self {
@@ -119,6 +138,24 @@ impl Validate for NicConfig {
     }
 }
 
+/// A warning for each NIC whose rail thread is pinned to cores of another NUMA node than its own.
+pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
+    if nics.iter().all(|n| n.cpus().is_none()) {
+        return Vec::new();
+    }
+    let Ok(topology) = Topology::of_this_machine() else {
+        return Vec::new();
+    };
+    let warning = |nic: &NicConfig| {
+        let device = match nic {
+            NicConfig::Ib(n) => n.device.clone(),
+            NicConfig::Tcp(n) => LinkWatch::of_address(n.bind.ip()).interface()?.to_owned(),
+        };
+        topology.pinning_warning(&device, nic.cpus()?)
+    };
+    nics.iter().filter_map(warning).collect()
+}
+
 /// A NIC on the TCP fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Validate)]
 pub struct TcpNicConfig {
@@ -152,6 +189,12 @@ pub struct TcpNicConfig {
     /// Cores the rail thread is pinned to; default none.
     #[garde(custom(core_list))]
     pub cpus: Option<Vec<usize>>,
+    /// On an accelerator the GPU it is nearest to, whose engine its samples go to; default none: any engine.
+    #[garde(skip)]
+    pub gpu: Option<u32>,
+    /// On a frontend the GPUs of an accelerator that its connections lead to; default `own`.
+    #[garde(skip)]
+    pub gpus: Gpus,
 }
 
 impl TcpNicConfig {
@@ -167,6 +210,8 @@ impl TcpNicConfig {
             post_from_issue_thread_up_to: DEFAULT_POST_FROM_ISSUE_THREAD_UP_TO,
             numa: Auto::Auto,
             cpus: None,
+            gpu: None,
+            gpus: Gpus::default(),
         }
     }
 
@@ -185,6 +230,18 @@ pub fn resolve_slots(slots: Auto<usize>, stride: usize) -> usize {
             (DEFAULT_BYTES_PER_CONNECTION / stride.max(1)).clamp(MIN_AUTO_SLOTS, MAX_AUTO_SLOTS)
         }
     }
+}
+
+/// Which GPUs of an accelerator the connections of a frontend's NIC lead to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gpus {
+    /// The one that the NIC at the other end is nearest to.
+    #[default]
+    Own,
+    /// One after the other, beginning with that one: a GPU is reached even when its own NIC is lost, across the
+    /// accelerator's interior. As many connections as GPUs, at least.
+    All,
 }
 
 /// How a rail thread waits for completions.

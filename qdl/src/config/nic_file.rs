@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::Deserialize;
 
 use super::{
-    Auto, Completion, IbNicConfig, NicConfig, TcpNicConfig, ib::AdaptiveRoutingFile,
+    Auto, Completion, Gpus, IbNicConfig, NicConfig, TcpNicConfig, ib::AdaptiveRoutingFile,
     rules::Findings, values::SystemOr,
 };
 
@@ -26,6 +26,8 @@ pub(super) struct NicFile {
     completion: Option<Completion>,
     numa: Option<Auto<u32>>,
     cpus: Option<Vec<usize>>,
+    gpu: Option<u32>,
+    gpus: Option<Gpus>,
     // TCP.
     address: Option<String>,
     listen: Option<String>,
@@ -49,7 +51,6 @@ pub(super) struct NicFile {
     retry_count: Option<u8>,
     rnr_retry: Option<u8>,
     min_rnr_timer: Option<u8>,
-    gpu: Option<u32>,
 }
 
 /// Names of the fields that are there.
@@ -101,7 +102,7 @@ impl NicFile {
         let mut nic = IbNicConfig::new(self.device?);
         take!(self => nic, slots, inline_bytes, completion, numa, port, gid_index, mtu, queue_pairs,
             signal_every, send_depth, receive_depth, solicited, service_level, traffic_class, timeout,
-            retry_count, rnr_retry, min_rnr_timer);
+            retry_count, rnr_retry, min_rnr_timer, gpus);
         nic.cpus = self.cpus;
         nic.gpu = self.gpu;
         if let Some(file) = self.adaptive_routing {
@@ -128,8 +129,7 @@ impl NicFile {
             timeout,
             retry_count,
             rnr_retry,
-            min_rnr_timer,
-            gpu
+            min_rnr_timer
         ) {
             let help = match key {
                 "port" => "give the port in `listen: ADDRESS:PORT`".to_owned(),
@@ -143,7 +143,7 @@ impl NicFile {
             );
         }
         let mut nic = TcpNicConfig::new(self.bind(side, path, out)?);
-        take!(self => nic, slots, completion, numa, connections, post_from_issue_thread_up_to);
+        take!(self => nic, gpus, slots, completion, numa, connections, post_from_issue_thread_up_to);
         if let Some(bytes) = self.inline_bytes {
             nic.inline_bytes = bytes as usize;
         }
@@ -151,6 +151,7 @@ impl NicFile {
             nic.send_buffer_bytes = bytes;
         }
         nic.cpus = self.cpus;
+        nic.gpu = self.gpu;
         Some(nic)
     }
 

@@ -8,6 +8,7 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
+use crate::rails::{HealthCfgs, Score};
 
 /// A frontend's file down to its accelerators.
 const FRONTEND: &str = "\
@@ -165,8 +166,46 @@ f.yaml:9:10: `round-robin` is not a value of this key
   |
 9 | arbiter: round-robin
   |          ^^^^^^^^^^^
-  = did you mean `round_robin`? it must be: round_robin, least_outstanding"
+  = did you mean `round_robin`? it must be: round_robin, least_outstanding, best, health_best_fit, health_spray"
     );
+}
+
+#[test]
+fn policies_by_health() {
+    let arbiter = |text: &str| frontend(&format!("{FRONTEND}{REST}{text}\n"));
+    assert_eq!(arbiter("arbiter: best").unwrap().arbiter, Policy::Best);
+    let c = arbiter(
+        "arbiter: {health_spray: {delta: 0.25}}\nhealth: {probe_one_in: 200, out_below: 0.2}",
+    );
+    let c = c.unwrap();
+    let delta = Score::try_from(0.25).unwrap();
+    let spray = Policy::HealthSpray {
+        delta,
+        above_only: false,
+    };
+    assert_eq!(c.arbiter, spray);
+    let health = c.health.cfgs();
+    assert_eq!(health.probe_one_in, 200);
+    assert_eq!(health.ewma_ns, HealthCfgs::default().ewma_ns);
+    assert_eq!(
+        arbiter("arbiter: best").unwrap().health.cfgs(),
+        HealthCfgs::default()
+    );
+    for (wrong, key) in [
+        ("arbiter: {health_spray: {delta: 1.5}}", "1.5"),
+        ("arbiter: {health_spray: {}}", "delta"),
+        (
+            "arbiter: best\nhealth: {out_below: 0.7}",
+            "out_below is 0.700",
+        ),
+        (
+            "arbiter: best\nhealth: {failed_hold_ms: 70000}",
+            "failed_hold_max_ms is 60000",
+        ),
+    ] {
+        let said = text(arbiter(wrong));
+        assert!(said.contains(key), "{wrong}: {said}");
+    }
 }
 
 #[test]
@@ -467,6 +506,7 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
         retry_count: 5,
         rnr_retry: 4,
         min_rnr_timer: 11,
+        gpus: Gpus::Own,
         numa: Auto::Fixed(1),
         gpu: Some(0),
         cpus: Some(vec![2, 3]),

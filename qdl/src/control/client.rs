@@ -16,7 +16,7 @@ use super::{
     error::Peer,
     handshake::{Local, join},
     heartbeat::Health,
-    message::{Counters, ErrorCode, LaneGrant, LaneRequest, Message, Role, clip},
+    message::{Counters, ErrorCode, LaneGrant, LaneRequest, Message, Role, Scores, clip},
     pending::{Ended, Pending, Reply},
     server::check_params,
     talk::{Ask, Command, run},
@@ -28,6 +28,9 @@ pub(super) const MAX_EVENTS: usize = 4096;
 
 /// Gives this node's totals for a heartbeat; called on the session's task.
 pub type CountersFn = Arc<dyn Fn() -> Counters + Send + Sync>;
+
+/// Gives this node's scores for a heartbeat, where it keeps some; called on the session's task.
+pub type ScoresFn = Arc<dyn Fn() -> Option<Scores> + Send + Sync>;
 
 /// What a frontend brings to a session.
 #[derive(Clone)]
@@ -44,6 +47,8 @@ pub struct ClientParams {
     pub timing: Timing,
     /// Totals for this node's heartbeats.
     pub counters: CountersFn,
+    /// Scores for this node's heartbeats.
+    pub scores: ScoresFn,
 }
 
 /// A session with one accelerator. A task on the runtime it was made on keeps it alive.
@@ -82,6 +87,8 @@ pub enum ClientEvent {
     },
     /// A heartbeat came.
     Heartbeat(Counters),
+    /// The scores that a heartbeat carried.
+    Scores(Scores),
     /// The accelerator has fallen silent, or was heard again.
     Health(Health),
     /// The session is over. Always the last event, and always there.
@@ -226,6 +233,7 @@ impl ClientSession {
             model,
             timing,
             counters,
+            scores,
         } = params;
         check_params(&node, &timing)?;
         let stream = match timeout(timing.connect, TcpStream::connect(&*address)).await {
@@ -274,7 +282,7 @@ impl ClientSession {
             sender,
             ended.clone(),
             timing.heartbeat,
-            counters,
+            (counters, scores),
         ));
         Ok(ClientSession {
             peer_node: known.node,

@@ -5,9 +5,10 @@ use std::collections::HashSet;
 use crate::{
     fabric::MAX_SLOTS,
     model::{ModelSpec, TensorSpec},
+    rails::MAX_RAILS,
 };
 
-use super::message::{LaneRequest, MAX_TEXT, Message};
+use super::message::{LaneRequest, MAX_TEXT, Message, Scores};
 
 /// Longest node name, in bytes.
 pub const MAX_NODE: usize = 64;
@@ -93,13 +94,20 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
         Message::NameIs { name, .. } => check_sut_name(name).or_else(|p| outside("name", p)),
         Message::LaneLost { cause: text, .. } => check_text("cause", text),
         Message::Refused { text, .. } | Message::Error { text, .. } => check_text("text", text),
-        Message::Answer { .. }
+        Message::Heartbeat {
+            scores: Some(Scores { rails, .. }),
+            ..
+        } if rails.len() > MAX_RAILS => outside(
+            "scores.rails",
+            format!("{}, must be at most {MAX_RAILS}", rails.len()),
+        ),
+        Message::Heartbeat { .. }
+        | Message::Answer { .. }
         | Message::Start { .. }
         | Message::Ready { .. }
         | Message::Name { .. }
         | Message::Drain { .. }
         | Message::Drained { .. }
-        | Message::Heartbeat { .. }
         | Message::LaneReset { .. }
         | Message::Bye {} => Ok(()),
     }

@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::{fabric::ib::IbEnd, model::ModelSpec, stats::BatchSizes};
+use crate::{fabric::ib::IbEnd, model::ModelSpec, rails::Score, stats::BatchSizes};
 
 use super::ControlError;
 
@@ -148,6 +148,27 @@ pub struct Counters {
     pub copies: u64,
 }
 
+/// How well the sender finds what lies between the two nodes, and its own inside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scores {
+    /// Health of the sender's interior, as copies between its NICs and GPUs see it.
+    pub interior: Score,
+    /// Health of the rails between the two nodes, as far as the sender has something to say; at most
+    /// [`MAX_RAILS`](crate::rails::MAX_RAILS).
+    pub rails: Vec<RailScore>,
+}
+
+/// One rail in [`Scores`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RailScore {
+    /// Number of the accelerator's NIC.
+    pub nic: u16,
+    /// Its health.
+    pub score: Score,
+}
+
 /// How a lane's bytes will cross, as the frontend asks for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fabric", rename_all = "snake_case", deny_unknown_fields)]
@@ -205,6 +226,8 @@ pub struct LaneRequest {
     pub lane: u16,
     /// Which of the accelerator's NICs, modulo their number.
     pub rail: u16,
+    /// Which of the accelerator's GPUs, counted from the NIC's own, modulo their number: 0 is its own.
+    pub gpu_turn: u16,
     /// From 1; higher each time the lane is opened.
     pub epoch: u32,
     /// Slots in each direction, at most [`MAX_SLOTS`](crate::fabric::MAX_SLOTS).
@@ -227,6 +250,10 @@ pub struct LaneGrant {
     pub epoch: u32,
     /// As asked for.
     pub slots: u32,
+    /// The accelerator's NIC that it ends at.
+    pub nic: u16,
+    /// The GPU whose engine its samples go to; `None` where the accelerator makes no difference.
+    pub gpu: Option<u32>,
     /// What the data connection must show.
     pub key: Key,
     /// The fabric and what it needs of the accelerator.
@@ -327,6 +354,9 @@ pub enum Message {
         seq: u64,
         /// Totals.
         counters: Counters,
+        /// Scores, where the sender keeps some.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scores: Option<Scores>,
     },
     /// The sender has given up a connection.
     LaneLost {

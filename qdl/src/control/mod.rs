@@ -32,12 +32,13 @@ use std::time::Duration;
 
 pub use auth::{Auth, AuthError, Token};
 pub use client::{
-    ClientEvent, ClientEvents, ClientHandle, ClientParams, ClientSession, CountersFn,
+    ClientEvent, ClientEvents, ClientHandle, ClientParams, ClientSession, CountersFn, ScoresFn,
 };
 pub use error::{ControlError, Peer, check_unique_names};
 pub use heartbeat::{Health, HeartbeatCfgs};
 pub use message::{
-    Counters, ErrorCode, GrantTransport, Key, LaneGrant, LaneRequest, RequestTransport, Role,
+    Counters, ErrorCode, GrantTransport, Key, LaneGrant, LaneRequest, RailScore, RequestTransport,
+    Role, Scores,
 };
 pub use pending::Pending;
 pub use server::{Server, ServerParams};

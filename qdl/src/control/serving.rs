@@ -91,7 +91,13 @@ impl Serving {
     ) -> Result<(), ControlError> {
         if let Some(seq) = self.heartbeat.due(now_ns()) {
             let counters = self.handler.counters();
-            wire.send(&Message::Heartbeat { seq, counters }).await?;
+            let scores = self.handler.scores();
+            wire.send(&Message::Heartbeat {
+                seq,
+                counters,
+                scores,
+            })
+            .await?;
         }
         // Our own words first, a few at a time, so that a peer that never stops talking is answered.
         for _ in 0..BURST {
@@ -209,11 +215,18 @@ impl Serving {
                 self.draining.push(id);
                 Ok(())
             }
-            Message::Heartbeat { seq, counters } => {
+            Message::Heartbeat {
+                seq,
+                counters,
+                scores,
+            } => {
                 self.heartbeat
                     .number(seq)
                     .map_err(|e| out_of_order(&self.peer, e))?;
                 self.handler.heartbeat(&counters);
+                if let Some(scores) = scores {
+                    self.handler.told(&scores);
+                }
                 Ok(())
             }
             Message::LaneLost { lane, epoch, cause } => {

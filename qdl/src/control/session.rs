@@ -10,7 +10,7 @@ use super::{
     ControlError,
     handshake::{Claim, Known},
     heartbeat::{Health, HeartbeatCfgs},
-    message::{Counters, ErrorCode, LaneGrant, LaneRequest, Message, Role, clip},
+    message::{Counters, ErrorCode, LaneGrant, LaneRequest, Message, Role, Scores, clip},
     serving::Serving,
     wire::Wire,
 };
@@ -65,6 +65,16 @@ pub trait SessionHandler: Send + Sync + 'static {
     /// A heartbeat of the frontend came.
     fn heartbeat(&self, counters: &Counters) {
         let _ = counters;
+    }
+
+    /// Scores for the next heartbeat, where this node keeps some.
+    fn scores(&self) -> Option<Scores> {
+        None
+    }
+
+    /// The scores that a heartbeat of the frontend carried.
+    fn told(&self, scores: &Scores) {
+        let _ = scores;
     }
 
     /// The frontend was heard again after it had fallen silent, or has fallen silent.

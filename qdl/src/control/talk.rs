@@ -11,7 +11,7 @@ use crate::clock::now_ns;
 
 use super::{
     ControlError,
-    client::{ClientEvent, CountersFn, MAX_EVENTS},
+    client::{ClientEvent, CountersFn, MAX_EVENTS, ScoresFn},
     error::Peer,
     handshake::unexpected,
     heartbeat::{Health, Heartbeat, HeartbeatCfgs},
@@ -50,13 +50,14 @@ pub(super) async fn run(
     events: mpsc::Sender<ClientEvent>,
     ended: Arc<Ended>,
     heartbeat: HeartbeatCfgs,
-    counters: CountersFn,
+    (counters, scores): (CountersFn, ScoresFn),
 ) {
     let mut talk = Talk {
         heartbeat: Heartbeat::new(&heartbeat, now_ns()),
         peer: wire.peer(),
         events,
         counters,
+        scores,
         waiting: HashMap::new(),
         next_id: 1,
     };
@@ -76,6 +77,7 @@ struct Talk {
     peer: Peer,
     events: mpsc::Sender<ClientEvent>,
     counters: CountersFn,
+    scores: ScoresFn,
     waiting: HashMap<u64, (Ask, ReplySender)>,
     next_id: u64,
 }
@@ -87,8 +89,13 @@ impl Talk {
         inbox: &mut mpsc::UnboundedReceiver<Command>,
     ) -> Result<(), ControlError> {
         if let Some(seq) = self.heartbeat.due(now_ns()) {
-            let counters = (self.counters)();
-            wire.send(&Message::Heartbeat { seq, counters }).await?;
+            let (counters, scores) = ((self.counters)(), (self.scores)());
+            wire.send(&Message::Heartbeat {
+                seq,
+                counters,
+                scores,
+            })
+            .await?;
         }
         // Our own words first, a few at a time, so that a peer that never stops talking is answered.
         for _ in 0..BURST {
@@ -203,12 +210,19 @@ impl Talk {
                 }));
                 Ok(())
             }
-            Message::Heartbeat { seq, counters } => {
+            Message::Heartbeat {
+                seq,
+                counters,
+                scores,
+            } => {
                 self.heartbeat
                     .number(seq)
                     .map_err(|e| out_of_order(&self.peer, e))?;
                 // The next one says more than this one: a reader that is behind misses nothing.
                 let _ = self.events.try_send(ClientEvent::Heartbeat(counters));
+                if let Some(scores) = scores {
+                    let _ = self.events.try_send(ClientEvent::Scores(scores));
+                }
                 Ok(())
             }
             Message::LaneLost { lane, epoch, cause } => self.tell(ClientEvent::LaneLost {

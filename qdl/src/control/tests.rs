@@ -87,6 +87,7 @@ fn client_params(address: SocketAddr) -> ClientParams {
             arrived: 7,
             ..Counters::default()
         }),
+        scores: Arc::new(|| None),
     }
 }
 
@@ -149,6 +150,8 @@ impl SessionHandler for Handler {
                 lane: l.lane,
                 epoch: l.epoch,
                 slots: l.slots,
+                nic: l.rail,
+                gpu: None,
                 key: Key::random().expect("random bytes"),
                 transport: GrantTransport::Tcp {
                     address: any_port(),
@@ -202,6 +205,7 @@ fn lane(lane: u16, epoch: u32, slots: u32) -> LaneRequest {
     LaneRequest {
         lane,
         rail: 0,
+        gpu_turn: 0,
         epoch,
         slots,
         request_stride: 64,

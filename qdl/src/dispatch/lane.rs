@@ -6,6 +6,8 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use crossbeam_queue::ArrayQueue;
+
 use super::doorbell::Doorbell;
 use crate::{
     arbiter::Load,
@@ -74,7 +76,11 @@ pub(super) struct LaneTx {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Lane {
+    pub index: usize,
     pub cfgs: LaneCfgs,
+    /// Under a policy by health: samples that were given to this lane and are not posted yet, at most as many as
+    /// it has slots. They were picked and must be completed or taken back.
+    pub assigned: Option<ArrayQueue<Sample>>,
     pub tracker: Tracker,
     pub window: Window,
     pub send: Driven<LaneTx>,
@@ -120,7 +126,12 @@ fn staging_source(sources: usize) -> SourceId {
 }
 
 impl Lane {
-    pub fn new(cfgs: LaneCfgs, staged: bool) -> Result<Self, RegionError> {
+    pub fn new(
+        index: usize,
+        cfgs: LaneCfgs,
+        staged: bool,
+        by_health: bool,
+    ) -> Result<Self, RegionError> {
         let grants = Arc::new(Grants::new(cfgs.slots));
         let region = Arc::new(Region::new(cfgs.slots * cfgs.response_stride)?);
         let staging = if staged {
@@ -129,6 +140,8 @@ impl Lane {
             None
         };
         Ok(Lane {
+            index,
+            assigned: by_health.then(|| ArrayQueue::new(cfgs.slots)),
             tracker: Tracker::new(grants.clone()),
             window: Window::new(region, 0, cfgs.response_stride, grants)?,
             send: Driven::new(LaneTx::default()),
@@ -160,9 +173,14 @@ impl Lane {
     pub fn load(&self) -> Load {
         Load {
             up: self.up.load(Ordering::Relaxed),
-            in_flight: self.tracker.in_flight(),
+            in_flight: self.tracker.in_flight() + self.assigned(),
             slots: self.cfgs.slots,
         }
+    }
+
+    /// Samples given to it and not posted yet.
+    pub fn assigned(&self) -> usize {
+        self.assigned.as_ref().map_or(0, ArrayQueue::len)
     }
 
     /// Could it post a sample now?

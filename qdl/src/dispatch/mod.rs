@@ -13,13 +13,14 @@
 //! connection was lost, or empty once the dispatcher was told to [`Dispatcher::abort`].
 
 mod doorbell;
+mod health;
 mod lane;
 mod rail;
 
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
     },
     thread::JoinHandle,
@@ -30,6 +31,7 @@ use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
 pub use crate::{stats::SampleTimes, tracker::Sample};
+pub use health::NicDown;
 pub use lane::{LaneCfgs, LaneCounts};
 
 use crate::{
@@ -37,8 +39,10 @@ use crate::{
     clock::now_ns,
     fabric::{Broken, Endpoint, Link, Region, RegionError},
     rail::{self as rails, EchoCfgs, RailCfgs, RailHandle},
+    rails::{Change, RailArbiter, RailId, RailReport, Score},
 };
 
+use health::Health;
 use lane::{Lane, Posted};
 use rail::{Command, FrontendRail};
 
@@ -80,6 +84,13 @@ pub enum DispatchEvent {
         cause: Broken,
         /// Samples that went back to the backlog.
         again: usize,
+    },
+    /// A rail went out of service, or came back. Under a policy by health alone.
+    Rail {
+        /// Index of the peer it leads to.
+        peer: usize,
+        /// Which, and from what to what.
+        change: Change,
     },
 }
 
@@ -172,6 +183,8 @@ pub(crate) struct Shared {
     backlog_max: AtomicU64,
     backlogged: AtomicU64,
     arbiter: Arbiter,
+    /// Set once the peers have said what their lanes lead to, under a policy by health.
+    health: OnceLock<Health>,
     owner: Arc<dyn Owner>,
     aborted: AtomicBool,
     issued: CachePadded<AtomicU64>,
@@ -180,7 +193,7 @@ pub(crate) struct Shared {
     again: AtomicU64,
     lanes_lost: AtomicU64,
     echo: EchoCfgs,
-    rails: Mutex<Vec<RailHandle>>,
+    rails: OnceLock<Vec<RailHandle>>,
 }
 
 /// See the module.
@@ -219,7 +232,8 @@ impl Dispatcher {
         let lanes = cfgs
             .lanes
             .iter()
-            .map(|l| Lane::new(*l, staged))
+            .enumerate()
+            .map(|(i, l)| Lane::new(i, *l, staged, cfgs.policy.by_health().is_some()))
             .collect::<Result<Box<[_]>, _>>()?;
         let shared = Arc::new(Shared {
             lanes,
@@ -230,6 +244,7 @@ impl Dispatcher {
             backlog_max: AtomicU64::new(0),
             backlogged: AtomicU64::new(0),
             arbiter: Arbiter::new(cfgs.policy),
+            health: OnceLock::new(),
             owner,
             aborted: AtomicBool::new(false),
             issued: CachePadded::default(),
@@ -238,7 +253,7 @@ impl Dispatcher {
             again: AtomicU64::new(0),
             lanes_lost: AtomicU64::new(0),
             echo: cfgs.echo,
-            rails: Mutex::default(),
+            rails: OnceLock::new(),
         });
         let (mut handles, mut threads, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
         for (index, r) in rails.into_iter().enumerate() {
@@ -250,7 +265,7 @@ impl Dispatcher {
             threads.push(thread);
             inboxes.push(inbox);
         }
-        shared.rails().clone_from(&handles);
+        let _ = shared.rails.set(handles.clone());
         Ok(Dispatcher {
             shared,
             handles,
@@ -272,6 +287,13 @@ impl Dispatcher {
             && samples
                 .iter()
                 .all(|s| s.len as usize <= self.issue_post_up_to);
+        if let Some(health) = s.health.get() {
+            s.issue_by_health(health, samples, small);
+            if s.aborted.load(Ordering::SeqCst) {
+                s.empty_backlog();
+            }
+            return;
+        }
         let mut left = samples.iter().copied();
         if small && s.backlog_len.load(Ordering::SeqCst) == 0 {
             while left.len() > 0 {
@@ -337,10 +359,64 @@ impl Dispatcher {
         self.command(lane, Command::GiveUp { lane, epoch, cause });
     }
 
+    /// Gives up every lane that is up on a rail thread: its NIC's link is down.
+    pub fn give_up_rail(&self, rail: usize, cause: Broken) {
+        if let (Some(inbox), Some(handle)) = (self.inboxes.get(rail), self.handles.get(rail)) {
+            inbox.push(Command::GiveUpAll(cause));
+            handle.wake();
+        }
+    }
+
     fn command(&self, lane: usize, command: Command) {
         let rail = self.shared.lanes[lane].cfgs.rail;
         self.inboxes[rail].push(command);
         self.handles[rail].wake();
+    }
+
+    /// From now on rails are chosen by health. Without it, a dispatcher whose policy is by health keeps all samples
+    /// in its backlog. `tick_ns` is how often scores are folded; `nic_down` says of a rail thread's NIC whether it is
+    /// down. The first call counts.
+    pub fn choose_by_health(&self, arbiter: RailArbiter, tick_ns: u64, nic_down: Box<NicDown>) {
+        let peers = 1 + self
+            .shared
+            .lanes
+            .iter()
+            .map(|l| l.cfgs.peer)
+            .max()
+            .unwrap_or(0);
+        let _ = self
+            .shared
+            .health
+            .set(Health::new(arbiter, peers, tick_ns, nic_down));
+        for inbox in &self.inboxes {
+            inbox.push(Command::Health);
+        }
+        self.handles.iter().for_each(RailHandle::wake);
+    }
+
+    /// The control session with a peer is lost, or there is one again: whose fault the loss of a rail is depends on it.
+    pub fn control_session(&self, peer: usize, lost: bool) {
+        if let Some(h) = self.shared.health.get() {
+            h.control(peer, lost);
+        }
+    }
+
+    /// What a peer's heartbeat says of its interior and of the rails.
+    pub fn told(
+        &self,
+        peer: usize,
+        interior: Score,
+        rails: impl IntoIterator<Item = (RailId, Score)>,
+    ) {
+        if let Some(h) = self.shared.health.get() {
+            h.arbiter.told(peer, interior, rails);
+        }
+    }
+
+    /// What there is to say about each rail to a peer; nothing unless rails are chosen by health.
+    pub fn rail_report(&self, peer: usize) -> Vec<RailReport> {
+        let health = self.shared.health.get();
+        health.map_or_else(Vec::new, |h| h.arbiter.report(peer))
     }
 
     /// How many lanes are up.
@@ -432,16 +508,18 @@ impl Drop for Dispatcher {
 }
 
 impl Shared {
-    fn rails(&self) -> std::sync::MutexGuard<'_, Vec<RailHandle>> {
-        self.rails.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The rail threads; none while the first of them are being started.
+    fn handles(&self) -> &[RailHandle] {
+        self.rails.get().map_or(&[], Vec::as_slice)
     }
 
     /// Wakes every rail thread: a lost connection's samples may go by any of them.
     fn wake_all(&self) {
-        self.rails().iter().for_each(RailHandle::wake);
+        self.handles().iter().for_each(RailHandle::wake);
     }
 
-    /// Posts `direct` and then the backlog on a lane, or leaves it to whoever has its token.
+    /// Posts `direct` and then the backlog (by health: what was given to this lane) on a lane, or leaves it to
+    /// whoever has its token.
     fn drive(&self, lane: &Lane, direct: impl FnMut() -> Option<Sample>) -> Posted {
         self.drive_as(lane, false, direct)
     }
@@ -456,8 +534,16 @@ impl Shared {
         let mut total = Posted::default();
         lane.send.drive(|tx| {
             let staged = self.staged_from.as_deref();
-            let next = || direct().or_else(|| self.pop());
+            let next = || {
+                direct().or_else(|| match &lane.assigned {
+                    Some(assigned) => assigned.pop(),
+                    None => self.pop(),
+                })
+            };
             let done = lane.post_all(tx, lazily, self.sources.len(), staged, next, |s| {
+                if let Some(h) = self.health.get() {
+                    h.arbiter.taken_back(lane.index, s.len);
+                }
                 self.push_all(std::iter::once(s));
             });
             total.posted += done.posted;
@@ -492,6 +578,10 @@ impl Shared {
     }
 
     fn empty_backlog(&self) {
+        if let Some(h) = self.health.get() {
+            // One of its samples may be held by whoever gives them out.
+            return self.distribute(h, false);
+        }
         while let Some(sample) = self.pop() {
             self.complete_empty(&[sample]);
         }

@@ -5,7 +5,7 @@ use std::{
     os::fd::RawFd,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering, fence},
     },
 };
 
@@ -37,6 +37,9 @@ pub(super) enum Command {
         epoch: u32,
         cause: Broken,
     },
+    /// Rails are chosen by health from now on.
+    Health,
+    GiveUpAll(Broken),
     Abort(Broken),
     Stop,
 }
@@ -54,6 +57,8 @@ struct Up {
     wakeups: u64,
     /// Responses taken from it.
     taken: u64,
+    /// Those who choose by health know that it is up.
+    known: bool,
 }
 
 /// A response seen in this turn.
@@ -122,8 +127,11 @@ impl FrontendRail {
                     cannot_send: None,
                     wakeups: 0,
                     taken: 0,
+                    known: false,
                 });
+                self.make_known();
             }
+            Command::Health => self.make_known(),
             Command::GiveUp { lane, epoch, cause } => {
                 if let Some(i) = self
                     .up
@@ -133,7 +141,7 @@ impl FrontendRail {
                     self.lose(i, cause);
                 }
             }
-            Command::Abort(cause) => {
+            Command::Abort(cause) | Command::GiveUpAll(cause) => {
                 while !self.up.is_empty() {
                     self.lose(0, cause.clone());
                 }
@@ -143,6 +151,16 @@ impl FrontendRail {
                 while !self.up.is_empty() {
                     self.take_down(0);
                 }
+            }
+        }
+    }
+
+    /// Tells those who choose by health which lanes are up.
+    fn make_known(&mut self) {
+        if self.shared.health.get().is_some() {
+            for up in self.up.iter_mut().filter(|u| !u.known) {
+                up.known = true;
+                self.shared.health_up(up.lane);
             }
         }
     }
@@ -165,20 +183,30 @@ impl FrontendRail {
     /// A lane is lost: destroy its local side, then send its samples again by whatever lane is left.
     fn lose(&mut self, i: usize, cause: Broken) {
         let up = self.take_down(i);
-        let (index, epoch) = (up.lane, up.epoch);
+        let (index, epoch, known) = (up.lane, up.epoch, up.known);
         drop(up);
         let shared = self.shared.clone();
         let mut again = 0;
+        let health = shared.health.get();
         shared.lanes[index].tracker.sweep(|f: InFlight| {
             again += 1;
+            if let Some(h) = health {
+                h.arbiter.taken_back(index, f.sample.len);
+            }
             shared.push_all(std::iter::once(f.sample));
         });
+        if let Some(h) = health {
+            shared.take_assigned_back(h, &shared.lanes[index]);
+        }
         shared.again.fetch_add(again as u64, Ordering::Relaxed);
         shared.lanes_lost.fetch_add(1, Ordering::Relaxed);
         if shared.aborted.load(Ordering::SeqCst) {
             shared.empty_backlog();
         } else if again > 0 {
             shared.wake_all();
+        }
+        if known {
+            shared.health_lost(&shared.lanes[index]);
         }
         shared.owner.event(DispatchEvent::LaneLost {
             lane: index,
@@ -237,6 +265,9 @@ impl FrontendRail {
                     // The sample was taken from the tracker and has no answer: it goes again.
                     if let Some(f) = in_flight {
                         lane.tracker.release(imm.slot());
+                        if let Some(h) = shared.health.get() {
+                            h.arbiter.taken_back(lane.index, f.sample.len);
+                        }
                         shared.push_all(std::iter::once(f.sample));
                         shared.again.fetch_add(1, Ordering::Relaxed);
                     }
@@ -270,9 +301,16 @@ impl FrontendRail {
         let done = now_ns();
         self.completed()
             .fetch_add(self.seen.len() as u64, Ordering::Release);
+        let health = shared.health.get();
         for s in self.seen.drain(..) {
             shared.lanes[s.lane].tracker.release(s.slot);
             let f = &s.in_flight;
+            if let Some(h) = health {
+                let residence = u64::from(s.header.queue_us) + u64::from(s.header.compute_us);
+                let round_trip = now.saturating_sub(f.posted_ns);
+                let network = round_trip.saturating_sub(residence * 1000);
+                h.arbiter.completed(s.lane, f.sample.len, network);
+            }
             self.completer.record(&SampleTimes {
                 issued_ns: f.sample.issued_ns,
                 posted_ns: f.posted_ns,
@@ -287,12 +325,23 @@ impl FrontendRail {
     }
 
     /// Posts from the backlog, rings doorbells that wait, and goes on with what a full socket held up. Returns samples posted.
-    fn post(&mut self) -> usize {
+    fn post(&mut self, completed: bool) -> usize {
         let mut posted = 0;
+        if completed && let Some(h) = self.shared.health.get() {
+            // Slots came free before the look.
+            fence(Ordering::SeqCst);
+            if self.shared.has_backlog() {
+                self.shared.distribute(h, false);
+            }
+        }
         for i in 0..self.up.len() {
             let lane = &self.shared.lanes[self.up[i].lane];
             let held_up = lane.blocked.load(Ordering::SeqCst) || lane.unrung.load(Ordering::SeqCst);
-            if held_up || (self.shared.has_backlog() && lane.tracker.has_free()) {
+            let waiting = match &lane.assigned {
+                Some(assigned) => !assigned.is_empty(),
+                None => self.shared.has_backlog(),
+            };
+            if held_up || (waiting && lane.tracker.has_free()) {
                 let done = self.shared.drive(lane, || None);
                 posted += done.posted;
                 if done.broken.is_some() {
@@ -318,13 +367,14 @@ impl RailWork for FrontendRail {
         }
         if !self.seen.is_empty() {
             self.complete(now_ns());
+            self.shared.health_tick(now);
         }
         while let Some(i) = self.up.iter().position(|u| u.broken.is_some()) {
             if let Some(cause) = self.up[i].broken.take() {
                 self.lose(i, cause);
             }
         }
-        let posted = self.post();
+        let posted = self.post(events > 0);
         if events + posted > 0 {
             Turn::Busy
         } else {
@@ -335,6 +385,11 @@ impl RailWork for FrontendRail {
     fn tick(&mut self, now: u64) {
         for up in &mut self.up {
             let lane = &self.shared.lanes[up.lane];
+            if up.echo.waits()
+                && let Some(bytes) = up.rx.confirmed()
+            {
+                up.echo.confirmed(now, bytes);
+            }
             match up.echo.tick(now) {
                 EchoAction::Wait => {}
                 EchoAction::Ask(v) => {
@@ -349,6 +404,12 @@ impl RailWork for FrontendRail {
                 }
             }
         }
+        self.shared.health_tick(now);
+        if let Some(h) = self.shared.health.get()
+            && self.shared.has_backlog()
+        {
+            self.shared.distribute(h, false);
+        }
         self.completer.tick(now);
     }
 
@@ -358,12 +419,14 @@ impl RailWork for FrontendRail {
                 .up
                 .iter()
                 .any(|u| u.broken.is_some() || u.cannot_send.is_some())
-            || self
-                .up
-                .iter()
-                .any(|u| self.shared.lanes[u.lane].unrung.load(Ordering::SeqCst))
-            || (self.shared.has_backlog()
-                && self.up.iter().any(|u| self.shared.lanes[u.lane].takes()));
+            || self.up.iter().any(|u| {
+                let lane = &self.shared.lanes[u.lane];
+                let waiting = match &lane.assigned {
+                    Some(assigned) => !assigned.is_empty(),
+                    None => self.shared.has_backlog(),
+                };
+                lane.unrung.load(Ordering::SeqCst) || (waiting && lane.takes())
+            });
         if work {
             return Armed::Ready;
         }

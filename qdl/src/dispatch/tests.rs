@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::*;
 use crate::{
     fabric::{SourceId, memory, tcp},
+    rails::{FailbackCfgs, HealthCfgs, LaneRail, PeerCfgs, RailArbiterCfgs},
     response::RESPONSE_HEADER_BYTES,
     serve::{Arrival, Finished, ServeLane, ServeLaneCfgs, Server, Service, respond_all},
 };
@@ -122,7 +123,6 @@ enum Over {
 }
 
 impl Bench {
-    #[allow(clippy::needless_pass_by_value, reason = "callers make it in place")]
     fn new(
         lanes: usize,
         slots: usize,
@@ -130,16 +130,67 @@ impl Bench {
         staged: bool,
         up_to: usize,
     ) -> Self {
-        Self::waiting(lanes, slots, service, staged, up_to, Wait::default())
+        Bench::with(
+            lanes,
+            slots,
+            service,
+            staged,
+            up_to,
+            Policy::default(),
+            Wait::default(),
+        )
+    }
+
+    /// By health: a rail for each of the two rail threads.
+    fn by_health(lanes: usize, slots: usize, up_to: usize, policy: Policy) -> Self {
+        let bench = Bench::with(
+            lanes,
+            slots,
+            Arc::new(Digest),
+            false,
+            up_to,
+            policy,
+            Wait::default(),
+        );
+        let all = vec![RailId(0), RailId(1)];
+        let arbiter = RailArbiter::new(&RailArbiterCfgs {
+            peers: vec![PeerCfgs {
+                policy: policy.by_health().expect("it is one"),
+                health: HealthCfgs {
+                    failed: FailbackCfgs {
+                        first_ns: 1_000_000,
+                        most_ns: 2_000_000,
+                    },
+                    ..HealthCfgs::default()
+                },
+                rails: 2,
+                sources: vec![all.clone()],
+                targets: vec![all],
+            }],
+            lanes: (0..lanes)
+                .map(|i| LaneRail {
+                    peer: 0,
+                    rail: RailId((i % 2) as u8),
+                    target: 0,
+                    nic: i % 2,
+                })
+                .collect(),
+        })
+        .expect("sound");
+        bench
+            .dispatcher
+            .choose_by_health(arbiter, 1_000_000, Box::new(|_| None));
+        bench
     }
 
     #[allow(clippy::needless_pass_by_value, reason = "callers make it in place")]
-    fn waiting(
+    fn with(
         lanes: usize,
         slots: usize,
         service: Arc<dyn Service>,
         staged: bool,
         up_to: usize,
+        policy: Policy,
         wait: Wait,
     ) -> Self {
         let rail = |name: &str| RailCfgs {
@@ -166,6 +217,7 @@ impl Bench {
             request_stride: REQUEST,
         };
         let cfgs = DispatchCfgs {
+            policy,
             sources: if staged { vec![] } else { vec![source.clone()] },
             staged_from: staged.then(|| source.clone()),
             lanes: (0..lanes).map(lane).collect(),
@@ -198,6 +250,7 @@ impl Bench {
         let l = self.dispatcher.lane(lane);
         let serve = Arc::new(
             ServeLane::new(ServeLaneCfgs {
+                gpu: None,
                 session: 1,
                 lane: lane as u16,
                 epoch,
@@ -362,7 +415,77 @@ fn staged_samples_are_copied_once_each() {
 
 #[test]
 fn samples_of_a_lost_lane_go_again_over_another() {
-    let b = Bench::new(3, 8, Arc::new(Digest), false, 1 << 20);
+    cut_and_make_again(&Bench::new(3, 8, Arc::new(Digest), false, 1 << 20));
+}
+
+/// Every policy by health, with samples posted by the issuer or by the rail threads.
+fn by_health(then: impl Fn(&Bench)) {
+    let delta = Score::from_steps(8192);
+    let spray = |above_only| Policy::HealthSpray { delta, above_only };
+    for (policy, up_to) in [
+        (Policy::Best, 1 << 20),
+        (Policy::HealthBestFit, 0),
+        (spray(false), 1 << 20),
+        (spray(true), 0),
+    ] {
+        let b = Bench::by_health(3, 8, up_to, policy);
+        then(&b);
+        let rails = b.dispatcher.rail_report(0);
+        let picked: u64 = rails.iter().map(|r| r.picked).sum();
+        assert!(picked >= b.dispatcher.counts().posted, "{rails:?}");
+        // Every pick has ended, in an answer or by being taken back.
+        assert!(rails.iter().all(|r| r.assigned_bytes == 0), "{rails:?}");
+    }
+}
+
+#[test]
+fn by_health_samples_of_a_lost_lane_go_again_over_another() {
+    by_health(|b| {
+        cut_and_make_again(b);
+        let events = b.book.events.lock().expect("alive");
+        let rail = |e: &&DispatchEvent| matches!(e, DispatchEvent::Rail { .. });
+        assert!(events.iter().filter(rail).count() >= 2, "{events:?}");
+    });
+}
+
+#[test]
+fn by_health_everything_comes_back_in_bursts_of_any_size() {
+    by_health(|b| {
+        (0..3).for_each(|lane| {
+            b.connect(lane, 1, &Over::Tcp);
+        });
+        b.wait_up(3);
+        let (n, mut id) = (6_000u64, 0);
+        for burst in (1..).map(|i: u64| 1 + i * i % 150) {
+            let samples: Vec<_> = (id..(id + burst).min(n)).map(|i| b.sample(i)).collect();
+            id += samples.len() as u64;
+            b.dispatcher.issue(&samples);
+            if id == n {
+                break;
+            }
+        }
+        let drained = b.dispatcher.drain(Duration::from_secs(30));
+        assert!(drained, "{:?}", b.dispatcher.counts());
+        b.check(n);
+    });
+}
+
+#[test]
+fn by_health_an_abort_completes_what_waits() {
+    by_health(|b| {
+        // No lane ever comes up.
+        let samples: Vec<_> = (0..50).map(|i| b.sample(i)).collect();
+        b.dispatcher.issue(&samples);
+        assert_eq!(b.dispatcher.outstanding(), 50);
+        b.dispatcher.abort("test");
+        b.dispatcher.issue(&[b.sample(50)]);
+        assert!(b.dispatcher.drain(Duration::from_secs(10)));
+        let answers = b.book.answers.lock().expect("alive");
+        assert!(answers.len() == 51 && answers.values().all(|a| *a == (1, None)));
+    });
+}
+
+fn cut_and_make_again(b: &Bench) {
     let mut faults: Vec<_> = (0..3).map(|l| b.connect(l, 1, &Over::Memory)).collect();
     b.wait_up(3);
     let n = 6000u64;
@@ -376,8 +499,8 @@ fn samples_of_a_lost_lane_go_again_over_another() {
                 f.cut();
                 // The lane is down before it is made again.
                 let seen = |e: &DispatchEvent| {
-                    let DispatchEvent::LaneLost { lane: l, epoch, .. } = e;
-                    (*l, *epoch) == (lane, epochs[lane])
+                    matches!(e, DispatchEvent::LaneLost { lane: l, epoch, .. }
+                        if (*l, *epoch) == (lane, epochs[lane]))
                 };
                 let end = Instant::now() + Duration::from_secs(10);
                 while !b.book.events.lock().expect("alive").iter().any(seen) {
@@ -417,6 +540,7 @@ fn re_dispatch_sends_what_was_in_flight_again() {
     let l = b.dispatcher.lane(1);
     let serve = Arc::new(
         ServeLane::new(ServeLaneCfgs {
+            gpu: None,
             session: 1,
             lane: 1,
             epoch: 1,
@@ -449,6 +573,7 @@ fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
     // A link whose far end nobody polls: the peer is stopped, its memory still there.
     let l = b.dispatcher.lane(0);
     let serve = ServeLane::new(ServeLaneCfgs {
+        gpu: None,
         session: 1,
         lane: 0,
         epoch: 1,
@@ -467,7 +592,9 @@ fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
     b.wait_events(1);
     {
         let events = b.book.events.lock().expect("alive");
-        let DispatchEvent::LaneLost { cause, again, .. } = &events[0];
+        let DispatchEvent::LaneLost { cause, again, .. } = &events[0] else {
+            panic!("{events:?}")
+        };
         assert!(cause.to_string().contains("no sign of life"), "{cause}");
         assert_eq!(*again, 8);
     }
@@ -557,7 +684,15 @@ fn a_doorbell_that_waits_is_rung_though_nobody_comes_by() {
             timeout_ns: HOUR,
         },
     };
-    let b = Bench::waiting(1, 64, company.clone(), false, 1 << 20, wait);
+    let b = Bench::with(
+        1,
+        64,
+        company.clone(),
+        false,
+        1 << 20,
+        Policy::default(),
+        wait,
+    );
     b.connect(0, 1, &Over::Tcp);
     b.wait_up(1);
     let mut id = 0;

@@ -406,6 +406,12 @@ pub trait Rx: Send + fmt::Debug {
     /// blocked flush may go on. It stays open as long as this half lives.
     fn fd(&self) -> RawFd;
 
+    /// Bytes of this end, frames included, that the peer's system has confirmed so far; `None` where the fabric does not
+    /// say. May cost a system call: asked only while the peer is silent.
+    fn confirmed(&self) -> Option<u64> {
+        None
+    }
+
     /// What this half has done.
     fn counts(&self) -> FabricCounts;
 }

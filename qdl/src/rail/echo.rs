@@ -29,7 +29,12 @@ pub struct Echo {
     asked_ns: Option<u64>,
     last_asked: u64,
     sequence: u32,
+    /// What the peer's system had confirmed when it was looked at last, and the echo of that time.
+    confirmed: Option<(u64, u32)>,
 }
+
+/// Bytes that an echo takes on the wire, at most.
+const ECHO_BYTES: u64 = 64;
 
 impl Echo {
     /// A connection made at `now_ns`.
@@ -40,6 +45,7 @@ impl Echo {
             asked_ns: None,
             last_asked: now_ns,
             sequence: 0,
+            confirmed: None,
         }
     }
 
@@ -47,6 +53,28 @@ impl Echo {
     pub fn heard(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
         self.asked_ns = None;
+        self.confirmed = None;
+    }
+
+    /// An echo is under way: it is worth asking how many bytes of ours the peer's system has confirmed.
+    pub fn waits(&self) -> bool {
+        self.asked_ns.is_some()
+    }
+
+    /// So many bytes of ours, in all, have been confirmed. A slow path that still carries payload is not a dead one:
+    /// the echo waits behind that payload. Echoes themselves prove nothing, because a system confirms them for a
+    /// process that is stopped.
+    pub fn confirmed(&mut self, now_ns: u64, bytes: u64) {
+        match self.confirmed {
+            Some((before, echo)) => {
+                let echoes = u64::from(self.sequence.wrapping_sub(echo) & 0x0fff_ffff) + 1;
+                if bytes.saturating_sub(before) > echoes * ECHO_BYTES {
+                    self.asked_ns = Some(now_ns);
+                    self.confirmed = Some((bytes, self.sequence));
+                }
+            }
+            None => self.confirmed = Some((bytes, self.sequence)),
+        }
     }
 
     /// To be called every so often; at most one echo is under way for each interval.
@@ -79,6 +107,26 @@ mod tests {
         interval_ns: 100,
         timeout_ns: 1000,
     };
+
+    #[test]
+    fn a_path_that_carries_payload_is_not_dead_and_one_that_carries_echoes_alone_is() {
+        let (mut slow, mut dead) = (Echo::new(CFGS, 0), Echo::new(CFGS, 0));
+        for t in 1..100u64 {
+            let now = 100 * t;
+            assert!(!matches!(slow.tick(now), EchoAction::Lost(_)), "{t}");
+            if now <= 1100 {
+                let lost = matches!(dead.tick(now), EchoAction::Lost(_));
+                assert_eq!(lost, now == 1100, "{t}");
+            }
+            assert!(slow.waits());
+            slow.confirmed(now, 1500 * t);
+            dead.confirmed(now, 1_000_000 + ECHO_BYTES * t);
+        }
+        // Once nothing moves any more it is as dead.
+        let end = 9900 + CFGS.timeout_ns;
+        assert!(!matches!(slow.tick(end - 1), EchoAction::Lost(_)));
+        assert!(matches!(slow.tick(end), EchoAction::Lost(_)));
+    }
 
     #[test]
     fn a_silent_peer_is_lost_after_the_timeout_and_not_before() {

@@ -233,6 +233,14 @@ impl RailArbiter {
         }
     }
 
+    /// The lanes of a rail to a peer.
+    pub fn lanes_of(&self, peer: usize, rail: RailId) -> impl Iterator<Item = usize> + '_ {
+        let lanes = self.lanes.iter().enumerate();
+        lanes
+            .filter(move |(_, l)| (l.peer, l.rail) == (peer, rail))
+            .map(|(i, _)| i)
+    }
+
     fn at(&self, lane: usize) -> Option<(&LaneRail, &Target)> {
         let l = self.lanes.get(lane)?;
         Some((l, &self.targets[self.target_of[lane]]))

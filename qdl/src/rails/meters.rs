@@ -31,7 +31,7 @@ impl Meters {
     /// `network_ns` (round trip minus residence). Called by the rail's own thread.
     pub fn completed(&self, rail: RailId, len: u32, network_ns: u64) {
         if let Some(m) = self.get(rail) {
-            m.gauge.observe(len, network_ns);
+            m.gauge.observe_behind(len, network_ns, m.queue_ns(len));
             m.deliver(len);
             m.retire(len);
             self.soil(rail);

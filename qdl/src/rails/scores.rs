@@ -3,14 +3,17 @@
 //! ```text
 //!   H(x)  =  latency  *  occupancy                         in (0, 1]
 //!
-//!   latency    EWMA of  baseline(size class) / network time,  each at most 1
+//!   latency    EWMA of  (baseline(size class) + own queue / rate) / network time,  each at most 1
 //!   occupancy  W / (W + bytes assigned)
 //! ```
 //!
 //! *Network time* is round trip minus the accelerator's residence. The *baseline* of a size class is what the
 //! rail itself needed when it was unloaded: the first (warm-up) sample sets it, quicker ones lower it by a
 //! quarter of the difference each, and nothing raises it, so a rail that is slow for a long time
-//! does not come to look well. A network time of three baselines, say, is a latency factor of a third.
+//! does not come to look well. A network time of three baselines, say, is a latency factor of a third. What a sample
+//! waits behind others that were given to the same rail is no fault of the rail: those bytes, at the highest rate at which
+//! it has been seen to deliver, count as expected. So a rail that is busy with what we sent compares with one that is idle, and
+//! one that delivers at a tenth of its rate shows a tenth whether it is busy or not.
 //! The average is taken over time (a time constant of [`EWMA_NS`] by default), and no single sample weighs
 //! more than a quarter, so that one hiccup is not a congestion. What is published moves in steps of 1/32,
 //! and only when the average has left its step for good: rails that differ by a hair are alike.
@@ -75,6 +78,11 @@ impl Gauge {
     /// Takes a time, in nanoseconds, that `len` bytes needed. Returns its ratio to the baseline, in
     /// 1/65,536.
     pub fn observe(&self, len: u32, ns: u64) -> u32 {
+        self.observe_behind(len, ns, 0)
+    }
+
+    /// The same where `queue_ns` of the time were to be expected, because of others in front.
+    pub fn observe_behind(&self, len: u32, ns: u64, queue_ns: u64) -> u32 {
         let ns = u32::try_from(ns.max(1)).unwrap_or(u32::MAX);
         let class = class(len);
         let cell = &self.baselines[class];
@@ -89,7 +97,8 @@ impl Gauge {
         if base < self.shortest.load(Ordering::Relaxed) {
             self.shortest.store(base, Ordering::Relaxed);
         }
-        let ratio = (u64::from(base) * FULL / u64::from(ns)).min(FULL);
+        let expected = u64::from(base) + queue_ns.min(u64::from(u32::MAX));
+        let ratio = (expected * FULL / u64::from(ns)).min(FULL);
         self.seen
             .fetch_add(1 << SUM_BITS | ratio, Ordering::Relaxed);
         ratio as u32
@@ -180,6 +189,8 @@ pub struct Meter {
     delivered: AtomicU64,
     /// Longest sample.
     longest: AtomicU32,
+    /// The highest rate seen, an `f32` of bytes per nanosecond; 0 while there is none.
+    rate: AtomicU32,
 }
 
 impl Meter {
@@ -196,6 +207,17 @@ impl Meter {
 
     pub(super) fn deliver(&self, len: u32) {
         self.delivered.fetch_add(u64::from(len), Ordering::Relaxed);
+    }
+
+    /// Nanoseconds that what is assigned besides `len` bytes takes at the highest rate seen.
+    pub(super) fn queue_ns(&self, len: u32) -> u64 {
+        let rate = f32::from_bits(self.rate.load(Ordering::Relaxed));
+        let others = self.assigned().saturating_sub(u64::from(len));
+        if rate > 0.0 {
+            (others as f32 / rate) as u64
+        } else {
+            0
+        }
     }
 
     /// Bytes assigned to the rail and not retired.
@@ -232,6 +254,7 @@ impl Window {
         if passed >= RATE_NS {
             let rate = (delivered - self.delivered) as f32 / passed as f32;
             self.rate = self.rate.max(rate);
+            meter.rate.store(self.rate.to_bits(), Ordering::Relaxed);
             (self.since_ns, self.delivered) = (now, delivered);
         }
         let longest = meter.longest.load(Ordering::Relaxed).max(1) as f32;

@@ -21,6 +21,11 @@ pub trait Origin: Send + Sync {
     /// Sends the responses of samples of this origin. Called with as many at once as a batch holds, so
     /// that they leave with one doorbell. The outputs belong to the origin from here on.
     fn respond(&self, finished: &[Finished]);
+
+    /// The GPU whose engine its samples are meant for; `None` where any will do.
+    fn gpu(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// One sample: its input where it landed, room for its output where it will be sent from.

@@ -31,6 +31,8 @@ pub struct ServeLaneCfgs {
     pub lane: u16,
     /// Its epoch.
     pub epoch: u32,
+    /// The GPU whose engine its samples go to; `None` where that makes no difference.
+    pub gpu: Option<u32>,
     /// Slots at either end.
     pub slots: usize,
     /// Bytes from one request slot to the next.
@@ -320,6 +322,10 @@ impl ServeLane {
 }
 
 impl Origin for ServeLane {
+    fn gpu(&self) -> Option<u32> {
+        self.cfgs.gpu
+    }
+
     fn respond(&self, finished: &[Finished]) {
         for f in finished {
             let imm = Imm::from_bits(f.ticket as u32);

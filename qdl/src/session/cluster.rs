@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     common::{ClusterOwner, Common, LaneOf, PeerState},
     control_thread::control,
+    health::{RailMap, links},
     request_stride, response_stride,
     transport::ClientNic,
 };
@@ -26,11 +27,16 @@ use crate::{
     },
     fabric::{MAX_SLOTS, Region, ib::IbError, tcp::TcpError},
     rail::{EchoCfgs, RailCfgs},
-    stats::BatchSizes,
+    rails::RailsError,
+    stats::{BatchSizes, RailRecord},
+    topology::LinkWatch,
 };
 
 /// Most writes queued on a connection before its doorbell must be rung.
 const SEND_DEPTH: usize = 256;
+
+/// Rail threads look at health at least so often, also while nothing arrives.
+const HEALTH_TICK_NS: u64 = 5_000_000;
 
 /// Memory the samples lie in.
 #[derive(Clone, Debug, Default)]
@@ -91,6 +97,9 @@ pub enum ClusterError {
     /// A model or configuration whose slots make no sense.
     #[error("{0}")]
     Slots(String),
+    /// Rails that cannot be chosen among.
+    #[error("arbiter: {0}")]
+    Rails(#[from] RailsError),
     /// The control thread.
     #[error("control thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -145,6 +154,8 @@ pub struct ClusterReport {
     pub lanes: Vec<LaneReport>,
     /// Each accelerator.
     pub peers: Vec<PeerReport>,
+    /// Each rail, where they are chosen by health.
+    pub rails: Vec<RailRecord>,
 }
 
 /// See the module.
@@ -197,7 +208,13 @@ impl Cluster {
             .iter()
             .enumerate()
             .map(|(i, nic)| DispatchRail {
-                cfgs: rail_cfgs(format!("rail-{i}"), nic),
+                cfgs: {
+                    let mut cfgs = rail_cfgs(format!("rail-{i}"), nic);
+                    if config.arbiter.by_health().is_some() {
+                        cfgs.tick_ns = cfgs.tick_ns.min(HEALTH_TICK_NS);
+                    }
+                    cfgs
+                },
                 completer: completer(i),
             })
             .collect();
@@ -243,6 +260,9 @@ impl Cluster {
             aborted: AtomicBool::new(false),
             losses,
             lost: Mutex::default(),
+            ends: Mutex::new(vec![None; lane_of.len()]),
+            rails: std::sync::OnceLock::new(),
+            links: links(&config.nics),
             lane_of,
             nics,
         });
@@ -269,7 +289,39 @@ impl Cluster {
             Err(_) => return Err(std::io::Error::other("the control thread ended").into()),
         }
         cluster.wait_up(config.deadlines.connect())?;
+        cluster.choose_by_health()?;
         Ok(cluster)
+    }
+
+    /// Under a policy by health: makes what chooses, now that it is known where every lane ends.
+    fn choose_by_health(&self) -> Result<(), ClusterError> {
+        let common = &self.common;
+        let Some(policy) = common.config.arbiter.by_health() else {
+            return Ok(());
+        };
+        let ends = common
+            .ends
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let lanes: Vec<_> = ends
+            .iter()
+            .enumerate()
+            .filter_map(|(lane, end)| {
+                let (peer, _) = common.lane_of[lane];
+                Some((peer, common.dispatcher().lane(lane).rail, (*end)?))
+            })
+            .collect();
+        let health = common.config.health.cfgs();
+        let (map, arbiter) = RailMap::new(&lanes, common.peers.len(), policy, health)?;
+        // The names come before the first change.
+        let _ = common.rails.set(map);
+        let links = common.links.clone();
+        let nic_down = Box::new(move |nic: usize| links.get(nic).and_then(LinkWatch::is_down));
+        common
+            .dispatcher()
+            .choose_by_health(arbiter, health.tick_ns, nic_down);
+        Ok(())
     }
 
     fn wait_up(&self, deadline: Duration) -> Result<(), ClusterError> {
@@ -430,7 +482,15 @@ impl Cluster {
                 }
             })
             .collect();
+        let rails = (0..common.peers.len())
+            .filter_map(|p| {
+                let node = common.peer(p).node.clone();
+                Some(common.rails.get()?.records(&common, p, &node))
+            })
+            .flatten()
+            .collect();
         ClusterReport {
+            rails,
             dispatch: common.dispatcher().counts(),
             lanes,
             peers,

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -10,12 +10,18 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use super::{cluster::ClusterListener, peer::LocalLoss, transport::ClientNic};
+use super::{
+    cluster::ClusterListener,
+    health::{LaneEnd, RailMap},
+    peer::LocalLoss,
+    transport::ClientNic,
+};
 use crate::{
     config::FrontendConfig,
     control::{Auth, ClientHandle, ClientParams, Counters, HeartbeatCfgs, Timing},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
     stats::BatchSizes,
+    topology::LinkWatch,
 };
 
 /// What is known of one accelerator.
@@ -44,7 +50,7 @@ pub(super) type LaneOf = Vec<(usize, u16)>;
 
 /// What tasks and callers share.
 pub(super) struct Common {
-    pub dispatcher: std::sync::OnceLock<Dispatcher>,
+    pub dispatcher: OnceLock<Dispatcher>,
     pub config: FrontendConfig,
     pub auth: Auth,
     pub peers: Vec<Mutex<PeerState>>,
@@ -59,6 +65,12 @@ pub(super) struct Common {
     /// Peer and index within the peer of each lane.
     pub lane_of: LaneOf,
     pub nics: Vec<ClientNic>,
+    /// Whether the link of each NIC is down.
+    pub links: Vec<LinkWatch>,
+    /// Where each lane ends, once it was granted.
+    pub ends: Mutex<Vec<Option<LaneEnd>>>,
+    /// Under a policy by health, once every accelerator has granted its lanes.
+    pub rails: OnceLock<RailMap>,
 }
 
 impl Common {
@@ -70,6 +82,11 @@ impl Common {
         self.peers[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the link of a NIC is down, as far as it can be told.
+    pub fn link_is_down(&self, nic: usize) -> bool {
+        self.links.get(nic).and_then(LinkWatch::is_down) == Some(true)
     }
 
     pub fn is_closing(&self) -> bool {
@@ -85,7 +102,7 @@ impl Common {
     }
 
     /// How a session with an accelerator is opened.
-    pub fn params(&self, index: usize) -> ClientParams {
+    pub fn params(self: &Arc<Self>, index: usize) -> ClientParams {
         let d = &self.config.deadlines;
         let heartbeat = HeartbeatCfgs {
             every: d.heartbeat_interval(),
@@ -103,6 +120,13 @@ impl Common {
                 heartbeat,
             },
             counters: Arc::new(Counters::default),
+            scores: {
+                let common = Arc::downgrade(self);
+                Arc::new(move || {
+                    let common = common.upgrade()?;
+                    common.rails.get()?.scores(&common, index)
+                })
+            },
         }
     }
 }
@@ -116,12 +140,23 @@ impl Owner for ClusterOwner {
     }
 
     fn event(&self, event: DispatchEvent) {
-        let DispatchEvent::LaneLost {
-            lane,
-            epoch,
-            cause,
-            again,
-        } = event;
+        let (lane, epoch, cause, again) = match event {
+            DispatchEvent::LaneLost {
+                lane,
+                epoch,
+                cause,
+                again,
+            } => (lane, epoch, cause, again),
+            DispatchEvent::Rail { peer, change } => {
+                if let Some(rails) = self.0.rails.get() {
+                    let line = rails.changed(peer, &self.0.peer(peer).node, change);
+                    if !self.0.is_closing() {
+                        self.0.listener.note(&line);
+                    }
+                }
+                return;
+            }
+        };
         let (peer, index) = self.0.lane_of[lane];
         self.0
             .lost

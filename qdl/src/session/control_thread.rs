@@ -14,7 +14,10 @@ use super::{
     common::Common,
     peer::{LocalLoss, PeerTask},
 };
-use crate::control::{ClientSession, check_unique_names};
+use crate::{
+    control::{ClientSession, check_unique_names},
+    fabric::Broken,
+};
 
 /// How often the monitor looks.
 const MONITOR: Duration = Duration::from_millis(50);
@@ -92,10 +95,23 @@ async fn bring_up(
 async fn monitor(common: &Common) {
     let d = &common.config.deadlines;
     let mut none_since: Option<Instant> = None;
+    let mut down = vec![false; common.links.len()];
     loop {
         tokio::time::sleep(MONITOR).await;
         if common.is_closing() {
             return;
+        }
+        for (nic, was) in down.iter_mut().enumerate() {
+            let is = common.link_is_down(nic);
+            if is && !*was {
+                // Nothing comes or goes until the link is back: there is no need to wait for silence.
+                let cause = format!("the link of {} is down", common.config.nics[nic].label());
+                common.listener.note(&cause);
+                common
+                    .dispatcher()
+                    .give_up_rail(nic, Broken::GivenUp(cause));
+            }
+            *was = is;
         }
         if common.dispatcher().lanes_up() > 0 {
             none_since = None;

@@ -11,6 +11,7 @@
 mod cluster;
 mod common;
 mod control_thread;
+mod health;
 mod node;
 mod peer;
 mod served;

@@ -28,8 +28,10 @@ use crate::{
     },
     model::ModelSpec,
     rail::RailCfgs,
+    rails::Score,
     serve::{LaneLost, OnLaneLost, ServeCounts, ServeLane, Server, Service},
     stats::{BatchSizes, ServedReport},
+    topology::LinkWatch,
 };
 
 /// Handshakes that may be under way at once.
@@ -42,6 +44,8 @@ pub struct NodeNic {
     pub rail: RailCfgs,
     /// What carries its connections.
     pub fabric: NodeFabric,
+    /// The GPU it is nearest to; `None` where its samples may go to any engine.
+    pub gpu: Option<u32>,
 }
 
 /// What carries the connections of a [`NodeNic`].
@@ -65,6 +69,8 @@ pub struct EngineTotals {
     pub copies: u64,
     /// Its batches.
     pub batches: BatchSizes,
+    /// Health of this node's interior, where something measures it.
+    pub interior: Option<Score>,
 }
 
 /// What a node is made of.
@@ -142,6 +148,7 @@ pub struct Node {
     shared: Arc<Shared>,
     control: control::Server,
     nics: Arc<[ServerNic]>,
+    links: Arc<[LinkWatch]>,
     /// The data ports, with the rail each belongs to.
     data: Vec<(usize, TcpListener, TcpCfgs)>,
     runtime: tokio::runtime::Runtime,
@@ -174,8 +181,12 @@ impl Node {
             .max_blocking_threads(2)
             .build()?;
         let _inside = runtime.enter();
-        let (mut nics, mut data) = (Vec::new(), Vec::new());
+        let (mut nics, mut data, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for (index, nic) in params.nics.iter().enumerate() {
+            links.push(match &nic.fabric {
+                NodeFabric::Tcp { listen, .. } => LinkWatch::of_address(listen.ip()),
+                NodeFabric::Ib(c) => LinkWatch::of_port(&c.device, c.port),
+            });
             nics.push(match &nic.fabric {
                 NodeFabric::Tcp { listen, cfgs } => {
                     let listener = TcpDevice::listen(*listen)?;
@@ -220,6 +231,7 @@ impl Node {
             shared,
             control,
             nics: nics.into(),
+            links: links.into(),
             data,
             runtime,
             stop,
@@ -249,6 +261,7 @@ impl Node {
             shared,
             mut control,
             nics,
+            links,
             data,
             runtime,
             stop,
@@ -286,6 +299,7 @@ impl Node {
                     waits_before: (counts.sleeps, counts.wakeups),
                     losses: tokio::sync::Notify::new(),
                     ended: Mutex::default(),
+                    links: links.clone(),
                 });
                 *lock(&shared.current) = Some(state.clone());
                 let handle = session.handle();

@@ -1,7 +1,11 @@
 //! The frontend's look-out for one accelerator: opens its lanes, quarantines lost ones until both ends
 //! have let go, opens them again, and comes back to an accelerator that was gone.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use tokio::{
     sync::{mpsc, watch},
@@ -11,10 +15,13 @@ use tokio::{
 use super::{
     cluster::ClusterError,
     common::{Common, Loss},
+    health::LaneEnd,
     transport::Prepared,
 };
 use crate::{
-    control::{ClientEvent, ClientHandle, ClientSession, ControlError, LaneGrant, LaneRequest},
+    control::{
+        ClientEvent, ClientHandle, ClientSession, ControlError, LaneGrant, LaneRequest, Scores,
+    },
     fabric::{Broken, Link},
     quarantine::Quarantine,
 };
@@ -37,6 +44,9 @@ struct PeerLane {
     /// Index among all lanes.
     lane: usize,
     rail: usize,
+    /// Which of the accelerator's NICs to ask for, and which of its GPUs.
+    turn: u16,
+    gpu_turn: u16,
     quarantine: Quarantine,
     /// The next attempt to open it, and the pause before the one after.
     retry_at: Instant,
@@ -57,17 +67,30 @@ impl PeerTask {
         common: Arc<Common>,
         losses: mpsc::UnboundedReceiver<LocalLoss>,
     ) -> Self {
+        let seen_nics = common.config.nics.len();
+        let mut seen = vec![0usize; seen_nics];
         let lanes = common
             .lane_of
             .iter()
             .enumerate()
             .filter(|(_, (peer, _))| *peer == index)
-            .map(|(lane, _)| PeerLane {
-                lane,
-                rail: common.dispatcher().lane(lane).rail,
-                quarantine: Quarantine::new(),
-                retry_at: Instant::now(),
-                pause: FIRST_RETRY,
+            .map(|(lane, _)| {
+                let rail = common.dispatcher().lane(lane).rail;
+                let on_nic = &mut seen[rail];
+                let connection = *on_nic;
+                *on_nic += 1;
+                let nic = &common.config.nics[rail];
+                PeerLane {
+                    lane,
+                    rail,
+                    // NICs are paired by their place. Where the accelerator has more of them, a NIC's connections go
+                    // round those that are left over.
+                    turn: (rail + connection * seen_nics) as u16,
+                    gpu_turn: if nic.all_gpus() { connection as u16 } else { 0 },
+                    quarantine: Quarantine::new(),
+                    retry_at: Instant::now(),
+                    pause: FIRST_RETRY,
+                }
             })
             .collect();
         PeerTask {
@@ -133,6 +156,7 @@ impl PeerTask {
                         self.common.peer(self.index).counters = Some(counters);
                     }
                     Some(ClientEvent::Health(_)) => {}
+                    Some(ClientEvent::Scores(scores)) => self.told(&scores),
                     Some(ClientEvent::Gone(cause)) => return cause,
                     None => return self.over(&handle),
                 },
@@ -142,6 +166,21 @@ impl PeerTask {
                 }
             }
         }
+    }
+
+    /// The accelerator's view of its interior and its NICs.
+    fn told(&self, scores: &Scores) {
+        let Some(rails) = self.common.rails.get() else {
+            return;
+        };
+        let each = scores.rails.iter().flat_map(|r| {
+            rails
+                .at_nic(self.index, r.nic)
+                .map(move |rail| (rail, r.score))
+        });
+        self.common
+            .dispatcher()
+            .told(self.index, scores.interior, each);
     }
 
     fn over(&self, handle: &ClientHandle) -> ControlError {
@@ -248,7 +287,8 @@ impl PeerTask {
             prepared.insert(i as u16, half);
             requests.push(LaneRequest {
                 lane: i as u16,
-                rail: l.rail as u16,
+                rail: l.turn,
+                gpu_turn: l.gpu_turn,
                 epoch: l.quarantine.epoch() + 1,
                 slots: cfgs.slots as u32,
                 request_stride: cfgs.request_stride as u32,
@@ -261,6 +301,17 @@ impl PeerTask {
         }
         let grants = handle.open(requests).within(deadline).await?;
         for g in &grants {
+            let lane = self.lanes[usize::from(g.lane)].lane;
+            let mut ends = self
+                .common
+                .ends
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            ends[lane] = Some(LaneEnd {
+                nic: g.nic,
+                gpu: g.gpu,
+            });
+            drop(ends);
             // Nothing was open before, so nothing stands in the way.
             let _ = self.lanes[usize::from(g.lane)].quarantine.open(g.epoch);
         }
@@ -315,6 +366,7 @@ impl PeerTask {
     /// The session is over: all of the peer's lanes are given up.
     fn gone(&mut self, cause: &ControlError) {
         let silent = matches!(cause, ControlError::Silent { .. });
+        self.common.dispatcher().control_session(self.index, true);
         self.common.peer(self.index).handle = None;
         for l in &mut self.lanes {
             if l.quarantine.is_live() {
@@ -394,6 +446,7 @@ impl PeerTask {
             return Err(e);
         }
         self.common.peer(self.index).handle = Some(session.handle.clone());
+        self.common.dispatcher().control_session(self.index, false);
         Ok(session)
     }
 }

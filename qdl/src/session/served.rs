@@ -15,13 +15,15 @@ use super::{
 };
 use crate::{
     control::{
-        ControlError, Counters, ErrorCode, GrantTransport, LaneGrant, LaneRequest, Refusal,
-        RequestTransport, ServerHandle, SessionHandler, message::Hex,
+        ControlError, Counters, ErrorCode, GrantTransport, LaneGrant, LaneRequest, RailScore,
+        Refusal, RequestTransport, Scores, ServerHandle, SessionHandler, message::Hex,
     },
     fabric::{Broken, MAX_SLOTS, ib::check_memory, tcp::Preamble},
     quarantine::Quarantine,
+    rails::{MAX_RAILS, Score},
     serve::{LaneLost, ServeLane, ServeLaneCfgs},
     stats::{BatchSizes, ServedConnection, ServedReport},
+    topology::LinkWatch,
 };
 
 /// How often quarantined lanes are looked at, while there are some.
@@ -63,6 +65,7 @@ pub(super) struct Session {
     pub losses: tokio::sync::Notify,
     /// Lanes that are no more.
     pub ended: Mutex<Vec<ServedConnection>>,
+    pub links: Arc<[LinkWatch]>,
 }
 
 impl Session {
@@ -244,7 +247,14 @@ impl Session {
             );
             return refuse(ErrorCode::Model, text);
         }
+        let rail = usize::from(r.rail) % self.params.nics.len().max(1);
+        let gpu = gpu_for(
+            &self.params.nics.iter().map(|n| n.gpu).collect::<Vec<_>>(),
+            rail,
+            r.gpu_turn,
+        );
         let cfgs = ServeLaneCfgs {
+            gpu,
             session: self.id,
             lane: r.lane,
             epoch: r.epoch,
@@ -266,7 +276,6 @@ impl Session {
             );
             return refuse(ErrorCode::Budget, text);
         }
-        let rail = usize::from(r.rail) % self.params.nics.len().max(1);
         let no_random = |e: ControlError| Refusal {
             code: ErrorCode::ShuttingDown,
             text: e.to_string(),
@@ -330,6 +339,8 @@ impl Session {
             lane: r.lane,
             epoch: r.epoch,
             slots: r.slots,
+            nic: rail as u16,
+            gpu,
             key,
             transport,
         })
@@ -366,7 +377,47 @@ impl Session {
     }
 }
 
+/// The GPU of a lane over NIC `rail` whose frontend asks for the `turn`th from the NIC's own.
+fn gpu_for(nics: &[Option<u32>], rail: usize, turn: u16) -> Option<u32> {
+    let own = nics.get(rail).copied().flatten()?;
+    let mut gpus: Vec<u32> = nics.iter().copied().flatten().collect();
+    gpus.sort_unstable();
+    gpus.dedup();
+    let at = gpus.iter().position(|g| *g == own)?;
+    gpus.get((at + usize::from(turn)) % gpus.len()).copied()
+}
+
 impl SessionHandler for Session {
+    fn scores(&self) -> Option<Scores> {
+        let each = |(nic, link): (usize, &LinkWatch)| RailScore {
+            nic: nic as u16,
+            score: match link.is_down() {
+                Some(true) => Score::MIN,
+                _ => Score::ONE,
+            },
+        };
+        Some(Scores {
+            interior: (self.params.engine)().interior.unwrap_or(Score::ONE),
+            rails: self
+                .links
+                .iter()
+                .take(MAX_RAILS)
+                .enumerate()
+                .map(each)
+                .collect(),
+        })
+    }
+
+    fn told(&self, scores: &Scores) {
+        for r in &scores.rails {
+            tracing::debug!(
+                "the frontend scores the rail to nics[{}] {}",
+                r.nic,
+                r.score
+            );
+        }
+    }
+
     fn open(&self, requests: &[LaneRequest]) -> Result<Vec<LaneGrant>, Refusal> {
         let Some(shared) = self.shared.upgrade() else {
             return Err(Refusal {

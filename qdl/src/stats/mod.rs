@@ -29,7 +29,8 @@ pub use histograms::Histograms;
 pub use ledger::{Ledger, Mismatch};
 pub use live::{Figures, Live};
 pub use record::{
-    AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, Mode, RunRecord, Summary,
+    AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, Mode, RailChange,
+    RailRecord, RunRecord, Summary,
 };
 pub use recorder::Recorder;
 pub use served::{ServedConnection, ServedReport};

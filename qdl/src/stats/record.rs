@@ -114,6 +114,42 @@ pub struct ConnectionRecord {
     pub lost: Vec<String>,
 }
 
+/// One rail, where rails are chosen by health.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RailRecord {
+    /// The accelerator's node, and the two NICs by their place in the configurations: `acc-01 nics[0]-nics[2]`.
+    pub name: String,
+    /// Where it stands at the end: `in service`, `congested`, `probation`, `down (whose fault)`.
+    pub state: String,
+    /// Its score, from 0 to 1: latency and occupancy.
+    pub score: f64,
+    /// The latency factor alone.
+    pub latency: f64,
+    /// Samples that took it, probes included.
+    pub samples: u64,
+    /// Bytes of samples answered over it.
+    pub bytes: u64,
+    /// Probes.
+    pub probes: u64,
+    /// What became of it when.
+    pub changes: Vec<RailChange>,
+}
+
+/// A rail went from one state to another.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RailChange {
+    /// Seconds since the connections came up.
+    pub at_s: f64,
+    /// From this state.
+    pub from: String,
+    /// To this one.
+    pub to: String,
+    /// Its latency factor at that time.
+    pub latency: f64,
+}
+
 /// How the process ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -165,6 +201,8 @@ pub struct RunRecord {
     pub connections: Vec<ConnectionRecord>,
     /// All connections together; filled in by [`RunRecord::close`].
     pub connections_total: ConnectionRecord,
+    /// Each rail, where they are chosen by health.
+    pub rails: Vec<RailRecord>,
     /// Samples copied into registered memory, because the QSL keeps them elsewhere.
     pub staged_copies: u64,
     /// Bytes of those.

@@ -1,7 +1,7 @@
 //! The summary as text.
 
 use super::{
-    AcceleratorRecord, ConnectionRecord, Mode, RunRecord, Summary,
+    AcceleratorRecord, ConnectionRecord, Mode, RailRecord, RunRecord, Summary,
     text::{self, Table},
 };
 
@@ -50,6 +50,10 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
     }
     if !run.connections.is_empty() {
         page.block(&connections(run));
+        page.out.push('\n');
+    }
+    if !run.rails.is_empty() {
+        page.block(&rails(&run.rails));
         page.out.push('\n');
     }
     page.counts(run);
@@ -264,6 +268,25 @@ fn accelerators(all: &[AcceleratorRecord]) -> String {
             None => row.push("not known".to_owned()),
         }
         table.row(row);
+    }
+    table.text()
+}
+
+fn rails(all: &[RailRecord]) -> String {
+    let mut table = Table::new(&[
+        "rail", "state", "score", "latency", "samples", "bytes", "probes", "changes",
+    ]);
+    for r in all.iter().take(MOST_CONNECTIONS) {
+        table.row(vec![
+            cut(&r.name, 2 * NAME),
+            r.state.clone(),
+            text::three(r.score),
+            text::three(r.latency),
+            text::short(r.samples),
+            text::bytes(r.bytes),
+            text::short(r.probes),
+            text::grouped(r.changes.len() as u64),
+        ]);
     }
     table.text()
 }

@@ -48,7 +48,42 @@ pub fn expand(machine: &str, root: &Path) -> Result<Addresses, TopologyError> {
         w.line(&words)
             .map_err(|what| TopologyError::Machine { line: i + 1, what })?;
     }
+    let text: String = w
+        .addresses
+        .iter()
+        .map(|(name, list)| {
+            let list: Vec<_> = list.iter().map(ToString::to_string).collect();
+            format!("{name} {}\n", list.join(","))
+        })
+        .collect();
+    let problem = |e: io::Error| TopologyError::Machine {
+        line: 0,
+        what: format!("addresses: {e}"),
+    };
+    fs::write(root.join("addresses"), text).map_err(problem)?;
     Ok(w.addresses)
+}
+
+/// Reads what [`expand`] leaves in the file `addresses`: lines of an interface and its addresses, comma between.
+///
+/// # Errors
+/// [`TopologyError::Machine`] with the line that makes no sense.
+pub fn parse_addresses(text: &str) -> Result<Addresses, TopologyError> {
+    let mut all = Addresses::new();
+    for (i, line) in text.lines().enumerate() {
+        let mut words = line.split_whitespace();
+        let (Some(name), list) = (words.next(), words.next().unwrap_or_default()) else {
+            continue;
+        };
+        let list = list.split(',').filter(|a| !a.is_empty()).map(|a| {
+            a.parse().map_err(|_| TopologyError::Machine {
+                line: i + 1,
+                what: format!("`{a}` is no address"),
+            })
+        });
+        all.insert(name.to_owned(), list.collect::<Result<_, _>>()?);
+    }
+    Ok(all)
 }
 
 struct Writer {

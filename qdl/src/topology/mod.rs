@@ -12,11 +12,15 @@
 //! | [`Topology::matrix`] | for people |
 //! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | a configuration for this machine |
 //! | [`interface_addresses`] | this machine's addresses |
+//! | [`LinkWatch`] | whether a NIC says that its link is down |
+//! | [`command`] | `accelerator topology` and `frontend topology` |
 //! | [`machine`] | trees of machines one may not have |
 
 mod addresses;
+mod command;
 mod cpus;
 mod groups;
+mod link;
 pub mod machine;
 mod matrix;
 mod place;
@@ -29,8 +33,10 @@ mod tests;
 use std::{net::IpAddr, path::PathBuf};
 
 pub use addresses::{Addresses, interface_addresses};
+pub use command::{CommandError, Node, command};
 pub use cpus::{BadCpuList, CpuList};
 pub use groups::NicGroup;
+pub use link::LinkWatch;
 pub use place::{Nearness, PciAddress, Place};
 pub use yaml::Fabric;
 

@@ -79,6 +79,7 @@ impl Running {
                 cpus: vec![],
             },
             fabric,
+            gpu: None,
         });
         let params = NodeParams {
             node: name.to_owned(),

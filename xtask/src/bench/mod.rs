@@ -5,6 +5,7 @@
 
 mod core;
 mod fabric;
+mod failover;
 mod idle;
 mod loadgen;
 mod local;
@@ -35,6 +36,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
         "core" => core::run(root, args),
         "fabric" => fabric::run(root, args),
+        "failover" => failover::run(root, args),
         "idle" => {
             ensure!(args.is_empty(), "bench idle takes no arguments");
             idle::run(root)
@@ -56,7 +58,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             verbs::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: core, fabric, idle, loadgen, local, rails, verbs"
+            "no measurement is called {name}; there are: core, fabric, failover, idle, loadgen, local, rails, verbs"
         ),
     }
 }

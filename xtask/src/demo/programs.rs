@@ -77,6 +77,11 @@ impl Accelerator {
         Self::start_command(&mut command, log)
     }
 
+    /// Starts a command of the caller's own, and waits until it listens.
+    pub fn start_in(command: &mut Command, log: &Path) -> Result<Self> {
+        Self::start_command(command, log)
+    }
+
     fn start_command(command: &mut Command, log: &Path) -> Result<Self> {
         let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         command.stdout(Stdio::piped()).stderr(file.try_clone()?);

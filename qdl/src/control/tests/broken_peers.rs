@@ -400,7 +400,7 @@ async fn a_frontend_that_breaks_the_order_is_told_which_field() {
     let server = bind(open_server()).await;
     let address = server.address();
     let mut heard = serve(server);
-    let lanes = json!([{"lane": 0, "rail": 0, "epoch": 1, "slots": 4, "request_stride": 64,
+    let lanes = json!([{"lane": 0, "rail": 0, "gpu_turn": 0, "epoch": 1, "slots": 4, "request_stride": 64,
         "response_stride": 24, "transport": {"fabric": "tcp"}}]);
     let open = json!({"type": "open", "id": 1, "lanes": lanes});
     let zero = Counters::default();
@@ -461,7 +461,7 @@ async fn a_frontend_that_breaks_the_order_is_told_which_field() {
 #[tokio::test]
 async fn an_accelerator_that_answers_what_was_not_asked_is_refused() {
     let opened = json!({"type": "opened", "id": 1, "lanes": [{"lane": 0, "epoch": 1, "slots": 9,
-        "key": "ab".repeat(16), "transport": {"fabric": "tcp", "address": "127.0.0.1:1"}}]});
+        "nic": 0, "gpu": null, "key": "ab".repeat(16), "transport": {"fabric": "tcp", "address": "127.0.0.1:1"}}]});
     let cases = [
         (
             json!({"type": "name_is", "id": 9, "name": "x"}),

@@ -19,6 +19,10 @@ fn message() -> impl Strategy<Value = Message> {
         batches: c[3],
         copies: c[4],
     });
+    let score = (1u32..=65536).prop_map(crate::rails::Score::from_steps);
+    let rail = (any::<u16>(), score.clone()).prop_map(|(nic, score)| RailScore { nic, score });
+    let scores = (score, prop::collection::vec(rail, 0..9))
+        .prop_map(|(interior, rails)| Scores { interior, rails });
     let code = prop::sample::select(vec![
         ErrorCode::Version,
         ErrorCode::Role,
@@ -37,6 +41,8 @@ fn message() -> impl Strategy<Value = Message> {
             lane: l.lane,
             epoch: l.epoch,
             slots: l.slots,
+            nic: l.rail,
+            gpu: (!l.lane.is_multiple_of(3)).then_some(u32::from(l.lane)),
             key: Hex([l.lane as u8; 16]),
             transport: GrantTransport::Tcp {
                 address: "[::1]:7400".parse().expect("an address"),
@@ -82,7 +88,13 @@ fn message() -> impl Strategy<Value = Message> {
             code,
             text
         }),
-        (id, counters).prop_map(|(seq, counters)| Message::Heartbeat { seq, counters }),
+        (id, counters, prop::option::of(scores)).prop_map(|(seq, counters, scores)| {
+            Message::Heartbeat {
+                seq,
+                counters,
+                scores,
+            }
+        }),
         (any::<u16>(), any::<u32>(), text.clone())
             .prop_map(|(lane, epoch, cause)| Message::LaneLost { lane, epoch, cause }),
         (any::<u16>(), any::<u32>()).prop_map(|(lane, epoch)| Message::LaneReset { lane, epoch }),

@@ -63,6 +63,27 @@ impl Socket {
     fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
+
+    /// Bytes that the peer's system has acknowledged so far.
+    fn confirmed(&self) -> Option<u64> {
+        // Of `struct tcp_info` the beginning: 8 bytes, 24 numbers of 32 bits, two rates, then `tcpi_bytes_acked`, all
+        // of it in every kernel since 4.1.
+        const WORDS: usize = 16;
+        const ACKED: usize = 15;
+        let mut info = [0u64; WORDS];
+        let mut len = size_of_val(&info) as libc::socklen_t;
+        // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes, which is what `info` has.
+        let got = unsafe {
+            libc::getsockopt(
+                self.fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.as_mut_ptr().cast(),
+                &mut len,
+            )
+        };
+        (got == 0 && len as usize == size_of_val(&info)).then_some(info[ACKED])
+    }
 }
 
 /// Would a socket be given a receive buffer of this size? A smaller one than was asked for is worse than the
@@ -134,6 +155,21 @@ mod tests {
                 link(sb, b, &self.0).expect("linked"),
             )
         }
+    }
+
+    #[test]
+    fn a_system_confirms_what_it_took() {
+        let (a, mut b) = sockets();
+        let near = Socket(a.try_clone().expect("cloned").into());
+        let before = near.confirmed().expect("Linux says");
+        (&a).write_all(&[7; 5000]).expect("written");
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while near.confirmed() != Some(before + 5000) {
+            assert!(std::time::Instant::now() < end, "{:?}", near.confirmed());
+            std::thread::yield_now();
+        }
+        b.write_all(&[1]).expect("written");
+        assert_eq!(near.confirmed(), Some(before + 5000));
     }
 
     crate::fabric_conformance!(super::Tcp(super::TcpCfgs::default()));

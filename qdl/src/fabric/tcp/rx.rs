@@ -179,6 +179,10 @@ impl TcpRx {
 }
 
 impl Rx for TcpRx {
+    fn confirmed(&self) -> Option<u64> {
+        self.socket.confirmed()
+    }
+
     /// Reads until there is something to report, and reports all that came with it. It does not read again to
     /// find the socket empty: whoever polls answers first, and the next poll will find out.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {

@@ -1,0 +1,225 @@
+//! The rails of a cluster by name: what dispatch chooses among by health, made from what the accelerators granted,
+//! and what is told of them in the log, in heartbeats and in the report.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::common::Common;
+use crate::{
+    clock::now_ns,
+    config::NicConfig,
+    control::{RailScore, Scores},
+    rails::{
+        Change, LaneRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy, RailState,
+        RailsError, Score,
+    },
+    stats::{RailChange, RailRecord},
+    topology::LinkWatch,
+};
+
+/// Where a lane ends at the accelerator, as granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LaneEnd {
+    pub nic: u16,
+    pub gpu: Option<u32>,
+}
+
+/// A rail: a NIC here and one there.
+type RailEnds = (usize, u16);
+
+/// The rails to each accelerator, and what became of them.
+#[derive(Debug, Default)]
+pub(super) struct RailMap {
+    peers: Vec<Vec<RailEnds>>,
+    changes: Mutex<Vec<(usize, Change)>>,
+    began_ns: u64,
+}
+
+/// Asks each NIC of this node about its link.
+pub(super) fn links(nics: &[NicConfig]) -> Vec<LinkWatch> {
+    let watch = |n: &NicConfig| match n {
+        NicConfig::Tcp(t) => LinkWatch::of_address(t.bind.ip()),
+        NicConfig::Ib(ib) => LinkWatch::of_port(&ib.device, ib.port),
+    };
+    nics.iter().map(watch).collect()
+}
+
+impl RailMap {
+    /// The rails by which `lanes` (peer, NIC here, end there) run, and what chooses among them.
+    pub fn new(
+        lanes: &[(usize, usize, LaneEnd)],
+        peers: usize,
+        policy: RailPolicy,
+        health: crate::rails::HealthCfgs,
+    ) -> Result<(Self, RailArbiter), RailsError> {
+        let mut rails: Vec<Vec<RailEnds>> = vec![Vec::new(); peers];
+        let mut gpus: Vec<Vec<Option<u32>>> = vec![Vec::new(); peers];
+        for (peer, nic, end) in lanes {
+            rails[*peer].push((*nic, end.nic));
+            gpus[*peer].push(end.gpu);
+        }
+        for list in &mut rails {
+            list.sort_unstable();
+            list.dedup();
+        }
+        for list in &mut gpus {
+            list.sort_unstable();
+            list.dedup();
+        }
+        let rail_of = |peer: usize, nic: usize, end: LaneEnd| {
+            let at = rails[peer].iter().position(|r| *r == (nic, end.nic));
+            // More rails than there may be are refused below.
+            RailId(at.unwrap_or(0).min(usize::from(u8::MAX)) as u8)
+        };
+        let lane = |(peer, nic, end): &(usize, usize, LaneEnd)| LaneRail {
+            peer: *peer,
+            rail: rail_of(*peer, *nic, *end),
+            target: gpus[*peer].iter().position(|g| *g == end.gpu).unwrap_or(0),
+            nic: *nic,
+        };
+        let lanes: Vec<LaneRail> = lanes.iter().map(lane).collect();
+        let peer = |p: usize| {
+            let own = |target: usize| {
+                let here = lanes.iter().filter(|l| (l.peer, l.target) == (p, target));
+                let mut own: Vec<_> = here.map(|l| l.rail).collect();
+                own.sort_unstable();
+                own.dedup();
+                own
+            };
+            let all = (0..rails[p].len().min(usize::from(u8::MAX) + 1)).map(|r| RailId(r as u8));
+            PeerCfgs {
+                policy,
+                health,
+                rails: rails[p].len(),
+                sources: vec![all.collect()],
+                targets: (0..gpus[p].len()).map(own).collect(),
+            }
+        };
+        let arbiter = RailArbiter::new(&RailArbiterCfgs {
+            peers: (0..peers).map(peer).collect(),
+            lanes: lanes.clone(),
+        })?;
+        let map = RailMap {
+            peers: rails,
+            changes: Mutex::default(),
+            began_ns: now_ns(),
+        };
+        Ok((map, arbiter))
+    }
+
+    fn changes(&self) -> std::sync::MutexGuard<'_, Vec<(usize, Change)>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `nics[0] -> nics[2]`, by the indices in the two nodes' configurations.
+    fn name(&self, peer: usize, rail: RailId) -> String {
+        match self.peers.get(peer).and_then(|p| p.get(rail.index())) {
+            Some((here, there)) => format!("nics[{here}]-nics[{there}]"),
+            None => format!("rail {}", rail.0),
+        }
+    }
+
+    /// A rail has changed: a line for the log.
+    pub fn changed(&self, peer: usize, node: &str, change: Change) -> String {
+        self.changes().push((peer, change));
+        format!(
+            "{node}: rail {}: {} -> {} (latency score {})",
+            self.name(peer, change.rail),
+            word(change.from),
+            word(change.to),
+            change.latency
+        )
+    }
+
+    /// The rails that end at a NIC of a peer.
+    pub fn at_nic(&self, peer: usize, nic: u16) -> impl Iterator<Item = RailId> + '_ {
+        let rails = self.peers.get(peer).into_iter().flatten().enumerate();
+        rails
+            .filter(move |(_, (_, there))| *there == nic)
+            .map(|(i, _)| RailId(i as u8))
+    }
+
+    /// What a heartbeat says of the rails to a peer: of each of its NICs the worst rail's score.
+    pub fn scores(&self, common: &Common, peer: usize) -> Option<Scores> {
+        let report = common.dispatcher.get()?.rail_report(peer);
+        let mut rails: Vec<RailScore> = Vec::new();
+        for r in report {
+            let (_, nic) = *self.peers.get(peer)?.get(r.rail.index())?;
+            let score = match r.state {
+                RailState::Down(_) => Score::MIN,
+                _ => r.latency,
+            };
+            match rails.iter_mut().find(|o| o.nic == nic) {
+                Some(other) => other.score = other.score.min(score),
+                None => rails.push(RailScore { nic, score }),
+            }
+        }
+        (!rails.is_empty()).then_some(Scores {
+            interior: Score::ONE,
+            rails,
+        })
+    }
+
+    /// Every rail for the summary.
+    pub fn records(&self, common: &Common, peer: usize, node: &str) -> Vec<RailRecord> {
+        let all = self.changes();
+        let report = common.dispatcher().rail_report(peer);
+        let record = |r: &crate::rails::RailReport| RailRecord {
+            name: format!("{node} {}", self.name(peer, r.rail)),
+            state: word(r.state),
+            score: r.score.as_f64(),
+            latency: r.latency.as_f64(),
+            samples: r.picked,
+            bytes: r.delivered_bytes,
+            probes: r.probes,
+            changes: all
+                .iter()
+                .filter(|(p, c)| (*p, c.rail) == (peer, r.rail))
+                .map(|(_, c)| RailChange {
+                    at_s: c.at_ns.saturating_sub(self.began_ns) as f64 / 1e9,
+                    from: word(c.from),
+                    to: word(c.to),
+                    latency: c.latency.as_f64(),
+                })
+                .collect(),
+        };
+        report.iter().map(record).collect()
+    }
+}
+
+fn word(state: RailState) -> String {
+    match state {
+        RailState::InService => "in service".to_owned(),
+        RailState::Congested => "congested".to_owned(),
+        RailState::Probation => "probation".to_owned(),
+        RailState::Down(None) => "not up".to_owned(),
+        RailState::Down(Some(fault)) => format!("down ({fault})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(nic: u16, gpu: Option<u32>) -> LaneEnd {
+        LaneEnd { nic, gpu }
+    }
+
+    #[test]
+    fn lanes_of_one_pair_of_nics_are_one_rail() {
+        let lanes = [
+            (0, 0, end(0, Some(0))),
+            (0, 0, end(0, Some(0))),
+            (0, 1, end(1, Some(1))),
+            (0, 1, end(1, Some(0))),
+            (1, 0, end(3, None)),
+        ];
+        let (map, arbiter) =
+            RailMap::new(&lanes, 2, RailPolicy::Best, Default::default()).expect("sound");
+        assert_eq!(map.peers, [vec![(0, 0), (1, 1)], vec![(0, 3)]]);
+        assert_eq!(arbiter.lanes_of(0, RailId(1)).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(map.at_nic(1, 3).collect::<Vec<_>>(), [RailId(0)]);
+        assert_eq!(map.at_nic(1, 0).count(), 0);
+        assert_eq!(map.name(0, RailId(1)), "nics[1]-nics[1]");
+        assert_eq!(arbiter.report(0).len(), 2);
+    }
+}

@@ -1,0 +1,156 @@
+//! `accelerator topology` and `frontend topology`: the same command of both programs.
+
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::{Addresses, Fabric, Topology, TopologyError, machine};
+
+/// Whose configuration `--yaml` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// A frontend's.
+    Frontend,
+    /// An accelerator's.
+    Accelerator,
+}
+
+/// What went wrong with the command.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// Its words.
+    #[error("`{0}` is not known here\n{HELP}")]
+    Usage(String),
+    /// The machine.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+}
+
+const HELP: &str = "\
+Usage: PROGRAM topology [--yaml] [--tcp] [--root DIR]
+
+Prints what this machine is made of, as far as moving samples goes: how near its NICs and GPUs are to each other, and
+which NICs serve which GPU.
+
+  --yaml      print a configuration that starts this program on this machine, with every usable NIC
+  --tcp       with --yaml: sockets on every interface that has an address, also where there are RDMA devices
+  --root DIR  read DIR/sys instead of /sys, and addresses from DIR/addresses (lines of `INTERFACE ADDRESS,ADDRESS`)
+  --help      this
+";
+
+/// What a user asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Asked {
+    yaml: bool,
+    tcp: bool,
+    help: bool,
+    root: Option<PathBuf>,
+}
+
+fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked, CommandError> {
+    let mut asked = Asked::default();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        match &*text {
+            "--yaml" => asked.yaml = true,
+            "--tcp" => asked.tcp = true,
+            "--help" | "-h" => asked.help = true,
+            "--root" => match words.next() {
+                Some(root) => asked.root = Some(root.into()),
+                None => return Err(CommandError::Usage("--root without a folder".to_owned())),
+            },
+            other => match other.strip_prefix("--root=") {
+                Some(root) => asked.root = Some(root.into()),
+                None => return Err(CommandError::Usage(other.to_owned())),
+            },
+        }
+    }
+    Ok(asked)
+}
+
+/// What the command prints, given the words behind `topology`.
+///
+/// # Errors
+/// [`CommandError`] says which word, or what of the machine cannot be read.
+pub fn command(
+    node: Node,
+    words: impl IntoIterator<Item = OsString>,
+) -> Result<String, CommandError> {
+    let asked = parse(words)?;
+    if asked.help {
+        return Ok(HELP.to_owned());
+    }
+    let topology = match &asked.root {
+        None => Topology::of_this_machine()?,
+        Some(root) => below(root)?,
+    };
+    if !asked.yaml {
+        return Ok(topology.matrix());
+    }
+    let fabric = if asked.tcp { Fabric::Tcp } else { Fabric::Auto };
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = match (host.trim(), &asked.root) {
+        ("", _) | (_, Some(_)) => "node",
+        (host, None) => host,
+    };
+    // Both programs on one machine are two nodes.
+    Ok(match node {
+        Node::Frontend => topology.frontend_yaml(&format!("{host}-frontend"), fabric),
+        Node::Accelerator => topology.accelerator_yaml(&format!("{host}-accelerator"), fabric),
+    })
+}
+
+fn below(root: &Path) -> Result<Topology, TopologyError> {
+    let file = root.join("addresses");
+    let Ok(text) = fs::read_to_string(&file) else {
+        return Topology::read(root, &Addresses::new());
+    };
+    Topology::read(root, &machine::parse_addresses(&text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(node: Node, words: &[&str]) -> Result<String, String> {
+        command(node, words.iter().map(OsString::from)).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_tree_of_another_machine_is_shown_and_written_for() {
+        let root = tempfile::tempdir().expect("a folder");
+        machine::expand(machine::LAPTOP, root.path()).expect("laid out");
+        let at = format!("--root={}", root.path().display());
+        let matrix = run(Node::Frontend, &[&at]).expect("shown");
+        assert!(matrix.contains("wlp0s20f3") && matrix.contains("192.168.178.23"));
+        let yaml = run(Node::Accelerator, &["--yaml", &at]).expect("written");
+        assert!(yaml.contains("listen: \"192.168.178.23:7410\""), "{yaml}");
+        let yaml = run(Node::Frontend, &["--yaml", "--tcp", &at]).expect("written");
+        assert!(yaml.contains("- address: 192.168.178.23"), "{yaml}");
+    }
+
+    #[test]
+    fn words_it_does_not_know_are_named() {
+        for (words, what) in [
+            (&["--yml"][..], "`--yml`"),
+            (&["--root"], "--root without"),
+            (&["--root", "/nowhere"], "/nowhere"),
+        ] {
+            let error = run(Node::Frontend, words).expect_err("wrong");
+            assert!(error.contains(what), "{error}");
+        }
+        assert!(
+            run(Node::Frontend, &["-h"])
+                .expect("help")
+                .contains("--yaml")
+        );
+    }
+
+    #[test]
+    fn this_machine_is_shown() {
+        assert!(run(Node::Accelerator, &[]).expect("Linux").contains("NUMA"));
+    }
+}

@@ -1,0 +1,265 @@
+//! `cargo xtask bench failover [--quick] [congestion|cut|silent|random|warm-up ...]`: what a congested rail and a cut
+//! one cost, in real traffic between two processes over four shaped links in network namespaces. Needs root.
+
+mod net;
+mod run;
+mod table;
+mod trace;
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::demo::programs;
+use net::Rails;
+use run::{Act, Plan, Setup};
+
+/// Rails, and Mbit/s of each.
+const RAILS: usize = 4;
+const MBIT: u32 = 300;
+/// Of the rails' capacity.
+const LOAD: f64 = 0.6;
+/// Bytes of a sample.
+const SAMPLE: usize = 150_528;
+/// The rail that things happen to.
+const VICTIM: usize = 2;
+/// When it is throttled, from when on latencies count, when the throttle is lifted, and when the run ends, in seconds.
+const THROTTLED: f64 = 5.0;
+const HALF: f64 = 10.0;
+const LIFTED: f64 = 20.0;
+const END: f64 = 27.0;
+/// The congestion control of these measurements: what it does to a queue is not what is measured.
+const CONGESTION: &str = "reno";
+
+/// Samples a second at [`LOAD`].
+fn load() -> f64 {
+    (f64::from(MBIT) * 1e6 / 8.0 / SAMPLE as f64 * RAILS as f64 * LOAD).round()
+}
+
+/// Runs what is named, or all of it.
+///
+/// # Errors
+/// It cannot be measured here, or a run failed.
+pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
+    let words: Vec<_> = args
+        .iter()
+        .map(|a| a.to_string_lossy().into_owned())
+        .collect();
+    let known = ["congestion", "cut", "silent", "random", "warm-up"];
+    if let Some(w) = words.iter().find(|w| !known.contains(&w.as_str())) {
+        bail!(
+            "no measurement of rails is called {w}; there are: {}",
+            known.join(", ")
+        );
+    }
+    let wanted = |name: &str| words.is_empty() || words.iter().any(|w| w == name);
+    let programs = programs::build(root)?;
+    let rails = Rails::new(RAILS, MBIT, CONGESTION)?;
+    println!(
+        "{RAILS} rails of {MBIT} Mbit/s (tbf, both ends), {} B samples, Server at {}/s ({:.0} % of them), {}, \
+         2 connections a rail with 4 slots each",
+        SAMPLE,
+        load(),
+        LOAD * 100.0,
+        rails.congestion()?
+    );
+    let setup = Setup {
+        programs: &programs,
+        rails: &rails,
+        folder: root.join("target/bench/failover"),
+    };
+    let mut rows = serde_json::Map::new();
+    if wanted("congestion") {
+        rows.insert("congestion".to_owned(), congestion(&setup)?);
+    }
+    for (name, silent) in [("cut", false), ("silent", true)] {
+        if wanted(name) {
+            rows.insert(name.to_owned(), cut(&setup, silent)?);
+        }
+    }
+    if wanted("random") {
+        rows.insert("random".to_owned(), random(&setup)?);
+    }
+    if wanted("warm-up") {
+        rows.insert("warm_up".to_owned(), warm_up(&setup)?);
+    }
+    let path = root.join("target/bench/failover.json");
+    let text = serde_json::to_string_pretty(&Value::Object(rows))?;
+    std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+    println!("rows: target/bench/failover.json");
+    Ok(())
+}
+
+const POLICIES: [(&str, &str); 3] = [
+    ("round_robin", "round_robin"),
+    ("health_best_fit", "health_best_fit"),
+    ("health_spray", "{health_spray: {delta: 0.25}}"),
+];
+
+/// A rail throttled to a tenth, and the same policies without that rail.
+fn congestion(setup: &Setup<'_>) -> Result<Value> {
+    println!(
+        "\nrail {VICTIM} at a tenth of its rate from {THROTTLED} to {LIFTED} s; p99 of samples due from {HALF} to {LIFTED} s\n"
+    );
+    let without: Vec<usize> = (0..RAILS).filter(|k| *k != VICTIM).collect();
+    let mut rows = Vec::new();
+    for (name, arbiter) in POLICIES {
+        let acts = [
+            (THROTTLED, Act::Mbit(VICTIM, MBIT / 10)),
+            (LIFTED, Act::Mbit(VICTIM, MBIT)),
+        ];
+        let run = setup.run(&Plan {
+            name: &format!("congestion-{name}"),
+            arbiter,
+            acts: &acts,
+            seconds: END,
+            rate: load(),
+            ..Plan::default()
+        })?;
+        let less = setup.run(&Plan {
+            name: &format!("removed-{name}"),
+            arbiter,
+            nics: &without,
+            seconds: LIFTED,
+            rate: load(),
+            ..Plan::default()
+        })?;
+        let (p99, removed) = (
+            run.trace.quantile_ms(HALF, LIFTED, 0.99),
+            less.trace.quantile_ms(HALF, LIFTED, 0.99),
+        );
+        let back = run.back_at(VICTIM, LIFTED);
+        rows.push(json!({
+            "policy": name,
+            "p50_ms": run.trace.quantile_ms(HALF, LIFTED, 0.5),
+            "p99_ms": p99,
+            "p99_ms_without_the_rail": removed,
+            "ratio": p99 / removed,
+            "mbytes_per_rail_before": run.mbytes(0.5, THROTTLED),
+            "mbytes_per_rail_during": run.mbytes(THROTTLED, LIFTED),
+            "mbytes_per_rail_after": run.mbytes(LIFTED, END),
+            "share_again_after_s": back,
+            "valid": run.summary["valid"],
+            "changes": run.changes(),
+        }));
+    }
+    let robin = rows[0]["p99_ms"].as_f64().unwrap_or(f64::NAN);
+    for row in &mut rows {
+        let p99 = row["p99_ms"].as_f64().unwrap_or(f64::NAN);
+        row["round_robins_over_it"] = json!(robin / p99);
+    }
+    table::congestion(&rows);
+    Ok(Value::Array(rows))
+}
+
+/// The victim's link cut and restored, then rail 0's.
+fn cut(setup: &Setup<'_>, silent: bool) -> Result<Value> {
+    let how = if silent {
+        "with nobody told"
+    } else {
+        "link down"
+    };
+    println!("\nrail {VICTIM} cut ({how}) at 3 s, restored at 6 s, rail 0 cut at 9 s, of 12 s\n");
+    let mut rows = Vec::new();
+    for (name, arbiter) in POLICIES {
+        let acts = [
+            (3.0, Act::cut(VICTIM, silent)),
+            (6.0, Act::heal(VICTIM, silent)),
+            (9.0, Act::cut(0, silent)),
+        ];
+        let run = setup.run(&Plan {
+            name: &format!("cut-{name}"),
+            arbiter,
+            acts: &acts,
+            seconds: 12.0,
+            rate: load(),
+            ..Plan::default()
+        })?;
+        setup.heal()?;
+        let ledger = &run.summary["ledger"];
+        rows.push(json!({
+            "policy": name,
+            "issued": ledger["issued"],
+            "answered": ledger["answered"],
+            "redispatched": ledger["redispatched"],
+            "valid": run.summary["valid"],
+            "mismatches": run.summary["mismatches"],
+            "verified": run.summary["exit"],
+            "longest_stall_ms": run.trace.longest_stall_ms(),
+            "longest_latency_ms": run.trace.quantile_ms(0.0, f64::MAX, 1.0),
+            "lost_connections": ledger["lost_connections"],
+            "share_again_after_s": run.back_at(VICTIM, 6.0),
+        }));
+    }
+    table::cut(&rows);
+    Ok(Value::Array(rows))
+}
+
+/// Cuts and restores at random moments, many times over.
+fn random(setup: &Setup<'_>) -> Result<Value> {
+    let number = |key: &str, default: u64| {
+        let set = std::env::var(key).ok();
+        set.and_then(|v| v.parse().ok()).unwrap_or(default)
+    };
+    let (schedules, seed) = (number("QDL_FAULTS", 100), number("QDL_FAULT_SEED", 1));
+    println!("\n{schedules} schedules of cuts and restorations, from seed {seed}\n");
+    let (mut samples, mut again, mut worst, mut losses) = (0, 0, 0.0f64, 0);
+    let mut random = run::Random(seed);
+    for i in 0..schedules {
+        let acts = run::schedule(&mut random, RAILS, 2.5);
+        let policy = POLICIES[random.below(3) as usize];
+        let run = setup
+            .run(&Plan {
+                name: "random",
+                arbiter: policy.1,
+                acts: &acts,
+                seconds: 3.0,
+                rate: load(),
+                ..Plan::default()
+            })
+            .with_context(|| format!("schedule {i} of seed {seed}: {acts:?} with {}", policy.0))?;
+        setup.heal()?;
+        run.must_be_whole()
+            .with_context(|| format!("schedule {i} of seed {seed}: {acts:?} with {}", policy.0))?;
+        let count = |key: &str| run.summary["ledger"][key].as_u64().unwrap_or(0);
+        samples += count("issued");
+        again += count("redispatched");
+        losses += count("lost_connections");
+        worst = worst.max(run.trace.longest_stall_ms());
+    }
+    println!(
+        "{schedules} schedules: {samples} samples, {losses} connections lost, {again} samples sent again, none lost, none \
+         twice; longest stall {worst:.0} ms"
+    );
+    Ok(json!({
+        "schedules": schedules, "seed": seed, "samples": samples, "redispatched": again,
+        "lost_connections": losses, "longest_stall_ms": worst,
+    }))
+}
+
+/// The first second with and without warm-up.
+fn warm_up(setup: &Setup<'_>) -> Result<Value> {
+    println!("\nthe first second with and without warm-up (least_outstanding)\n");
+    let mut rows = Vec::new();
+    for warm in [true, false] {
+        let run = setup.run(&Plan {
+            name: if warm { "warm" } else { "cold" },
+            arbiter: "least_outstanding",
+            more: if warm { "" } else { "warm_up: false\n" },
+            seconds: 6.0,
+            rate: load(),
+            ..Plan::default()
+        })?;
+        rows.push(json!({
+            "warm_up": warm,
+            "first_over_steady": run.summary["throughput"]["first_over_steady"],
+            "per_second": run.summary["throughput"]["per_second"],
+            "connections": run.summary["warm_up"],
+            "first_latency_ms": run.trace.0.first().map(|s| (s.done - s.due) * 1e3),
+        }));
+    }
+    table::warm_up(&rows);
+    Ok(Value::Array(rows))
+}

@@ -1,0 +1,334 @@
+//! One run of the two programs over the rails, with things happening to these meanwhile.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::net::{Rails, Side};
+use super::trace::Trace;
+use super::{RAILS, SAMPLE};
+use crate::demo::programs::Accelerator;
+use crate::process::Running;
+
+/// How often the rails' bytes are read.
+const EVERY: Duration = Duration::from_millis(100);
+/// Beyond its seconds, for LoadGen's own beginning and end.
+const MORE: Duration = Duration::from_secs(30);
+
+/// What happens to a rail.
+#[derive(Clone, Copy, Debug)]
+pub enum Act {
+    /// Its rate becomes this.
+    Mbit(usize, u32),
+    /// Its link at the frontend goes down or comes up.
+    Link(usize, bool),
+    /// It is cut with nobody told, or healed.
+    Silent(usize, bool),
+}
+
+impl Act {
+    pub fn cut(k: usize, silent: bool) -> Self {
+        if silent {
+            Act::Silent(k, true)
+        } else {
+            Act::Link(k, false)
+        }
+    }
+
+    pub fn heal(k: usize, silent: bool) -> Self {
+        if silent {
+            Act::Silent(k, false)
+        } else {
+            Act::Link(k, true)
+        }
+    }
+
+    fn do_it(self, rails: &Rails) -> Result<()> {
+        match self {
+            Act::Mbit(k, mbit) => rails.shape(k, mbit),
+            Act::Link(k, up) => rails.link_up(k, up),
+            Act::Silent(k, silent) => rails.silent(k, silent),
+        }
+    }
+}
+
+/// A run.
+pub struct Plan<'a> {
+    pub name: &'a str,
+    pub arbiter: &'a str,
+    /// The rails used.
+    pub nics: &'a [usize],
+    /// More YAML of the frontend.
+    pub more: &'a str,
+    /// Seconds from the first traffic, and what happens then.
+    pub acts: &'a [(f64, Act)],
+    pub seconds: f64,
+    pub rate: f64,
+}
+
+const ALL: [usize; RAILS] = [0, 1, 2, 3];
+
+impl Default for Plan<'_> {
+    fn default() -> Self {
+        Plan {
+            name: "run",
+            arbiter: "least_outstanding",
+            nics: &ALL,
+            more: "",
+            acts: &[],
+            seconds: 1.0,
+            rate: 100.0,
+        }
+    }
+}
+
+/// What came of it.
+pub struct Outcome {
+    pub trace: Trace,
+    pub summary: Value,
+    /// Seconds, and bytes of each rail until then.
+    bytes: Vec<(f64, Vec<u64>)>,
+}
+
+/// Where runs are made.
+pub struct Setup<'a> {
+    pub programs: &'a Path,
+    pub rails: &'a Rails,
+    pub folder: PathBuf,
+}
+
+/// Quick to notice a silent rail; patient with one that is slow.
+const DEADLINES: &str =
+    "deadlines: {connect_ms: 5000, lost_ms: 4000, echo_interval_ms: 25, echo_timeout_ms: 150}\n";
+
+impl Setup<'_> {
+    fn frontend_yaml(&self, plan: &Plan<'_>) -> String {
+        let nic = |k: &usize| {
+            let address = self.rails.address(Side::Frontend, *k);
+            format!("  - {{address: {address}, connections: 2, slots: 4}}\n")
+        };
+        let nics: String = plan.nics.iter().map(nic).collect();
+        format!(
+            "node: front\nauth: none\n\
+             model: {{name: digest, inputs: [{{name: input, dtype: u8, shape: [{SAMPLE}], ragged: true}}], \
+             output: {{name: output, dtype: u8, shape: [8]}}}}\n\
+             dataset: {{kind: random, count: 256, seed: 3, min_bytes: {SAMPLE}, max_bytes: {SAMPLE}, distribution: fixed}}\n\
+             verify: digest\narbiter: {}\n{DEADLINES}\
+             accelerators: [{{control: \"{}:7400\"}}]\nnics:\n{nics}{}",
+            plan.arbiter,
+            self.rails.address(Side::Accelerator, self.rails.count()),
+            plan.more
+        )
+    }
+
+    fn accelerator_yaml(&self, plan: &Plan<'_>) -> String {
+        let nic = |k: &usize| {
+            let address = self.rails.address(Side::Accelerator, *k);
+            format!("  - {{listen: \"{address}:7410\"}}\n")
+        };
+        let nics: String = plan.nics.iter().map(nic).collect();
+        format!(
+            "node: acc\nauth: none\ncontrol: {{listen: \"{}:7400\"}}\n\
+             model: {{name: digest, max_input_bytes: {SAMPLE}}}\nengine: {{kind: digest}}\nnics:\n{nics}",
+            self.rails.address(Side::Accelerator, self.rails.count())
+        )
+    }
+
+    /// Puts every rail back to what it was.
+    pub fn heal(&self) -> Result<()> {
+        for k in 0..self.rails.count() {
+            self.rails.link_up(k, true)?;
+            // An address that is there already is no harm, and one that is missing comes back.
+            let _ = self.rails.silent(k, false);
+        }
+        Ok(())
+    }
+
+    /// One run.
+    ///
+    /// # Errors
+    /// A program did not do what it should.
+    pub fn run(&self, plan: &Plan<'_>) -> Result<Outcome> {
+        let folder = self.folder.join(plan.name);
+        std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let put = |name: &str, text: String| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).map(|()| path)
+        };
+        let accelerator = put("accelerator.yaml", self.accelerator_yaml(plan))?;
+        let frontend = put("frontend.yaml", self.frontend_yaml(plan))?;
+        let log = folder.join("accelerator.log");
+        let mut command = self
+            .rails
+            .command(Side::Accelerator, &self.programs.join("accelerator"));
+        command.arg("--config").arg(accelerator);
+        let mut serving = Accelerator::start_in(&mut command, &log)?;
+        let out = folder.join("out");
+        let mut command = self
+            .rails
+            .command(Side::Frontend, &self.programs.join("frontend"));
+        let (seconds, rate) = (plan.seconds.to_string(), plan.rate.to_string());
+        command
+            .arg("--config")
+            .arg(frontend)
+            .arg("--output")
+            .arg(&out);
+        command.args([
+            "--scenario",
+            "server",
+            "--target-qps",
+            &rate,
+            "--duration-s",
+            &seconds,
+        ]);
+        command.args([
+            "--set",
+            "target_latency=30000",
+            "--set",
+            "enable_trace=true",
+        ]);
+        let said = std::fs::File::create(folder.join("frontend.log"))?;
+        command.stdout(said.try_clone()?).stderr(said);
+        let mut running = Running::start("frontend", &mut command)?;
+        let bytes = self.watch(plan, &mut running)?;
+        serving.check(&log)?;
+        drop(serving);
+        let path = out.join("summary.json");
+        let text = std::fs::read_to_string(&path).with_context(|| {
+            let log = folder.join("frontend.log");
+            std::fs::read_to_string(log).unwrap_or_default()
+        })?;
+        Ok(Outcome {
+            trace: Trace::read(&out.join("mlperf_log_trace.json"))?,
+            summary: serde_json::from_str(&text)?,
+            bytes,
+        })
+    }
+
+    /// Reads the rails' bytes until the frontend has ended, and does what is to happen.
+    fn watch(&self, plan: &Plan<'_>, running: &mut Running) -> Result<Vec<(f64, Vec<u64>)>> {
+        let began = Instant::now();
+        let first: u64 = self.rails.bytes()?.iter().sum();
+        let (mut since, mut bytes, mut acts) = (None, Vec::new(), plan.acts.iter());
+        let mut next = acts.next();
+        let limit = Duration::from_secs_f64(plan.seconds) + MORE;
+        while running.ended()?.is_none() {
+            ensure!(began.elapsed() < limit, "the frontend does not end");
+            let now = self.rails.bytes()?;
+            if since.is_none() && now.iter().sum::<u64>() > first + 12 * SAMPLE as u64 {
+                since = Some(Instant::now());
+            }
+            let Some(since) = since else {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            };
+            bytes.push((since.elapsed().as_secs_f64(), now));
+            let until = Instant::now() + EVERY;
+            while let Some((at, act)) = next
+                && since + Duration::from_secs_f64(*at) <= until
+            {
+                let at = since + Duration::from_secs_f64(*at);
+                std::thread::sleep(at.saturating_duration_since(Instant::now()));
+                act.do_it(self.rails)?;
+                next = acts.next();
+            }
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
+        Ok(bytes)
+    }
+}
+
+impl Outcome {
+    fn bytes_at(&self, at: f64) -> Vec<u64> {
+        let before = self.bytes.iter().rev().find(|(t, _)| *t <= at);
+        let found = before.or(self.bytes.first());
+        found.map_or_else(|| vec![0; RAILS], |(_, b)| b.clone())
+    }
+
+    /// Megabytes of each rail between two moments.
+    pub fn mbytes(&self, from: f64, to: f64) -> Vec<f64> {
+        let (a, b) = (self.bytes_at(from), self.bytes_at(to));
+        let each = a.iter().zip(&b).map(|(a, b)| (b - a) as f64 / 1e6);
+        each.map(|m| (m * 10.0).round() / 10.0).collect()
+    }
+
+    /// Seconds after `from` at which a rail carries four fifths of an even share again for half a second.
+    pub fn back_at(&self, rail: usize, from: f64) -> Option<f64> {
+        let mut at = from;
+        while at + 0.5 <= self.bytes.last()?.0 {
+            let (a, b) = (self.bytes_at(at), self.bytes_at(at + 0.5));
+            let carried = |k: usize| (b[k] - a[k]) as f64;
+            let all: f64 = (0..RAILS).map(carried).sum();
+            if all > 0.0 && carried(rail) >= 0.8 * all / RAILS as f64 {
+                return Some(at - from);
+            }
+            at += 0.1;
+        }
+        None
+    }
+
+    /// When and how each rail changed, where they are chosen by health.
+    pub fn changes(&self) -> Vec<Value> {
+        let rails = self.summary["rails"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        rails
+            .iter()
+            .map(|r| json!({"rail": r["name"], "changes": r["changes"]}))
+            .collect()
+    }
+
+    /// Every sample came back once, with its own answer.
+    pub fn must_be_whole(&self) -> Result<()> {
+        let s = &self.summary;
+        let ledger = &s["ledger"];
+        let whole = s["exit"]["code"] == 0
+            && s["valid"] == true
+            && ledger["issued"] == ledger["answered"]
+            && ledger["emptied"] == 0
+            && s["mismatches"].as_array().is_some_and(Vec::is_empty);
+        if !whole {
+            bail!("not whole: {} {ledger} {}", s["exit"], s["mismatches"]);
+        }
+        Ok(())
+    }
+}
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+/// Cuts and restorations within so many seconds; one rail is always left alone.
+pub fn schedule(random: &mut Random, rails: usize, seconds: f64) -> Vec<(f64, Act)> {
+    let spared = random.below(rails as u64) as usize;
+    let mut acts = Vec::new();
+    for k in (0..rails).filter(|k| *k != spared) {
+        let silent = random.below(2) == 0;
+        let mut at = random.below((seconds * 1000.0) as u64);
+        let mut cut = true;
+        while (at as f64) < seconds * 1000.0 {
+            let act = if cut {
+                Act::cut(k, silent)
+            } else {
+                Act::heal(k, silent)
+            };
+            acts.push((at as f64 / 1000.0, act));
+            cut = !cut;
+            at += 50 + random.below(1200);
+        }
+    }
+    acts.sort_by(|a, b| a.0.total_cmp(&b.0));
+    acts
+}
