@@ -623,7 +623,11 @@ pub fn slots_are_used_again_and_again_in_both_directions(fabric: &dyn Fabric) {
         let mut ready: VecDeque<(Imm, usize)> = VecDeque::new();
         let end = Instant::now() + patience;
         while served < total {
-            assert!(Instant::now() < end, "server stuck after {served}");
+            assert!(
+                Instant::now() < end,
+                "server stuck after {served}: {:?}",
+                b.link
+            );
             b.link.rx.poll(8, &mut |e| match e {
                 Event::Arrived { imm, len } => ready.push_back((imm, len as usize)),
                 other => panic!("{other:?}"),
@@ -656,7 +660,8 @@ pub fn slots_are_used_again_and_again_in_both_directions(fabric: &dyn Fabric) {
     while done < total {
         assert!(
             Instant::now() < end,
-            "client stuck: {sent} sent, {done} done"
+            "client stuck: {sent} sent, {done} done: {:?}",
+            a.link
         );
         while sent < total && a.link.tx.room() > 0 && a.link.tx.retired() == a.link.tx.posted() {
             let Some(slot) = free.pop_front() else { break };

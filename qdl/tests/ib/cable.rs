@@ -81,7 +81,7 @@ impl conformance::Fabric for Disturbed {
     }
 
     fn exchanges(&self) -> usize {
-        if self.0.is_empty() { 4000 } else { 500 }
+        if self.0.is_empty() { 4000 } else { 100 }
     }
 
     fn patience(&self) -> Duration {
