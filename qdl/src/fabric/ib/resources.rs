@@ -120,6 +120,17 @@ impl IbResources {
     /// Registers exactly the slots of a window, for the peer to write.
     pub(super) fn window(&self, window: &Window) -> Result<Arc<Mr>, IbError> {
         let bytes = window.slots() * window.stride();
+        tracing::debug!(
+            "{}: {} slots of {} bytes in {} pages",
+            self.device.name(),
+            window.slots(),
+            window.stride(),
+            if window.region().is_huge() {
+                "huge"
+            } else {
+                "ordinary"
+            }
+        );
         let part = Part::new(window.region(), window.slot_offset(0), bytes)?;
         self.writable(&part)
     }
