@@ -42,7 +42,7 @@ accelerator() {
     echo "FAILS: $1: the accelerator is not ready"; failed=1
 }
 
-ended() { kill $acc 2>/dev/null; wait $acc 2>/dev/null; }
+ended() { { kill $acc; wait $acc; } 2>/dev/null; }
 
 # frontend NAME CONFIG ARGUMENTS...: its exit status is in $status
 frontend() {
@@ -62,7 +62,10 @@ capture() {
 captured() { kill $captures; wait $captures; captures=; }
 
 # packets NAME ADDRESS OPCODE: how many of them that address sent
-packets() { sed -n "s/^from $2:.*[:,] $3 \([0-9]*\)[,;].*/\1/p" $out/$1.va.packets | grep . || echo 0; }
+packets() {
+    awk -v from="$2:" -v opcode="$3" '$2 == from {for (i = 3; i < NF; i++) if ($i == opcode) n = $(i + 1) + 0} END {print n + 0}' \
+        $out/$1.va.packets
+}
 
 # digest PREFIX FRONTEND-NICS ACCELERATOR-NICS [DISTRIBUTION] [COUNT]: a pair of configurations
 digest() {
@@ -210,7 +213,7 @@ images() {
         name=server-$split
         digest $name "  - {device: rxa, queue_pairs: 1, slots: 128, timeout: 18, adaptive_routing: {split_above: $split}}" \
             "  - {device: rxb, timeout: 18}" fixed 64
-        image $name $split --scenario server --mode performance --target-qps 20 --duration-s 10
+        image $name $split --scenario server --mode performance --target-qps 40 --duration-s 20
         holds "$name: at most one in 64 signaled, the goodbye apart" \
             [ "$(value $name work_requests)" -ge $((64 * ($(value $name signaled) - 1))) ]
     done
@@ -233,7 +236,7 @@ refusals() {
     digest big "  - {device: rxa, queue_pairs: 4, slots: 8192}" "  - {device: rxb}"
     sed -i 's/memory_mib: 512/memory_mib: 400000/' $configs/big-accelerator.yaml
     accelerator big $configs/big-accelerator.yaml
-    refused beyond-memory "slots of all connections take [0-9]+ MiB, and available memory is [0-9]+ MiB" \
+    refused beyond-memory "slots of all connections take [0-9]+ MiB, and available memory is [0-9]+ MiB: lower" \
         $program --config $configs/big-frontend.yaml
     ended
     digest deep "  - {device: rxa, send_depth: 40000}" "  - {device: rxb}"
@@ -243,7 +246,7 @@ refusals() {
     chmod 666 /dev/infiniband/*
     chmod 777 $out $configs
     chmod 666 $configs/*
-    refused beyond-memlock "the limit on locked memory is [0-9]+ MiB" \
+    refused beyond-memlock "slots of all connections take [0-9]+ KiB, and the limit on locked memory is 64 KiB" \
         setpriv --reuid 65534 --regid 65534 --clear-groups bash -c "ulimit -l 64; exec $program --config $configs/locked-frontend.yaml"
     ended
 }
