@@ -167,7 +167,7 @@ image() {
     local name=$1 split=$2
     shift 2
     # A batch takes long enough for an echo, which has a work request and a doorbell of its own: not those are to be counted.
-    echo 'deadlines: {echo_interval_ms: 10000, echo_timeout_ms: 20000}' >>$configs/$name-frontend.yaml
+    echo 'deadlines: {echo_interval_ms: 10000, echo_timeout_ms: 20000, lost_ms: 60000}' >>$configs/$name-frontend.yaml
     capture $name va
     accelerator $name $configs/$name-accelerator.yaml
     frontend $name $configs/$name-frontend.yaml "$@"
