@@ -11,14 +11,17 @@ mod cases;
 #[path = "ib/rig.rs"]
 mod rig;
 
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc, time::Instant};
 
 use cable::{Disturbed, Pulled};
 use qdl::{
     config::Auto,
-    fabric::{Broken, Imm},
+    fabric::{
+        Broken, Event, Imm, Region,
+        ib::{IbCfgs, IbConnection},
+    },
 };
-use rig::{Pair, alone, endpoint, next_broken, post};
+use rig::{Pair, alone, endpoint, next, next_broken, post};
 use verbs::Verbs;
 
 /// The library and the names of the two devices, or why the tests do not run.
@@ -61,6 +64,14 @@ fn eight_thousand_slots_wrap() {
     }
 }
 
+/// How long it took until a fault was told, and in which words. The guest is emulated: its times are upper bounds.
+fn told(what: &str, since: Instant, by: &dyn Display) {
+    println!(
+        "{what}: told after {} ms: {by}",
+        since.elapsed().as_millis()
+    );
+}
+
 #[test]
 fn a_pulled_cable_breaks_every_connection_in_words() {
     let _alone = alone();
@@ -69,9 +80,11 @@ fn a_pulled_cable_breaks_every_connection_in_words() {
     };
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
     let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    let began = Instant::now();
     let pulled = Pulled::pull();
     for (link, nic) in [(&mut a, &pair.nics[0]), (&mut b, &pair.nics[1])] {
         let broken = next_broken(link);
+        told("pulled cable", began, &broken);
         let expected = format!("port 1 of {} is down", nic.device);
         assert_eq!(broken, Broken::Device(expected));
     }
@@ -81,7 +94,8 @@ fn a_pulled_cable_breaks_every_connection_in_words() {
 #[test]
 fn a_peer_that_is_gone_without_a_word_is_told_by_the_retries() {
     let _alone = alone();
-    let Some(pair) = Pair::open(|nic| nic.timeout = 10) else {
+    // The defaults: 67 ms, and six retries.
+    let Some(pair) = Pair::open(|_| {}) else {
         return;
     };
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
@@ -89,11 +103,90 @@ fn a_peer_that_is_gone_without_a_word_is_told_by_the_retries() {
     let mut a = ha.connect(&hb.end()).expect("connected");
     // As after SIGKILL: the kernel destroys its queue pair, and nobody says goodbye.
     drop(hb);
+    let began = Instant::now();
     a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
     let _ = a.tx.flush();
     let text = next_broken(&mut a).to_string();
+    told("peer gone", began, &text);
     assert!(
         text.contains("IBV_WC_RETRY_EXC_ERR") && text.contains("did not answer"),
         "{text}"
     );
+}
+
+#[test]
+fn a_queue_pair_forced_to_err_is_told_at_both_ends() {
+    let _alone = alone();
+    let Some(pair) = Pair::open(|_| {}) else {
+        return;
+    };
+    let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    let began = Instant::now();
+    pair.resources[1].device().force_error();
+    let at_b = next_broken(&mut b).to_string();
+    told("queue pair in ERR, its own side", began, &at_b);
+    assert!(
+        at_b.contains("IBV_WC_WR_FLUSH_ERR") && at_b.contains(&pair.nics[1].device),
+        "{at_b}"
+    );
+    // The other end hears of it when it sends: a queue pair in ERR takes nothing and says nothing.
+    let began = Instant::now();
+    a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
+    let _ = a.tx.flush();
+    let at_a = next_broken(&mut a).to_string();
+    told("queue pair in ERR, the other side", began, &at_a);
+    assert!(at_a.contains("IBV_WC_"), "{at_a}");
+}
+
+#[test]
+fn a_message_one_byte_too_long_is_told_at_both_ends() {
+    let _alone = alone();
+    let Some(pair) = Pair::open(|_| {}) else {
+        return;
+    };
+    let mut e = [endpoint(1, 64, 8), endpoint(1, 64, 8)];
+    // Believes the peer's only slot to be a byte longer than it is.
+    e[0].peer_stride = 65;
+    e[0].sources = vec![Arc::new(Region::new(65).expect("memory"))];
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    e[1].window.grants().open(0).expect("closed");
+    let began = Instant::now();
+    a.tx.post(&post(0, 65, Imm::new(0, 1))).expect("room");
+    let _ = a.tx.flush();
+    let at_a = next_broken(&mut a).to_string();
+    told("one byte too long, sender", began, &at_a);
+    assert!(at_a.contains("IBV_WC_REM_ACCESS_ERR"), "{at_a}");
+    let at_b = next_broken(&mut b).to_string();
+    told("one byte too long, receiver", began, &at_b);
+    assert!(e[1].window.grants().is_open(0), "nothing arrived");
+}
+
+#[test]
+fn an_exhausted_receive_queue_is_told_by_the_sender() {
+    let _alone = alone();
+    let Some(pair) = Pair::open(|_| {}) else {
+        return;
+    };
+    let e = [endpoint(64, 64, 64), endpoint(64, 64, 64)];
+    let limits = pair.resources[1].device().limits().clone();
+    let mut few = IbCfgs::resolve(&pair.nics[1], &limits, 64).expect("within limits");
+    // Fewer receives than slots, which no configuration allows, and a receiver that does not look.
+    (few.receive_depth, few.receive_batch) = (4, 1);
+    let hb = IbConnection::prepare(&pair.resources[1], e[1].clone(), &few).expect("prepared");
+    let ha = pair.prepare(0, &e[0], 64);
+    let end = ha.end();
+    let mut a = ha.connect(&hb.end()).expect("connected");
+    let mut b = hb.connect(&end).expect("connected");
+    let began = Instant::now();
+    for slot in 0..8 {
+        e[1].window.grants().open(slot).expect("closed");
+        a.tx.post(&post(0, 40, Imm::new(slot, 1))).expect("room");
+    }
+    let _ = a.tx.flush();
+    let text = next_broken(&mut a).to_string();
+    told("no receive left", began, &text);
+    assert!(text.contains("IBV_WC_RNR_RETRY_EXC_ERR"), "{text}");
+    // What had a receive has arrived.
+    (0..4).for_each(|_| assert!(matches!(next(&mut b), Event::Arrived { .. })));
 }

@@ -38,7 +38,7 @@ pub fn fetched(file: &str) -> PathBuf {
 }
 
 /// The accelerator's program: cargo puts it beside the frontend's when it builds the workspace.
-fn accelerator_program() -> &'static Path {
+pub fn accelerator_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let frontend = Path::new(env!("CARGO_BIN_EXE_frontend"));

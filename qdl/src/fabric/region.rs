@@ -3,7 +3,8 @@
 
 use std::{fmt, io, ptr::NonNull};
 
-/// One mapping. Page-aligned, zero at first, unmapped when the last `Arc` is dropped.
+/// One mapping. Page-aligned, zero at first, unmapped when the last `Arc` is dropped. One of at least 2 MiB lies in huge
+/// pages where the machine has enough of them free (`vm.nr_hugepages`): a NIC then keeps fewer translations.
 ///
 /// A region is written by the kernel, a NIC or another thread while this process holds only its address,
 /// so it is never seen as one `&[u8]`: the slot protocol (see the module above) says who may touch
@@ -12,7 +13,13 @@ use std::{fmt, io, ptr::NonNull};
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
+    /// What was mapped, which is what is unmapped.
+    mapped: usize,
+    huge: bool,
 }
+
+/// The size of a huge page. Where the machine's are larger, a region gets none.
+const HUGE: usize = 2 << 20;
 
 // SAFETY: a region is an address and a length; the bytes behind it are reached through `unsafe`
 // functions whose callers promise exclusive or shared access by the slot protocol.
@@ -43,6 +50,25 @@ pub enum RegionError {
     },
 }
 
+/// Zeroes that nobody else has.
+fn map(bytes: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
+    // SAFETY: an anonymous private mapping at an address of the kernel's choice aliases nothing.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
+            -1,
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
 impl Region {
     /// Maps `len` bytes of zeroes (at least one page). Pages are placed on the NUMA node of the thread
     /// that first touches them: call [`Region::prefault`] from a pinned thread.
@@ -50,29 +76,34 @@ impl Region {
     /// # Errors
     /// [`RegionError::Map`].
     pub fn new(len: usize) -> Result<Self, RegionError> {
-        let mapped = len.max(1);
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice aliases nothing.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                mapped,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(RegionError::Map {
-                len,
-                source: io::Error::last_os_error(),
-            });
+        let asked = len.max(1);
+        if let Some(mapped) = asked
+            .checked_next_multiple_of(HUGE)
+            .filter(|_| asked >= HUGE)
+        {
+            // Without NORESERVE: the pages are set aside now or the call fails, so that touching them never does.
+            if let Ok(base) = map(mapped, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB) {
+                return Ok(Region {
+                    base,
+                    len: asked,
+                    mapped,
+                    huge: true,
+                });
+            }
         }
-        let base = NonNull::new(base.cast()).ok_or_else(|| RegionError::Map {
-            len,
-            source: io::Error::from_raw_os_error(libc::ENOMEM),
-        })?;
-        Ok(Region { base, len: mapped })
+        let base =
+            map(asked, libc::MAP_NORESERVE).map_err(|source| RegionError::Map { len, source })?;
+        Ok(Region {
+            base,
+            len: asked,
+            mapped: asked,
+            huge: false,
+        })
+    }
+
+    /// True where it lies in huge pages.
+    pub fn is_huge(&self) -> bool {
+        self.huge
     }
 
     /// Bytes in it.
@@ -153,16 +184,17 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are what `mmap` gave, and no user is left.
+        // SAFETY: `base` and `mapped` are what `mmap` gave, and no user is left.
         unsafe {
-            libc::munmap(self.base.as_ptr().cast(), self.len);
+            libc::munmap(self.base.as_ptr().cast(), self.mapped);
         }
     }
 }
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({} bytes)", self.len)
+        let huge = if self.huge { " in huge pages" } else { "" };
+        write!(f, "Region({} bytes{huge})", self.len)
     }
 }
 
@@ -177,6 +209,31 @@ mod tests {
         assert!(r.at(100, 0).is_ok());
         assert!(r.at(1, 100).is_err());
         assert!(r.at(usize::MAX, 2).is_err());
+    }
+
+    /// The machine's huge pages that nobody has or has been promised.
+    fn free_huge_pages() -> usize {
+        let meminfo = std::fs::read_to_string("/proc/meminfo").expect("Linux");
+        let value = |key: &str| -> usize {
+            let line = meminfo.lines().find_map(|l| l.strip_prefix(key));
+            line.and_then(|l| l.split_whitespace().next()?.parse().ok())
+                .unwrap_or(0)
+        };
+        value("HugePages_Free:").saturating_sub(value("HugePages_Rsvd:"))
+    }
+
+    #[test]
+    fn a_large_region_is_whole_with_and_without_huge_pages() {
+        let plenty = free_huge_pages() >= 64;
+        let r = Region::new(HUGE + 5).expect("mapped");
+        assert_eq!(r.len(), HUGE + 5);
+        assert!(r.at(HUGE + 5, 1).is_err(), "the rounding is not part of it");
+        // SAFETY: nobody else has the region.
+        let bytes = unsafe { r.bytes_mut(0, r.len()) }.expect("all of it");
+        assert!(bytes.iter().all(|b| *b == 0));
+        bytes.fill(7);
+        assert!(r.is_huge() || !plenty, "huge pages are free and unused");
+        assert!(!Region::new(HUGE - 1).expect("mapped").is_huge());
     }
 
     #[test]

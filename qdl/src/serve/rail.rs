@@ -112,18 +112,32 @@ impl ServeRail {
             } = self.up.swap_remove(i);
             self.new_fds.retain(|fd| *fd != rx.fd());
             lane.detach();
+            let (sent, received) = (lane.sent_counts(), rx.counts());
             lane.received(Received {
                 arrived,
                 wakeups,
-                fabric: rx.counts(),
+                fabric: received,
             });
             self.counts
                 .received
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .add(&rx.counts());
+                .add(&received);
             drop(rx);
             let c = lane.cfgs();
+            tracing::debug!(
+                "connection {} (epoch {}) had {} arrivals in {} CQEs; {} responses in {} work requests, {} of them inline, \
+                 {} signaled, {} doorbells",
+                c.lane,
+                c.epoch,
+                received.writes,
+                received.cqes,
+                sent.writes,
+                sent.work_requests,
+                sent.inline,
+                sent.signaled,
+                sent.doorbells
+            );
             drop(lane);
             if let Some(cause) = broken {
                 (self.lost)(LaneLost {

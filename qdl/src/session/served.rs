@@ -225,6 +225,27 @@ impl Session {
         )
     }
 
+    /// Lanes that a NIC is to write are pinned: all of a request must fit into this machine's memory, before the first of
+    /// them is made.
+    fn room_for(&self, requests: &[LaneRequest]) -> Result<(), Refusal> {
+        let bytes = requests.iter().fold(0usize, |sum, r| {
+            let slot = (r.request_stride as usize).saturating_add(r.response_stride as usize);
+            sum.saturating_add(slot.saturating_mul(r.slots as usize))
+        });
+        // More than the budget allows is refused with the lane that exceeds it.
+        let nic = self.nics.iter().find_map(|n| match n {
+            ServerNic::Ib(nic) if bytes <= self.params.memory => Some(nic.name()),
+            _ => None,
+        });
+        match nic.map(|name| check_memory(name, bytes)) {
+            Some(Err(e)) => Err(Refusal {
+                code: ErrorCode::Budget,
+                text: format!("{}: {e}", self.params.node),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn grant(&self, shared: &Shared, r: &LaneRequest) -> Result<LaneGrant, Refusal> {
         let refuse = |code, text| Err(Refusal { code, text });
         let model = &self.params.model;
@@ -292,7 +313,6 @@ impl Session {
                 (GrantTransport::Tcp { address }, None)
             }
             (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
-                check_memory(nic.name(), bytes).map_err(|e| no_memory(&e))?;
                 let (end, link) = nic
                     .accept(lane.endpoint(SEND_DEPTH), end)
                     .map_err(|e| no_memory(&e))?;
@@ -425,6 +445,7 @@ impl SessionHandler for Session {
                 text: "this node is stopping".to_owned(),
             });
         };
+        self.room_for(requests)?;
         let mut grants = Vec::with_capacity(requests.len());
         for r in requests {
             match self.grant(&shared, r) {

@@ -34,13 +34,26 @@ impl IbNic {
     /// Opens the device.
     pub fn open(config: &IbNicConfig) -> Result<Self, IbError> {
         let device = IbDevice::open(config)?;
+        let gpus = device.gpus();
+        let names = gpus.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let names = names.join(", ");
         tracing::info!(
-            "{}:{} is up: {} Gbit/s, NUMA node {}",
+            "{}:{} is up: {} Gbit/s, NUMA node {}, nearest to {}",
             device.name(),
             device.port(),
             device.gbps().map_or("?".to_owned(), |g| g.to_string()),
             device.numa().map_or("?".to_owned(), |n| n.to_string()),
+            if gpus.is_empty() { "no GPU" } else { &names },
         );
+        if let Some(gpu) = config.gpu
+            && !gpus.is_empty()
+            && gpus.iter().all(|g| g.index != gpu as usize)
+        {
+            tracing::warn!(
+                "{}: its entry says `gpu: {gpu}`, but it is nearer to {names}: every sample takes the longer way",
+                device.name()
+            );
+        }
         Ok(IbNic {
             resources: IbResources::new(device)?,
             config: config.clone(),

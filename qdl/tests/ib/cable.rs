@@ -81,7 +81,9 @@ impl conformance::Fabric for Disturbed {
     }
 
     fn exchanges(&self) -> usize {
-        if self.0.is_empty() { 4000 } else { 500 }
+        let many = std::env::var("QDL_EXCHANGES").ok();
+        let few = if self.0.is_empty() { 4000 } else { 100 };
+        many.and_then(|n| n.parse().ok()).unwrap_or(few)
     }
 
     fn patience(&self) -> Duration {

@@ -10,10 +10,15 @@ use std::{
 
 use verbs::{AsyncEvent, Context, DeviceLimits, GidEntry, PortAttr, PortState, Verbs};
 
-use super::{IbError, shared::Shared};
+use super::{
+    IbError,
+    near::{NearGpu, nearest},
+    shared::Shared,
+};
 use crate::{
     config::{Auto, IbNicConfig},
     fabric::Broken,
+    topology::Topology,
 };
 
 /// See the module. Dropped, it stops watching; the device itself is closed with the last connection.
@@ -22,9 +27,13 @@ pub struct IbDevice {
     gid_index: Option<u8>,
     numa: Option<u32>,
     cpus: Vec<usize>,
+    gpus: Vec<NearGpu>,
     stop: Arc<OwnedFd>,
     watcher: Option<JoinHandle<()>>,
 }
+
+/// Names the library's file where it is not the system's own, such as that of a vendor's package in a folder of its own.
+const LIBRARY: &str = "QDL_LIBIBVERBS";
 
 /// The device as connections and the watching thread see it.
 pub(super) struct Watched {
@@ -48,7 +57,8 @@ impl PortNow {
 }
 
 impl IbDevice {
-    /// Opens the NIC that a configuration names, with the libibverbs of this machine.
+    /// Opens the NIC that a configuration names, with the libibverbs of this machine, or with the file that the environment
+    /// variable `QDL_LIBIBVERBS` names.
     ///
     /// # Errors
     /// [`IbError`]: no library, no device, none of that name, no such port, no GID that will do, or a port
@@ -58,7 +68,11 @@ impl IbDevice {
         if nic.device.starts_with("stub") {
             return Self::open_with(&verbs::stub::verbs(), nic);
         }
-        Self::open_with(&Verbs::load()?, nic)
+        let verbs = match std::env::var(LIBRARY) {
+            Ok(file) => Verbs::load_from(&file)?,
+            Err(_) => Verbs::load()?,
+        };
+        Self::open_with(&verbs, nic)
     }
 
     /// As [`IbDevice::open`], with a library that is open already.
@@ -100,6 +114,10 @@ impl IbDevice {
             },
             numa,
             cpus,
+            // What sysfs does not tell is not known; the device works all the same.
+            gpus: Topology::of_this_machine()
+                .map(|t| nearest(&t, &nic.device))
+                .unwrap_or_default(),
             stop,
             watcher: Some(watcher),
         };
@@ -138,6 +156,12 @@ impl IbDevice {
         &self.cpus
     }
 
+    /// The GPUs nearest to it, all those that are equally near; empty on a machine without, and where the device is not on
+    /// the PCIe bus.
+    pub fn gpus(&self) -> &[NearGpu] {
+        &self.gpus
+    }
+
     /// The opened device.
     pub fn context(&self) -> &Arc<Context> {
         &self.watched.context
@@ -147,6 +171,17 @@ impl IbDevice {
     /// things up: a thread is made for it.
     pub fn near<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         near(&self.cpus, work)
+    }
+
+    /// Moves every queue pair on this device to ERR behind its connection's back, as a device does that has found an error.
+    /// For tests.
+    #[cfg(feature = "stub")]
+    pub fn force_error(&self) {
+        for c in self.watched.connections().iter().filter_map(Weak::upgrade) {
+            if let Err(e) = c.qp.set_error() {
+                tracing::warn!("{e}");
+            }
+        }
     }
 
     pub(super) fn watched(&self) -> &Arc<Watched> {

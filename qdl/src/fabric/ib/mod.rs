@@ -38,6 +38,7 @@ mod connection;
 mod device;
 mod end;
 mod error;
+mod near;
 mod resources;
 mod rx;
 mod shared;
@@ -48,6 +49,7 @@ pub use connection::IbConnection;
 pub use device::IbDevice;
 pub use end::{IbEnd, IbRegion};
 pub use error::IbError;
+pub use near::NearGpu;
 pub use resources::{IbResources, check_memory};
 
 /// Set in an immediate's slot half where the payload came by an earlier WRITE. Slots end at 8,192.

@@ -120,6 +120,17 @@ impl IbResources {
     /// Registers exactly the slots of a window, for the peer to write.
     pub(super) fn window(&self, window: &Window) -> Result<Arc<Mr>, IbError> {
         let bytes = window.slots() * window.stride();
+        tracing::debug!(
+            "{}: {} slots of {} bytes in {} pages",
+            self.device.name(),
+            window.slots(),
+            window.stride(),
+            if window.region().is_huge() {
+                "huge"
+            } else {
+                "ordinary"
+            }
+        );
         let part = Part::new(window.region(), window.slot_offset(0), bytes)?;
         self.writable(&part)
     }
@@ -149,9 +160,9 @@ pub fn check_memory(device: &str, bytes: usize) -> Result<(), IbError> {
             device: device.to_owned(),
             key: "slots",
             problem: format!(
-                "the slots of all connections take {} MiB, and {what} is {} MiB: lower `slots` or `queue_pairs`{remedy}",
-                bytes >> 20,
-                limit >> 20
+                "the slots of all connections take {}, and {what} is {}: lower `slots` or `queue_pairs`{remedy}",
+                size(bytes as u64),
+                size(limit)
             ),
         })
     };
@@ -166,6 +177,13 @@ pub fn check_memory(device: &str, bytes: usize) -> Result<(), IbError> {
             ", or raise `ulimit -l`",
         ),
         _ => Ok(()),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        b if b < 10 << 20 => format!("{} KiB", b >> 10),
+        b => format!("{} MiB", b >> 20),
     }
 }
 
@@ -225,6 +243,10 @@ mod tests {
         assert!(
             text.contains("mlx5_0") && text.contains("slots") && text.contains("MiB"),
             "{text}"
+        );
+        assert_eq!(
+            (size(65_536), size(1 << 30)),
+            ("64 KiB".to_owned(), "1024 MiB".to_owned())
         );
         check_memory("mlx5_0", 1 << 12).expect("a page");
         assert_eq!(

@@ -273,6 +273,10 @@ impl Drop for IbRx {
 
 impl fmt::Debug for IbRx {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "IbRx({:?}: {} arrived)", self.shared, self.counts.writes)
+        write!(
+            f,
+            "IbRx({:?}: {} arrived of {} completions, {} receives posted)",
+            self.shared, self.counts.writes, self.counts.cqes, self.counts.receives
+        )
     }
 }

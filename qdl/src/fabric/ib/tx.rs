@@ -346,10 +346,14 @@ impl fmt::Debug for IbTx {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "IbTx({:?}: {} posted, {} retired)",
+            "IbTx({:?}: {} posted, {} retired; {} of {} work requests retired, signaled up to {}, {} waiting)",
             self.shared,
             self.writes,
-            self.retired()
+            self.retired(),
+            self.shared.retired_wrs(),
+            self.work_requests,
+            self.last_signaled,
+            self.chain.len()
         )
     }
 }
