@@ -3,7 +3,6 @@
 use std::{
     io::{IsTerminal, Write},
     path::PathBuf,
-    process::ExitCode,
 };
 
 use accelerator::node::Accelerator;
@@ -41,7 +40,7 @@ struct Arguments {
     quiet: bool,
 }
 
-fn main() -> ExitCode {
+fn main() -> ! {
     let arguments = Arguments::parse();
     let level = match (arguments.quiet, arguments.verbose) {
         (true, _) => tracing::Level::ERROR,
@@ -57,7 +56,12 @@ fn main() -> ExitCode {
         .init();
     // Before any thread is started, so that all of them leave the signals to the one that waits.
     let signals = block_signals();
-    ExitCode::from(serve(&arguments, signals))
+    let code = serve(&arguments, signals);
+    let _ = std::io::stdout().flush();
+    // An engine that failed has threads that are still at work in libraries with destructors of their own; running those
+    // beside the threads would end in a fault.
+    // SAFETY: ends the process; all files are closed by the system.
+    unsafe { libc::_exit(i32::from(code)) }
 }
 
 fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {

@@ -220,6 +220,7 @@ fn accelerator(peer: &PeerReport, lanes: &[LaneReport], name: &str) -> Accelerat
         dropped_late: peer.counters.map_or(0, |c| c.dropped_late),
         copies: peer.counters.map_or(0, |c| c.copies),
         batches: peer.batches.clone(),
+        gpus: peer.gpus.clone(),
         lost: peer.lost.clone(),
     }
 }
@@ -294,6 +295,7 @@ mod tests {
                 ..Counters::default()
             }),
             batches: BatchSizes::from_counts(&[0, responded]),
+            gpus: Vec::new(),
             lost: None,
         }
     }

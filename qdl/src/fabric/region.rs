@@ -1,7 +1,12 @@
 //! Memory that fabrics move bytes to and from: anonymous mappings that live until the last user is
 //! gone, addressed by offset.
 
-use std::{fmt, io, ptr::NonNull};
+use std::{
+    any::Any,
+    fmt, io,
+    ptr::NonNull,
+    sync::{Mutex, PoisonError},
+};
 
 /// One mapping. Page-aligned, zero at first, unmapped when the last `Arc` is dropped.
 ///
@@ -12,6 +17,8 @@ use std::{fmt, io, ptr::NonNull};
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
+    /// What must be let go of before the mapping is.
+    kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 // SAFETY: a region is an address and a length; the bytes behind it are reached through `unsafe`
@@ -72,7 +79,11 @@ impl Region {
             len,
             source: io::Error::from_raw_os_error(libc::ENOMEM),
         })?;
-        Ok(Region { base, len: mapped })
+        Ok(Region {
+            base,
+            len: mapped,
+            kept: Mutex::default(),
+        })
     }
 
     /// Bytes in it.
@@ -88,6 +99,13 @@ impl Region {
     /// Address of the first byte.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
+    }
+
+    /// Keeps `guard` for as long as the region lives and drops it before the memory is unmapped: a device's registration
+    /// of these addresses, say.
+    pub fn keep(&self, guard: Box<dyn Any + Send>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push(guard);
     }
 
     /// Touches every page, so that it exists, on this thread's NUMA node, before it is timed.
@@ -153,6 +171,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+        kept.clear();
         // SAFETY: `base` and `len` are what `mmap` gave, and no user is left.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.len);
@@ -177,6 +197,16 @@ mod tests {
         assert!(r.at(100, 0).is_ok());
         assert!(r.at(1, 100).is_err());
         assert!(r.at(usize::MAX, 2).is_err());
+    }
+
+    #[test]
+    fn what_is_kept_goes_with_the_region() {
+        let guard = std::sync::Arc::new(());
+        let r = Region::new(1).expect("mapped");
+        r.keep(Box::new(guard.clone()));
+        assert_eq!(std::sync::Arc::strong_count(&guard), 2);
+        drop(r);
+        assert_eq!(std::sync::Arc::strong_count(&guard), 1);
     }
 
     #[test]

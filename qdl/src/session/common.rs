@@ -15,7 +15,7 @@ use crate::{
     config::FrontendConfig,
     control::{Auth, ClientHandle, ClientParams, Counters, HeartbeatCfgs, Timing},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
-    stats::BatchSizes,
+    stats::{BatchSizes, GpuRecord},
 };
 
 /// What is known of one accelerator.
@@ -26,6 +26,7 @@ pub(super) struct PeerState {
     pub handle: Option<ClientHandle>,
     pub counters: Option<Counters>,
     pub batches: BatchSizes,
+    pub gpus: Vec<GpuRecord>,
     /// When and why its last connection was lost, and whether by silence.
     pub lost: Option<Loss>,
 }

@@ -29,7 +29,7 @@ use crate::{
     model::ModelSpec,
     rail::RailCfgs,
     serve::{LaneLost, OnLaneLost, ServeCounts, ServeLane, Server, Service},
-    stats::{BatchSizes, ServedReport},
+    stats::{BatchSizes, GpuRecord, ServedReport},
 };
 
 /// Handshakes that may be under way at once.
@@ -65,6 +65,8 @@ pub struct EngineTotals {
     pub copies: u64,
     /// Its batches.
     pub batches: BatchSizes,
+    /// Its GPUs.
+    pub gpus: Vec<GpuRecord>,
 }
 
 /// What a node is made of.

@@ -21,7 +21,7 @@ use crate::{
     fabric::{Broken, MAX_SLOTS, ib::check_memory, tcp::Preamble},
     quarantine::Quarantine,
     serve::{LaneLost, ServeLane, ServeLaneCfgs},
-    stats::{BatchSizes, ServedConnection, ServedReport},
+    stats::{BatchSizes, GpuRecord, ServedConnection, ServedReport},
 };
 
 /// How often quarantined lanes are looked at, while there are some.
@@ -420,10 +420,15 @@ impl SessionHandler for Session {
         done.then_some(counters)
     }
 
-    fn batches(&self) -> BatchSizes {
-        (self.params.engine)()
-            .batches
-            .since(&self.engine_before.batches)
+    fn engine(&self) -> (BatchSizes, Vec<GpuRecord>) {
+        let now = (self.params.engine)();
+        let before = &self.engine_before;
+        let gpus = now.gpus.into_iter().enumerate();
+        let gpus = gpus.map(|(i, gpu)| match before.gpus.get(i) {
+            Some(then) => gpu.since(then),
+            None => gpu,
+        });
+        (now.batches.since(&before.batches), gpus.collect())
     }
 
     fn name(&self) -> String {

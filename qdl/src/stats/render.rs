@@ -1,7 +1,7 @@
 //! The summary as text.
 
 use super::{
-    AcceleratorRecord, ConnectionRecord, Mode, RunRecord, Summary,
+    AcceleratorRecord, ConnectionRecord, GpuRecord, Mode, RunRecord, Summary,
     text::{self, Table},
 };
 
@@ -265,7 +265,8 @@ fn accelerators(all: &[AcceleratorRecord]) -> String {
         }
         table.row(row);
     }
-    table.text()
+    let lines = all.iter().flat_map(|a| &a.gpus).filter_map(GpuRecord::line);
+    lines.fold(table.text(), |text, line| text + &line + "\n")
 }
 
 fn connections(run: &RunRecord) -> String {
