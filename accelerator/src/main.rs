@@ -3,7 +3,6 @@
 use std::{
     io::{IsTerminal, Write},
     path::PathBuf,
-    process::ExitCode,
 };
 
 use accelerator::node::Accelerator;
@@ -44,7 +43,7 @@ struct Arguments {
 }
 
 /// `accelerator topology`.
-fn topology() -> Option<ExitCode> {
+fn topology() -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
     if words.next()? != "topology" {
         return None;
@@ -54,19 +53,19 @@ fn topology() -> Option<ExitCode> {
             Ok(text) => {
                 // Nobody may be reading any more.
                 let _ = std::io::stdout().write_all(text.as_bytes());
-                ExitCode::from(OK)
+                OK
             }
             Err(e) => {
                 eprintln!("error: {e}");
-                ExitCode::from(SETUP)
+                SETUP
             }
         },
     )
 }
 
-fn main() -> ExitCode {
+fn main() -> ! {
     if let Some(code) = topology() {
-        return code;
+        std::process::exit(i32::from(code));
     }
     let arguments = Arguments::parse();
     let level = match (arguments.quiet, arguments.verbose) {
@@ -83,7 +82,12 @@ fn main() -> ExitCode {
         .init();
     // Before any thread is started, so that all of them leave the signals to the one that waits.
     let signals = block_signals();
-    ExitCode::from(serve(&arguments, signals))
+    let code = serve(&arguments, signals);
+    let _ = std::io::stdout().flush();
+    // An engine that failed has threads that are still at work in libraries with destructors of their own; running those
+    // beside the threads would end in a fault.
+    // SAFETY: ends the process; all files are closed by the system.
+    unsafe { libc::_exit(i32::from(code)) }
 }
 
 fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {

@@ -55,6 +55,7 @@ pub fn engine_params(
         config::EngineKind::Null => EngineKind::Null,
         config::EngineKind::Digest => EngineKind::Digest,
         config::EngineKind::Onnx => EngineKind::Onnx,
+        config::EngineKind::Aoti => EngineKind::Aoti,
         other => return Err(SetupError::NoEngine(other.as_str())),
     };
     let defaults = EngineParams::default();
@@ -81,6 +82,10 @@ pub fn engine_params(
         inline: true,
         ragged: spec.map(ragged).unwrap_or_default(),
         spin_us: engine.spin_us,
+        spec: spec.cloned(),
+        gpu: engine.gpu,
+        batch_sizes: engine.batch_sizes.clone(),
+        latency_us: engine.latency_us,
     })
 }
 
@@ -155,6 +160,7 @@ impl Accelerator {
                     EngineTotals {
                         copies: counters.copies,
                         batches: BatchSizes::from_counts(&counters.batch_sizes),
+                        gpus: counting.engine().gpus(),
                         ..EngineTotals::default()
                     }
                 }),

@@ -430,5 +430,5 @@ fn parameters_are_checked() {
         .parse::<EngineKind>()
         .expect_err("no such engine")
         .to_string();
-    assert_eq!(e, "engine.kind: `gpu` is none of null, digest, onnx");
+    assert_eq!(e, "engine.kind: `gpu` is none of null, digest, onnx, aoti");
 }

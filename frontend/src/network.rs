@@ -221,6 +221,7 @@ fn accelerator(peer: &PeerReport, lanes: &[LaneReport], name: &str) -> Accelerat
         dropped_late: peer.counters.map_or(0, |c| c.dropped_late),
         copies: peer.counters.map_or(0, |c| c.copies),
         batches: peer.batches.clone(),
+        gpus: peer.gpus.clone(),
         lost: peer.lost.clone(),
     }
 }
@@ -295,6 +296,7 @@ mod tests {
                 ..Counters::default()
             }),
             batches: BatchSizes::from_counts(&[0, responded]),
+            gpus: Vec::new(),
             lost: None,
         }
     }

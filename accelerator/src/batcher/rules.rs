@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::Estimates;
+
 /// Samples that there is room for from the start: as many as a connection can have in flight, so that it is not
 /// under load that memory is asked for.
 const ROOM: usize = 8192;
@@ -13,6 +15,8 @@ pub struct Policy {
     pub max_batch: usize,
     /// Longest wait for company, in nanoseconds since the arrival of the oldest sample.
     pub max_delay_ns: u64,
+    /// Nanoseconds from a sample's arrival to the time its answer is due, if there is one.
+    pub latency_ns: Option<u64>,
 }
 
 /// What a free worker does next.
@@ -31,19 +35,24 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Batcher<T> {
     policy: Policy,
+    /// Sizes that the engine runs, ascending; empty where it runs any.
+    sizes: Box<[usize]>,
+    estimates: Estimates,
     /// Ordered by time of arrival, so that the front is the oldest.
     pending: VecDeque<(u64, T)>,
 }
 
 impl<T> Batcher<T> {
-    /// An empty one.
-    pub fn new(policy: Policy) -> Self {
+    /// An empty one. `sizes` are those that the engine runs, ascending; none where it runs any.
+    pub fn new(policy: Policy, sizes: &[usize]) -> Self {
         let policy = Policy {
             max_batch: policy.max_batch.max(1),
             ..policy
         };
         Batcher {
             policy,
+            sizes: sizes.into(),
+            estimates: Estimates::default(),
             pending: VecDeque::with_capacity(ROOM.max(2 * policy.max_batch)),
         }
     }
@@ -70,7 +79,12 @@ impl<T> Batcher<T> {
         let Some(&(oldest, _)) = self.pending.front() else {
             return Step::Wait;
         };
-        let due = oldest.saturating_add(self.policy.max_delay_ns);
+        let mut due = oldest.saturating_add(self.policy.max_delay_ns);
+        if let Some(latency) = self.policy.latency_ns {
+            // It has to begin so early that it is done in time. What cannot be in time any more is run at once.
+            let latest = latency.saturating_sub(self.estimates.of(self.pending.len()));
+            due = due.min(oldest.saturating_add(latest));
+        }
         if busy == 0 || self.pending.len() >= self.policy.max_batch || due <= now_ns {
             Step::Run
         } else {
@@ -78,9 +92,17 @@ impl<T> Batcher<T> {
         }
     }
 
-    /// Moves the oldest samples, at most `max_batch`, to the end of `batch`.
+    /// A batch of so many samples took so long.
+    pub fn observe(&mut self, samples: usize, ns: u64) {
+        self.estimates.observe(samples, ns);
+    }
+
+    /// Moves the oldest samples, at most `max_batch`, to the end of `batch`: as many as the largest size that they fill,
+    /// or all of them where they fill none.
     pub fn take(&mut self, batch: &mut Vec<T>) {
-        let n = self.pending.len().min(self.policy.max_batch);
+        let most = self.pending.len().min(self.policy.max_batch);
+        let filled = self.sizes.iter().rev().find(|size| **size <= most);
+        let n = filled.copied().filter(|n| *n > 0).unwrap_or(most);
         batch.extend(self.pending.drain(..n).map(|(_, sample)| sample));
     }
 
@@ -117,9 +139,9 @@ mod tests {
     }
 
     impl World {
-        fn new(policy: Policy, workers: usize) -> Self {
+        fn new(policy: Policy, sizes: &[usize], workers: usize) -> Self {
             World {
-                batcher: Batcher::new(policy),
+                batcher: Batcher::new(policy, sizes),
                 policy,
                 now: 0,
                 busy_until: vec![None; workers],
@@ -141,7 +163,10 @@ mod tests {
                 match self.batcher.step(self.now, busy) {
                     Step::Run => {
                         let mut batch = Vec::new();
+                        let pending = self.batcher.len();
                         self.batcher.take(&mut batch);
+                        self.check_size(pending, batch.len());
+                        self.batcher.observe(batch.len(), compute);
                         self.batches.push(batch);
                         self.busy_until[free] = Some(self.now + compute);
                     }
@@ -149,8 +174,14 @@ mod tests {
                         assert!(t > self.now, "a deadline in the past is a batch");
                         // A worker is free: nobody may be waiting longer than the policy allows.
                         let oldest = self.batcher.pending.front().expect("something waits").0;
-                        assert!(self.now < oldest + self.policy.max_delay_ns);
-                        assert_eq!(t, oldest + self.policy.max_delay_ns, "deadlines are exact");
+                        let delay = match self.policy.latency_ns {
+                            Some(latency) => {
+                                let takes = self.batcher.estimates.of(self.batcher.len());
+                                self.policy.max_delay_ns.min(latency.saturating_sub(takes))
+                            }
+                            None => self.policy.max_delay_ns,
+                        };
+                        assert_eq!(t, oldest + delay, "deadlines are exact");
                         assert!(self.batcher.len() < self.policy.max_batch);
                         assert!(busy > 0, "an idle engine lets nobody wait");
                         return Some(t);
@@ -160,6 +191,16 @@ mod tests {
                         return None;
                     }
                 }
+            }
+        }
+
+        /// A batch has a listed size, unless too few samples were there for the smallest.
+        fn check_size(&self, pending: usize, took: usize) {
+            let most = pending.min(self.policy.max_batch);
+            let fits = |s: &&usize| **s <= most;
+            match self.batcher.sizes.iter().filter(fits).max() {
+                Some(size) => assert_eq!(took, *size),
+                None => assert_eq!(took, most),
             }
         }
 
@@ -189,10 +230,13 @@ mod tests {
         fn every_sample_runs_once_in_order_and_in_time(
             max_batch in 1usize..9,
             max_delay_ns in 0u64..50,
+            latency_ns in prop::option::of(1u64..80),
+            sizes in prop::collection::btree_set(1usize..9, 0..4),
             workers in 1usize..4,
             events in prop::collection::vec((0u64..40, 1usize..12, 1u64..60), 1..60),
         ) {
-            let mut w = World::new(Policy { max_batch, max_delay_ns }, workers);
+            let sizes: Vec<usize> = sizes.into_iter().filter(|s| *s <= max_batch).collect();
+            let mut w = World::new(Policy { max_batch, max_delay_ns, latency_ns }, &sizes, workers);
             for (gap, burst, compute) in events {
                 w.advance(w.now + gap, compute);
                 for _ in 0..burst {
@@ -213,7 +257,7 @@ mod tests {
 
         #[test]
         fn late_arrivals_are_put_in_order(times in prop::collection::vec(0u64..20, 1..40)) {
-            let mut b = Batcher::new(Policy { max_batch: 64, max_delay_ns: 5 });
+            let mut b = Batcher::new(Policy { max_batch: 64, max_delay_ns: 5, latency_ns: None }, &[]);
             for (i, t) in times.iter().enumerate() {
                 b.push(*t, (*t, i));
             }
@@ -227,12 +271,51 @@ mod tests {
         }
     }
 
+    fn batcher<T>(
+        max_batch: usize,
+        max_delay_ns: u64,
+        latency_ns: Option<u64>,
+        sizes: &[usize],
+    ) -> Batcher<T> {
+        let policy = Policy {
+            max_batch,
+            max_delay_ns,
+            latency_ns,
+        };
+        Batcher::new(policy, sizes)
+    }
+
+    #[test]
+    fn no_sample_waits_past_the_point_where_it_would_be_late() {
+        let mut b = batcher(8, 1000, Some(500), &[]);
+        b.push(10, 'a');
+        assert_eq!(b.step(10, 1), Step::WaitUntil(510), "nothing has run yet");
+        b.observe(1, 200);
+        assert_eq!(b.step(10, 1), Step::WaitUntil(310));
+        b.push(20, 'b');
+        b.observe(2, 450);
+        assert_eq!(b.step(20, 1), Step::WaitUntil(60), "two take longer");
+        assert_eq!(b.step(60, 1), Step::Run);
+        b.observe(2, 900);
+        assert_eq!(b.step(20, 1), Step::Run, "too late already");
+    }
+
+    #[test]
+    fn a_batch_is_the_largest_size_that_is_filled() {
+        let mut b = batcher(8, 100, None, &[2, 4, 8]);
+        let mut taken = Vec::new();
+        (0..7).for_each(|i| b.push(i, i));
+        for want in [4, 2, 1] {
+            taken.clear();
+            b.take(&mut taken);
+            assert_eq!(taken.len(), want);
+        }
+        assert!(b.is_empty());
+    }
+
     #[test]
     fn the_three_rules() {
-        let mut b = Batcher::new(Policy {
-            max_batch: 3,
-            max_delay_ns: 100,
-        });
+        let mut b = batcher(3, 100, None, &[]);
         assert_eq!(b.step(0, 0), Step::Wait);
         b.push(10, 'a');
         assert_eq!(b.step(10, 0), Step::Run, "an idle engine flushes at once");
@@ -255,10 +338,7 @@ mod tests {
 
     #[test]
     fn a_time_near_the_end_of_the_clock_does_not_wrap() {
-        let mut b = Batcher::new(Policy {
-            max_batch: 2,
-            max_delay_ns: u64::MAX,
-        });
+        let mut b = batcher(2, u64::MAX, None, &[]);
         b.push(7, ());
         assert_eq!(b.step(8, 1), Step::WaitUntil(u64::MAX));
     }

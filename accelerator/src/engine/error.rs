@@ -62,6 +62,79 @@ pub enum EngineError {
         reason: String,
     },
 
+    /// PyTorch is nowhere.
+    #[error(
+        "PyTorch's libraries were not found (looked for {}): `pip install torch`, or name their folder in engine.library or QDL_TORCH",
+        list(.searched)
+    )]
+    TorchMissing {
+        /// Every path that was tried.
+        searched: Vec<PathBuf>,
+    },
+
+    /// A library that cannot be opened or lacks a function.
+    #[error("{}: cannot be used by engine {engine} ({reason})", .path.display())]
+    Library {
+        /// The engine.
+        engine: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The loader's own words.
+        reason: String,
+    },
+
+    /// A compiled model that is none, or is for something else.
+    #[error("model file {}: {reason}", .path.display())]
+    Package {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+
+    /// No driver.
+    #[error(
+        "there is no NVIDIA driver here (no libcuda.so.1): run on a machine with a GPU, or use a model compiled for the CPU"
+    )]
+    NoDriver,
+
+    /// A driver without that GPU.
+    #[error("engine.gpu: there is no GPU {index}; this machine has {found}, counted from 0")]
+    NoGpu {
+        /// What was asked for.
+        index: usize,
+        /// How many there are.
+        found: usize,
+    },
+
+    /// A CUDA function that failed.
+    #[error("GPU {gpu}: {verb}: {name} ({text})")]
+    Cuda {
+        /// Which GPU.
+        gpu: usize,
+        /// What was being done.
+        verb: &'static str,
+        /// CUDA's name of the error.
+        name: String,
+        /// CUDA's own words.
+        text: String,
+    },
+
+    /// No memory left on the GPU.
+    #[error(
+        "GPU {gpu}: {verb}: out of memory, {free_mib} MiB of {total_mib} MiB are free: lower engine.max_batch or engine.threads"
+    )]
+    GpuMemory {
+        /// Which GPU.
+        gpu: usize,
+        /// What was being done.
+        verb: &'static str,
+        /// MiB free at that moment.
+        free_mib: usize,
+        /// MiB in all.
+        total_mib: usize,
+    },
+
     /// A sample whose length the model cannot have.
     #[error("a sample of {got} bytes arrived; model `{model}` takes {want}")]
     SampleSize {

@@ -7,7 +7,9 @@
 //! Overlapping copies with compute needs no more than several workers: while one waits for its stream,
 //! another one's batch is being copied.
 
+pub mod aoti;
 mod batch;
+pub mod cuda;
 mod digest;
 mod error;
 mod null;
@@ -16,7 +18,7 @@ mod unpack;
 
 use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
-use qdl::{model::ModelSpec, serve::Arrival};
+use qdl::{fabric::Region, model::ModelSpec, serve::Arrival, stats::GpuRecord};
 
 pub use batch::{Batch, BatchCounts, Run};
 pub use digest::Digest;
@@ -28,7 +30,7 @@ pub const MAX_BATCH: usize = 65_536;
 
 /// A model, ready to make workers.
 pub trait Engine: Send + Sync {
-    /// The engine's name in configs and reports: `null`, `digest`, `onnx`.
+    /// The engine's name in configs and reports: `null`, `digest`, `onnx`, `aoti`.
     fn name(&self) -> &'static str;
 
     /// What the model takes and gives, per sample.
@@ -44,6 +46,16 @@ pub trait Engine: Send + Sync {
     /// the rail thread that brought them, with no wake-up.
     fn inline(&self) -> Option<&dyn Inline> {
         None
+    }
+
+    /// Told of each piece of memory that samples will lie in, before the first of them ([`qdl::serve::Service::memory`]).
+    fn memory(&self, inputs: &Arc<Region>) {
+        let _ = inputs;
+    }
+
+    /// What the GPUs have done since the start; none where no GPU is used.
+    fn gpus(&self) -> Vec<GpuRecord> {
+        Vec::new()
     }
 
     /// True where samples are answered on the rail thread that brought them.
@@ -89,6 +101,8 @@ pub enum EngineKind {
     Digest,
     /// ONNX Runtime on the CPU.
     Onnx,
+    /// A model that PyTorch compiled ahead of time, on a GPU or on the CPU.
+    Aoti,
 }
 
 impl FromStr for EngineKind {
@@ -99,9 +113,10 @@ impl FromStr for EngineKind {
             "null" => Ok(EngineKind::Null),
             "digest" => Ok(EngineKind::Digest),
             "onnx" => Ok(EngineKind::Onnx),
+            "aoti" => Ok(EngineKind::Aoti),
             other => Err(EngineError::Param {
                 field: "kind",
-                reason: format!("`{other}` is none of null, digest, onnx"),
+                reason: format!("`{other}` is none of null, digest, onnx, aoti"),
             }),
         }
     }
@@ -128,7 +143,8 @@ pub struct EngineParams {
     pub threads: usize,
     /// Threads of ONNX Runtime inside one batch; at least 1.
     pub intra_threads: usize,
-    /// The ONNX Runtime library; without it the usual places are searched ([`onnx::find_library`]).
+    /// The library of the engine: ONNX Runtime's, or the folder of PyTorch's. Without it the usual places are searched
+    /// ([`onnx::find_library`], [`aoti::find_libraries`]).
     pub library: Option<PathBuf>,
     /// Pretended compute of `null` and `digest`, microseconds per batch, slept on the worker thread.
     pub delay_us: u64,
@@ -139,6 +155,14 @@ pub struct EngineParams {
     pub ragged: Vec<String>,
     /// Microseconds that an idle worker spins before it sleeps.
     pub spin_us: u64,
+    /// What the configuration says of the model, for engines whose model file may not say it.
+    pub spec: Option<ModelSpec>,
+    /// The GPU, as CUDA counts them.
+    pub gpu: usize,
+    /// Sizes that batches are run at, ascending; what falls between two is padded. Empty: any size.
+    pub batch_sizes: Vec<usize>,
+    /// Microseconds after its arrival at which a sample's answer is due; a batch that would miss it is not waited for.
+    pub latency_us: Option<u64>,
 }
 
 impl Default for EngineParams {
@@ -158,6 +182,10 @@ impl Default for EngineParams {
             inline: true,
             ragged: Vec::new(),
             spin_us: 20,
+            spec: None,
+            gpu: 0,
+            batch_sizes: Vec::new(),
+            latency_us: None,
         }
     }
 }
@@ -213,5 +241,6 @@ pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
         EngineKind::Null => Arc::new(Null::new(params)),
         EngineKind::Digest => Arc::new(Digest::new(params)),
         EngineKind::Onnx => Arc::new(onnx::Onnx::open(params)?),
+        EngineKind::Aoti => Arc::new(aoti::Aoti::open(params)?),
     })
 }

@@ -11,7 +11,10 @@
 //! All ragged tensors of one sample have the same number of rows (elements along their first dimension), so the
 //! sample's length alone tells how many.
 
-use std::{mem::size_of, ptr};
+use std::{
+    mem::size_of,
+    ptr::{self, NonNull},
+};
 
 use qdl::model::ModelSpec;
 
@@ -23,22 +26,36 @@ use super::{Batch, EngineError};
 struct Line([u8; 64]);
 
 /// Bytes that begin at a multiple of 64.
-#[derive(Debug, Default)]
-struct Aligned(Vec<Line>);
+#[derive(Debug)]
+enum Memory {
+    Own(Vec<Line>),
+    /// Somebody else's: address and bytes.
+    Lent(NonNull<u8>, usize),
+}
 
-impl Aligned {
+impl Memory {
     fn grow(&mut self, bytes: usize) {
-        let lines = bytes.div_ceil(size_of::<Line>());
-        if lines > self.0.len() {
-            self.0.resize(lines, Line([0; 64]));
+        if let Memory::Own(memory) = self {
+            let lines = bytes.div_ceil(size_of::<Line>());
+            if lines > memory.len() {
+                memory.resize(lines, Line([0; 64]));
+            }
         }
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        let len = self.0.len() * size_of::<Line>();
-        // SAFETY: `Line` is `len / Vec::len` bytes of `u8` without padding (its size equals its alignment), all of them
-        // initialised, and `&mut self` makes the access exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>(), len) }
+        match self {
+            Memory::Own(memory) => {
+                let len = memory.len() * size_of::<Line>();
+                // SAFETY: `Line` is `len / Vec::len` bytes of `u8` without padding (its size equals its alignment), all
+                // of them initialised, and `&mut self` makes the access exclusive.
+                unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast::<u8>(), len) }
+            }
+            // SAFETY: promised in `Unpacker::lend`; `&mut self` makes the access exclusive.
+            Memory::Lent(address, len) => unsafe {
+                std::slice::from_raw_parts_mut(address.as_ptr(), *len)
+            },
+        }
     }
 }
 
@@ -48,7 +65,7 @@ struct Field {
     bytes: usize,
     /// Bytes of one row where the tensor is ragged.
     row: Option<usize>,
-    buffer: Aligned,
+    buffer: Memory,
 }
 
 /// Unpacks batches of one model.
@@ -101,7 +118,7 @@ impl Unpacker {
             unpacker.fields.push(Field {
                 bytes,
                 row,
-                buffer: Aligned::default(),
+                buffer: Memory::Own(Vec::new()),
             });
         }
         Ok(unpacker)
@@ -146,6 +163,20 @@ impl Unpacker {
                 got: len,
             }),
         }
+    }
+
+    /// Unpacks input `index` to memory of the caller's from now on. It does not grow: a batch that does not fit panics.
+    ///
+    /// # Safety
+    /// `address` is writable for `bytes` initialised bytes, which nobody else touches while this unpacks, for as long as it
+    /// lives.
+    pub unsafe fn lend(&mut self, index: usize, address: NonNull<u8>, bytes: usize) {
+        self.fields[index].buffer = Memory::Lent(address, bytes);
+    }
+
+    /// Bytes of input `index` of a sample at its largest.
+    pub fn stride(&self, index: usize) -> usize {
+        self.fields[index].bytes
     }
 
     /// Makes room for `batch` samples.

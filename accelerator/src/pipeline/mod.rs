@@ -34,6 +34,7 @@ use std::{
 
 use qdl::{
     clock,
+    fabric::Region,
     serve::{Arrival, Finished, Service, respond_all},
 };
 
@@ -55,6 +56,10 @@ pub struct Options {
     pub max_batch: usize,
     /// Longest time in microseconds that a sample waits for company while a worker is free and another is busy.
     pub max_delay_us: u64,
+    /// Nanoseconds after its arrival at which a sample's answer is due, if there is such a time.
+    pub latency_ns: Option<u64>,
+    /// Sizes that the engine runs, ascending; none where it runs any.
+    pub batch_sizes: Vec<usize>,
     /// Worker threads; 0 counts as 1.
     pub threads: usize,
     /// Microseconds that an idle worker spins before it sleeps.
@@ -84,6 +89,8 @@ impl From<&EngineParams> for Options {
         Options {
             max_batch: p.max_batch,
             max_delay_us: p.max_delay_us,
+            latency_ns: p.latency_us.map(|us| us.saturating_mul(1_000)),
+            batch_sizes: p.batch_sizes.clone(),
             threads: p.threads,
             spin_us: p.spin_us,
             queue: 16_384,
@@ -98,6 +105,7 @@ impl Options {
         Policy {
             max_batch: self.max_batch.clamp(1, MAX_BATCH),
             max_delay_ns: self.max_delay_us.saturating_mul(1_000),
+            latency_ns: self.latency_ns,
         }
     }
 }
@@ -262,6 +270,10 @@ impl Service for Pipeline {
             None => self.shared.submit(arrivals),
         }
     }
+
+    fn memory(&self, inputs: &Arc<Region>) {
+        self.shared.engine.memory(inputs);
+    }
 }
 
 thread_local! {
@@ -319,7 +331,8 @@ fn work(
             on_thread(index);
         }
         let mut worker = shared.engine.worker(index)?;
-        let warm_up = warm_up(worker.as_mut(), options.policy().max_batch)?;
+        let max_batch = options.policy().max_batch;
+        let warm_up = warm_up(worker.as_mut(), max_batch, &options.batch_sizes)?;
         Ok((worker, warm_up))
     }));
     let made = made.unwrap_or_else(|panic| {
@@ -341,8 +354,13 @@ fn work(
     }
 }
 
-/// Batches of 1, 2, 4 ... `max_batch` samples, while the budget lasts, and one sample at the end.
-fn warm_up(worker: &mut dyn Worker, max_batch: usize) -> Result<WarmUp, EngineError> {
+/// Batches of 1, 2, 4 ... `max_batch` samples, while the budget lasts, and one sample at the end. Sizes that are listed are
+/// all run, however long it takes: what meets a size first, a runtime that plans for it, must not be a sample.
+fn warm_up(
+    worker: &mut dyn Worker,
+    max_batch: usize,
+    listed: &[usize],
+) -> Result<WarmUp, EngineError> {
     let mut timed = |batch| {
         let started = clock::now_ns();
         worker
@@ -355,6 +373,9 @@ fn warm_up(worker: &mut dyn Worker, max_batch: usize) -> Result<WarmUp, EngineEr
     while batch < max_batch && begun.elapsed() < WARM_UP_BUDGET {
         batch = (2 * batch).min(max_batch);
         timed(batch)?;
+    }
+    for size in listed {
+        timed(*size)?;
     }
     Ok(WarmUp {
         cold_us: micros(cold),

@@ -73,7 +73,7 @@ impl Shared {
                 .collect(),
             in_flight: CachePadded::default(),
             state: Mutex::new(State {
-                batcher: Batcher::new(policy),
+                batcher: Batcher::new(policy, &options.batch_sizes),
                 busy: 0,
             }),
             max_batch: policy.max_batch,
@@ -141,9 +141,8 @@ impl Shared {
     fn serve_batches(&self, index: usize, worker: &mut dyn Worker) -> Result<(), EngineError> {
         let mut batch = Batch::with_capacity(self.max_batch);
         let mut finished = Vec::with_capacity(self.max_batch);
-        let mut was_busy = false;
-        while self.next(&mut batch, was_busy) {
-            was_busy = true;
+        let mut ran = None;
+        while self.next(&mut batch, ran) {
             let taken = Taken {
                 samples: batch.len(),
                 in_flight: &self.in_flight,
@@ -152,7 +151,9 @@ impl Shared {
             let batch = Emptied(&mut batch);
             let started = clock::now_ns();
             worker.run(batch.0)?;
-            let compute_us = micros(clock::now_ns().saturating_sub(started));
+            let took = clock::now_ns().saturating_sub(started);
+            let compute_us = micros(took);
+            ran = Some((taken.samples, took));
             self.cells[index].batch(taken.samples, batch.0.counts());
             respond_all(
                 batch.0.take().map(|(arrival, len)| {
@@ -170,15 +171,16 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits for the next batch and puts it into `batch`; false when there is none to come.
-    fn next(&self, batch: &mut Batch, was_busy: bool) -> bool {
-        let mut was_busy = was_busy;
+    /// Waits for the next batch and puts it into `batch`; false when there is none to come. `ran` is how many samples the last
+    /// one had, and how long it took.
+    fn next(&self, batch: &mut Batch, ran: Option<(usize, u64)>) -> bool {
+        let mut ran = ran;
         loop {
             let seen = self.bell.epoch();
             let mut state = self.lock();
-            if was_busy {
+            if let Some((samples, ns)) = ran.take() {
                 state.busy -= 1;
-                was_busy = false;
+                state.batcher.observe(samples, ns);
             }
             // A full batch is all that the next step can ask for; the rest is younger and may stay in the queue.
             while state.batcher.len() < self.max_batch {

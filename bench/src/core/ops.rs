@@ -193,10 +193,14 @@ struct Batch {
 impl Batch {
     fn new(in_flight: usize) -> Self {
         Batch {
-            batcher: Batcher::new(Policy {
-                max_batch: BATCH,
-                max_delay_ns: 1_000_000,
-            }),
+            batcher: Batcher::new(
+                Policy {
+                    max_batch: BATCH,
+                    max_delay_ns: 1_000_000,
+                    latency_ns: None,
+                },
+                &[],
+            ),
             batch: Vec::with_capacity(BATCH),
             now: 0,
             in_flight,

@@ -342,6 +342,7 @@ impl Desk {
                 engine: self.pipeline.engine().name().to_owned(),
                 samples: Some(counters.samples),
                 batches: BatchSizes::from_counts(&counters.batch_sizes),
+                gpus: self.pipeline.engine().gpus(),
                 ..AcceleratorRecord::default()
             }],
             backlog_max: self.backlog_max.load(Ordering::Relaxed),

@@ -23,6 +23,7 @@ use qdl::{
     dispatch::Sample,
     fabric::{MAX_SLOTS, Region, RegionError},
     model::ModelMismatch,
+    serve::Service,
 };
 
 use crate::{
@@ -119,6 +120,7 @@ impl Local {
                 w.warm_us
             );
         }
+        pipeline.memory(&inputs);
         let cells = (0..self::completers(config)).map(|i| completers.make(i));
         let desk = Desk::new(
             pipeline,

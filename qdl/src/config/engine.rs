@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 
-use super::rules::{Findings, within};
+use super::rules::{Findings, within, within_some};
 
 /// Default of [`EngineConfig::max_batch`].
 pub const DEFAULT_MAX_BATCH: usize = 64;
@@ -26,6 +26,8 @@ const MAX_BATCH: usize = 65_536;
 const MAX_DELAY_US: u64 = 60_000_000;
 /// Most worker threads.
 const MAX_THREADS: usize = 1024;
+/// Largest index of a GPU.
+const MAX_GPU: usize = 1023;
 
 /// Which engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +40,8 @@ pub enum EngineKind {
     Digest,
     /// Runs an ONNX model on ONNX Runtime.
     Onnx,
+    /// Runs a model that PyTorch compiled ahead of time (`.pt2`), on the device it was compiled for.
+    Aoti,
 }
 
 impl EngineKind {
@@ -52,6 +56,7 @@ impl EngineKind {
             EngineKind::Null => "null",
             EngineKind::Digest => "digest",
             EngineKind::Onnx => "onnx",
+            EngineKind::Aoti => "aoti",
         }
     }
 }
@@ -80,7 +85,8 @@ pub struct EngineConfig {
     #[serde(default = "intra_threads")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub intra_threads: usize,
-    /// The ONNX Runtime library; without it the usual places are searched. `onnx` only.
+    /// The ONNX Runtime library (`onnx`), or the folder of PyTorch's libraries (`aoti`); without it the usual places are
+    /// searched.
     #[serde(default)]
     #[garde(skip)]
     pub library: Option<PathBuf>,
@@ -92,6 +98,20 @@ pub struct EngineConfig {
     #[serde(default = "spin_us")]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub spin_us: u64,
+    /// The GPU, as CUDA counts them; default 0. For a model that is compiled for a GPU.
+    #[serde(default)]
+    #[garde(custom(within(0..=MAX_GPU)))]
+    pub gpu: usize,
+    /// Sizes that batches are run at, ascending, the last of them `max_batch`; what falls between two is padded. Default:
+    /// any size. `aoti` only.
+    #[serde(default)]
+    #[garde(skip)]
+    pub batch_sizes: Vec<usize>,
+    /// Microseconds from a sample's arrival to the point at which its answer is due: no batch is held back so long that, by
+    /// what batches of its size have taken, its oldest sample would miss it. Default: none; `max_delay_us` alone counts.
+    #[serde(default)]
+    #[garde(custom(within_some(1..=MAX_DELAY_US)))]
+    pub latency_us: Option<u64>,
 }
 
 fn max_batch() -> usize {
@@ -125,11 +145,40 @@ impl EngineConfig {
             library: None,
             delay_us: DEFAULT_DELAY_US,
             spin_us: DEFAULT_ENGINE_SPIN_US,
+            gpu: 0,
+            batch_sizes: Vec::new(),
+            latency_us: None,
         }
     }
 
     pub(super) fn relations(&self, out: &mut Findings) {
         let kind = self.kind.as_str();
+        if self.kind != EngineKind::Aoti {
+            if self.gpu != 0 {
+                out.add(
+                    "engine.gpu",
+                    format!("engine `{kind}` uses no GPU"),
+                    "remove `gpu`, or set `kind: aoti`",
+                );
+            }
+            if !self.batch_sizes.is_empty() {
+                out.add(
+                    "engine.batch_sizes",
+                    format!("engine `{kind}` runs batches of any size"),
+                    "remove `batch_sizes`, or set `kind: aoti`",
+                );
+            }
+        } else if let Some(last) = self.batch_sizes.last()
+            && (*last != self.max_batch
+                || self.batch_sizes[0] == 0
+                || !self.batch_sizes.is_sorted_by(|a, b| a < b))
+        {
+            out.add(
+                "engine.batch_sizes",
+                format!("{:?} with max_batch {}", self.batch_sizes, self.max_batch),
+                "list sizes ascending from 1 on; the last of them is `max_batch`",
+            );
+        }
         if self.kind.takes_any_bytes() {
             if self.library.is_some() {
                 out.add(

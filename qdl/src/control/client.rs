@@ -8,7 +8,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{model::ModelSpec, stats::BatchSizes};
+use crate::{
+    model::ModelSpec,
+    stats::{BatchSizes, GpuRecord},
+};
 
 use super::{
     ControlError, Timing,
@@ -166,9 +169,9 @@ impl ClientHandle {
     }
 
     /// Asks the accelerator to answer all that has arrived.
-    pub fn drain(&self) -> Pending<(Counters, BatchSizes)> {
+    pub fn drain(&self) -> Pending<(Counters, BatchSizes, Vec<GpuRecord>)> {
         self.ask(Ask::Drain, "drained", |r| match r {
-            Reply::Drained(counters, batches) => Some((counters, batches)),
+            Reply::Drained(counters, batches, gpus) => Some((counters, batches, gpus)),
             _ => None,
         })
     }

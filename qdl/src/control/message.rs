@@ -5,7 +5,12 @@ use std::{fmt, net::SocketAddr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::{fabric::ib::IbEnd, model::ModelSpec, rails::Score, stats::BatchSizes};
+use crate::{
+    fabric::ib::IbEnd,
+    model::ModelSpec,
+    rails::Score,
+    stats::{BatchSizes, GpuRecord},
+};
 
 use super::ControlError;
 
@@ -338,6 +343,9 @@ pub enum Message {
         counters: Counters,
         /// Batches of the session by their size.
         batches: BatchSizes,
+        /// What each GPU did in the session.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        gpus: Vec<GpuRecord>,
     },
     /// A request is not granted, and nothing has changed.
     Refused {

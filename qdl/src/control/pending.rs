@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use crate::stats::BatchSizes;
+use crate::stats::{BatchSizes, GpuRecord};
 
 use super::{
     ControlError,
@@ -25,7 +25,7 @@ pub(super) enum Reply {
     Opened(Vec<LaneGrant>),
     Ready,
     Name(String),
-    Drained(Counters, BatchSizes),
+    Drained(Counters, BatchSizes, Vec<GpuRecord>),
 }
 
 pub(super) type ReplySender = oneshot::Sender<Result<Reply, ControlError>>;

@@ -111,11 +111,12 @@ impl Serving {
             .flatten()
         {
             for id in self.draining.drain(..) {
-                let batches = self.handler.batches();
+                let (batches, gpus) = self.handler.engine();
                 let drained = Message::Drained {
                     id,
                     counters,
                     batches,
+                    gpus,
                 };
                 wire.send(&drained).await?;
             }

@@ -4,7 +4,10 @@ use std::{net::SocketAddr, sync::Arc};
 
 use tokio::sync::mpsc;
 
-use crate::{model::ModelSpec, stats::BatchSizes};
+use crate::{
+    model::ModelSpec,
+    stats::{BatchSizes, GpuRecord},
+};
 
 use super::{
     ControlError,
@@ -51,9 +54,9 @@ pub trait SessionHandler: Send + Sync + 'static {
     /// it is.
     fn drain(&self) -> Option<Counters>;
 
-    /// The session's batches by their size, for the answer to a drain.
-    fn batches(&self) -> BatchSizes {
-        BatchSizes::default()
+    /// The session's batches by their size, and what each GPU did in it, for the answer to a drain.
+    fn engine(&self) -> (BatchSizes, Vec<GpuRecord>) {
+        Default::default()
     }
 
     /// This node's part of the SUT's name, as it is now.

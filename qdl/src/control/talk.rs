@@ -193,8 +193,9 @@ impl Talk {
                 id,
                 counters,
                 batches,
+                gpus,
             } => self.answer(id, "drained", |peer, ask| match ask {
-                Ask::Drain => Ok(Reply::Drained(counters, batches)),
+                Ask::Drain => Ok(Reply::Drained(counters, batches, gpus)),
                 _ => Err(no_such(peer, id, "drained")),
             }),
             Message::Refused { id, code, text } => {

@@ -1,7 +1,12 @@
 //! Memory that fabrics move bytes to and from: anonymous mappings that live until the last user is
 //! gone, addressed by offset.
 
-use std::{fmt, io, ptr::NonNull};
+use std::{
+    any::Any,
+    fmt, io,
+    ptr::NonNull,
+    sync::{Mutex, PoisonError},
+};
 
 /// One mapping. Page-aligned, zero at first, unmapped when the last `Arc` is dropped. One of at least 2 MiB lies in huge
 /// pages where the machine has enough of them free (`vm.nr_hugepages`): a NIC then keeps fewer translations.
@@ -16,6 +21,8 @@ pub struct Region {
     /// What was mapped, which is what is unmapped.
     mapped: usize,
     huge: bool,
+    /// What must be let go of before the mapping is.
+    kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 /// The size of a huge page. Where the machine's are larger, a region gets none.
@@ -88,6 +95,7 @@ impl Region {
                     len: asked,
                     mapped,
                     huge: true,
+                    kept: Mutex::default(),
                 });
             }
         }
@@ -98,6 +106,7 @@ impl Region {
             len: asked,
             mapped: asked,
             huge: false,
+            kept: Mutex::default(),
         })
     }
 
@@ -119,6 +128,13 @@ impl Region {
     /// Address of the first byte.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
+    }
+
+    /// Keeps `guard` for as long as the region lives and drops it before the memory is unmapped: a device's registration
+    /// of these addresses, say.
+    pub fn keep(&self, guard: Box<dyn Any + Send>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push(guard);
     }
 
     /// Touches every page, so that it exists, on this thread's NUMA node, before it is timed.
@@ -184,6 +200,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+        kept.clear();
         // SAFETY: `base` and `mapped` are what `mmap` gave, and no user is left.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.mapped);
@@ -234,6 +252,16 @@ mod tests {
         bytes.fill(7);
         assert!(r.is_huge() || !plenty, "huge pages are free and unused");
         assert!(!Region::new(HUGE - 1).expect("mapped").is_huge());
+    }
+
+    #[test]
+    fn what_is_kept_goes_with_the_region() {
+        let guard = std::sync::Arc::new(());
+        let r = Region::new(1).expect("mapped");
+        r.keep(Box::new(guard.clone()));
+        assert_eq!(std::sync::Arc::strong_count(&guard), 2);
+        drop(r);
+        assert_eq!(std::sync::Arc::strong_count(&guard), 1);
     }
 
     #[test]

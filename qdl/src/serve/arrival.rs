@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use crate::fabric::Region;
+
 /// What became of an [`Arrival`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
@@ -141,4 +143,10 @@ pub trait Service: Send + Sync {
     /// Called on the rail thread with all that one poll brought; takes them out of `arrivals` and returns
     /// soon. What the service does inline delays every connection of the rail.
     fn arrived(&self, arrivals: &mut Vec<Arrival>);
+
+    /// Called once for each piece of memory that samples will lie in, before the first of them: the place to register it
+    /// with a device. On the rail thread of the connection it belongs to, where it belongs to one.
+    fn memory(&self, inputs: &Arc<Region>) {
+        let _ = inputs;
+    }
 }

@@ -193,6 +193,10 @@ impl ServeLane {
         self.output.prefault();
     }
 
+    pub(super) fn requests(&self) -> &Arc<Region> {
+        self.window.region()
+    }
+
     pub(super) fn attach(&self, tx: Box<dyn Tx>) {
         self.send.exclusive(|s| s.link = Some(tx));
     }

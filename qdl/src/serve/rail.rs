@@ -73,6 +73,7 @@ impl ServeRail {
             Command::Attach { lane, link } => {
                 // Touched from the pinned thread, so the pages are on its node.
                 lane.prefault();
+                self.service.memory(lane.requests());
                 self.new_fds.push(link.rx.fd());
                 lane.attach(link.tx);
                 self.up.push(Up {

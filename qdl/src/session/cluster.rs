@@ -28,7 +28,7 @@ use crate::{
     fabric::{MAX_SLOTS, Region, ib::IbError, tcp::TcpError},
     rail::{EchoCfgs, RailCfgs},
     rails::RailsError,
-    stats::{BatchSizes, RailRecord},
+    stats::{BatchSizes, GpuRecord, RailRecord},
     topology::LinkWatch,
 };
 
@@ -141,6 +141,8 @@ pub struct PeerReport {
     pub counters: Option<Counters>,
     /// Its batches, as it said when it was done; empty when it could not be asked.
     pub batches: BatchSizes,
+    /// What each of its GPUs did, likewise.
+    pub gpus: Vec<GpuRecord>,
     /// Why it was lost, if it is.
     pub lost: Option<String>,
 }
@@ -442,10 +444,11 @@ impl Cluster {
         for (i, asked) in asked.into_iter().enumerate() {
             if let Some((pending, handle)) = asked {
                 let left = end.saturating_duration_since(Instant::now());
-                if let Ok((counters, batches)) = pending.wait(left) {
+                if let Ok((counters, batches, gpus)) = pending.wait(left) {
                     let mut peer = common.peer(i);
                     peer.counters = Some(counters);
                     peer.batches = batches;
+                    peer.gpus = gpus;
                 }
                 leaving.push(handle);
             }
@@ -478,6 +481,7 @@ impl Cluster {
                     address: p.address.clone(),
                     counters: p.counters,
                     batches: p.batches.clone(),
+                    gpus: p.gpus.clone(),
                     lost: p.lost.as_ref().map(|l| l.cause.clone()),
                 }
             })

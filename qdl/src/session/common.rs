@@ -20,7 +20,7 @@ use crate::{
     config::FrontendConfig,
     control::{Auth, ClientHandle, ClientParams, Counters, HeartbeatCfgs, Timing},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
-    stats::BatchSizes,
+    stats::{BatchSizes, GpuRecord},
     topology::LinkWatch,
 };
 
@@ -32,6 +32,7 @@ pub(super) struct PeerState {
     pub handle: Option<ClientHandle>,
     pub counters: Option<Counters>,
     pub batches: BatchSizes,
+    pub gpus: Vec<GpuRecord>,
     /// When and why its last connection was lost, and whether by silence.
     pub lost: Option<Loss>,
 }

@@ -30,7 +30,7 @@ use crate::{
     rail::RailCfgs,
     rails::Score,
     serve::{LaneLost, OnLaneLost, ServeCounts, ServeLane, Server, Service},
-    stats::{BatchSizes, ServedReport},
+    stats::{BatchSizes, GpuRecord, ServedReport},
     topology::LinkWatch,
 };
 
@@ -71,6 +71,8 @@ pub struct EngineTotals {
     pub batches: BatchSizes,
     /// Health of this node's interior, where something measures it.
     pub interior: Option<Score>,
+    /// Its GPUs.
+    pub gpus: Vec<GpuRecord>,
 }
 
 /// What a node is made of.

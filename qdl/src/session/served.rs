@@ -22,7 +22,7 @@ use crate::{
     quarantine::Quarantine,
     rails::{MAX_RAILS, Score},
     serve::{LaneLost, ServeLane, ServeLaneCfgs},
-    stats::{BatchSizes, ServedConnection, ServedReport},
+    stats::{BatchSizes, GpuRecord, ServedConnection, ServedReport},
     topology::LinkWatch,
 };
 
@@ -492,10 +492,15 @@ impl SessionHandler for Session {
         done.then_some(counters)
     }
 
-    fn batches(&self) -> BatchSizes {
-        (self.params.engine)()
-            .batches
-            .since(&self.engine_before.batches)
+    fn engine(&self) -> (BatchSizes, Vec<GpuRecord>) {
+        let now = (self.params.engine)();
+        let before = &self.engine_before;
+        let gpus = now.gpus.into_iter().enumerate();
+        let gpus = gpus.map(|(i, gpu)| match before.gpus.get(i) {
+            Some(then) => gpu.since(then),
+            None => gpu,
+        });
+        (now.batches.since(&before.batches), gpus.collect())
     }
 
     fn name(&self) -> String {

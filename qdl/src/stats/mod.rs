@@ -11,6 +11,7 @@
 
 mod batches;
 mod files;
+mod gpu;
 mod histograms;
 mod ledger;
 mod live;
@@ -25,6 +26,7 @@ mod throughput;
 
 pub use batches::BatchSizes;
 pub use files::{SaveError, write_hgrm, write_log};
+pub use gpu::GpuRecord;
 pub use histograms::Histograms;
 pub use ledger::{Ledger, Mismatch};
 pub use live::{Figures, Live};

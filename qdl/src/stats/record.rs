@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchSizes, Ledger, Mismatch, StageTable, ThroughputReport, ledger, render};
+use super::{
+    BatchSizes, GpuRecord, Ledger, Mismatch, StageTable, ThroughputReport, ledger, render,
+};
 use crate::fabric::FabricCounts;
 
 /// Stands beside the fabric's name when its traffic never leaves the machine: the rules of the Network
@@ -86,6 +88,9 @@ pub struct AcceleratorRecord {
     pub copies: u64,
     /// Sizes of the batches it says it has run.
     pub batches: BatchSizes,
+    /// Each of its GPUs that its engine used.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuRecord>,
     /// Why it was lost, if it was.
     pub lost: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! The summary as text.
 
 use super::{
-    AcceleratorRecord, ConnectionRecord, Mode, RailRecord, RunRecord, Summary,
+    AcceleratorRecord, ConnectionRecord, GpuRecord, Mode, RailRecord, RunRecord, Summary,
     text::{self, Table},
 };
 
@@ -269,7 +269,8 @@ fn accelerators(all: &[AcceleratorRecord]) -> String {
         }
         table.row(row);
     }
-    table.text()
+    let lines = all.iter().flat_map(|a| &a.gpus).filter_map(GpuRecord::line);
+    lines.fold(table.text(), |text, line| text + &line + "\n")
 }
 
 fn rails(all: &[RailRecord]) -> String {

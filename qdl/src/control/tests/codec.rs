@@ -81,6 +81,10 @@ fn message() -> impl Strategy<Value = Message> {
                 id,
                 counters,
                 batches,
+                gpus: vec![crate::stats::GpuRecord {
+                    index: id as usize,
+                    ..Default::default()
+                }],
             }
         }),
         (id, code.clone(), text.clone()).prop_map(|(id, code, text)| Message::Refused {

@@ -43,7 +43,7 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
         assert_eq!((again[0].lane, again[0].epoch), (1, 2));
         assert_ne!(again[0].key, grants[1].key, "a new epoch has a new key");
 
-        let (counters, _) = handle.drain().within(LONG).await.expect("drained");
+        let (counters, ..) = handle.drain().within(LONG).await.expect("drained");
         assert_eq!(counters.responded, 11);
         let beat = timeout(LONG, async {
             loop {

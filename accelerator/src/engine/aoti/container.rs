@@ -1,0 +1,294 @@
+//! A compiled model, behind the C interface that every one of them has.
+
+use std::{
+    ffi::{CString, c_char, c_void},
+    mem::ManuallyDrop,
+    os::unix::ffi::OsStrExt,
+    ptr,
+};
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use qdl::model::ModelSpec;
+
+use super::{
+    package::Files,
+    torch::{Tensor, Torch, one_line},
+};
+use crate::engine::EngineError;
+
+type Handle = *mut c_void;
+type Run = unsafe extern "C" fn(
+    Handle,
+    *mut Tensor,
+    usize,
+    *mut Tensor,
+    usize,
+    *mut c_void,
+    *mut c_void,
+) -> i32;
+
+/// A model and its weights. Several threads may run it, as many at a time as were announced.
+pub(super) struct Container {
+    torch: &'static Torch,
+    handle: Handle,
+    run: Run,
+    delete: unsafe extern "C" fn(Handle) -> i32,
+    gpu: Option<usize>,
+    model: ModelSpec,
+    /// Kernels are read from here when they first run.
+    _files: Files,
+}
+
+// SAFETY: the container keeps a pool of models and hands each run one that is free, under its own lock; its handle may be
+// used from any thread.
+unsafe impl Send for Container {}
+// SAFETY: as above.
+unsafe impl Sync for Container {}
+
+impl Container {
+    /// Loads the model, its weights included, to the GPU, or to the CPU where none is named. The thread is bound to the GPU.
+    ///
+    /// # Errors
+    /// A library that cannot be loaded, or a model that is not the one described.
+    pub fn open(
+        torch: &'static Torch,
+        files: Files,
+        gpu: Option<usize>,
+        runners: usize,
+        model: &ModelSpec,
+    ) -> Result<Self, EngineError> {
+        let refuse = |reason: String| EngineError::Package {
+            path: files.package.clone(),
+            reason,
+        };
+        let unusable = |e: libloading::Error| {
+            refuse(format!(
+                "its library cannot be loaded ({}): export it with the PyTorch that runs it",
+                one_line(&e.to_string())
+            ))
+        };
+        // SAFETY: the library is a compiled model, whose initialisers register nothing but its own constants. It came from a
+        // file that the configuration names as one to be run.
+        let library = unsafe { Library::open(Some(&files.library), RTLD_NOW | RTLD_LOCAL) };
+        // Never unloaded: its weights and kernels are known to the driver by address.
+        let library = ManuallyDrop::new(library.map_err(unusable)?);
+        macro_rules! function {
+            ($t:ty, $name:literal) => {
+                // SAFETY: the type is that of the function of this name in aoti_runtime/interface.h, and the library
+                // stays loaded.
+                unsafe { *library.get::<$t>(concat!($name, "\0").as_bytes()).map_err(unusable)? }
+            };
+        }
+        let create = function!(
+            unsafe extern "C" fn(*mut Handle, usize, *const c_char, *const c_char) -> i32,
+            "AOTInductorModelContainerCreateWithDevice"
+        );
+        type Count = unsafe extern "C" fn(Handle, *mut usize) -> i32;
+        let inputs = function!(Count, "AOTInductorModelContainerGetNumInputs");
+        let outputs = function!(Count, "AOTInductorModelContainerGetNumOutputs");
+        let run = function!(Run, "AOTInductorModelContainerRun");
+        let delete = function!(
+            unsafe extern "C" fn(Handle) -> i32,
+            "AOTInductorModelContainerDelete"
+        );
+        let device = gpu.map_or("cpu".to_owned(), |index| format!("cuda:{index}"));
+        let text = |bytes: &[u8]| {
+            CString::new(bytes)
+                .map_err(|_| refuse("lies in a folder with a zero in its name".to_owned()))
+        };
+        let (device_text, folder) = (
+            text(device.as_bytes())?,
+            text(files.folder.as_os_str().as_bytes())?,
+        );
+        let mut handle = ptr::null_mut();
+        // SAFETY: `handle` is a local that the function writes; both texts end in zero and live through the call.
+        let code = unsafe {
+            create(
+                &mut handle,
+                runners.max(1),
+                device_text.as_ptr(),
+                folder.as_ptr(),
+            )
+        };
+        if code != 0 || handle.is_null() {
+            return Err(refuse(format!(
+                "cannot be loaded to {device}; PyTorch's own line is above"
+            )));
+        }
+        // It is mapped, and its weights are on the device: a program that is killed should not leave hundreds of MB behind.
+        if let Err(e) = std::fs::remove_file(&files.library) {
+            tracing::debug!("{}: {e}", files.library.display());
+        }
+        let container = Container {
+            torch,
+            handle,
+            run,
+            delete,
+            gpu,
+            model: model.clone(),
+            _files: files,
+        };
+        for (what, count, want) in [
+            ("inputs", inputs, model.inputs.len()),
+            ("outputs", outputs, 1),
+        ] {
+            let mut has = 0;
+            // SAFETY: the handle is alive, and `has` is a local that the function writes.
+            let code = unsafe { count(container.handle, &mut has) };
+            if code != 0 || has != want {
+                return Err(EngineError::Package {
+                    path: container._files.package.clone(),
+                    reason: format!("has {has} {what}, and {want} are described"),
+                });
+            }
+        }
+        Ok(container)
+    }
+
+    /// Puts a batch's kernels on the stream (on the CPU it runs them) and gives the output.
+    ///
+    /// # Errors
+    /// PyTorch's own, or an output of another shape than described.
+    ///
+    /// # Safety
+    /// `inputs` are the addresses of as many tensors as the model has, each readable for `batch` samples until the stream
+    /// has been waited for. On a GPU they lie on it, `stream` is one of its streams, and the thread is bound to it.
+    pub unsafe fn run(
+        &self,
+        inputs: &[*mut c_void],
+        batch: usize,
+        stream: *mut c_void,
+    ) -> Result<Output, EngineError> {
+        let failed = |reason: String| EngineError::Run {
+            engine: "aoti",
+            batch,
+            reason,
+        };
+        let (kind, index) = match self.gpu {
+            Some(index) => (self.torch.cuda, index as i32),
+            None => (self.torch.cpu, 0),
+        };
+        // Dropping what was made so far is what an error needs.
+        let mut tensors: Vec<Output> = Vec::with_capacity(inputs.len());
+        for (spec, address) in self.model.inputs.iter().zip(inputs) {
+            let sizes: Vec<i64> = std::iter::once(batch)
+                .chain(spec.shape.iter().copied())
+                .map(|n| n as i64)
+                .collect();
+            let mut strides = vec![1i64; sizes.len()];
+            for i in (1..sizes.len()).rev() {
+                strides[i - 1] = strides[i] * sizes[i];
+            }
+            let mut tensor = ptr::null_mut();
+            // SAFETY: sizes and strides are of one length and live through the call; the memory is the caller's promise;
+            // `tensor` is a local that the function writes.
+            let code = unsafe {
+                (self.torch.from_blob)(
+                    *address,
+                    sizes.len() as i64,
+                    sizes.as_ptr(),
+                    strides.as_ptr(),
+                    0,
+                    self.torch.number(spec.dtype),
+                    kind,
+                    index,
+                    &mut tensor,
+                )
+            };
+            if code != 0 || tensor.is_null() {
+                return Err(failed(format!("no tensor for input `{}`", spec.name)));
+            }
+            tensors.push(Output::of(self.torch, tensor));
+        }
+        // The model takes its inputs' handles, whatever becomes of the run.
+        let mut handles: Vec<Tensor> = tensors.into_iter().map(Output::into_raw).collect();
+        let mut output = ptr::null_mut();
+        // SAFETY: the handles were just made and are given away; one output was counted; the stream is the caller's promise.
+        // No model of ours calls an operator that needs a proxy executor: such a model says so and fails.
+        let code = unsafe {
+            (self.run)(
+                self.handle,
+                handles.as_mut_ptr(),
+                handles.len(),
+                &mut output,
+                1,
+                stream,
+                ptr::null_mut(),
+            )
+        };
+        if code != 0 || output.is_null() {
+            return Err(failed("PyTorch's own line is above".to_owned()));
+        }
+        let output = Output::of(self.torch, output);
+        self.check(&output, batch).map_err(failed)?;
+        Ok(output)
+    }
+
+    fn check(&self, output: &Output, batch: usize) -> Result<(), String> {
+        let t = self.torch;
+        let (mut dtype, mut dim, mut sizes, mut contiguous) = (-1, 0i64, ptr::null_mut(), false);
+        // SAFETY: the tensor is alive; each function writes one local. `sizes` points to `dim` numbers of the tensor's own.
+        let sizes: &[i64] = unsafe {
+            let codes = (t.dtype)(output.tensor, &mut dtype)
+                | (t.dim)(output.tensor, &mut dim)
+                | (t.sizes)(output.tensor, &mut sizes)
+                | (t.is_contiguous)(output.tensor, &mut contiguous);
+            if codes != 0 || sizes.is_null() || dim < 0 {
+                return Err("the output cannot be asked for its shape".to_owned());
+            }
+            std::slice::from_raw_parts(sizes, dim as usize)
+        };
+        let spec = &self.model.output;
+        let want = std::iter::once(batch).chain(spec.shape.iter().copied());
+        let same = sizes.len() == spec.shape.len() + 1
+            && sizes.iter().zip(want).all(|(a, b)| *a == b as i64);
+        if same && t.element(dtype) == Some(spec.dtype) && contiguous {
+            return Ok(());
+        }
+        let dtype = t
+            .element(dtype)
+            .map_or_else(|| format!("type {dtype}"), |d| d.to_string());
+        let how = if contiguous { "" } else { ", not contiguous" };
+        Err(format!(
+            "the output came as {dtype}{sizes:?}{how} for a batch of {batch} times {spec}"
+        ))
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // SAFETY: no run is under way: each holds a reference to `self`.
+        unsafe { (self.delete)(self.handle) };
+    }
+}
+
+/// A tensor that is given back when dropped.
+pub(super) struct Output {
+    torch: &'static Torch,
+    tensor: Tensor,
+}
+
+impl Output {
+    fn of(torch: &'static Torch, tensor: Tensor) -> Self {
+        Output { torch, tensor }
+    }
+
+    fn into_raw(self) -> Tensor {
+        ManuallyDrop::new(self).tensor
+    }
+
+    /// Address of its first element; null where it has none.
+    pub fn data(&self) -> *const c_void {
+        let mut data = ptr::null_mut();
+        // SAFETY: the tensor is alive, and `data` is a local that the function writes.
+        unsafe { (self.torch.data)(self.tensor, &mut data) };
+        data
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // SAFETY: ours alone, and dropped once.
+        unsafe { (self.torch.delete)(self.tensor) };
+    }
+}

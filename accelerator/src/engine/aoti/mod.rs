@@ -1,0 +1,144 @@
+//! `aoti`: models that PyTorch compiled ahead of time (`.pt2`), on a GPU or on the CPU.
+//!
+//! Such a model is a shared library with a small C interface over PyTorch's own libraries, all of them found at run time:
+//! building needs neither PyTorch nor CUDA. `models/export_aoti.py` makes them.
+//!
+//! * `package`: the archive, what it says of itself, and its files on disk for as long as the engine lives.
+//! * `torch`: PyTorch's libraries and the few functions of theirs that are called.
+//! * `container`: the compiled model.
+//! * `worker`: a batch through it, on a GPU (see [`cuda`](super::cuda)) or on the CPU.
+//!
+//! One container serves all workers of an engine: the weights are there once, and as many batches run beside each other as
+//! there are workers, each on its own stream.
+
+mod container;
+mod package;
+mod sizes;
+mod torch;
+mod worker;
+
+use std::sync::Arc;
+
+use qdl::{fabric::Region, model::ModelSpec, stats::GpuRecord};
+
+pub use torch::find_libraries;
+
+use self::{
+    container::Container,
+    package::{Package, Target},
+    sizes::Sizes,
+    torch::Torch,
+};
+use super::{
+    Engine, EngineError, EngineParams, Worker,
+    cuda::{Device, Meter, Registry},
+};
+
+/// A compiled model, loaded once.
+pub struct Aoti {
+    model: ModelSpec,
+    container: Arc<Container>,
+    place: Place,
+    sizes: Sizes,
+    max_batch: usize,
+    spin_us: u64,
+}
+
+/// Where it runs.
+enum Place {
+    Cpu,
+    Gpu {
+        device: Arc<Device>,
+        registry: Arc<Registry>,
+        meter: Arc<Meter>,
+    },
+}
+
+impl Aoti {
+    /// Reads the package, finds PyTorch and the GPU, and loads the model.
+    ///
+    /// # Errors
+    /// A package, library or GPU that is missing or unusable, each by its name.
+    pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
+        let path = params.file.clone().ok_or_else(|| EngineError::Param {
+            field: "model.file",
+            reason: "engine aoti needs a model file".to_owned(),
+        })?;
+        let package = Package::read(&path)?;
+        let model = package.model(params)?;
+        let sizes = Sizes::new(&params.batch_sizes, params.max_batch)?;
+        // The GPU before the libraries: they take seconds to load.
+        let device = match package.target() {
+            Target::Cpu => None,
+            Target::Cuda { capability } => {
+                let device = Device::open(params.gpu)?;
+                package.check_capability(capability.as_deref(), &device)?;
+                Some(device)
+            }
+        };
+        let torch = Torch::load(params.library.as_deref(), device.is_some())?;
+        if let Some(device) = &device {
+            device.bind()?;
+        }
+        let container = Container::open(
+            torch,
+            package.extract()?,
+            device.as_ref().map(|d| d.index()),
+            params.threads,
+            &model,
+        )?;
+        let place = match device {
+            None => Place::Cpu,
+            Some(device) => Place::Gpu {
+                device,
+                registry: Arc::default(),
+                meter: Arc::new(Meter::new(sizes.largest())),
+            },
+        };
+        Ok(Aoti {
+            model,
+            container: Arc::new(container),
+            place,
+            max_batch: sizes.largest(),
+            sizes,
+            spin_us: params.spin_us,
+        })
+    }
+}
+
+impl Engine for Aoti {
+    fn name(&self) -> &'static str {
+        "aoti"
+    }
+
+    fn model(&self) -> &ModelSpec {
+        &self.model
+    }
+
+    fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
+        match &self.place {
+            Place::Cpu => Ok(Box::new(worker::OnCpu::new(self)?)),
+            Place::Gpu {
+                device,
+                registry,
+                meter,
+            } => Ok(Box::new(worker::OnGpu::new(self, device, registry, meter)?)),
+        }
+    }
+
+    fn memory(&self, inputs: &Arc<Region>) {
+        if let Place::Gpu {
+            device, registry, ..
+        } = &self.place
+        {
+            registry.register(device, inputs);
+        }
+    }
+
+    fn gpus(&self) -> Vec<GpuRecord> {
+        match &self.place {
+            Place::Cpu => Vec::new(),
+            Place::Gpu { device, meter, .. } => vec![meter.record(device)],
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A `.pt2` archive: what it says of itself, and its files on disk for as long as the engine lives.
+
+use std::{
+    collections::HashMap,
+    fs::{self, DirBuilder, File},
+    io::{self, Read},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use qdl::model::{ModelSpec, TensorSpec};
+use serde::Deserialize;
+use zip::ZipArchive;
+
+use crate::engine::{EngineError, EngineParams, cuda::Device};
+
+/// Where compiled models lie in the archive, below its own name.
+const MODELS: &str = "data/aotinductor/";
+/// The metadata are small; what is larger is none.
+const MOST_METADATA: u64 = 1 << 20;
+
+/// What a package was compiled for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    Cpu,
+    Cuda {
+        /// As the package writes it: `90`.
+        capability: Option<String>,
+    },
+}
+
+/// What stands under `qdl.model`.
+#[derive(Debug, Deserialize)]
+struct Described {
+    inputs: Vec<TensorSpec>,
+    output: TensorSpec,
+}
+
+/// An archive that holds one compiled model.
+#[derive(Debug)]
+pub(super) struct Package {
+    path: PathBuf,
+    /// The model's folder in the archive.
+    folder: String,
+    library: String,
+    target: Target,
+    described: Option<Described>,
+}
+
+/// The model's files on disk; deleted with this. Kernels are read when they are first run.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// The package they are from.
+    pub package: PathBuf,
+    pub folder: PathBuf,
+    /// The shared library among them.
+    pub library: PathBuf,
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if let Err(e) = fs::remove_dir_all(&self.folder) {
+            tracing::debug!("{}: {e}", self.folder.display());
+        }
+    }
+}
+
+impl Package {
+    /// Reads the archive's table and the model's metadata.
+    ///
+    /// # Errors
+    /// A file that is missing, or is no package of exactly one model.
+    pub fn read(path: &Path) -> Result<Self, EngineError> {
+        let refuse = |reason: String| EngineError::Package {
+            path: path.to_owned(),
+            reason,
+        };
+        let mut archive = open(path)?;
+        let of_a_model = |n: &str| {
+            let at = n.find(MODELS)?;
+            let (folder, _) = n.rsplit_once('/')?;
+            (folder.len() > at + MODELS.len() - 1).then(|| folder.to_owned())
+        };
+        let names: Vec<String> = archive.file_names().map(str::to_owned).collect();
+        let libraries: Vec<&String> = names
+            .iter()
+            .filter(|n| n.ends_with(".so") && of_a_model(n).is_some())
+            .collect();
+        let library = match libraries[..] {
+            [one] => one.clone(),
+            [] => {
+                return Err(refuse(
+                    "holds no compiled model: models/export_aoti.py writes packages that do"
+                        .to_owned(),
+                ));
+            }
+            _ => {
+                return Err(refuse(format!(
+                    "holds {} compiled models, and one is wanted",
+                    libraries.len()
+                )));
+            }
+        };
+        let folder = of_a_model(&library).unwrap_or_default();
+        let mut metadata = HashMap::new();
+        let in_folder = |n: &&String| {
+            n.strip_prefix(&*folder)
+                .is_some_and(|n| n.ends_with("_metadata.json"))
+        };
+        for name in names.iter().filter(in_folder) {
+            let mut text = String::new();
+            let read = archive
+                .by_name(name)
+                .map_err(io::Error::from)
+                .and_then(|f| f.take(MOST_METADATA).read_to_string(&mut text));
+            read.map_err(|e| refuse(format!("{name} cannot be read: {e}")))?;
+            let more: HashMap<String, serde_json::Value> = serde_json::from_str(&text)
+                .map_err(|e| refuse(format!("{name} is no metadata: {e}")))?;
+            metadata.extend(more);
+        }
+        let text = |key: &str| metadata.get(key).and_then(|v| v.as_str());
+        let target = match text("AOTI_DEVICE_KEY") {
+            Some("cpu") => Target::Cpu,
+            Some("cuda") => Target::Cuda {
+                capability: text("AOTI_COMPUTE_CAPABILITY").map(str::to_owned),
+            },
+            other => {
+                return Err(refuse(format!(
+                    "was compiled for {}, and this engine runs on `cuda` and `cpu`",
+                    other.map_or("no device that it names".to_owned(), |d| format!("`{d}`"))
+                )));
+            }
+        };
+        let described = text("qdl.model")
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|e| {
+                refuse(format!(
+                    "its description of the model is not understood: {e}"
+                ))
+            })?;
+        Ok(Package {
+            path: path.to_owned(),
+            folder,
+            library,
+            target,
+            described,
+        })
+    }
+
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// What the model takes and gives: what the package says; else what the configuration says.
+    ///
+    /// # Errors
+    /// Where neither does.
+    pub fn model(&self, params: &EngineParams) -> Result<ModelSpec, EngineError> {
+        match (&self.described, &params.spec) {
+            (Some(d), _) => Ok(ModelSpec {
+                name: params.model.clone(),
+                inputs: d.inputs.clone(),
+                output: d.output.clone(),
+            }),
+            (None, Some(spec)) => Ok(spec.clone()),
+            (None, None) => Err(EngineError::Package {
+                path: self.path.clone(),
+                reason: "does not say what the model takes and gives: give `inputs` and `output` in the \
+                         configuration, or export it with models/export_aoti.py"
+                    .to_owned(),
+            }),
+        }
+    }
+
+    /// Compares the compute capability with the GPU's: kernels of one do not run on another.
+    ///
+    /// # Errors
+    /// Names both.
+    pub fn check_capability(&self, ours: Option<&str>, gpu: &Device) -> Result<(), EngineError> {
+        let (major, minor) = gpu.capability();
+        let theirs = format!("{major}{minor}");
+        match ours {
+            Some(ours) if !ours.is_empty() && ours != theirs => Err(EngineError::Package {
+                path: self.path.clone(),
+                reason: format!(
+                    "was compiled for compute capability {ours}, and GPU {} ({}) has {theirs}: export it on such a GPU",
+                    gpu.index(),
+                    gpu.name()
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the model's files to a folder that only this user can read.
+    ///
+    /// # Errors
+    /// Names what cannot be written.
+    pub fn extract(&self) -> Result<Files, EngineError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("qdl-aoti-{}-{n}", std::process::id()));
+        let failed = |what: &Path, e: io::Error| EngineError::Package {
+            path: self.path.clone(),
+            reason: format!("cannot be unpacked to {}: {e}", what.display()),
+        };
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&folder)
+            .map_err(|e| failed(&folder, e))?;
+        let files = Files {
+            package: self.path.clone(),
+            library: folder.join(last_part(&self.library)),
+            folder,
+        };
+        let mut archive = open(&self.path)?;
+        let names: Vec<String> = archive.file_names().map(str::to_owned).collect();
+        for name in names {
+            // The sources are for people.
+            let wanted = name.starts_with(&self.folder) && !name.ends_with(".cpp");
+            if !wanted || name.ends_with('/') {
+                continue;
+            }
+            let to = files.folder.join(last_part(&name));
+            archive
+                .by_name(&name)
+                .map_err(io::Error::from)
+                .and_then(|mut from| {
+                    let mut file = File::create(&to)?;
+                    io::copy(&mut from, &mut file)
+                })
+                .map_err(|e| failed(&to, e))?;
+        }
+        Ok(files)
+    }
+}
+
+/// A name in the archive without its folders, so that no name leads out of ours.
+fn last_part(name: &str) -> &str {
+    match name.rsplit('/').next() {
+        None | Some("" | "." | "..") => "unnamed",
+        Some(part) => part,
+    }
+}
+
+fn open(path: &Path) -> Result<ZipArchive<io::BufReader<File>>, EngineError> {
+    let missing = |source| EngineError::ModelMissing {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(missing)?;
+    if !file.metadata().map_err(missing)?.is_file() {
+        return Err(missing(io::Error::other("is not a file")));
+    }
+    ZipArchive::new(io::BufReader::new(file)).map_err(|e| EngineError::Package {
+        path: path.to_owned(),
+        reason: format!("is no package of PyTorch's ({e}): models/export_aoti.py writes them"),
+    })
+}

@@ -1,0 +1,85 @@
+//! The sizes that batches are run at. Plain data.
+
+use crate::engine::EngineError;
+
+/// Ascending, the largest last; or any size up to the largest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sizes {
+    listed: Vec<usize>,
+    largest: usize,
+}
+
+impl Sizes {
+    /// From the configuration: no list means any size up to `max_batch`. The list's last must be `max_batch`, so that no
+    /// batch falls beyond it.
+    pub fn new(listed: &[usize], max_batch: usize) -> Result<Self, EngineError> {
+        let refuse = |reason: String| {
+            Err(EngineError::Param {
+                field: "batch_sizes",
+                reason,
+            })
+        };
+        if !listed.is_sorted_by(|a, b| a < b) || listed.first() == Some(&0) {
+            return refuse(format!("{listed:?} is not ascending from 1 on"));
+        }
+        match listed.last() {
+            Some(last) if *last != max_batch => {
+                refuse(format!("the last is {last}, and max_batch is {max_batch}"))
+            }
+            _ => Ok(Sizes {
+                listed: listed.to_vec(),
+                largest: max_batch,
+            }),
+        }
+    }
+
+    pub fn largest(&self) -> usize {
+        self.largest
+    }
+
+    /// The size a batch of `n` is run at: the smallest listed that holds it.
+    pub fn run_at(&self, n: usize) -> usize {
+        let found = self.listed.iter().copied().find(|size| *size >= n);
+        found.unwrap_or(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_batch_runs_at_the_smallest_size_that_holds_it(
+            steps in prop::collection::vec(1usize..40, 1..8),
+            n in any::<prop::sample::Index>(),
+        ) {
+            let list: Vec<usize> = steps.iter().scan(0, |at, s| { *at += s; Some(*at) }).collect();
+            let largest = list[list.len() - 1];
+            let sizes = Sizes::new(&list, largest).expect("ascending");
+            let n = 1 + n.index(largest);
+            let at = sizes.run_at(n);
+            prop_assert!(at >= n && list.contains(&at));
+            prop_assert!(list.iter().all(|s| *s < n || *s >= at));
+        }
+    }
+
+    #[test]
+    fn without_a_list_every_batch_runs_as_it_is() {
+        let sizes = Sizes::new(&[], 64).expect("fine");
+        assert_eq!(
+            (sizes.run_at(1), sizes.run_at(63), sizes.largest()),
+            (1, 63, 64)
+        );
+    }
+
+    #[test]
+    fn lists_that_cannot_be_are_refused() {
+        for (list, max) in [(&[4, 2][..], 2), (&[2, 2], 2), (&[0, 8], 8), (&[1, 8], 16)] {
+            let text = Sizes::new(list, max).expect_err("refused").to_string();
+            assert!(text.starts_with("engine.batch_sizes: "), "{text}");
+        }
+    }
+}

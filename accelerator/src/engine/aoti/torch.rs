@@ -1,0 +1,237 @@
+//! PyTorch's libraries, opened once per process, and the functions of theirs that are called.
+
+use std::{
+    env,
+    ffi::c_void,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use qdl::model::DType;
+
+use crate::engine::EngineError;
+
+/// A tensor of PyTorch's.
+pub(super) type Tensor = *mut c_void;
+
+/// In the order of their needs. The last one holds nothing, and compiled models name it.
+const ON_CPU: [&str; 3] = ["libc10.so", "libtorch_cpu.so", "libtorch.so"];
+const ON_GPU: [&str; 5] = [
+    "libc10.so",
+    "libtorch_cpu.so",
+    "libc10_cuda.so",
+    "libtorch_cuda.so",
+    "libtorch.so",
+];
+
+/// Functions of PyTorch's stable C interface. All give 0, or have written a line to standard error.
+pub(super) struct Torch {
+    pub from_blob: unsafe extern "C" fn(
+        *mut c_void,
+        i64,
+        *const i64,
+        *const i64,
+        i64,
+        i32,
+        i32,
+        i32,
+        *mut Tensor,
+    ) -> i32,
+    pub delete: unsafe extern "C" fn(Tensor) -> i32,
+    pub data: unsafe extern "C" fn(Tensor, *mut *mut c_void) -> i32,
+    pub dtype: unsafe extern "C" fn(Tensor, *mut i32) -> i32,
+    pub dim: unsafe extern "C" fn(Tensor, *mut i64) -> i32,
+    pub sizes: unsafe extern "C" fn(Tensor, *mut *mut i64) -> i32,
+    pub is_contiguous: unsafe extern "C" fn(Tensor, *mut bool) -> i32,
+    pub cpu: i32,
+    pub cuda: i32,
+    dtypes: [(DType, i32); 7],
+    with_cuda: bool,
+}
+
+/// Once opened they stay: they cannot be unloaded.
+static TORCH: Mutex<Option<&'static Torch>> = Mutex::new(None);
+
+impl Torch {
+    /// Opens the libraries, or gives those that are open already.
+    ///
+    /// # Errors
+    /// They are nowhere, or lack something.
+    pub fn load(configured: Option<&Path>, cuda: bool) -> Result<&'static Torch, EngineError> {
+        let mut torch = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(t) = *torch
+            && (t.with_cuda || !cuda)
+        {
+            return Ok(t);
+        }
+        let folder = find_libraries(configured)?;
+        let loaded: &'static Torch = Box::leak(Box::new(open(&folder, cuda)?));
+        *torch = Some(loaded);
+        Ok(loaded)
+    }
+
+    /// PyTorch's number of an element type.
+    pub fn number(&self, dtype: DType) -> i32 {
+        let found = self.dtypes.iter().find(|(d, _)| *d == dtype);
+        found.map_or(-1, |(_, n)| *n)
+    }
+
+    /// The element type of PyTorch's number.
+    pub fn element(&self, number: i32) -> Option<DType> {
+        let found = self.dtypes.iter().find(|(_, n)| *n == number);
+        found.map(|(d, _)| *d)
+    }
+}
+
+/// Finds the folder of PyTorch's libraries: the configured path, of the folder or of a file in it; else the environment's
+/// `QDL_TORCH`; else the `torch` package beside the active virtual environment's Python or any on the `PATH`.
+///
+/// # Errors
+/// [`EngineError::TorchMissing`] lists every path that was tried. A path that was named but is not there is not replaced
+/// by another.
+pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
+    let from_env = env::var_os("QDL_TORCH").filter(|v| !v.is_empty());
+    let named = configured
+        .map(Path::to_owned)
+        .or(from_env.map(PathBuf::from));
+    let candidates = match named {
+        Some(path) if path.is_file() => path.parent().map(Path::to_owned).into_iter().collect(),
+        Some(path) => vec![path],
+        None => installed(),
+    };
+    match candidates
+        .iter()
+        .find(|p| p.join("libtorch_cpu.so").is_file())
+    {
+        Some(folder) => Ok(folder.clone()),
+        None => Err(EngineError::TorchMissing {
+            searched: candidates,
+        }),
+    }
+}
+
+/// `lib/python3.*/site-packages/torch/lib` of every Python in sight.
+fn installed() -> Vec<PathBuf> {
+    let mut prefixes: Vec<PathBuf> = env::var_os("VIRTUAL_ENV")
+        .map(PathBuf::from)
+        .into_iter()
+        .collect();
+    let path = env::var_os("PATH").unwrap_or_default();
+    for bin in env::split_paths(&path) {
+        if bin.join("python3").exists()
+            && let Some(prefix) = bin.parent()
+        {
+            prefixes.push(prefix.to_owned());
+        }
+    }
+    let mut found = Vec::new();
+    for prefix in prefixes {
+        let lib = prefix.join("lib");
+        let Ok(entries) = lib.read_dir() else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with("python3") {
+                for packages in ["site-packages", "dist-packages"] {
+                    let folder = entry.path().join(packages).join("torch/lib");
+                    if !found.contains(&folder) {
+                        found.push(folder);
+                    }
+                }
+            }
+        }
+    }
+    if found.is_empty() {
+        found.push(PathBuf::from("lib/python3/site-packages/torch/lib"));
+    }
+    found
+}
+
+fn open(folder: &Path, cuda: bool) -> Result<Torch, EngineError> {
+    let unusable = |path: &Path, e: libloading::Error| EngineError::Library {
+        engine: "aoti",
+        path: path.to_owned(),
+        reason: one_line(&e.to_string()),
+    };
+    let names: &[&str] = if cuda { &ON_GPU } else { &ON_CPU };
+    let mut libraries = Vec::new();
+    for name in names {
+        let path = folder.join(name);
+        // SAFETY: these are PyTorch's own libraries; their initialisers run as they do in any program that uses them. They
+        // are opened for all to see, which compiled models rely on.
+        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
+        libraries.push(library.map_err(|e| unusable(&path, e))?);
+    }
+    let path = folder.join("libtorch_cpu.so");
+    let library = &libraries[1];
+    macro_rules! function {
+        ($name:literal) => {
+            // SAFETY: the type is that of the function of this name in PyTorch's C interface (aoti_torch/c/shim.h), which
+            // promises not to change it. The library is never unloaded.
+            unsafe { *library.get(concat!($name, "\0").as_bytes()).map_err(|e| unusable(&path, e))? }
+        };
+    }
+    let number = |name: &'static str| -> Result<i32, EngineError> {
+        // SAFETY: as above; all of them take nothing and give a number.
+        unsafe {
+            let f = library
+                .get::<unsafe extern "C" fn() -> i32>(name.as_bytes())
+                .map_err(|e| unusable(&path, e))?;
+            Ok(f())
+        }
+    };
+    let torch = Torch {
+        from_blob: function!("aoti_torch_create_tensor_from_blob"),
+        delete: function!("aoti_torch_delete_tensor_object"),
+        data: function!("aoti_torch_get_data_ptr"),
+        dtype: function!("aoti_torch_get_dtype"),
+        dim: function!("aoti_torch_get_dim"),
+        sizes: function!("aoti_torch_get_sizes"),
+        is_contiguous: function!("aoti_torch_is_contiguous"),
+        cpu: number("aoti_torch_device_type_cpu\0")?,
+        cuda: number("aoti_torch_device_type_cuda\0")?,
+        dtypes: [
+            (DType::U8, number("aoti_torch_dtype_uint8\0")?),
+            (DType::I8, number("aoti_torch_dtype_int8\0")?),
+            (DType::I32, number("aoti_torch_dtype_int32\0")?),
+            (DType::I64, number("aoti_torch_dtype_int64\0")?),
+            (DType::F16, number("aoti_torch_dtype_float16\0")?),
+            (DType::Bf16, number("aoti_torch_dtype_bfloat16\0")?),
+            (DType::F32, number("aoti_torch_dtype_float32\0")?),
+        ],
+        with_cuda: cuda,
+    };
+    // What is mapped stays mapped.
+    libraries.into_iter().for_each(std::mem::forget);
+    Ok(torch)
+}
+
+/// The loader's messages may have several lines; errors have one.
+pub(super) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_folder_without_pytorch_is_not_replaced() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let e = find_libraries(Some(folder)).expect_err("no PyTorch there");
+        let text = e.to_string();
+        assert!(text.contains("pip install torch"), "{text}");
+        let EngineError::TorchMissing { searched } = e else {
+            panic!("wrong error: {text}");
+        };
+        assert_eq!(searched, [folder]);
+    }
+
+    #[test]
+    fn a_file_names_its_folder() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let e = find_libraries(Some(&file)).expect_err("no PyTorch there");
+        assert!(e.to_string().contains(env!("CARGO_MANIFEST_DIR")));
+    }
+}

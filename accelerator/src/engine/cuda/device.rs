@@ -1,0 +1,202 @@
+//! One GPU, through the driver that is installed.
+
+use std::{
+    ffi::CStr,
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult};
+
+use crate::engine::EngineError;
+
+/// A GPU and its primary context, the one that CUDA's runtime and every library on top of it use too. It is retained as
+/// long as the process lives: libraries that were loaded for it cannot be unloaded.
+pub struct Device {
+    index: usize,
+    name: String,
+    capability: (i32, i32),
+    context: CUcontext,
+    batched: bool,
+}
+
+// SAFETY: a context handle may be used from any thread; the driver synchronises.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Opens the GPU with this index.
+    ///
+    /// # Errors
+    /// No driver, no such GPU, or a driver that refuses it.
+    pub fn open(index: usize) -> Result<Arc<Self>, EngineError> {
+        if !driver_present() {
+            return Err(EngineError::NoDriver);
+        }
+        let check = |verb, result| check(index, verb, result);
+        // SAFETY: the library is there. `cuInit` has no precondition, and every out pointer is a local variable of the
+        // type that the function writes.
+        unsafe {
+            match sys::cuInit(0) {
+                CUresult::CUDA_ERROR_NO_DEVICE => {
+                    return Err(EngineError::NoGpu { index, found: 0 });
+                }
+                result => check("starting the driver", result)?,
+            }
+            let mut found = 0;
+            check("counting GPUs", sys::cuDeviceGetCount(&mut found))?;
+            let found = usize::try_from(found).unwrap_or(0);
+            if index >= found {
+                return Err(EngineError::NoGpu { index, found });
+            }
+            let mut device: CUdevice = 0;
+            check("opening", sys::cuDeviceGet(&mut device, index as i32))?;
+            let mut name = [0; 128];
+            check(
+                "asking for its name",
+                sys::cuDeviceGetName(name.as_mut_ptr(), 127, device),
+            )?;
+            let attribute = |which| {
+                let mut value = 0;
+                check(
+                    "asking for an attribute",
+                    sys::cuDeviceGetAttribute(&mut value, which, device),
+                )
+                .map(|()| value)
+            };
+            use sys::CUdevice_attribute_enum as A;
+            let capability = (
+                attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            );
+            let mut context = std::ptr::null_mut();
+            check(
+                "making its context",
+                sys::cuDevicePrimaryCtxRetain(&mut context, device),
+            )?;
+            Ok(Arc::new(Device {
+                index,
+                name: CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned(),
+                capability,
+                context,
+                batched: sys::culib()
+                    .get::<unsafe extern "C" fn()>(b"cuMemcpyBatchAsync_v2\0")
+                    .is_ok(),
+            }))
+        }
+    }
+
+    /// Its index.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Its name, as the driver calls it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Compute capability, major and minor.
+    pub fn capability(&self) -> (i32, i32) {
+        self.capability
+    }
+
+    /// True where one call copies many pieces (`cuMemcpyBatchAsync`, CUDA 13).
+    pub(super) fn copies_in_batches(&self) -> bool {
+        self.batched
+    }
+
+    /// Makes the GPU this thread's. Before anything else on a thread.
+    ///
+    /// # Errors
+    /// [`EngineError::Cuda`].
+    pub fn bind(&self) -> Result<(), EngineError> {
+        // SAFETY: the context is retained for good.
+        self.check("binding a thread", unsafe {
+            sys::cuCtxSetCurrent(self.context)
+        })
+    }
+
+    /// Free bytes and all bytes of its memory; zeros where it cannot say. The thread is bound.
+    pub fn memory(&self) -> (usize, usize) {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are locals that the function writes.
+        let result = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
+        match result {
+            CUresult::CUDA_SUCCESS => (free, total),
+            _ => (0, 0),
+        }
+    }
+
+    /// Turns a result of the driver into ours.
+    pub(super) fn check(&self, verb: &'static str, result: CUresult) -> Result<(), EngineError> {
+        if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            return Err(self.out_of_memory(verb));
+        }
+        check(self.index, verb, result)
+    }
+
+    /// The error that says how much is free. The thread is bound.
+    pub(super) fn out_of_memory(&self, verb: &'static str) -> EngineError {
+        let (free, total) = self.memory();
+        EngineError::GpuMemory {
+            gpu: self.index,
+            verb,
+            free_mib: free >> 20,
+            total_mib: total >> 20,
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({}: {})", self.index, self.name)
+    }
+}
+
+fn driver_present() -> bool {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    // SAFETY: opening the driver's library runs its initialisers, which have no precondition.
+    *PRESENT.get_or_init(|| unsafe { sys::is_culib_present() })
+}
+
+fn check(gpu: usize, verb: &'static str, result: CUresult) -> Result<(), EngineError> {
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    let text = |ask: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
+        let mut text = std::ptr::null();
+        // SAFETY: the function writes a static string's address, or nothing.
+        unsafe {
+            if ask(result, &mut text) != CUresult::CUDA_SUCCESS || text.is_null() {
+                return format!("{result:?}");
+            }
+            CStr::from_ptr(text).to_string_lossy().into_owned()
+        }
+    };
+    Err(EngineError::Cuda {
+        gpu,
+        verb,
+        name: text(sys::cuGetErrorName),
+        text: text(sys::cuGetErrorString),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a machine without a driver; where there is one, the index is what cannot be.
+    #[test]
+    fn no_driver_or_no_such_gpu_is_one_clear_line() {
+        let text = Device::open(4096)
+            .expect_err("no machine has it")
+            .to_string();
+        assert!(
+            text.contains("no NVIDIA driver") || text.contains("no GPU 4096"),
+            "{text}"
+        );
+        assert!(!text.contains('\n'));
+    }
+}

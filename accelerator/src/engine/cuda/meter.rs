@@ -1,0 +1,138 @@
+//! What a GPU has done, counted by its workers and read by anybody.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use qdl::stats::{BatchSizes, GpuRecord};
+
+use super::Device;
+
+/// One batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Samples in it.
+    pub samples: usize,
+    /// What filled it up.
+    pub padded: usize,
+    /// Copies of inputs.
+    pub copies_in: u64,
+    /// Their bytes.
+    pub bytes_in: u64,
+    /// Bytes of outputs.
+    pub bytes_out: u64,
+    /// Copies of inputs, on the stream.
+    pub copy_in: Duration,
+    /// Kernels.
+    pub compute: Duration,
+    /// The copy of outputs.
+    pub copy_out: Duration,
+}
+
+/// Counts since the start.
+#[derive(Debug)]
+pub struct Meter {
+    sizes: Box<[AtomicU64]>,
+    padded: AtomicU64,
+    copies_in: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    copy_in_ns: AtomicU64,
+    compute_ns: AtomicU64,
+    copy_out_ns: AtomicU64,
+}
+
+impl Meter {
+    /// For batches of up to `max_batch` samples.
+    pub fn new(max_batch: usize) -> Self {
+        Meter {
+            sizes: (0..=max_batch).map(|_| AtomicU64::new(0)).collect(),
+            padded: AtomicU64::new(0),
+            copies_in: AtomicU64::new(0),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            copy_in_ns: AtomicU64::new(0),
+            compute_ns: AtomicU64::new(0),
+            copy_out_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts a batch; once per batch, so plain atomic additions are cheap enough.
+    pub fn batch(&self, done: &Done) {
+        let last = self.sizes.len() - 1;
+        self.sizes[done.samples.min(last)].fetch_add(1, Relaxed);
+        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        for (counter, n) in [
+            (&self.padded, done.padded as u64),
+            (&self.copies_in, done.copies_in),
+            (&self.bytes_in, done.bytes_in),
+            (&self.bytes_out, done.bytes_out),
+            (&self.copy_in_ns, ns(done.copy_in)),
+            (&self.compute_ns, ns(done.compute)),
+            (&self.copy_out_ns, ns(done.copy_out)),
+        ] {
+            counter.fetch_add(n, Relaxed);
+        }
+    }
+
+    /// The counts as a record of this GPU.
+    pub fn record(&self, device: &Device) -> GpuRecord {
+        GpuRecord {
+            index: device.index(),
+            name: device.name().to_owned(),
+            ..self.counts()
+        }
+    }
+
+    fn counts(&self) -> GpuRecord {
+        let sizes: Vec<u64> = self.sizes.iter().map(|n| n.load(Relaxed)).collect();
+        GpuRecord {
+            batches: BatchSizes::from_counts(&sizes),
+            padded: self.padded.load(Relaxed),
+            copies_in: self.copies_in.load(Relaxed),
+            bytes_in: self.bytes_in.load(Relaxed),
+            bytes_out: self.bytes_out.load(Relaxed),
+            copy_in_us: self.copy_in_ns.load(Relaxed) / 1000,
+            compute_us: self.compute_ns.load(Relaxed) / 1000,
+            copy_out_us: self.copy_out_ns.load(Relaxed) / 1000,
+            ..GpuRecord::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_add_up() {
+        let meter = Meter::new(8);
+        let done = Done {
+            samples: 5,
+            padded: 3,
+            copies_in: 2,
+            bytes_in: 50,
+            bytes_out: 40,
+            copy_in: Duration::from_nanos(700),
+            compute: Duration::from_micros(9),
+            copy_out: Duration::ZERO,
+        };
+        meter.batch(&done);
+        meter.batch(&Done {
+            samples: 99,
+            ..done
+        });
+        let r = meter.counts();
+        assert_eq!(r.batches.iter().collect::<Vec<_>>(), [(5, 1), (8, 1)]);
+        assert_eq!(
+            (r.padded, r.copies_in, r.bytes_in, r.bytes_out),
+            (6, 4, 100, 80)
+        );
+        assert_eq!(
+            (r.copy_in_us, r.compute_us),
+            (1, 18),
+            "nanoseconds are added first"
+        );
+    }
+}

@@ -1,0 +1,33 @@
+//! What every engine on an NVIDIA GPU needs: the driver found at run time, streams and events, memory, and the way of a
+//! batch from the slots its samples landed in to the GPU and of its outputs back.
+//!
+//! ```text
+//! slots (registered)   s0 s1 s2 .. s7 | s12 s13        runs of neighbours
+//!                       \  one copy /    \ one copy /   more than a few runs: one call for all of them
+//! GPU                   [ input of the batch, without gaps ]   copies, kernels and copy back on the worker's stream
+//!                       [ output of the batch              ]
+//!                            one copy to pinned memory, and from there to each sample's output slot
+//! ```
+//!
+//! * [`Device`]: one GPU, through the driver that is installed; building needs no CUDA.
+//! * `stream`: streams and events; `memory`: memory on the GPU, and pinned memory beside it.
+//! * [`Registry`]: the slots and QSL memory that the GPU may read where they lie.
+//! * `pieces`: which bytes are copied where; plain data.
+//! * `station`: one worker's stream and buffers.
+//! * [`Meter`]: what a GPU has done.
+//!
+//! A worker waits for its own batch. While it does, another worker's batch is being copied, on another stream.
+
+mod device;
+mod memory;
+mod meter;
+mod pieces;
+mod registry;
+mod station;
+mod stream;
+
+pub use device::Device;
+pub use meter::Meter;
+pub use registry::Registry;
+
+pub(super) use station::Station;

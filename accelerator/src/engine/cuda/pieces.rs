@@ -1,0 +1,139 @@
+//! Which bytes of a batch are copied where: its runs, merged. Plain data.
+
+use super::registry::Ranges;
+use crate::engine::{Batch, Run};
+
+/// One copy: bytes that lie without a gap, and where they go in the batch's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// First byte, in the host's memory.
+    pub from: usize,
+    /// Offset in the input of the batch.
+    pub to: usize,
+    /// How many.
+    pub bytes: usize,
+    /// The GPU may read them where they lie.
+    pub registered: bool,
+}
+
+/// The pieces of one batch; kept from batch to batch, so that nothing is allocated once it has grown.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    list: Vec<Piece>,
+}
+
+impl Pieces {
+    /// The pieces of a batch whose samples all have `size` bytes, as its runs were found with that size.
+    pub fn of(&mut self, batch: &Batch, size: usize, ranges: &Ranges) -> &[Piece] {
+        self.merge(
+            size,
+            ranges,
+            batch
+                .runs()
+                .iter()
+                .map(|run| (batch.run_address(*run) as usize, *run)),
+        )
+    }
+
+    /// Runs that follow each other in memory and in the batch become one piece, and no piece goes beyond a border of
+    /// registered memory: two connections' slots may lie side by side, and one copy of both would be refused.
+    fn merge(
+        &mut self,
+        size: usize,
+        ranges: &Ranges,
+        runs: impl Iterator<Item = (usize, Run)>,
+    ) -> &[Piece] {
+        self.list.clear();
+        // Bytes behind the last piece that it may still grow by.
+        let mut room = 0;
+        for (from, run) in runs {
+            let (mut from, mut to, mut left) = (from, run.first * size, run.count * size);
+            while left > 0 {
+                match self.list.last_mut() {
+                    Some(last)
+                        if room > 0
+                            && last.from + last.bytes == from
+                            && last.to + last.bytes == to =>
+                    {
+                        let more = left.min(room);
+                        last.bytes += more;
+                        (from, to, left, room) = (from + more, to + more, left - more, room - more);
+                    }
+                    _ => {
+                        let (registered, alike) = ranges.at(from);
+                        // At the last byte of all addresses nothing is alike, and nothing lies.
+                        room = alike.max(1);
+                        self.list.push(Piece {
+                            from,
+                            to,
+                            bytes: 0,
+                            registered,
+                        });
+                    }
+                }
+            }
+        }
+        &self.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Copying by pieces gives what copying sample by sample gives, with no two pieces that could be one.
+        #[test]
+        fn pieces_copy_every_sample_once_to_its_place(
+            size in 1usize..5,
+            slots in prop::collection::vec(0usize..24, 1..20),
+            cuts in prop::collection::vec(any::<bool>(), 20),
+            regions in prop::collection::vec((1usize..9, any::<bool>()), 1..6),
+        ) {
+            let memory: Vec<u8> = (0..24 * size).map(|i| (i * 7 + 3) as u8).collect();
+            let mut want = Vec::new();
+            for s in &slots {
+                want.extend_from_slice(&memory[s * size..][..size]);
+            }
+            // Runs as the batch finds them, cut where it likes: merging must not depend on it.
+            let mut runs: Vec<(usize, Run)> = Vec::new();
+            for (i, s) in slots.iter().enumerate() {
+                let follows = i > 0 && slots[i - 1] + 1 == *s && !cuts[i];
+                match runs.last_mut() {
+                    Some((_, run)) if follows => run.count += 1,
+                    _ => runs.push((s * size, Run { first: i, count: 1 })),
+                }
+            }
+            // Regions side by side, some of them registered.
+            let (mut ranges, mut owner, mut at) = (Ranges::default(), vec![(0, false); 24], 0);
+            for (i, (slots, registered)) in regions.iter().enumerate() {
+                let end = (at + slots).min(24);
+                if *registered && at < end {
+                    ranges.add(at * size, (end - at) * size);
+                    owner[at..end].fill((i + 1, true));
+                }
+                at = end;
+            }
+            let mut pieces = Pieces::default();
+            let list = pieces.merge(size, &ranges, runs.into_iter()).to_vec();
+            let mut got = vec![0xAA; want.len()];
+            for p in &list {
+                got[p.to..p.to + p.bytes].copy_from_slice(&memory[p.from..p.from + p.bytes]);
+            }
+            prop_assert_eq!(got, want);
+            for p in &list {
+                let owners = &owner[p.from / size..(p.from + p.bytes).div_ceil(size)];
+                prop_assert!(owners.iter().all(|o| *o == owners[0]), "{:?} crosses a border", p);
+                prop_assert_eq!(p.registered, owners[0].1);
+            }
+            for w in list.windows(2) {
+                prop_assert_eq!(w[0].to + w[0].bytes, w[1].to, "no gap in the batch");
+            }
+            let breaks = slots.windows(2);
+            let breaks = breaks.filter(|w| w[0] + 1 != w[1] || owner[w[0]] != owner[w[1]]).count();
+            prop_assert_eq!(list.len(), breaks + 1, "no two pieces that are one");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Engine `aoti`: what goes wrong at the start, each in one clear line. A real package on the CPU takes PyTorch and the
+//! packages of `models/export_aoti.py --device cpu`; that test says how to run it.
+
+mod common;
+
+use std::{
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use accelerator::{
+    engine::{EngineKind, EngineParams, create},
+    pipeline::{Options, Pipeline},
+};
+use common::{Samples, eventually};
+use qdl::serve::Service;
+use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
+
+const FOLDER: &str = "m/data/aotinductor/model/";
+const DIGITS: &str = r#"{\"inputs\": [{\"name\": \"pixels\", \"dtype\": \"u8\", \"shape\": [64]}], \"output\": {\"name\": \"class\", \"dtype\": \"i64\", \"shape\": [1]}}"#;
+
+/// An archive with these files, in a folder that goes when the test does.
+fn archive(files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("m.pt2");
+    let mut zip = ZipWriter::new(File::create(&path).expect("a file"));
+    let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+    for (name, text) in files {
+        zip.start_file(*name, stored).expect("an entry");
+        zip.write_all(text.as_bytes()).expect("written");
+    }
+    zip.finish().expect("an archive");
+    (folder, path)
+}
+
+fn package(device: &str, model: &str) -> (tempfile::TempDir, PathBuf) {
+    let metadata = format!(r#"{{"AOTI_DEVICE_KEY": "{device}"{model}}}"#);
+    archive(&[
+        ("m/archive_format", "pt2"),
+        (&format!("{FOLDER}a.wrapper.so"), "no library"),
+        (&format!("{FOLDER}a.wrapper_metadata.json"), &metadata),
+    ])
+}
+
+fn params(file: PathBuf) -> EngineParams {
+    EngineParams {
+        kind: EngineKind::Aoti,
+        model: "m".into(),
+        file: Some(file),
+        // Whatever this machine has installed is not found.
+        library: Some("/nowhere/torch/lib".into()),
+        ..EngineParams::default()
+    }
+}
+
+/// The one line that a start fails with.
+fn refusal(params: &EngineParams) -> String {
+    let text = create(params).err().expect("refused").to_string();
+    assert!(!text.contains('\n'), "{text}");
+    text
+}
+
+#[test]
+fn a_package_that_is_none_is_named() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let text = refusal(&params(file));
+    assert!(
+        text.contains("Cargo.toml: is no package of PyTorch's"),
+        "{text}"
+    );
+
+    let text = refusal(&params("/nowhere/m.pt2".into()));
+    assert!(text.contains("/nowhere/m.pt2: No such file"), "{text}");
+
+    let text = refusal(&params(env!("CARGO_MANIFEST_DIR").into()));
+    assert!(text.contains("is not a file"), "{text}");
+
+    let (_folder, path) = archive(&[("m/data/weights/w", "1")]);
+    let text = refusal(&params(path));
+    assert!(text.contains("holds no compiled model"), "{text}");
+
+    let two = [
+        ("m/data/aotinductor/a/1.so", ""),
+        ("m/data/aotinductor/b/2.so", ""),
+    ];
+    let (_folder, path) = archive(&two);
+    let text = refusal(&params(path));
+    assert!(text.contains("holds 2 compiled models"), "{text}");
+}
+
+#[test]
+fn a_package_that_does_not_say_enough_is_refused() {
+    let (_folder, path) = package("cpu", "");
+    let text = refusal(&params(path));
+    assert!(text.contains("does not say what the model takes"), "{text}");
+
+    let (_folder, path) = package("mps", "");
+    let text = refusal(&params(path));
+    assert!(text.contains("was compiled for `mps`"), "{text}");
+
+    let (_folder, path) = package("cpu", r#", "qdl.model": "{\"inputs\": 7}""#);
+    let text = refusal(&params(path));
+    assert!(
+        text.contains("its description of the model is not understood"),
+        "{text}"
+    );
+}
+
+#[test]
+fn pytorch_that_is_not_there_is_asked_for() {
+    let (_folder, path) = package("cpu", &format!(r#", "qdl.model": "{DIGITS}""#));
+    let text = refusal(&params(path));
+    assert!(
+        text.contains("/nowhere/torch/lib") && text.contains("pip install torch"),
+        "{text}"
+    );
+}
+
+/// Without a driver it says so; with one, no machine has that GPU.
+#[test]
+fn a_gpu_that_is_not_there_is_named_before_pytorch_is_looked_for() {
+    let (_folder, path) = package("cuda", &format!(r#", "qdl.model": "{DIGITS}""#));
+    let text = refusal(&EngineParams {
+        gpu: 4096,
+        ..params(path)
+    });
+    let either = ["no NVIDIA driver", "there is no GPU 4096"];
+    assert!(either.iter().any(|e| text.contains(e)), "{text}");
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    let (_folder, path) = package("cpu", &format!(r#", "qdl.model": "{DIGITS}""#));
+    let text = refusal(&EngineParams {
+        batch_sizes: vec![1, 8],
+        max_batch: 16,
+        ..params(path)
+    });
+    assert!(
+        text.starts_with("engine.batch_sizes: the last is 8"),
+        "{text}"
+    );
+}
+
+/// `models/export_aoti.py --device cpu DIR digits`, then
+/// `QDL_TORCH=.../torch/lib QDL_AOTI=DIR cargo test -p accelerator --test aoti -- --ignored`.
+#[test]
+#[ignore = "takes PyTorch and packages compiled for this machine's CPU"]
+fn digits_on_the_cpu_are_what_onnx_says() {
+    let folder = std::env::var_os("QDL_AOTI")
+        .map(PathBuf::from)
+        .expect("QDL_AOTI");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let pixels =
+        std::fs::read(root.join(".deps/models/digits.samples.u8")).expect("cargo xtask setup");
+    let places: Vec<_> = (0..pixels.len() / 64).map(|i| (i * 64, 64)).collect();
+    let n = places.len();
+    let mut classes = Vec::new();
+    for (kind, file, sizes) in [
+        (EngineKind::Onnx, root.join("models/digits.onnx"), vec![]),
+        (EngineKind::Aoti, folder.join("digits.pt2"), vec![]),
+        (EngineKind::Aoti, folder.join("digits.pt2"), vec![8, 64]),
+    ] {
+        let params = EngineParams {
+            kind,
+            model: "digits".into(),
+            file: Some(file),
+            batch_sizes: sizes,
+            threads: 2,
+            ..EngineParams::default()
+        };
+        let engine = create(&params).unwrap_or_else(|e| panic!("{e}"));
+        let pipeline = Pipeline::start(engine, &Options::from(&params), |e| panic!("{e}"))
+            .unwrap_or_else(|e| panic!("{e}"));
+        let samples = Samples::new(&pixels, places.clone(), 16, None);
+        pipeline.arrived(&mut (0..n).map(|i| samples.arrival(i)).collect());
+        eventually("all answered", || samples.total() == n);
+        classes.push(
+            (0..n)
+                .map(|i| samples.output(i)[..8].to_vec())
+                .collect::<Vec<_>>(),
+        );
+    }
+    assert_eq!(classes[0], classes[1]);
+    assert_eq!(classes[0], classes[2]);
+}
