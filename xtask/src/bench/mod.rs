@@ -42,8 +42,12 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             idle::run(root)
         }
         "loadgen" => {
-            ensure!(args.is_empty(), "bench loadgen takes no arguments");
-            loadgen::run(root)
+            let only = args.first().and_then(|a| a.to_str());
+            match (only, args.len()) {
+                (None, 0) => loadgen::run(root),
+                (Some("find-peak"), 1) => loadgen::run_find_peak(root),
+                _ => bail!("bench loadgen takes no arguments, or the word find-peak"),
+            }
         }
         "local" => {
             ensure!(args.is_empty(), "bench local takes no arguments");
