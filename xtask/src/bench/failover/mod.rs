@@ -1,4 +1,4 @@
-//! `cargo xtask bench failover [--quick] [congestion|cut|silent|random|warm-up ...]`: what a congested rail and a cut
+//! `cargo xtask bench failover [congestion|cut|silent|random ...]`: what a congested rail and a cut
 //! one cost, in real traffic between two processes over four shaped links in network namespaces. Needs root.
 
 mod net;
@@ -47,7 +47,7 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
         .iter()
         .map(|a| a.to_string_lossy().into_owned())
         .collect();
-    let known = ["congestion", "cut", "silent", "random", "warm-up"];
+    let known = ["congestion", "cut", "silent", "random"];
     if let Some(w) = words.iter().find(|w| !known.contains(&w.as_str())) {
         bail!(
             "no measurement of rails is called {w}; there are: {}",
@@ -81,9 +81,6 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     }
     if wanted("random") {
         rows.insert("random".to_owned(), random(&setup)?);
-    }
-    if wanted("warm-up") {
-        rows.insert("warm_up".to_owned(), warm_up(&setup)?);
     }
     let path = root.join("target/bench/failover.json");
     let text = serde_json::to_string_pretty(&Value::Object(rows))?;
@@ -237,29 +234,4 @@ fn random(setup: &Setup<'_>) -> Result<Value> {
         "schedules": schedules, "seed": seed, "samples": samples, "redispatched": again,
         "lost_connections": losses, "longest_stall_ms": worst,
     }))
-}
-
-/// The first second with and without warm-up.
-fn warm_up(setup: &Setup<'_>) -> Result<Value> {
-    println!("\nthe first second with and without warm-up (least_outstanding)\n");
-    let mut rows = Vec::new();
-    for warm in [true, false] {
-        let run = setup.run(&Plan {
-            name: if warm { "warm" } else { "cold" },
-            arbiter: "least_outstanding",
-            more: if warm { "" } else { "warm_up: false\n" },
-            seconds: 6.0,
-            rate: load(),
-            ..Plan::default()
-        })?;
-        rows.push(json!({
-            "warm_up": warm,
-            "first_over_steady": run.summary["throughput"]["first_over_steady"],
-            "per_second": run.summary["throughput"]["per_second"],
-            "connections": run.summary["warm_up"],
-            "first_latency_ms": run.trace.0.first().map(|s| (s.done - s.due) * 1e3),
-        }));
-    }
-    table::warm_up(&rows);
-    Ok(Value::Array(rows))
 }

@@ -60,8 +60,6 @@ pub struct Plan<'a> {
     pub arbiter: &'a str,
     /// The rails used.
     pub nics: &'a [usize],
-    /// More YAML of the frontend.
-    pub more: &'a str,
     /// Seconds from the first traffic, and what happens then.
     pub acts: &'a [(f64, Act)],
     pub seconds: f64,
@@ -76,7 +74,6 @@ impl Default for Plan<'_> {
             name: "run",
             arbiter: "least_outstanding",
             nics: &ALL,
-            more: "",
             acts: &[],
             seconds: 1.0,
             rate: 100.0,
@@ -116,10 +113,9 @@ impl Setup<'_> {
              output: {{name: output, dtype: u8, shape: [8]}}}}\n\
              dataset: {{kind: random, count: 256, seed: 3, min_bytes: {SAMPLE}, max_bytes: {SAMPLE}, distribution: fixed}}\n\
              verify: digest\narbiter: {}\n{DEADLINES}\
-             accelerators: [{{control: \"{}:7400\"}}]\nnics:\n{nics}{}",
+             accelerators: [{{control: \"{}:7400\"}}]\nnics:\n{nics}",
             plan.arbiter,
-            self.rails.address(Side::Accelerator, self.rails.count()),
-            plan.more
+            self.rails.address(Side::Accelerator, self.rails.count())
         )
     }
 

@@ -64,21 +64,3 @@ pub fn cut(rows: &[Value]) {
         );
     }
 }
-
-pub fn warm_up(rows: &[Value]) {
-    println!(
-        "{:<8} {:>20} {:>17}  per second",
-        "warm-up", "first second/steady", "first sample ms"
-    );
-    for r in rows {
-        println!(
-            "{:<8} {:>20} {:>17}  {}",
-            r["warm_up"].to_string(),
-            r["first_over_steady"]
-                .as_f64()
-                .map_or_else(|| "-".to_owned(), |n| format!("{n:.3}")),
-            number(&r["first_latency_ms"]),
-            list(&r["per_second"]),
-        );
-    }
-}
