@@ -98,16 +98,22 @@ YAML
 }
 
 # value FILE KEY [SIDE]: a total of the connections, from summary.json
-value() { sed -n '/"connections_total"/,$p' $out/$1/summary.json | sed -n "/\"${3:-tx}\"/,\$p" | grep -m1 "\"$2\"" | tr -dc 0-9; }
+value() {
+    local n=$(sed -n '/"connections_total"/,$p' $out/$1/summary.json | sed -n "/\"${3:-tx}\"/,\$p" | grep -m1 "\"$2\"" | tr -dc 0-9)
+    echo ${n:-0}
+}
 
 # of FILE KEY: a number of the run itself
-of() { grep -m1 "\"$2\":" $out/$1/summary.json | tr -dc 0-9; }
+of() {
+    local n=$(grep -m1 "\"$2\":" $out/$1/summary.json | tr -dc 0-9)
+    echo ${n:-none}
+}
 
 # hw COUNTER: of all devices together
 hw() { cat /sys/class/infiniband/*/ports/1/hw_counters/$1 | awk '{n += $1} END {print n}'; }
 
 # once NAME: every sample completed once, and everything that was counted agrees
-once() { [ "$(of $1 issued)" = "$(of $1 answered)" ] && [ "$(of $1 emptied)" = 0 ] && grep -q '"mismatches": \[\]' $out/$1/summary.json; }
+once() { [ "$(of $1 issued)" != none ] && [ "$(of $1 issued)" = "$(of $1 answered)" ] && [ "$(of $1 emptied)" = 0 ] && grep -q '"mismatches": \[\]' $out/$1/summary.json; }
 
 # reconciles NAME: at the end nothing is under way, and each completion has its request
 reconciles() {
