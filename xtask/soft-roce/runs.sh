@@ -160,6 +160,9 @@ two_nics() {
     digest two "  - {device: rxa, $four}
   - {device: rxb, $four}" "  - {device: rxb, timeout: 18}
   - {device: rxa, timeout: 18}"
+    # And a heartbeat, where its own machine is busy: this run is about samples, not about being quick to notice.
+    echo 'deadlines: {heartbeat_timeout_ms: 20000}' >>$configs/two-accelerator.yaml
+    echo 'deadlines: {heartbeat_timeout_ms: 20000, echo_timeout_ms: 20000, lost_ms: 40000}' >>$configs/two-frontend.yaml
     accelerator two $configs/two-accelerator.yaml
     frontend two $configs/two-frontend.yaml --samples 100000
     holds "100,000 samples, two NICs, four queue pairs each: every digest its own" [ $status = 0 ]
