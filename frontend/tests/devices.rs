@@ -77,11 +77,8 @@ fn without_libibverbs_tcp_runs_as_ever() {
     let [port] = free_ports();
     let _running = accelerator(&place, &place.digest_accelerator("acc", port, ""));
     let config = place.digest_frontend(&[port], "");
-    let mut command = place.frontend(
-        &config,
-        "out",
-        &["--scenario", "offline", "--samples", "500"],
-    );
+    let arguments = ["--scenario", "offline", "--mode", "accuracy"];
+    let mut command = place.frontend(&config, "out", &arguments);
     command.env(LIBRARY.0, LIBRARY.1);
     let ended = run(&place, command);
     assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
