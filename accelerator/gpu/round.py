@@ -13,6 +13,7 @@ STEP, in any order:
     server:MODEL      network / closed in Server: the closed peak by bisection, then both sides at 0.95 of it and one
                       bisection further, alternating
     copies:MODEL      copies a batch on the wire (contiguous slots) and --local (scattered samples)
+    two:MODEL         Offline over the wire with one accelerator on GPU 0, and with a second one on GPU 1
     errors            what cannot be: one line each, exit code 2
 
 DIR of --bin holds `frontend`, `accelerator` and `engine_alone`, built elsewhere; nothing is built here. Frontend and
@@ -145,9 +146,9 @@ def configs(model, tag, engine_text, file=None, port=7900):
 class Accelerator:
     """A running accelerator."""
 
-    def __init__(self, config, tag):
+    def __init__(self, config, tag, on=None):
         self.log = ARGS.out / f"{tag}-accelerator.log"
-        command = ["taskset", "-c", listed(cores()[1]), str(ARGS.bin / "accelerator"), "--config", str(config)]
+        command = ["taskset", "-c", listed(on or cores()[1]), str(ARGS.bin / "accelerator"), "--config", str(config)]
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
@@ -444,6 +445,44 @@ def copies(model):
     return {"wire": wire.get("gpu"), "local": short(frontend(f, f"copies-{model}-local", *more, local=True)).get("gpu")}
 
 
+def two(model):
+    """Each accelerator has a quarter of the cores, the frontend the other half; its NICs are doubled with the accelerators."""
+    m = MODELS[model]
+    mine = sorted(os.sched_getaffinity(0))
+    quarter = len(mine) // 4
+    accelerators, running = [], []
+    text = [engine(model, m["offline"], m["threads"], max_delay_us=20000, gpu=i) for i in (0, 1)]
+    for i in (0, 1):
+        f, a = configs(model, f"two-{model}-{i}", text[i], port=7900 + 20 * i)
+        a.write_text(a.read_text().replace(f"node: {model}-gpu", f"node: {model}-gpu-{i}"))
+        accelerators.append(a)
+    one = f.read_text().replace("control: 127.0.0.1:7920}", "control: 127.0.0.1:7900}")
+    nic = next(line for line in one.splitlines(True) if "address: 127.0.0.1" in line)
+    frontends = {
+        1: write(f"two-{model}-frontend-1.yaml", one),
+        2: write(f"two-{model}-frontend-2.yaml", one.replace("[{control: 127.0.0.1:7900}]", "[{control: 127.0.0.1:7900}, {control: 127.0.0.1:7920}]")),
+    }
+    out = {"nic": nic.strip(), "runs": []}
+    try:
+        for i, a in enumerate(accelerators):
+            node = Accelerator(a, f"two-{model}-{i}", on=mine[(2 + i) * quarter : (3 + i) * quarter])
+            running.append(node)
+            node.__enter__()
+        for turn, count in enumerate((1, 2, 2, 1)):
+            rate = m["qps"] * count
+            s = frontend(frontends[count], f"two-{model}-{turn}", "--scenario", "offline", "--duration-s", ARGS.seconds,
+                         "--set", f"offline_expected_qps={rate}")
+            kept = {"gpus": count, **short(s), "each": [sum(int(k) * v for k, v in a["batches"].items()) for a in s["accelerators"]]}
+            say(json.dumps(kept)[:260])
+            out["runs"].append(kept)
+    finally:
+        for node in running:
+            node.__exit__()
+    mean = lambda n: sum(r["per_s"] for r in out["runs"] if r["gpus"] == n) / max(1, sum(r["gpus"] == n for r in out["runs"]))
+    out["two_over_one"] = round(mean(2) / mean(1), 4)
+    return out
+
+
 def errors():
     """Each: exit code and the last line."""
     out = {}
@@ -502,7 +541,7 @@ def main():
     if torch and torch.origin:
         os.environ.setdefault("QDL_TORCH", str(pathlib.Path(torch.origin).parent / "lib"))
     RESULT["machine"] = machine()
-    kinds = {f.__name__: f for f in (export, answers, alone, offline, tune, server, copies, errors)}
+    kinds = {f.__name__: f for f in (export, answers, alone, offline, tune, server, copies, two, errors)}
     for step in ARGS.steps:
         kind, _, model = step.partition(":")
         if left() < 5:

@@ -153,8 +153,47 @@ a.yaml:4:10: unknown key `max_bach`
 4 | engine: {max_bach: 8, kind: digest}
   |          ^^^^^^^^
   = did you mean `max_batch`? keys here are: kind, max_batch, max_delay_us, threads, intra_threads, library, \
-delay_us, spin_us"
+delay_us, spin_us, gpu, batch_sizes, latency_us"
     );
+}
+
+#[test]
+fn an_engine_on_a_gpu() {
+    let aoti = |keys: &str| {
+        let model = ACCELERATOR.replace("max_input_bytes: 4", "file: m.pt2");
+        accelerator(&model.replace("kind: digest", &format!("kind: aoti{keys}")))
+    };
+    let good = aoti(", gpu: 1, max_batch: 8, batch_sizes: [1, 4, 8], latency_us: 15000");
+    let engine = good.unwrap_or_else(|e| panic!("{e}")).engine;
+    assert_eq!((engine.gpu, engine.batch_sizes), (1, vec![1, 4, 8]));
+    assert_eq!(engine.latency_us, Some(15_000));
+    for (keys, complaint) in [
+        (
+            ", max_batch: 8, batch_sizes: [1, 4]",
+            "[1, 4] with max_batch 8",
+        ),
+        (
+            ", max_batch: 8, batch_sizes: [8, 8]",
+            "[8, 8] with max_batch 8",
+        ),
+        (
+            ", max_batch: 8, batch_sizes: [0, 8]",
+            "[0, 8] with max_batch 8",
+        ),
+    ] {
+        let all = text(aoti(keys));
+        assert!(
+            all.contains(complaint) && all.contains("ascending"),
+            "{all}"
+        );
+    }
+    let digest = |key: &str| {
+        text(accelerator(
+            &ACCELERATOR.replace("kind: digest", &format!("kind: digest, {key}")),
+        ))
+    };
+    assert!(digest("gpu: 1").contains("engine `digest` uses no GPU"));
+    assert!(digest("batch_sizes: [64]").contains("engine `digest` runs batches of any size"));
 }
 
 #[test]
