@@ -38,6 +38,8 @@ mod rules;
 mod values;
 
 #[cfg(test)]
+mod reference_tests;
+#[cfg(test)]
 mod tests;
 
 pub use accelerator::{

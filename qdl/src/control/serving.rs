@@ -31,6 +31,9 @@ const MAX_WAITING: usize = 256;
 /// How often a drain that is under way is asked whether it is done.
 const DRAIN_POLL: Duration = Duration::from_millis(2);
 
+/// How long a peer that takes nothing any more is listened to.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
 /// Most messages of this node sent before the peer is listened to again.
 const BURST: usize = 64;
 
@@ -78,8 +81,27 @@ impl Serving {
         outbox: &mut mpsc::UnboundedReceiver<Out>,
     ) -> ControlError {
         loop {
-            if let Err(cause) = self.turn(wire, outbox).await {
-                return cause;
+            match self.turn(wire, outbox).await {
+                Ok(()) => {}
+                Err(cause @ ControlError::Io { .. }) => return self.last_words(wire, cause).await,
+                Err(cause) => return cause,
+            }
+        }
+    }
+
+    /// A peer that has said good-bye and closed may leave us in the middle of telling it something: what it said is read
+    /// before the failure counts.
+    async fn last_words(&mut self, wire: &mut Wire, cause: ControlError) -> ControlError {
+        let end = Instant::now() + LAST_WORDS;
+        loop {
+            match wire.recv_until("last words", end, LAST_WORDS).await {
+                Ok(Message::Bye {}) => {
+                    return ControlError::Bye {
+                        peer: self.peer.clone(),
+                    };
+                }
+                Ok(_) => {}
+                Err(_) => return cause,
             }
         }
     }

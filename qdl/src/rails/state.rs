@@ -49,8 +49,8 @@ impl Default for HealthCfgs {
         HealthCfgs {
             tick_ns: 2 * MS,
             ewma_ns: EWMA_NS,
-            out_below: Score::from_steps(65536 * 3 / 10),
-            in_above: Score::from_steps(65536 * 6 / 10),
+            out_below: Score::from_steps((65536 * 3 + 5) / 10),
+            in_above: Score::from_steps((65536 * 6 + 5) / 10),
             baseline_spread: 4,
             probe_one_in: 128,
             probe_every_ns: 50 * MS,

@@ -89,6 +89,27 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
 }
 
 #[tokio::test]
+async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
+    let mut server = bind(server_params()).await;
+    let address = server.address();
+    let (handler, _heard) = Handler::new();
+    let client = tokio::spawn(ClientSession::connect(client_params(address)));
+    let session = server.accept_session().await.expect("a session");
+    let mouth = session.handle();
+    let ClientSession {
+        handle, mut events, ..
+    } = client.await.expect("ran").expect("connected");
+    handle.bye();
+    assert!(gone(&mut events).await.is_clean());
+    drop((handle, events));
+
+    // It is gone before the accelerator gets to say the first of these.
+    (0..100).for_each(|i| mouth.lane_lost(i, 1, "closed"));
+    let cause = timeout(LONG, session.run(handler)).await.expect("ends");
+    assert!(cause.is_clean(), "{cause}");
+}
+
+#[tokio::test]
 async fn what_the_accelerator_says_by_itself_reaches_the_frontend() {
     let mut server = bind(server_params()).await;
     let address = server.address();
