@@ -13,7 +13,7 @@
 //! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | a configuration for this machine |
 //! | [`interface_addresses`] | this machine's addresses |
 //! | [`LinkWatch`] | whether a NIC says that its link is down |
-//! | [`command`] | `accelerator topology` and `frontend topology` |
+//! | [`command()`] | `accelerator topology` and `frontend topology` |
 //! | [`machine`] | trees of machines one may not have |
 
 mod addresses;

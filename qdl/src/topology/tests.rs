@@ -128,7 +128,14 @@ fn soft_roce_and_virtio_sit_where_their_hardware_sits() {
 
 #[test]
 fn this_machine_can_be_read() {
-    let t = Topology::of_this_machine().expect("it runs Linux");
+    let t = match Topology::of_this_machine() {
+        Ok(t) => t,
+        // A container need not have sysfs.
+        Err(e) => {
+            assert!(!std::path::Path::new("/sys/devices").exists(), "{e}");
+            return;
+        }
+    };
     assert!(!t.nodes.is_empty() && !t.nodes[0].cpus.is_empty());
     assert!(t.matrix().contains("NUMA nodes"));
 }
