@@ -93,15 +93,24 @@ async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
     let mut server = bind(server_params()).await;
     let address = server.address();
     let (handler, _heard) = Handler::new();
-    let client = tokio::spawn(ClientSession::connect(client_params(address)));
+    // A process that ends: its socket is closed whatever is on the way to it.
+    let client = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            let ClientSession {
+                handle, mut events, ..
+            } = ClientSession::connect(client_params(address))
+                .await
+                .expect("connected");
+            handle.bye();
+            assert!(gone(&mut events).await.is_clean());
+        });
+    });
     let session = server.accept_session().await.expect("a session");
     let mouth = session.handle();
-    let ClientSession {
-        handle, mut events, ..
-    } = client.await.expect("ran").expect("connected");
-    handle.bye();
-    assert!(gone(&mut events).await.is_clean());
-    drop((handle, events));
+    aside(move || client.join()).await.expect("said good-bye");
 
     // It is gone before the accelerator gets to say the first of these.
     (0..100).for_each(|i| mouth.lane_lost(i, 1, "closed"));
