@@ -159,6 +159,6 @@ mod tests {
     }
 
     fn has_sysfs() -> bool {
-        std::path::Path::new("/sys/devices").exists()
+        Path::new("/sys/devices").exists()
     }
 }

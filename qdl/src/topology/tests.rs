@@ -132,7 +132,7 @@ fn this_machine_can_be_read() {
         Ok(t) => t,
         // A container need not have sysfs.
         Err(e) => {
-            assert!(!std::path::Path::new("/sys/devices").exists(), "{e}");
+            assert!(!Path::new("/sys/devices").exists(), "{e}");
             return;
         }
     };
