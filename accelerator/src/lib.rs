@@ -8,13 +8,15 @@
 //! * [`engine`] runs batches: `null`, `digest` and `onnx` behind one trait.
 //! * [`batcher`] decides which samples run together and when: a plain data structure, the clock passed in.
 //! * [`pipeline`] is the shell around both: the queue, the worker threads, the counters.
+//! * [`pipelines`] has one of them for each GPU.
 //!
 //! * [`node`] makes all of it from a configuration and hangs it on the network.
 //!
-//! Nothing but [`node`] knows a socket. The accelerator binary feeds the [`pipeline::Pipeline`] from its rail threads;
-//! `frontend --local` feeds the same pipeline from LoadGen, in one process.
+//! Nothing but [`node`] knows a socket. The accelerator binary feeds the [`pipelines::Pipelines`] from its rail threads;
+//! `frontend --local` feeds the same from LoadGen, in one process.
 
 pub mod batcher;
 pub mod engine;
 pub mod node;
 pub mod pipeline;
+pub mod pipelines;

@@ -12,13 +12,14 @@ use qdl::{
     model::{ModelMismatch, ModelSpec},
     rail::RailCfgs,
     serve::Service,
-    session::{EngineTotals, Node, NodeError, NodeFabric, NodeNic, NodeParams, Stop},
-    stats::{BatchSizes, ServedReport},
+    session::{Node, NodeError, NodeFabric, NodeNic, NodeParams, Stop},
+    stats::ServedReport,
 };
 
 use crate::{
-    engine::{self, EngineError, EngineKind, EngineParams},
-    pipeline::{Options, Pipeline},
+    engine::{EngineError, EngineKind, EngineParams},
+    pipeline::Options,
+    pipelines::{self, Pipelines},
 };
 
 /// A node that could not be made.
@@ -92,7 +93,7 @@ pub fn engine_params(
 /// A node ready to serve.
 pub struct Accelerator {
     node: Node,
-    pipeline: Arc<Pipeline>,
+    pipelines: Arc<Pipelines>,
     /// The first error of the engine in mid-run.
     fatal: Arc<Mutex<Option<String>>>,
     ready: String,
@@ -107,7 +108,8 @@ impl Accelerator {
         let spec = config.model.spec();
         let file = config.model.file.as_deref();
         let params = engine_params(&config.engine, &config.model.name, file, spec.as_ref())?;
-        let engine = engine::create(&params)?;
+        let engines = pipelines::create(&params, &config.engine.all_gpus())?;
+        let engine = engines[0].1.clone();
         // The opaque engines take any bytes, whatever the configuration calls them; a model file has its say.
         let model = match (&spec, engine.runs_inline() || file.is_none()) {
             (Some(spec), true) => spec.clone(),
@@ -120,8 +122,8 @@ impl Accelerator {
         let fatal: Arc<Mutex<Option<String>>> = Arc::default();
         let stopper: Arc<OnceLock<Stop>> = Arc::default();
         let (told, stop) = (fatal.clone(), stopper.clone());
-        let pipeline = Arc::new(Pipeline::start(
-            engine.clone(),
+        let pipelines = Arc::new(Pipelines::start(
+            engines,
             &Options::from(&params),
             move |e| {
                 let why = format!("engine: {e}");
@@ -133,8 +135,8 @@ impl Accelerator {
                 }
             },
         )?);
-        let counting = pipeline.clone();
-        let service: Arc<dyn Service> = pipeline.clone();
+        let counting = pipelines.clone();
+        let service: Arc<dyn Service> = pipelines.clone();
         let d = &config.deadlines;
         let node = Node::start(
             NodeParams {
@@ -155,15 +157,7 @@ impl Accelerator {
                 },
                 drain: d.drain(),
                 once,
-                engine: Arc::new(move || {
-                    let counters = counting.counters();
-                    EngineTotals {
-                        copies: counters.copies,
-                        batches: BatchSizes::from_counts(&counters.batch_sizes),
-                        gpus: counting.engine().gpus(),
-                        ..EngineTotals::default()
-                    }
-                }),
+                engine: Arc::new(move || counting.totals()),
                 model,
             },
             &service,
@@ -178,7 +172,7 @@ impl Accelerator {
         );
         Ok(Accelerator {
             node,
-            pipeline,
+            pipelines,
             fatal,
             ready,
         })
@@ -191,7 +185,7 @@ impl Accelerator {
 
     /// How warming up went, for engines that have something to warm.
     pub fn warm_up(&self) -> Option<(u32, u32)> {
-        self.pipeline.warm_up().map(|w| (w.cold_us, w.warm_us))
+        self.pipelines.warm_up().map(|w| (w.cold_us, w.warm_us))
     }
 
     /// For ending it from another thread.
@@ -203,7 +197,7 @@ impl Accelerator {
     /// is why it ended.
     pub fn run(self, served: &mut dyn FnMut(&ServedReport)) -> Option<String> {
         self.node.run_with(served);
-        if let Err(e) = self.pipeline.stop(Duration::from_secs(5)) {
+        if let Err(e) = self.pipelines.stop(Duration::from_secs(5)) {
             tracing::warn!("{e}");
         }
         self.fatal

@@ -72,6 +72,64 @@ fn a_hundred_thousand_digests_over_six_connections() {
     }
 }
 
+/// Samples that each GPU of the only accelerator ran, by its index.
+fn by_gpu(summary: &serde_json::Value) -> Vec<(u64, u64)> {
+    let gpus = summary["accelerators"][0]["gpus"].as_array().expect("GPUs");
+    let samples = |gpu: &serde_json::Value| {
+        let sizes = gpu["batches"].as_object().expect("sizes");
+        let each = sizes.iter().map(|(size, batches)| {
+            size.parse::<u64>().expect("a number") * batches.as_u64().expect("a number")
+        });
+        each.sum()
+    };
+    let each = gpus
+        .iter()
+        .map(|g| (g["index"].as_u64().expect("an index"), samples(g)));
+    each.collect()
+}
+
+#[test]
+fn one_accelerator_with_two_gpus_has_a_pipeline_and_a_record_for_each() {
+    let place = Place::new();
+    let [port] = free_ports();
+    let engine = "engine: {kind: digest, max_batch: 8, threads: 2, delay_us: 20, gpus: [1, 4]}\n";
+    let acc = place.write(
+        "acc.yaml",
+        format!(
+            "node: acc\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
+             model: {{name: digest, max_input_bytes: 20000}}\n{engine}\
+             nics:\n  - {{listen: \"127.0.0.1:0\", gpu: 1}}\n  - {{listen: \"127.0.0.1:0\", gpu: 4}}\n"
+        ),
+    );
+    let _acc = accelerator(&place, &acc);
+    let nics = "nics:\n  - {address: 127.0.0.1, connections: 2}\n  - {address: 127.0.0.1, connections: 2}\n";
+    let config = place.digest_frontend(&[port], &format!("{nics}{engine}"));
+    let arguments = [
+        "--scenario",
+        "offline",
+        "--set",
+        "min_duration=0",
+        "--samples",
+        "20000",
+    ];
+    for (out, more) in [("wire", None), ("local", Some("--local"))] {
+        let arguments = [&arguments[..], more.as_slice()].concat();
+        let ended = run(&place, place.frontend(&config, out, &arguments));
+        assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+        let s = place.summary(out);
+        assert_eq!((&s["samples"], &s["valid"]), (&20_000.into(), &true.into()));
+        let each = by_gpu(&s);
+        assert_eq!(
+            each.iter().map(|(gpu, _)| *gpu).collect::<Vec<_>>(),
+            [1, 4],
+            "{out}"
+        );
+        assert_eq!(each.iter().map(|(_, n)| n).sum::<u64>(), 20_000, "{out}");
+        assert!(each.iter().all(|(_, n)| *n > 1_000), "{out}: {each:?}");
+        assert!(ended.stdout.contains("GPU 4 digest"), "{}", ended.stdout);
+    }
+}
+
 #[test]
 fn digits_over_the_wire_are_the_digits_of_one_process() {
     let model = fetched("models/digits.onnx");

@@ -36,6 +36,23 @@ impl Counters {
     }
 }
 
+impl Counters {
+    /// Adds another pipeline's.
+    pub fn add(&mut self, o: &Counters) {
+        self.batches += o.batches;
+        self.samples += o.samples;
+        self.copies += o.copies;
+        self.copied_bytes += o.copied_bytes;
+        self.wakeups += o.wakeups;
+        if self.batch_sizes.len() < o.batch_sizes.len() {
+            self.batch_sizes.resize(o.batch_sizes.len(), 0);
+        }
+        for (sum, n) in self.batch_sizes.iter_mut().zip(&o.batch_sizes) {
+            *sum += n;
+        }
+    }
+}
+
 /// The counters of one worker, written by it and read by anybody.
 #[derive(Debug)]
 pub(super) struct Cell {

@@ -52,6 +52,8 @@ const WARM_UP_BUDGET: Duration = Duration::from_secs(2);
 /// How a pipeline runs its engine.
 #[derive(Clone)]
 pub struct Options {
+    /// What worker threads are called, with their index behind it.
+    pub name: String,
     /// Most samples in a batch, 1 to [`MAX_BATCH`]; what lies outside is moved inside.
     pub max_batch: usize,
     /// Longest time in microseconds that a sample waits for company while a worker is free and another is busy.
@@ -87,6 +89,7 @@ impl fmt::Debug for Options {
 impl From<&EngineParams> for Options {
     fn from(p: &EngineParams) -> Self {
         Options {
+            name: "engine".to_owned(),
             max_batch: p.max_batch,
             max_delay_us: p.max_delay_us,
             latency_ns: p.latency_us.map(|us| us.saturating_mul(1_000)),
@@ -178,7 +181,7 @@ impl Pipeline {
             let options = options.clone();
             let ready = ready.clone();
             let thread = thread::Builder::new()
-                .name(format!("engine-{index}"))
+                .name(format!("{}-{index}", options.name))
                 .spawn(move || work(&live, index, &options, &ready))
                 .map_err(|source| EngineError::Thread {
                     worker: index,

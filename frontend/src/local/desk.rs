@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use accelerator::pipeline::Pipeline;
+use accelerator::pipelines::Pipelines;
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 use qdl::{
@@ -54,7 +54,7 @@ struct Cell {
 /// The slots, the samples in them and those that wait for one.
 pub(super) struct Desk {
     me: Weak<Desk>,
-    pub(super) pipeline: Pipeline,
+    pub(super) pipelines: Pipelines,
     inputs: Arc<Region>,
     outputs: Region,
     stride: usize,
@@ -79,7 +79,7 @@ pub(super) struct Desk {
 
 impl Desk {
     pub(super) fn new(
-        pipeline: Pipeline,
+        pipelines: Pipelines,
         inputs: Arc<Region>,
         slots: usize,
         output: usize,
@@ -98,7 +98,7 @@ impl Desk {
         };
         Ok(Arc::new_cyclic(|me| Desk {
             me: me.clone(),
-            pipeline,
+            pipelines,
             inputs,
             outputs,
             stride,
@@ -185,7 +185,7 @@ impl Desk {
                 }
                 self.posted
                     .fetch_add(arrivals.len() as u64, Ordering::Relaxed);
-                self.pipeline.arrived(arrivals);
+                self.pipelines.arrived(arrivals);
             }
         });
     }
@@ -315,7 +315,7 @@ impl Desk {
         self.abort();
         // Waits for whoever makes an arrival at this moment.
         self.pump.exclusive(|_| ());
-        if let Err(error) = self.pipeline.stop(patience) {
+        if let Err(error) = self.pipelines.stop(patience) {
             notes.push(error.to_string());
         }
         self.empty_backlog();
@@ -325,7 +325,7 @@ impl Desk {
             cell.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
         let completed = self.completed.load(Ordering::Acquire);
-        let counters = self.pipeline.counters();
+        let counters = self.pipelines.counters();
         Counts {
             fabric: "local".to_owned(),
             ledger: Ledger {
@@ -339,10 +339,10 @@ impl Desk {
             },
             accelerators: vec![AcceleratorRecord {
                 node: node.to_owned(),
-                engine: self.pipeline.engine().name().to_owned(),
+                engine: self.pipelines.engine().name().to_owned(),
                 samples: Some(counters.samples),
                 batches: BatchSizes::from_counts(&counters.batch_sizes),
-                gpus: self.pipeline.engine().gpus(),
+                gpus: self.pipelines.gpus(),
                 ..AcceleratorRecord::default()
             }],
             backlog_max: self.backlog_max.load(Ordering::Relaxed),
@@ -389,11 +389,12 @@ mod tests {
             ..params(EngineKind::Digest)
         };
         let engine = Arc::new(Digest::new(&params));
-        let pipeline =
-            Pipeline::start(engine, &Options::from(&params), |e| panic!("{e}")).expect("starts");
+        let options = Options::from(&params);
+        let pipelines =
+            Pipelines::start(vec![(0, engine)], &options, |e| panic!("{e}")).expect("starts");
         let inputs = Arc::new(Region::new(4096).expect("memory"));
         let completers = Completers::new(Arc::new(Live::new(1)), None, None);
-        Desk::new(pipeline, inputs, slots, 8, vec![], completers).expect("memory")
+        Desk::new(pipelines, inputs, slots, 8, vec![], completers).expect("memory")
     }
 
     #[test]

@@ -16,7 +16,8 @@ use std::{sync::Arc, time::Duration};
 use accelerator::{
     engine::{self, EngineError, EngineParams},
     node::{SetupError, engine_params},
-    pipeline::{Options, Pipeline},
+    pipeline::Options,
+    pipelines::{self, Pipelines},
 };
 use qdl::{
     config::{EngineConfig, FrontendConfig},
@@ -75,7 +76,7 @@ pub enum LocalError {
 /// How many completers, and so places for live figures, a local run needs: one for each engine thread, and one for
 /// the thread that issues.
 pub fn completers(config: &FrontendConfig) -> usize {
-    config.engine.as_ref().map_or(0, |e| e.threads) + 1
+    config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
 }
 
 /// See the module.
@@ -103,27 +104,27 @@ impl Local {
             config.model_file.as_deref(),
             Some(&config.model),
         )?;
-        let engine = engine::create(&params)?;
-        let output = check_model(config, cfg, engine.as_ref())?;
+        let engines = pipelines::create(&params, &cfg.all_gpus())?;
+        let output = check_model(config, cfg, engines[0].1.as_ref())?;
 
-        let slots = slots(&params, output);
+        let slots = slots(&params, cfg.workers(), output);
         let mut options = Options::from(&params);
         options.queue = slots;
         let failed = verdict.clone();
-        let pipeline = Pipeline::start(engine, &options, move |error| {
+        let pipelines = Pipelines::start(engines, &options, move |error| {
             failed.fail(ExitCode::Setup, format!("engine: {error}"));
         })?;
-        if let Some(w) = pipeline.warm_up() {
+        if let Some(w) = pipelines.warm_up() {
             tracing::info!(
                 "engine warm: first sample {} us cold, {} us warm",
                 w.cold_us,
                 w.warm_us
             );
         }
-        pipeline.memory(&inputs);
+        pipelines.memory(&inputs);
         let cells = (0..self::completers(config)).map(|i| completers.make(i));
         let desk = Desk::new(
-            pipeline,
+            pipelines,
             inputs,
             slots,
             output,
@@ -161,9 +162,9 @@ fn check_model(
     }
 }
 
-/// Output slots: four batches for each engine thread, as far as memory goes, and at least two.
-fn slots(params: &EngineParams, output: usize) -> usize {
-    let threads = params.threads.max(1);
+/// Output slots: four batches for each of the engine's `threads`, as far as memory goes, and at least two.
+fn slots(params: &EngineParams, threads: usize, output: usize) -> usize {
+    let threads = threads.max(1);
     let wanted = params.max_batch.saturating_mul(4 * threads).max(1024);
     let least = params.max_batch.saturating_mul(2 * threads);
     let fit = OUTPUT_BYTES / stride(output);
@@ -176,7 +177,7 @@ impl Backend for Local {
     }
 
     fn name(&self) -> (String, Option<Duration>) {
-        let engine = self.desk.pipeline.engine().name();
+        let engine = self.desk.pipelines.engine().name();
         let (node, model) = (&self.node, &self.model);
         (
             format!("Local SUT (no network): {node}, model {model}, engine {engine}"),
@@ -218,15 +219,17 @@ mod tests {
 
     #[test]
     fn slots_are_for_whole_batches_within_memory() {
-        let p = |max_batch, threads| EngineParams {
-            max_batch,
-            threads,
-            ..params(EngineKind::Null)
+        let slots = |max_batch, threads, output| {
+            let params = EngineParams {
+                max_batch,
+                ..params(EngineKind::Null)
+            };
+            slots(&params, threads, output)
         };
-        assert_eq!(slots(&p(64, 2), 8), 1024);
-        assert_eq!(slots(&p(512, 2), 8), 4096);
-        assert_eq!(slots(&p(65_536, 1), 8), MAX_SLOTS);
-        assert_eq!(slots(&p(16, 1), 64 << 20), 32);
+        assert_eq!(slots(64, 2, 8), 1024);
+        assert_eq!(slots(512, 2, 8), 4096);
+        assert_eq!(slots(65_536, 1, 8), MAX_SLOTS);
+        assert_eq!(slots(16, 1, 64 << 20), 32);
         assert_eq!(stride(0), 64);
         assert_eq!(stride(65), 128);
     }

@@ -132,6 +132,7 @@ impl AcceleratorConfig {
             );
         }
         self.engine.relations(out);
+        self.check_gpus(out);
         self.deadlines.relations(out);
     }
 
@@ -206,6 +207,34 @@ impl AcceleratorConfig {
                         format!("remove `{key}`"),
                     );
                 }
+            }
+        }
+    }
+
+    /// Samples of a NIC that names a GPU go to that GPU's pipeline: there has to be one, and one that gets nothing is a mistake.
+    fn check_gpus(&self, out: &mut Findings) {
+        if !self.engine.minds_gpus() {
+            return;
+        }
+        let served = self.engine.all_gpus();
+        let named: Vec<_> = self.nics.iter().map(NicConfig::gpu).collect();
+        for (i, gpu) in named.iter().enumerate() {
+            let gpu = gpu.map(|g| g as usize);
+            if let Some(gpu) = gpu.filter(|g| !served.contains(g)) {
+                out.add(
+                    format!("nics[{i}].gpu"),
+                    format!("no engine runs on GPU {gpu}; the configuration has one on {served:?}"),
+                    "list every GPU that NICs name in `engine.gpus`, as in `gpus: [0, 1]`",
+                );
+            }
+        }
+        for gpu in served {
+            if !named.is_empty() && named.iter().all(|n| n.is_some_and(|n| n as usize != gpu)) {
+                out.add(
+                    "engine",
+                    format!("GPU {gpu} gets no samples: every entry of `nics` names another one"),
+                    format!("give an entry of `nics` the key `gpu: {gpu}`, or leave that GPU out"),
+                );
             }
         }
     }

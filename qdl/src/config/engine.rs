@@ -102,6 +102,11 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(custom(within(0..=MAX_GPU)))]
     pub gpu: usize,
+    /// Several GPUs, in place of `gpu`: each has a pipeline of its own, with `threads` worker threads and the samples of the
+    /// NICs whose entry names it. `null` and `digest` do the same with as many pipelines that need no GPU. Default: none.
+    #[serde(default)]
+    #[garde(skip)]
+    pub gpus: Vec<usize>,
     /// Sizes that batches are run at, ascending, the last of them `max_batch`; what falls between two is padded. Default:
     /// any size. `aoti` only.
     #[serde(default)]
@@ -146,13 +151,62 @@ impl EngineConfig {
             delay_us: DEFAULT_DELAY_US,
             spin_us: DEFAULT_ENGINE_SPIN_US,
             gpu: 0,
+            gpus: Vec::new(),
             batch_sizes: Vec::new(),
             latency_us: None,
         }
     }
 
+    /// The GPUs it runs on, one pipeline each: `gpus`, or the one that `gpu` names.
+    pub fn all_gpus(&self) -> Vec<usize> {
+        match &self.gpus[..] {
+            [] => vec![self.gpu],
+            several => several.to_vec(),
+        }
+    }
+
+    /// Worker threads of all its pipelines.
+    pub fn workers(&self) -> usize {
+        self.threads.saturating_mul(self.gpus.len().max(1))
+    }
+
+    /// True where a sample's GPU says which pipeline it goes to.
+    pub(super) fn minds_gpus(&self) -> bool {
+        !self.gpus.is_empty() || self.kind == EngineKind::Aoti
+    }
+
+    fn check_gpus(&self, out: &mut Findings) {
+        let kind = self.kind.as_str();
+        let Some(largest) = self.gpus.iter().max() else {
+            return;
+        };
+        let mut once = self.gpus.clone();
+        once.sort_unstable();
+        once.dedup();
+        if self.kind == EngineKind::Onnx {
+            out.add(
+                "engine.gpus",
+                format!("engine `{kind}` uses no GPU"),
+                "remove `gpus`, or set `kind: aoti`",
+            );
+        } else if self.gpu != 0 {
+            out.add(
+                "engine.gpus",
+                "`gpu` and `gpus` both say where the engine runs",
+                "remove `gpu`",
+            );
+        } else if once.len() < self.gpus.len() || *largest > MAX_GPU {
+            out.add(
+                "engine.gpus",
+                format!("{:?} names a GPU twice, or one beyond {MAX_GPU}", self.gpus),
+                "list each GPU once, as CUDA counts them, as in `gpus: [0, 1]`",
+            );
+        }
+    }
+
     pub(super) fn relations(&self, out: &mut Findings) {
         let kind = self.kind.as_str();
+        self.check_gpus(out);
         if self.kind != EngineKind::Aoti {
             if self.gpu != 0 {
                 out.add(

@@ -153,7 +153,7 @@ a.yaml:4:10: unknown key `max_bach`
 4 | engine: {max_bach: 8, kind: digest}
   |          ^^^^^^^^
   = did you mean `max_batch`? keys here are: kind, max_batch, max_delay_us, threads, intra_threads, library, \
-delay_us, spin_us, gpu, batch_sizes, latency_us"
+delay_us, spin_us, gpu, gpus, batch_sizes, latency_us"
     );
 }
 
@@ -194,6 +194,50 @@ fn an_engine_on_a_gpu() {
     };
     assert!(digest("gpu: 1").contains("engine `digest` uses no GPU"));
     assert!(digest("batch_sizes: [64]").contains("engine `digest` runs batches of any size"));
+}
+
+#[test]
+fn several_gpus_and_the_nics_that_feed_them() {
+    let two = |engine: &str, nics: &str| {
+        let text = ACCELERATOR.replace("kind: digest", &format!("kind: digest{engine}"));
+        let (head, _) = text.split_once("nics:").expect("it has NICs");
+        accelerator(&format!("{head}nics: {nics}\n"))
+    };
+    let nics = "[{listen: 127.0.0.1:1, gpu: 2}, {listen: 127.0.0.1:2, gpu: 5}]";
+    let good = two(", gpus: [2, 5], threads: 3", nics).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(good.engine.all_gpus(), [2, 5]);
+    assert_eq!(good.engine.workers(), 6);
+    let plain = two("", nics).expect("without `gpus` a digest engine minds no GPU");
+    assert_eq!(
+        (plain.engine.all_gpus(), plain.engine.workers()),
+        (vec![0], 1)
+    );
+    for (engine, nics, path, complaint) in [
+        (
+            ", gpus: [2]",
+            nics,
+            "nics[1].gpu",
+            "no engine runs on GPU 5",
+        ),
+        (", gpus: [2, 5, 7]", nics, "engine", "GPU 7 gets no samples"),
+        (", gpus: [2, 2]", nics, "engine.gpus", "names a GPU twice"),
+        (", gpus: [2, 5], gpu: 1", nics, "engine.gpus", "both say"),
+    ] {
+        let all = text(two(engine, nics));
+        assert!(all.contains(complaint), "{path}: {all}");
+    }
+    let anywhere = "[{listen: 127.0.0.1:1}]";
+    two(", gpus: [0, 1]", anywhere).expect("a NIC without a GPU feeds all of them");
+    let onnx = ACCELERATOR
+        .replace("max_input_bytes: 4", "file: m.onnx")
+        .replace("kind: digest", "kind: onnx, gpus: [0, 1]");
+    assert!(text(accelerator(&onnx)).contains("engine `onnx` uses no GPU"));
+    let aoti = ACCELERATOR
+        .replace("max_input_bytes: 4", "file: m.pt2")
+        .replace("kind: digest", "kind: aoti");
+    let (head, _) = aoti.split_once("nics:").expect("it has NICs");
+    let all = text(accelerator(&format!("{head}nics: {nics}\n")));
+    assert!(all.contains("no engine runs on GPU 2"), "{all}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard},
+    sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard},
 };
 
 use cudarc::driver::sys::{self, CUresult};
@@ -41,20 +41,35 @@ impl Ranges {
     }
 }
 
-/// What is registered with the driver, for all GPUs.
-#[derive(Debug, Default)]
+/// What is registered with the driver, for all GPUs: one registration serves them all, and a second one of the same memory
+/// would be refused. So there is one list in a process, and every registry is a view of it.
+#[derive(Debug)]
 pub struct Registry {
     ranges: Arc<RwLock<Ranges>>,
-    /// Pinning is slow and serial in the kernel; one at a time keeps its time predictable.
-    turn: Mutex<()>,
+}
+
+/// Pinning is slow and serial in the kernel; one at a time keeps its time predictable.
+static TURN: Mutex<()> = Mutex::new(());
+
+impl Default for Registry {
+    fn default() -> Self {
+        static ALL: OnceLock<Arc<RwLock<Ranges>>> = OnceLock::new();
+        Registry {
+            ranges: ALL.get_or_init(Arc::default).clone(),
+        }
+    }
 }
 
 impl Registry {
     /// Registers a region for as long as it lives. Where the driver refuses (a limit on locked memory, say), copies from
     /// it go through the driver's own staging: slower, and right.
     pub fn register(&self, device: &Arc<Device>, region: &Arc<Region>) {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let (base, len) = (region.base(), region.len());
+        if self.ranges().at(base as usize).0 {
+            // For another GPU's engine.
+            return;
+        }
         if device.bind().is_err() {
             return;
         }

@@ -1,0 +1,243 @@
+//! One [`Pipeline`] for each GPU of a node: its own engine, queue, batcher and worker threads.
+//!
+//! ```text
+//! nics[0], gpu: 0 ── rail thread ──┬── gpu 0 ──> queue ──> batcher ──> engine on GPU 0
+//! nics[1], gpu: 1 ── rail thread ──┼── gpu 1 ──> queue ──> batcher ──> engine on GPU 1
+//! nics[2]         ── rail thread ──┘── any ────> whichever has the fewest samples in flight
+//! ```
+//!
+//! A sample's [`Origin`](qdl::serve::Origin) says where it goes: a connection belongs to a GPU, and so do its slots. With a
+//! single pipeline there is nothing to choose, and nothing is looked at.
+
+mod share;
+
+use std::{cell::Cell, fmt, sync::Arc, time::Duration};
+
+use qdl::{
+    fabric::Region,
+    serve::{Arrival, Service},
+    session::EngineTotals,
+    stats::{BatchSizes, GpuRecord},
+};
+
+use crate::{
+    engine::{self, Engine, EngineError, EngineParams},
+    pipeline::{Counters, Options, Pipeline, StopTimeout, WarmUp},
+};
+
+/// An engine and the GPU it was made for.
+pub type Placed = (usize, Arc<dyn Engine>);
+
+/// Makes an engine for each GPU, in their order: for engines that use none, for each index.
+///
+/// # Errors
+/// As [`engine::create`]; the first one.
+pub fn create(params: &EngineParams, gpus: &[usize]) -> Result<Vec<Placed>, EngineError> {
+    let each = |gpu: &usize| {
+        let params = EngineParams {
+            gpu: *gpu,
+            ..params.clone()
+        };
+        Ok((*gpu, engine::create(&params)?))
+    };
+    gpus.iter().map(each).collect()
+}
+
+struct Lane {
+    gpu: usize,
+    pipeline: Pipeline,
+}
+
+/// See the module. Never empty.
+pub struct Pipelines {
+    first: Lane,
+    others: Vec<Lane>,
+}
+
+impl Pipelines {
+    /// Starts the pipelines one after the other, each as [`Pipeline::start`] does. `on_fatal` is called for the first error of
+    /// each pipeline; the caller minds the first of all. With several, their threads carry the GPU in their names.
+    ///
+    /// # Errors
+    /// As [`Pipeline::start`]; and [`EngineError::Param`] without any engine.
+    pub fn start(
+        engines: Vec<Placed>,
+        options: &Options,
+        on_fatal: impl Fn(EngineError) + Send + Sync + 'static,
+    ) -> Result<Self, EngineError> {
+        let several = engines.len() > 1;
+        let on_fatal = Arc::new(on_fatal);
+        let mut lanes = engines.into_iter().map(|(gpu, engine)| {
+            let mut options = options.clone();
+            if several {
+                options.name = format!("gpu{gpu}-{}", options.name);
+            }
+            let told = on_fatal.clone();
+            let pipeline = Pipeline::start(engine, &options, move |e| told(e))?;
+            Ok(Lane { gpu, pipeline })
+        });
+        let first = lanes.next().unwrap_or_else(|| {
+            Err(EngineError::Param {
+                field: "gpus",
+                reason: "no GPU is listed".to_owned(),
+            })
+        })?;
+        let others = lanes.collect::<Result<_, EngineError>>()?;
+        Ok(Pipelines { first, others })
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// The engine of the first pipeline: all are of one kind and run one model.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        self.first.pipeline.engine()
+    }
+
+    /// Each pipeline, with its GPU.
+    pub fn each(&self) -> impl Iterator<Item = (usize, &Pipeline)> {
+        self.lanes().map(|l| (l.gpu, &l.pipeline))
+    }
+
+    /// The slowest pipeline's times; nothing where samples are answered inline.
+    pub fn warm_up(&self) -> Option<WarmUp> {
+        let all = self.lanes().filter_map(|l| l.pipeline.warm_up());
+        all.reduce(|a, b| WarmUp {
+            cold_us: a.cold_us.max(b.cold_us),
+            warm_us: a.warm_us.max(b.warm_us),
+        })
+    }
+
+    /// Samples in flight, of all pipelines.
+    pub fn in_flight(&self) -> usize {
+        self.lanes().map(|l| l.pipeline.in_flight()).sum()
+    }
+
+    /// Counts since the start, of all pipelines together.
+    pub fn counters(&self) -> Counters {
+        let mut sum = self.first.pipeline.counters();
+        for lane in &self.others {
+            sum.add(&lane.pipeline.counters());
+        }
+        sum
+    }
+
+    /// What the engines did, as a node reports it.
+    pub fn totals(&self) -> EngineTotals {
+        let counters = self.counters();
+        EngineTotals {
+            copies: counters.copies,
+            batches: BatchSizes::from_counts(&counters.batch_sizes),
+            gpus: self.gpus(),
+            ..EngineTotals::default()
+        }
+    }
+
+    /// What each GPU did. Engines without a GPU that were given several all the same have a record for each, with the engine's
+    /// name in place of a GPU's.
+    pub fn gpus(&self) -> Vec<GpuRecord> {
+        let mut records = Vec::new();
+        for lane in self.lanes() {
+            let own = lane.pipeline.engine().gpus();
+            if own.is_empty() && !self.others.is_empty() {
+                let counters = lane.pipeline.counters();
+                records.push(GpuRecord {
+                    index: lane.gpu,
+                    name: lane.pipeline.engine().name().to_owned(),
+                    batches: BatchSizes::from_counts(&counters.batch_sizes),
+                    copies_in: counters.copies,
+                    bytes_in: counters.copied_bytes,
+                    ..GpuRecord::default()
+                });
+            }
+            records.extend(own);
+        }
+        records
+    }
+
+    /// Stops all of them, as [`Pipeline::stop`] does, `timeout` for each.
+    ///
+    /// # Errors
+    /// The first that did not end in time; the others are stopped all the same.
+    pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
+        let mut result = Ok(());
+        for lane in self.lanes() {
+            result = result.and(lane.pipeline.stop(timeout));
+        }
+        result
+    }
+
+    fn position(&self, gpu: u32) -> Option<usize> {
+        self.lanes().position(|l| l.gpu == gpu as usize)
+    }
+
+    /// Sorts a burst by GPU; what may go anywhere goes where least is in flight.
+    fn sort(&self, arrivals: &mut Vec<Arrival>, sorted: &mut Sorted) {
+        let count = 1 + self.others.len();
+        sorted.by_lane.resize_with(count, Vec::new);
+        for arrival in arrivals.drain(..) {
+            match arrival.origin().gpu().and_then(|g| self.position(g)) {
+                Some(at) => sorted.by_lane[at].push(arrival),
+                None => sorted.any.push(arrival),
+            }
+        }
+        if sorted.any.is_empty() {
+            return;
+        }
+        sorted.load.clear();
+        let lanes = self.lanes().zip(&sorted.by_lane);
+        let load = lanes.map(|(lane, mine)| lane.pipeline.in_flight() + mine.len());
+        sorted.load.extend(load);
+        share::share(&sorted.load, sorted.any.len(), &mut sorted.shares);
+        let mut any = sorted.any.drain(..);
+        // Neighbours stay together: a lane's share is one stretch of the burst.
+        for (mine, n) in sorted.by_lane.iter_mut().zip(&sorted.shares) {
+            mine.extend(any.by_ref().take(*n));
+        }
+    }
+}
+
+/// One burst, sorted.
+#[derive(Default)]
+struct Sorted {
+    by_lane: Vec<Vec<Arrival>>,
+    any: Vec<Arrival>,
+    load: Vec<usize>,
+    shares: Vec<usize>,
+}
+
+thread_local! {
+    /// Kept empty, so that a rail thread allocates only while bursts grow.
+    static SORTED: Cell<Option<Box<Sorted>>> = const { Cell::new(None) };
+}
+
+impl Service for Pipelines {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        if self.others.is_empty() {
+            return self.first.pipeline.arrived(arrivals);
+        }
+        let mut sorted = SORTED.take().unwrap_or_default();
+        self.sort(arrivals, &mut sorted);
+        for (lane, mine) in self.lanes().zip(&mut sorted.by_lane) {
+            if !mine.is_empty() {
+                lane.pipeline.arrived(mine);
+                mine.clear();
+            }
+        }
+        SORTED.set(Some(sorted));
+    }
+
+    fn memory(&self, inputs: &Arc<Region>) {
+        for lane in self.lanes() {
+            lane.pipeline.memory(inputs);
+        }
+    }
+}
+
+impl fmt::Debug for Pipelines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = self.lanes().map(|l| (l.gpu, &l.pipeline));
+        f.debug_map().entries(each).finish()
+    }
+}
