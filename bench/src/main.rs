@@ -3,15 +3,15 @@
 //! * `fabric`: the TCP fabric beside plain sockets.
 //! * `core`: the data structures that decide, in nanoseconds and allocations per operation.
 
-mod alloc;
 mod core;
 mod fabric;
 mod machine;
 
+use alloc_count::Counting;
 use clap::{Parser, Subcommand};
 
 #[global_allocator]
-static ALLOCATOR: alloc::Counting = alloc::Counting;
+static ALLOCATOR: Counting = Counting;
 
 #[derive(Parser)]
 #[command(name = "qdl-bench", about = "Measurements of the library", version)]

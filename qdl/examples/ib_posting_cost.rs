@@ -9,33 +9,13 @@
 //! write. Compare runs on one machine with each other; they say nothing about a NIC.
 #![allow(clippy::expect_used)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use alloc_count::Counting;
 use qdl::config::IbNicConfig;
 use qdl::fabric::ib::{IbCfgs, IbConnection, IbDevice, IbResources};
 use qdl::fabric::{Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window};
-
-/// Counts what is allocated.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's contract is the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -89,7 +69,7 @@ fn measure(len: u32, split_above: Option<u32>) -> Measured {
         if burst == 1000 {
             // Warm: queues have their size.
             (posting, flushing, receiving) = (0, 0, 0);
-            before = ALLOCATIONS.load(Ordering::Relaxed);
+            before = alloc_count::of_process();
         }
         let mut imms = [Imm::new(0, 0); BURST];
         for imm in &mut imms {
@@ -120,7 +100,7 @@ fn measure(len: u32, split_above: Option<u32>) -> Measured {
         posting += (posted - start).as_nanos();
         assert_eq!(arrived, BURST);
     }
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let allocations = alloc_count::of_process() - before;
     let counts = a.tx.counts();
     let each = |nanos: u128| nanos as f64 / (BURSTS * BURST as u64) as f64;
     Measured {

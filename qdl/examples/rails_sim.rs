@@ -2,39 +2,14 @@
 //!
 //! `cargo run --release -p qdl --example rails_sim -- [--json FILE] [--shorten N]`
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    error::Error,
-    hint::black_box,
-    path::PathBuf,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Instant,
-};
+use std::{error::Error, hint::black_box, path::PathBuf, time::Instant};
 
+use alloc_count::Counting;
 use qdl::rails::{
     HealthCfgs, PeerCfgs, PeerRails, RailId, RailPolicy, Score, Want,
     sim::{Report, congestion_table, entropy_table},
 };
 use serde::Serialize;
-
-/// The system's allocator, counting.
-struct Counting;
-
-static ASKED: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to `System`, which keeps the allocator's promises; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ASKED.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from `System` with this layout, as the caller promises.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -75,7 +50,7 @@ fn decision(
     let mut allocations = 0;
     // The machine is shared: the best of several rounds, the allocations of all.
     for round in 0..4u64 {
-        let before = ASKED.load(Ordering::Relaxed);
+        let before = alloc_count::of_process();
         let begin = Instant::now();
         for i in 0..ROUNDS {
             let now = (round * ROUNDS + i) * 1000;
@@ -93,7 +68,7 @@ fn decision(
             });
         }
         let ns = begin.elapsed().as_nanos() as f64 / ROUNDS as f64;
-        allocations += ASKED.load(Ordering::Relaxed) - before;
+        allocations += alloc_count::of_process() - before;
         if round > 0 {
             best = best.min(ns);
         }

@@ -1,12 +1,9 @@
 //! Choosing a rail allocates nothing. A program of its own, because it counts what the allocator of the whole
 //! process is asked for.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    hint::black_box,
-};
+use std::hint::black_box;
 
+use alloc_count::{Counting, of_thread as asked};
 use qdl::{
     arbiter::Load,
     rails::{
@@ -15,39 +12,8 @@ use qdl::{
     },
 };
 
-/// The system's allocator, counting what each thread asks for.
-struct Counting;
-
-thread_local! {
-    static ASKED: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is ending has no counter left, and is not the one that is measured.
-    let _ = ASKED.try_with(|asked| asked.set(asked.get() + 1));
-}
-
-// SAFETY: every call goes to `System`, which keeps the allocator's promises; counting allocates nothing
-// (the thread-local is constant-initialised and has no destructor).
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from `System` with this layout, as the caller promises.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-fn asked() -> u64 {
-    ASKED.with(Cell::get)
-}
 
 fn cfgs(policy: RailPolicy, rails: usize) -> PeerCfgs {
     let all: Vec<_> = (0..rails).map(|r| RailId(r as u8)).collect();

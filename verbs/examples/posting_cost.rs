@@ -9,35 +9,15 @@
 //! each work request. Compare runs on one machine with each other; they say nothing about a NIC.
 #![allow(clippy::expect_used)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use alloc_count::Counting;
 use verbs::{
     Access, Context, Cq, Gid, HostMemory, InitAttr, Mr, Mtu, Path, Payload, Pd, Qp, QpCaps,
     RtrAttr, Rts, RtsAttr, SendChain, Wc, Write, stub,
 };
-
-/// Counts what is allocated.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's contract is the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -79,7 +59,7 @@ fn measure(qp: &Qp<Rts>, cq: &Cq, region: &Mr, payload: Payload<'_>) -> (f64, f6
     let mut wcs = [Wc::default(); 16];
     let target = region.remote();
     let (mut posting, mut retiring, mut retired) = (0, 0, 0);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = alloc_count::of_process();
     for _ in 0..BURSTS {
         let start = Instant::now();
         for id in 0..BURST {
@@ -100,7 +80,7 @@ fn measure(qp: &Qp<Rts>, cq: &Cq, region: &Mr, payload: Payload<'_>) -> (f64, f6
         posting += (posted - start).as_nanos();
         retiring += posted.elapsed().as_nanos();
     }
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let allocations = alloc_count::of_process() - before;
     assert_eq!(retired, BURSTS * BURST);
     let each = |nanos: u128| nanos as f64 / (BURSTS * BURST) as f64;
     (each(posting), each(retiring), allocations)

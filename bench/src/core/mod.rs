@@ -13,7 +13,7 @@ use std::{fs::File, io::Write, path::PathBuf};
 use anyhow::{Context, Result};
 use qdl::clock::now_ns;
 
-use crate::{alloc, machine};
+use crate::machine;
 use ops::{Op, Operation};
 
 /// How `core` is run.
@@ -97,13 +97,13 @@ fn measure(operation: Operation, connections: usize, args: &Args) -> Vec<Cell> {
         .collect();
     for _ in 0..args.turns {
         for c in &mut cells {
-            let asked = alloc::allocations();
+            let asked = alloc_count::of_process();
             // Brings its memory into the cache: cells share it.
             c.op.run(8192);
             let begin = now_ns();
             c.op.run(args.per_turn);
             let took = now_ns() - begin;
-            c.allocations += alloc::allocations() - asked;
+            c.allocations += alloc_count::of_process() - asked;
             c.best_ns = c.best_ns.min(took as f64 / args.per_turn as f64);
         }
     }
