@@ -5,6 +5,7 @@
 
 mod core;
 mod fabric;
+mod json;
 mod machine;
 
 use alloc_count::Counting;

@@ -8,12 +8,12 @@
 mod ops;
 mod table;
 
-use std::{fs::File, io::Write, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use qdl::clock::now_ns;
 
-use crate::machine;
+use crate::{json, machine};
 use ops::{Op, Operation};
 
 /// How `core` is run.
@@ -73,11 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
             rows.push(row);
         }
     }
-    if let Some(path) = &args.json {
-        let mut file = File::create(path).with_context(|| path.display().to_string())?;
-        serde_json::to_writer_pretty(&mut file, &rows)?;
-        writeln!(file)?;
-    }
+    json::write(args.json.as_deref(), &rows)?;
     table::verdict(&rows);
     Ok(())
 }

@@ -13,7 +13,7 @@ mod rails;
 mod shape;
 mod table;
 
-use std::{fs::File, io::Write, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
@@ -96,11 +96,7 @@ pub fn run(args: &Args) -> Result<()> {
             }
         }
     }
-    if let Some(path) = &args.json {
-        let mut file = File::create(path).with_context(|| path.display().to_string())?;
-        serde_json::to_writer_pretty(&mut file, &rows)?;
-        writeln!(file)?;
-    }
+    crate::json::write(args.json.as_deref(), &rows)?;
     table::targets(&rows);
     if args.idle_s > 0 {
         idle(cpus, args)?;
