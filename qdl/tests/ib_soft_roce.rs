@@ -8,12 +8,15 @@
 mod cable;
 #[path = "ib/cases.rs"]
 mod cases;
+#[path = "../../verbs/tests/soft_roce/devices.rs"]
+mod devices;
 #[path = "ib/rig.rs"]
 mod rig;
 
 use std::{fmt::Display, sync::Arc, time::Instant};
 
 use cable::{Disturbed, Pulled};
+use devices::devices;
 use qdl::{
     config::Auto,
     fabric::{
@@ -22,20 +25,6 @@ use qdl::{
     },
 };
 use rig::{Pair, alone, endpoint, next, next_broken, post};
-use verbs::Verbs;
-
-/// The library and the names of the two devices, or why the tests do not run.
-fn devices() -> Option<(Arc<Verbs>, String, String)> {
-    let Ok(names) = std::env::var("QDL_RDMA_DEVICES") else {
-        println!("skipped: QDL_RDMA_DEVICES is not set (cargo xtask soft-roce sets it)");
-        return None;
-    };
-    let (one, two) = names
-        .split_once(',')
-        .expect("QDL_RDMA_DEVICES names two devices with a comma between");
-    let verbs = Verbs::load().expect("libibverbs");
-    Some((verbs, one.to_owned(), two.to_owned()))
-}
 
 qdl::fabric_conformance!(super::Disturbed(&[], |_| {}));
 

@@ -7,28 +7,11 @@
 mod cable;
 mod control;
 mod data;
+mod devices;
 mod failure;
 mod rig;
 
-use std::sync::Arc;
-
-use verbs::Verbs;
-
-/// The library and the names of the two devices, or why the tests do not run.
-fn devices() -> Option<(Arc<Verbs>, String, String)> {
-    let Ok(names) = std::env::var("QDL_RDMA_DEVICES") else {
-        println!("skipped: QDL_RDMA_DEVICES is not set (cargo xtask soft-roce sets it)");
-        return None;
-    };
-    let (one, two) = names
-        .split_once(',')
-        .expect("QDL_RDMA_DEVICES names two devices with a comma between");
-    Some((
-        Verbs::load().expect("libibverbs"),
-        one.to_owned(),
-        two.to_owned(),
-    ))
-}
+use devices::devices;
 
 #[test]
 fn a_real_device_has_its_folder_in_sysfs() {
