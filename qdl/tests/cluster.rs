@@ -34,19 +34,7 @@ fn every_response_is_the_digest_of_its_own_sample() {
     let front = Front::connect(&config(&[&a, &b], &m, 3, ""), 2048, total);
     let (name, _) = front.cluster.name();
     assert_eq!(name, "Network SUT: acc-a (digest) + acc-b (digest)");
-    // As LoadGen would: a long query, many short ones, and everything between.
-    let mut at = 0;
-    let mut burst = 1;
-    while at < total {
-        let end = (at + burst).min(total);
-        front.issue(at..end);
-        at = end;
-        burst = burst * 7 % 4099;
-        // LoadGen does not outrun the system for ever; nor does its memory.
-        while front.cluster.outstanding() > 20_000 {
-            std::thread::yield_now();
-        }
-    }
+    front.issue_in_bursts(total, 20_000);
     front.wait_done();
     assert_eq!(front.check(), 0, "nothing went again");
 }

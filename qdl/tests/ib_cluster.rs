@@ -44,17 +44,7 @@ fn digests(change: &str, total: usize) {
     let (_node, config) = two_rails(change);
     let front = Front::connect(&config, 512, total);
     assert_eq!(front.cluster.fabric(), "ib");
-    let mut at = 0;
-    let mut burst = 1;
-    while at < total {
-        let end = (at + burst).min(total);
-        front.issue(at..end);
-        at = end;
-        burst = burst * 7 % 4099;
-        while front.cluster.outstanding() > 5_000 {
-            std::thread::yield_now();
-        }
-    }
+    front.issue_in_bursts(total, 5_000);
     front.wait_done();
     assert_eq!(front.check(), 0, "nothing went again");
 }

@@ -273,6 +273,23 @@ impl Front {
         self.cluster.issue(&samples);
     }
 
+    /// Issues `0..total` as LoadGen would: a long query, many short ones, and everything between. No burst begins while
+    /// more than `outstanding` samples are out.
+    pub fn issue_in_bursts(&self, total: usize, outstanding: u64) {
+        let mut at = 0;
+        let mut burst = 1;
+        while at < total {
+            let end = (at + burst).min(total);
+            self.issue(at..end);
+            at = end;
+            burst = burst * 7 % 4099;
+            // LoadGen does not outrun the system for ever; nor does its memory.
+            while self.cluster.outstanding() > outstanding {
+                std::thread::yield_now();
+            }
+        }
+    }
+
     pub fn wait_done(&self) {
         let end = Instant::now() + Duration::from_secs(120);
         while self.cluster.outstanding() > 0 {
