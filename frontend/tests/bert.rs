@@ -2,9 +2,12 @@
 
 mod common;
 
-use std::process::Command;
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use common::{Place, accelerator, fetched, free_ports, repository, run};
+use common::{Place, Running, accelerator, fetched, free_ports, repository, wire_and_local};
 
 const LENGTH: usize = 48;
 
@@ -53,6 +56,40 @@ fn packed(text: &[[u64; 3]]) -> Vec<u8> {
     columns.flat_map(u64::to_le_bytes).collect()
 }
 
+/// An accelerator and a frontend of BERT: the batches of the first may be as large as the first of `max_batch`, those of a
+/// run in one process as the second.
+fn nodes(
+    place: &Place,
+    model: &Path,
+    dataset: &str,
+    nic: &str,
+    max_batch: [usize; 2],
+) -> (Running, PathBuf) {
+    let [port] = free_ports();
+    let [over_the_wire, local] = max_batch;
+    let acc = place.write(
+        "bert-acc.yaml",
+        format!(
+            "node: acc\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
+             model: {{name: bert, file: {}, {MODEL}}}\nengine: {{kind: onnx, max_batch: {over_the_wire}}}\n\
+             nics: [{{listen: \"127.0.0.1:0\"}}]\n",
+            model.display()
+        ),
+    );
+    let config = place.write(
+        "bert.yaml",
+        format!(
+            "node: front\nmodel: {{name: bert, {MODEL}}}\n\
+             dataset: {dataset}\n\
+             accelerators: [{{control: \"127.0.0.1:{port}\"}}]\n\
+             nics: [{{address: 127.0.0.1, {nic}}}]\n\
+             engine: {{kind: onnx, max_batch: {local}}}\nmodel_file: {}\n",
+            model.display()
+        ),
+    );
+    (accelerator(place, &acc), config)
+}
+
 #[test]
 fn a_short_text_after_a_long_one_in_the_same_slot_gets_its_own_answer() {
     let model = fetched("models/bert-tiny.onnx");
@@ -69,37 +106,14 @@ fn a_short_text_after_a_long_one_in_the_same_slot_gets_its_own_answer() {
             .flat_map(|t| (packed(t).len() as u32).to_le_bytes())
             .collect::<Vec<_>>(),
     );
-    let [port] = free_ports();
-    let acc = place.write(
-        "bert-acc.yaml",
-        format!(
-            "node: acc\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
-             model: {{name: bert, file: {}, {MODEL}}}\nengine: {{kind: onnx, max_batch: 4}}\n\
-             nics: [{{listen: \"127.0.0.1:0\"}}]\n",
-            model.display()
-        ),
+    let dataset = format!(
+        "{{kind: raw, samples: {}, lengths: {}}}",
+        samples.display(),
+        lengths.display()
     );
     // One slot: every text lies where the one before it lay.
-    let config = place.write(
-        "bert.yaml",
-        format!(
-            "node: front\nmodel: {{name: bert, {MODEL}}}\n\
-             dataset: {{kind: raw, samples: {}, lengths: {}}}\n\
-             accelerators: [{{control: \"127.0.0.1:{port}\"}}]\n\
-             nics: [{{address: 127.0.0.1, connections: 1, slots: 1}}]\n\
-             engine: {{kind: onnx, max_batch: 4}}\nmodel_file: {}\n",
-            samples.display(),
-            lengths.display(),
-            model.display()
-        ),
-    );
-    let _acc = accelerator(&place, &acc);
-    let arguments = ["--scenario", "offline", "--mode", "accuracy"];
-    let ended = run(&place, place.frontend(&config, "wire", &arguments));
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let local = [&arguments[..], &["--local"]].concat();
-    let ended = run(&place, place.frontend(&config, "local", &local));
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let (_acc, config) = nodes(&place, &model, &dataset, "connections: 1, slots: 1", [4, 4]);
+    let answers = wire_and_local(&place, &config);
 
     let words: Vec<u8> = texts
         .iter()
@@ -124,45 +138,23 @@ fn a_short_text_after_a_long_one_in_the_same_slot_gets_its_own_answer() {
     assert_eq!(right.len(), texts.len());
     let different: std::collections::HashSet<_> = right.iter().map(|(_, hex)| hex).collect();
     assert!(different.len() > 60, "{} answers", different.len());
-    assert_eq!(place.answers("wire"), right);
-    assert_eq!(place.answers("local"), right);
+    assert_eq!(answers, right);
 }
 
 #[test]
 fn synthetic_texts_are_answered_in_batches_as_in_one_process() {
     let model = fetched("models/bert-tiny.onnx");
     let place = Place::new();
-    let [port] = free_ports();
-    let acc = place.write(
-        "tokens-acc.yaml",
-        format!(
-            "node: acc\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
-             model: {{name: bert, file: {}, {MODEL}}}\nengine: {{kind: onnx, max_batch: 16}}\n\
-             nics: [{{listen: \"127.0.0.1:0\"}}]\n",
-            model.display()
-        ),
+    let dataset = "{kind: tokens, count: 400, min_len: 2, vocab: 1000}";
+    let (_acc, config) = nodes(
+        &place,
+        &model,
+        dataset,
+        "connections: 2, slots: 32",
+        [16, 1],
     );
-    let config = place.write(
-        "tokens.yaml",
-        format!(
-            "node: front\nmodel: {{name: bert, {MODEL}}}\n\
-             dataset: {{kind: tokens, count: 400, min_len: 2, vocab: 1000}}\n\
-             accelerators: [{{control: \"127.0.0.1:{port}\"}}]\n\
-             nics: [{{address: 127.0.0.1, connections: 2, slots: 32}}]\n\
-             engine: {{kind: onnx, max_batch: 1}}\nmodel_file: {}\n",
-            model.display()
-        ),
-    );
-    let _acc = accelerator(&place, &acc);
-    let arguments = ["--scenario", "offline", "--mode", "accuracy"];
-    let ended = run(&place, place.frontend(&config, "wire", &arguments));
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let local = [&arguments[..], &["--local"]].concat();
-    let ended = run(&place, place.frontend(&config, "local", &local));
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let answers = place.answers("wire");
+    let answers = wire_and_local(&place, &config);
     assert_eq!(answers.len(), 400);
-    assert_eq!(answers, place.answers("local"));
     // True lengths on the wire: on average half of the longest.
     let carried = place.summary("wire")["carried"]["bytes_out"].as_f64();
     let padded = (400 * 3 * 8 * LENGTH) as f64;

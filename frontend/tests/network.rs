@@ -4,7 +4,9 @@ mod common;
 
 use std::{path::Path, thread::sleep, time::Duration};
 
-use common::{Place, Running, accelerator, accelerator_with, fetched, free_ports, run};
+use common::{
+    Place, Running, accelerator, accelerator_with, fetched, free_ports, run, wire_and_local,
+};
 
 /// Quick to notice a loss, so that the test need not wait.
 const QUICK: &str = "deadlines: {connect_ms: 4000, lost_ms: 2500, echo_interval_ms: 100, echo_timeout_ms: 900, \
@@ -160,13 +162,7 @@ fn digits_over_the_wire_are_the_digits_of_one_process() {
         ),
     );
     let _acc = accelerator(&place, &acc);
-    let arguments = ["--scenario", "offline", "--mode", "accuracy"];
-    let ended = run(&place, place.frontend(&config, "wire", &arguments));
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let local = [&arguments[..], &["--local"]].concat();
-    let ended = run(&place, place.frontend(&config, "local", &local));
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert_eq!(place.answers("wire"), place.answers("local"));
+    wire_and_local(&place, &config);
     let accuracy = |out| place.summary(out)["accuracy"].as_f64();
     assert_eq!(accuracy("wire"), accuracy("local"));
     assert!(accuracy("wire") > Some(0.97));

@@ -260,6 +260,20 @@ pub fn run(place: &Place, command: Command) -> Ended {
     Running::start(place, "frontend", command).end()
 }
 
+/// An accuracy run over the network, into the folder `wire`, and one with `--local`, into `local`: both end well and have
+/// the same answers, which are returned.
+pub fn wire_and_local(place: &Place, config: &Path) -> Vec<(u64, String)> {
+    let accuracy = ["--scenario", "offline", "--mode", "accuracy"];
+    let local = [&accuracy[..], &["--local"]].concat();
+    for (out, arguments) in [("wire", &accuracy[..]), ("local", &local)] {
+        let ended = run(place, place.frontend(config, out, arguments));
+        assert_eq!(ended.code, Some(0), "{out}: {}", ended.stderr);
+    }
+    let answers = place.answers("wire");
+    assert_eq!(answers, place.answers("local"));
+    answers
+}
+
 /// An accelerator that has said it is ready.
 pub fn accelerator(place: &Place, config: &Path) -> Running {
     accelerator_with(place, config, &[])
