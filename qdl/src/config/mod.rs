@@ -38,8 +38,6 @@ mod rules;
 mod values;
 
 #[cfg(test)]
-mod reference_tests;
-#[cfg(test)]
 mod tests;
 
 pub use accelerator::{

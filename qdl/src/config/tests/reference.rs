@@ -1,25 +1,17 @@
 //! `docs/configuration.md` is held to what the parser knows: its two files are good, their defaults are the defaults, and no
 //! key is missing from them.
 
-use std::{collections::BTreeSet, path::Path};
+use std::collections::BTreeSet;
 
 use super::*;
 
-const TEXT: &str = include_str!("../../../docs/configuration.md");
+const TEXT: &str = include_str!("../../../../docs/configuration.md");
 
 /// The files in the document.
 fn blocks() -> Vec<String> {
     let parts: Vec<&str> = TEXT.split("```yaml\n").skip(1).collect();
     let ended = parts.iter().filter_map(|p| p.split("```").next());
     ended.map(str::to_owned).collect()
-}
-
-fn frontend(text: &str) -> Result<FrontendConfig, ConfigError> {
-    parse_frontend(text, "frontend.yaml", Path::new("/base"))
-}
-
-fn accelerator(text: &str) -> Result<AcceleratorConfig, ConfigError> {
-    parse_accelerator(text, "accelerator.yaml", Path::new("/base"))
 }
 
 /// The same file with the values left out that the document calls defaults.

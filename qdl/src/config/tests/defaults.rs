@@ -1,0 +1,115 @@
+//! What stands for a key that is not there, and what becomes of values that are.
+
+use std::{net::SocketAddr, path::Path};
+
+use super::*;
+
+#[test]
+fn every_default_is_its_constant() {
+    let c = frontend(&format!("{FRONTEND}{REST}")).unwrap();
+    assert_eq!(c.auth, Auth::LoopbackOnly);
+    assert_eq!((c.qsl, c.verify), (QslMode::Registered, Verify::None));
+    assert_eq!(c.arbiter, Policy::LeastOutstanding);
+    assert_eq!(c.deadlines, Deadlines::default());
+    assert_eq!(c.loadgen, LoadgenConfig::default());
+    assert_eq!(c.loadgen.output_dir, Path::new("results"));
+    assert_eq!(c.loadgen_model(), "m");
+    let bind = SocketAddr::from(([127, 0, 0, 1], 0));
+    assert_eq!(c.nics, [NicConfig::Tcp(TcpNicConfig::new(bind))]);
+    assert_eq!(
+        c.dataset,
+        DatasetConfig::Random {
+            count: DEFAULT_RANDOM_COUNT,
+            min_bytes: 1,
+            max_bytes: 4,
+            seed: DEFAULT_RANDOM_SEED,
+            distribution: SizeDistribution::LogUniform,
+        }
+    );
+    let a = accelerator(ACCELERATOR).unwrap();
+    assert_eq!(a.engine, EngineConfig::new(EngineKind::Digest));
+    assert_eq!(a.deadlines, AcceleratorDeadlines::default());
+    assert_eq!(a.memory_mib, 4096);
+    let spec = crate::model::ModelSpec::opaque("m", 4, 8);
+    assert_eq!(a.model.spec(), Some(spec));
+}
+
+#[test]
+fn a_model_of_fixed_size_gets_samples_of_that_size() {
+    let fixed = format!("{FRONTEND}{REST}").replace(", ragged: true", "");
+    assert!(matches!(
+        frontend(&fixed).unwrap().dataset,
+        DatasetConfig::Random {
+            min_bytes: 4,
+            max_bytes: 4,
+            distribution: SizeDistribution::Fixed,
+            ..
+        }
+    ));
+    let log = fixed.replace(
+        "{kind: random}",
+        "{kind: random, distribution: log_uniform}",
+    );
+    assert_eq!(
+        problems(frontend(&log)),
+        ["6:1 samples of 1 to 4 bytes do not fit the model, which takes 4 bytes and no fewer"]
+    );
+}
+
+#[test]
+fn texts_have_the_length_of_the_models_rows() {
+    let bert = format!("{FRONTEND}{REST}")
+        .replace(
+            "dtype: u8, shape: [4], ragged",
+            "dtype: i64, shape: [48], ragged",
+        )
+        .replace("{kind: random}", "{kind: tokens, min_len: 2}");
+    assert_eq!(
+        frontend(&bert).unwrap().dataset,
+        DatasetConfig::Tokens {
+            count: DEFAULT_RANDOM_COUNT,
+            min_len: 2,
+            max_len: 48,
+            vocab: DEFAULT_VOCAB,
+            seed: DEFAULT_RANDOM_SEED,
+        }
+    );
+    let problem = |from: &str, to: &str| problems(frontend(&bert.replace(from, to))).join("; ");
+    let long = problem("min_len: 2", "max_len: 49");
+    assert!(long.contains("max_len is 49"), "{long}");
+    let bytes = problem("i64", "u8");
+    assert!(bytes.contains("ragged rows of i64"), "{bytes}");
+    let foreign = problem("min_len: 2", "min_bytes: 2");
+    assert!(
+        foreign.contains("of kind `tokens` has no `min_bytes`"),
+        "{foreign}"
+    );
+}
+
+#[test]
+fn settings_keep_their_types_and_paths_their_folder() {
+    let c = frontend(&format!(
+        "{FRONTEND}{REST}loadgen:\n  scenario: single_stream\n  user_conf: u.conf\n  audit_config: /etc/a\n  \
+         output_dir: results\n  model: other\n  settings: {{a: 1, b: 0.5, c: true, d: text, e: \"1\"}}\n"
+    ))
+    .unwrap();
+    let settings: Vec<_> = c.loadgen.settings.values().cloned().collect();
+    assert_eq!(
+        settings,
+        [
+            Scalar::Int(1),
+            Scalar::Float(0.5),
+            Scalar::Bool(true),
+            Scalar::Text("text".to_owned()),
+            Scalar::Text("1".to_owned()),
+        ]
+    );
+    assert_eq!(c.loadgen_model(), "other");
+    assert_eq!(c.loadgen.scenario, Some(Scenario::SingleStream));
+    assert_eq!(
+        c.loadgen.user_conf.as_deref(),
+        Some(Path::new("/base/u.conf"))
+    );
+    assert_eq!(c.loadgen.audit_config.as_deref(), Some(Path::new("/etc/a")));
+    assert_eq!(c.loadgen.output_dir, Path::new("/base/results"));
+}

@@ -1,0 +1,63 @@
+//! Every file in `configs/`.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+/// Every YAML file in `configs/`.
+pub fn config_files() -> Vec<PathBuf> {
+    let mut folders = vec![configs()];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "yaml") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// A file whose name begins with `frontend` is a frontend's, any other an accelerator's.
+fn is_frontend(file: &Path) -> bool {
+    file.file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with("frontend"))
+}
+
+#[test]
+fn every_file_in_configs_is_right_and_its_sides_agree() {
+    let files = config_files();
+    assert!(files.len() >= 7, "{files:?}");
+    for file in &files {
+        let text = std::fs::read_to_string(file).unwrap();
+        let (origin, base) = (file.display().to_string(), file.parent().unwrap());
+        if !is_frontend(file) {
+            if let Err(error) = parse_accelerator(&text, &origin, base) {
+                panic!("{error}");
+            }
+            continue;
+        }
+        let frontend = parse_frontend(&text, &origin, base).unwrap_or_else(|e| panic!("{e}"));
+        // Somebody beside it listens where it calls, has its model, and another name.
+        for called in &frontend.accelerators {
+            let found = files
+                .iter()
+                .filter(|f| f.parent() == file.parent() && !is_frontend(f))
+                .map(|f| {
+                    let text = std::fs::read_to_string(f).unwrap();
+                    parse_accelerator(&text, "", base).unwrap_or_else(|e| panic!("{e}"))
+                })
+                .find(|a| a.control.listen.to_string() == called.control)
+                .unwrap_or_else(|| panic!("{origin}: nobody listens at {}", called.control));
+            assert_ne!(found.node, frontend.node);
+            assert_eq!(found.model.name, frontend.model.name);
+            if let Some(spec) = found.model.spec() {
+                frontend.model.check_against(&spec).unwrap();
+            }
+        }
+    }
+}

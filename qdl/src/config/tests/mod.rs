@@ -1,0 +1,76 @@
+//! What a file of configuration becomes, and what is said of one that is wrong.
+//!
+//! * `defaults`: what stands for a key that is not there.
+//! * `errors`: every class of error with its text.
+//! * `relations`: keys that must agree with one another.
+//! * `nics`: the keys of a NIC, over TCP and over queue pairs.
+//! * `files`: every file in `configs/`.
+//! * `reference`: `docs/configuration.md`.
+//! * `panics`: no panic on any bytes.
+
+mod defaults;
+mod errors;
+mod files;
+mod nics;
+mod panics;
+mod reference;
+mod relations;
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+/// A frontend's file down to its accelerators.
+const FRONTEND: &str = "\
+node: f
+model:
+  name: m
+  inputs: [{name: a, dtype: u8, shape: [4], ragged: true}]
+  output: {name: o, dtype: u8, shape: [8]}
+dataset: {kind: random}
+";
+const REST: &str = "accelerators: [{control: 127.0.0.1:7400}]\nnics: [{address: 127.0.0.1}]\n";
+const ACCELERATOR: &str = "\
+node: a
+control: {listen: 127.0.0.1:7400}
+model: {name: m, max_input_bytes: 4}
+engine: {kind: digest}
+nics: [{listen: 127.0.0.1:7410}]
+";
+
+fn frontend(text: &str) -> Result<FrontendConfig, ConfigError> {
+    parse_frontend(text, "f.yaml", Path::new("/base"))
+}
+
+fn accelerator(text: &str) -> Result<AcceleratorConfig, ConfigError> {
+    parse_accelerator(text, "a.yaml", Path::new("/base"))
+}
+
+/// The text of the error; lines are compared without trailing blanks.
+fn text<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> String {
+    let text = result.unwrap_err().to_string();
+    text.lines()
+        .map(str::trim_end)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The problems of a frontend that ends like this, each as `line:column what`.
+fn problems<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> Vec<String> {
+    match result.unwrap_err() {
+        ConfigError::Invalid { problems } => problems
+            .iter()
+            .map(|p| format!("{}:{} {}", p.line, p.column, p.what))
+            .collect(),
+        other => panic!("{other}"),
+    }
+}
+
+/// As [`problems`], of a frontend with these lines after the head.
+fn after_head(lines: &str) -> Vec<String> {
+    problems(frontend(&format!("{FRONTEND}{lines}")))
+}
+
+fn configs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs")
+}

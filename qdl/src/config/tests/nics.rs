@@ -1,0 +1,126 @@
+//! The keys of a NIC, over TCP and over queue pairs.
+
+use super::*;
+
+#[test]
+fn an_ib_nic_takes_every_key_and_no_tcp_key() {
+    let nic = "  - device: mlx5_0
+    port: 2
+    gid_index: 3
+    mtu: 4096
+    numa: 1
+    gpu: 0
+    queue_pairs: 8
+    slots: 2048
+    inline_bytes: 128
+    signal_every: 32
+    send_depth: 4096
+    receive_depth: 2112
+    solicited: false
+    completion: {mode: poll}
+    adaptive_routing: {split_above: 8192}
+    service_level: 3
+    traffic_class: 106
+    timeout: 15
+    retry_count: 5
+    rnr_retry: 4
+    min_rnr_timer: 11
+    cpus: [2, 3]
+";
+    let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
+    let c = frontend(&format!("{head}{nic}")).unwrap();
+    let NicConfig::Ib(ib) = &c.nics[0] else {
+        panic!("{c:?}")
+    };
+    let expected = IbNicConfig {
+        device: "mlx5_0".to_owned(),
+        port: 2,
+        gid_index: Auto::Fixed(3),
+        mtu: Auto::Fixed(4096),
+        queue_pairs: 8,
+        slots: Auto::Fixed(2048),
+        inline_bytes: 128,
+        signal_every: 32,
+        send_depth: Auto::Fixed(4096),
+        receive_depth: Auto::Fixed(2112),
+        solicited: false,
+        completion: Completion {
+            mode: CompletionMode::Poll,
+            spin_us: DEFAULT_SPIN_US,
+        },
+        adaptive_routing: AdaptiveRouting {
+            split_above: Some(8192),
+        },
+        service_level: 3,
+        traffic_class: 106,
+        timeout: 15,
+        retry_count: 5,
+        rnr_retry: 4,
+        min_rnr_timer: 11,
+        gpus: Gpus::Own,
+        numa: Auto::Fixed(1),
+        gpu: Some(0),
+        cpus: Some(vec![2, 3]),
+    };
+    assert_eq!(*ib, expected);
+    let plain = frontend(&format!("{head}  - device: mlx5_0\n")).unwrap();
+    assert_eq!(plain.nics, [NicConfig::Ib(IbNicConfig::new("mlx5_0"))]);
+
+    let bad = |line: &str| problems(frontend(&format!("{head}  - device: mlx5_0\n    {line}\n")));
+    assert_eq!(bad("retry_count: 7"), ["10:18 retry_count is 7"]);
+    assert_eq!(bad("timeout: 0"), ["10:14 timeout is 0"]);
+    assert_eq!(bad("mtu: 1500"), ["10:10 mtu is 1500"]);
+    assert_eq!(bad("cpus: [1, 1]"), ["10:5 cpus is no list of cores"]);
+    assert_eq!(
+        bad("connections: 2"),
+        ["10:18 `connections` belongs to the TCP fabric, and `device` makes this an `ib` NIC"]
+    );
+    assert_eq!(
+        bad("send_depth: 100"),
+        ["9:5 one write in 64 is signaled, in a send queue of 100"]
+    );
+    let tcp = problems(frontend(&format!(
+        "{head}  - address: 127.0.0.1\n    mtu: 1024\n"
+    )));
+    assert_eq!(
+        tcp,
+        ["10:10 `mtu` belongs to the `ib` fabric, and this NIC has no `device`"]
+    );
+}
+
+#[test]
+fn tcp_nic_keys() {
+    let head = ACCELERATOR.replace("nics: [{listen: 127.0.0.1:7410}]\n", "nics:\n");
+    let c = accelerator(&format!(
+        "{head}  - listen: 127.0.0.1:0\n    connections: 4\n    slots: 33\n    send_buffer_bytes: system\n    \
+         inline_bytes: 0\n    numa: auto\n    completion: {{mode: event}}\n"
+    ))
+    .unwrap();
+    let nic = &c.nics[0];
+    assert_eq!((nic.fabric(), nic.connections()), ("tcp", 4));
+    assert_eq!(nic.resolve_slots(usize::MAX), 33);
+    assert_eq!(nic.completion().spin_ns(), 0);
+    let NicConfig::Tcp(tcp) = nic else {
+        panic!("{nic:?}")
+    };
+    assert_eq!((tcp.send_buffer_bytes, tcp.inline_bytes), (None, 0));
+    let address = accelerator(&format!("{head}  - address: 127.0.0.1\n"));
+    assert_eq!(
+        problems(address),
+        ["6:14 a NIC of this node, which is the accelerator, has no `address`"]
+    );
+    let none = accelerator(&format!("{head}  - slots: 4\n"));
+    assert_eq!(
+        problems(none),
+        ["6:5 a NIC needs `listen` (TCP) or `device` (InfiniBand, RoCE)"]
+    );
+}
+
+#[test]
+fn automatic_slots_stay_within_memory_and_bounds() {
+    assert_eq!(resolve_slots(Auto::Auto, 0), MAX_AUTO_SLOTS);
+    assert_eq!(resolve_slots(Auto::Auto, 64), MAX_AUTO_SLOTS);
+    assert_eq!(resolve_slots(Auto::Auto, 150_528), 445);
+    assert_eq!(resolve_slots(Auto::Auto, 64 << 20), MIN_AUTO_SLOTS);
+    assert_eq!(resolve_slots(Auto::Fixed(8192), 1 << 30), 8192);
+}

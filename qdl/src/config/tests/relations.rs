@@ -1,0 +1,253 @@
+//! Keys that are good by themselves and must agree with one another.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::rails::{HealthCfgs, Score};
+
+#[test]
+fn an_engine_on_a_gpu() {
+    let aoti = |keys: &str| {
+        let model = ACCELERATOR.replace("max_input_bytes: 4", "file: m.pt2");
+        accelerator(&model.replace("kind: digest", &format!("kind: aoti{keys}")))
+    };
+    let good = aoti(", gpu: 1, max_batch: 8, batch_sizes: [1, 4, 8], latency_us: 15000");
+    let engine = good.unwrap_or_else(|e| panic!("{e}")).engine;
+    assert_eq!((engine.gpu, engine.batch_sizes), (1, vec![1, 4, 8]));
+    assert_eq!(engine.latency_us, Some(15_000));
+    for (keys, complaint) in [
+        (
+            ", max_batch: 8, batch_sizes: [1, 4]",
+            "[1, 4] with max_batch 8",
+        ),
+        (
+            ", max_batch: 8, batch_sizes: [8, 8]",
+            "[8, 8] with max_batch 8",
+        ),
+        (
+            ", max_batch: 8, batch_sizes: [0, 8]",
+            "[0, 8] with max_batch 8",
+        ),
+    ] {
+        let all = text(aoti(keys));
+        assert!(
+            all.contains(complaint) && all.contains("ascending"),
+            "{all}"
+        );
+    }
+    let digest = |key: &str| {
+        text(accelerator(
+            &ACCELERATOR.replace("kind: digest", &format!("kind: digest, {key}")),
+        ))
+    };
+    assert!(digest("gpu: 1").contains("engine `digest` uses no GPU"));
+    assert!(digest("batch_sizes: [64]").contains("engine `digest` runs batches of any size"));
+}
+
+#[test]
+fn several_gpus_and_the_nics_that_feed_them() {
+    let two = |engine: &str, nics: &str| {
+        let text = ACCELERATOR.replace("kind: digest", &format!("kind: digest{engine}"));
+        let (head, _) = text.split_once("nics:").expect("it has NICs");
+        accelerator(&format!("{head}nics: {nics}\n"))
+    };
+    let nics = "[{listen: 127.0.0.1:1, gpu: 2}, {listen: 127.0.0.1:2, gpu: 5}]";
+    let good = two(", gpus: [2, 5], threads: 3", nics).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(good.engine.all_gpus(), [2, 5]);
+    assert_eq!(good.engine.workers(), 6);
+    let plain = two("", nics).expect("without `gpus` a digest engine minds no GPU");
+    assert_eq!(
+        (plain.engine.all_gpus(), plain.engine.workers()),
+        (vec![0], 1)
+    );
+    for (engine, nics, path, complaint) in [
+        (
+            ", gpus: [2]",
+            nics,
+            "nics[1].gpu",
+            "no engine runs on GPU 5",
+        ),
+        (", gpus: [2, 5, 7]", nics, "engine", "GPU 7 gets no samples"),
+        (", gpus: [2, 2]", nics, "engine.gpus", "names a GPU twice"),
+        (", gpus: [2, 5], gpu: 1", nics, "engine.gpus", "both say"),
+    ] {
+        let all = text(two(engine, nics));
+        assert!(all.contains(complaint), "{path}: {all}");
+    }
+    let anywhere = "[{listen: 127.0.0.1:1}]";
+    two(", gpus: [0, 1]", anywhere).expect("a NIC without a GPU feeds all of them");
+    let onnx = ACCELERATOR
+        .replace("max_input_bytes: 4", "file: m.onnx")
+        .replace("kind: digest", "kind: onnx, gpus: [0, 1]");
+    assert!(text(accelerator(&onnx)).contains("engine `onnx` uses no GPU"));
+    let aoti = ACCELERATOR
+        .replace("max_input_bytes: 4", "file: m.pt2")
+        .replace("kind: digest", "kind: aoti");
+    let (head, _) = aoti.split_once("nics:").expect("it has NICs");
+    let all = text(accelerator(&format!("{head}nics: {nics}\n")));
+    assert!(all.contains("no engine runs on GPU 2"), "{all}");
+}
+
+#[test]
+fn policies_by_health() {
+    let arbiter = |text: &str| frontend(&format!("{FRONTEND}{REST}{text}\n"));
+    assert_eq!(arbiter("arbiter: best").unwrap().arbiter, Policy::Best);
+    let c = arbiter(
+        "arbiter: {health_spray: {delta: 0.25}}\nhealth: {probe_one_in: 200, out_below: 0.2}",
+    );
+    let c = c.unwrap();
+    let delta = Score::try_from(0.25).unwrap();
+    let spray = Policy::HealthSpray {
+        delta,
+        above_only: false,
+    };
+    assert_eq!(c.arbiter, spray);
+    let health = c.health.cfgs();
+    assert_eq!(health.probe_one_in, 200);
+    assert_eq!(health.ewma_ns, HealthCfgs::default().ewma_ns);
+    assert_eq!(
+        arbiter("arbiter: best").unwrap().health.cfgs(),
+        HealthCfgs::default()
+    );
+    for (wrong, key) in [
+        ("arbiter: {health_spray: {delta: 1.5}}", "1.5"),
+        ("arbiter: {health_spray: {}}", "delta"),
+        (
+            "arbiter: best\nhealth: {out_below: 0.7}",
+            "out_below is 0.700",
+        ),
+        (
+            "arbiter: best\nhealth: {failed_hold_ms: 70000}",
+            "failed_hold_max_ms is 60000",
+        ),
+    ] {
+        let said = text(arbiter(wrong));
+        assert!(said.contains(key), "{wrong}: {said}");
+    }
+}
+
+#[test]
+fn addresses_need_a_token_off_loopback() {
+    let open = ACCELERATOR.replace("127.0.0.1:7410", "0.0.0.0:7410");
+    assert_eq!(
+        text(accelerator(&open)),
+        "\
+a.yaml:5:17: 0.0.0.0:7410 is not a loopback address, and there is no token
+  |
+5 | nics: [{listen: 0.0.0.0:7410}]
+  |                 ^^^^^^^^^^^^
+  = add `token_file: PATH` with the same token on both nodes, or `auth: none` if the network is trusted"
+    );
+    let none = accelerator(&format!("{open}auth: none\n")).unwrap();
+    assert_eq!(none.auth, Auth::None);
+    let token = accelerator(&format!("{open}token_file: t\n")).unwrap();
+    assert_eq!(token.auth, Auth::Token(PathBuf::from("/base/t")));
+    let both = accelerator(&format!("{open}token_file: t\nauth: none\n"));
+    assert_eq!(
+        problems(both),
+        ["7:7 `auth: none` and `token_file` contradict each other"]
+    );
+    for (control, fine) in [
+        ("localhost:1", true),
+        ("'[::1]:1'", true),
+        ("127.8.8.8:1", true),
+        ("10.0.0.1:1", false),
+        ("dgx-01:1", false),
+    ] {
+        let text = format!("{FRONTEND}{REST}").replace("127.0.0.1:7400", control);
+        assert_eq!(frontend(&text).is_ok(), fine, "{control}");
+        assert!(
+            frontend(&format!("{text}auth: none\n")).is_ok(),
+            "{control}"
+        );
+    }
+}
+
+#[test]
+fn relations_between_keys() {
+    let rest = |more: &str| after_head(&format!("{REST}{more}\n"));
+    assert_eq!(
+        rest("deadlines: {echo_interval_ms: 2000}"),
+        ["9:31 echo_interval_ms is 2000, no shorter than echo_timeout_ms, 2000"]
+    );
+    assert_eq!(
+        rest("deadlines: {lost_ms: 2250}"),
+        [
+            "9:22 lost_ms is 2250, but losing a connection alone takes echo_interval_ms + echo_timeout_ms = 2250"
+        ]
+    );
+    assert_eq!(
+        rest("deadlines: {watchdog_s: 5}"),
+        ["9:25 watchdog_s is 5 s, no longer than lost_ms, 5000 ms"]
+    );
+    assert_eq!(
+        rest("engine: {kind: onnx, delay_us: 4}"),
+        [
+            "9:16 engine `onnx` needs a model file",
+            "9:32 engine `onnx` pretends no compute"
+        ]
+    );
+    assert_eq!(
+        rest("performance_sample_count: 1025"),
+        ["9:27 performance_sample_count is 1025, the data set has 1024 samples"]
+    );
+    assert_eq!(
+        after_head("accelerators: []\nnics: []\n"),
+        [
+            "7:1 the list of accelerators is empty",
+            "8:1 the list of NICs is empty"
+        ]
+    );
+    let twice = "accelerators: [{control: localhost:1}, {control: localhost:1}, {control: localhost}]\n\
+                 nics: [{address: '127.0.0.1:3'}]\n";
+    assert_eq!(
+        after_head(twice),
+        ["8:18 `127.0.0.1:3` is not an IP address"]
+    );
+    assert_eq!(
+        after_head(&twice.replace(":3", "")),
+        [
+            "7:50 localhost:1 is listed twice",
+            "7:74 `localhost` is not HOST:PORT"
+        ]
+    );
+    let port = ACCELERATOR.replace("7410", "7400");
+    assert_eq!(
+        problems(accelerator(&port)),
+        ["5:17 127.0.0.1:7400 is taken by `control.listen`"]
+    );
+    let digest = ACCELERATOR.replace("bytes: 4", "bytes: 4, output_bytes: 16");
+    assert_eq!(
+        problems(accelerator(&digest)),
+        ["3:52 the output has 16 bytes"]
+    );
+    let onnx = ACCELERATOR.replace("digest", "onnx");
+    assert_eq!(
+        problems(accelerator(&onnx)),
+        [
+            "3:1 engine `onnx` needs a model file",
+            "3:35 engine `onnx` takes its sizes from the model file"
+        ]
+    );
+}
+
+#[test]
+fn verify_digest_needs_eight_bytes() {
+    let text = format!("{FRONTEND}{REST}verify: digest\n");
+    assert_eq!(frontend(&text).unwrap().verify, Verify::Digest);
+    let wide = text.replace("shape: [8]", "shape: [9]");
+    assert_eq!(
+        problems(frontend(&wide)),
+        ["9:9 `verify: digest` expects responses of 8 bytes, the model's output is o: u8[9]"]
+    );
+}
+
+#[test]
+fn shapes_that_cannot_be() {
+    for shape in ["[]", "[0]", "[4, 18446744073709551615]", "[1073741825]"] {
+        let text = format!("{FRONTEND}{REST}").replace("shape: [4]", &format!("shape: {shape}"));
+        let found = problems(frontend(&text));
+        assert!(found[0].starts_with("4:"), "{found:?}");
+        assert!(found[0].contains("no shape of a sample"), "{found:?}");
+    }
+}
