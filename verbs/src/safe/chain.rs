@@ -1,11 +1,11 @@
 //! Chains of sends: filled one by one, posted with one doorbell, allocated once.
 
 use std::ffi::c_int;
-use std::mem::size_of;
 use std::ptr;
 
+use super::entries::{Entries, Entry};
 use super::mr::{LocalSlice, RemoteSlice};
-use crate::error::{PostError, errno_of};
+use crate::error::PostError;
 use crate::raw;
 
 /// Local slices that one work request can gather.
@@ -76,18 +76,24 @@ struct SendEntry {
     sges: [raw::ibv_sge; MAX_SGE],
 }
 
+// SAFETY: `repr(C)`, and `wr` is the first field.
+unsafe impl Entry for SendEntry {
+    type Wr = raw::ibv_send_wr;
+
+    unsafe fn next(entry: *mut Self) -> *mut *mut raw::ibv_send_wr {
+        // SAFETY: the caller's promise.
+        unsafe { &raw mut (*entry).wr.next }
+    }
+}
+
 /// Writes waiting for their doorbell.
 ///
 /// Pushing and posting allocate nothing. When the device takes only the first of them, the rest stay in the chain, in order.
 pub struct SendChain {
-    entries: Vec<SendEntry>,
+    entries: Entries<SendEntry>,
     /// `inline_bytes` for each entry.
     inline: Vec<u8>,
     inline_bytes: usize,
-    /// The first that is not posted.
-    head: usize,
-    /// After the last that is filled.
-    tail: usize,
 }
 
 // SAFETY: the pointers in the entries lead into the chain's own two buffers, which move with it.
@@ -115,52 +121,42 @@ impl SendChain {
             qp_type: 0,
             bind_mw: [0; 6],
         };
+        let sges = [raw::ibv_sge::default(); MAX_SGE];
         Self {
-            entries: vec![
-                SendEntry {
-                    wr,
-                    sges: [raw::ibv_sge::default(); MAX_SGE]
-                };
-                capacity
-            ],
+            entries: Entries::new(SendEntry { wr, sges }, capacity),
             inline: vec![0; capacity.saturating_mul(inline_bytes)],
             inline_bytes,
-            head: 0,
-            tail: 0,
         }
     }
 
     /// How many writes wait.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.tail - self.head
+        self.entries.len()
     }
 
     /// Whether none waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.head == self.tail
+        self.entries.is_empty()
     }
 
     /// How many more fit in.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.entries.len() - self.tail
+        self.entries.room()
     }
 
     /// Drops what waits.
     pub fn clear(&mut self) {
-        (self.head, self.tail) = (0, 0);
+        self.entries.clear();
     }
 
     /// Makes the last that waits a solicited one: what a burst ends with is known only when it ends.
     pub fn solicit_last(&mut self) {
-        if !self.is_empty() {
-            // SAFETY: `tail - 1` is a filled entry; as in `push`, through a pointer to the whole buffer.
-            unsafe {
-                let wr = &raw mut (*self.entries.as_mut_ptr().add(self.tail - 1)).wr;
-                (*wr).send_flags |= raw::IBV_SEND_SOLICITED;
-            }
+        if let Some(entry) = self.entries.last() {
+            // SAFETY: a filled entry.
+            unsafe { (*entry).wr.send_flags |= raw::IBV_SEND_SOLICITED };
         }
     }
 
@@ -170,10 +166,7 @@ impl SendChain {
     ///
     /// [`PushError`]; the chain is then as it was.
     pub fn push(&mut self, write: &Write<'_>) -> Result<(), PushError> {
-        let index = self.tail;
-        if index == self.entries.len() {
-            return Err(PushError::Full { capacity: index });
-        }
+        let index = self.entries.free()?;
         let mut sges = [raw::ibv_sge::default(); MAX_SGE];
         let mut flags = 0;
         let num_sge = match write.payload {
@@ -205,10 +198,9 @@ impl SendChain {
         if write.solicited {
             flags |= raw::IBV_SEND_SOLICITED;
         }
-        // SAFETY: `index` is within the entries. Every access to them, here and in `post`, goes through a pointer to the
-        // whole buffer, so that the pointers stored in one entry stay valid while another is written.
+        let entry = self.entries.at(index);
+        // SAFETY: the free entry.
         unsafe {
-            let entry = self.entries.as_mut_ptr().add(index);
             (*entry).sges = sges;
             let wr = &raw mut (*entry).wr;
             (*wr).wr_id = write.wr_id;
@@ -227,7 +219,7 @@ impl SendChain {
                 None => (*wr).opcode = raw::IBV_WR_RDMA_WRITE,
             }
         }
-        self.tail = index + 1;
+        self.entries.filled();
         Ok(())
     }
 
@@ -265,34 +257,7 @@ impl SendChain {
         verb: &'static str,
         doorbell: impl FnOnce(*mut raw::ibv_send_wr, *mut *mut raw::ibv_send_wr) -> c_int,
     ) -> Result<usize, PostError> {
-        let count = self.len();
-        if count == 0 {
-            return Ok(0);
-        }
-        let base = self.entries.as_mut_ptr();
-        // SAFETY: `head..tail` is within the entries.
-        let first = unsafe {
-            for index in self.head..self.tail - 1 {
-                (*base.add(index)).wr.next = base.add(index + 1).cast();
-            }
-            (*base.add(self.tail - 1)).wr.next = ptr::null_mut();
-            base.add(self.head).cast::<raw::ibv_send_wr>()
-        };
-        let mut bad = ptr::null_mut();
-        let result = doorbell(first, &raw mut bad);
-        if result == 0 {
-            self.clear();
-            return Ok(count);
-        }
-        let errno = errno_of(result);
-        let posted = distance::<SendEntry>(first as usize, bad as usize, count);
-        self.head += posted;
-        Err(PostError {
-            verb,
-            errno,
-            posted,
-            left: count - posted,
-        })
+        self.entries.post(verb, doorbell)
     }
 }
 
@@ -301,14 +266,6 @@ pub(super) fn sge(slice: LocalSlice) -> raw::ibv_sge {
         addr: slice.addr,
         length: slice.len,
         lkey: slice.lkey,
-    }
-}
-
-/// How many entries lie between the first and the one that failed; 0 for a pointer that is no entry of the chain.
-pub(super) fn distance<E>(first: usize, bad: usize, count: usize) -> usize {
-    match bad.checked_sub(first).map(|bytes| bytes / size_of::<E>()) {
-        Some(posted) if posted < count => posted,
-        _ => 0,
     }
 }
 
@@ -455,7 +412,7 @@ mod tests {
             ..write(0)
         });
         assert_eq!(refused, Err(PushError::InlineTooLong { len: 9, max: 8 }));
-        chain.tail = 2;
+        (0..2).for_each(|_| chain.entries.filled());
         let mut seen = Vec::new();
         let posted = chain.post("ibv_post_send", |mut wr, _| {
             while !wr.is_null() {

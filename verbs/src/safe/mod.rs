@@ -16,6 +16,7 @@
 mod chain;
 mod context;
 mod cq;
+mod entries;
 mod event;
 mod gid;
 mod library;

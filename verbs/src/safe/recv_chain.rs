@@ -3,9 +3,10 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use super::chain::{PushError, distance, sge};
+use super::chain::{PushError, sge};
+use super::entries::{Entries, Entry};
 use super::mr::LocalSlice;
-use crate::error::{PostError, errno_of};
+use crate::error::PostError;
 use crate::raw;
 
 /// A receive and what its `sg_list` points to.
@@ -16,11 +17,19 @@ struct RecvEntry {
     sge: raw::ibv_sge,
 }
 
+// SAFETY: `repr(C)`, and `wr` is the first field.
+unsafe impl Entry for RecvEntry {
+    type Wr = raw::ibv_recv_wr;
+
+    unsafe fn next(entry: *mut Self) -> *mut *mut raw::ibv_recv_wr {
+        // SAFETY: the caller's promise.
+        unsafe { &raw mut (*entry).wr.next }
+    }
+}
+
 /// Receives waiting to be posted together.
 pub struct RecvChain {
-    entries: Vec<RecvEntry>,
-    head: usize,
-    tail: usize,
+    entries: Entries<RecvEntry>,
 }
 
 // SAFETY: the pointers in the entries lead into the chain's own buffer, which moves with it.
@@ -36,40 +45,33 @@ impl RecvChain {
             sg_list: ptr::null_mut(),
             num_sge: 0,
         };
+        let sge = raw::ibv_sge::default();
         Self {
-            entries: vec![
-                RecvEntry {
-                    wr,
-                    sge: raw::ibv_sge::default()
-                };
-                capacity
-            ],
-            head: 0,
-            tail: 0,
+            entries: Entries::new(RecvEntry { wr, sge }, capacity),
         }
     }
 
     /// How many receives wait.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.tail - self.head
+        self.entries.len()
     }
 
     /// Whether none waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.head == self.tail
+        self.entries.is_empty()
     }
 
     /// How many more fit in.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.entries.len() - self.tail
+        self.entries.room()
     }
 
     /// Drops what waits.
     pub fn clear(&mut self) {
-        (self.head, self.tail) = (0, 0);
+        self.entries.clear();
     }
 
     /// Appends a receive without memory: what an RDMA WRITE with immediate consumes.
@@ -91,20 +93,16 @@ impl RecvChain {
     }
 
     fn push_entry(&mut self, wr_id: u64, slice: Option<LocalSlice>) -> Result<(), PushError> {
-        let index = self.tail;
-        if index == self.entries.len() {
-            return Err(PushError::Full { capacity: index });
-        }
-        // SAFETY: `index` is within the entries; as in `SendChain::push`, every access goes through a pointer to the whole
-        // buffer.
+        let index = self.entries.free()?;
+        let entry = self.entries.at(index);
+        // SAFETY: the free entry.
         unsafe {
-            let entry = self.entries.as_mut_ptr().add(index);
             (*entry).sge = slice.map(sge).unwrap_or_default();
             (*entry).wr.wr_id = wr_id;
             (*entry).wr.sg_list = &raw mut (*entry).sge;
             (*entry).wr.num_sge = c_int::from(slice.is_some());
         }
-        self.tail = index + 1;
+        self.entries.filled();
         Ok(())
     }
 
@@ -114,34 +112,7 @@ impl RecvChain {
         verb: &'static str,
         doorbell: impl FnOnce(*mut raw::ibv_recv_wr, *mut *mut raw::ibv_recv_wr) -> c_int,
     ) -> Result<usize, PostError> {
-        let count = self.len();
-        if count == 0 {
-            return Ok(0);
-        }
-        let base = self.entries.as_mut_ptr();
-        // SAFETY: `head..tail` is within the entries.
-        let first = unsafe {
-            for index in self.head..self.tail - 1 {
-                (*base.add(index)).wr.next = base.add(index + 1).cast();
-            }
-            (*base.add(self.tail - 1)).wr.next = ptr::null_mut();
-            base.add(self.head).cast::<raw::ibv_recv_wr>()
-        };
-        let mut bad = ptr::null_mut();
-        let result = doorbell(first, &raw mut bad);
-        if result == 0 {
-            self.clear();
-            return Ok(count);
-        }
-        let errno = errno_of(result);
-        let posted = distance::<RecvEntry>(first as usize, bad as usize, count);
-        self.head += posted;
-        Err(PostError {
-            verb,
-            errno,
-            posted,
-            left: count - posted,
-        })
+        self.entries.post(verb, doorbell)
     }
 }
 
