@@ -81,20 +81,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        super::{
-            RailId,
-            paths::tests::{ends, enumerate, score},
-        },
+        super::paths::tests::{ends, enumerate, list, score},
         *,
     };
-
-    fn list(rails: &[Score]) -> OrderedRails {
-        let mut list = OrderedRails::new(rails.len());
-        for (i, s) in rails.iter().enumerate() {
-            list.set(RailId(i as u8), *s);
-        }
-        list
-    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]

@@ -135,7 +135,7 @@ pub fn h_ratio(rail: Score, interior: Score) -> f64 {
 pub(super) mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{super::OrderedRails, *};
 
     /// Scores crowd, so that ties and near misses are frequent.
     pub fn score() -> impl Strategy<Value = Score> {
@@ -144,6 +144,15 @@ pub(super) mod tests {
             (1u32..=65536).prop_map(Score::from_steps),
             (65530u32..=65536).prop_map(Score::from_steps),
         ]
+    }
+
+    /// The rails of these scores, in order.
+    pub fn list(rails: &[Score]) -> OrderedRails {
+        let mut list = OrderedRails::new(rails.len());
+        for (i, s) in rails.iter().enumerate() {
+            list.set(RailId(i as u8), *s);
+        }
+        list
     }
 
     /// Ends whose own rails are among `rails`.

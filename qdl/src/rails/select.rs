@@ -108,18 +108,10 @@ mod tests {
     use super::{
         super::{
             PathKind,
-            paths::tests::{ends, enumerate, score},
+            paths::tests::{ends, enumerate, list, score},
         },
         *,
     };
-
-    fn list(rails: &[Score]) -> OrderedRails {
-        let mut list = OrderedRails::new(rails.len());
-        for (i, s) in rails.iter().enumerate() {
-            list.set(RailId(i as u8), *s);
-        }
-        list
-    }
 
     fn case() -> impl Strategy<Value = (Vec<Score>, Ends)> {
         prop::collection::vec(score(), 1..64)
