@@ -55,14 +55,8 @@ pub fn parse_frontend(
     origin: &str,
     base: &Path,
 ) -> Result<FrontendConfig, ConfigError> {
-    let file: FrontendFile = decode(text, origin)?;
-    let mut out = Findings::default();
-    let config = file.into_config(base, &mut out);
-    if let Some(config) = &config {
-        garde(config, &mut out);
-        config.relations(&mut out);
-    }
-    finish(config, out, text, origin)
+    let config = |file: FrontendFile, out: &mut _| file.into_config(base, out);
+    check(text, origin, config, FrontendConfig::relations)
 }
 
 /// Checks an accelerator's YAML. `origin` names the text in errors, `base` is the folder that its paths are
@@ -75,12 +69,22 @@ pub fn parse_accelerator(
     origin: &str,
     base: &Path,
 ) -> Result<AcceleratorConfig, ConfigError> {
-    let file: AcceleratorFile = decode(text, origin)?;
+    let config = |file: AcceleratorFile, out: &mut _| file.into_config(base, out);
+    check(text, origin, config, AcceleratorConfig::relations)
+}
+
+/// Decodes, converts and checks one by one and together; everything found is reported at once.
+fn check<F: DeserializeOwned, C: Validate<Context = ()>>(
+    text: &str,
+    origin: &str,
+    into_config: impl FnOnce(F, &mut Findings) -> Option<C>,
+    relations: fn(&C, &mut Findings),
+) -> Result<C, ConfigError> {
     let mut out = Findings::default();
-    let config = file.into_config(base, &mut out);
+    let config = into_config(decode(text, origin)?, &mut out);
     if let Some(config) = &config {
         garde(config, &mut out);
-        config.relations(&mut out);
+        relations(config, &mut out);
     }
     finish(config, out, text, origin)
 }
