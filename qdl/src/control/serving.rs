@@ -184,18 +184,10 @@ impl Serving {
     }
 
     fn judge(&mut self) -> Result<(), ControlError> {
-        let now = now_ns();
-        match self.heartbeat.check(now) {
-            Some(Health::Gone) => Err(ControlError::Silent {
-                peer: self.peer.clone(),
-                silent: Duration::from_nanos(self.heartbeat.silent(now)),
-            }),
-            Some(health) => {
-                self.handler.health(health);
-                Ok(())
-            }
-            None => Ok(()),
+        if let Some(health) = judged(&mut self.heartbeat, &self.peer)? {
+            self.handler.health(health);
         }
+        Ok(())
     }
 
     async fn say(&self, wire: &mut Wire, out: Out) -> Result<(), ControlError> {
@@ -376,6 +368,21 @@ fn refused(id: u64, r: &Refusal) -> Message {
         id,
         code: r.code,
         text: clip(&r.text),
+    }
+}
+
+/// What a peer's silence has come to, where that is new; an error once the peer is gone.
+pub(super) fn judged(
+    heartbeat: &mut Heartbeat,
+    peer: &Peer,
+) -> Result<Option<Health>, ControlError> {
+    let now = now_ns();
+    match heartbeat.check(now) {
+        Some(Health::Gone) => Err(ControlError::Silent {
+            peer: peer.clone(),
+            silent: Duration::from_nanos(heartbeat.silent(now)),
+        }),
+        health => Ok(health),
     }
 }
 

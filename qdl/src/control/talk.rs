@@ -18,7 +18,7 @@ use super::{
     limits::check,
     message::{ErrorCode, LaneGrant, LaneRequest, Message, Role, clip},
     pending::{Ended, Reply, ReplySender},
-    serving::out_of_order,
+    serving::{judged, out_of_order},
     wire::Wire,
 };
 
@@ -122,12 +122,7 @@ impl Talk {
     }
 
     fn judge(&mut self) -> Result<(), ControlError> {
-        let now = now_ns();
-        match self.heartbeat.check(now) {
-            Some(Health::Gone) => Err(ControlError::Silent {
-                peer: self.peer.clone(),
-                silent: Duration::from_nanos(self.heartbeat.silent(now)),
-            }),
+        match judged(&mut self.heartbeat, &self.peer)? {
             Some(health) => self.tell(ClientEvent::Health(health)),
             None => Ok(()),
         }
