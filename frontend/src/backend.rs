@@ -4,11 +4,20 @@ use std::time::Duration;
 
 use qdl::{
     dispatch::Sample,
-    stats::{AcceleratorRecord, ConnectionRecord, Ledger, RailRecord},
+    stats::{AcceleratorRecord, ConnectionRecord, Ledger, RailRecord, WarmUpRecord},
 };
 
 /// The way of samples from LoadGen's SUT. Every sample issued is completed towards LoadGen exactly once.
 pub trait Backend: Send + Sync {
+    /// Warms up with these samples, one for each size, before the first is issued.
+    ///
+    /// # Errors
+    /// In words: which connection failed, and how.
+    fn warm_up(&self, samples: &[Sample]) -> Result<(), String> {
+        let _ = samples;
+        Ok(())
+    }
+
     /// Sends samples; returns at once.
     fn issue(&self, samples: &[Sample]);
 
@@ -43,6 +52,8 @@ pub struct Counts {
     pub connections: Vec<ConnectionRecord>,
     /// Each rail, where they are chosen by health.
     pub rails: Vec<RailRecord>,
+    /// The warm-up, if there was one.
+    pub warm_up: Option<WarmUpRecord>,
     /// Samples copied before they were sent.
     pub staged_copies: u64,
     /// Bytes of those.

@@ -73,6 +73,11 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "HOW")]
     pub verify: Option<Verify>,
 
+    /// Milliseconds for warming connections up before LoadGen's clock; 0: not at all
+    /// [default: warm_up.budget_ms of the configuration]
+    #[arg(long, value_name = "MS", conflicts_with = "local")]
+    pub warm_up_ms: Option<u64>,
+
     /// Seed of a random data set [default: dataset.seed of the configuration]. LoadGen's own seeds are set with --set
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,

@@ -28,6 +28,7 @@ mod run;
 mod settings;
 mod sut;
 mod verify;
+mod warm_up;
 mod watchdog;
 
 use clap::Parser;

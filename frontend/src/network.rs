@@ -11,7 +11,7 @@ use qdl::{
     session::{
         Cluster, ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory,
     },
-    stats::{AcceleratorRecord, ConnectionRecord, Ledger},
+    stats::{AcceleratorRecord, ConnectionRecord, Ledger, WarmUpRecord},
 };
 
 use crate::{
@@ -119,6 +119,13 @@ impl Network {
 }
 
 impl Backend for Network {
+    fn warm_up(&self, samples: &[Sample]) -> Result<(), String> {
+        match self.cluster.upgrade() {
+            Some(cluster) => cluster.warm_up(samples.to_vec()).map_err(|e| e.to_string()),
+            None => Ok(()),
+        }
+    }
+
     fn issue(&self, samples: &[Sample]) {
         // It is gone only once the test has ended or was aborted: LoadGen waits for none of these.
         if let Some(cluster) = self.cluster.upgrade() {
@@ -194,6 +201,7 @@ fn counts(report: &ClusterReport, name: &str) -> Counts {
             redispatched: d.again,
             late_dropped: 0,
             lost_connections: d.lanes_lost,
+            warmed: report.warm_up.as_ref().map_or(0, |w| w.samples),
         },
         accelerators: report
             .peers
@@ -202,6 +210,13 @@ fn counts(report: &ClusterReport, name: &str) -> Counts {
             .collect(),
         connections: connections(&report.lanes),
         rails: report.rails.clone(),
+        warm_up: report.warm_up.as_ref().map(|w| WarmUpRecord {
+            samples: w.samples,
+            took_ms: w.took_ns as f64 / 1e6,
+            sizes: w.sizes.0,
+            of_sizes: w.sizes.1,
+            at_once: w.at_once,
+        }),
         staged_copies: report.lanes.iter().map(|l| l.counts.staged).sum(),
         staged_bytes: report.lanes.iter().map(|l| l.counts.staged_bytes).sum(),
         backlog_max: d.backlog_max,
@@ -247,6 +262,9 @@ fn connections(lanes: &[LaneReport]) -> Vec<ConnectionRecord> {
             rx: lane.counts.received,
             in_flight_max: lane.counts.in_flight_max,
             wakeups: lane.counts.wakeups,
+            warmed: lane.counts.warmed,
+            cold_us: lane.warm_up.map(|w| w.cold_ns.div_ceil(1000)),
+            warm_us: lane.warm_up.and_then(|w| Some(w.warm_ns?.div_ceil(1000))),
             lost: lane.lost.clone(),
         });
     }
@@ -282,6 +300,7 @@ mod tests {
                 taken: writes,
                 ..LaneCounts::default()
             },
+            warm_up: None,
             lost: Vec::new(),
         }
     }
@@ -314,6 +333,7 @@ mod tests {
             lanes: vec![lane("a", 0, 4), lane("b", 1, 1), lane("a", 2, 5)],
             peers: vec![peer("a", 9), peer("b", 1)],
             rails: vec![],
+            warm_up: None,
         };
         let counts = counts(
             &report,

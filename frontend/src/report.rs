@@ -134,6 +134,7 @@ impl Ended<'_> {
             accelerators: c.accelerators.clone(),
             connections: c.connections.clone(),
             rails: c.rails.clone(),
+            warm_up: c.warm_up,
             staged_copies: c.staged_copies,
             staged_bytes: c.staged_bytes,
             backlog_max: c.backlog_max,

@@ -34,6 +34,7 @@ use crate::{
     settings::Settings,
     sut::Sut,
     verify::Verifier,
+    warm_up::WarmLibrary,
     watchdog::Watchdog,
 };
 
@@ -55,6 +56,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             Verify::None => config::Verify::None,
             Verify::Digest => config::Verify::Digest,
         };
+    }
+    if let Some(ms) = args.warm_up_ms {
+        config.warm_up.budget_ms = ms;
     }
     for warning in config::pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
@@ -108,6 +112,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verdict.clone(),
     ));
 
+    let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone());
     let mut watch = Watch {
         backend,
         sut,
@@ -123,7 +128,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         began: Instant::now(),
     };
     let started = SystemTime::now();
-    let outcome = watch.test(&settings, qsl)?;
+    let outcome = watch.test(&settings, Arc::new(library))?;
     let ended = watch.end(
         &config,
         &settings,
@@ -228,7 +233,7 @@ struct Watch {
 
 impl Watch {
     /// LoadGen's test, watched until it ends. An error is one of the setup.
-    fn test(&mut self, settings: &Settings, qsl: Arc<Qsl>) -> Result<Option<TestOutcome>> {
+    fn test(&mut self, settings: &Settings, qsl: Arc<WarmLibrary>) -> Result<Option<TestOutcome>> {
         for _ in 0..settings.test.server_num_issue_query_threads {
             thread::Builder::new().name("issue".to_owned()).spawn(|| {
                 quick_timers();
@@ -379,7 +384,7 @@ impl Watch {
 
 fn start_test(
     sut: Arc<Sut>,
-    qsl: Arc<Qsl>,
+    qsl: Arc<WarmLibrary>,
     settings: &Settings,
     done: &Sender<std::result::Result<TestOutcome, LoadgenError>>,
 ) {

@@ -85,8 +85,20 @@ fn start(place: &Place, mut command: Command, trial: &Trial) -> Running {
 }
 
 /// The frontend's own words on a run that must have come to its end, every sample once.
+///
+/// One whose connections were still being warmed up must have stopped with the name of the one that failed.
 fn must_be_whole(place: &Place, frontend: Running, what: &str) -> bool {
     let ended = frontend.end();
+    if ended.stderr.contains("failed its warm-up") {
+        assert_eq!(ended.code, Some(3), "{what}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains("error: connection acc-a/"),
+            "{what}: {}",
+            ended.stderr
+        );
+        assert_eq!(place.summary("out")["ledger"]["answered"], 0, "{what}");
+        return false;
+    }
     assert_eq!(
         ended.code,
         Some(0),

@@ -71,6 +71,19 @@ fn a_hundred_thousand_digests_over_six_connections() {
         assert!(s["name_round_trip_us"].as_f64() > Some(0.0));
         let copies = if qsl.is_empty() { 0 } else { 100_000 };
         assert_eq!(s["staged_copies"], copies, "{out}");
+        let connections = s["connections"].as_array().expect("a list");
+        for c in connections {
+            assert!(c["warmed"].as_u64() > Some(1), "{c}");
+            assert!(c["cold_us"].is_u64() && c["warm_us"].is_u64(), "{c}");
+        }
+        let warmed: u64 = connections
+            .iter()
+            .filter_map(|c| c["warmed"].as_u64())
+            .sum();
+        assert_eq!(s["warm_up"]["samples"], warmed);
+        let arrived = s["accelerators"].as_array().expect("a list").iter();
+        let arrived: u64 = arrived.filter_map(|a| a["arrived"].as_u64()).sum();
+        assert_eq!(arrived, 100_000 + warmed);
     }
 }
 
@@ -130,6 +143,54 @@ fn one_accelerator_with_two_gpus_has_a_pipeline_and_a_record_for_each() {
         assert!(each.iter().all(|(_, n)| *n > 1_000), "{out}: {each:?}");
         assert!(ended.stdout.contains("GPU 4 digest"), "{}", ended.stdout);
     }
+}
+
+#[test]
+fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
+    let place = Place::new();
+    let [a] = free_ports();
+    let slow = "engine: {kind: digest, delay_us: 900000}\n";
+    let _a = accelerator(&place, &place.digest_accelerator("acc-a", a, slow));
+    let arguments = [
+        "--scenario",
+        "offline",
+        "--set",
+        "min_duration=0",
+        "--samples",
+        "10",
+    ];
+    let config = place.digest_frontend(&[a], "warm_up: {deadline_ms: 100}\n");
+    let ended = run(&place, place.frontend(&config, "impatient", &arguments));
+    assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
+    let errors: Vec<_> = ended
+        .stderr
+        .lines()
+        .filter(|l| l.starts_with("error: "))
+        .collect();
+    let [error] = errors[..] else {
+        panic!("{}", ended.stderr)
+    };
+    for part in [
+        "connection acc-a/0 (nics[0], accelerator at 127.0.0.1:",
+        "failed its warm-up: no answer within 100ms, nor from any other connection (warm_up.deadline_ms)",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert_eq!(
+        place.summary("impatient")["mismatches"]
+            .as_array()
+            .map(Vec::len),
+        Some(0)
+    );
+    // The next does without.
+    let config = place.digest_frontend(&[a], "warm_up: {budget_ms: 0}\n");
+    let ended = run(&place, place.frontend(&config, "cold", &arguments));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let s = place.summary("cold");
+    assert_eq!(
+        (&s["samples"], &s["warm_up"]),
+        (&10.into(), &serde_json::Value::Null)
+    );
 }
 
 #[test]

@@ -55,7 +55,7 @@ enum Task {
     },
     /// Run digits over TCP on loopback: accuracy against --local, Server and Offline. Writes target/demo.
     Demo,
-    /// Measure: core, fabric, idle, loadgen, local, rails, verbs. Prints a table and writes target/bench/NAME.json.
+    /// Measure: core, fabric, failover, idle, loadgen, local, rails, verbs, warm-up. Prints a table and writes target/bench/NAME.json.
     Bench {
         /// Which measurement.
         name: String,

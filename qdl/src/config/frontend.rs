@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Auth, DatasetConfig, Deadlines, EngineConfig, HealthConfig, LoadgenConfig, NicConfig, Policy,
+    WarmUpConfig,
     auth::AuthWord,
     dataset::{DatasetFile, MAX_SAMPLES},
     load::resolve,
@@ -52,6 +53,9 @@ pub struct FrontendConfig {
     /// How the health of rails is judged, where `arbiter` goes by it.
     #[garde(dive)]
     pub health: HealthConfig,
+    /// What connections do before LoadGen's clock.
+    #[garde(dive)]
+    pub warm_up: WarmUpConfig,
     /// How long to wait for what.
     #[garde(dive)]
     pub deadlines: Deadlines,
@@ -248,6 +252,8 @@ pub(super) struct FrontendFile {
     #[serde(default)]
     health: HealthConfig,
     #[serde(default)]
+    warm_up: WarmUpConfig,
+    #[serde(default)]
     deadlines: Deadlines,
     #[serde(default)]
     verify: Verify,
@@ -278,6 +284,7 @@ impl FrontendFile {
             nics: nics?,
             arbiter: self.arbiter,
             health: self.health,
+            warm_up: self.warm_up,
             deadlines: self.deadlines,
             verify: self.verify,
             loadgen,

@@ -36,6 +36,7 @@ mod nic;
 mod nic_file;
 mod rules;
 mod values;
+mod warm_up;
 
 #[cfg(test)]
 mod tests;
@@ -76,5 +77,6 @@ pub use nic::{
     pinning_warnings, resolve_slots,
 };
 pub use values::{Auto, Scalar};
+pub use warm_up::{DEFAULT_WARM_UP_BUDGET_MS, DEFAULT_WARM_UP_DEADLINE_MS, WarmUpConfig};
 
 pub use crate::arbiter::Policy;

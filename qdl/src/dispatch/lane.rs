@@ -60,6 +60,8 @@ pub struct LaneCounts {
     pub posted: u64,
     /// Responses taken from it.
     pub taken: u64,
+    /// Samples that warmed it up: in none of the numbers above but the fabric's own.
+    pub warmed: u64,
 }
 
 /// Sending half of a lane. `link` is there while the lane is up.
@@ -93,8 +95,10 @@ pub(super) struct Lane {
     pub ask: Mailbox,
     pub answer: Mailbox,
     pub counts: Mutex<LaneCounts>,
-    /// Samples posted, for the reconciliation.
+    /// Samples posted, for the reconciliation; those that warmed it up included.
     pub posted: AtomicU64,
+    /// Answers to samples that warmed it up.
+    pub warmed: AtomicU64,
     /// Where samples are copied to that do not lie in registered memory.
     staging: Option<Arc<Region>>,
 }
@@ -152,6 +156,7 @@ impl Lane {
             answer: Mailbox::default(),
             counts: Mutex::default(),
             posted: AtomicU64::new(0),
+            warmed: AtomicU64::new(0),
             staging,
             cfgs,
         })
@@ -311,7 +316,21 @@ impl Lane {
             counts.blocked += std::mem::take(&mut s.blocked);
             counts.in_flight_max = counts.in_flight_max.max(s.in_flight_max);
         });
-        counts.posted = self.posted.load(Ordering::Relaxed);
+        counts.posted = self.posted_for_callers();
+        counts.warmed = self.warmed.load(Ordering::Relaxed);
+    }
+
+    /// Samples of the caller's that were posted.
+    pub fn posted_for_callers(&self) -> u64 {
+        let warmed = self.warmed.load(Ordering::Relaxed);
+        self.posted.load(Ordering::Relaxed).saturating_sub(warmed)
+    }
+
+    /// Forgets what warming up has counted, but for the fabric's own counts.
+    pub fn forget_warm_up(&self) {
+        self.send.exclusive(|s| {
+            (s.staged, s.staged_bytes, s.blocked, s.in_flight_max) = (0, 0, 0, 0);
+        });
     }
 
     fn post_one(

@@ -16,6 +16,7 @@ mod doorbell;
 mod health;
 mod lane;
 mod rail;
+mod warm_up;
 
 use std::{
     io,
@@ -33,6 +34,7 @@ use crossbeam_utils::CachePadded;
 pub use crate::{stats::SampleTimes, tracker::Sample};
 pub use health::NicDown;
 pub use lane::{LaneCfgs, LaneCounts};
+pub use warm_up::{LaneWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpReport};
 
 use crate::{
     arbiter::{Arbiter, Policy},
@@ -45,6 +47,7 @@ use crate::{
 use health::Health;
 use lane::{Lane, Posted};
 use rail::{Command, FrontendRail};
+use warm_up::WarmUp;
 
 /// One response, good for the length of the call it is handed to.
 #[derive(Clone, Copy, Debug)]
@@ -194,6 +197,7 @@ pub(crate) struct Shared {
     lanes_lost: AtomicU64,
     echo: EchoCfgs,
     rails: OnceLock<Vec<RailHandle>>,
+    warm_up: WarmUp,
 }
 
 /// See the module.
@@ -254,6 +258,7 @@ impl Dispatcher {
             lanes_lost: AtomicU64::new(0),
             echo: cfgs.echo,
             rails: OnceLock::new(),
+            warm_up: WarmUp::default(),
         });
         let (mut handles, mut threads, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
         for (index, r) in rails.into_iter().enumerate() {
@@ -478,11 +483,7 @@ impl Dispatcher {
             // Read last: what is completed was issued before.
             issued: s.issued.load(Ordering::Acquire),
             again: s.again.load(Ordering::Relaxed),
-            posted: s
-                .lanes
-                .iter()
-                .map(|l| l.posted.load(Ordering::Relaxed))
-                .sum(),
+            posted: s.lanes.iter().map(Lane::posted_for_callers).sum(),
             lanes_lost: s.lanes_lost.load(Ordering::Relaxed),
             backlog_max: s.backlog_max.load(Ordering::Relaxed),
             backlogged: s.backlogged.load(Ordering::Relaxed),
@@ -541,6 +542,9 @@ impl Shared {
                 })
             };
             let done = lane.post_all(tx, lazily, self.sources.len(), staged, next, |s| {
+                if s.id == WARM_UP_ID {
+                    return self.warm_up.not_posted(lane.index);
+                }
                 if let Some(h) = self.health.get() {
                     h.arbiter.taken_back(lane.index, s.len);
                 }

@@ -14,7 +14,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::{
     clock::now_ns,
-    dispatch::{Completer, DispatchEvent, Response, SampleTimes, Shared},
+    dispatch::{Completer, DispatchEvent, Response, SampleTimes, Shared, WARM_UP_ID},
     fabric::{Armed, Broken, Control, Event, Imm, Link, Rx},
     rail::{Echo, EchoAction, RailWork, Turn},
     response::{RESPONSE_HEADER_BYTES, ResponseHeader},
@@ -189,12 +189,16 @@ impl FrontendRail {
         let mut again = 0;
         let health = shared.health.get();
         shared.lanes[index].tracker.sweep(|f: InFlight| {
+            if f.sample.id == WARM_UP_ID {
+                return;
+            }
             again += 1;
             if let Some(h) = health {
                 h.arbiter.taken_back(index, f.sample.len);
             }
             shared.push_all(std::iter::once(f.sample));
         });
+        shared.warm_up.lost(index, &cause);
         if let Some(h) = health {
             shared.take_assigned_back(h, &shared.lanes[index]);
         }
@@ -251,6 +255,10 @@ impl FrontendRail {
                 .ok()
                 .and_then(|b| ResponseHeader::decode(b, len, imm.use_count()));
             match (header, lane.tracker.arrived(imm.slot())) {
+                (Some(header), Some(f)) if f.sample.id == WARM_UP_ID => {
+                    lane.tracker.release(imm.slot());
+                    shared.warmed(lane, &f, &header);
+                }
                 (Some(header), Some(in_flight)) => seen.push(Seen {
                     lane: up.lane,
                     slot: imm.slot(),
@@ -265,6 +273,9 @@ impl FrontendRail {
                     // The sample was taken from the tracker and has no answer: it goes again.
                     if let Some(f) = in_flight {
                         lane.tracker.release(imm.slot());
+                        if f.sample.id == WARM_UP_ID {
+                            continue;
+                        }
                         if let Some(h) = shared.health.get() {
                             h.arbiter.taken_back(lane.index, f.sample.len);
                         }

@@ -225,6 +225,15 @@ impl RailArbiter {
         }
     }
 
+    /// What a sample alone on its way over `lane` took, which nobody chose it for: a warm-up gives the rail its baselines.
+    pub fn unloaded(&self, lane: usize, len: u32, network_ns: u64) {
+        if let Some((l, _)) = self.at(lane)
+            && let Some(meter) = self.peers[l.peer].meters.get(l.rail)
+        {
+            meter.gauge.observe(len, network_ns);
+        }
+    }
+
     /// A sample that was given to `lane` was not posted there after all, or goes again by another.
     pub fn taken_back(&self, lane: usize, len: u32) {
         if let Some((l, t)) = self.at(lane) {

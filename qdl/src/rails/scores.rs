@@ -42,8 +42,8 @@ const FULL: u64 = 1 << 16;
 /// Bits of [`Gauge::seen`] that hold the sum of ratios; the rest counts them.
 const SUM_BITS: u32 = 40;
 
-/// The size class of a length in bytes.
-pub(super) fn class(len: u32) -> usize {
+/// The size class of a length in bytes: four to an octave. Baselines are kept, and connections warmed up, for each.
+pub fn size_class(len: u32) -> usize {
     let len = len.max(4);
     let octave = len.ilog2();
     (octave as usize) << 2 | (len >> (octave - 2) & 3) as usize
@@ -84,7 +84,7 @@ impl Gauge {
     /// The same where `queue_ns` of the time were to be expected, because of others in front.
     pub fn observe_behind(&self, len: u32, ns: u64, queue_ns: u64) -> u32 {
         let ns = u32::try_from(ns.max(1)).unwrap_or(u32::MAX);
-        let class = class(len);
+        let class = size_class(len);
         let cell = &self.baselines[class];
         let base = match cell.load(Ordering::Relaxed) {
             0 => ns,
@@ -106,7 +106,7 @@ impl Gauge {
 
     /// The baseline for samples of `len` bytes, in nanoseconds.
     pub fn baseline_ns(&self, len: u32) -> Option<u32> {
-        self.baseline_of(class(len))
+        self.baseline_of(size_class(len))
     }
 
     pub(super) fn baseline_of(&self, class: usize) -> Option<u32> {
@@ -327,16 +327,16 @@ mod tests {
     #[test]
     fn lengths_of_a_class_are_alike() {
         for len in [0u32, 1, 3, 4, 5, 8, 63, 64, 150_528, u32::MAX] {
-            assert!(class(len) < CLASSES, "{len}");
+            assert!(size_class(len) < CLASSES, "{len}");
         }
-        assert_eq!(class(150_528), class(150_529));
-        assert_ne!(class(128 << 10), class(160 << 10));
+        assert_eq!(size_class(150_528), size_class(150_529));
+        assert_ne!(size_class(128 << 10), size_class(160 << 10));
         for pair in (2..31)
             .flat_map(|o| (4u32..8).map(move |q| q << (o - 2)))
             .collect::<Vec<_>>()
             .windows(2)
         {
-            assert_eq!(class(pair[0]) + 1, class(pair[1]), "{pair:?}");
+            assert_eq!(size_class(pair[0]) + 1, size_class(pair[1]), "{pair:?}");
         }
     }
 

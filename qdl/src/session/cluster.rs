@@ -23,7 +23,7 @@ use crate::{
     control::{Auth, AuthError, ClientHandle, ControlError, Counters, Token},
     dispatch::{
         Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchRail, Dispatcher, LaneCfgs,
-        LaneCounts, Sample,
+        LaneCounts, LaneWarmUp, Sample, WarmUpCfgs, WarmUpError, WarmUpReport,
     },
     fabric::{MAX_SLOTS, Region, ib::IbError, tcp::TcpError},
     rail::{EchoCfgs, RailCfgs},
@@ -100,6 +100,20 @@ pub enum ClusterError {
     /// Rails that cannot be chosen among.
     #[error("arbiter: {0}")]
     Rails(#[from] RailsError),
+    /// A connection that failed its warm-up.
+    #[error(
+        "connection {connection} (nics[{nic}], accelerator at {address}) failed its warm-up: {source}"
+    )]
+    WarmUp {
+        /// Its name in the summary: the accelerator's node and its index there.
+        connection: String,
+        /// The accelerator's control plane.
+        address: String,
+        /// Index into this node's `nics`.
+        nic: usize,
+        /// What failed.
+        source: WarmUpError,
+    },
     /// The control thread.
     #[error("control thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -126,6 +140,8 @@ pub struct LaneReport {
     pub lane: usize,
     /// What it did.
     pub counts: LaneCounts,
+    /// How it warmed up, if it did.
+    pub warm_up: Option<LaneWarmUp>,
     /// Why it was lost, each time it was.
     pub lost: Vec<String>,
 }
@@ -158,6 +174,8 @@ pub struct ClusterReport {
     pub peers: Vec<PeerReport>,
     /// Each rail, where they are chosen by health.
     pub rails: Vec<RailRecord>,
+    /// The warm-up, if there was one.
+    pub warm_up: Option<WarmUpReport>,
 }
 
 /// See the module.
@@ -165,6 +183,7 @@ pub struct Cluster {
     common: Arc<Common>,
     stop: watch::Sender<bool>,
     control: Option<JoinHandle<()>>,
+    warmed: Mutex<Option<WarmUpReport>>,
 }
 
 pub(super) fn rail_cfgs(name: String, nic: &NicConfig) -> RailCfgs {
@@ -284,6 +303,7 @@ impl Cluster {
             common,
             stop,
             control: Some(control),
+            warmed: Mutex::default(),
         };
         match told.recv() {
             Ok(Ok(())) => {}
@@ -339,6 +359,36 @@ impl Cluster {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        Ok(())
+    }
+
+    /// Warms every connection up with these samples, one for each size that is used, as the configuration's `warm_up`
+    /// says. Before the first sample is issued.
+    ///
+    /// # Errors
+    /// [`ClusterError::WarmUp`] names the connection that failed.
+    pub fn warm_up(&self, samples: Vec<Sample>) -> Result<(), ClusterError> {
+        let config = self.common.config.warm_up;
+        if !config.is_on() {
+            return Ok(());
+        }
+        let dispatcher = self.common.dispatcher();
+        let cfgs = WarmUpCfgs {
+            samples,
+            budget: config.budget(),
+            deadline: config.deadline(),
+        };
+        let report = dispatcher.warm_up(&cfgs).map_err(|source| {
+            let (peer, index) = self.common.lane_of[source.lane()];
+            let state = self.common.peer(peer);
+            ClusterError::WarmUp {
+                connection: format!("{}/{index}", state.node),
+                address: state.address.clone(),
+                nic: dispatcher.lane(source.lane()).rail,
+                source,
+            }
+        })?;
+        *super::lock(&self.warmed) = Some(report);
         Ok(())
     }
 
@@ -459,6 +509,7 @@ impl Cluster {
         self.stop_control();
         let counts = common.dispatcher().lane_counts();
         let lost = super::lock(&common.lost).clone();
+        let warm_up = super::lock(&self.warmed).take();
         let lanes = counts
             .into_iter()
             .enumerate()
@@ -469,6 +520,7 @@ impl Cluster {
                     rail: common.dispatcher().lane(lane).rail,
                     lane,
                     counts,
+                    warm_up: warm_up.as_ref().and_then(|w| w.lanes.get(lane).copied()),
                     lost: of_lane(&lost, lane),
                 }
             })
@@ -495,6 +547,7 @@ impl Cluster {
             .collect();
         ClusterReport {
             rails,
+            warm_up,
             dispatch: common.dispatcher().counts(),
             lanes,
             peers,

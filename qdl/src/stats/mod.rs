@@ -32,7 +32,7 @@ pub use ledger::{Ledger, Mismatch};
 pub use live::{Figures, Live};
 pub use record::{
     AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, Mode, RailChange,
-    RailRecord, RunRecord, Summary,
+    RailRecord, RunRecord, Summary, WarmUpRecord,
 };
 pub use recorder::Recorder;
 pub use served::{ServedConnection, ServedReport};

@@ -111,12 +111,34 @@ pub struct ConnectionRecord {
     pub wakeups: u64,
     /// Doorbells after which something was left that its socket or queue pair had no room for.
     pub blocked: u64,
+    /// Samples that warmed it up: in the counts of its halves, and in no other here.
+    pub warmed: u64,
+    /// Network time of the first of them, in microseconds; the longest of any connection in the total.
+    pub cold_us: Option<u64>,
+    /// The same once it was warm: the median of a few, one at a time.
+    pub warm_us: Option<u64>,
     /// Its sending half's counts, over all epochs.
     pub tx: FabricCounts,
     /// Its receiving half's counts, over all epochs.
     pub rx: FabricCounts,
     /// Why it was lost, each time it was. In the total: of every connection.
     pub lost: Vec<String>,
+}
+
+/// What connections did before LoadGen's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WarmUpRecord {
+    /// Samples sent and answered.
+    pub samples: u64,
+    /// Milliseconds it took.
+    pub took_ms: f64,
+    /// Sizes of samples that went over every connection.
+    pub sizes: usize,
+    /// Sizes there are; more, where the budget was too short for all.
+    pub of_sizes: usize,
+    /// Most samples at once on one connection.
+    pub at_once: usize,
 }
 
 /// One rail, where rails are chosen by health.
@@ -208,6 +230,8 @@ pub struct RunRecord {
     pub connections_total: ConnectionRecord,
     /// Each rail, where they are chosen by health.
     pub rails: Vec<RailRecord>,
+    /// The warm-up; `None` where connections began cold, or there are none.
+    pub warm_up: Option<WarmUpRecord>,
     /// Samples copied into registered memory, because the QSL keeps them elsewhere.
     pub staged_copies: u64,
     /// Bytes of those.
@@ -239,6 +263,9 @@ impl RunRecord {
             total.samples = total.samples.saturating_add(c.samples);
             total.in_flight_max = total.in_flight_max.max(c.in_flight_max);
             total.posted = total.posted.saturating_add(c.posted);
+            total.warmed = total.warmed.saturating_add(c.warmed);
+            total.cold_us = total.cold_us.max(c.cold_us);
+            total.warm_us = total.warm_us.max(c.warm_us);
             total.wakeups = total.wakeups.saturating_add(c.wakeups);
             total.blocked = total.blocked.saturating_add(c.blocked);
             total.lost.extend_from_slice(&c.lost);

@@ -165,9 +165,41 @@ impl Page {
         self.out.push('\n');
     }
 
+    /// How connections warmed up: network time of the first sample over each, and once warm.
+    fn warm_up(&mut self, run: &RunRecord) {
+        let Some(w) = &run.warm_up else { return };
+        let line = format!(
+            "{} samples in {} before the clock (accelerators count them too)",
+            text::grouped(w.samples),
+            text::time_us(w.took_ms * 1000.0)
+        );
+        self.fact("warm-up", &line, None);
+        if w.sizes < w.of_sizes {
+            let line = format!(
+                "{} of {} sizes: warm_up.budget_ms was too short for the rest",
+                w.sizes, w.of_sizes
+            );
+            self.fact("", &line, Some(YELLOW));
+        }
+        let us = |us: Option<u64>| us.map_or_else(|| "-".to_owned(), |us| text::time_us(us as f64));
+        let cold_and_warm = |c: &ConnectionRecord| {
+            let name = cut(&c.name, CONNECTION);
+            format!("{name} {} -> {}", us(c.cold_us), us(c.warm_us))
+        };
+        let each = if run.connections.len() <= MOST_CONNECTIONS {
+            let all: Vec<_> = run.connections.iter().map(cold_and_warm).collect();
+            all.join(", ")
+        } else {
+            let total = run.total();
+            format!("the slowest {} -> {}", us(total.cold_us), us(total.warm_us))
+        };
+        self.fact("", &format!("network time, cold -> warm: {each}"), None);
+    }
+
     fn counts(&mut self, run: &RunRecord) {
         let (l, n) = (&run.ledger, text::grouped);
         let total = run.total();
+        self.warm_up(run);
         let copies = total.tx.copies.saturating_add(total.rx.copies);
         let copied = total.tx.copied_bytes.saturating_add(total.rx.copied_bytes);
         let copies = format!(

@@ -8,6 +8,7 @@ use super::{
     *,
 };
 use crate::fabric::FabricCounts;
+use crate::stats::WarmUpRecord;
 
 fn example() -> Summary {
     let mut histograms = Histograms::new();
@@ -39,15 +40,18 @@ fn example() -> Summary {
         in_flight_max: 64,
         wakeups: samples / 3,
         blocked: 2,
+        warmed: 20,
+        cold_us: Some(812),
+        warm_us: Some(41),
         tx: FabricCounts {
-            writes: samples,
+            writes: samples + 20,
             bytes: samples * 4_608,
             syscalls: samples / 2,
             partial: 3,
             ..FabricCounts::default()
         },
         rx: FabricCounts {
-            writes: samples,
+            writes: samples + 20,
             bytes: samples * 16,
             syscalls: samples / 4,
             empty_syscalls: 70,
@@ -61,6 +65,7 @@ fn example() -> Summary {
     for (size, n) in [(1, 1_000), (2, 1_500), (4, 2_000), (8, 1_000), (10, 1_000)] {
         (0..n).for_each(|_| batches.record(size));
     }
+    (0..40).for_each(|_| batches.record(1));
     let mut run = RunRecord {
         scenario: "Server".to_owned(),
         fabric: "tcp".to_owned(),
@@ -77,8 +82,8 @@ fn example() -> Summary {
             node: "acc-01".to_owned(),
             engine: "digest".to_owned(),
             connections: 2,
-            samples: Some(30_000),
-            arrived: Some(30_000),
+            samples: Some(30_040),
+            arrived: Some(30_040),
             batches,
             ..AcceleratorRecord::default()
         }],
@@ -86,6 +91,13 @@ fn example() -> Summary {
             connection("acc-01/0", 15_000),
             connection("acc-01/1", 15_000),
         ],
+        warm_up: Some(WarmUpRecord {
+            samples: 40,
+            took_ms: 3.4,
+            sizes: 3,
+            of_sizes: 3,
+            at_once: 4,
+        }),
         backlog_max: 12,
         backlogged: 40,
         sleeps: 11_000,
@@ -95,6 +107,7 @@ fn example() -> Summary {
             answered: 30_000,
             posted: 30_000,
             responses: 30_000,
+            warmed: 40,
             ..Ledger::default()
         },
         exit: Exit {
@@ -137,13 +150,15 @@ throughput   ▇██ (one bar per second)
              min 8,500/s, mean 9,509/s, steady 9,975/s, first second 0.85 of steady
 
 accelerator  engine  connections  samples  batches  mean  max  sizes 1,2,4,8..
-acc-01       digest            2   30,000    6,500  4.62   10             ▄▆██
+acc-01       digest            2   30,040    6,540  4.59   10             ▅▆██
 
 connection  samples  in flight   sends  reads   wakes  partial  blocked  copies  copied
 acc-01/0     15,000         64   7,500  3,750   5,000        3        2  15,000  240 kB
 acc-01/1     15,000         64   7,500  3,750   5,000        3        2  15,000  240 kB
 all 2        30,000         64  15,000  7,500  10,000        6        4  30,000  480 kB
 
+warm-up      40 samples in 3.40 ms before the clock (accelerators count them too)
+             network time, cold -> warm: acc-01/0 812 us -> 41.0 us, acc-01/1 812 us -> 41.0 us
 copies       0 staged (0 B), 30,000 by the fabric (480 kB)
 backlog      40 samples waited for a free slot, at most 12 at once
 threads      rail threads slept 11,000 times; connections woke them 10,000 times, other threads 7
@@ -162,6 +177,8 @@ fn a_run_that_went_wrong_says_where() {
     s.run.accelerators[0].samples = None;
     s.run.accelerators[0].lost = Some("no answer to an echo for 5 s".to_owned());
     s.run.connections[0].lost = vec!["readv: Connection reset by peer (errno 104)".to_owned()];
+    s.run.warm_up = s.run.warm_up.map(|w| WarmUpRecord { sizes: 1, ..w });
+    s.run.connections[1].warm_us = None;
     s.run.ledger.lost_connections = 1;
     s.run.ledger.issued += 7;
     s.run.exit = Exit {
@@ -175,6 +192,8 @@ fn a_run_that_went_wrong_says_where() {
         "             Min queries not satisfied; see the detail log",
         "             acc-01: no answer to an echo for 5 s",
         "             acc-01/0: readv: Connection reset by peer (errno 104)",
+        "             1 of 3 sizes: warm_up.budget_ms was too short for the rest",
+        "             network time, cold -> warm: acc-01/0 812 us -> 41.0 us, acc-01/1 812 us -> -",
         "MISMATCH     samples issued is 30007, but samples completed is 30000",
         "exit         3, acc-01 was lost",
     ] {

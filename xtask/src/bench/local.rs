@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::pair::{Nodes, Pair, write};
+use super::pair::{Nodes, Pair, median, write};
 
 /// Turns of each; the medians are compared.
 const TURNS: usize = 3;
@@ -134,10 +134,4 @@ pub fn run(root: &Path) -> Result<()> {
     lines.iter().for_each(|line| println!("{line}"));
     println!("Medians of {TURNS} turns; Server at {LOAD} of what Offline does in one process.");
     write(root, "local", &rows)
-}
-
-/// The middle one; of none, no number.
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

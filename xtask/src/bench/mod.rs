@@ -13,6 +13,7 @@ mod pair;
 mod rails;
 mod search;
 mod verbs;
+mod warm_up;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -61,8 +62,12 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             ensure!(args.is_empty(), "bench verbs takes no arguments");
             verbs::run(root)
         }
+        "warm-up" => {
+            ensure!(args.is_empty(), "bench warm-up takes no arguments");
+            warm_up::run(root)
+        }
         _ => bail!(
-            "no measurement is called {name}; there are: core, fabric, failover, idle, loadgen, local, rails, verbs"
+            "no measurement is called {name}; there are: core, fabric, failover, idle, loadgen, local, rails, verbs, warm-up"
         ),
     }
 }

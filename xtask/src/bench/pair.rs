@@ -174,3 +174,9 @@ pub fn write(root: &Path, name: &str, rows: &[Value]) -> Result<()> {
     println!("rows: target/bench/{name}.json");
     Ok(())
 }
+
+/// The middle one; of none, no number.
+pub fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

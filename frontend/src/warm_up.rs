@@ -1,0 +1,97 @@
+//! The query sample library that LoadGen sees: once LoadGen has loaded its first samples, and before it issues one, the
+//! connections are warmed up with them.
+//!
+//! That is the last moment before LoadGen's clock: a connection that is warmed up earlier, and then idle while gigabytes
+//! of samples are read from a disk, has lost its congestion window again.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use loadgen_bridge::QuerySampleLibrary;
+use qdl::{
+    dispatch::{Sample, WARM_UP_ID},
+    fabric::SourceId,
+    rails::size_class,
+};
+
+use crate::{
+    backend::Backend,
+    exit::{ExitCode, Verdict},
+    qsl::Qsl,
+};
+
+/// See the module.
+pub struct WarmLibrary {
+    qsl: Arc<Qsl>,
+    backend: Arc<dyn Backend>,
+    verdict: Verdict,
+    done: AtomicBool,
+}
+
+impl WarmLibrary {
+    /// Over the samples of `qsl`.
+    pub fn new(qsl: Arc<Qsl>, backend: Arc<dyn Backend>, verdict: Verdict) -> Self {
+        WarmLibrary {
+            qsl,
+            backend,
+            verdict,
+            done: AtomicBool::new(false),
+        }
+    }
+
+    /// The longest loaded sample of each size class.
+    fn samples(&self, indices: &[usize]) -> Vec<Sample> {
+        let mut longest: BTreeMap<usize, Sample> = BTreeMap::new();
+        for &index in indices {
+            let Some((offset, len)) = self.qsl.place(index) else {
+                continue;
+            };
+            let sample = Sample {
+                id: WARM_UP_ID,
+                index: index as u64,
+                source: SourceId(0),
+                offset,
+                len,
+                issued_ns: 0,
+            };
+            let kept = longest.entry(size_class(len)).or_insert(sample);
+            if kept.len < len {
+                *kept = sample;
+            }
+        }
+        longest.into_values().collect()
+    }
+}
+
+impl QuerySampleLibrary for WarmLibrary {
+    fn name(&self) -> String {
+        self.qsl.name()
+    }
+
+    fn total_sample_count(&self) -> usize {
+        self.qsl.total_sample_count()
+    }
+
+    fn performance_sample_count(&self) -> usize {
+        self.qsl.performance_sample_count()
+    }
+
+    fn load_samples(&self, indices: &[usize]) {
+        self.qsl.load_samples(indices);
+        if self.verdict.failure().is_some() || self.done.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Err(failure) = self.backend.warm_up(&self.samples(indices)) {
+            self.verdict.fail(ExitCode::Lost, failure);
+        }
+    }
+
+    fn unload_samples(&self, indices: &[usize]) {
+        self.qsl.unload_samples(indices);
+    }
+}
