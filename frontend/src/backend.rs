@@ -9,13 +9,14 @@ use qdl::{
 
 /// The way of samples from LoadGen's SUT. Every sample issued is completed towards LoadGen exactly once.
 pub trait Backend: Send + Sync {
-    /// Warms up with these samples, one for each size, before the first is issued.
+    /// Warms up with these samples, one for each size, before the first is issued. Returns a line that says what was done,
+    /// if anything was.
     ///
     /// # Errors
     /// In words: which connection failed, and how.
-    fn warm_up(&self, samples: &[Sample]) -> Result<(), String> {
+    fn warm_up(&self, samples: &[Sample]) -> Result<Option<String>, String> {
         let _ = samples;
-        Ok(())
+        Ok(None)
     }
 
     /// Sends samples; returns at once.

@@ -119,11 +119,20 @@ impl Network {
 }
 
 impl Backend for Network {
-    fn warm_up(&self, samples: &[Sample]) -> Result<(), String> {
-        match self.cluster.upgrade() {
-            Some(cluster) => cluster.warm_up(samples.to_vec()).map_err(|e| e.to_string()),
-            None => Ok(()),
-        }
+    fn warm_up(&self, samples: &[Sample]) -> Result<Option<String>, String> {
+        let Some(cluster) = self.cluster.upgrade() else {
+            return Ok(None);
+        };
+        let report = cluster
+            .warm_up(samples.to_vec())
+            .map_err(|e| e.to_string())?;
+        Ok(report.map(|r| {
+            let (connections, ms) = (r.lanes.len(), r.took_ns / 1_000_000);
+            format!(
+                "{} samples warmed {connections} connections up in {ms} ms",
+                r.samples
+            )
+        }))
     }
 
     fn issue(&self, samples: &[Sample]) {

@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             &qsl,
             &completers,
             &verdict,
-            note,
+            note.clone(),
         )?)
     };
     let sut = Arc::new(Sut::new(
@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verdict.clone(),
     ));
 
-    let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone());
+    let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone(), note);
     let mut watch = Watch {
         backend,
         sut,

@@ -9,6 +9,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
     },
 };
 
@@ -30,16 +31,23 @@ pub struct WarmLibrary {
     qsl: Arc<Qsl>,
     backend: Arc<dyn Backend>,
     verdict: Verdict,
+    notes: Sender<String>,
     done: AtomicBool,
 }
 
 impl WarmLibrary {
     /// Over the samples of `qsl`.
-    pub fn new(qsl: Arc<Qsl>, backend: Arc<dyn Backend>, verdict: Verdict) -> Self {
+    pub fn new(
+        qsl: Arc<Qsl>,
+        backend: Arc<dyn Backend>,
+        verdict: Verdict,
+        notes: Sender<String>,
+    ) -> Self {
         WarmLibrary {
             qsl,
             backend,
             verdict,
+            notes,
             done: AtomicBool::new(false),
         }
     }
@@ -86,8 +94,13 @@ impl QuerySampleLibrary for WarmLibrary {
         if self.verdict.failure().is_some() || self.done.swap(true, Ordering::Relaxed) {
             return;
         }
-        if let Err(failure) = self.backend.warm_up(&self.samples(indices)) {
-            self.verdict.fail(ExitCode::Lost, failure);
+        match self.backend.warm_up(&self.samples(indices)) {
+            Ok(Some(line)) => {
+                // Nobody reads notes of a run that is over.
+                let _ = self.notes.send(line);
+            }
+            Ok(None) => {}
+            Err(failure) => self.verdict.fail(ExitCode::Lost, failure),
         }
     }
 

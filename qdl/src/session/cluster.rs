@@ -363,14 +363,14 @@ impl Cluster {
     }
 
     /// Warms every connection up with these samples, one for each size that is used, as the configuration's `warm_up`
-    /// says. Before the first sample is issued.
+    /// says. Before the first sample is issued. `None` where it says that they begin cold.
     ///
     /// # Errors
     /// [`ClusterError::WarmUp`] names the connection that failed.
-    pub fn warm_up(&self, samples: Vec<Sample>) -> Result<(), ClusterError> {
+    pub fn warm_up(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
         let config = self.common.config.warm_up;
         if !config.is_on() {
-            return Ok(());
+            return Ok(None);
         }
         let dispatcher = self.common.dispatcher();
         let cfgs = WarmUpCfgs {
@@ -388,8 +388,8 @@ impl Cluster {
                 source,
             }
         })?;
-        *super::lock(&self.warmed) = Some(report);
-        Ok(())
+        *super::lock(&self.warmed) = Some(report.clone());
+        Ok(Some(report))
     }
 
     /// Sends samples; each is completed exactly once.

@@ -60,7 +60,7 @@ pub struct Plan<'a> {
     pub arbiter: &'a str,
     /// The rails used.
     pub nics: &'a [usize],
-    /// Seconds from the first traffic, and what happens then.
+    /// Seconds from the end of the warm-up, and what happens then.
     pub acts: &'a [(f64, Act)],
     pub seconds: f64,
     pub rate: f64,
@@ -188,7 +188,7 @@ impl Setup<'_> {
         let said = std::fs::File::create(folder.join("frontend.log"))?;
         command.stdout(said.try_clone()?).stderr(said);
         let mut running = Running::start("frontend", &mut command)?;
-        let bytes = self.watch(plan, &mut running)?;
+        let bytes = self.watch(plan, &mut running, &folder.join("frontend.log"))?;
         serving.check(&log)?;
         drop(serving);
         let path = out.join("summary.json");
@@ -204,16 +204,21 @@ impl Setup<'_> {
     }
 
     /// Reads the rails' bytes until the frontend has ended, and does what is to happen.
-    fn watch(&self, plan: &Plan<'_>, running: &mut Running) -> Result<Vec<(f64, Vec<u64>)>> {
+    fn watch(
+        &self,
+        plan: &Plan<'_>,
+        running: &mut Running,
+        log: &Path,
+    ) -> Result<Vec<(f64, Vec<u64>)>> {
         let began = Instant::now();
-        let first: u64 = self.rails.bytes()?.iter().sum();
+        let warm = || std::fs::read_to_string(log).is_ok_and(|said| said.contains(" warmed "));
         let (mut since, mut bytes, mut acts) = (None, Vec::new(), plan.acts.iter());
         let mut next = acts.next();
         let limit = Duration::from_secs_f64(plan.seconds) + MORE;
         while running.ended()?.is_none() {
             ensure!(began.elapsed() < limit, "the frontend does not end");
             let now = self.rails.bytes()?;
-            if since.is_none() && now.iter().sum::<u64>() > first + 12 * SAMPLE as u64 {
+            if since.is_none() && warm() {
                 since = Some(Instant::now());
             }
             let Some(since) = since else {
