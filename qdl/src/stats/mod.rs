@@ -23,6 +23,7 @@ mod stage;
 mod table;
 mod text;
 mod throughput;
+mod traffic;
 
 pub use batches::BatchSizes;
 pub use files::{SaveError, write_hgrm, write_log};

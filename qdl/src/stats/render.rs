@@ -3,6 +3,7 @@
 use super::{
     AcceleratorRecord, ConnectionRecord, GpuRecord, Mode, RailRecord, RunRecord, Summary,
     text::{self, Table},
+    traffic,
 };
 
 /// No line is longer.
@@ -325,32 +326,16 @@ fn rails(all: &[RailRecord]) -> String {
 }
 
 fn connections(run: &RunRecord) -> String {
-    let mut table = Table::new(&[
-        "connection",
-        "samples",
-        "in flight",
-        "sends",
-        "reads",
-        "wakes",
-        "partial",
-        "blocked",
-        "copies",
-        "copied",
-    ]);
+    let own = ["connection", "samples", "in flight"];
+    let mut table = Table::new(&[&own[..], &traffic::COLUMNS].concat());
     let mut row = |c: &ConnectionRecord| {
-        let (tx, rx, n) = (&c.tx, &c.rx, text::short);
-        table.row(vec![
+        let mut row = vec![
             cut(&c.name, CONNECTION),
-            n(c.samples),
-            n(c.in_flight_max),
-            n(tx.syscalls),
-            n(rx.syscalls),
-            n(c.wakeups),
-            n(tx.partial.saturating_add(rx.partial)),
-            n(c.blocked),
-            n(tx.copies.saturating_add(rx.copies)),
-            text::bytes(tx.copied_bytes.saturating_add(rx.copied_bytes)),
-        ]);
+            text::short(c.samples),
+            text::short(c.in_flight_max),
+        ];
+        row.extend(traffic::row(&c.tx, &c.rx, c.wakeups, c.blocked));
+        table.row(row);
     };
     if run.connections.len() <= MOST_CONNECTIONS {
         run.connections.iter().for_each(&mut row);

@@ -6,6 +6,7 @@ use super::{
     BatchSizes, Mismatch,
     ledger::Check,
     text::{self, Table},
+    traffic,
 };
 use crate::fabric::FabricCounts;
 
@@ -133,32 +134,16 @@ impl ServedReport {
             n(total.answered),
             n(total.dropped_late)
         );
-        let mut table = Table::new(&[
-            "connection",
-            "arrived",
-            "answered",
-            "sends",
-            "reads",
-            "wakes",
-            "partial",
-            "blocked",
-            "copies",
-            "copied",
-        ]);
+        let own = ["connection", "arrived", "answered"];
+        let mut table = Table::new(&[&own[..], &traffic::COLUMNS].concat());
         let mut row = |name: String, c: &ServedConnection| {
-            let (tx, rx) = (&c.tx, &c.rx);
-            table.row(vec![
+            let mut row = vec![
                 name.chars().take(NAME).collect(),
                 short(c.arrived),
                 short(c.answered),
-                short(tx.syscalls),
-                short(rx.syscalls),
-                short(c.wakeups),
-                short(tx.partial.saturating_add(rx.partial)),
-                short(c.blocked),
-                short(tx.copies.saturating_add(rx.copies)),
-                text::bytes(tx.copied_bytes.saturating_add(rx.copied_bytes)),
-            ]);
+            ];
+            row.extend(traffic::row(&c.tx, &c.rx, c.wakeups, c.blocked));
+            table.row(row);
         };
         for c in &self.connections {
             let lost = if c.lost { ", lost" } else { "" };
