@@ -1,0 +1,65 @@
+//! Rails chosen by health: every policy keeps what holds for the others, and every pick comes to an end.
+
+use std::time::Duration;
+
+use super::{losses::cut_and_make_again, rig::*, *};
+
+/// Every policy by health, with samples posted by the issuer or by the rail threads.
+fn by_health(then: impl Fn(&Bench)) {
+    let delta = Score::from_steps(8192);
+    let spray = |above_only| Policy::HealthSpray { delta, above_only };
+    for (policy, up_to) in [
+        (Policy::Best, 1 << 20),
+        (Policy::HealthBestFit, 0),
+        (spray(false), 1 << 20),
+        (spray(true), 0),
+    ] {
+        let b = Bench::by_health(3, 8, up_to, policy);
+        then(&b);
+        let rails = b.dispatcher.rail_report(0);
+        let picked: u64 = rails.iter().map(|r| r.picked).sum();
+        assert!(picked >= b.dispatcher.counts().posted, "{rails:?}");
+        // Every pick has ended, in an answer or by being taken back.
+        assert!(rails.iter().all(|r| r.assigned_bytes == 0), "{rails:?}");
+    }
+}
+
+#[test]
+fn by_health_samples_of_a_lost_lane_go_again_over_another() {
+    by_health(|b| {
+        cut_and_make_again(b);
+        let events = b.book.events.lock().expect("alive");
+        let rail = |e: &&DispatchEvent| matches!(e, DispatchEvent::Rail { .. });
+        assert!(events.iter().filter(rail).count() >= 2, "{events:?}");
+    });
+}
+
+#[test]
+fn by_health_everything_comes_back_in_bursts_of_any_size() {
+    by_health(|b| {
+        (0..3).for_each(|lane| {
+            b.connect(lane, 1, &Over::Tcp);
+        });
+        b.wait_up(3);
+        let n = 6_000;
+        b.issue_in_bursts(n);
+        let drained = b.dispatcher.drain(Duration::from_secs(30));
+        assert!(drained, "{:?}", b.dispatcher.counts());
+        b.check(n);
+    });
+}
+
+#[test]
+fn by_health_an_abort_completes_what_waits() {
+    by_health(|b| {
+        // No lane ever comes up.
+        let samples: Vec<_> = (0..50).map(|i| b.sample(i)).collect();
+        b.dispatcher.issue(&samples);
+        assert_eq!(b.dispatcher.outstanding(), 50);
+        b.dispatcher.abort("test");
+        b.dispatcher.issue(&[b.sample(50)]);
+        assert!(b.dispatcher.drain(Duration::from_secs(10)));
+        let answers = b.book.answers.lock().expect("alive");
+        assert!(answers.len() == 51 && answers.values().all(|a| *a == (1, None)));
+    });
+}

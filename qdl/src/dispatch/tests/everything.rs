@@ -1,0 +1,146 @@
+//! What is issued comes back, by whatever way and in whatever bursts, and what was done for it is counted.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{rig::*, *};
+use crate::serve::{Arrival, Service};
+
+fn everything_comes_back(over: &Over, staged: bool, up_to: usize) {
+    let b = Bench::new(4, 16, Arc::new(Digest), staged, up_to);
+    (0..4).for_each(|lane| {
+        b.connect(lane, 1, over);
+    });
+    b.wait_up(4);
+    let n = 20_000u64;
+    b.issue_in_bursts(n);
+    assert!(
+        b.dispatcher.drain(Duration::from_secs(30)),
+        "{:?}",
+        b.dispatcher.counts()
+    );
+    b.dispatcher.stop();
+    b.check(n);
+    let staged_copies: u64 = b.dispatcher.lane_counts().iter().map(|l| l.staged).sum();
+    assert_eq!(staged_copies, if staged { n } else { 0 });
+}
+
+#[test]
+fn everything_comes_back_over_memory() {
+    everything_comes_back(&Over::Memory, false, 1 << 20);
+}
+
+#[test]
+fn everything_comes_back_over_tcp_posted_by_the_issuer() {
+    everything_comes_back(&Over::Tcp, false, 1 << 20);
+}
+
+#[test]
+fn everything_comes_back_over_tcp_posted_by_rail_threads() {
+    everything_comes_back(&Over::Tcp, false, 0);
+}
+
+#[test]
+fn staged_samples_are_copied_once_each() {
+    everything_comes_back(&Over::Tcp, true, 1 << 20);
+}
+
+#[test]
+fn a_connection_counts_what_it_did_and_the_counts_agree() {
+    let b = Bench::new(2, 8, Arc::new(Digest), false, 1 << 20);
+    (0..2).for_each(|lane| {
+        b.connect(lane, 1, &Over::Tcp);
+    });
+    b.wait_up(2);
+    let n = 20;
+    for id in 0..n {
+        // Longer than the rail threads spin, so that what comes finds them asleep.
+        std::thread::sleep(Duration::from_millis(2));
+        b.dispatcher.issue(&[b.sample(id)]);
+        assert!(b.dispatcher.drain(Duration::from_secs(10)));
+    }
+    b.dispatcher.stop();
+    let lanes = b.dispatcher.lane_counts();
+    let sum = |f: fn(&LaneCounts) -> u64| lanes.iter().map(f).sum::<u64>();
+    assert_eq!(sum(|l| l.sent.writes), n);
+    assert_eq!(sum(|l| l.received.writes), n);
+    assert_eq!(sum(|l| l.received.bytes), n * RESPONSE as u64);
+    assert!(lanes.iter().all(|l| l.in_flight_max == 1), "{lanes:?}");
+    assert!(sum(|l| l.wakeups) > 0, "nothing woke a sleeper: {lanes:?}");
+    let sleeps = b.dispatcher.counts().sleeps;
+    assert!(sum(|l| l.wakeups) <= 2 * sleeps, "{sleeps}: {lanes:?}");
+    assert!(sum(|l| l.sent.syscalls) >= n && sum(|l| l.received.syscalls) >= n);
+    assert!(sum(|l| l.sent.copies) <= n);
+}
+
+/// Keeps the first samples, so that there is company for ever, and answers the others at once.
+struct Company {
+    kept: Hoard,
+    wanted: usize,
+    came: AtomicU64,
+}
+
+impl Service for Company {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let came = arrivals.len() as u64;
+        {
+            let mut kept = self.kept.0.lock().expect("alive");
+            while kept.len() < self.wanted {
+                let Some(a) = arrivals.pop() else { break };
+                kept.push(a);
+            }
+        }
+        Digest.arrived(arrivals);
+        self.came.fetch_add(came, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_doorbell_that_waits_is_rung_though_nobody_comes_by() {
+    const HOUR: u64 = 3_600_000_000_000;
+    let company = Arc::new(Company {
+        kept: Hoard::default(),
+        wanted: 20,
+        came: AtomicU64::new(0),
+    });
+    // Threads that sleep at once, and nothing that wakes them by and by.
+    let wait = Wait {
+        spin_ns: 0,
+        tick_ns: HOUR,
+        echo: EchoCfgs {
+            interval_ns: HOUR,
+            timeout_ns: HOUR,
+        },
+    };
+    let b = Bench::with(
+        1,
+        64,
+        company.clone(),
+        false,
+        1 << 20,
+        Policy::default(),
+        wait,
+    );
+    b.connect(0, 1, &Over::Tcp);
+    b.wait_up(1);
+    let mut id = 0;
+    for round in 0..3_000u64 {
+        // One rings; those right behind it may wait.
+        for _ in 0..1 + round % 4 {
+            b.dispatcher.issue(&[b.sample(id)]);
+            id += 1;
+        }
+        let end = Instant::now() + Duration::from_secs(20);
+        while company.came.load(Ordering::SeqCst) < id {
+            assert!(Instant::now() < end, "a sample was posted and never left");
+            std::thread::yield_now();
+        }
+    }
+    let mut kept = std::mem::take(&mut *company.kept.0.lock().expect("alive"));
+    Digest.arrived(&mut kept);
+    assert!(b.dispatcher.drain(Duration::from_secs(20)));
+    b.dispatcher.stop();
+    b.check(id);
+}

@@ -1,0 +1,156 @@
+//! Connections that are cut, fall silent or are given up: what was in flight goes again, and memory is let go with its
+//! last reader.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{rig::*, *};
+use crate::{fabric::memory, serve::Service};
+
+/// Cuts each of three lanes twenty times and makes it again, while samples go.
+pub fn cut_and_make_again(b: &Bench) {
+    let mut faults: Vec<_> = (0..3).map(|l| b.connect(l, 1, &Over::Memory)).collect();
+    b.wait_up(3);
+    let n = 6000u64;
+    let mut epochs = [1u32; 3];
+    for id in 0..n {
+        let s = b.sample(id);
+        b.dispatcher.issue(&[s]);
+        if id % 100 == 50 {
+            let lane = (id / 100) as usize % 3;
+            if let Some(f) = faults[lane].take() {
+                f.cut();
+                // The lane is down before it is made again.
+                let seen = |e: &DispatchEvent| {
+                    matches!(e, DispatchEvent::LaneLost { lane: l, epoch, .. }
+                        if (*l, *epoch) == (lane, epochs[lane]))
+                };
+                let end = Instant::now() + Duration::from_secs(10);
+                while !b.book.events.lock().expect("alive").iter().any(seen) {
+                    assert!(
+                        Instant::now() < end,
+                        "the loss of lane {lane} was never told"
+                    );
+                    std::thread::yield_now();
+                }
+                epochs[lane] += 1;
+                faults[lane] = b.connect(lane, epochs[lane], &Over::Memory);
+            }
+        }
+    }
+    assert!(
+        b.dispatcher.drain(Duration::from_secs(30)),
+        "{:?}",
+        b.dispatcher.counts()
+    );
+    b.check(n);
+    assert_eq!(b.dispatcher.counts().lanes_lost, 60);
+}
+
+#[test]
+fn samples_of_a_lost_lane_go_again_over_another() {
+    cut_and_make_again(&Bench::new(3, 8, Arc::new(Digest), false, 1 << 20));
+}
+
+#[test]
+fn re_dispatch_sends_what_was_in_flight_again() {
+    // The first service answers nothing, so everything sent is in flight when its lane is cut.
+    let b = Bench::new(2, 32, Arc::new(Hoard::default()), false, 1 << 20);
+    let fault = b.connect(0, 1, &Over::Memory);
+    b.wait_up(1);
+    let samples: Vec<_> = (0..40).map(|i| b.sample(i)).collect();
+    b.dispatcher.issue(&samples);
+    std::thread::sleep(Duration::from_millis(20));
+    fault.expect("memory").cut();
+    b.wait_up(0);
+    let back = Bench::new(2, 32, Arc::new(Digest), false, 1 << 20);
+    // Lane 1 leads to a server that answers.
+    let serve = b.serve_lane(1, 1);
+    let (near, far, _) =
+        memory::pair(b.dispatcher.endpoint(1), serve.endpoint(64)).expect("joined");
+    back.server.attach(0, serve, far);
+    b.dispatcher.attach(1, 1, near);
+    assert!(
+        b.dispatcher.drain(Duration::from_secs(10)),
+        "{:?}",
+        b.dispatcher.counts()
+    );
+    b.check(40);
+    assert_eq!(
+        b.dispatcher.counts().again,
+        32,
+        "as many as there were slots"
+    );
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
+    let b = Bench::new(1, 8, Arc::new(Digest), false, 1 << 20);
+    // A link whose far end nobody polls: the peer is stopped, its memory still there.
+    let serve = b.serve_lane(0, 1);
+    let (near, _far, _) =
+        memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
+    b.dispatcher.attach(0, 1, near);
+    b.wait_up(1);
+    let samples: Vec<_> = (0..100).map(|i| b.sample(i)).collect();
+    b.dispatcher.issue(&samples);
+    b.wait_up(0);
+    b.wait_events(1);
+    {
+        let events = b.book.events.lock().expect("alive");
+        let DispatchEvent::LaneLost { cause, again, .. } = &events[0] else {
+            panic!("{events:?}")
+        };
+        assert!(cause.to_string().contains("no sign of life"), "{cause}");
+        assert_eq!(*again, 8);
+    }
+    assert_eq!(b.dispatcher.outstanding(), 100);
+    b.dispatcher.abort("test");
+    b.dispatcher.issue(&[b.sample(100)]);
+    assert!(b.dispatcher.drain(Duration::from_secs(10)));
+    let answers = b.book.answers.lock().expect("alive");
+    assert_eq!(answers.len(), 101);
+    assert!(
+        answers.values().all(|a| *a == (1, None)),
+        "each once, and empty"
+    );
+}
+
+#[test]
+fn a_lane_is_quiet_when_no_arrival_reads_it() {
+    let hoard = Arc::new(Hoard::default());
+    let b = Bench::new(1, 8, hoard.clone(), false, 1 << 20);
+    let fault = b.connect(0, 1, &Over::Memory).expect("memory");
+    b.wait_up(1);
+    b.dispatcher.issue(&[b.sample(0), b.sample(1)]);
+    let end = Instant::now() + Duration::from_secs(10);
+    while hoard.0.lock().expect("alive").len() < 2 {
+        assert!(Instant::now() < end, "nothing arrived");
+    }
+    fault.cut();
+    let lost = b
+        .lost
+        .lock()
+        .expect("alive")
+        .recv_timeout(Duration::from_secs(10));
+    assert_eq!(lost.expect("told").epoch, 1);
+    let arrivals = std::mem::take(&mut *hoard.0.lock().expect("alive"));
+    // The batch may go on reading; its answers go nowhere.
+    assert_eq!(xxh3_64(arrivals[0].input()), {
+        let s = b.sample(0);
+        // SAFETY: the source is never changed.
+        xxh3_64(unsafe { b.source.bytes(s.offset, s.len as usize) }.expect("in"))
+    });
+    let origin = Arc::downgrade(arrivals[0].origin());
+    let mut arrivals = arrivals;
+    Digest.arrived(&mut arrivals);
+    assert_eq!(
+        origin.strong_count(),
+        0,
+        "the lane's memory is let go with its last reader"
+    );
+}

@@ -1,0 +1,16 @@
+//! Dispatcher against server, over the in-memory fabric and over sockets: every sample is answered with its
+//! own response exactly once, whatever happens to the connections.
+//!
+//! * `rig`: both ends, and a book of what became of each sample.
+//! * `everything`: what is issued comes back, by whatever way and in whatever bursts.
+//! * `losses`: connections that are cut, fall silent or are given up.
+//! * `by_health`: the same where rails are chosen by health.
+//! * `warm_up`: samples before the first.
+
+mod by_health;
+mod everything;
+mod losses;
+mod rig;
+mod warm_up;
+
+use super::*;

@@ -1,0 +1,355 @@
+//! A dispatcher and a server in one process, links between them, and a book of what became of each sample.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, mpsc},
+    time::{Duration, Instant},
+};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::*;
+use crate::{
+    fabric::{SourceId, memory, tcp},
+    rails::{FailbackCfgs, HealthCfgs, LaneRail, PeerCfgs, RailArbiterCfgs},
+    response::RESPONSE_HEADER_BYTES,
+    serve::{Arrival, Finished, ServeLane, ServeLaneCfgs, Server, Service, respond_all},
+};
+
+const REQUEST: usize = 4096;
+pub const RESPONSE: usize = RESPONSE_HEADER_BYTES + 8;
+
+/// Answers at once with the digest of the input.
+pub struct Digest;
+
+impl Service for Digest {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let finished = arrivals.drain(..).map(|mut a| {
+            let digest = xxh3_64(a.input()).to_le_bytes();
+            a.output()[..8].copy_from_slice(&digest);
+            let f = Finished {
+                ticket: a.ticket(),
+                len: 8,
+                queue_us: 1,
+                compute_us: 2,
+            };
+            (a, f)
+        });
+        respond_all(finished, &mut Vec::new());
+    }
+}
+
+/// Keeps what it is given, so that samples stay in flight.
+#[derive(Default)]
+pub struct Hoard(pub Mutex<Vec<Arrival>>);
+
+impl Service for Hoard {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        self.0.lock().expect("alive").append(arrivals);
+    }
+}
+
+/// What came back: id -> (times, digest).
+#[derive(Default)]
+pub struct Book {
+    pub answers: Mutex<HashMap<u64, (u32, Option<u64>)>>,
+    pub events: Mutex<Vec<DispatchEvent>>,
+}
+
+impl Book {
+    fn enter(&self, id: u64, digest: Option<u64>) {
+        let mut answers = self.answers.lock().expect("alive");
+        let e = answers.entry(id).or_insert((0, None));
+        e.0 += 1;
+        e.1 = digest;
+    }
+}
+
+struct BookKeeper(Arc<Book>);
+
+impl Completer for BookKeeper {
+    fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
+        for r in responses {
+            let digest = r.payload.try_into().ok().map(u64::from_le_bytes);
+            self.0.enter(r.id, digest);
+        }
+    }
+    fn record(&mut self, t: &SampleTimes) {
+        assert_eq!((t.queue_us, t.compute_us, t.bytes_in), (1, 2, 8));
+    }
+}
+
+impl Owner for Book {
+    fn complete_empty(&self, samples: &[Sample]) {
+        samples.iter().for_each(|s| self.enter(s.id, None));
+    }
+    fn event(&self, event: DispatchEvent) {
+        self.events.lock().expect("alive").push(event);
+    }
+}
+
+/// How rail threads wait.
+pub struct Wait {
+    pub spin_ns: u64,
+    pub tick_ns: u64,
+    pub echo: EchoCfgs,
+}
+
+impl Default for Wait {
+    fn default() -> Self {
+        Wait {
+            spin_ns: 20_000,
+            tick_ns: 5_000_000,
+            echo: EchoCfgs {
+                interval_ns: 10_000_000,
+                timeout_ns: 200_000_000,
+            },
+        }
+    }
+}
+
+pub struct Bench {
+    pub dispatcher: Dispatcher,
+    pub server: Server,
+    pub book: Arc<Book>,
+    pub source: Arc<Region>,
+    pub lost: Arc<Mutex<mpsc::Receiver<crate::serve::LaneLost>>>,
+}
+
+pub enum Over {
+    Memory,
+    Tcp,
+}
+
+impl Bench {
+    pub fn new(
+        lanes: usize,
+        slots: usize,
+        service: Arc<dyn Service>,
+        staged: bool,
+        up_to: usize,
+    ) -> Self {
+        Bench::with(
+            lanes,
+            slots,
+            service,
+            staged,
+            up_to,
+            Policy::default(),
+            Wait::default(),
+        )
+    }
+
+    /// By health: a rail for each of the two rail threads.
+    pub fn by_health(lanes: usize, slots: usize, up_to: usize, policy: Policy) -> Self {
+        let bench = Bench::with(
+            lanes,
+            slots,
+            Arc::new(Digest),
+            false,
+            up_to,
+            policy,
+            Wait::default(),
+        );
+        let all = vec![RailId(0), RailId(1)];
+        let arbiter = RailArbiter::new(&RailArbiterCfgs {
+            peers: vec![PeerCfgs {
+                policy: policy.by_health().expect("it is one"),
+                health: HealthCfgs {
+                    failed: FailbackCfgs {
+                        first_ns: 1_000_000,
+                        most_ns: 2_000_000,
+                    },
+                    ..HealthCfgs::default()
+                },
+                rails: 2,
+                sources: vec![all.clone()],
+                targets: vec![all],
+            }],
+            lanes: (0..lanes)
+                .map(|i| LaneRail {
+                    peer: 0,
+                    rail: RailId((i % 2) as u8),
+                    target: 0,
+                    nic: i % 2,
+                })
+                .collect(),
+        })
+        .expect("sound");
+        bench
+            .dispatcher
+            .choose_by_health(arbiter, 1_000_000, Box::new(|_| None));
+        bench
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "callers make it in place")]
+    pub fn with(
+        lanes: usize,
+        slots: usize,
+        service: Arc<dyn Service>,
+        staged: bool,
+        up_to: usize,
+        policy: Policy,
+        wait: Wait,
+    ) -> Self {
+        let rail = |name: &str| RailCfgs {
+            name: name.into(),
+            spin_ns: wait.spin_ns,
+            tick_ns: wait.tick_ns,
+            cpus: vec![],
+        };
+        let source = Arc::new(Region::new(1 << 20).expect("memory"));
+        // SAFETY: nobody else knows the region yet.
+        for (i, b) in unsafe { source.bytes_mut(0, 1 << 20) }
+            .expect("in")
+            .iter_mut()
+            .enumerate()
+        {
+            *b = (i * 7 + i / 253) as u8;
+        }
+        let book = Arc::new(Book::default());
+        let lane = |i| LaneCfgs {
+            peer: 0,
+            rail: i % 2,
+            slots,
+            response_stride: RESPONSE,
+            request_stride: REQUEST,
+        };
+        let cfgs = DispatchCfgs {
+            policy,
+            sources: if staged { vec![] } else { vec![source.clone()] },
+            staged_from: staged.then(|| source.clone()),
+            lanes: (0..lanes).map(lane).collect(),
+            issue_post_up_to: up_to,
+            echo: wait.echo,
+            ..DispatchCfgs::default()
+        };
+        let rails = (0..2)
+            .map(|i| DispatchRail {
+                cfgs: rail(&format!("front-{i}")),
+                completer: Box::new(BookKeeper(book.clone())),
+            })
+            .collect();
+        let (tell, lost) = mpsc::channel();
+        let tell = Mutex::new(tell);
+        let lost_lane: Arc<crate::serve::OnLaneLost> = Arc::new(move |l| {
+            let _ = tell.lock().expect("alive").send(l);
+        });
+        Bench {
+            dispatcher: Dispatcher::new(cfgs, rails, book.clone()).expect("made"),
+            server: Server::new(vec![rail("back-0"), rail("back-1")], &service, &lost_lane)
+                .expect("made"),
+            book,
+            source,
+            lost: Arc::new(Mutex::new(lost)),
+        }
+    }
+
+    /// The server's end of a lane.
+    pub fn serve_lane(&self, lane: usize, epoch: u32) -> Arc<ServeLane> {
+        let l = self.dispatcher.lane(lane);
+        let cfgs = ServeLaneCfgs {
+            gpu: None,
+            session: 1,
+            lane: lane as u16,
+            epoch,
+            slots: l.slots,
+            request_stride: l.request_stride,
+            response_stride: l.response_stride,
+        };
+        Arc::new(ServeLane::new(cfgs).expect("memory"))
+    }
+
+    /// Joins both ends of a lane.
+    pub fn connect(&self, lane: usize, epoch: u32, over: &Over) -> Option<memory::MemoryFaults> {
+        let serve = self.serve_lane(lane, epoch);
+        let (a, b) = (self.dispatcher.endpoint(lane), serve.endpoint(64));
+        let (near, far, faults) = match over {
+            Over::Memory => {
+                let (near, far, faults) = memory::pair(a, b).expect("joined");
+                (near, far, Some(faults))
+            }
+            Over::Tcp => {
+                let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+                let to = listener.local_addr().expect("bound");
+                let sa = std::net::TcpStream::connect(to).expect("connected");
+                let sb = listener.accept().expect("accepted").0;
+                let cfgs = tcp::TcpCfgs::default();
+                (
+                    tcp::link(sa, a, &cfgs).expect("linked"),
+                    tcp::link(sb, b, &cfgs).expect("linked"),
+                    None,
+                )
+            }
+        };
+        self.server.attach(lane % 2, serve, far);
+        self.dispatcher.attach(lane, epoch, near);
+        faults
+    }
+
+    pub fn sample(&self, id: u64) -> Sample {
+        let len = 1 + (id * 131) as usize % REQUEST;
+        let offset = (id * 977) as usize % (self.source.len() - REQUEST);
+        Sample {
+            id,
+            index: id,
+            source: SourceId(0),
+            offset,
+            len: len as u32,
+            issued_ns: now_ns(),
+        }
+    }
+
+    /// Issues samples `0..n`, some hundred at the most at a time.
+    pub fn issue_in_bursts(&self, n: u64) {
+        let mut id = 0;
+        for burst in (1..).map(|i: u64| 1 + i * i % 150) {
+            let samples: Vec<_> = (id..(id + burst).min(n)).map(|i| self.sample(i)).collect();
+            id += samples.len() as u64;
+            self.dispatcher.issue(&samples);
+            if id == n {
+                break;
+            }
+        }
+    }
+
+    pub fn wait_up(&self, n: usize) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.dispatcher.lanes_up() != n {
+            assert!(
+                Instant::now() < end,
+                "{} lanes up",
+                self.dispatcher.lanes_up()
+            );
+            std::thread::yield_now();
+        }
+    }
+
+    /// A lane is down a moment before its loss is told.
+    pub fn wait_events(&self, n: usize) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.book.events.lock().expect("alive").len() < n {
+            assert!(Instant::now() < end, "nothing was told");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Every one of `n` samples was answered once, with its own digest.
+    pub fn check(&self, n: u64) {
+        let answers = self.book.answers.lock().expect("alive");
+        assert_eq!(answers.len() as u64, n);
+        for id in 0..n {
+            let s = self.sample(id);
+            // SAFETY: the source is never changed.
+            let bytes = unsafe { self.source.bytes(s.offset, s.len as usize) }.expect("in");
+            assert_eq!(
+                answers.get(&id),
+                Some(&(1, Some(xxh3_64(bytes)))),
+                "sample {id}"
+            );
+        }
+        let c = self.dispatcher.counts();
+        assert_eq!((c.issued, c.completed, c.completed_empty), (n, n, 0));
+        assert_eq!(c.posted, n + c.again);
+    }
+}

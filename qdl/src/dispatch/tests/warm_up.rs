@@ -1,0 +1,104 @@
+//! Samples before the first: they go over every lane, count apart, and fail by the lane's name.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{rig::*, *};
+
+fn warm_up(b: &Bench, sizes: u64, budget: Duration) -> Result<WarmUpReport, WarmUpError> {
+    b.dispatcher.warm_up(&WarmUpCfgs {
+        samples: (0..sizes).map(|i| b.sample(i)).collect(),
+        budget,
+        deadline: Duration::from_millis(500),
+    })
+}
+
+#[test]
+fn a_warm_up_goes_over_every_lane_and_counts_apart() {
+    let health = Policy::HealthBestFit;
+    for over in [Over::Memory, Over::Tcp] {
+        for b in [
+            Bench::new(3, 8, Arc::new(Digest), true, 1 << 20),
+            Bench::by_health(3, 8, 1 << 20, health),
+        ] {
+            (0..3).for_each(|i| drop(b.connect(i, 1, &over)));
+            b.wait_up(3);
+            let r = warm_up(&b, 4, Duration::from_secs(60)).expect("warm");
+            assert_eq!((r.lanes.len(), r.sizes, r.at_once), (3, (4, 4), 8));
+            assert!(r.lanes.iter().all(|l| l.warm_ns.is_some()));
+            // One cold, three other sizes, five warm; 2, 4 and 8 at once.
+            assert_eq!(r.samples, 3 * (1 + 3 + 5 + 14));
+            assert_eq!(b.dispatcher.counts().posted, 0);
+            let samples: Vec<_> = (0..50).map(|i| b.sample(i)).collect();
+            b.dispatcher.issue(&samples);
+            assert!(b.dispatcher.drain(Duration::from_secs(20)));
+            b.dispatcher.stop();
+            // No completer saw any of it.
+            b.check(50);
+            let counts = b.dispatcher.counts();
+            assert_eq!(
+                (counts.issued, counts.completed, counts.posted),
+                (50, 50, 50)
+            );
+            let lanes = b.dispatcher.lane_counts();
+            let sum = |f: fn(&LaneCounts) -> u64| lanes.iter().map(f).sum::<u64>();
+            assert_eq!((sum(|l| l.posted), sum(|l| l.taken)), (50, 50));
+            assert_eq!(lanes.iter().map(|l| l.warmed).collect::<Vec<_>>(), [23; 3]);
+            assert_eq!(sum(|l| l.sent.writes), 50 + r.samples);
+            assert!(sum(|l| l.staged) <= 50);
+        }
+    }
+}
+
+#[test]
+fn a_budget_that_is_gone_still_sends_one_over_every_lane() {
+    let b = Bench::new(4, 8, Arc::new(Digest), false, 1 << 20);
+    (0..4).for_each(|i| drop(b.connect(i, 1, &Over::Memory)));
+    b.wait_up(4);
+    let r = warm_up(&b, 3, Duration::ZERO).expect("warm");
+    assert_eq!((r.samples, r.sizes, r.at_once), (4, (1, 3), 1));
+    assert!(r.lanes.iter().all(|l| l.warm_ns.is_none()));
+}
+
+#[test]
+fn a_warm_up_fails_by_the_lane_that_does_not_answer_is_lost_or_down() {
+    let minute = Duration::from_secs(60);
+    // Nobody answers.
+    let b = Bench::new(2, 8, Arc::new(Hoard::default()), false, 1 << 20);
+    (0..2).for_each(|i| drop(b.connect(i, 1, &Over::Tcp)));
+    b.wait_up(2);
+    let failed = warm_up(&b, 1, minute).expect_err("no answer");
+    assert!(
+        matches!(failed, WarmUpError::Silent { lane: 0, .. }),
+        "{failed:?}"
+    );
+    // The second is lost while the first owes an answer.
+    let b = Arc::new(Bench::new(2, 8, Arc::new(Hoard::default()), false, 1 << 20));
+    b.connect(0, 1, &Over::Memory);
+    let fault = b.connect(1, 1, &Over::Memory).expect("memory");
+    b.wait_up(2);
+    let own = b.clone();
+    let warm = std::thread::spawn(move || warm_up(&own, 1, minute));
+    let end = Instant::now() + Duration::from_secs(10);
+    while b.dispatcher.shared.lanes[0].tracker.in_flight() == 0 {
+        assert!(Instant::now() < end, "never sent");
+    }
+    fault.cut();
+    let failed = warm.join().expect("returns").expect_err("lost");
+    assert!(
+        matches!(failed, WarmUpError::Lost { lane: 1, .. }),
+        "{failed:?}"
+    );
+    b.wait_events(1);
+    b.dispatcher.give_up(0, 1, Broken::Closed);
+    b.wait_events(2);
+    b.connect(0, 2, &Over::Memory);
+    b.wait_up(1);
+    // And down it stays.
+    let failed = warm_up(&b, 1, Duration::ZERO).expect_err("down");
+    assert_eq!(failed, WarmUpError::Down { lane: 1 });
+    assert_eq!(b.dispatcher.outstanding(), 0);
+    assert_eq!(b.dispatcher.counts().again, 0);
+}
