@@ -16,7 +16,7 @@ use crate::{
     clock::now_ns,
     dispatch::{Completer, DispatchEvent, Response, SampleTimes, Shared, WARM_UP_ID},
     fabric::{Armed, Broken, Control, Event, Imm, Link, Rx},
-    rail::{Echo, EchoAction, RailWork, Turn},
+    rail::{Echo, EchoAction, RailWork, Turn, arm_all},
     response::{RESPONSE_HEADER_BYTES, ResponseHeader},
     tracker::InFlight,
 };
@@ -441,17 +441,7 @@ impl RailWork for FrontendRail {
         if work {
             return Armed::Ready;
         }
-        // Every lane is armed, whatever the others say.
-        let ready = self
-            .up
-            .iter_mut()
-            .filter_map(|u| (u.rx.arm() == Armed::Ready).then_some(()))
-            .count();
-        if ready > 0 {
-            Armed::Ready
-        } else {
-            Armed::Sleep
-        }
+        arm_all(self.up.iter_mut().map(|u| &mut u.rx))
     }
 
     fn woken_by(&mut self, fd: RawFd) {

@@ -14,7 +14,10 @@ use std::{
 
 use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
 
-use crate::{clock::now_ns, fabric::Armed};
+use crate::{
+    clock::now_ns,
+    fabric::{Armed, Rx},
+};
 
 const WAKER: Token = Token(usize::MAX);
 
@@ -40,6 +43,16 @@ pub enum Turn {
     Idle,
     /// The thread is to end.
     Stop,
+}
+
+/// Arms every connection, whatever the others say: one that was passed over would wake nobody.
+pub(crate) fn arm_all<'a>(connections: impl Iterator<Item = &'a mut Box<dyn Rx>>) -> Armed {
+    let ready = connections.filter_map(|rx| (rx.arm() == Armed::Ready).then_some(()));
+    if ready.count() > 0 {
+        Armed::Ready
+    } else {
+        Armed::Sleep
+    }
 }
 
 /// What a rail thread does.

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock::now_ns,
     fabric::{Armed, Broken, Control, Event, Link, Rx},
-    rail::{RailWork, Turn},
+    rail::{RailWork, Turn, arm_all},
 };
 
 /// Events taken from one lane before the next has its turn, and before the peer hears of them: while we see
@@ -224,17 +224,7 @@ impl RailWork for ServeRail {
         if !self.inbox.is_empty() {
             return Armed::Ready;
         }
-        // Every lane is armed, whatever the others say.
-        let ready = self
-            .up
-            .iter_mut()
-            .filter_map(|u| (u.rx.arm() == Armed::Ready).then_some(()))
-            .count();
-        if ready > 0 {
-            Armed::Ready
-        } else {
-            Armed::Sleep
-        }
+        arm_all(self.up.iter_mut().map(|u| &mut u.rx))
     }
 
     fn woken_by(&mut self, fd: RawFd) {
