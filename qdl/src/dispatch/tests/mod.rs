@@ -14,3 +14,4 @@ mod rig;
 mod warm_up;
 
 use super::*;
+use crate::{arbiter::Policy, rail::RailCfgs};

@@ -1,0 +1,150 @@
+//! What a dispatcher is handed, what it calls back, and what it counts.
+
+use std::{io, sync::Arc};
+
+use super::{LaneCfgs, Sample, SampleTimes};
+use crate::{
+    arbiter::Policy,
+    fabric::{Broken, Region, RegionError},
+    rail::{EchoCfgs, RailCfgs},
+    rails::Change,
+};
+
+/// One response, good for the length of the call it is handed to.
+#[derive(Clone, Copy, Debug)]
+pub struct Response<'a> {
+    /// The sample's id, as issued.
+    pub id: u64,
+    /// The sample's index, as issued.
+    pub index: u64,
+    /// The response's bytes, where the fabric put them.
+    pub payload: &'a [u8],
+}
+
+/// Takes the responses of one rail. Lives on the rail's thread.
+pub trait Completer: Send {
+    /// Completes one poll's worth of samples. The payloads' slots are free once this returns.
+    fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>);
+
+    /// Records times; called once for each sample after `complete`.
+    fn record(&mut self, times: &SampleTimes);
+
+    /// Called about every rail tick, for live figures.
+    fn tick(&mut self, now_ns: u64) {
+        let _ = now_ns;
+    }
+}
+
+/// What the dispatcher tells whoever set it up.
+#[derive(Clone, Debug)]
+pub enum DispatchEvent {
+    /// A lane's connection was lost and its local side is destroyed; its samples are on their way again.
+    LaneLost {
+        /// Index of the lane.
+        lane: usize,
+        /// Epoch that was lost.
+        epoch: u32,
+        /// Why.
+        cause: Broken,
+        /// Samples that went back to the backlog.
+        again: usize,
+    },
+    /// A rail went out of service, or came back. Under a policy by health alone.
+    Rail {
+        /// Index of the peer it leads to.
+        peer: usize,
+        /// Which, and from what to what.
+        change: Change,
+    },
+}
+
+/// Completes samples of an aborted run with no bytes at all, and hears of events.
+pub trait Owner: Send + Sync {
+    /// Completes these samples empty.
+    fn complete_empty(&self, samples: &[Sample]);
+    /// Hears of an event, on a rail thread: returns soon.
+    fn event(&self, event: DispatchEvent);
+}
+
+/// One rail thread of the frontend.
+pub struct DispatchRail {
+    /// How it waits and where it runs.
+    pub cfgs: RailCfgs,
+    /// Takes its responses.
+    pub completer: Box<dyn Completer>,
+}
+
+/// What a dispatcher is made of.
+pub struct DispatchCfgs {
+    /// How connections are chosen.
+    pub policy: Policy,
+    /// Signs of life.
+    pub echo: EchoCfgs,
+    /// Payloads up to this many bytes are posted by the thread that issues them; longer ones, which the
+    /// kernel copies, by the rail threads.
+    pub issue_post_up_to: usize,
+    /// Queries of up to this many samples are posted by the thread that issues them.
+    pub issue_burst: usize,
+    /// Registered memory samples are sent from; a sample's `source` is an index into it.
+    pub sources: Vec<Arc<Region>>,
+    /// Samples lie here instead, unregistered, and are copied before they are sent.
+    pub staged_from: Option<Arc<Region>>,
+    /// The lanes.
+    pub lanes: Vec<LaneCfgs>,
+    /// Writes queued on a lane before its doorbell must be rung.
+    pub send_depth: usize,
+}
+
+impl Default for DispatchCfgs {
+    fn default() -> Self {
+        DispatchCfgs {
+            policy: Policy::default(),
+            echo: EchoCfgs {
+                interval_ns: 250_000_000,
+                timeout_ns: 2_000_000_000,
+            },
+            issue_post_up_to: 16 << 10,
+            issue_burst: 64,
+            sources: Vec::new(),
+            staged_from: None,
+            lanes: Vec::new(),
+            send_depth: 256,
+        }
+    }
+}
+
+/// Totals of a dispatcher. At rest, `issued == completed + completed_empty`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct DispatchCounts {
+    /// Samples handed to [`Dispatcher::issue`](super::Dispatcher::issue).
+    pub issued: u64,
+    /// Samples completed with a response.
+    pub completed: u64,
+    /// Samples completed empty after an abort.
+    pub completed_empty: u64,
+    /// Samples sent again because their connection was lost.
+    pub again: u64,
+    /// Requests posted, those sent again included.
+    pub posted: u64,
+    /// Connections lost.
+    pub lanes_lost: u64,
+    /// Longest the backlog has been.
+    pub backlog_max: u64,
+    /// Samples that were in it.
+    pub backlogged: u64,
+    /// Times a rail thread had to be woken by another thread.
+    pub wakeups: u64,
+    /// Times a rail thread went to sleep.
+    pub sleeps: u64,
+}
+
+/// A dispatcher that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum DispatchError {
+    /// Memory for its slots.
+    #[error("slots: {0}")]
+    Region(#[from] RegionError),
+    /// A rail thread.
+    #[error("rail thread: {0}")]
+    Thread(#[from] io::Error),
+}
