@@ -58,7 +58,7 @@ impl Health {
 }
 
 impl Shared {
-    /// Gives a sample to a lane; false when none has room.
+    /// Gives a sample to a lane; `None` when none has room.
     fn assign(&self, h: &Health, now: u64, sample: &Sample) -> Option<usize> {
         let load = |i: usize| self.lanes[i].load();
         let index = h.arbiter.pick(now, 0, sample.len, load)?;

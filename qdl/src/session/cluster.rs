@@ -204,8 +204,9 @@ pub(super) fn control_auth(auth: &config::Auth) -> Result<Auth, AuthError> {
 }
 
 impl Cluster {
-    /// Reaches every accelerator, checks models and names, and opens every connection. Blocks for at most
-    /// about twice `deadlines.connect_ms`.
+    /// Reaches every accelerator, checks models and names, and opens every connection. Each step ends within
+    /// `deadlines.connect_ms`: reaching all of them and the handshakes, then, for one after the other, having lanes granted,
+    /// connecting them and starting.
     ///
     /// # Errors
     /// [`ClusterError`] names the peer or the configuration key.

@@ -110,7 +110,7 @@ impl RailMap {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `nics[0] -> nics[2]`, by the indices in the two nodes' configurations.
+    /// `nics[0]-nics[2]`, by the indices in the two nodes' configurations.
     fn name(&self, peer: usize, rail: RailId) -> String {
         match self.peers.get(peer).and_then(|p| p.get(rail.index())) {
             Some((here, there)) => format!("nics[{here}]-nics[{there}]"),
