@@ -162,7 +162,8 @@ two_nics() {
   - {device: rxa, timeout: 18}"
     # And a heartbeat, where its own machine is busy: this run is about samples, not about being quick to notice.
     echo 'deadlines: {heartbeat_timeout_ms: 20000}' >>$configs/two-accelerator.yaml
-    echo 'deadlines: {heartbeat_timeout_ms: 20000, echo_timeout_ms: 20000, lost_ms: 40000}' >>$configs/two-frontend.yaml
+    echo 'deadlines: {heartbeat_timeout_ms: 20000, echo_timeout_ms: 20000, lost_ms: 40000}
+warm_up: {deadline_ms: 40000}' >>$configs/two-frontend.yaml
     accelerator two $configs/two-accelerator.yaml
     frontend two $configs/two-frontend.yaml --samples 100000
     holds "100,000 samples, two NICs, four queue pairs each: every digest its own" [ $status = 0 ]
@@ -176,7 +177,9 @@ image() {
     local name=$1 split=$2
     shift 2
     # A batch takes long enough for an echo, which has a work request and a doorbell of its own: not those are to be counted.
-    echo 'deadlines: {echo_interval_ms: 10000, echo_timeout_ms: 20000, lost_ms: 40000}' >>$configs/$name-frontend.yaml
+    # Nor are the samples that warm connections up.
+    echo 'deadlines: {echo_interval_ms: 10000, echo_timeout_ms: 20000, lost_ms: 40000}
+warm_up: {budget_ms: 0}' >>$configs/$name-frontend.yaml
     capture $name va
     accelerator $name $configs/$name-accelerator.yaml
     frontend $name $configs/$name-frontend.yaml "$@"
@@ -268,6 +271,8 @@ refusals() {
 during() {
     local name=$1 expected=$4 arguments=$5 commands=$6
     digest $name "$2" "$3" log_uniform 512
+    # What happens is to happen in mid-run.
+    echo 'warm_up: {budget_ms: 0}' >>$configs/$name-frontend.yaml
     accelerator $name $configs/$name-accelerator.yaml
     { sleep 4; cut -d' ' -f1 /proc/uptime >$out/$name.at; eval "$commands"; } >/dev/null 2>&1 &
     local change=$!
@@ -312,6 +317,8 @@ $d" 0 "$steady" 'tc qdisc add dev va root netem loss 100%; tc qdisc add dev vb r
 # A timeout of 8 ms, in a machine that needs longer for an acknowledgement.
 impatient() {
     digest impatient "  - {device: rxa, queue_pairs: 4, slots: 32, timeout: 11}" "  - {device: rxb, timeout: 11}"
+    # Connections that are lost in their warm-up would end the run.
+    echo 'warm_up: {budget_ms: 0}' >>$configs/impatient-frontend.yaml
     capture impatient va
     local before="duplicates $(hw duplicate_request), out of order $(hw out_of_seq_request), timeouts $(hw completer_retry_err)"
     accelerator impatient $configs/impatient-accelerator.yaml

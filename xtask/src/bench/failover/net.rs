@@ -2,7 +2,7 @@
 //! plane, the rails shaped by tbf at both ends.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -10,6 +10,8 @@ use crate::process::{on_path, run_quietly};
 
 /// How long a small program may take.
 const SOON: Duration = Duration::from_secs(20);
+/// For links to come up.
+const LINK: Duration = Duration::from_secs(10);
 /// Bytes that a token bucket holds. A packet larger than its bucket would be cut by the kernel.
 const BURST: &str = "128kb";
 /// Bytes that may wait for tokens: more than all connections of a rail have in flight, so that nothing is dropped.
@@ -103,6 +105,27 @@ impl Rails {
         let (link, state) = (self.link(k), if up { "up" } else { "down" });
         call("ip", &["-n", &self.names[0], "link", "set", &link, state])?;
         Ok(())
+    }
+
+    /// Waits until every rail's link says that it is up: the kernel tells of a change a second late.
+    pub fn wait_up(&self) -> Result<()> {
+        let end = Instant::now() + LINK;
+        loop {
+            let said = call("ip", &["-n", &self.names[0], "-br", "link", "show"])?;
+            let is_up = |k: usize| {
+                let link = self.link(k);
+                said.lines().any(|l| {
+                    let mut words = l.split_whitespace();
+                    let name = words.next().and_then(|w| w.split('@').next());
+                    name == Some(&link) && words.next() == Some("UP")
+                })
+            };
+            if (0..self.rails).all(is_up) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < end, "a link does not come up:\n{said}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Cuts a rail without either end being told, or heals it: what the accelerator's end is sent goes nowhere.

@@ -139,7 +139,8 @@ impl Setup<'_> {
             // An address that is there already is no harm, and one that is missing comes back.
             let _ = self.rails.silent(k, false);
         }
-        Ok(())
+        // A connection that is lost in its warm-up would end the run.
+        self.rails.wait_up()
     }
 
     /// One run.
