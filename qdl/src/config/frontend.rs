@@ -16,9 +16,12 @@ use super::{
     dataset::{DatasetFile, MAX_SAMPLES},
     load::resolve,
     nic_file::{NicFile, Side},
-    rules::{Findings, check_model, name, within_some},
+    rules::{Findings, check_model, name, within, within_some},
 };
 use crate::model::ModelSpec;
+
+/// Default of [`FrontendConfig::doorbell_wait_us`].
+pub const DEFAULT_DOORBELL_WAIT_US: u64 = 20;
 
 /// Configuration of a frontend node.
 #[derive(Clone, Debug, PartialEq, Validate)]
@@ -53,6 +56,10 @@ pub struct FrontendConfig {
     /// How the health of rails is judged, where `arbiter` goes by it.
     #[garde(dive)]
     pub health: HealthConfig,
+    /// Longest time in microseconds that a small sample, posted while many are in flight, may wait for the next to share its
+    /// system call or doorbell; default 20. Each stays a message of its own. 0: none waits.
+    #[garde(custom(within(0..=1000)))]
+    pub doorbell_wait_us: u64,
     /// What connections do before LoadGen's clock.
     #[garde(dive)]
     pub warm_up: WarmUpConfig,
@@ -253,6 +260,7 @@ pub(super) struct FrontendFile {
     health: HealthConfig,
     #[serde(default)]
     warm_up: WarmUpConfig,
+    doorbell_wait_us: Option<u64>,
     #[serde(default)]
     deadlines: Deadlines,
     #[serde(default)]
@@ -284,6 +292,7 @@ impl FrontendFile {
             nics: nics?,
             arbiter: self.arbiter,
             health: self.health,
+            doorbell_wait_us: self.doorbell_wait_us.unwrap_or(DEFAULT_DOORBELL_WAIT_US),
             warm_up: self.warm_up,
             deadlines: self.deadlines,
             verify: self.verify,

@@ -59,7 +59,7 @@ pub use engine::{
     DEFAULT_MAX_DELAY_US, DEFAULT_THREADS, EngineConfig, EngineKind,
 };
 pub use error::{ConfigError, Problem};
-pub use frontend::{AcceleratorAddress, FrontendConfig, QslMode, Verify};
+pub use frontend::{AcceleratorAddress, DEFAULT_DOORBELL_WAIT_US, FrontendConfig, QslMode, Verify};
 pub use health::HealthConfig;
 pub use ib::{
     AdaptiveRouting, DEFAULT_GID_INDEX, DEFAULT_IB_INLINE_BYTES, DEFAULT_IB_PORT,

@@ -4,24 +4,32 @@
 /// A sample that is issued while this many are in flight may wait for the next one's doorbell: its answer comes behind
 /// theirs, and the rail thread comes by to take them.
 const COMPANY: usize = 16;
-/// Where the last ring is longer ago than this, ns, nothing waits: the next sample may be as far.
-const RECENT_NS: u64 = 20_000;
 /// Most writes that wait.
 const WAITING: usize = 32;
 
 /// Writes posted since the last ring, and when that was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Doorbell {
+    /// Where the last ring is longer ago than this, nothing waits: the next sample may be as far. 0: nothing ever waits.
+    recent_ns: u64,
     waiting: usize,
     rung_ns: u64,
 }
 
 impl Doorbell {
+    /// Nothing waits for longer than `wait_ns`.
+    pub fn new(wait_ns: u64) -> Self {
+        Doorbell {
+            recent_ns: wait_ns,
+            ..Doorbell::default()
+        }
+    }
+
     /// Whether `posted` writes more, the last of `in_flight` samples, may wait with those that do. If so they are noted.
     pub fn wait(&mut self, posted: usize, in_flight: usize, now_ns: u64) -> bool {
         let wait = in_flight >= COMPANY
             && self.waiting + posted <= WAITING
-            && now_ns.saturating_sub(self.rung_ns) < RECENT_NS;
+            && now_ns.saturating_sub(self.rung_ns) < self.recent_ns;
         if wait {
             self.waiting += posted;
         }
@@ -35,10 +43,7 @@ impl Doorbell {
 
     /// It was rung for all that was posted.
     pub fn rung(&mut self, now_ns: u64) {
-        *self = Doorbell {
-            waiting: 0,
-            rung_ns: now_ns,
-        };
+        (self.waiting, self.rung_ns) = (0, now_ns);
     }
 }
 
@@ -48,13 +53,15 @@ mod tests {
 
     use super::*;
 
+    const RECENT_NS: u64 = 20_000;
+
     proptest! {
         /// Whoever posts rings where the doorbell does not wait: then no write is older than the bound at any post.
         #[test]
         fn nothing_waits_longer_than_the_bound_once_another_comes(
             posts in prop::collection::vec((0u64..40_000, 1usize..40, 0usize..64), 1..200),
         ) {
-            let mut bell = Doorbell::default();
+            let mut bell = Doorbell::new(RECENT_NS);
             let (mut now, mut first, mut waiting) = (1_000_000, None, 0);
             for (after, posted, in_flight) in posts {
                 now += after;
@@ -74,12 +81,19 @@ mod tests {
 
     #[test]
     fn a_lone_sample_and_one_after_a_pause_ring_at_once() {
-        let mut bell = Doorbell::default();
+        let mut bell = Doorbell::new(RECENT_NS);
         bell.rung(1_000_000);
         assert!(!bell.wait(1, COMPANY - 1, 1_000_001));
         assert!(bell.wait(1, COMPANY, 1_000_001));
         assert!(!bell.wait(1, COMPANY, 1_000_000 + RECENT_NS));
         bell.rung(1_000_000 + RECENT_NS);
         assert!(!bell.waits());
+    }
+
+    #[test]
+    fn where_no_wait_is_wanted_nothing_waits() {
+        let mut bell = Doorbell::new(0);
+        bell.rung(1_000_000);
+        assert!(!bell.wait(1, 10 * COMPANY, 1_000_000));
     }
 }

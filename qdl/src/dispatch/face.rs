@@ -85,6 +85,8 @@ pub struct DispatchCfgs {
     pub issue_post_up_to: usize,
     /// Queries of up to this many samples are posted by the thread that issues them.
     pub issue_burst: usize,
+    /// Longest time in nanoseconds that a posted sample may wait for others to share its doorbell; 0: each rings.
+    pub doorbell_wait_ns: u64,
     /// Registered memory samples are sent from; a sample's `source` is an index into it.
     pub sources: Vec<Arc<Region>>,
     /// Samples lie here instead, unregistered, and are copied before they are sent.
@@ -105,6 +107,7 @@ impl Default for DispatchCfgs {
             },
             issue_post_up_to: 16 << 10,
             issue_burst: 64,
+            doorbell_wait_ns: 20_000,
             sources: Vec::new(),
             staged_from: None,
             lanes: Vec::new(),

@@ -99,6 +99,7 @@ pub(super) struct Lane {
     pub posted: AtomicU64,
     /// Answers to samples that warmed it up.
     pub warmed: AtomicU64,
+    doorbell_wait_ns: u64,
     /// Where samples are copied to that do not lie in registered memory.
     staging: Option<Arc<Region>>,
 }
@@ -135,6 +136,7 @@ impl Lane {
         cfgs: LaneCfgs,
         staged: bool,
         by_health: bool,
+        doorbell_wait_ns: u64,
     ) -> Result<Self, RegionError> {
         let grants = Arc::new(Grants::new(cfgs.slots));
         let region = Arc::new(Region::new(cfgs.slots * cfgs.response_stride)?);
@@ -157,6 +159,7 @@ impl Lane {
             counts: Mutex::default(),
             posted: AtomicU64::new(0),
             warmed: AtomicU64::new(0),
+            doorbell_wait_ns,
             staging,
             cfgs,
         })
@@ -200,7 +203,7 @@ impl Lane {
         self.window.grants().reset();
         self.send.exclusive(|s| {
             s.link = Some(tx);
-            s.doorbell = Doorbell::default();
+            s.doorbell = Doorbell::new(self.doorbell_wait_ns);
         });
         self.blocked.store(false, Ordering::SeqCst);
         self.unrung.store(false, Ordering::SeqCst);

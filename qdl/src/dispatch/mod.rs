@@ -102,7 +102,15 @@ impl Dispatcher {
             .lanes
             .iter()
             .enumerate()
-            .map(|(i, l)| Lane::new(i, *l, staged, cfgs.policy.by_health().is_some()))
+            .map(|(i, l)| {
+                Lane::new(
+                    i,
+                    *l,
+                    staged,
+                    cfgs.policy.by_health().is_some(),
+                    cfgs.doorbell_wait_ns,
+                )
+            })
             .collect::<Result<Box<[_]>, _>>()?;
         let shared = Arc::new(Shared {
             lanes,

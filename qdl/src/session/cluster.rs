@@ -251,6 +251,7 @@ impl Cluster {
                 timeout_ns: d.echo_timeout_ms * 1_000_000,
             },
             issue_post_up_to: up_to.min().unwrap_or(usize::MAX),
+            doorbell_wait_ns: config.doorbell_wait_us * 1000,
             sources: memory.sources,
             staged_from: memory.staged_from,
             lanes,

@@ -46,7 +46,15 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
     let full = frontend(front).expect("the frontend's");
     let bare = without(
         front,
-        &["qsl", "arbiter", "health", "warm_up", "verify", "deadlines"],
+        &[
+            "qsl",
+            "arbiter",
+            "health",
+            "warm_up",
+            "doorbell_wait_us",
+            "verify",
+            "deadlines",
+        ],
         &[],
     );
     assert_eq!(full, frontend(&bare).expect("with less in it"));
