@@ -13,10 +13,12 @@ STEP, in any order:
     server:MODEL      network / closed in Server: the closed peak by bisection, then both sides at 0.95 of it and one
                       bisection further, alternating
     copies:MODEL      copies a batch on the wire (contiguous slots) and --local (scattered samples)
+    resident:MODEL    slots in the GPU's own memory beside slots in the host's: copies a batch, and the same answers?
+    gpus:MODEL        Offline over the wire with one accelerator process on GPU 0, and on GPU 0 and 1; answers of both too
     two:MODEL         Offline over the wire with one accelerator on GPU 0, and with a second one on GPU 1
     errors            what cannot be: one line each, exit code 2
 
-DIR of --bin holds `frontend`, `accelerator` and `engine_alone`, built elsewhere; nothing is built here. Frontend and
+DIR of --bin holds `frontend`, `accelerator`, and of the examples `engine_alone` and `resident`, built elsewhere; nothing is built here. Frontend and
 accelerator are two processes on disjoint cores, connected over TCP on loopback; --local is one process on all of these
 cores. Both read the same frontend configuration; what they were told is in the JSON.
 
@@ -24,6 +26,7 @@ A step that fails says so in the JSON, and the next one goes on.
 """
 
 import argparse
+import difflib
 import importlib.util
 import json
 import os
@@ -349,6 +352,7 @@ def offline(model):
         out = ratio(pairs(model, "offline", one))
     out["configuration"] = f.read_text()
     out["accelerator"] = a.read_text()
+    out["difference"] = difference(f, a, *more)
     return out
 
 
@@ -433,6 +437,7 @@ def server(model):
         if best["closed"]:
             out["network_over_closed"] = round(best["network"] / best["closed"], 4)
     out["configuration"] = f.read_text()
+    out["difference"] = difference(f, a, "--scenario", "server")
     return out
 
 
@@ -443,6 +448,69 @@ def copies(model):
     with Accelerator(a, f"copies-{model}"):
         wire = short(frontend(f, f"copies-{model}-wire", *more))
     return {"wire": wire.get("gpu"), "local": short(frontend(f, f"copies-{model}-local", *more, local=True)).get("gpu")}
+
+
+def resident(model):
+    """The program's own JSON, and how it ended."""
+    _, a = configs(model, f"resident-{model}", engine(model, 128, 1, max_delay_us=50000))
+    command = ["taskset", "-c", listed(cores()[0] + cores()[1]), str(ARGS.bin / "resident"), str(a), "50"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    lines = run.stdout.strip().splitlines()
+    return {"code": run.returncode, **(json.loads(lines[-1]) if lines else {"said": run.stderr[-600:]})}
+
+
+def difference(f, a, *more):
+    """What differs between the closed run and the network's: of their command lines, and of what the two programs of the network
+    were told about model and engine."""
+    base = ["frontend", "--config", f.name, *map(str, more)]
+    told = []
+    for path, name in ((f, "model_file"), (a, "file")):
+        lines = [line.strip() for line in path.read_text().splitlines()]
+        kept = [line for line in lines if line.startswith(("engine:", f"{name}:", "- {name:", "output:"))]
+        told.append(sorted(line.replace("model_file:", "file:") for line in kept))
+    commands = difflib.unified_diff(base + ["--local"], base + ["and", "accelerator", "--config", a.name], "closed", "network", lineterm="", n=0)
+    both = difflib.unified_diff(told[0], told[1], f.name, a.name, lineterm="", n=0)
+    out = {"command_lines": list(commands), "model_and_engine": list(both) or "the same", "frontend_configuration": "one file"}
+    say("difference", json.dumps(out))
+    return out
+
+
+def gpus(model):
+    """One accelerator process. Its NICs are doubled with its GPUs, half of them for each."""
+    m = MODELS[model]
+    mine = sorted(os.sched_getaffinity(0))
+    half = len(mine) // 2
+    out = {"runs": []}
+    for turn, count in enumerate((1, 2, 2, 1)[: 4 if left() > 6 * ARGS.seconds else 2]):
+        text = engine(model, m["offline"], m["threads"], max_delay_us=20000, gpus=list(range(count)))
+        f, a = configs(model, f"gpus-{model}-{turn}", text, port=7960)
+        nics = [f"  - {{listen: 127.0.0.1:{7961 + i}, gpu: {i % count}}}\n" for i in range(m["nics"] * count)]
+        head, tail = a.read_text().split("nics:\n")
+        a.write_text(head + "nics:\n" + "".join(nics) + "memory_mib: 32768\n")
+        nic = next(line for line in f.read_text().splitlines(True) if "address: 127.0.0.1" in line)
+        f.write_text(f.read_text().replace(nic * m["nics"], nic * m["nics"] * count))
+        with Accelerator(a, f"gpus-{model}-{turn}", on=mine[half:]) as accelerator:
+            before = cpu_of(accelerator.process)
+            s = frontend(f, f"gpus-{model}-{turn}", "--scenario", "offline", "--duration-s", ARGS.seconds,
+                         "--set", f"offline_expected_qps={m['qps'] * count}")
+            each = {}
+            for g in s["accelerators"][0].get("gpus", []):
+                n = sum(g["batches"].values())
+                each[g["index"]] = {"samples": sum(int(k) * v for k, v in g["batches"].items()), "batches": n, "compute_ms": round(g["compute_us"] / max(n, 1) / 1e3, 2)}
+            kept = {"gpus": count, **short(s), "each": each, "accelerator_cpu_s": round(cpu_of(accelerator.process) - before, 1)}
+            kept.pop("gpu", None)
+            if turn == 1:
+                checked = frontend(f, f"gpus-{model}-accuracy", "--mode", "accuracy", "--scenario", "offline")
+                out["checked"] = {"samples": checked["samples"], "exit": checked["exit"]["code"]}
+                exact = frontend(f, f"gpus-{model}-local", "--mode", "accuracy", "--scenario", "offline", local=True)
+                x, y = answered(f"gpus-{model}-accuracy"), answered(f"gpus-{model}-local")
+                out["checked"].update(local=exact["samples"], same_bytes_wire_local=sum(x[k] == y.get(k) for k in x), samples=len(x))
+        say(json.dumps(kept)[:400])
+        out["runs"].append(kept)
+    mean = lambda n: sum(r["per_s"] for r in out["runs"] if r["gpus"] == n) / max(1, sum(r["gpus"] == n for r in out["runs"]))
+    out["two_over_one"] = round(mean(2) / max(mean(1), 1), 4)
+    out["accelerator"] = a.read_text()
+    return out
 
 
 def two(model):
@@ -541,7 +609,7 @@ def main():
     if torch and torch.origin:
         os.environ.setdefault("QDL_TORCH", str(pathlib.Path(torch.origin).parent / "lib"))
     RESULT["machine"] = machine()
-    kinds = {f.__name__: f for f in (export, answers, alone, offline, tune, server, copies, two, errors)}
+    kinds = {f.__name__: f for f in (export, answers, alone, offline, tune, server, copies, resident, gpus, two, errors)}
     for step in ARGS.steps:
         kind, _, model = step.partition(":")
         if left() < 5:

@@ -84,6 +84,7 @@ pub fn engine_params(
         ragged: spec.map(ragged).unwrap_or_default(),
         spin_us: engine.spin_us,
         spec: spec.cloned(),
+        cuda: engine.provider == config::Provider::Cuda,
         gpu: engine.gpu,
         batch_sizes: engine.batch_sizes.clone(),
         latency_us: engine.latency_us,

@@ -11,7 +11,8 @@ use std::{
 
 use accelerator::{
     engine::{EngineKind, EngineParams, create},
-    pipeline::{Options, Pipeline},
+    pipeline::Options,
+    pipelines::{self, Pipelines},
 };
 use common::{Samples, eventually};
 use qdl::serve::Service;
@@ -157,31 +158,46 @@ fn digits_on_the_cpu_are_what_onnx_says() {
     let places: Vec<_> = (0..pixels.len() / 64).map(|i| (i * 64, 64)).collect();
     let n = places.len();
     let mut classes = Vec::new();
-    for (kind, file, sizes) in [
-        (EngineKind::Onnx, root.join("models/digits.onnx"), vec![]),
-        (EngineKind::Aoti, folder.join("digits.pt2"), vec![]),
-        (EngineKind::Aoti, folder.join("digits.pt2"), vec![8, 64]),
+    let package = folder.join("digits.pt2");
+    // Two pipelines: the model is loaded twice in one process, as it is for two GPUs.
+    for (kind, file, sizes, pipelines) in [
+        (
+            EngineKind::Onnx,
+            &root.join("models/digits.onnx"),
+            vec![],
+            1,
+        ),
+        (EngineKind::Aoti, &package, vec![], 1),
+        (EngineKind::Aoti, &package, vec![8, 64], 1),
+        (EngineKind::Aoti, &package, vec![], 2),
     ] {
         let params = EngineParams {
             kind,
             model: "digits".into(),
-            file: Some(file),
+            file: Some(file.clone()),
             batch_sizes: sizes,
             threads: 2,
             ..EngineParams::default()
         };
-        let engine = create(&params).unwrap_or_else(|e| panic!("{e}"));
-        let pipeline = Pipeline::start(engine, &Options::from(&params), |e| panic!("{e}"))
+        let gpus: Vec<_> = (0..pipelines).collect();
+        let engines = pipelines::create(&params, &gpus).unwrap_or_else(|e| panic!("{e}"));
+        let pipelines = Pipelines::start(engines, &Options::from(&params), |e| panic!("{e}"))
             .unwrap_or_else(|e| panic!("{e}"));
         let samples = Samples::new(&pixels, places.clone(), 16, None);
-        pipeline.arrived(&mut (0..n).map(|i| samples.arrival(i)).collect());
+        pipelines.arrived(&mut (0..n).map(|i| samples.arrival(i)).collect());
         eventually("all answered", || samples.total() == n);
+        for (gpu, pipeline) in pipelines.each() {
+            let ran = pipeline.counters().samples;
+            assert!(ran > 0, "pipeline {gpu} of {kind:?} ran nothing");
+        }
         classes.push(
             (0..n)
                 .map(|i| samples.output(i)[..8].to_vec())
                 .collect::<Vec<_>>(),
         );
     }
-    assert_eq!(classes[0], classes[1]);
-    assert_eq!(classes[0], classes[2]);
+    for others in &classes[1..] {
+        assert_eq!(&classes[0], others);
+    }
+    println!("{n} samples, the same classes in {} ways", classes.len());
 }

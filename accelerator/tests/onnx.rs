@@ -291,3 +291,20 @@ fn tempdir() -> PathBuf {
     std::fs::create_dir_all(&dir).expect("a folder can be made");
     dir
 }
+
+/// What `cargo xtask setup` fetches runs on the CPU alone.
+#[test]
+fn a_library_without_cuda_says_so_and_what_to_do() {
+    let params = EngineParams {
+        cuda: true,
+        ..params(repository().join("models/digits.onnx"))
+    };
+    let text = create(&params).err().expect("refused").to_string();
+    assert!(!text.contains('\n'), "{text}");
+    assert!(
+        text.contains("built without CUDA")
+            && text.contains("onnxruntime-gpu")
+            && text.contains("provider: cpu"),
+        "{text}"
+    );
+}

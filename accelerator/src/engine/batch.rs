@@ -63,7 +63,7 @@ impl Batch {
         self.runs.clear();
         let mut next_address = None;
         for (i, a) in self.arrivals.iter().enumerate() {
-            let right_size = sample_bytes == Some(a.input().len());
+            let right_size = sample_bytes == Some(a.input_len());
             let joins = right_size && next_address == Some(a.address());
             match self.runs.last_mut() {
                 Some(run) if joins => run.count += 1,
@@ -99,9 +99,14 @@ impl Batch {
 
     /// Where the bytes of a run begin. A run of several samples is `count` times the fixed size given to
     /// [`Batch::fill`], without a gap; a run of one is as long as its sample. Readable as long as the samples
-    /// are in the batch.
+    /// are in the batch, by the GPU alone where [`Batch::on_device`] says so.
     pub fn run_address(&self, run: Run) -> *const u8 {
-        self.arrivals[run.first].input().as_ptr()
+        self.arrivals[run.first].address() as *const u8
+    }
+
+    /// True where a sample lies in memory of a GPU, which this process does not read: its addresses are for that GPU.
+    pub fn on_device(&self) -> bool {
+        self.arrivals.iter().any(Arrival::is_on_device)
     }
 
     /// The fixed size given to [`Batch::fill`], in bytes.

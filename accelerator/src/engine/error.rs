@@ -33,6 +33,16 @@ pub enum EngineError {
         reason: String,
     },
 
+    /// An ONNX Runtime that was built without what is wanted of it.
+    #[error(
+        "this ONNX Runtime cannot run on a GPU ({reason}): `pip install onnxruntime-gpu`, name its capi/libonnxruntime.so.* in \
+         engine.library or ORT_DYLIB_PATH, and have cuDNN and cuBLAS on LD_LIBRARY_PATH; or set `provider: cpu`"
+    )]
+    Provider {
+        /// What it has, or its own words.
+        reason: String,
+    },
+
     /// A model file that cannot be read.
     #[error("model file {}: {source}", .path.display())]
     ModelMissing {
@@ -105,6 +115,15 @@ pub enum EngineError {
         index: usize,
         /// How many there are.
         found: usize,
+    },
+
+    /// Slots that cannot be in the memory of a GPU.
+    #[error("engine {engine} reads no slots in the memory of a GPU: {reason}")]
+    Slots {
+        /// The engine's name.
+        engine: &'static str,
+        /// Why.
+        reason: String,
     },
 
     /// A CUDA function that failed.

@@ -53,6 +53,18 @@ pub trait Engine: Send + Sync {
         let _ = inputs;
     }
 
+    /// Memory of its GPU for slots, at least `bytes` of it; what lands there is read in place ([`qdl::serve::Service::slots`]).
+    ///
+    /// # Errors
+    /// [`EngineError::Slots`] where the engine reads none, and the driver's.
+    fn slots(&self, bytes: usize) -> Result<Arc<Region>, EngineError> {
+        let _ = bytes;
+        Err(EngineError::Slots {
+            engine: self.name(),
+            reason: "it runs on the CPU, or copies every batch".to_owned(),
+        })
+    }
+
     /// What the GPUs have done since the start; none where no GPU is used.
     fn gpus(&self) -> Vec<GpuRecord> {
         Vec::new()
@@ -99,7 +111,7 @@ pub enum EngineKind {
     Null,
     /// Answers with a hash of the input.
     Digest,
-    /// ONNX Runtime on the CPU.
+    /// ONNX Runtime, on the CPU or on a GPU.
     Onnx,
     /// A model that PyTorch compiled ahead of time, on a GPU or on the CPU.
     Aoti,
@@ -157,6 +169,8 @@ pub struct EngineParams {
     pub spin_us: u64,
     /// What the configuration says of the model, for engines whose model file may not say it.
     pub spec: Option<ModelSpec>,
+    /// Runs an ONNX model on the GPU in place of the CPU.
+    pub cuda: bool,
     /// The GPU, as CUDA counts them.
     pub gpu: usize,
     /// Sizes that batches are run at, ascending; what falls between two is padded. Empty: any size.
@@ -183,6 +197,7 @@ impl Default for EngineParams {
             ragged: Vec::new(),
             spin_us: 20,
             spec: None,
+            cuda: false,
             gpu: 0,
             batch_sizes: Vec::new(),
             latency_us: None,

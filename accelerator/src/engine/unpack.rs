@@ -193,6 +193,13 @@ impl Unpacker {
     /// [`EngineError::SampleSize`] names a sample of a wrong length; nothing may be run then.
     pub fn unpack(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         self.check(batch)?;
+        if batch.on_device() {
+            return Err(EngineError::Run {
+                engine: "unpack",
+                batch: batch.len(),
+                reason: "samples in the memory of a GPU cannot be unpacked on the CPU".to_owned(),
+            });
+        }
         self.grow(batch.len());
         let (mut copies, mut copied) = (0, 0);
         let size = self.single_fixed();
@@ -235,7 +242,7 @@ impl Unpacker {
     /// [`EngineError::SampleSize`] for the first wrong one.
     pub fn check(&self, batch: &Batch) -> Result<(), EngineError> {
         for a in batch.arrivals() {
-            self.rows(a.input().len())?;
+            self.rows(a.input_len())?;
         }
         Ok(())
     }

@@ -277,6 +277,10 @@ impl Service for Pipeline {
     fn memory(&self, inputs: &Arc<Region>) {
         self.shared.engine.memory(inputs);
     }
+
+    fn slots(&self, _gpu: Option<u32>, bytes: usize) -> Result<Arc<Region>, String> {
+        self.shared.engine.slots(bytes).map_err(|e| e.to_string())
+    }
 }
 
 thread_local! {

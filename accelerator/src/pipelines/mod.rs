@@ -233,6 +233,18 @@ impl Service for Pipelines {
             lane.pipeline.memory(inputs);
         }
     }
+
+    fn slots(&self, gpu: Option<u32>, bytes: usize) -> Result<Arc<Region>, String> {
+        let lane = match gpu {
+            Some(gpu) => self.lanes().find(|l| l.gpu == gpu as usize),
+            None if self.others.is_empty() => Some(&self.first),
+            None => None,
+        };
+        match lane {
+            Some(lane) => lane.pipeline.slots(gpu, bytes),
+            None => Err("its NIC names no GPU, or one that has no engine".to_owned()),
+        }
+    }
 }
 
 impl fmt::Debug for Pipelines {

@@ -61,6 +61,17 @@ impl EngineKind {
     }
 }
 
+/// What ONNX Runtime runs a model on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provider {
+    /// The CPU.
+    #[default]
+    Cpu,
+    /// An NVIDIA GPU, with a library that was built for it.
+    Cuda,
+}
+
 /// Engine and batcher: the same for an accelerator and for a frontend's `--local`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
@@ -98,7 +109,11 @@ pub struct EngineConfig {
     #[serde(default = "spin_us")]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub spin_us: u64,
-    /// The GPU, as CUDA counts them; default 0. For a model that is compiled for a GPU.
+    /// What ONNX Runtime runs the model on; default `cpu`. `onnx` only.
+    #[serde(default)]
+    #[garde(skip)]
+    pub provider: Provider,
+    /// The GPU, as CUDA counts them; default 0. For an engine that runs on one.
     #[serde(default)]
     #[garde(custom(within(0..=MAX_GPU)))]
     pub gpu: usize,
@@ -150,6 +165,7 @@ impl EngineConfig {
             library: None,
             delay_us: DEFAULT_DELAY_US,
             spin_us: DEFAULT_ENGINE_SPIN_US,
+            provider: Provider::Cpu,
             gpu: 0,
             gpus: Vec::new(),
             batch_sizes: Vec::new(),
@@ -172,7 +188,12 @@ impl EngineConfig {
 
     /// True where a sample's GPU says which pipeline it goes to.
     pub(super) fn minds_gpus(&self) -> bool {
-        !self.gpus.is_empty() || self.kind == EngineKind::Aoti
+        !self.gpus.is_empty() || self.uses_gpu()
+    }
+
+    /// True where it may run on a GPU.
+    fn uses_gpu(&self) -> bool {
+        self.kind == EngineKind::Aoti || self.provider == Provider::Cuda
     }
 
     fn check_gpus(&self, out: &mut Findings) {
@@ -183,11 +204,11 @@ impl EngineConfig {
         let mut once = self.gpus.clone();
         once.sort_unstable();
         once.dedup();
-        if self.kind == EngineKind::Onnx {
+        if self.kind == EngineKind::Onnx && !self.uses_gpu() {
             out.add(
                 "engine.gpus",
                 format!("engine `{kind}` uses no GPU"),
-                "remove `gpus`, or set `kind: aoti`",
+                "remove `gpus`, or set `provider: cuda`",
             );
         } else if self.gpu != 0 {
             out.add(
@@ -207,8 +228,15 @@ impl EngineConfig {
     pub(super) fn relations(&self, out: &mut Findings) {
         let kind = self.kind.as_str();
         self.check_gpus(out);
+        if self.kind != EngineKind::Onnx && self.provider != Provider::Cpu {
+            out.add(
+                "engine.provider",
+                format!("engine `{kind}` has no execution providers"),
+                "remove `provider`, or set `kind: onnx`",
+            );
+        }
         if self.kind != EngineKind::Aoti {
-            if self.gpu != 0 {
+            if self.gpu != 0 && !self.uses_gpu() {
                 out.add(
                     "engine.gpu",
                     format!("engine `{kind}` uses no GPU"),

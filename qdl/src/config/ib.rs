@@ -117,6 +117,10 @@ pub struct IbNicConfig {
     /// GPU that this NIC feeds, by its index; default none.
     #[garde(custom(within_some(0..=255)))]
     pub gpu: Option<u32>,
+    /// On an accelerator: slots lie in the memory of `gpu`, where the NIC writes them (GPUDirect); default false. Where what
+    /// it writes is not seen there, they lie in the host's memory, and a warning says why.
+    #[garde(skip)]
+    pub gpudirect: bool,
     /// On a frontend the GPUs of an accelerator that its connections lead to; default `own`.
     #[garde(skip)]
     pub gpus: Gpus,
@@ -168,6 +172,7 @@ impl IbNicConfig {
             min_rnr_timer: DEFAULT_MIN_RNR_TIMER,
             numa: Auto::Auto,
             gpu: None,
+            gpudirect: false,
             gpus: Gpus::default(),
             cpus: None,
         }

@@ -43,6 +43,7 @@ pub(super) struct NicFile {
     signal_every: Option<u32>,
     send_depth: Option<Auto<u32>>,
     receive_depth: Option<Auto<u32>>,
+    gpudirect: Option<bool>,
     solicited: Option<bool>,
     adaptive_routing: Option<AdaptiveRoutingFile>,
     service_level: Option<u8>,
@@ -73,13 +74,13 @@ impl NicFile {
     /// Sorts the keys out; `path` is where the NIC stands, as in `nics[0]`.
     pub(super) fn into_nic(self, side: Side, path: &str, out: &mut Findings) -> Option<NicConfig> {
         if self.device.is_some() {
-            self.into_ib(path, out).map(NicConfig::Ib)
+            self.into_ib(side, path, out).map(NicConfig::Ib)
         } else {
             self.into_tcp(side, path, out).map(NicConfig::Tcp)
         }
     }
 
-    fn into_ib(self, path: &str, out: &mut Findings) -> Option<IbNicConfig> {
+    fn into_ib(self, side: Side, path: &str, out: &mut Findings) -> Option<IbNicConfig> {
         for key in present!(
             self,
             address,
@@ -102,11 +103,24 @@ impl NicFile {
         let mut nic = IbNicConfig::new(self.device?);
         take!(self => nic, slots, inline_bytes, completion, numa, port, gid_index, mtu, queue_pairs,
             signal_every, send_depth, receive_depth, solicited, service_level, traffic_class, timeout,
-            retry_count, rnr_retry, min_rnr_timer, gpus);
+            retry_count, rnr_retry, min_rnr_timer, gpudirect, gpus);
         nic.cpus = self.cpus;
         nic.gpu = self.gpu;
         if let Some(file) = self.adaptive_routing {
             nic.adaptive_routing.split_above = file.split_above.0;
+        }
+        if nic.gpudirect && (side == Side::Frontend || nic.gpu.is_none()) {
+            let (what, help) = match side {
+                Side::Frontend => (
+                    "a frontend has no slots for a GPU to read",
+                    "remove `gpudirect`; it belongs into the accelerator's file",
+                ),
+                Side::Accelerator => (
+                    "`gpudirect` places slots in the memory of a GPU, and none is named",
+                    "add `gpu: N`, the one that reads them",
+                ),
+            };
+            out.add(format!("{path}.gpudirect"), what, help);
         }
         nic.relations(path, out);
         Some(nic)
@@ -122,6 +136,7 @@ impl NicFile {
             signal_every,
             send_depth,
             receive_depth,
+            gpudirect,
             solicited,
             adaptive_routing,
             service_level,

@@ -262,10 +262,8 @@ impl MemoryRx {
         let offset = self.window.landing(frame.imm, frame.at, len)?;
         self.window.grants().permits(frame.imm)?;
         // SAFETY: the slot is the sender's (its grant is open), and this is how the sender writes it.
-        let slot = unsafe { self.window.region().bytes_mut(offset, frame.payload.len()) };
-        if let Ok(slot) = slot {
-            slot.copy_from_slice(&frame.payload);
-        }
+        let stored = unsafe { self.window.region().store(offset, &frame.payload) };
+        stored.map_err(|e| Broken::Device(e.to_string()))?;
         self.window.grants().take(frame.imm)?;
         self.counts.writes += 1;
         self.counts.bytes += u64::from(len);

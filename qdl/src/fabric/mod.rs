@@ -23,8 +23,8 @@
 //! is no order.
 //!
 //! **Visibility.** When `Arrived` is reported, every byte of that write may be read through the
-//! region's address by the thread it was reported to, and by whoever that thread tells. (Memory of a
-//! GPU needs one fence per batch on top.)
+//! region's address by the thread it was reported to, and by whoever that thread tells. Memory of a
+//! GPU ([`Region::of_device`]) is read by the GPU alone, after one fence per batch ([`DeviceMemory::fence`]).
 //!
 //! **Completion.** [`Tx::post`] queues a write; nothing has to move before [`Tx::flush`], which rings
 //! the doorbell once for all that was queued. Writes *retire* in the order they were posted:
@@ -50,6 +50,7 @@
 //!
 //! [`conformance`] holds the tests of all this as functions that any fabric can be put through.
 
+mod device_memory;
 mod grants;
 mod imm;
 mod region;
@@ -61,6 +62,9 @@ pub mod tcp;
 
 use std::{fmt, io, os::fd::RawFd, sync::Arc};
 
+#[cfg(any(test, feature = "stub"))]
+pub use device_memory::pretended;
+pub use device_memory::{DeviceMemory, ProbeError, probe};
 pub use grants::{GrantError, Grants};
 pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};
 pub use region::{Region, RegionError};

@@ -8,7 +8,9 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// One mapping. Page-aligned, zero at first, unmapped when the last `Arc` is dropped. One of at least 2 MiB lies in huge
+use super::DeviceMemory;
+
+/// One mapping, or a piece of a device's memory ([`Region::of_device`]). A mapping is page-aligned, zero at first, unmapped when the last `Arc` is dropped. One of at least 2 MiB lies in huge
 /// pages where the machine has enough of them free (`vm.nr_hugepages`): a NIC then keeps fewer translations.
 ///
 /// A region is written by the kernel, a NIC or another thread while this process holds only its address,
@@ -21,6 +23,8 @@ pub struct Region {
     /// What was mapped, which is what is unmapped.
     mapped: usize,
     huge: bool,
+    /// Whose memory it is, where it is no mapping of ours.
+    device: Option<Box<dyn DeviceMemory>>,
     /// What must be let go of before the mapping is.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
@@ -54,6 +58,20 @@ pub enum RegionError {
         len: usize,
         /// Bytes in the region.
         region: usize,
+    },
+    /// Memory that this process may not touch.
+    #[error("bytes in the memory of {device} cannot be read or written from here")]
+    OnDevice {
+        /// Whose memory it is.
+        device: String,
+    },
+    /// A device that failed to copy.
+    #[error("{device}: {what}")]
+    Device {
+        /// Whose memory it is.
+        device: String,
+        /// Its own words.
+        what: String,
     },
 }
 
@@ -95,6 +113,7 @@ impl Region {
                     len: asked,
                     mapped,
                     huge: true,
+                    device: None,
                     kept: Mutex::default(),
                 });
             }
@@ -106,8 +125,27 @@ impl Region {
             len: asked,
             mapped: asked,
             huge: false,
+            device: None,
             kept: Mutex::default(),
         })
+    }
+
+    /// Memory of a device. [`Region::at`] gives its addresses, for the device and for NICs; [`Region::bytes`] and
+    /// [`Region::bytes_mut`] give nothing.
+    pub fn of_device(memory: Box<dyn DeviceMemory>) -> Self {
+        Region {
+            base: memory.base(),
+            len: memory.bytes(),
+            mapped: 0,
+            huge: false,
+            device: Some(memory),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Whose memory it is, where it is a device's.
+    pub fn device(&self) -> Option<&dyn DeviceMemory> {
+        self.device.as_deref()
     }
 
     /// True where it lies in huge pages.
@@ -139,6 +177,9 @@ impl Region {
 
     /// Touches every page, so that it exists, on this thread's NUMA node, before it is timed.
     pub fn prefault(&self) {
+        if self.device.is_some() {
+            return;
+        }
         // SAFETY: the range is this mapping; MADV_POPULATE_WRITE changes no byte. Where the kernel is too
         // old for it (before 5.14) the call fails and pages come at first use instead.
         unsafe {
@@ -156,13 +197,73 @@ impl Region {
     /// [`RegionError::OutOfBounds`].
     pub fn at(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
         match offset.checked_add(len) {
-            // SAFETY: `offset <= len` of the mapping, so the address stays inside it or one past it.
-            Some(end) if end <= self.len => Ok(unsafe { self.base.as_ptr().add(offset) }),
+            // Without following it: where it is a device's, it is no address of ours.
+            Some(end) if end <= self.len => Ok(self.base.as_ptr().wrapping_add(offset)),
             _ => Err(RegionError::OutOfBounds {
                 offset,
                 len,
                 region: self.len,
             }),
+        }
+    }
+
+    /// The address of bytes that this process may follow.
+    fn here(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
+        match &self.device {
+            None => self.at(offset, len),
+            Some(device) => Err(RegionError::OnDevice {
+                device: device.device(),
+            }),
+        }
+    }
+
+    /// Copies bytes into it, wherever it is. They are there when this returns.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes these bytes meanwhile.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfBounds`], or the device's.
+    pub unsafe fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), RegionError> {
+        self.at(offset, bytes.len())?;
+        match &self.device {
+            Some(device) => device
+                .store(offset, bytes)
+                .map_err(|what| self.failed(what)),
+            None => {
+                // SAFETY: the caller's promise.
+                let to = unsafe { self.bytes_mut(offset, bytes.len()) }?;
+                to.copy_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies bytes out of it, wherever it is.
+    ///
+    /// # Safety
+    /// Nobody writes these bytes meanwhile.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfBounds`], or the device's.
+    pub unsafe fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), RegionError> {
+        self.at(offset, bytes.len())?;
+        match &self.device {
+            Some(device) => device.load(offset, bytes).map_err(|what| self.failed(what)),
+            None => {
+                // SAFETY: the caller's promise.
+                let from = unsafe { self.bytes(offset, bytes.len()) }?;
+                bytes.copy_from_slice(from);
+                Ok(())
+            }
+        }
+    }
+
+    fn failed(&self, what: String) -> RegionError {
+        let device = self.device.as_ref().map(|d| d.device());
+        RegionError::Device {
+            device: device.unwrap_or_default(),
+            what,
         }
     }
 
@@ -172,9 +273,9 @@ impl Region {
     /// Nobody writes these bytes while the slice lives.
     ///
     /// # Errors
-    /// [`RegionError::OutOfBounds`].
+    /// [`RegionError::OutOfBounds`], [`RegionError::OnDevice`].
     pub unsafe fn bytes(&self, offset: usize, len: usize) -> Result<&[u8], RegionError> {
-        let at = self.at(offset, len)?;
+        let at = self.here(offset, len)?;
         // SAFETY: `at` checked the bounds, the mapping lives as long as `self`, and the caller promises
         // that the bytes stay as they are.
         Ok(unsafe { std::slice::from_raw_parts(at, len) })
@@ -186,13 +287,13 @@ impl Region {
     /// Nobody else reads or writes these bytes while the slice lives.
     ///
     /// # Errors
-    /// [`RegionError::OutOfBounds`].
+    /// [`RegionError::OutOfBounds`], [`RegionError::OnDevice`].
     #[allow(
         clippy::mut_from_ref,
         reason = "the caller promises exclusive access to these bytes"
     )]
     pub unsafe fn bytes_mut(&self, offset: usize, len: usize) -> Result<&mut [u8], RegionError> {
-        let at = self.at(offset, len)?;
+        let at = self.here(offset, len)?;
         // SAFETY: as in `bytes`, and the caller promises exclusive access.
         Ok(unsafe { std::slice::from_raw_parts_mut(at, len) })
     }
@@ -202,6 +303,9 @@ impl Drop for Region {
     fn drop(&mut self) {
         let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
         kept.clear();
+        if self.device.is_some() {
+            return;
+        }
         // SAFETY: `base` and `mapped` are what `mmap` gave, and no user is left.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.mapped);
@@ -211,8 +315,12 @@ impl Drop for Region {
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let huge = if self.huge { " in huge pages" } else { "" };
-        write!(f, "Region({} bytes{huge})", self.len)
+        let place = match &self.device {
+            Some(device) => format!(" of {}", device.device()),
+            None if self.huge => " in huge pages".to_owned(),
+            None => String::new(),
+        };
+        write!(f, "Region({} bytes{place})", self.len)
     }
 }
 

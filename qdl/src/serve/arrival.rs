@@ -41,6 +41,8 @@ pub struct Arrival {
     capacity: u32,
     ticket: u64,
     arrived_ns: u64,
+    /// The input lies in memory of a device.
+    on_device: bool,
     origin: Arc<dyn Origin>,
 }
 
@@ -51,8 +53,8 @@ unsafe impl Sync for Arrival {}
 
 impl Arrival {
     /// # Safety
-    /// As long as the arrival lives, and until its response is given to `origin`, `input` must be
-    /// readable for `len` bytes that nobody writes, and `output` writable for `capacity` bytes that
+    /// As long as the arrival lives, and until its response is given to `origin`, `input` must (unless
+    /// [`Arrival::on_device`] follows) be readable for `len` bytes that nobody writes, and `output` writable for `capacity` bytes that
     /// nobody else touches; `origin` keeps both alive.
     pub unsafe fn new(
         input: *const u8,
@@ -70,14 +72,36 @@ impl Arrival {
             capacity,
             ticket,
             arrived_ns,
+            on_device: false,
             origin,
         }
     }
 
-    /// The sample's bytes, at their true length.
+    /// The same sample, whose input lies in memory of a device ([`Region::of_device`](crate::fabric::Region::of_device)): what
+    /// [`Arrival::new`] asks of the input holds for the device, and this process does not follow its address.
+    #[must_use]
+    pub fn on_device(mut self) -> Self {
+        self.on_device = true;
+        self
+    }
+
+    /// True where the input lies in memory of a device: its address and length are all there is here.
+    pub fn is_on_device(&self) -> bool {
+        self.on_device
+    }
+
+    /// The sample's bytes, at their true length; none where they lie in memory of a device.
     pub fn input(&self) -> &[u8] {
+        if self.on_device {
+            return &[];
+        }
         // SAFETY: promised in `new`.
         unsafe { std::slice::from_raw_parts(self.input, self.len as usize) }
+    }
+
+    /// Its true length in bytes, wherever it lies.
+    pub fn input_len(&self) -> usize {
+        self.len as usize
     }
 
     /// Address of the input: neighbours whose addresses differ by exactly the sample size form a run.
@@ -148,5 +172,15 @@ pub trait Service: Send + Sync {
     /// with a device. On the rail thread of the connection it belongs to, where it belongs to one.
     fn memory(&self, inputs: &Arc<Region>) {
         let _ = inputs;
+    }
+
+    /// Memory of a GPU for the slots of a connection, at least `bytes` of it: of `gpu`, or of the only one. Called before the
+    /// connection is made; samples that land there are read by that GPU alone.
+    ///
+    /// # Errors
+    /// Why there is none, in words; then the slots are in the host's memory.
+    fn slots(&self, gpu: Option<u32>, bytes: usize) -> Result<Arc<Region>, String> {
+        let _ = (gpu, bytes);
+        Err("nothing here reads slots in the memory of a GPU".to_owned())
     }
 }

@@ -99,6 +99,15 @@ impl ServeLane {
     /// # Errors
     /// [`RegionError`] when the memory cannot be had.
     pub fn new(cfgs: ServeLaneCfgs) -> Result<Self, RegionError> {
+        let bytes = cfgs.request_stride.saturating_mul(cfgs.slots);
+        Self::with_slots(cfgs, Arc::new(Region::new(bytes)?))
+    }
+
+    /// As [`ServeLane::new`], with request slots in memory that is there already, a GPU's perhaps.
+    ///
+    /// # Errors
+    /// [`RegionError`] when it is too small, or when there is none for responses.
+    pub fn with_slots(cfgs: ServeLaneCfgs, region: Arc<Region>) -> Result<Self, RegionError> {
         let bytes = |stride: usize| {
             stride
                 .checked_mul(cfgs.slots)
@@ -112,7 +121,7 @@ impl ServeLane {
         (0..cfgs.slots as u16).for_each(|s| {
             grants.open(s);
         });
-        let region = Arc::new(Region::new(bytes(cfgs.request_stride)?)?);
+        bytes(cfgs.request_stride)?;
         Ok(ServeLane {
             window: Window::new(region, 0, cfgs.request_stride, grants)?,
             output: Arc::new(Region::new(bytes(cfgs.response_stride)?)?),
@@ -131,6 +140,11 @@ impl ServeLane {
     /// What it was made of.
     pub fn cfgs(&self) -> ServeLaneCfgs {
         self.cfgs
+    }
+
+    /// True where its request slots are in memory of a GPU.
+    pub fn is_on_device(&self) -> bool {
+        self.window.region().device().is_some()
     }
 
     /// What its link is to be made with.
@@ -234,10 +248,11 @@ impl ServeLane {
             .at(self.window.slot_offset(slot), len as usize)
             .ok()?;
         let output = self.output.at(output, capacity).ok()?;
+        let on_device = self.is_on_device();
         // SAFETY: both addresses were checked to lie in regions that `self` keeps alive, and the arrival keeps
         // `self` alive. The grant of the slot is closed, so the peer does not write the input, and it is opened
         // again only by `respond`, which is the end of the arrival; the output slot goes with the input's.
-        Some(unsafe {
+        let arrival = unsafe {
             Arrival::new(
                 input,
                 len,
@@ -247,6 +262,11 @@ impl ServeLane {
                 now_ns,
                 self.clone(),
             )
+        };
+        Some(if on_device {
+            arrival.on_device()
+        } else {
+            arrival
         })
     }
 

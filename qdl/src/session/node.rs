@@ -160,6 +160,8 @@ pub struct Node {
 /// What rail threads, tasks and sessions share.
 pub(super) struct Shared {
     pub rails: Server,
+    /// Who reads what arrives.
+    pub service: Arc<dyn Service>,
     /// Sessions so far.
     pub sessions: AtomicU64,
     pub current: Mutex<Option<Arc<Session>>>,
@@ -221,6 +223,7 @@ impl Node {
         let rails = params.nics.iter().map(|n| n.rail.clone()).collect();
         let shared = Arc::new(Shared {
             rails: Server::new(rails, service, &lost)?,
+            service: service.clone(),
             sessions: AtomicU64::new(0),
             current: Mutex::default(),
             allocated: Mutex::default(),

@@ -306,16 +306,34 @@ impl Session {
             code: ErrorCode::Budget,
             text: format!("lane {}: {e}", r.lane),
         };
-        let lane = Arc::new(ServeLane::new(cfgs).map_err(|e| no_memory(&e))?);
+        let slot_bytes = cfgs.request_stride.saturating_mul(slots);
+        let on_gpu = match &self.nics[rail] {
+            ServerNic::Ib(nic) => nic.gpu_slots(rail, gpu, slot_bytes, |bytes| {
+                shared.service.slots(gpu, bytes)
+            }),
+            ServerNic::Tcp(_) => None,
+        };
+        let mut lane = Arc::new(
+            match on_gpu {
+                Some(region) => ServeLane::with_slots(cfgs, region),
+                None => ServeLane::new(cfgs),
+            }
+            .map_err(|e| no_memory(&e))?,
+        );
         let (transport, link) = match (&self.nics[rail], &r.transport) {
             (ServerNic::Tcp(address), RequestTransport::Tcp {}) => {
                 let address = self.reachable(*address);
                 (GrantTransport::Tcp { address }, None)
             }
             (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
-                let (end, link) = nic
-                    .accept(lane.endpoint(SEND_DEPTH), end)
-                    .map_err(|e| no_memory(&e))?;
+                let mut accepted = nic.accept(lane.endpoint(SEND_DEPTH), end);
+                if let (Err(e), true) = (&accepted, lane.is_on_device()) {
+                    // A GPU may let NICs at less of its memory than it has.
+                    nic.no_gpu_slots(rail, gpu, &e.to_string());
+                    lane = Arc::new(ServeLane::new(cfgs).map_err(|e| no_memory(&e))?);
+                    accepted = nic.accept(lane.endpoint(SEND_DEPTH), end);
+                }
+                let (end, link) = accepted.map_err(|e| no_memory(&e))?;
                 (GrantTransport::Ib { end }, Some(link))
             }
             (nic, wanted) => {

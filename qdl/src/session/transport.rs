@@ -8,26 +8,34 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use super::cluster::ClusterError;
+use super::{cluster::ClusterError, lock};
 use crate::{
     config::{self, IbNicConfig, NicConfig},
     control::{GrantTransport, LaneGrant, RequestTransport},
     fabric::{
         Endpoint, Link, Region,
         ib::{IbCfgs, IbConnection, IbDevice, IbEnd, IbError, IbResources, check_memory},
+        probe,
         tcp::{self, Preamble, TcpCfgs, TcpDevice},
     },
 };
+
+/// A GPU's memory that writes are tried on: as much as a driver hands out at a time, so that more comes from elsewhere.
+const PROBE_BYTES: usize = 2 << 20;
+/// How long such a write may take.
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// An RDMA device that lanes are opened on.
 #[derive(Debug)]
 pub(super) struct IbNic {
     resources: Arc<IbResources>,
     config: IbNicConfig,
+    /// GPUs for which it is known whether what it writes to their memory is seen there.
+    direct: Mutex<Vec<(Option<u32>, bool)>>,
 }
 
 impl IbNic {
@@ -57,7 +65,65 @@ impl IbNic {
         Ok(IbNic {
             resources: IbResources::new(device)?,
             config: config.clone(),
+            direct: Mutex::default(),
         })
+    }
+
+    /// Memory of a GPU for `bytes` of slots that this NIC writes, if the configuration wants that. The first time, a write
+    /// through a connection of the NIC with itself has to be seen by the GPU; where it is not, or where there is no such memory,
+    /// one line says why, and slots of this NIC for that GPU are in the host's memory for good.
+    pub fn gpu_slots(
+        &self,
+        index: usize,
+        gpu: Option<u32>,
+        bytes: usize,
+        make: impl Fn(usize) -> Result<Arc<Region>, String>,
+    ) -> Option<Arc<Region>> {
+        let known = lock(&self.direct)
+            .iter()
+            .find_map(|(g, direct)| (*g == gpu).then_some(*direct));
+        if !self.config.gpudirect || known == Some(false) {
+            return None;
+        }
+        let attempt = || {
+            if known.is_none() {
+                let join = |a, b| self.join(a, b).map_err(|e| e.to_string());
+                probe(&make(PROBE_BYTES)?, PROBE_PATIENCE, join).map_err(|e| e.to_string())?;
+            }
+            make(bytes)
+        };
+        match attempt() {
+            Ok(region) => {
+                if known.is_none() {
+                    let device = region.device().map(|d| d.device()).unwrap_or_default();
+                    tracing::info!(
+                        "nics[{index}]: its slots are in the memory of {device}, where a write through {} was seen",
+                        self.name()
+                    );
+                    lock(&self.direct).push((gpu, true));
+                }
+                Some(region)
+            }
+            Err(why) => {
+                self.no_gpu_slots(index, gpu, &why);
+                None
+            }
+        }
+    }
+
+    /// From now on its slots are in the host's memory.
+    pub fn no_gpu_slots(&self, index: usize, gpu: Option<u32>, why: &str) {
+        let mut direct = lock(&self.direct);
+        direct.retain(|(g, _)| *g != gpu);
+        direct.push((gpu, false));
+        tracing::warn!("nics[{index}]: gpudirect: its slots are in the host's memory: {why}");
+    }
+
+    /// A connection with itself.
+    fn join(&self, a: Endpoint, b: Endpoint) -> Result<(Link, Link), IbError> {
+        let (a, b) = (self.prepare(a)?, self.prepare(b)?);
+        let (at_a, at_b) = (a.end(), b.end());
+        Ok((a.connect(&at_b)?, b.connect(&at_a)?))
     }
 
     /// Name of the device.

@@ -21,6 +21,12 @@ pub struct GpuRecord {
     pub copies_in: u64,
     /// Bytes of those, over PCIe.
     pub bytes_in: u64,
+    /// Bytes of inputs that were in the GPU's memory already and were copied within it, into one batch.
+    pub gathered: u64,
+    /// Batches that were read where their samples landed in the GPU's memory, without any copy.
+    pub in_place: u64,
+    /// Fences behind a NIC's writes to the GPU's memory, one for a batch where the GPU needs it.
+    pub fences: u64,
     /// Bytes of outputs back, over PCIe.
     pub bytes_out: u64,
     /// Microseconds of copies of inputs.
@@ -39,6 +45,9 @@ impl GpuRecord {
             (&mut self.padded, before.padded),
             (&mut self.copies_in, before.copies_in),
             (&mut self.bytes_in, before.bytes_in),
+            (&mut self.gathered, before.gathered),
+            (&mut self.in_place, before.in_place),
+            (&mut self.fences, before.fences),
             (&mut self.bytes_out, before.bytes_out),
             (&mut self.copy_in_us, before.copy_in_us),
             (&mut self.compute_us, before.compute_us),

@@ -71,6 +71,23 @@ impl Running {
         memory: usize,
         fabrics: Vec<NodeFabric>,
     ) -> Running {
+        let service: Arc<dyn Service> = Arc::new(Digest);
+        Running::serving(name, control, model, memory, fabrics, &service)
+    }
+
+    /// A node with these NICs that hands arrivals to `service`.
+    pub fn serving(
+        name: &str,
+        control: &str,
+        model: &ModelSpec,
+        memory: usize,
+        fabrics: Vec<NodeFabric>,
+        service: &Arc<dyn Service>,
+    ) -> Running {
+        let gpu = |fabric: &NodeFabric| match fabric {
+            NodeFabric::Ib(nic) => nic.gpu,
+            NodeFabric::Tcp { .. } => None,
+        };
         let nics = fabrics.into_iter().enumerate().map(|(i, fabric)| NodeNic {
             rail: RailCfgs {
                 name: format!("{name}-{i}"),
@@ -78,8 +95,8 @@ impl Running {
                 tick_ns: 10_000_000,
                 cpus: vec![],
             },
+            gpu: gpu(&fabric),
             fabric,
-            gpu: None,
         });
         let params = NodeParams {
             node: name.to_owned(),
@@ -94,8 +111,7 @@ impl Running {
             once: false,
             engine: Arc::new(Default::default),
         };
-        let service: Arc<dyn Service> = Arc::new(Digest);
-        let node = Node::start(params, &service).expect("started");
+        let node = Node::start(params, service).expect("started");
         let (stop, address) = (node.stopper(), node.control_address());
         let thread = std::thread::spawn(move || {
             node.run();

@@ -75,9 +75,23 @@ impl Fabric {
         region.key
     }
 
-    pub fn remove_region(&mut self, key: u32) {
-        if let Some(place) = self.regions.get_mut(((key >> 8) as usize).wrapping_sub(1)) {
-            *place = None;
+    pub fn remove_region(&mut self, key: u32) -> Option<Region> {
+        let place = self
+            .regions
+            .get_mut(((key >> 8) as usize).wrapping_sub(1))?;
+        place.take()
+    }
+
+    /// Where bytes that a key allows really are.
+    fn mapped(&self, key: u32, addr: u64) -> u64 {
+        let place = self.regions.get(((key >> 8) as usize).wrapping_sub(1));
+        match place.copied().flatten() {
+            Some(Region {
+                addr: base,
+                mapped: Some(mapped),
+                ..
+            }) => mapped + (addr - base),
+            _ => addr,
         }
     }
 
@@ -213,7 +227,10 @@ impl Fabric {
             } else {
                 None
             };
-            let mut at = to.remote_addr as usize;
+            let mut at = match length {
+                0 => 0,
+                _ => self.mapped(to.rkey, to.remote_addr) as usize,
+            };
             for sge in sges {
                 let from = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
                 // Regions may overlap when a queue pair writes to its own process.

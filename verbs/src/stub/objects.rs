@@ -115,6 +115,8 @@ pub struct Region {
     pub addr: u64,
     pub len: u64,
     pub access: u32,
+    /// Where its bytes are mapped for the stub to write, if that is not `addr`: that of a dma-buf.
+    pub mapped: Option<u64>,
 }
 
 #[repr(C)]

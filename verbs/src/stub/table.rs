@@ -16,6 +16,9 @@ use crate::raw::*;
 pub const MAX_CQE: c_int = 131_072;
 pub const MAX_QP_WR: c_int = 32_768;
 
+/// What mappings begin at multiples of.
+const PAGE: u64 = 4096;
+
 /// The exported functions.
 pub fn api() -> Api {
     Api {
@@ -49,7 +52,7 @@ pub fn api() -> Api {
         wc_status_str,
         query_gid_ex: Some(query_gid_ex),
         reg_mr_iova2: Some(reg_mr),
-        reg_dmabuf_mr: None,
+        reg_dmabuf_mr: Some(reg_dmabuf_mr),
     }
 }
 
@@ -277,7 +280,59 @@ unsafe extern "C" fn reg_mr(
         addr: addr as u64,
         len: length as u64,
         access,
+        mapped: None,
     };
+    // SAFETY: the caller's contract.
+    unsafe { add(pd, addr, length, region) }
+}
+
+/// A dma-buf is whatever can be mapped: a file in memory does for one.
+unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    let before = offset % PAGE;
+    // SAFETY: a shared mapping at an address of the kernel's choice aliases nothing that has an address here.
+    let base = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            length + before as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            fd,
+            (offset - before) as libc::off_t,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return ptr::null_mut();
+    }
+    let region = Region {
+        key: 0,
+        pd,
+        addr: iova,
+        len: length as u64,
+        access: access as u32,
+        mapped: Some(base as u64 + before),
+    };
+    // SAFETY: the caller's contract.
+    unsafe {
+        add(
+            pd,
+            ptr::with_exposed_provenance_mut(iova as usize),
+            length,
+            region,
+        )
+    }
+}
+
+/// # Safety
+///
+/// `pd` must be live.
+unsafe fn add(pd: *mut ibv_pd, addr: *mut c_void, length: usize, region: Region) -> *mut ibv_mr {
     let key = fabric::with(|fabric| fabric.add_region(region));
     // SAFETY: the caller's contract.
     let context = unsafe { (*pd).context };
@@ -295,7 +350,17 @@ unsafe extern "C" fn reg_mr(
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the caller's contract: from `reg_mr`, deregistered once.
     let mr = unsafe { Box::from_raw(mr) };
-    fabric::with(|fabric| fabric.remove_region(mr.lkey));
+    let region = fabric::with(|fabric| fabric.remove_region(mr.lkey));
+    if let Some(mapped) = region.and_then(|r| r.mapped) {
+        let before = mapped % PAGE;
+        // SAFETY: mapped by `reg_dmabuf_mr` with this length, and no write finds the region any more.
+        unsafe {
+            libc::munmap(
+                ptr::with_exposed_provenance_mut((mapped - before) as usize),
+                mr.length + before as usize,
+            );
+        }
+    }
     0
 }
 

@@ -6,7 +6,7 @@
 //! * `package`: the archive, what it says of itself, and its files on disk for as long as the engine lives.
 //! * `torch`: PyTorch's libraries and the few functions of theirs that are called.
 //! * `container`: the compiled model.
-//! * `worker`: a batch through it, on a GPU (see [`cuda`](super::cuda)) or on the CPU.
+//! * `worker`: a batch through it, on a GPU (see [`cuda`]) or on the CPU.
 //!
 //! One container serves all workers of an engine: the weights are there once, and as many batches run beside each other as
 //! there are workers, each on its own stream.
@@ -31,7 +31,7 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
-    cuda::{Device, Meter, Registry},
+    cuda::{self, Device, Meter, Registry},
 };
 
 /// A compiled model, loaded once.
@@ -132,6 +132,18 @@ impl Engine for Aoti {
         } = &self.place
         {
             registry.register(device, inputs);
+        }
+    }
+
+    fn slots(&self, bytes: usize) -> Result<Arc<Region>, EngineError> {
+        match &self.place {
+            Place::Gpu {
+                device, registry, ..
+            } => cuda::slots(self.name(), device, registry, &self.model, bytes),
+            Place::Cpu => Err(EngineError::Slots {
+                engine: self.name(),
+                reason: "its model is compiled for the CPU".to_owned(),
+            }),
         }
     }
 

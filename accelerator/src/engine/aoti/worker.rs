@@ -39,9 +39,10 @@ impl Worker for OnGpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         let n = batch.len();
         let at = self.sizes.run_at(n);
-        let result = self.station.stage(batch).and_then(|staged| {
+        let result = self.station.stage_in_place(batch, at).and_then(|staged| {
+            self.inputs[0] = staged.in_place().unwrap_or(self.station.input(0));
             // SAFETY: the station's inputs hold `max_batch` samples, which `at` does not exceed: the padding is what an earlier
-            // batch left, or zeros. The stream is the station's own, and this thread was bound when it was made. The output
+            // batch left, or zeros. Where the batch is read in place, `at` samples of memory are there, and the batch keeps them. The stream is the station's own, and this thread was bound when it was made. The output
             // stays alive until `finish` has returned.
             unsafe {
                 let output = self
@@ -62,6 +63,7 @@ impl Worker for OnGpu {
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
         let at = self.sizes.run_at(batch.min(self.station.max_batch()));
         let staged = self.station.stage_nothing()?;
+        self.inputs[0] = self.station.input(0);
         // SAFETY: as in `run`; the inputs are zeros, or what an earlier batch left.
         unsafe {
             let output = self

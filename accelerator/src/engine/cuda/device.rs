@@ -18,6 +18,47 @@ pub struct Device {
     capability: (i32, i32),
     context: CUcontext,
     batched: bool,
+    direct: Direct,
+}
+
+/// What a GPU and its driver say of NICs that write to its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Direct {
+    /// They may, at all.
+    pub supported: bool,
+    /// The driver exports memory as a dma-buf.
+    pub dma_buf: bool,
+    /// What is to be done between such a write and a kernel that reads it.
+    pub fence: Fence,
+}
+
+/// See [`Direct::fence`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fence {
+    /// Nothing: what has arrived is seen.
+    NotNeeded,
+    /// `cuFlushGPUDirectRDMAWrites`, once for a batch.
+    Flush,
+    /// Something that this driver does not offer to the CPU.
+    Impossible,
+}
+
+impl Fence {
+    /// From the attributes `GPU_DIRECT_RDMA_WRITES_ORDERING` and `..._FLUSH_WRITES_OPTIONS`.
+    fn of(ordering: i32, options: i32) -> Self {
+        const TO_OWNER: i32 =
+            sys::CUGPUDirectRDMAWritesOrdering_enum::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
+                as i32;
+        const BY_HOST: i32 =
+            sys::CUflushGPUDirectRDMAWritesOptions_enum::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST
+                as i32;
+        match (ordering >= TO_OWNER, options & BY_HOST != 0) {
+            (true, _) => Fence::NotNeeded,
+            (false, true) => Fence::Flush,
+            (false, false) => Fence::Impossible,
+        }
+    }
 }
 
 // SAFETY: a context handle may be used from any thread; the driver synchronises.
@@ -70,6 +111,16 @@ impl Device {
                 attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
                 attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
             );
+            // A driver that does not know an attribute does not offer what it stands for.
+            let asked = |which| attribute(which).unwrap_or(0);
+            let direct = Direct {
+                supported: asked(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) != 0,
+                dma_buf: asked(A::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) != 0,
+                fence: Fence::of(
+                    asked(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING),
+                    asked(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS),
+                ),
+            };
             let mut context = std::ptr::null_mut();
             check(
                 "making its context",
@@ -83,6 +134,7 @@ impl Device {
                 batched: sys::culib()
                     .get::<unsafe extern "C" fn()>(b"cuMemcpyBatchAsync_v2\0")
                     .is_ok(),
+                direct,
             }))
         }
     }
@@ -105,6 +157,30 @@ impl Device {
     /// True where one call copies many pieces (`cuMemcpyBatchAsync`, CUDA 13).
     pub(super) fn copies_in_batches(&self) -> bool {
         self.batched
+    }
+
+    /// What it says of NICs that write to its memory.
+    pub fn direct(&self) -> Direct {
+        self.direct
+    }
+
+    /// After it, kernels see what a NIC had written to this GPU's memory before. The thread is bound.
+    pub(super) fn fence(&self) -> Result<(), EngineError> {
+        use sys::{
+            CUflushGPUDirectRDMAWritesScope_enum as Scope,
+            CUflushGPUDirectRDMAWritesTarget_enum as Target,
+        };
+        if self.direct.fence != Fence::Flush {
+            return Ok(());
+        }
+        // SAFETY: no memory of ours is involved; the attribute says that the driver has the function.
+        let result = unsafe {
+            sys::cuFlushGPUDirectRDMAWrites(
+                Target::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                Scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER,
+            )
+        };
+        self.check("waiting for writes of a NIC", result)
     }
 
     /// Makes the GPU this thread's. Before anything else on a thread.
@@ -186,6 +262,21 @@ fn check(gpu: usize, verb: &'static str, result: CUresult) -> Result<(), EngineE
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fence_is_needed_where_writes_are_in_no_order() {
+        // Ordering: 0 none, 100 for the owner, 200 for all devices. Options: 1 by the host, 2 on a stream.
+        for (ordering, options, fence) in [
+            (0, 3, Fence::Flush),
+            (0, 1, Fence::Flush),
+            (0, 2, Fence::Impossible),
+            (0, 0, Fence::Impossible),
+            (100, 0, Fence::NotNeeded),
+            (200, 3, Fence::NotNeeded),
+        ] {
+            assert_eq!(Fence::of(ordering, options), fence, "{ordering} {options}");
+        }
+    }
 
     /// On a machine without a driver; where there is one, the index is what cannot be.
     #[test]

@@ -18,8 +18,14 @@ pub struct Done {
     pub padded: usize,
     /// Copies of inputs.
     pub copies_in: u64,
-    /// Their bytes.
+    /// Their bytes, from the host.
     pub bytes_in: u64,
+    /// Bytes of those that were on the GPU already.
+    pub gathered: u64,
+    /// Read where its samples landed, without a copy.
+    pub in_place: bool,
+    /// A fence was needed before it.
+    pub fenced: bool,
     /// Bytes of outputs.
     pub bytes_out: u64,
     /// Copies of inputs, on the stream.
@@ -37,6 +43,9 @@ pub struct Meter {
     padded: AtomicU64,
     copies_in: AtomicU64,
     bytes_in: AtomicU64,
+    gathered: AtomicU64,
+    in_place: AtomicU64,
+    fences: AtomicU64,
     bytes_out: AtomicU64,
     copy_in_ns: AtomicU64,
     compute_ns: AtomicU64,
@@ -51,6 +60,9 @@ impl Meter {
             padded: AtomicU64::new(0),
             copies_in: AtomicU64::new(0),
             bytes_in: AtomicU64::new(0),
+            gathered: AtomicU64::new(0),
+            in_place: AtomicU64::new(0),
+            fences: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             copy_in_ns: AtomicU64::new(0),
             compute_ns: AtomicU64::new(0),
@@ -67,6 +79,9 @@ impl Meter {
             (&self.padded, done.padded as u64),
             (&self.copies_in, done.copies_in),
             (&self.bytes_in, done.bytes_in),
+            (&self.gathered, done.gathered),
+            (&self.in_place, done.in_place.into()),
+            (&self.fences, done.fenced.into()),
             (&self.bytes_out, done.bytes_out),
             (&self.copy_in_ns, ns(done.copy_in)),
             (&self.compute_ns, ns(done.compute)),
@@ -92,6 +107,9 @@ impl Meter {
             padded: self.padded.load(Relaxed),
             copies_in: self.copies_in.load(Relaxed),
             bytes_in: self.bytes_in.load(Relaxed),
+            gathered: self.gathered.load(Relaxed),
+            in_place: self.in_place.load(Relaxed),
+            fences: self.fences.load(Relaxed),
             bytes_out: self.bytes_out.load(Relaxed),
             copy_in_us: self.copy_in_ns.load(Relaxed) / 1000,
             compute_us: self.compute_ns.load(Relaxed) / 1000,
@@ -113,6 +131,9 @@ mod tests {
             padded: 3,
             copies_in: 2,
             bytes_in: 50,
+            gathered: 7,
+            in_place: true,
+            fenced: true,
             bytes_out: 40,
             copy_in: Duration::from_nanos(700),
             compute: Duration::from_micros(9),
@@ -129,6 +150,7 @@ mod tests {
             (r.padded, r.copies_in, r.bytes_in, r.bytes_out),
             (6, 4, 100, 80)
         );
+        assert_eq!((r.gathered, r.in_place, r.fences), (14, 2, 2));
         assert_eq!(
             (r.copy_in_us, r.compute_us),
             (1, 18),

@@ -12,6 +12,7 @@
 //! * [`Device`]: one GPU, through the driver that is installed; building needs no CUDA.
 //! * `stream`: streams and events; `memory`: memory on the GPU, and pinned memory beside it.
 //! * [`Registry`]: the slots and QSL memory that the GPU may read where they lie.
+//! * `slots`: slots in the GPU's own memory, for a NIC to write; a batch of neighbours is read there, without any copy.
 //! * `pieces`: which bytes are copied where; plain data.
 //! * `station`: one worker's stream and buffers.
 //! * [`Meter`]: what a GPU has done.
@@ -23,11 +24,13 @@ mod memory;
 mod meter;
 mod pieces;
 mod registry;
+mod slots;
 mod station;
 mod stream;
 
-pub use device::Device;
+pub use device::{Device, Direct, Fence};
 pub use meter::Meter;
 pub use registry::Registry;
 
-pub(super) use station::Station;
+pub(super) use slots::slots;
+pub(super) use station::{Staged, Station};

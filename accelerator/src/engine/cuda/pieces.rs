@@ -1,19 +1,40 @@
 //! Which bytes of a batch are copied where: its runs, merged. Plain data.
 
-use super::registry::Ranges;
+use super::registry::{Place, Ranges};
 use crate::engine::{Batch, Run};
 
 /// One copy: bytes that lie without a gap, and where they go in the batch's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// First byte, in the host's memory.
+    /// First byte.
     pub from: usize,
     /// Offset in the input of the batch.
     pub to: usize,
     /// How many.
     pub bytes: usize,
-    /// The GPU may read them where they lie.
-    pub registered: bool,
+    /// Where they lie.
+    pub place: Place,
+}
+
+/// Kernels are compiled for inputs that begin at a multiple of so many bytes.
+const ALIGNED: usize = 64;
+
+/// Where a whole batch of `at` samples of `size` bytes can be read on GPU `gpu`, without a copy: its pieces are one, in that
+/// GPU's memory, and what pads the batch up to `at` lies behind it in the same memory.
+pub(super) fn in_place(
+    pieces: &[Piece],
+    ranges: &Ranges,
+    gpu: usize,
+    size: usize,
+    at: usize,
+) -> Option<usize> {
+    let [piece] = pieces else {
+        return None;
+    };
+    let (place, alike) = ranges.at(piece.from);
+    let fits = size.checked_mul(at).is_some_and(|bytes| bytes <= alike);
+    let here = place == Place::Gpu(gpu) && piece.from.is_multiple_of(ALIGNED);
+    (here && fits && piece.to == 0).then_some(piece.from)
 }
 
 /// The pieces of one batch; kept from batch to batch, so that nothing is allocated once it has grown.
@@ -60,14 +81,14 @@ impl Pieces {
                         (from, to, left, room) = (from + more, to + more, left - more, room - more);
                     }
                     _ => {
-                        let (registered, alike) = ranges.at(from);
+                        let (place, alike) = ranges.at(from);
                         // At the last byte of all addresses nothing is alike, and nothing lies.
                         room = alike.max(1);
                         self.list.push(Piece {
                             from,
                             to,
                             bytes: 0,
-                            registered,
+                            place,
                         });
                     }
                 }
@@ -90,7 +111,7 @@ mod tests {
             size in 1usize..5,
             slots in prop::collection::vec(0usize..24, 1..20),
             cuts in prop::collection::vec(any::<bool>(), 20),
-            regions in prop::collection::vec((1usize..9, any::<bool>()), 1..6),
+            regions in prop::collection::vec((1usize..9, 0usize..3), 1..6),
         ) {
             let memory: Vec<u8> = (0..24 * size).map(|i| (i * 7 + 3) as u8).collect();
             let mut want = Vec::new();
@@ -107,12 +128,14 @@ mod tests {
                 }
             }
             // Regions side by side, some of them registered.
-            let (mut ranges, mut owner, mut at) = (Ranges::default(), vec![(0, false); 24], 0);
-            for (i, (slots, registered)) in regions.iter().enumerate() {
-                let end = (at + slots).min(24);
-                if *registered && at < end {
-                    ranges.add(at * size, (end - at) * size);
-                    owner[at..end].fill((i + 1, true));
+            let places = [Place::Unregistered, Place::Registered, Place::Gpu(1)];
+            let (mut ranges, mut owner) = (Ranges::default(), vec![(0, places[0]); 24]);
+            let mut at = 0;
+            for (i, (slots, place)) in regions.iter().enumerate() {
+                let (end, place) = ((at + slots).min(24), places[*place]);
+                if place != places[0] && at < end {
+                    ranges.add(at * size, (end - at) * size, place);
+                    owner[at..end].fill((i + 1, place));
                 }
                 at = end;
             }
@@ -126,7 +149,7 @@ mod tests {
             for p in &list {
                 let owners = &owner[p.from / size..(p.from + p.bytes).div_ceil(size)];
                 prop_assert!(owners.iter().all(|o| *o == owners[0]), "{:?} crosses a border", p);
-                prop_assert_eq!(p.registered, owners[0].1);
+                prop_assert_eq!(p.place, owners[0].1);
             }
             for w in list.windows(2) {
                 prop_assert_eq!(w[0].to + w[0].bytes, w[1].to, "no gap in the batch");
@@ -135,5 +158,32 @@ mod tests {
             let breaks = breaks.filter(|w| w[0] + 1 != w[1] || owner[w[0]] != owner[w[1]]).count();
             prop_assert_eq!(list.len(), breaks + 1, "no two pieces that are one");
         }
+    }
+
+    #[test]
+    fn a_batch_is_read_in_place_where_all_of_it_lies_on_the_gpu() {
+        let mut ranges = Ranges::default();
+        ranges.add(6400, 640, Place::Gpu(1));
+        ranges.add(12800, 640, Place::Registered);
+        let piece = |from, bytes| Piece {
+            from,
+            to: 0,
+            bytes,
+            place: ranges.at(from).0,
+        };
+        let (four, six) = (piece(6400, 256), piece(6400 + 256, 384));
+        assert_eq!(in_place(&[four], &ranges, 1, 64, 4), Some(6400));
+        assert_eq!(in_place(&[four], &ranges, 1, 64, 10), Some(6400), "padded");
+        assert_eq!(
+            in_place(&[four], &ranges, 1, 64, 11),
+            None,
+            "beyond its end"
+        );
+        assert_eq!(in_place(&[six], &ranges, 1, 64, 6), Some(6656));
+        assert_eq!(in_place(&[six], &ranges, 0, 64, 6), None, "another GPU's");
+        assert_eq!(in_place(&[four, six], &ranges, 1, 64, 10), None);
+        assert_eq!(in_place(&[piece(6401, 64)], &ranges, 1, 64, 1), None);
+        assert_eq!(in_place(&[piece(12800, 64)], &ranges, 1, 64, 1), None);
+        assert_eq!(in_place(&[four], &ranges, 1, usize::MAX, 2), None);
     }
 }

@@ -10,14 +10,25 @@ use qdl::fabric::Region;
 
 use super::Device;
 
-/// Ranges of addresses that are registered. Plain data.
+/// Where a byte lies, as far as a GPU cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In memory of the host that no GPU may read.
+    Unregistered,
+    /// In memory of the host that GPUs may read where it lies.
+    Registered,
+    /// In memory of this GPU.
+    Gpu(usize),
+}
+
+/// Ranges of addresses that GPUs may read. Plain data.
 #[derive(Debug, Default)]
-pub struct Ranges(BTreeMap<usize, usize>);
+pub struct Ranges(BTreeMap<usize, (usize, Place)>);
 
 impl Ranges {
     /// Adds a range that overlaps no other.
-    pub fn add(&mut self, base: usize, len: usize) {
-        self.0.insert(base, len);
+    pub fn add(&mut self, base: usize, len: usize, place: Place) {
+        self.0.insert(base, (len, place));
     }
 
     /// Takes it out again.
@@ -25,19 +36,18 @@ impl Ranges {
         self.0.remove(&base);
     }
 
-    /// Whether the byte at `address` is in a range, and how many bytes from it on are alike: up to the end of that range, or
+    /// Where the byte at `address` lies, and how many bytes from it on are alike: up to the end of that range, or
     /// up to the next one. A copy may not cross such a border, even where two ranges lie side by side.
-    pub fn at(&self, address: usize) -> (bool, usize) {
-        if let Some((base, size)) = self.0.range(..=address).next_back() {
+    pub fn at(&self, address: usize) -> (Place, usize) {
+        if let Some((base, (size, place))) = self.0.range(..=address).next_back() {
             let end = base.saturating_add(*size);
             if address < end {
-                return (true, end - address);
+                return (*place, end - address);
             }
         }
-        match self.0.range(address..).next() {
-            Some((base, _)) => (false, base - address),
-            None => (false, usize::MAX - address),
-        }
+        let next = self.0.range(address..).next();
+        let alike = next.map_or(usize::MAX, |(base, _)| *base) - address;
+        (Place::Unregistered, alike)
     }
 }
 
@@ -66,8 +76,8 @@ impl Registry {
     pub fn register(&self, device: &Arc<Device>, region: &Arc<Region>) {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let (base, len) = (region.base(), region.len());
-        if self.ranges().at(base as usize).0 {
-            // For another GPU's engine.
+        if region.device().is_some() || self.ranges().at(base as usize).0 != Place::Unregistered {
+            // A GPU's own; or registered for another GPU's engine.
             return;
         }
         if device.bind().is_err() {
@@ -89,11 +99,22 @@ impl Registry {
         self.ranges
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .add(base as usize, len);
+            .add(base as usize, len, Place::Registered);
         region.keep(Box::new(Registration {
             device: device.clone(),
             ranges: self.ranges.clone(),
             base: base as usize,
+        }));
+    }
+
+    /// Notes for as long as the region lives that it is in the memory of this GPU.
+    pub(super) fn on_gpu(&self, device: &Device, region: &Arc<Region>) {
+        let (base, len) = (region.base() as usize, region.len());
+        let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
+        ranges.add(base, len, Place::Gpu(device.index()));
+        region.keep(Box::new(Noted {
+            ranges: self.ranges.clone(),
+            base,
         }));
     }
 
@@ -123,6 +144,19 @@ impl Drop for Registration {
     }
 }
 
+/// Forgotten when dropped, before the memory is freed.
+struct Noted {
+    ranges: Arc<RwLock<Ranges>>,
+    base: usize,
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
+        ranges.remove(self.base);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -141,7 +175,8 @@ mod tests {
             let mut bases = Vec::new();
             for (i, (len, gap)) in lens.iter().enumerate() {
                 at += gap;
-                ranges.add(at, *len);
+                let place = [Place::Registered, Place::Gpu(3)][i % 2];
+                ranges.add(at, *len, place);
                 owner[at..at + len].fill(i + 1);
                 bases.push((at, *len));
                 at += len;
@@ -150,7 +185,12 @@ mod tests {
             ranges.remove(base);
             owner[base..base + gone].fill(0);
             let (held, alike) = ranges.at(address);
-            prop_assert_eq!(held, owner[address] != 0);
+            let place = match owner[address] {
+                0 => Place::Unregistered,
+                i if i % 2 == 1 => Place::Registered,
+                _ => Place::Gpu(3),
+            };
+            prop_assert_eq!(held, place);
             let same = owner[address..].iter().take_while(|o| **o == owner[address]).count();
             if address + same < owner.len() {
                 prop_assert_eq!(alike, same);
@@ -163,8 +203,8 @@ mod tests {
     #[test]
     fn the_end_of_memory_is_no_overflow() {
         let mut ranges = Ranges::default();
-        ranges.add(usize::MAX - 4, 9);
-        assert_eq!(ranges.at(usize::MAX - 1), (true, 1));
-        assert_eq!(ranges.at(usize::MAX), (false, 0));
+        ranges.add(usize::MAX - 4, 9, Place::Registered);
+        assert_eq!(ranges.at(usize::MAX - 1), (Place::Registered, 1));
+        assert_eq!(ranges.at(usize::MAX), (Place::Unregistered, 0));
     }
 }

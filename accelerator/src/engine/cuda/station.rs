@@ -6,10 +6,11 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use qdl::model::ModelSpec;
 
 use super::{
-    Device, Meter, Registry,
+    Device, Fence, Meter, Registry,
     memory::{DeviceMemory, Pinned},
     meter::Done,
-    pieces::{Piece, Pieces},
+    pieces::{self, Piece, Pieces},
+    registry::Place,
     stream::{Event, Stream},
 };
 use crate::engine::{Batch, EngineError, unpack::Unpacker};
@@ -49,7 +50,26 @@ struct Lists {
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) struct Staged {
     copies: u64,
+    /// Bytes copied from the host's memory, and from the GPU's own.
     bytes: u64,
+    gathered: u64,
+    fenced: bool,
+    in_place: Option<usize>,
+}
+
+impl Staged {
+    /// Where the only input lies, in place of the station's, if the batch is read where it landed.
+    pub fn in_place(&self) -> Option<*mut std::ffi::c_void> {
+        self.in_place.map(|address| address as *mut _)
+    }
+
+    fn count(&mut self, piece: &Piece) {
+        self.copies += 1;
+        match piece.place {
+            Place::Gpu(_) => self.gathered += piece.bytes as u64,
+            Place::Registered | Place::Unregistered => self.bytes += piece.bytes as u64,
+        }
+    }
 }
 
 impl Station {
@@ -134,6 +154,19 @@ impl Station {
     /// # Errors
     /// A sample of a wrong length, a batch that is too large, or the driver's.
     pub fn stage(&mut self, batch: &mut Batch) -> Result<Staged, EngineError> {
+        self.stage_with(batch, None)
+    }
+
+    /// The same; where the batch, run at `at` samples, can be read where it landed on the GPU, nothing is copied, and
+    /// [`Staged::in_place`] says where it lies.
+    ///
+    /// # Errors
+    /// As [`Station::stage`].
+    pub fn stage_in_place(&mut self, batch: &mut Batch, at: usize) -> Result<Staged, EngineError> {
+        self.stage_with(batch, Some(at))
+    }
+
+    fn stage_with(&mut self, batch: &mut Batch, at: Option<usize>) -> Result<Staged, EngineError> {
         if batch.len() > self.max_batch {
             return Err(EngineError::Run {
                 engine: "cuda",
@@ -145,26 +178,41 @@ impl Station {
         self.events[0].record(&self.stream)?;
         let single = self.unpacker.single_fixed();
         let staged = match single.filter(|size| batch.sample_bytes() == Some(*size)) {
-            Some(size) => self.copy_runs(batch, size)?,
+            Some(size) => self.copy_runs(batch, size, at)?,
             None if single.is_some() => self.copy_each(batch)?,
             None => self.copy_unpacked(batch)?,
         };
-        batch.count_copies(staged.copies, staged.bytes);
+        batch.count_copies(staged.copies, staged.bytes + staged.gathered);
         self.events[1].record(&self.stream)?;
         Ok(staged)
     }
 
-    /// The samples as they lie: one copy for each run.
-    fn copy_runs(&mut self, batch: &Batch, size: usize) -> Result<Staged, EngineError> {
+    /// The samples as they lie: one copy for each run; none where they are on the GPU, side by side.
+    fn copy_runs(
+        &mut self,
+        batch: &Batch,
+        size: usize,
+        at: Option<usize>,
+    ) -> Result<Staged, EngineError> {
         let Self { pieces, lists, .. } = self;
-        let list = pieces.of(batch, size, &self.registry.ranges());
-        let staged = Staged {
-            copies: list.len() as u64,
-            bytes: list.iter().map(|p| p.bytes as u64).sum(),
-        };
+        let ranges = self.registry.ranges();
+        let list = pieces.of(batch, size, &ranges);
+        let mut staged = Staged::default();
+        if list.iter().any(|p| matches!(p.place, Place::Gpu(_))) {
+            // Once for the batch: all its samples have arrived.
+            self.device.fence()?;
+            staged.fenced = self.device.direct().fence == Fence::Flush;
+        }
+        let gpu = self.device.index();
+        staged.in_place = at.and_then(|at| pieces::in_place(list, &ranges, gpu, size, at));
+        drop(ranges);
+        if staged.in_place.is_some() {
+            return Ok(staged);
+        }
+        list.iter().for_each(|p| staged.count(p));
         let together = list.len() > PIECES_ONE_BY_ONE
             && self.device.copies_in_batches()
-            && list.iter().all(|p| p.registered);
+            && list.iter().all(|p| p.place != Place::Unregistered);
         let to = self.inputs[0].address();
         if together {
             copy_all(&self.device, &self.stream, to, list, lists)?;
@@ -180,19 +228,18 @@ impl Station {
     fn copy_each(&mut self, batch: &Batch) -> Result<Staged, EngineError> {
         let size = self.unpacker.stride(0);
         let to = self.inputs[0].address();
+        let mut staged = Staged::default();
         for i in 0..batch.len() {
             let piece = Piece {
-                from: batch.input(i).as_ptr() as usize,
+                from: batch.arrivals()[i].address(),
                 to: i * size,
                 bytes: size,
-                registered: false,
+                place: self.registry.ranges().at(batch.arrivals()[i].address()).0,
             };
             copy(&self.device, &self.stream, to, &piece)?;
+            staged.count(&piece);
         }
-        Ok(Staged {
-            copies: batch.len() as u64,
-            bytes: (batch.len() * size) as u64,
-        })
+        Ok(staged)
     }
 
     /// Several inputs, or ragged ones: unpacked and padded once on the way, then one copy for each input.
@@ -204,11 +251,10 @@ impl Station {
                 from: self.unpacked[i].address().as_ptr() as usize,
                 to: 0,
                 bytes: self.unpacker.stride(i) * batch.len(),
-                registered: true,
+                place: Place::Registered,
             };
             copy(&self.device, &self.stream, memory.address(), &piece)?;
-            staged.copies += 1;
-            staged.bytes += piece.bytes as u64;
+            staged.count(&piece);
         }
         Ok(staged)
     }
@@ -263,6 +309,9 @@ impl Station {
                 padded: ran.saturating_sub(samples),
                 copies_in: staged.copies,
                 bytes_in: staged.bytes,
+                gathered: staged.gathered,
+                in_place: staged.in_place.is_some(),
+                fenced: staged.fenced,
                 bytes_out: bytes as u64,
                 copy_in: start.until(copied),
                 compute: copied.until(computed),
@@ -296,20 +345,22 @@ impl Drop for Station {
 
 /// One piece.
 fn copy(device: &Device, stream: &Stream, to: CUdeviceptr, p: &Piece) -> Result<(), EngineError> {
+    let to = to + p.to as CUdeviceptr;
     // SAFETY: a piece lies in samples that the batch keeps readable, or in the unpacker's buffers, until the stream has been
-    // waited for; it ends within `max_batch` samples of the input it goes to, which `stage` has checked.
+    // waited for; it ends within `max_batch` samples of the input it goes to, which `stage` has checked. Memory of a GPU has
+    // the same addresses on all of them.
     let result = unsafe {
-        sys::cuMemcpyHtoDAsync_v2(
-            to + p.to as CUdeviceptr,
-            p.from as *const _,
-            p.bytes,
-            stream.raw(),
-        )
+        match p.place {
+            Place::Gpu(_) => sys::cuMemcpyAsync(to, p.from as CUdeviceptr, p.bytes, stream.raw()),
+            Place::Registered | Place::Unregistered => {
+                sys::cuMemcpyHtoDAsync_v2(to, p.from as *const _, p.bytes, stream.raw())
+            }
+        }
     };
     device.check("copying inputs", result)
 }
 
-/// All pieces with one call. Their memory is registered.
+/// All pieces with one call. Their memory is registered, or a GPU's.
 fn copy_all(
     device: &Device,
     stream: &Stream,

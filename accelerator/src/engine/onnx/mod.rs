@@ -1,19 +1,21 @@
-//! `onnx`: ONNX Runtime on the CPU, found at run time.
+//! `onnx`: ONNX Runtime, found at run time, on the CPU or, with a library that was built for it, on a GPU.
 //!
 //! Building needs no ONNX Runtime, and neither do the other engines: [`find_library`] looks for it when the engine
 //! is made. `spec` reads the model's tensors from its own metadata; every worker has a session of its own,
 //! because a session runs one batch at a time.
 //!
 //! A batch whose samples form one run is handed to the session where it lies. Any other batch is gathered into
-//! an aligned buffer first, and the copies are counted.
+//! an aligned buffer first, and the copies are counted. On a GPU (`cuda`) batches go the way that all engines there share:
+//! copied to the GPU from where they landed, tensors bound to its memory, one copy of the output back.
 
+mod cuda;
 mod library;
 mod session;
 mod spec;
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, sync::Arc};
 
-use qdl::model::ModelSpec;
+use qdl::{fabric::Region, model::ModelSpec, stats::GpuRecord};
 
 pub use library::find_library;
 
@@ -25,6 +27,7 @@ use super::{Engine, EngineError, EngineParams, Worker};
 pub struct Onnx {
     model: ModelSpec,
     settings: Settings,
+    gpu: Option<cuda::Gpu>,
 }
 
 impl Onnx {
@@ -39,13 +42,18 @@ impl Onnx {
         })?;
         check_readable(&path)?;
         library::load(params.library.as_deref())?;
+        let gpu = params.cuda.then(|| cuda::Gpu::open(params)).transpose()?;
         let settings = Settings {
             path,
             intra_threads: params.intra_threads,
         };
         let session = settings.open()?;
         let model = spec::read(&session, &params.model, &params.ragged, &settings.path)?;
-        Ok(Onnx { model, settings })
+        Ok(Onnx {
+            model,
+            settings,
+            gpu,
+        })
     }
 }
 
@@ -59,7 +67,20 @@ impl Engine for Onnx {
     }
 
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
-        Ok(Box::new(OnnxWorker::new(&self.model, &self.settings)?))
+        Ok(match &self.gpu {
+            None => Box::new(OnnxWorker::new(&self.model, &self.settings)?),
+            Some(gpu) => Box::new(cuda::OnGpu::new(&self.model, &self.settings, gpu)?),
+        })
+    }
+
+    fn memory(&self, inputs: &Arc<Region>) {
+        if let Some(gpu) = &self.gpu {
+            gpu.register(inputs);
+        }
+    }
+
+    fn gpus(&self) -> Vec<GpuRecord> {
+        self.gpu.iter().map(cuda::Gpu::record).collect()
     }
 }
 

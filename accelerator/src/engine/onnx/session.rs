@@ -3,6 +3,7 @@
 use std::{borrow::Cow, ffi::c_void, path::PathBuf};
 
 use ort::{
+    ep::ExecutionProviderDispatch,
     memory::MemoryInfo,
     session::{Session, SessionInputValue, builder::GraphOptimizationLevel},
     value::{DynTensorRef, Shape, TensorRefMut},
@@ -22,6 +23,11 @@ pub(super) struct Settings {
 impl Settings {
     /// Loads the model. The library must be open.
     pub fn open(&self) -> Result<Session, EngineError> {
+        self.open_on(&[])
+    }
+
+    /// The same, on these execution providers first.
+    pub fn open_on(&self, providers: &[ExecutionProviderDispatch]) -> Result<Session, EngineError> {
         let environment = library::load(None)?;
         let invalid = |reason: String| EngineError::ModelInvalid {
             path: self.path.clone(),
@@ -36,6 +42,10 @@ impl Settings {
             // Spinning helpers would take the cores that carry the samples.
             .with_intra_op_spinning(false)
             .map_err(|e| invalid(e.to_string()))?
+            .with_execution_providers(providers)
+            .map_err(|e| EngineError::Provider {
+                reason: one_line(&e.to_string()),
+            })?
             .commit_from_file(&self.path)
             .map_err(|e| invalid(e.to_string()))
     }
@@ -120,21 +130,7 @@ impl Worker {
             .get(&self.output.name)
             .and_then(|v| v.view().downcast().ok())
             .ok_or_else(|| failed(format!("no tensor `{}` came out", self.output.name)))?;
-        let shape = output.shape();
-        let right_shape = super::spec::dtype(*output.data_type()) == Some(self.output.dtype)
-            && shape.len() == self.output.shape.len() + 1
-            && shape[0] == batch as i64
-            && shape[1..]
-                .iter()
-                .zip(&self.output.shape)
-                .all(|(a, b)| *a == *b as i64);
-        if !right_shape {
-            return Err(failed(format!(
-                "the output came as {}{shape:?} for a batch of {batch} times {}",
-                output.data_type(),
-                self.output
-            )));
-        }
+        check_output(&output, &self.output, batch).map_err(failed)?;
         if self.output_bytes == 0 {
             return (0..batch).try_for_each(|i| each(i, &[]));
         }
@@ -172,6 +168,34 @@ impl crate::engine::Worker for Worker {
         // SAFETY: no address is given, so the unpacker's buffers are read, which have just been grown.
         unsafe { self.infer(batch, None, |_, _| Ok(())) }
     }
+}
+
+/// Says how an output differs from what the model was read to give.
+pub(super) fn check_output(
+    output: &DynTensorRef<'_>,
+    spec: &TensorSpec,
+    batch: usize,
+) -> Result<(), String> {
+    let shape = output.shape();
+    let right = super::spec::dtype(*output.data_type()) == Some(spec.dtype)
+        && shape.len() == spec.shape.len() + 1
+        && shape[0] == batch as i64
+        && shape[1..]
+            .iter()
+            .zip(&spec.shape)
+            .all(|(a, b)| *a == *b as i64);
+    if right {
+        return Ok(());
+    }
+    Err(format!(
+        "the output came as {}{shape:?} for a batch of {batch} times {spec}",
+        output.data_type()
+    ))
+}
+
+/// The runtime's words without their line breaks.
+pub(super) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Wraps memory as a tensor of `batch` samples, without a copy.

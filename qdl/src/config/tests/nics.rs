@@ -60,6 +60,7 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
         gpus: Gpus::Own,
         numa: Auto::Fixed(1),
         gpu: Some(0),
+        gpudirect: false,
         cpus: Some(vec![2, 3]),
     };
     assert_eq!(*ib, expected);
@@ -78,6 +79,20 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
     assert_eq!(
         bad("send_depth: 100"),
         ["9:5 one write in 64 is signaled, in a send queue of 100"]
+    );
+    assert_eq!(
+        bad("gpudirect: true"),
+        ["10:16 a frontend has no slots for a GPU to read"]
+    );
+    let ours = |keys: &str| {
+        let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
+        accelerator(&format!("{head}nics: [{{device: mlx5_0{keys}}}]\n"))
+    };
+    let direct = ours(", gpu: 3, gpudirect: true").unwrap_or_else(|e| panic!("{e}"));
+    assert!(matches!(&direct.nics[0], NicConfig::Ib(n) if n.gpudirect));
+    assert_eq!(
+        problems(ours(", gpudirect: true")),
+        ["5:36 `gpudirect` places slots in the memory of a GPU, and none is named"]
     );
     let tcp = problems(frontend(&format!(
         "{head}  - address: 127.0.0.1\n    mtu: 1024\n"

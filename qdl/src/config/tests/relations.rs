@@ -80,6 +80,11 @@ fn several_gpus_and_the_nics_that_feed_them() {
         .replace("max_input_bytes: 4", "file: m.onnx")
         .replace("kind: digest", "kind: onnx, gpus: [0, 1]");
     assert!(text(accelerator(&onnx)).contains("engine `onnx` uses no GPU"));
+    let onnx = onnx.replace("kind: onnx", "kind: onnx, provider: cuda");
+    let on_cuda = accelerator(&onnx).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(on_cuda.engine.provider, Provider::Cuda);
+    let digest = ACCELERATOR.replace("kind: digest", "kind: digest, provider: cuda");
+    assert!(text(accelerator(&digest)).contains("`digest` has no execution providers"));
     let aoti = ACCELERATOR
         .replace("max_input_bytes: 4", "file: m.pt2")
         .replace("kind: digest", "kind: aoti");

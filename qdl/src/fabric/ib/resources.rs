@@ -12,7 +12,7 @@ use std::{
 use verbs::{Access, Memory, Mr, Pd};
 
 use super::{CELL_BYTES, IbDevice, IbError};
-use crate::fabric::{Region, Window};
+use crate::fabric::{DeviceMemory, Region, Window};
 
 /// See the module.
 #[derive(Debug)]
@@ -131,8 +131,37 @@ impl IbResources {
                 "ordinary"
             }
         );
+        if let Some(device) = window.region().device() {
+            return self.on_device(window, device, bytes);
+        }
         let part = Part::new(window.region(), window.slot_offset(0), bytes)?;
         self.writable(&part)
+    }
+
+    /// Slots in the memory of a GPU: the NIC gets them as a dma-buf, and addresses them as the GPU does.
+    fn on_device(
+        &self,
+        window: &Window,
+        device: &dyn DeviceMemory,
+        bytes: usize,
+    ) -> Result<Arc<Mr>, IbError> {
+        let offset = window.slot_offset(0);
+        let at = window.region().at(offset, bytes)?;
+        let (dma_buf, begins) = device.dma_buf().map_err(|what| IbError::Setting {
+            device: self.device.name().to_owned(),
+            key: "gpudirect",
+            problem: format!("{} gives no dma-buf of its memory: {what}", device.device()),
+        })?;
+        let mr = Mr::register_dmabuf(
+            &self.pd,
+            dma_buf,
+            begins + offset as u64,
+            bytes,
+            at as u64,
+            Access::REMOTE_WRITE | Access::RELAXED_ORDERING,
+            window.region().clone(),
+        );
+        Ok(mr?)
     }
 
     /// Descriptor cells beside the slots, registered for the peer to write.

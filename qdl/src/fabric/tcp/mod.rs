@@ -102,6 +102,11 @@ fn can_have_receive_buffer(bytes: usize) -> bool {
 /// # Errors
 /// A socket option was refused.
 pub fn link(stream: std::net::TcpStream, endpoint: Endpoint, cfgs: &TcpCfgs) -> io::Result<Link> {
+    if let Some(device) = endpoint.window.region().device() {
+        // A socket's bytes come by way of the CPU.
+        let text = format!("a socket cannot write the memory of {}", device.device());
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let s = socket2::SockRef::from(&stream);

@@ -1,0 +1,429 @@
+//! Memory of a device, as slots: the GPU's own, which a NIC writes and this process does not touch.
+
+use std::{
+    os::fd::OwnedFd,
+    ptr::NonNull,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Endpoint, Event, Grants, Imm, Link, Post, PostError, Region, RegionError, SourceId, Window,
+};
+
+/// A piece of memory of a device, behind a [`Region`] ([`Region::of_device`]). Its addresses are those by which the device, and
+/// a NIC that it is registered with, know it; this process must not follow them. Freed when dropped.
+pub trait DeviceMemory: Send + Sync {
+    /// Address of the first byte.
+    fn base(&self) -> NonNull<u8>;
+
+    /// Bytes in it; at least one.
+    fn bytes(&self) -> usize;
+
+    /// The device, for messages: `GPU 0`.
+    fn device(&self) -> String;
+
+    /// Copies bytes of this process there. They are there when it returns. Of a range that lies inside.
+    ///
+    /// # Errors
+    /// The device's own words.
+    fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), String>;
+
+    /// Copies bytes from there, as the device sees them. Of a range that lies inside.
+    ///
+    /// # Errors
+    /// The device's own words.
+    fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), String>;
+
+    /// After it, the device sees what others have written there before. Once for a batch, not for a write.
+    ///
+    /// # Errors
+    /// The device's own words.
+    fn fence(&self) -> Result<(), String>;
+
+    /// The memory as a dma-buf, to register with a NIC, and where in it the first byte lies.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    fn dma_buf(&self) -> Result<(OwnedFd, u64), String>;
+}
+
+/// Writes through a fabric did not get to the memory they were for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeError {
+    /// No connection could be made to the memory.
+    #[error("no connection to it: {0}")]
+    Connection(String),
+    /// A write was refused, or broke the connection.
+    #[error("a write to it failed: {0}")]
+    Write(String),
+    /// The writes never arrived.
+    #[error("of {sent} writes to it {arrived} arrived within {waited_ms} ms")]
+    Lost {
+        /// Writes.
+        sent: usize,
+        /// Those that were reported.
+        arrived: usize,
+        /// Milliseconds.
+        waited_ms: u128,
+    },
+    /// They were reported, and the device does not see them.
+    #[error("{wrong} of {bytes} bytes written to it are not there, the first at {first}")]
+    Different {
+        /// Offset of the first wrong byte.
+        first: usize,
+        /// Wrong bytes.
+        wrong: usize,
+        /// Bytes written.
+        bytes: usize,
+    },
+    /// The device itself.
+    #[error("{0}")]
+    Device(String),
+}
+
+/// Bytes of each write of a probe, where the memory is large enough.
+const PROBED: usize = 64 << 10;
+
+/// Writes a pattern through a fabric to the beginning and to the end of `region`, and reads it back as the memory's device sees
+/// it: that a NIC takes a registration of a GPU's memory does not say that what it writes gets there. `pair` joins two ends,
+/// the writer's and the memory's, by the fabric in question. The region's content is lost.
+///
+/// # Errors
+/// [`ProbeError`] says how far it came.
+pub fn probe(
+    region: &Arc<Region>,
+    patience: Duration,
+    pair: impl FnOnce(Endpoint, Endpoint) -> Result<(Link, Link), String>,
+) -> Result<(), ProbeError> {
+    let stride = region.len() / 2;
+    let len = stride.min(PROBED);
+    let made = |e: RegionError| ProbeError::Device(e.to_string());
+    let pattern: Vec<u8> = (0..2 * len)
+        .map(|i| (i * 167 + i / 251 + 13) as u8)
+        .collect();
+    let other: Vec<u8> = pattern.iter().map(|b| !b).collect();
+    // In slot 0 the first bytes, in slot 1 the last.
+    let places = [(0, 0), (1, stride - len)];
+    let source = Arc::new(Region::new(2 * len).map_err(made)?);
+    // SAFETY: nobody else knows the source, and nobody uses the region but this probe; what it held is not wanted.
+    unsafe {
+        source.store(0, &pattern).map_err(made)?;
+        for (slot, at) in places {
+            let bytes = &other[slot * len..][..len];
+            region.store(slot * stride + at, bytes).map_err(made)?;
+        }
+    }
+    let grants = Arc::new(Grants::new(2));
+    let uses = [0u16, 1].map(|slot| Imm::new(slot, grants.open(slot).unwrap_or_default()));
+    let writer = Endpoint {
+        window: Window::new(source.clone(), 0, len, Arc::new(Grants::new(1))).map_err(made)?,
+        sources: vec![source],
+        peer_slots: 2,
+        peer_stride: stride,
+        send_depth: 16,
+    };
+    let memory = Endpoint {
+        window: Window::new(region.clone(), 0, stride, grants).map_err(made)?,
+        sources: writer.sources.clone(),
+        peer_slots: 1,
+        peer_stride: len,
+        send_depth: 16,
+    };
+    let (mut from, mut to) = pair(writer, memory).map_err(ProbeError::Connection)?;
+    for (imm, (slot, at)) in uses.into_iter().zip(places) {
+        let post = Post {
+            source: SourceId(0),
+            offset: slot * len,
+            len: len as u32,
+            at: at as u32,
+            imm,
+        };
+        let refused = |e: PostError| ProbeError::Write(e.to_string());
+        from.tx.post(&post).map_err(refused)?;
+    }
+    let begun = Instant::now();
+    let (mut arrived, mut broken) = (0, None);
+    while arrived < places.len() && broken.is_none() {
+        let waited = begun.elapsed();
+        if waited > patience {
+            return Err(ProbeError::Lost {
+                sent: places.len(),
+                arrived,
+                waited_ms: waited.as_millis(),
+            });
+        }
+        if let Err(e) = from.tx.flush() {
+            broken = Some(e);
+        }
+        for half in [&mut from.rx, &mut to.rx] {
+            let events = half.poll(8, &mut |event| match event {
+                Event::Arrived { .. } => arrived += 1,
+                Event::Broken(b) => broken = Some(b),
+                Event::Control(_) => {}
+            });
+            if events == 0 {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+    }
+    if let Some(broken) = broken {
+        return Err(ProbeError::Write(broken.to_string()));
+    }
+    if let Some(device) = region.device() {
+        device.fence().map_err(ProbeError::Device)?;
+    }
+    let mut seen = vec![0; 2 * len];
+    for (slot, at) in places {
+        let bytes = &mut seen[slot * len..][..len];
+        // SAFETY: both writes have arrived, and there are no others.
+        unsafe { region.load(slot * stride + at, bytes) }.map_err(made)?;
+    }
+    let wrong = || {
+        seen.iter()
+            .zip(&pattern)
+            .enumerate()
+            .filter(|(_, (a, b))| a != b)
+    };
+    match wrong().next() {
+        None => Ok(()),
+        Some((first, _)) => Err(ProbeError::Different {
+            first,
+            wrong: wrong().count(),
+            bytes: 2 * len,
+        }),
+    }
+}
+
+/// A device that is none, for tests: memory behind a descriptor, at an address that nobody may touch.
+#[cfg(any(test, feature = "stub"))]
+pub mod pretended {
+    use std::{
+        fs::File,
+        io,
+        os::{
+            fd::{AsRawFd, FromRawFd, OwnedFd},
+            unix::fs::FileExt,
+        },
+        ptr::NonNull,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        },
+    };
+
+    use super::DeviceMemory;
+
+    /// What a test sees of it, and what it breaks.
+    #[derive(Debug, Default)]
+    pub struct Handle {
+        /// Fences.
+        pub fences: AtomicU64,
+        /// No dma-buf is to be had.
+        pub no_dma_buf: AtomicBool,
+        /// What is read is not what is there.
+        pub blind: AtomicBool,
+    }
+
+    /// See the module.
+    #[derive(Debug)]
+    pub struct Pretended {
+        file: File,
+        base: NonNull<u8>,
+        bytes: usize,
+        handle: Arc<Handle>,
+    }
+
+    // SAFETY: the address is never followed; the file may be used from any thread.
+    unsafe impl Send for Pretended {}
+    // SAFETY: as above.
+    unsafe impl Sync for Pretended {}
+
+    impl Pretended {
+        /// `bytes` zeros.
+        ///
+        /// # Errors
+        /// The system's.
+        pub fn new(bytes: usize, handle: &Arc<Handle>) -> io::Result<Self> {
+            // SAFETY: a name that ends in zero; the descriptor is ours.
+            let fd = unsafe { libc::memfd_create(c"pretended".as_ptr(), libc::MFD_CLOEXEC) };
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // SAFETY: `fd` was just made and nobody else owns it.
+            let file = unsafe { File::from_raw_fd(fd) };
+            file.set_len(bytes as u64)?;
+            // SAFETY: an anonymous mapping at an address of the kernel's choice aliases nothing. Whoever touches it, ends.
+            let base = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    bytes,
+                    libc::PROT_NONE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                    -1,
+                    0,
+                )
+            };
+            if base == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Pretended {
+                file,
+                base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
+                bytes,
+                handle: handle.clone(),
+            })
+        }
+    }
+
+    impl Drop for Pretended {
+        fn drop(&mut self) {
+            // SAFETY: mapped by `new`, and nobody else has it.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+        }
+    }
+
+    impl DeviceMemory for Pretended {
+        fn base(&self) -> NonNull<u8> {
+            self.base
+        }
+
+        fn bytes(&self) -> usize {
+            self.bytes
+        }
+
+        fn device(&self) -> String {
+            "GPU 77".to_owned()
+        }
+
+        fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), String> {
+            let written = self.file.write_all_at(bytes, offset as u64);
+            written.map_err(|e| e.to_string())
+        }
+
+        fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), String> {
+            let read = self.file.read_exact_at(bytes, offset as u64);
+            if self.handle.blind.load(SeqCst) {
+                bytes[0] ^= 1;
+            }
+            read.map_err(|e| e.to_string())
+        }
+
+        fn fence(&self) -> Result<(), String> {
+            self.handle.fences.fetch_add(1, SeqCst);
+            Ok(())
+        }
+
+        fn dma_buf(&self) -> Result<(OwnedFd, u64), String> {
+            if self.handle.no_dma_buf.load(SeqCst) {
+                return Err("GPU 77 exports none".to_owned());
+            }
+            // SAFETY: duplicates a descriptor that `self` keeps open.
+            let fd = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
+            if fd < 0 {
+                return Err(io::Error::last_os_error().to_string());
+            }
+            // SAFETY: `fd` was just made and nobody else owns it.
+            Ok((unsafe { OwnedFd::from_raw_fd(fd) }, 0))
+        }
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use super::{
+        pretended::{Handle, Pretended},
+        *,
+    };
+    use crate::fabric::memory;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn region(bytes: usize) -> (Arc<Region>, Arc<Handle>) {
+        let handle = Arc::default();
+        let memory = Pretended::new(bytes, &handle).expect("memory");
+        (Arc::new(Region::of_device(Box::new(memory))), handle)
+    }
+
+    fn over_memory(a: Endpoint, b: Endpoint) -> Result<(Link, Link), String> {
+        let (a, b, _) = memory::pair(a, b).map_err(|e| e.to_string())?;
+        Ok((a, b))
+    }
+
+    #[test]
+    fn this_process_does_not_touch_it() {
+        let (region, _) = region(8192);
+        assert_eq!(region.len(), 8192);
+        region.prefault();
+        assert!(region.at(8191, 1).is_ok() && region.at(8191, 2).is_err());
+        // SAFETY: nobody else has the region.
+        unsafe {
+            let text = region.bytes(0, 4).expect_err("not ours").to_string();
+            assert!(text.contains("GPU 77"), "{text}");
+            assert!(region.bytes_mut(0, 4).is_err());
+            region.store(8190, &[3, 4]).expect("inside");
+            assert!(region.store(8190, &[3, 4, 5]).is_err());
+            let mut back = [0; 2];
+            region.load(8190, &mut back).expect("inside");
+            assert_eq!(back, [3, 4]);
+        }
+    }
+
+    #[test]
+    fn a_probe_finds_writes_that_arrive() {
+        for bytes in [2, 4096, 400_000] {
+            let (region, handle) = region(bytes);
+            probe(&region, PATIENCE, over_memory).expect("they arrive");
+            assert_eq!(handle.fences.load(SeqCst), 1);
+            let host = Arc::new(Region::new(bytes).expect("memory"));
+            probe(&host, PATIENCE, over_memory).expect("they arrive");
+        }
+    }
+
+    #[test]
+    fn a_probe_finds_writes_that_do_not() {
+        let (region, handle) = region(4096);
+        handle.blind.store(true, SeqCst);
+        assert_eq!(
+            probe(&region, PATIENCE, over_memory),
+            Err(ProbeError::Different {
+                first: 0,
+                wrong: 2,
+                bytes: 4096
+            })
+        );
+        handle.blind.store(false, SeqCst);
+        // To somewhere else: nothing is reported here, and the pattern's complement is still there.
+        let elsewhere = Arc::new(Region::new(4096).expect("memory"));
+        let astray = |a: Endpoint, mut b: Endpoint| {
+            let grants = b.window.grants().clone();
+            b.window = Window::new(elsewhere, 0, 2048, grants).map_err(|e| e.to_string())?;
+            over_memory(a, b)
+        };
+        let result = probe(&region, PATIENCE, astray);
+        let all = ProbeError::Different {
+            first: 0,
+            wrong: 4096,
+            bytes: 4096,
+        };
+        assert_eq!(result, Err(all));
+        let unconnected = probe(&region, PATIENCE, |_, _| Err("no way".to_owned()));
+        assert_eq!(
+            unconnected,
+            Err(ProbeError::Connection("no way".to_owned()))
+        );
+        let kept = std::cell::Cell::new(None);
+        let cut = |a: Endpoint, b: Endpoint| {
+            let (a, b, faults) = memory::pair(a, b).map_err(|e| e.to_string())?;
+            faults.cut();
+            kept.set(Some(faults));
+            Ok((a, b))
+        };
+        assert!(matches!(
+            probe(&region, PATIENCE, cut),
+            Err(ProbeError::Write(_))
+        ));
+    }
+}

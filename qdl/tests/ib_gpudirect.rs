@@ -1,0 +1,143 @@
+//! Slots in the memory of a GPU that a NIC writes, with a device and a NIC that are both inside the process: the memory is
+//! registered as a dma-buf, and its addresses fault when anybody here follows them.
+
+#[path = "cluster/harness.rs"]
+mod harness;
+
+use std::sync::{
+    Arc, Mutex, Weak,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
+
+use harness::*;
+use qdl::{
+    config::IbNicConfig,
+    fabric::{
+        Region,
+        pretended::{Handle, Pretended},
+    },
+    serve::{Arrival, Finished, Service, respond_all},
+    session::NodeFabric,
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Answers with digests of samples that it reads as the GPU does.
+#[derive(Default)]
+struct OnGpu {
+    handle: Arc<Handle>,
+    regions: Mutex<Vec<Weak<Region>>>,
+    /// Samples that landed in the GPU's memory, and in the host's.
+    landed: [AtomicU64; 2],
+    /// Bytes of memory asked for at a time beyond which there is none.
+    most: Option<usize>,
+}
+
+impl OnGpu {
+    fn read(&self, a: &Arrival) -> Vec<u8> {
+        let mut bytes = vec![0; a.input_len()];
+        let regions = self.regions.lock().expect("no panic");
+        for region in regions.iter().filter_map(Weak::upgrade) {
+            let offset = a.address().wrapping_sub(region.base() as usize);
+            if offset < region.len() {
+                // SAFETY: the sample has arrived, and its slot is not written before it is answered.
+                unsafe { region.load(offset, &mut bytes) }.expect("it lies inside");
+                return bytes;
+            }
+        }
+        panic!("{a:?} lies in none of {} regions", regions.len())
+    }
+}
+
+impl Service for OnGpu {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let each = arrivals.drain(..).map(|mut a| {
+            let digest = if a.is_on_device() {
+                assert!(a.input().is_empty());
+                xxh3_64(&self.read(&a))
+            } else {
+                xxh3_64(a.input())
+            };
+            self.landed[usize::from(!a.is_on_device())].fetch_add(1, SeqCst);
+            a.output()[..8].copy_from_slice(&digest.to_le_bytes());
+            let done = Finished {
+                ticket: a.ticket(),
+                len: 8,
+                queue_us: 0,
+                compute_us: 0,
+            };
+            (a, done)
+        });
+        respond_all(each, &mut Vec::new());
+    }
+
+    fn slots(&self, gpu: Option<u32>, bytes: usize) -> Result<Arc<Region>, String> {
+        assert_eq!(gpu, Some(77));
+        if self.most.is_some_and(|most| bytes > most) {
+            return Err(format!("{bytes} bytes are more than there are"));
+        }
+        let memory = Pretended::new(bytes, &self.handle).map_err(|e| e.to_string())?;
+        let region = Arc::new(Region::of_device(Box::new(memory)));
+        let mut regions = self.regions.lock().expect("no panic");
+        regions.push(Arc::downgrade(&region));
+        Ok(region)
+    }
+}
+
+/// Samples that landed in the GPU's memory and in the host's, of a run of `total`.
+fn run(service: OnGpu, gpudirect: bool, total: usize) -> (u64, u64) {
+    let service = Arc::new(service);
+    let erased: Arc<dyn Service> = service.clone();
+    let m = model();
+    let mut nic = IbNicConfig::new("stub1");
+    (nic.gpu, nic.gpudirect) = (Some(77), gpudirect);
+    let fabrics = vec![NodeFabric::Ib(nic)];
+    let node = Running::serving("acc-a", "127.0.0.1:0", &m, 1 << 30, fabrics, &erased);
+    let entry = "  - device: stub0\n    queue_pairs: 3\n    slots: 16\n";
+    let config = config_with(&[&node], &m, entry, "");
+    let front = Front::connect(&config, 64, total);
+    for at in (0..total).step_by(50) {
+        front.issue(at..(at + 50).min(total));
+    }
+    front.wait_done();
+    assert_eq!(front.check(), 0, "nothing went again");
+    drop(node);
+    let [gpu, host] = &service.landed;
+    (gpu.load(SeqCst), host.load(SeqCst))
+}
+
+#[test]
+fn samples_land_in_the_memory_of_the_gpu() {
+    let service = OnGpu::default();
+    let handle = service.handle.clone();
+    assert_eq!(run(service, true, 2_000), (2_000, 0));
+    assert_eq!(handle.fences.load(SeqCst), 1, "the probe's");
+}
+
+#[test]
+fn nobody_is_asked_where_it_is_not_wanted() {
+    assert_eq!(run(OnGpu::default(), false, 300), (0, 300));
+}
+
+#[test]
+fn without_a_dma_buf_slots_are_in_the_hosts_memory() {
+    let service = OnGpu::default();
+    service.handle.no_dma_buf.store(true, SeqCst);
+    assert_eq!(run(service, true, 300), (0, 300));
+}
+
+#[test]
+fn where_writes_are_not_seen_slots_are_in_the_hosts_memory() {
+    let service = OnGpu::default();
+    service.handle.blind.store(true, SeqCst);
+    assert_eq!(run(service, true, 300), (0, 300));
+}
+
+#[test]
+fn where_the_gpu_has_no_memory_left_slots_are_in_the_hosts() {
+    // Enough for the probe, and not for the slots of a connection.
+    let service = OnGpu {
+        most: Some((2 << 20) + 4096),
+        ..OnGpu::default()
+    };
+    assert_eq!(run(service, true, 300), (0, 300));
+}
