@@ -56,8 +56,9 @@ pub struct FrontendConfig {
     /// How the health of rails is judged, where `arbiter` goes by it.
     #[garde(dive)]
     pub health: HealthConfig,
-    /// Longest time in microseconds that a small sample, posted while many are in flight, may wait for the next to share its
-    /// system call or doorbell; default 20. Each stays a message of its own. 0: none waits.
+    /// A small sample, posted while many are in flight and so many microseconds after the last doorbell at most, may wait for
+    /// the next to share its system call; the rail thread rings at its next turn. Each stays a message of its own. 0: none
+    /// waits. Default 20.
     #[garde(custom(within(0..=1000)))]
     pub doorbell_wait_us: u64,
     /// What connections do before LoadGen's clock.

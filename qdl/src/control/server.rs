@@ -197,11 +197,13 @@ async fn greet(
     local: Arc<Local>,
     served: Served,
 ) -> Result<ServerSession, ControlError> {
+    // Only a socket that is no more has none.
+    let reached = stream.local_addr().unwrap_or(address);
     let mut wire = Wire::new(stream, address.to_string(), local.deadline)?;
     match admit(&mut wire, &local, &served).await {
         Ok((known, claim)) => Ok(ServerSession::new(
             wire,
-            address,
+            (address, reached),
             known,
             local.heartbeat,
             claim,

@@ -96,6 +96,7 @@ pub trait SessionHandler: Send + Sync + 'static {
 pub struct ServerSession {
     wire: Wire,
     address: SocketAddr,
+    reached: SocketAddr,
     known: Known,
     heartbeat: HeartbeatCfgs,
     claim: Claim,
@@ -145,7 +146,7 @@ impl ServerHandle {
 impl ServerSession {
     pub(super) fn new(
         wire: Wire,
-        address: SocketAddr,
+        (address, reached): (SocketAddr, SocketAddr),
         known: Known,
         heartbeat: HeartbeatCfgs,
         claim: Claim,
@@ -154,6 +155,7 @@ impl ServerSession {
         ServerSession {
             wire,
             address,
+            reached,
             known,
             heartbeat,
             claim,
@@ -170,6 +172,11 @@ impl ServerSession {
     /// The address the frontend connects from.
     pub fn peer_address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address of this node that the frontend reached.
+    pub fn local_address(&self) -> SocketAddr {
+        self.reached
     }
 
     /// The frontend's model; it is this node's too.

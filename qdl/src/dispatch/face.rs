@@ -85,7 +85,8 @@ pub struct DispatchCfgs {
     pub issue_post_up_to: usize,
     /// Queries of up to this many samples are posted by the thread that issues them.
     pub issue_burst: usize,
-    /// Longest time in nanoseconds that a posted sample may wait for others to share its doorbell; 0: each rings.
+    /// How long ago, in nanoseconds, the last doorbell may have been rung for a posted sample to wait for the next to share
+    /// its own; the rail thread rings at its next turn. 0: each rings. By health none waits.
     pub doorbell_wait_ns: u64,
     /// Registered memory samples are sent from; a sample's `source` is an index into it.
     pub sources: Vec<Arc<Region>>,

@@ -31,7 +31,7 @@ pub(super) struct Health {
     pub arbiter: RailArbiter,
     /// The sample of the backlog that there was no room for.
     turn: Driven<Option<Sample>>,
-    next_tick_ns: AtomicU64,
+    pub next_tick_ns: AtomicU64,
     tick_ns: u64,
     nic_down: Box<NicDown>,
     /// The control session with each peer is lost.
@@ -190,11 +190,15 @@ impl Shared {
     pub(super) fn health_tick(&self, now: u64) {
         let Some(h) = self.health.get() else { return };
         let due = h.next_tick_ns.load(Ordering::Relaxed);
+        // First: a look that is too early must not put the next fold off.
+        if now < due {
+            return;
+        }
         let next = now.saturating_add(h.tick_ns);
         let mine = h
             .next_tick_ns
             .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed);
-        if now < due || mine.is_err() {
+        if mine.is_err() {
             return;
         }
         let mut changes: Vec<(usize, Change)> = Vec::new();

@@ -60,7 +60,7 @@ pub struct LaneCounts {
     pub posted: u64,
     /// Responses taken from it.
     pub taken: u64,
-    /// Samples that warmed it up: in none of the numbers above but the fabric's own.
+    /// Samples that warmed it up: in none of the numbers above but the fabric's own and the wake-ups.
     pub warmed: u64,
 }
 

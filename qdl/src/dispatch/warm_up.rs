@@ -348,8 +348,8 @@ impl<'a> Round<'a> {
 
     /// Posts samples on a lane, as it has room.
     fn send(&self, lane: usize, mut samples: VecDeque<Sample>) -> Result<(), WarmUpError> {
-        let began = Instant::now();
         let to = &self.shared.lanes[lane];
+        let (mut since, mut seen) = (Instant::now(), (samples.len(), 0));
         while !samples.is_empty() {
             if !to.up.load(Ordering::SeqCst) {
                 return Err(self.failed(WarmUpError::Down { lane }));
@@ -368,7 +368,11 @@ impl<'a> Round<'a> {
                 break;
             }
             let after = self.cfgs.deadline;
-            if began.elapsed() >= after {
+            let now = (samples.len(), self.shared.warm_up.lock().answered);
+            if now != seen {
+                (since, seen) = (Instant::now(), now);
+            }
+            if since.elapsed() >= after {
                 return Err(self.failed(WarmUpError::Silent { lane, after }));
             }
             std::thread::sleep(AGAIN);

@@ -134,7 +134,8 @@ impl Window {
     /// within the region, checked against the slot's bounds.
     ///
     /// # Errors
-    /// [`Broken::OutOfBounds`] when any byte would lie outside the slot, or the slot outside the window.
+    /// [`Broken::OutOfBounds`] when any byte would lie outside the slot, or the slot outside the window;
+    /// [`Broken::BadFrame`] for an offset other than 0: whoever takes the arrival reads from the slot's beginning.
     pub fn landing(&self, imm: Imm, at: u32, len: u32) -> Result<usize, Broken> {
         let end = u64::from(at) + u64::from(len);
         if usize::from(imm.slot()) >= self.slots() || end > self.stride as u64 {
@@ -144,6 +145,12 @@ impl Window {
                 at,
                 len,
                 stride: self.stride,
+            });
+        }
+        if at != 0 {
+            return Err(Broken::BadFrame {
+                what: "offset within the slot",
+                value: u64::from(at),
             });
         }
         Ok(self.slot_offset(imm.slot()) + at as usize)

@@ -300,17 +300,24 @@ impl ServeLane {
                     full = true;
                 } else if let Some(r) = self.ready.pop() {
                     let offset = usize::from(r.imm.slot()) * self.cfgs.response_stride;
-                    self.note(link.post(&Post {
+                    let result = link.post(&Post {
                         source: SourceId(0),
                         offset,
                         len: r.bytes,
                         at: 0,
                         imm: r.imm,
-                    }));
-                    posted += 1;
+                    });
+                    match result {
+                        Ok(()) => posted += 1,
+                        Err(e) => {
+                            self.note(Err(e));
+                            self.late.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
                 }
             }
-            if posted > 0 || must_flush {
+            // Where there is no room a flush makes some, or finds out why there is none.
+            if posted > 0 || must_flush || full {
                 match link.flush() {
                     Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
                     Ok(Flushed::Blocked) => {

@@ -569,6 +569,8 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.stop_control();
+        // The dispatcher and what it tells hold each other: without this its threads and slots would stay.
+        self.common.dispatcher().stop();
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
     config::IbNicConfig,
     control::{self, Auth, ControlError, ErrorCode, ServerParams, Timing},
     fabric::{
+        Broken,
         ib::IbError,
         tcp::{self, TcpCfgs, TcpDevice, TcpError},
     },
@@ -294,7 +295,7 @@ impl Node {
                     params: params.clone(),
                     shared: Arc::downgrade(&shared),
                     handle: session.handle(),
-                    local: session.peer_address(),
+                    local: session.local_address(),
                     nics: nics.clone(),
                     lanes: Mutex::default(),
                     waiting: Mutex::default(),
@@ -408,13 +409,29 @@ async fn welcome(
         .take_waiting(&preamble)
         .ok_or("its key is not one that was handed out")?;
     let (lane, expected) = waiting;
-    if expected != rail {
-        return Err(format!("its lane belongs to NIC {expected}, not {rail}"));
+    let linked = if expected == rail {
+        TcpDevice::welcome(&mut stream)
+            .await
+            .and_then(|()| stream.into_std())
+            .and_then(|s| tcp::link(s, lane.endpoint(SEND_DEPTH), cfgs))
+            .map_err(|e| e.to_string())
+    } else {
+        Err(format!("its lane belongs to NIC {expected}, not {rail}"))
+    };
+    match linked {
+        Ok(link) => {
+            shared.rails.attach(rail, lane, link);
+            Ok(())
+        }
+        Err(why) => {
+            // No rail thread ever had it, and none will say that it is down.
+            session.lost_here(&LaneLost {
+                session: session.id,
+                lane: preamble.lane,
+                epoch: preamble.epoch,
+                cause: Broken::GivenUp(why.clone()),
+            });
+            Err(why)
+        }
     }
-    TcpDevice::welcome(&mut stream)
-        .await
-        .and_then(|()| stream.into_std())
-        .and_then(|s| tcp::link(s, lane.endpoint(SEND_DEPTH), cfgs))
-        .map(|link| shared.rails.attach(rail, lane, link))
-        .map_err(|e| e.to_string())
 }

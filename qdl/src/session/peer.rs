@@ -299,7 +299,16 @@ impl PeerTask {
         if let Some(e) = failed.take_if(|_| prepared.is_empty()) {
             return Err(e);
         }
-        let grants = handle.open(requests).within(deadline).await?;
+        let asked: Vec<_> = requests.iter().map(|r| (r.lane, r.epoch)).collect();
+        let grants = match handle.open(requests).within(deadline).await {
+            Ok(grants) => grants,
+            Err(e) => {
+                if matches!(e, ControlError::Timeout { .. }) {
+                    self.let_go(handle, &asked, &e);
+                }
+                return Err(e.into());
+            }
+        };
         for g in &grants {
             let lane = self.lanes[usize::from(g.lane)].lane;
             let mut ends = self
@@ -341,6 +350,20 @@ impl PeerTask {
             }
         }
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Lanes that were asked for and not granted in time: they may have been granted all the same, so the accelerator is told
+    /// that nobody will come, and their epochs are not used again.
+    fn let_go(&mut self, handle: &ClientHandle, asked: &[(u16, u32)], why: &ControlError) {
+        for &(lane, epoch) in asked {
+            let quarantine = &mut self.lanes[usize::from(lane)].quarantine;
+            if quarantine.open(epoch).is_ok() {
+                quarantine.lost(epoch);
+                quarantine.reset_here(epoch);
+                handle.lane_lost(lane, epoch, &why.to_string());
+                handle.lane_reset(lane, epoch);
+            }
+        }
     }
 
     /// One data connection.

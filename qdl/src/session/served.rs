@@ -50,7 +50,7 @@ pub(super) struct Session {
     pub params: Arc<NodeParams>,
     pub shared: Weak<Shared>,
     pub handle: ServerHandle,
-    /// The frontend's address; data addresses are given in its family.
+    /// The address of this node by which the frontend reached it.
     pub local: SocketAddr,
     pub nics: Arc<[ServerNic]>,
     pub lanes: Mutex<HashMap<u16, LaneState>>,
@@ -322,7 +322,7 @@ impl Session {
         );
         let (transport, link) = match (&self.nics[rail], &r.transport) {
             (ServerNic::Tcp(address), RequestTransport::Tcp {}) => {
-                let address = self.reachable(*address);
+                let address = reachable(*address, self.local);
                 (GrantTransport::Tcp { address }, None)
             }
             (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
@@ -384,18 +384,6 @@ impl Session {
         })
     }
 
-    /// The address by which the frontend reached the control plane serves for data too, where none is configured.
-    fn reachable(&self, mut address: SocketAddr) -> SocketAddr {
-        if address.ip().is_unspecified() {
-            address.set_ip(if self.local.ip().is_loopback() {
-                self.local.ip()
-            } else {
-                self.params.control.ip()
-            });
-        }
-        address
-    }
-
     /// Takes grants back that were made for a request which failed as a whole.
     fn take_back(&self, shared: &Shared, grants: &[LaneGrant]) {
         let taken: Vec<_> = grants.iter().map(|g| (g.lane, g.epoch)).collect();
@@ -413,6 +401,14 @@ impl Session {
             waiting.remove(&g.key.0);
         }
     }
+}
+
+/// The address by which the frontend reached the control plane serves for data too, where none is configured.
+fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> SocketAddr {
+    if configured.ip().is_unspecified() {
+        configured.set_ip(reached.ip());
+    }
+    configured
 }
 
 /// The GPU of a lane over NIC `rail` whose frontend asks for the `turn`th from the NIC's own.
@@ -539,5 +535,22 @@ impl SessionHandler for Session {
                 &Broken::GivenUp(format!("the session ended: {cause}")),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_goes_where_the_frontend_found_the_control_plane() {
+        let at = |s: &str| s.parse::<SocketAddr>().expect("an address");
+        let reached = at("10.0.0.7:7400");
+        assert_eq!(reachable(at("0.0.0.0:7410"), reached), at("10.0.0.7:7410"));
+        assert_eq!(
+            reachable(at("[::]:7410"), at("[fd00::7]:1")),
+            at("[fd00::7]:7410")
+        );
+        assert_eq!(reachable(at("10.1.0.7:7411"), reached), at("10.1.0.7:7411"));
     }
 }

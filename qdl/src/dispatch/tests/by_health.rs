@@ -65,3 +65,21 @@ fn by_health_an_abort_completes_what_waits() {
         assert!(answers.len() == 51 && answers.values().all(|a| *a == (1, None)));
     });
 }
+
+#[test]
+fn a_look_that_is_too_early_does_not_put_the_next_fold_off() {
+    let b = Bench::by_health(2, 8, 1 << 20, Policy::Best);
+    let shared = &b.dispatcher.shared;
+    let health = shared.health.get().expect("by health");
+    let due = || health.next_tick_ns.load(Ordering::Relaxed);
+    // An hour ahead, where the rail threads' own looks are all too early.
+    let now = now_ns() + 3_600_000_000_000;
+    shared.health_tick(now);
+    assert_eq!(due(), now + 1_000_000);
+    for at in (0..10).map(|i| now + i * 100_000) {
+        shared.health_tick(at);
+        assert_eq!(due(), now + 1_000_000);
+    }
+    shared.health_tick(now + 1_000_000);
+    assert_eq!(due(), now + 2_000_000);
+}

@@ -41,6 +41,31 @@ pub fn a_post_outside_its_bounds_is_refused(fabric: &dyn Fabric) {
     assert_eq!(a.link.tx.posted(), 0);
 }
 
+/// Whoever takes an arrival reads from the beginning of its slot.
+pub fn a_write_that_begins_inside_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.looks_before_bytes_land() {
+        return;
+    }
+    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
+    b.grant_all();
+    a.fill(0, &pattern(1, 8));
+    let post = Post {
+        source: SourceId(0),
+        offset: 0,
+        len: 8,
+        at: 64,
+        imm: Imm::new(3, 1),
+    };
+    a.link.tx.post(&post).expect("inside the slot");
+    a.flush();
+    let broken = b.next_broken();
+    assert!(
+        matches!(broken, Broken::BadFrame { value: 64, .. }),
+        "{broken}"
+    );
+    assert!(b.untouched());
+}
+
 /// Bounds, at the receiver: a sender that believes slots to be larger.
 pub fn a_write_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
     let lie = Shape {

@@ -249,14 +249,16 @@ impl Watched {
     }
 
     /// Acts on every event that has come. From any thread; never waits.
-    pub fn pump(&self) {
+    /// Returns false once the device tells nothing any more, as when it was unplugged.
+    pub fn pump(&self) -> bool {
         loop {
             match self.context.next_async_event() {
                 Ok(Some(event)) => self.event(event),
-                Ok(None) => return,
+                Ok(None) => return true,
                 Err(e) => {
                     tracing::warn!("{e}");
-                    return;
+                    self.fail(&Whom::All, &e.to_string());
+                    return false;
                 }
             }
         }
@@ -283,13 +285,17 @@ impl Watched {
                 return;
             }
         };
+        self.fail(&whom, &cause);
+    }
+
+    fn fail(&self, whom: &Whom, cause: &str) {
         let all: Vec<_> = self
             .connections()
             .iter()
             .filter_map(Weak::upgrade)
             .collect();
         for c in all.iter().filter(|c| whom.is(c)) {
-            c.fail(Broken::Device(cause.clone()));
+            c.fail(Broken::Device(cause.to_owned()));
         }
     }
 }
@@ -324,7 +330,10 @@ fn watch(watched: &Watched, stop: &OwnedFd) {
         if fds[1].revents != 0 {
             return;
         }
-        watched.pump();
+        if !watched.pump() {
+            // A negative descriptor is not waited for: its error would be told for ever.
+            fds[0].fd = -1;
+        }
     }
 }
 
