@@ -37,6 +37,7 @@ impl Origin for Nobody {
 }
 
 fn main() -> ExitCode {
+    engine::tensorrt::build_if_asked();
     match run(&std::env::args().collect::<Vec<_>>()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

@@ -5,7 +5,9 @@
 
 STEP, in any order:
 
-    export:MODEL...   models/export_aoti.py for these models, all at once (commas between them)
+    export:MODEL...   models/export_aoti.py for these models, all at once (commas between them); for resnet50-int8 and
+                      resnet50-fp16, which engine tensorrt runs, models/export_tensorrt.py
+    plan:MODEL        has the plan built, and says how long it took
     answers:MODEL     every sample once, over the wire and --local: the same bytes? and against float32
     alone:MODEL       the engine by itself, by batch size
     offline:MODEL     network / closed in Offline, alternating
@@ -16,7 +18,9 @@ STEP, in any order:
     resident:MODEL    slots in the GPU's own memory beside slots in the host's: copies a batch, and the same answers?
     gpus:MODEL        Offline over the wire with one accelerator process on GPU 0, and on GPU 0 and 1; answers of both too
     two:MODEL         Offline over the wire with one accelerator on GPU 0, and with a second one on GPU 1
-    errors            what cannot be: one line each, exit code 2
+    errors            what cannot be: one line each, exit code 2; with :MODEL, for engine tensorrt
+
+Models of engine tensorrt want --tensorrt and --shim.
 
 DIR of --bin holds `frontend`, `accelerator`, and of the examples `engine_alone` and `resident`, built elsewhere; nothing is built here. Frontend and
 accelerator are two processes on disjoint cores, connected over TCP on loopback; --local is one process on all of these
@@ -50,6 +54,25 @@ MODELS = {
         output="{name: class, dtype: i64, shape: [1]}",
         exact=64, offline=512, server=128, threads=3, tries=[(128, 2), (96, 2), (96, 3), (64, 3), (160, 2)], nics=4, connections=2, slots=512, qps=34000, limit_ms=15, delay_us=2000,
     ),
+    # 11.5 GB/s take more rails than 4.8, and batches are over sooner.
+    "resnet50-int8": dict(
+        kind="tensorrt", engine=dict(precision="int8", profiles=[64, 512]),
+        inputs=["{name: image, dtype: i8, shape: [3, 224, 224]}"],
+        output="{name: class, dtype: i64, shape: [1]}",
+        exact=64, offline=512, server=256, threads=3, tries=[(256, 2), (192, 3), (256, 3)], nics=6, connections=2, slots=512, qps=80000, limit_ms=15, delay_us=2000,
+    ),
+    "resnet50-int8-pixels": dict(
+        kind="tensorrt", engine=dict(precision="int8", profiles=[512]),
+        inputs=["{name: image, dtype: u8, shape: [3, 224, 224]}"],
+        output="{name: class, dtype: i64, shape: [1]}",
+        exact=64, offline=512, server=256, threads=3, tries=[(256, 2), (192, 3)], nics=6, connections=2, slots=512, qps=80000, limit_ms=15, delay_us=2000,
+    ),
+    "resnet50-fp16": dict(
+        kind="tensorrt", engine=dict(precision="fp16", profiles=[512]),
+        inputs=["{name: image, dtype: u8, shape: [3, 224, 224]}"],
+        output="{name: class, dtype: i64, shape: [1]}",
+        exact=64, offline=512, server=128, threads=3, tries=[(128, 2), (128, 3), (192, 2)], nics=4, connections=2, slots=512, qps=42000, limit_ms=15, delay_us=2000,
+    ),
     "bert": dict(
         inputs=[
             "{name: input_ids, dtype: i64, shape: [384], ragged: true}",
@@ -67,6 +90,8 @@ arguments.add_argument("--data", type=pathlib.Path, default=pathlib.Path("/tmp/q
 arguments.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-round"))
 arguments.add_argument("--digits", type=pathlib.Path, default=REPOSITORY / ".deps/models", help="digits samples and labels")
 arguments.add_argument("--onnxruntime", type=pathlib.Path, default=None, help="libonnxruntime.so, for digits on the CPU")
+arguments.add_argument("--tensorrt", type=pathlib.Path, default=None, help="folder of libnvinfer.so")
+arguments.add_argument("--shim", type=pathlib.Path, default=None, help="libqdl_tensorrt.so")
 arguments.add_argument("--seconds", type=float, default=20, help="of each measured run")
 arguments.add_argument("--pairs", type=int, default=3, help="of network and closed runs")
 arguments.add_argument("--budget", type=float, default=540, help="seconds for everything; steps beyond it are left out")
@@ -98,7 +123,8 @@ def listed(some):
 
 def engine(model, batch, threads, **more):
     m = MODELS[model]
-    parts = {"kind": "aoti", "max_batch": batch, "threads": threads, "max_delay_us": m["delay_us"], **more}
+    own = m.get("engine", {})
+    parts = {"kind": m.get("kind", "aoti"), "max_batch": batch, "threads": threads, "max_delay_us": m["delay_us"], **own, **more}
     return "{" + ", ".join(f"{k}: {json.dumps(v) if isinstance(v, list) else v}" for k, v in parts.items()) + "}"
 
 
@@ -120,7 +146,7 @@ def data_files(model):
 def configs(model, tag, engine_text, file=None, port=7900):
     """Paths of the two configurations. The frontend's is read by the network run and by the closed one."""
     m = MODELS[model]
-    file = file or ARGS.data / f"{model}.pt2"
+    file = file or ARGS.data / (f"{model}.onnx" if m.get("kind") == "tensorrt" else f"{model}.pt2")
     inputs = "\n".join(f"    - {i}" for i in m["inputs"])
     described = f"  name: {model}\n  inputs:\n{inputs}\n  output: {m['output']}\n"
     frontend = (
@@ -231,6 +257,12 @@ def short(s):
 
 def export(models):
     ARGS.data.mkdir(parents=True, exist_ok=True)
+    ours = [m for m in models.split(",") if MODELS[m].get("kind") == "tensorrt"]
+    if ours:
+        command = [sys.executable, str(REPOSITORY / "models/export_tensorrt.py"), "--samples", "1024", str(ARGS.data)]
+        began = time.time()
+        run = subprocess.run([*command, *(m.split("-", 1)[1] for m in ours)], capture_output=True, text=True, timeout=max(left(), 1))
+        return {"code": run.returncode, "s": round(time.time() - began), "said": (run.stdout.splitlines() or run.stderr.splitlines())[-4:]}
     script = REPOSITORY / "models/export_aoti.py"
     counts = {"digits": 64, "resnet50": 1024, "bert": 512}
     running, out = {}, {}
@@ -247,6 +279,22 @@ def export(models):
         text = (ARGS.out / f"export-{model}.log").read_text()
         lines = [line for line in text.splitlines() if line.startswith(str(ARGS.data))]
         out[model] = {"code": code, "said": (lines or text.splitlines()[-3:])[-3:]}
+    return out
+
+
+def plan(model):
+    """Starts the engine once, which builds the plan where there is none."""
+    m = MODELS[model]
+    _, a = configs(model, f"plan-{model}", engine(model, max(m["engine"]["profiles"]), 1))
+    began = time.time()
+    run = subprocess.run([str(ARGS.bin / "engine_alone"), str(a), "0.1"], capture_output=True, text=True, timeout=max(left(), 1))
+    out = {"code": run.returncode, "s": round(time.time() - began, 1)}
+    plans = pathlib.Path(os.environ["QDL_PLANS"])
+    if run.returncode == 0:
+        out["plans"] = {p.name: p.stat().st_size for p in sorted(plans.glob("*.plan"))}
+    else:
+        logs = [p.read_text()[-1500:] for p in sorted(plans.glob("*.log"))]
+        out.update(said=run.stderr[-800:], logs=logs)
     return out
 
 
@@ -280,9 +328,9 @@ def answers(model):
         out["onnx_cpu"] = {"accuracy": cpu["accuracy"], "same_predictions": sum(z[k] == x.get(k) for k in z)}
         return out
     reference = np.load(ARGS.data / f"{model}.reference.npy")
-    kind = {"resnet50": "<i8", "bert": "<f4"}[model]
+    kind = "<f4" if model == "bert" else "<i8"
     got = np.stack([np.frombuffer(bytes.fromhex(y[i]), kind).reshape(reference.shape[1:]) for i in range(len(reference))])
-    if model == "resnet50":
+    if model != "bert":
         out["same_argmax_as_float32"] = float((got == reference).mean())
         out["classes_in_reference"] = int(len(np.unique(reference)))
     else:
@@ -551,8 +599,56 @@ def two(model):
     return out
 
 
-def errors():
+def refusal(config, environment=None):
+    """Exit code, time and last line of an accelerator that ought to refuse."""
+    began = time.time()
+    command = [str(ARGS.bin / "accelerator"), "--config", str(config)]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    except subprocess.TimeoutExpired:
+        return {"code": "no end after 60 s"}
+    lines = run.stderr.strip().splitlines()
+    return {"code": run.returncode, "s": round(time.time() - began, 1), "line": lines[-1:], "before": lines[:-1][:3], "lines": len(lines)}
+
+
+def errors_tensorrt(model):
+    """Plans and libraries that cannot be, for a model of engine tensorrt whose plan has been built."""
+    m = MODELS[model]
+    good = next(p for p in sorted(pathlib.Path(os.environ["QDL_PLANS"]).glob(f"{model}*.plan")))
+    bare = dict(m, engine={})
+    cut = write("cut.plan", "")
+    cut.write_bytes(good.read_bytes()[: good.stat().st_size // 2])
+    broken = write("broken.plan", "this is no plan")
+    onnx = write("broken.onnx", "this is no model")
+    shapes = dict(bare, inputs=["{name: image, dtype: i8, shape: [3, 224, 225]}"])
+    cases = {
+        "not a plan": (bare, {}, broken, {}),
+        "half a plan": (bare, {}, cut, {}),
+        "not an ONNX model": (m, {}, onnx, {}),
+        "other shapes": (shapes, {}, good, {}),
+        "a batch beyond the profiles": (bare, {"max_batch": 4096}, good, {}),
+        "out of memory": (bare, {"threads": 400}, good, {}),
+        "no such GPU": (bare, {"gpu": 7}, good, {}),
+        "no such precision": (dict(m, engine={"precision": "int4"}), {}, None, {}),
+        "no GPU": (bare, {}, good, {"CUDA_VISIBLE_DEVICES": ""}),
+        "no libnvinfer": (bare, {}, good, {"QDL_TENSORRT": "/nowhere"}),
+        "no shim": (bare, {}, good, {"QDL_TENSORRT_SHIM": "/nowhere/libqdl_tensorrt.so"}),
+    }
+    out = {}
+    for name, (described, more, file, environment) in cases.items():
+        MODELS[model] = described
+        tag = "error-" + name.replace(" ", "-")
+        more = {"max_batch": 512, "threads": 1, **more}
+        _, a = configs(model, tag, engine(model, more.pop("max_batch"), more.pop("threads"), **more), file=file)
+        MODELS[model] = m
+        out[name] = refusal(a, dict(os.environ, **environment))
+    return out
+
+
+def errors(model=None):
     """Each: exit code and the last line."""
+    if model:
+        return errors_tensorrt(model)
     out = {}
     broken = write("broken.pt2", "this is no archive")
     good = ARGS.data / "digits.pt2"
@@ -570,16 +666,9 @@ def errors():
         tag = "error-" + name.replace(" ", "-")
         _, a = configs("digits", tag, engine_text, file=file)
         MODELS["digits"] = kept
-        began = time.time()
-        try:
-            run = subprocess.run([str(ARGS.bin / "accelerator"), "--config", str(a)], capture_output=True, text=True, timeout=60)
-            out[name] = {"code": run.returncode, "s": round(time.time() - began, 1), "line": run.stderr.strip().splitlines()[-1:], "before": run.stderr.strip().splitlines()[:-1][:3], "lines": len(run.stderr.strip().splitlines())}
-        except subprocess.TimeoutExpired:
-            out[name] = {"code": "no end after 60 s"}
-    hidden = dict(os.environ, CUDA_VISIBLE_DEVICES="")
+        out[name] = refusal(a)
     _, a = configs("digits", "error-hidden", text)
-    run = subprocess.run([str(ARGS.bin / "accelerator"), "--config", str(a)], capture_output=True, text=True, timeout=60, env=hidden)
-    out["no GPU"] = {"code": run.returncode, "line": run.stderr.strip().splitlines()[-1:]}
+    out["no GPU"] = refusal(a, dict(os.environ, CUDA_VISIBLE_DEVICES=""))
     return out
 
 
@@ -599,6 +688,7 @@ def machine():
 
 def main():
     ARGS.out, ARGS.bin, ARGS.digits = ARGS.out.resolve(), ARGS.bin.resolve(), ARGS.digits.resolve()
+    ARGS.data = ARGS.data.resolve()
     ARGS.onnxruntime = ARGS.onnxruntime and ARGS.onnxruntime.resolve()
     ARGS.out.mkdir(parents=True, exist_ok=True)
     for setting in ARGS.set:
@@ -608,8 +698,11 @@ def main():
     torch = importlib.util.find_spec("torch")
     if torch and torch.origin:
         os.environ.setdefault("QDL_TORCH", str(pathlib.Path(torch.origin).parent / "lib"))
+    for key, path in (("QDL_TENSORRT", ARGS.tensorrt), ("QDL_TENSORRT_SHIM", ARGS.shim), ("QDL_PLANS", ARGS.data / "plans")):
+        if path:
+            os.environ[key] = str(path.resolve())
     RESULT["machine"] = machine()
-    kinds = {f.__name__: f for f in (export, answers, alone, offline, tune, server, copies, resident, gpus, two, errors)}
+    kinds = {f.__name__: f for f in (export, plan, answers, alone, offline, tune, server, copies, resident, gpus, two, errors)}
     for step in ARGS.steps:
         kind, _, model = step.partition(":")
         if left() < 5:
@@ -620,7 +713,7 @@ def main():
             RESULT["steps"][step] = kinds[kind](model) if model else kinds[kind]()
         except Exception as e:  # The next step may well work.
             RESULT["steps"][step] = {"failed": f"{type(e).__name__}: {e}"[:800]}
-        said = {k: v for k, v in RESULT["steps"][step].items() if k not in ("configuration", "accelerator")}
+        said = {k: v for k, v in RESULT["steps"][step].items() if k not in ("configuration", "accelerator", "difference")}
         say(step, json.dumps(said)[:1500])
         (ARGS.out / "round.json").write_text(json.dumps(RESULT, indent=1))
     RESULT["seconds"] = round(time.time() - BEGAN)

@@ -64,6 +64,7 @@ fn topology() -> Option<u8> {
 }
 
 fn main() -> ! {
+    accelerator::engine::tensorrt::build_if_asked();
     if let Some(code) = topology() {
         std::process::exit(i32::from(code));
     }

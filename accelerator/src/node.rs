@@ -17,7 +17,7 @@ use qdl::{
 };
 
 use crate::{
-    engine::{EngineError, EngineKind, EngineParams},
+    engine::{EngineError, EngineKind, EngineParams, tensorrt::Precision},
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
@@ -57,6 +57,7 @@ pub fn engine_params(
         config::EngineKind::Digest => EngineKind::Digest,
         config::EngineKind::Onnx => EngineKind::Onnx,
         config::EngineKind::Aoti => EngineKind::Aoti,
+        config::EngineKind::TensorRt => EngineKind::TensorRt,
         other => return Err(SetupError::NoEngine(other.as_str())),
     };
     let defaults = EngineParams::default();
@@ -88,7 +89,18 @@ pub fn engine_params(
         gpu: engine.gpu,
         batch_sizes: engine.batch_sizes.clone(),
         latency_us: engine.latency_us,
+        precision: engine.precision.map(precision),
+        profiles: engine.profiles.clone(),
+        optimization_level: engine.optimization_level,
     })
+}
+
+fn precision(configured: config::Precision) -> Precision {
+    match configured {
+        config::Precision::Int8 => Precision::Int8,
+        config::Precision::Fp16 => Precision::Fp16,
+        config::Precision::Fp32 => Precision::Fp32,
+    }
 }
 
 /// A node ready to serve.

@@ -430,5 +430,8 @@ fn parameters_are_checked() {
         .parse::<EngineKind>()
         .expect_err("no such engine")
         .to_string();
-    assert_eq!(e, "engine.kind: `gpu` is none of null, digest, onnx, aoti");
+    assert_eq!(
+        e,
+        "engine.kind: `gpu` is none of null, digest, onnx, aoti, tensorrt"
+    );
 }

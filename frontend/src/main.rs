@@ -61,6 +61,7 @@ fn topology() -> Option<ExitCode> {
 }
 
 fn main() {
+    accelerator::engine::tensorrt::build_if_asked();
     if let Some(code) = topology() {
         std::process::exit(i32::from(code.code()));
     }

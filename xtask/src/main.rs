@@ -5,7 +5,8 @@
 //! * `demo` runs LoadGen over a wire, from nothing;
 //! * `bench` measures: one name for each measurement;
 //! * `fuzz` feeds bytes at random to whatever reads them from a peer or a file;
-//! * `soft-roce` runs a command where there is an RDMA device in software.
+//! * `soft-roce` runs a command where there is an RDMA device in software;
+//! * `tensorrt` compiles the shim that the accelerator's engine of that name opens.
 //!
 //! It builds with cargo and a linker alone: nothing that `setup` brings is needed to run `setup`.
 
@@ -15,6 +16,7 @@ mod fuzz;
 mod process;
 mod setup;
 mod soft_roce;
+mod tensorrt;
 mod test;
 
 use std::path::PathBuf;
@@ -71,6 +73,21 @@ enum Task {
         #[arg(long, default_value_t = 600)]
         seconds: u64,
     },
+    /// Compile the shim over TensorRT, 8.5 to 11, with your headers of the version that will run: for engine `tensorrt`.
+    Tensorrt {
+        /// Folder of NvInfer.h and NvOnnxParser.h.
+        #[arg(long, required_unless_present = "check")]
+        include: Option<PathBuf>,
+        /// Folder of cuda_runtime_api.h; without it a stand-in that declares as much as is needed.
+        #[arg(long)]
+        cuda_include: Option<PathBuf>,
+        /// The shim; by default target/tensorrt/libqdl_tensorrt.so, where programs in target/release look for it.
+        #[arg(long)]
+        out: Option<PathBuf>,
+        /// Compile with the headers of TensorRT 11.4, which are fetched, and test against its lean runtime, 44 MB.
+        #[arg(long, conflicts_with_all = ["include", "cuda_include", "out"])]
+        check: bool,
+    },
     /// Run a command in a guest that has an RDMA device in software.
     SoftRoce {
         /// The command and its arguments.
@@ -99,6 +116,20 @@ fn main() -> ExitCode {
         Task::Demo => demo::run(&root),
         Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),
         Task::Fuzz { target, seconds } => fuzz::run(&root, target.as_deref(), seconds).map(|()| 0),
+        Task::Tensorrt { check: true, .. } => tensorrt::check(&root),
+        Task::Tensorrt {
+            include,
+            cuda_include,
+            out,
+            ..
+        } => {
+            let out = out.unwrap_or_else(|| tensorrt::default_out(&root));
+            let include = include.unwrap_or_default();
+            tensorrt::compile(&root, &include, cuda_include.as_deref(), &out).map(|()| {
+                println!("{}", out.display());
+                0
+            })
+        }
         Task::SoftRoce { command } => soft_roce::run(&root, &command),
     };
     match result {

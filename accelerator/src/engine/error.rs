@@ -82,6 +82,17 @@ pub enum EngineError {
         searched: Vec<PathBuf>,
     },
 
+    /// TensorRT, or the shim over it, is nowhere.
+    #[error("{what} was not found (looked for {}): {advice}", list(.searched))]
+    TensorRtMissing {
+        /// Which of the two.
+        what: String,
+        /// Every path that was tried.
+        searched: Vec<PathBuf>,
+        /// What to do.
+        advice: String,
+    },
+
     /// A library that cannot be opened or lacks a function.
     #[error("{}: cannot be used by engine {engine} ({reason})", .path.display())]
     Library {

@@ -14,6 +14,8 @@ mod digest;
 mod error;
 mod null;
 pub mod onnx;
+mod sizes;
+pub mod tensorrt;
 mod unpack;
 
 use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
@@ -30,7 +32,7 @@ pub const MAX_BATCH: usize = 65_536;
 
 /// A model, ready to make workers.
 pub trait Engine: Send + Sync {
-    /// The engine's name in configs and reports: `null`, `digest`, `onnx`, `aoti`.
+    /// The engine's name in configs and reports: `null`, `digest`, `onnx`, `aoti`, `tensorrt`.
     fn name(&self) -> &'static str;
 
     /// What the model takes and gives, per sample.
@@ -115,6 +117,8 @@ pub enum EngineKind {
     Onnx,
     /// A model that PyTorch compiled ahead of time, on a GPU or on the CPU.
     Aoti,
+    /// A plan of TensorRT's, or an ONNX model that one is built from, on a GPU.
+    TensorRt,
 }
 
 impl FromStr for EngineKind {
@@ -126,9 +130,10 @@ impl FromStr for EngineKind {
             "digest" => Ok(EngineKind::Digest),
             "onnx" => Ok(EngineKind::Onnx),
             "aoti" => Ok(EngineKind::Aoti),
+            "tensorrt" => Ok(EngineKind::TensorRt),
             other => Err(EngineError::Param {
                 field: "kind",
-                reason: format!("`{other}` is none of null, digest, onnx, aoti"),
+                reason: format!("`{other}` is none of null, digest, onnx, aoti, tensorrt"),
             }),
         }
     }
@@ -155,8 +160,8 @@ pub struct EngineParams {
     pub threads: usize,
     /// Threads of ONNX Runtime inside one batch; at least 1.
     pub intra_threads: usize,
-    /// The library of the engine: ONNX Runtime's, or the folder of PyTorch's. Without it the usual places are searched
-    /// ([`onnx::find_library`], [`aoti::find_libraries`]).
+    /// The library of the engine: ONNX Runtime's, or the folder of PyTorch's or TensorRT's. Without it the usual places are
+    /// searched ([`onnx::find_library`], [`aoti::find_libraries`], [`tensorrt::find_library`]).
     pub library: Option<PathBuf>,
     /// Pretended compute of `null` and `digest`, microseconds per batch, slept on the worker thread.
     pub delay_us: u64,
@@ -177,6 +182,12 @@ pub struct EngineParams {
     pub batch_sizes: Vec<usize>,
     /// Microseconds after its arrival at which a sample's answer is due; a batch that would miss it is not waited for.
     pub latency_us: Option<u64>,
+    /// What a plan that `tensorrt` builds computes in; without it half precision.
+    pub precision: Option<tensorrt::Precision>,
+    /// Largest batch of each profile of a plan that `tensorrt` builds, ascending; none: one profile up to `max_batch`.
+    pub profiles: Vec<usize>,
+    /// How hard the builder of such a plan looks for fast kernels, 0 to 5; none: TensorRT's own choice.
+    pub optimization_level: Option<u8>,
 }
 
 impl Default for EngineParams {
@@ -201,6 +212,9 @@ impl Default for EngineParams {
             gpu: 0,
             batch_sizes: Vec::new(),
             latency_us: None,
+            precision: None,
+            profiles: Vec::new(),
+            optimization_level: None,
         }
     }
 }
@@ -257,5 +271,6 @@ pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
         EngineKind::Digest => Arc::new(Digest::new(params)),
         EngineKind::Onnx => Arc::new(onnx::Onnx::open(params)?),
         EngineKind::Aoti => Arc::new(aoti::Aoti::open(params)?),
+        EngineKind::TensorRt => Arc::new(tensorrt::TensorRtEngine::open(params)?),
     })
 }

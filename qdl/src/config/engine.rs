@@ -26,6 +26,8 @@ const MAX_BATCH: usize = 65_536;
 const MAX_DELAY_US: u64 = 60_000_000;
 /// Most worker threads.
 const MAX_THREADS: usize = 1024;
+/// Highest optimisation level of TensorRT's builder.
+const MAX_OPTIMIZATION_LEVEL: u8 = 5;
 /// Largest index of a GPU.
 const MAX_GPU: usize = 1023;
 
@@ -42,12 +44,32 @@ pub enum EngineKind {
     Onnx,
     /// Runs a model that PyTorch compiled ahead of time (`.pt2`), on the device it was compiled for.
     Aoti,
+    /// Runs a plan of TensorRT's, or builds one from an ONNX model, on an NVIDIA GPU.
+    #[serde(rename = "tensorrt")]
+    TensorRt,
+}
+
+/// What a plan that TensorRT builds computes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 8-bit integers where the model says how, half precision elsewhere.
+    Int8,
+    /// Half precision.
+    Fp16,
+    /// Single precision.
+    Fp32,
 }
 
 impl EngineKind {
     /// True for the engines that take any bytes and need no model file.
     pub fn takes_any_bytes(self) -> bool {
         matches!(self, EngineKind::Null | EngineKind::Digest)
+    }
+
+    /// True for the engines that can run on a GPU.
+    pub fn on_gpu(self) -> bool {
+        matches!(self, EngineKind::Aoti | EngineKind::TensorRt)
     }
 
     /// As YAML spells it.
@@ -57,6 +79,7 @@ impl EngineKind {
             EngineKind::Digest => "digest",
             EngineKind::Onnx => "onnx",
             EngineKind::Aoti => "aoti",
+            EngineKind::TensorRt => "tensorrt",
         }
     }
 }
@@ -96,8 +119,8 @@ pub struct EngineConfig {
     #[serde(default = "intra_threads")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub intra_threads: usize,
-    /// The ONNX Runtime library (`onnx`), or the folder of PyTorch's libraries (`aoti`); without it the usual places are
-    /// searched.
+    /// The ONNX Runtime library (`onnx`), or the folder of PyTorch's (`aoti`) or TensorRT's (`tensorrt`) libraries; without
+    /// it the usual places are searched.
     #[serde(default)]
     #[garde(skip)]
     pub library: Option<PathBuf>,
@@ -123,7 +146,7 @@ pub struct EngineConfig {
     #[garde(skip)]
     pub gpus: Vec<usize>,
     /// Sizes that batches are run at, ascending, the last of them `max_batch`; what falls between two is padded. Default:
-    /// any size. `aoti` only.
+    /// any size. `aoti` and `tensorrt` only.
     #[serde(default)]
     #[garde(skip)]
     pub batch_sizes: Vec<usize>,
@@ -132,6 +155,19 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(custom(within_some(1..=MAX_DELAY_US)))]
     pub latency_us: Option<u64>,
+    /// What a plan computes in that is built from an ONNX model; default `fp16`. `tensorrt` only.
+    #[serde(default)]
+    #[garde(skip)]
+    pub precision: Option<Precision>,
+    /// Largest batch of each optimisation profile of a plan that is built, ascending, the last of them at least `max_batch`;
+    /// kernels are chosen for these sizes. Default: one, `max_batch`. `tensorrt` only.
+    #[serde(default)]
+    #[garde(skip)]
+    pub profiles: Vec<usize>,
+    /// How hard the builder of such a plan looks for fast kernels, 0 to 5; default: TensorRT's own choice, 3. `tensorrt` only.
+    #[serde(default)]
+    #[garde(custom(within_some(0..=MAX_OPTIMIZATION_LEVEL)))]
+    pub optimization_level: Option<u8>,
 }
 
 fn max_batch() -> usize {
@@ -170,6 +206,9 @@ impl EngineConfig {
             gpus: Vec::new(),
             batch_sizes: Vec::new(),
             latency_us: None,
+            precision: None,
+            profiles: Vec::new(),
+            optimization_level: None,
         }
     }
 
@@ -193,7 +232,7 @@ impl EngineConfig {
 
     /// True where it may run on a GPU.
     fn uses_gpu(&self) -> bool {
-        self.kind == EngineKind::Aoti || self.provider == Provider::Cuda
+        self.kind.on_gpu() || self.provider == Provider::Cuda
     }
 
     fn check_gpus(&self, out: &mut Findings) {
@@ -235,7 +274,7 @@ impl EngineConfig {
                 "remove `provider`, or set `kind: onnx`",
             );
         }
-        if self.kind != EngineKind::Aoti {
+        if !self.kind.on_gpu() {
             if self.gpu != 0 && !self.uses_gpu() {
                 out.add(
                     "engine.gpu",
@@ -259,6 +298,32 @@ impl EngineConfig {
                 "engine.batch_sizes",
                 format!("{:?} with max_batch {}", self.batch_sizes, self.max_batch),
                 "list sizes ascending from 1 on; the last of them is `max_batch`",
+            );
+        }
+        if self.kind != EngineKind::TensorRt {
+            for (key, set) in [
+                ("precision", self.precision.is_some()),
+                ("profiles", !self.profiles.is_empty()),
+                ("optimization_level", self.optimization_level.is_some()),
+            ] {
+                if set {
+                    out.add(
+                        format!("engine.{key}"),
+                        format!("engine `{kind}` builds no plans"),
+                        format!("remove `{key}`, or set `kind: tensorrt`"),
+                    );
+                }
+            }
+        } else if let Some(last) = self.profiles.last()
+            && (*last < self.max_batch
+                || self.profiles[0] == 0
+                || *last > MAX_BATCH
+                || !self.profiles.is_sorted_by(|a, b| a < b))
+        {
+            out.add(
+                "engine.profiles",
+                format!("{:?} with max_batch {}", self.profiles, self.max_batch),
+                "list sizes ascending from 1 on; the last of them is at least `max_batch`",
             );
         }
         if self.kind.takes_any_bytes() {

@@ -115,7 +115,7 @@ fn download(root: &Path, work: &Path) -> Result<PathBuf> {
 }
 
 /// A Python with pip: setup's own environment, or the machine's.
-fn interpreter(root: &Path) -> Result<PathBuf> {
+pub fn interpreter(root: &Path) -> Result<PathBuf> {
     let own = python::interpreter(root);
     for candidate in [own, PathBuf::from("python3")] {
         let mut ask = Command::new(&candidate);

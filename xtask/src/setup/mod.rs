@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
+pub use loadgen::interpreter;
+
 /// How long to wait for another setup of the same checkout.
 const OTHER_SETUP: Duration = Duration::from_secs(1800);
 
@@ -128,7 +130,7 @@ fn lock(path: &Path) -> Result<File> {
 }
 
 /// The SHA-256 of one file after the other, in hex.
-fn sha256(files: &[PathBuf]) -> Result<String> {
+pub fn sha256(files: &[PathBuf]) -> Result<String> {
     let mut hash = Sha256::new();
     for file in files {
         hash.update(
@@ -143,12 +145,12 @@ fn sha256(files: &[PathBuf]) -> Result<String> {
 }
 
 /// Whether the stamp says the same as `wanted`.
-fn stamped(stamp: &Path, wanted: &str) -> bool {
+pub fn stamped(stamp: &Path, wanted: &str) -> bool {
     std::fs::read_to_string(stamp).is_ok_and(|found| found == wanted)
 }
 
 /// Writes the stamp of a step that succeeded.
-fn write_stamp(stamp: &Path, wanted: &str) -> Result<()> {
+pub fn write_stamp(stamp: &Path, wanted: &str) -> Result<()> {
     std::fs::write(stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
 }
 

@@ -64,6 +64,18 @@ const SOFT_ROCE: Excuses = &[
     ("is for x86_64 machines", "the guest is for x86_64 machines"),
 ];
 
+/// Headers and a runtime of TensorRT's are fetched for one step alone.
+const TENSORRT: Excuses = &[
+    (
+        crate::tensorrt::UNREACHABLE,
+        "TensorRT's headers or its lean runtime cannot be fetched from here",
+    ),
+    (
+        crate::tensorrt::OTHER_MACHINE,
+        "the lean runtime is for x86_64 machines",
+    ),
+];
+
 /// The steps that ran so far.
 struct Steps {
     rows: Vec<Row>,
@@ -262,6 +274,8 @@ pub fn run(
         steps.run("loom", Wants::Tests, loom(root));
         let guest = with(root, &["xtask", "soft-roce"]);
         steps.run_unless("soft-roce", Wants::Tests, SOFT_ROCE, guest);
+        let shim = with(root, &["xtask", "tensorrt", "--check"]);
+        steps.run_unless("tensorrt", Wants::Tests, TENSORRT, shim);
         if on_path("cargo-deny") {
             let check = ["deny", "--locked", "check", "bans", "licenses", "sources"];
             steps.run("cargo-deny", Wants::Success, with(root, &check));

@@ -13,7 +13,6 @@
 
 mod container;
 mod package;
-mod sizes;
 mod torch;
 mod worker;
 
@@ -26,12 +25,12 @@ pub use torch::find_libraries;
 use self::{
     container::Container,
     package::{Package, Target},
-    sizes::Sizes,
     torch::Torch,
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
     cuda::{self, Device, Meter, Registry},
+    sizes::Sizes,
 };
 
 /// A compiled model, loaded once.

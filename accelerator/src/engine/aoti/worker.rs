@@ -2,10 +2,11 @@
 
 use std::{ffi::c_void, ptr, sync::Arc};
 
-use super::{Aoti, container::Container, sizes::Sizes};
+use super::{Aoti, container::Container};
 use crate::engine::{
     Batch, EngineError, Worker,
     cuda::{Device, Meter, Registry, Station},
+    sizes::Sizes,
     unpack::Unpacker,
 };
 

@@ -214,7 +214,7 @@ impl Device {
     }
 
     /// The error that says how much is free. The thread is bound.
-    pub(super) fn out_of_memory(&self, verb: &'static str) -> EngineError {
+    pub(in crate::engine) fn out_of_memory(&self, verb: &'static str) -> EngineError {
         let (free, total) = self.memory();
         EngineError::GpuMemory {
             gpu: self.index,

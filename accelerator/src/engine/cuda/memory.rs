@@ -9,13 +9,17 @@ use crate::engine::EngineError;
 
 /// Memory on a GPU.
 #[derive(Debug)]
-pub(super) struct DeviceMemory {
+pub(in crate::engine) struct DeviceMemory {
     address: CUdeviceptr,
 }
 
 impl DeviceMemory {
     /// `bytes` zeros (at least one). The thread is bound.
-    pub fn new(device: &Arc<Device>, stream: &Stream, bytes: usize) -> Result<Self, EngineError> {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        stream: &Stream,
+        bytes: usize,
+    ) -> Result<Self, EngineError> {
         let bytes = bytes.max(1);
         let mut address = 0;
         // SAFETY: `address` is a local that the function writes.

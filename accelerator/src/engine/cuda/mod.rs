@@ -10,7 +10,8 @@
 //! ```
 //!
 //! * [`Device`]: one GPU, through the driver that is installed; building needs no CUDA.
-//! * `stream`: streams and events; `memory`: memory on the GPU, and pinned memory beside it.
+//! * `stream`: streams and events; `graph`: kernels recorded once and launched as one.
+//! * `memory`: memory on the GPU, and pinned memory beside it.
 //! * [`Registry`]: the slots and QSL memory that the GPU may read where they lie.
 //! * `slots`: slots in the GPU's own memory, for a NIC to write; a batch of neighbours is read there, without any copy.
 //! * `pieces`: which bytes are copied where; plain data.
@@ -20,6 +21,7 @@
 //! A worker waits for its own batch. While it does, another worker's batch is being copied, on another stream.
 
 mod device;
+mod graph;
 mod memory;
 mod meter;
 mod pieces;
@@ -32,5 +34,7 @@ pub use device::{Device, Direct, Fence};
 pub use meter::Meter;
 pub use registry::Registry;
 
+pub(super) use graph::Graph;
+pub(super) use memory::DeviceMemory;
 pub(super) use slots::slots;
 pub(super) use station::{Staged, Station};

@@ -7,6 +7,7 @@ use qdl::model::ModelSpec;
 
 use super::{
     Device, Fence, Meter, Registry,
+    graph::Graph,
     memory::{DeviceMemory, Pinned},
     meter::Done,
     pieces::{self, Piece, Pieces},
@@ -141,6 +142,33 @@ impl Station {
     /// Address of input `index` on the GPU.
     pub fn input(&self, index: usize) -> *mut std::ffi::c_void {
         self.inputs[index].address() as *mut _
+    }
+
+    /// More memory on the GPU, zeros, for whoever has outputs of a fixed address.
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub fn memory(&self, bytes: usize) -> Result<DeviceMemory, EngineError> {
+        DeviceMemory::new(&self.device, &self.stream, bytes)
+    }
+
+    /// Records what `put` puts on the stream.
+    ///
+    /// # Errors
+    /// What `put` says, or the driver.
+    pub fn record(
+        &self,
+        put: impl FnOnce() -> Result<(), EngineError>,
+    ) -> Result<Graph, EngineError> {
+        Graph::record(&self.device, &self.stream, put)
+    }
+
+    /// Puts what was recorded on the stream.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn launch(&self, graph: &Graph) -> Result<(), EngineError> {
+        graph.launch(&self.stream)
     }
 
     /// Most samples of a batch.

@@ -42,6 +42,41 @@ fn an_engine_on_a_gpu() {
     };
     assert!(digest("gpu: 1").contains("engine `digest` uses no GPU"));
     assert!(digest("batch_sizes: [64]").contains("engine `digest` runs batches of any size"));
+    for key in ["precision: int8", "profiles: [64]", "optimization_level: 3"] {
+        assert!(digest(key).contains("engine `digest` builds no plans"));
+    }
+}
+
+#[test]
+fn plans_that_are_built() {
+    let tensorrt = |keys: &str| {
+        let model = ACCELERATOR.replace("max_input_bytes: 4", "file: m.onnx");
+        accelerator(&model.replace("kind: digest", &format!("kind: tensorrt{keys}")))
+    };
+    let good = tensorrt(
+        ", gpu: 1, max_batch: 8, batch_sizes: [8], precision: int8, profiles: [4, 16], optimization_level: 5",
+    );
+    let engine = good.unwrap_or_else(|e| panic!("{e}")).engine;
+    assert_eq!(engine.kind.as_str(), "tensorrt");
+    assert_eq!(
+        (engine.precision, engine.profiles),
+        (Some(Precision::Int8), vec![4, 16])
+    );
+    assert_eq!(engine.optimization_level, Some(5));
+    for profiles in ["[4]", "[8, 8]", "[0, 8]", "[8, 65537]"] {
+        let all = text(tensorrt(&format!(", max_batch: 8, profiles: {profiles}")));
+        assert!(
+            all.contains("with max_batch 8") && all.contains("ascending"),
+            "{all}"
+        );
+    }
+    for (key, complaint) in [
+        ("precision: int4", "`int4` is not a value of this key"),
+        ("optimization_level: 6", "optimization_level"),
+    ] {
+        let all = text(tensorrt(&format!(", {key}")));
+        assert!(all.contains(complaint), "{all}");
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The sizes that batches are run at. Plain data.
 
-use crate::engine::EngineError;
+use super::EngineError;
 
 /// Ascending, the largest last; or any size up to the largest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sizes {
+pub(in crate::engine) struct Sizes {
     listed: Vec<usize>,
     largest: usize,
 }

@@ -1,0 +1,215 @@
+//! Building a plan from ONNX, in a child process: TensorRT's builder takes minutes and gigabytes, and some versions crash when
+//! it is taken down. What counts is the plan that was written.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Precision, libraries::parser_beside, shim::Library};
+use crate::engine::{EngineError, cuda::Device};
+
+/// First word of the child's command line.
+const WORD: &str = "tensorrt-build";
+/// Large models on slow machines take long; for ever is no answer.
+const DEADLINE: Duration = Duration::from_secs(3600);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What the child is told: one argument of JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub shim: PathBuf,
+    pub library: PathBuf,
+    pub onnx: PathBuf,
+    /// Where the finished plan goes.
+    pub plan: PathBuf,
+    pub precision: Precision,
+    /// Largest batch of each profile, ascending.
+    pub profiles: Vec<usize>,
+    /// How hard to look for fast kernels, 0 to 5.
+    pub optimization_level: Option<u8>,
+    pub gpu: usize,
+    /// Scratch memory that kernels may want.
+    pub workspace: u64,
+}
+
+impl Order {
+    fn partial(&self) -> PathBuf {
+        let mut name = self.plan.clone().into_os_string();
+        name.push(format!(".{}.partial", std::process::id()));
+        name.into()
+    }
+
+    /// Where the child's lines go. Kept where it failed.
+    pub fn log(&self) -> PathBuf {
+        self.plan.with_extension("log")
+    }
+
+    /// Runs the child and waits for the plan.
+    ///
+    /// # Errors
+    /// [`EngineError::Package`] with the child's last line.
+    pub fn carry_out(&self) -> Result<(), EngineError> {
+        let refuse = |reason: String| EngineError::Package {
+            path: self.onnx.clone(),
+            reason,
+        };
+        let log = self.log();
+        let no_child = |e: io::Error| refuse(format!("no plan can be built: {e}"));
+        let lines = File::create(&log)
+            .map_err(|e| refuse(format!("no plan can be built: {}: {e}", log.display())))?;
+        let order = serde_json::to_string(self).map_err(|e| no_child(e.into()))?;
+        let mut command = Command::new(std::env::current_exe().map_err(no_child)?);
+        command
+            .args([WORD, &order])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(lines);
+        // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| {
+                match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                }
+            });
+        }
+        let mut child = command.spawn().map_err(no_child)?;
+        let until = Instant::now() + DEADLINE;
+        let status = loop {
+            match child.try_wait().map_err(no_child)? {
+                Some(status) => break status,
+                None if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+                None => {
+                    // It is killed, and nobody waits for what it has to say.
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err(refuse(format!(
+                        "no plan after {} s; its log is {}",
+                        DEADLINE.as_secs(),
+                        log.display()
+                    )));
+                }
+            }
+        };
+        if self.plan.is_file() {
+            let _ = fs::remove_file(&log);
+            return Ok(());
+        }
+        let last = last_line(&log);
+        let said = last.strip_prefix("error: ").unwrap_or(&last);
+        let how = if status.code() == Some(2) {
+            String::new()
+        } else {
+            format!("{status}: ")
+        };
+        Err(refuse(format!(
+            "no plan came of it: {how}{said} (log: {})",
+            log.display()
+        )))
+    }
+
+    /// The child's work.
+    fn build(&self) -> Result<(), EngineError> {
+        let device = Device::open(self.gpu)?;
+        device.bind()?;
+        let library = Library::open(&self.shim, |_| Ok(self.library.clone()))?;
+        let parser = parser_beside(library.path(), &library.version());
+        let partial = self.partial();
+        let built = library.build(self, &parser, &partial);
+        let written = built.and_then(|()| {
+            fs::rename(&partial, &self.plan).map_err(|e| EngineError::Package {
+                path: self.plan.clone(),
+                reason: format!("cannot be written: {e}"),
+            })
+        });
+        if written.is_err() {
+            let _ = fs::remove_file(&partial);
+        }
+        written
+    }
+}
+
+/// The last line with anything on it.
+fn last_line(log: &Path) -> String {
+    let mut text = Vec::new();
+    let read = File::open(log).and_then(|f| f.take(1 << 24).read_to_end(&mut text));
+    if read.is_err() {
+        return "it said nothing".to_owned();
+    }
+    let text = String::from_utf8_lossy(&text);
+    let last = text.lines().map(str::trim).rfind(|l| !l.is_empty());
+    last.unwrap_or("it said nothing").to_owned()
+}
+
+/// Where the command line is the child's: builds the plan and never returns. Both programs call this first.
+pub fn build_if_asked() {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().as_deref() != Some(WORD.as_ref()) {
+        return;
+    }
+    let order = words.next().map(OsString::into_string);
+    let order = match order {
+        Some(Ok(text)) => serde_json::from_str::<Order>(&text).map_err(|e| e.to_string()),
+        _ => Err("an order is missing".to_owned()),
+    };
+    let done = order.and_then(|order| {
+        tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_writer(io::stderr)
+            .with_ansi(false)
+            .without_time()
+            .with_level(false)
+            .with_target(false)
+            .init();
+        order.build().map_err(|e| e.to_string())
+    });
+    let code = match done {
+        Ok(()) => 0,
+        Err(e) => {
+            eprintln!("error: {e}");
+            2
+        }
+    };
+    // What TensorRT would take down is better left standing: some versions fault over it.
+    // SAFETY: ends the process; the plan is written and closed.
+    unsafe { libc::_exit(code) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_with_anything_on_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        assert_eq!(last_line(&log), "it said nothing");
+        fs::write(&log, "one\n two \n\n").expect("written");
+        assert_eq!(last_line(&log), "two");
+    }
+
+    #[test]
+    fn an_order_survives_the_command_line() {
+        let order = Order {
+            shim: "/a b/shim.so".into(),
+            library: "/c".into(),
+            onnx: "m\"x.onnx".into(),
+            plan: "p".into(),
+            precision: Precision::Int8,
+            profiles: vec![1, 512],
+            optimization_level: Some(2),
+            gpu: 3,
+            workspace: 1 << 33,
+        };
+        let text = serde_json::to_string(&order).expect("JSON");
+        assert_eq!(serde_json::from_str::<Order>(&text).expect("JSON"), order);
+    }
+}

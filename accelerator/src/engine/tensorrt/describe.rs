@@ -1,0 +1,161 @@
+//! What a plan takes and gives, in the terms of everybody else here. Plain data.
+
+use std::path::Path;
+
+use qdl::model::{ModelSpec, TensorSpec};
+
+use super::plan::Tensor;
+use crate::engine::{EngineError, EngineParams};
+
+/// What the plan takes and gives, and its numbers of the tensors.
+pub(super) fn described(
+    plan: &Path,
+    params: &EngineParams,
+    tensors: &[Tensor],
+) -> Result<(ModelSpec, Vec<usize>, usize), EngineError> {
+    let refuse = |t: &Tensor, reason: String| EngineError::ModelUnsupported {
+        path: plan.to_owned(),
+        tensor: t.name.clone(),
+        reason,
+    };
+    let spec = |t: &Tensor| -> Result<TensorSpec, EngineError> {
+        let dtype = t
+            .dtype
+            .ok_or_else(|| refuse(t, "is of a type that is not served".to_owned()))?;
+        if !t.linear {
+            return Err(refuse(t, "is laid out in a way of TensorRT's own: build the plan with linear inputs and outputs".to_owned()));
+        }
+        let [_, inner @ ..] = &t.dims[..] else {
+            return Err(refuse(t, "has no batch dimension".to_owned()));
+        };
+        let shape: Result<Vec<usize>, _> = inner.iter().map(|d| usize::try_from(*d)).collect();
+        let shape = shape.map_err(|_| {
+            refuse(
+                t,
+                format!(
+                    "has a dimension of open length besides the batch: {:?}",
+                    t.dims
+                ),
+            )
+        })?;
+        Ok(TensorSpec {
+            ragged: !t.output && params.ragged.contains(&t.name),
+            name: t.name.clone(),
+            dtype,
+            shape,
+        })
+    };
+    // In the order in which the configuration names them, since samples are laid out like that.
+    let mut inputs: Vec<&Tensor> = tensors.iter().filter(|t| !t.output).collect();
+    if let Some(s) = &params.spec {
+        let place = |t: &Tensor| {
+            s.inputs
+                .iter()
+                .position(|i| i.name == t.name)
+                .unwrap_or(usize::MAX)
+        };
+        inputs.sort_by_key(|t| place(t));
+    }
+    let outputs: Vec<&Tensor> = tensors.iter().filter(|t| t.output).collect();
+    let ([output], false) = (&outputs[..], inputs.is_empty()) else {
+        return Err(EngineError::Package {
+            path: plan.to_owned(),
+            reason: format!(
+                "has {} inputs and {} outputs, and one output is wanted",
+                inputs.len(),
+                outputs.len()
+            ),
+        });
+    };
+    let model = ModelSpec {
+        name: params.model.clone(),
+        inputs: inputs.iter().map(|t| spec(t)).collect::<Result<_, _>>()?,
+        output: spec(output)?,
+    };
+    Ok((
+        model,
+        inputs.iter().map(|t| t.index).collect(),
+        output.index,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::model::DType;
+
+    use super::*;
+
+    fn tensor(index: usize, name: &str, output: bool, dims: &[i64]) -> Tensor {
+        Tensor {
+            index,
+            name: name.to_owned(),
+            output,
+            dtype: Some(DType::I8),
+            linear: true,
+            dims: dims.to_vec(),
+        }
+    }
+
+    fn refused(tensors: &[Tensor]) -> String {
+        let e = described(Path::new("p.plan"), &EngineParams::default(), tensors);
+        let text = e.expect_err("refused").to_string();
+        assert!(
+            text.starts_with("model file p.plan: ") && !text.contains('\n'),
+            "{text}"
+        );
+        text
+    }
+
+    #[test]
+    fn inputs_come_in_the_order_of_the_configuration() {
+        let spec = |name: &str| TensorSpec {
+            name: name.to_owned(),
+            dtype: DType::I8,
+            shape: vec![3],
+            ragged: true,
+        };
+        let params = EngineParams {
+            spec: Some(ModelSpec {
+                name: "m".to_owned(),
+                inputs: vec![spec("b"), spec("a")],
+                output: spec("c"),
+            }),
+            ragged: vec!["a".to_owned()],
+            ..EngineParams::default()
+        };
+        let tensors = [
+            tensor(0, "a", false, &[-1, 3]),
+            tensor(1, "c", true, &[-1]),
+            tensor(2, "b", false, &[-1, 3]),
+        ];
+        let (model, inputs, output) = described(Path::new("p"), &params, &tensors).expect("fine");
+        assert_eq!((inputs, output), (vec![2, 0], 1));
+        assert_eq!(
+            (model.inputs[0].ragged, model.inputs[1].ragged),
+            (false, true)
+        );
+        assert_eq!(model.output.shape, Vec::<usize>::new());
+    }
+
+    #[test]
+    fn plans_that_cannot_be_served_are_refused() {
+        let input = tensor(0, "x", false, &[-1, 3]);
+        let output = tensor(1, "y", true, &[-1, 1]);
+        assert!(refused(std::slice::from_ref(&input)).contains("1 inputs and 0 outputs"));
+        assert!(refused(&[input.clone(), output.clone(), output.clone()]).contains("2 outputs"));
+        let open = tensor(0, "x", false, &[-1, -1]);
+        assert!(refused(&[open, output.clone()]).contains("open length besides the batch"));
+        let scalar = tensor(0, "x", false, &[]);
+        assert!(refused(&[scalar, output.clone()]).contains("no batch dimension"));
+        let blocked = Tensor {
+            linear: false,
+            ..input.clone()
+        };
+        assert!(refused(&[blocked, output.clone()]).contains("linear"));
+        let odd = Tensor {
+            dtype: None,
+            ..input
+        };
+        assert!(refused(&[odd, output]).contains("not served"));
+    }
+}

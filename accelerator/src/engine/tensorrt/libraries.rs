@@ -1,0 +1,150 @@
+//! Where the shim and TensorRT's libraries are.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use crate::engine::EngineError;
+
+/// The shim's file name.
+pub const SHIM: &str = "libqdl_tensorrt.so";
+
+/// Finds the shim: the environment's `QDL_TENSORRT_SHIM`; else beside the program, or in `tensorrt/` beside its folder, where
+/// `cargo xtask tensorrt` puts it for programs in `target/release`.
+///
+/// # Errors
+/// [`EngineError::TensorRtMissing`] lists every path that was tried. A path that was named but is not there is not replaced
+/// by another.
+pub fn find_shim() -> Result<PathBuf, EngineError> {
+    let candidates = match env::var_os("QDL_TENSORRT_SHIM").filter(|v| !v.is_empty()) {
+        Some(named) => vec![PathBuf::from(named)],
+        None => {
+            let program = env::current_exe().unwrap_or_default();
+            let folders: Vec<&Path> = program.ancestors().skip(1).take(3).collect();
+            let beside = folders.first().map(|f| f.join(SHIM));
+            let above = folders.iter().map(|f| f.join("tensorrt").join(SHIM));
+            beside.into_iter().chain(above).collect()
+        }
+    };
+    first(
+        candidates,
+        "the shim over TensorRT",
+        "build it with `cargo xtask tensorrt --include DIR` (docs/gpu.md), or name it in QDL_TENSORRT_SHIM",
+    )
+}
+
+/// Finds TensorRT's library for a shim that was compiled for version `headers`: the configured path, of the file or of its
+/// folder; else the environment's `QDL_TENSORRT`; else the Python packages `tensorrt_libs`, `tensorrt` and
+/// `tensorrt_lean_libs` of the active virtual environment or of any Python on the `PATH`, and the system's library folders.
+///
+/// # Errors
+/// As [`find_shim`].
+pub fn find_library(configured: Option<&Path>, headers: i32) -> Result<PathBuf, EngineError> {
+    let major = headers / 10_000;
+    let from_env = env::var_os("QDL_TENSORRT").filter(|v| !v.is_empty());
+    let named = configured
+        .map(Path::to_owned)
+        .or(from_env.map(PathBuf::from));
+    if let Some(path) = &named
+        && path.is_file()
+    {
+        return Ok(path.clone());
+    }
+    let folders = match named {
+        Some(folder) => vec![folder],
+        None => installed(),
+    };
+    // The whole library builds plans as well; the lean one runs them.
+    let of = |name: &str| {
+        let file = format!("{name}.so.{major}");
+        folders
+            .iter()
+            .map(move |f| f.join(&file))
+            .collect::<Vec<_>>()
+    };
+    let candidates = [of("libnvinfer"), of("libnvinfer_lean")].concat();
+    first(
+        candidates,
+        &format!("TensorRT {major}"),
+        "install it, or name its folder in engine.library or QDL_TENSORRT",
+    )
+}
+
+/// The ONNX parser beside TensorRT's library.
+pub fn parser_beside(library: &Path, version: &str) -> PathBuf {
+    let major = version.split('.').next().unwrap_or_default();
+    library.with_file_name(format!("libnvonnxparser.so.{major}"))
+}
+
+fn first(candidates: Vec<PathBuf>, what: &str, advice: &str) -> Result<PathBuf, EngineError> {
+    match candidates.iter().find(|p| p.is_file()) {
+        Some(found) => Ok(found.clone()),
+        None => Err(EngineError::TensorRtMissing {
+            what: what.to_owned(),
+            searched: candidates,
+            advice: advice.to_owned(),
+        }),
+    }
+}
+
+fn installed() -> Vec<PathBuf> {
+    let mut prefixes: Vec<PathBuf> = env::var_os("VIRTUAL_ENV")
+        .map(PathBuf::from)
+        .into_iter()
+        .collect();
+    let path = env::var_os("PATH").unwrap_or_default();
+    let bins = env::split_paths(&path).filter(|bin| bin.join("python3").exists());
+    prefixes.extend(bins.filter_map(|bin| bin.parent().map(Path::to_owned)));
+    let mut found = Vec::new();
+    for prefix in prefixes {
+        let Ok(entries) = prefix.join("lib").read_dir() else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            if !entry.file_name().to_string_lossy().starts_with("python3") {
+                continue;
+            }
+            for package in ["tensorrt_libs", "tensorrt", "tensorrt_lean_libs"] {
+                let folder = entry.path().join("site-packages").join(package);
+                if folder.is_dir() && !found.contains(&folder) {
+                    found.push(folder);
+                }
+            }
+        }
+    }
+    let machine = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
+    found.extend([machine.as_str(), "/usr/lib64", "/usr/local/tensorrt/lib"].map(PathBuf::from));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_folder_without_the_library_is_not_replaced() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let e = find_library(Some(folder), 110_400).expect_err("nothing there");
+        let text = e.to_string();
+        assert!(!text.contains('\n'), "{text}");
+        assert!(text.contains("QDL_TENSORRT"), "{text}");
+        let EngineError::TensorRtMissing { searched, .. } = e else {
+            panic!("wrong error: {text}");
+        };
+        let names = ["libnvinfer.so.11", "libnvinfer_lean.so.11"];
+        assert_eq!(searched, names.map(|n| folder.join(n)));
+    }
+
+    #[test]
+    fn a_named_file_is_taken_whatever_it_is_called() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        assert_eq!(find_library(Some(&file), 80_600).expect("there"), file);
+    }
+
+    #[test]
+    fn the_parser_lies_beside() {
+        let beside = parser_beside(Path::new("/a/libnvinfer.so.8"), "8.6.0");
+        assert_eq!(beside, Path::new("/a/libnvonnxparser.so.8"));
+    }
+}

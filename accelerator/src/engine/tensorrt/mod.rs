@@ -1,0 +1,355 @@
+//! `tensorrt`: NVIDIA TensorRT's plans, on a GPU; built from ONNX where there is no plan yet.
+//!
+//! TensorRT speaks C++, and its classes are known to their own headers alone. A thin shim (`accelerator/tensorrt/`) puts a C
+//! interface on top; `cargo xtask tensorrt --include DIR` compiles it with the user's headers, and it is opened at run time.
+//! Nothing else needs TensorRT.
+//!
+//! * `libraries`: where shim and libraries are.
+//! * `shim`: the C interface in Rust; `plan`: a plan on a GPU behind it, and its contexts.
+//! * `plans`: where built plans are kept, and what each is good for; `build`: building one, in a child process.
+//! * `describe`: what a plan takes and gives; `profiles`: which profile of a plan a batch runs in.
+//! * `worker`: a batch through a plan (see [`cuda`](super::cuda)), with the kernels of small batches recorded as CUDA graphs.
+
+mod build;
+mod describe;
+mod libraries;
+mod plan;
+mod plans;
+mod profiles;
+mod shim;
+mod worker;
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use qdl::{
+    fabric::Region,
+    model::{DType, ModelSpec},
+    stats::GpuRecord,
+};
+use serde::{Deserialize, Serialize};
+
+pub use build::build_if_asked;
+pub use libraries::{SHIM, find_library, find_shim};
+
+use self::{
+    build::Order,
+    describe::described,
+    plan::Plan,
+    profiles::Profiles,
+    shim::{Library, Refused},
+};
+use super::{
+    Engine, EngineError, EngineParams, Worker,
+    cuda::{Device, Meter, Registry},
+    sizes::Sizes,
+};
+
+/// Scratch memory that kernels may want while a plan is built and run.
+const WORKSPACE: u64 = 4 << 30;
+
+/// What a plan that is built computes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 8-bit integers where the model says how (QuantizeLinear and DequantizeLinear), half precision elsewhere.
+    Int8,
+    /// Half precision.
+    Fp16,
+    /// Single precision, without TF32.
+    Fp32,
+}
+
+impl Precision {
+    /// As YAML spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Precision::Int8 => "int8",
+            Precision::Fp16 => "fp16",
+            Precision::Fp32 => "fp32",
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Precision {
+    type Err = EngineError;
+
+    fn from_str(s: &str) -> Result<Self, EngineError> {
+        let all = [Precision::Int8, Precision::Fp16, Precision::Fp32];
+        let found = all.into_iter().find(|p| p.as_str() == s);
+        found.ok_or_else(|| EngineError::Param {
+            field: "precision",
+            reason: format!("`{s}` is none of int8, fp16, fp32"),
+        })
+    }
+}
+
+/// A plan, ready to make workers.
+pub struct TensorRtEngine(Arc<TensorRt>);
+
+/// What its workers share.
+struct TensorRt {
+    library: Arc<Library>,
+    /// The plan; each worker loads one of its own.
+    bytes: Vec<u8>,
+    /// The first one loaded, for the worker that comes first.
+    first: Mutex<Option<Plan>>,
+    device: Arc<Device>,
+    registry: Arc<Registry>,
+    meter: Arc<Meter>,
+    /// What responses look like.
+    model: ModelSpec,
+    /// What the plan takes and gives: its output may be narrower.
+    plan_model: ModelSpec,
+    /// The plan gives 32-bit integers, and the configuration says 64.
+    widen: bool,
+    /// The plan's numbers of its inputs, in order.
+    inputs: Vec<usize>,
+    output: usize,
+    profiles: Profiles,
+    sizes: Sizes,
+    max_batch: usize,
+    spin_us: u64,
+}
+
+impl TensorRtEngine {
+    /// Finds GPU, shim and TensorRT, builds the plan where there is none yet, and loads it.
+    ///
+    /// # Errors
+    /// A library, GPU or model that is missing or unusable, each by its name.
+    pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
+        let path = params.file.clone().ok_or_else(|| EngineError::Param {
+            field: "model.file",
+            reason: "engine tensorrt needs a model file: a plan, or .onnx".to_owned(),
+        })?;
+        if !path.is_file() {
+            let source =
+                fs::metadata(&path).map_or_else(|e| e, |_| std::io::Error::other("is not a file"));
+            return Err(EngineError::ModelMissing { path, source });
+        }
+        let sizes = Sizes::new(&params.batch_sizes, params.max_batch)?;
+        let onnx = path
+            .extension()
+            .is_some_and(|e| e.eq_ignore_ascii_case("onnx"));
+        if !onnx && (params.precision.is_some() || !params.profiles.is_empty()) {
+            return Err(EngineError::Param {
+                field: if params.precision.is_some() {
+                    "precision"
+                } else {
+                    "profiles"
+                },
+                reason: format!(
+                    "{} is a plan, which was built with its own: remove it, or name the .onnx",
+                    path.display()
+                ),
+            });
+        }
+        let shim = find_shim()?;
+        let library = Library::open(&shim, |headers| {
+            find_library(params.library.as_deref(), headers)
+        })?;
+        let device = Device::open(params.gpu)?;
+        device.bind()?;
+        let plan = if onnx {
+            plan_of(&path, &shim, &library, &device, params)?
+        } else {
+            path
+        };
+        let bytes = fs::read(&plan).map_err(|source| EngineError::ModelMissing {
+            path: plan.clone(),
+            source,
+        })?;
+        let refuse =
+            |what: &'static str, why: Refused| refusal(&plan, &library, &device, what, &why);
+        let loaded = Plan::load(&library, &bytes).map_err(|why| refuse("loading the plan", why))?;
+        let tensors = loaded
+            .tensors()
+            .map_err(|why| refuse("reading the plan", why))?;
+        let (plan_model, inputs, output) = described(&plan, params, &tensors)?;
+        let ranges = tensors
+            .iter()
+            .find(|t| !t.output)
+            .map(|t| loaded.profiles(t));
+        let ranges = ranges
+            .unwrap_or(Ok(Vec::new()))
+            .map_err(|why| refuse("reading the plan", why))?;
+        let profiles = Profiles::new(ranges);
+        if let Some(bad) = std::iter::once(params.max_batch)
+            .chain(params.batch_sizes.iter().copied())
+            .find(|n| profiles.choose(*n).is_none())
+        {
+            return Err(EngineError::Param {
+                field: "max_batch",
+                reason: format!(
+                    "{} takes batches of up to {}, and {bad} is asked for",
+                    plan.display(),
+                    profiles.largest()
+                ),
+            });
+        }
+        let mut model = plan_model.clone();
+        let asked = params.spec.as_ref().map(|s| s.output.dtype);
+        let widen = model.output.dtype == DType::I32 && asked == Some(DType::I64);
+        if widen {
+            model.output.dtype = DType::I64;
+        }
+        let largest = profiles
+            .choose(params.max_batch)
+            .map_or(params.max_batch, |(_, at)| at);
+        Ok(TensorRtEngine(Arc::new(TensorRt {
+            library,
+            bytes,
+            first: Mutex::new(Some(loaded)),
+            device,
+            registry: Arc::default(),
+            meter: Arc::new(Meter::new(largest)),
+            model,
+            plan_model,
+            widen,
+            inputs,
+            output,
+            profiles,
+            max_batch: sizes.largest(),
+            sizes,
+            spin_us: params.spin_us,
+        })))
+    }
+}
+
+impl TensorRt {
+    /// Profile and size for a batch of `n`.
+    fn run_at(&self, n: usize) -> Option<(usize, usize)> {
+        self.profiles.choose(self.sizes.run_at(n))
+    }
+
+    fn refusal(&self, what: &'static str, why: &Refused) -> EngineError {
+        refusal(self.library.path(), &self.library, &self.device, what, why)
+    }
+}
+
+/// TensorRT's own words as one of ours.
+fn refusal(
+    path: &Path,
+    library: &Library,
+    device: &Device,
+    what: &'static str,
+    why: &Refused,
+) -> EngineError {
+    if why.out_of_memory() {
+        return device.out_of_memory(what);
+    }
+    EngineError::Package {
+        path: path.to_owned(),
+        reason: format!("{what} with TensorRT {}: {why}", library.version()),
+    }
+}
+
+/// The plan for an ONNX model: the one that is kept, or one that is built now.
+fn plan_of(
+    onnx: &Path,
+    shim: &Path,
+    library: &Library,
+    device: &Device,
+    params: &EngineParams,
+) -> Result<PathBuf, EngineError> {
+    let bytes = fs::read(onnx).map_err(|source| EngineError::ModelMissing {
+        path: onnx.to_owned(),
+        source,
+    })?;
+    let precision = params.precision.unwrap_or(Precision::Fp16);
+    let only = [params.max_batch];
+    let profiles = if params.profiles.is_empty() {
+        &only[..]
+    } else {
+        &params.profiles
+    };
+    let version = library.version();
+    let key = plans::Key {
+        model: &bytes,
+        version: &version,
+        gpu: device.name(),
+        capability: device.capability(),
+        precision,
+        profiles,
+        level: params.optimization_level,
+    };
+    let plan = plans::folder()?.join(key.file_name(onnx));
+    if plan.is_file() {
+        return Ok(plan);
+    }
+    drop(bytes);
+    tracing::info!(
+        "building {} with TensorRT {version} for {}: this takes minutes, once",
+        plan.display(),
+        device.name()
+    );
+    let began = std::time::Instant::now();
+    let order = Order {
+        shim: absolute(shim),
+        library: absolute(library.path()),
+        onnx: absolute(onnx),
+        plan: absolute(&plan),
+        precision,
+        profiles: profiles.to_vec(),
+        optimization_level: params.optimization_level,
+        gpu: params.gpu,
+        workspace: WORKSPACE,
+    };
+    order.carry_out()?;
+    tracing::info!("built in {} s", began.elapsed().as_secs());
+    Ok(plan)
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+impl Engine for TensorRtEngine {
+    fn name(&self) -> &'static str {
+        "tensorrt"
+    }
+
+    fn model(&self) -> &ModelSpec {
+        &self.0.model
+    }
+
+    fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
+        let first = self
+            .0
+            .first
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        Ok(Box::new(worker::OnGpu::new(&self.0, first)?))
+    }
+
+    fn memory(&self, inputs: &Arc<Region>) {
+        self.0.registry.register(&self.0.device, inputs);
+    }
+
+    fn gpus(&self) -> Vec<GpuRecord> {
+        vec![self.0.meter.record(&self.0.device)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn precisions_by_name() {
+        assert_eq!("int8".parse::<Precision>().expect("one"), Precision::Int8);
+        let text = "int4".parse::<Precision>().expect_err("none").to_string();
+        assert_eq!(text, "engine.precision: `int4` is none of int8, fp16, fp32");
+    }
+}

@@ -1,0 +1,221 @@
+//! A plan on a GPU, and its contexts, behind the shim.
+
+use std::{
+    ffi::{CStr, c_void},
+    ptr,
+    rc::Rc,
+    sync::Arc,
+};
+
+use qdl::model::DType;
+
+use super::shim::{Library, MAX_NAME, MAX_RANK, RawTensor, Refused, told};
+
+/// A tensor of an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tensor {
+    /// Its index, as [`Context::bind`] takes it.
+    pub index: usize,
+    pub name: String,
+    pub output: bool,
+    /// None where it is of a type that is not served.
+    pub dtype: Option<DType>,
+    /// Elements lie one behind the other.
+    pub linear: bool,
+    /// With the batch in front; -1 where a dimension is open.
+    pub dims: Vec<i64>,
+}
+
+/// A plan, loaded to a GPU.
+pub(super) struct Plan {
+    library: Arc<Library>,
+    handle: *mut c_void,
+}
+
+// SAFETY: an engine may be moved between threads; that one uses it at a time is what `&mut` and ownership say.
+unsafe impl Send for Plan {}
+
+impl Plan {
+    /// Loads it. The thread is bound to the GPU.
+    ///
+    /// # Errors
+    /// TensorRT's own words.
+    pub fn load(library: &Arc<Library>, plan: &[u8]) -> Result<Self, Refused> {
+        let mut handle = ptr::null_mut();
+        // SAFETY: the bytes live through the call; `handle` is a local that is written.
+        let loaded = told(|why, room| unsafe {
+            let bytes = plan.as_ptr().cast();
+            (library.functions.load)(library.handle, bytes, plan.len(), &mut handle, why, room)
+        });
+        loaded.map_err(|(_, why)| why)?;
+        Ok(Plan {
+            library: library.clone(),
+            handle,
+        })
+    }
+
+    /// Its tensors. One that cannot be described is left out, with what can be said of it.
+    pub fn tensors(&self) -> Result<Vec<Tensor>, Refused> {
+        // SAFETY: the handle is alive.
+        let count = unsafe { (self.library.functions.tensors)(self.handle) };
+        let mut all = Vec::new();
+        for index in 0..count {
+            let mut raw = RawTensor {
+                name: [0; MAX_NAME],
+                is_output: 0,
+                dtype: 0,
+                linear: 0,
+                rank: 0,
+                dims: [0; MAX_RANK],
+            };
+            // SAFETY: the handle is alive, and `raw` is a local of the type that is written.
+            let code = unsafe { (self.library.functions.tensor_at)(self.handle, index, &mut raw) };
+            let rank = usize::try_from(raw.rank).unwrap_or(MAX_RANK + 1);
+            if code != 0 || rank > MAX_RANK {
+                return Err(Refused(format!(
+                    "tensor {index} has a name or a rank beyond all bounds"
+                )));
+            }
+            raw.name[MAX_NAME - 1] = 0;
+            // SAFETY: the last byte is zero.
+            let name = unsafe { CStr::from_ptr(raw.name.as_ptr()) };
+            all.push(Tensor {
+                index: index as usize,
+                name: name.to_string_lossy().into_owned(),
+                output: raw.is_output != 0,
+                dtype: match raw.dtype {
+                    1 => Some(DType::U8),
+                    2 => Some(DType::I8),
+                    3 => Some(DType::I32),
+                    4 => Some(DType::I64),
+                    5 => Some(DType::F16),
+                    6 => Some(DType::Bf16),
+                    7 => Some(DType::F32),
+                    _ => None,
+                },
+                linear: raw.linear != 0,
+                dims: raw.dims[..rank].to_vec(),
+            });
+        }
+        Ok(all)
+    }
+
+    /// Smallest and largest batch of each profile, by the first input.
+    pub fn profiles(&self, input: &Tensor) -> Result<Vec<(usize, usize)>, Refused> {
+        // SAFETY: the handle is alive.
+        let count = unsafe { (self.library.functions.profiles)(self.handle) };
+        let mut all = Vec::new();
+        for profile in 0..count {
+            let (mut least, mut most) = (0, 0);
+            // SAFETY: the handle is alive; both are locals that are written.
+            let code = unsafe {
+                (self.library.functions.batches)(
+                    self.handle,
+                    input.index as i32,
+                    profile,
+                    &mut least,
+                    &mut most,
+                )
+            };
+            match (usize::try_from(least), usize::try_from(most)) {
+                (Ok(least), Ok(most)) if code == 0 => all.push((least, most)),
+                _ => return Err(Refused(format!("profile {profile} has no batch size"))),
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // SAFETY: alive, and every context holds a reference to this.
+        unsafe { (self.library.functions.unload)(self.handle) };
+    }
+}
+
+/// One profile of a plan, ready to run on one stream.
+pub(super) struct Context {
+    handle: *mut c_void,
+    plan: Rc<Plan>,
+    batch: usize,
+}
+
+impl Context {
+    /// The thread is bound to the GPU.
+    ///
+    /// # Errors
+    /// TensorRT's own words.
+    ///
+    /// # Safety
+    /// `stream` is a stream of that GPU.
+    pub unsafe fn new(
+        plan: &Rc<Plan>,
+        profile: usize,
+        stream: *mut c_void,
+    ) -> Result<Self, Refused> {
+        let mut handle = ptr::null_mut();
+        // SAFETY: the plan is alive; the stream is the caller's promise; `handle` is a local that is written.
+        let made = told(|why, room| unsafe {
+            (plan.library.functions.context_new)(
+                plan.handle,
+                profile as i32,
+                stream,
+                &mut handle,
+                why,
+                room,
+            )
+        });
+        made.map_err(|(_, why)| why)?;
+        Ok(Context {
+            handle,
+            plan: plan.clone(),
+            batch: 0,
+        })
+    }
+
+    /// Where a tensor lies from now on.
+    ///
+    /// # Errors
+    /// TensorRT's own words.
+    ///
+    /// # Safety
+    /// `address` is on the plan's GPU and has room for the largest batch of the profile for as long as the context lives.
+    pub unsafe fn bind(&mut self, tensor: usize, address: *mut c_void) -> Result<(), Refused> {
+        // SAFETY: the context is alive; the address is the caller's promise.
+        let bound = told(|why, room| unsafe {
+            let bind = self.plan.library.functions.bind;
+            bind(self.handle, tensor as i32, address, why, room)
+        });
+        bound.map_err(|(_, why)| why)
+    }
+
+    /// Puts the kernels for `batch` samples on the stream.
+    ///
+    /// # Errors
+    /// TensorRT's own words.
+    ///
+    /// # Safety
+    /// Every tensor is bound, the profile takes `batch`, the thread is bound to the GPU, and `stream` is the stream the
+    /// context was made for.
+    pub unsafe fn enqueue(&mut self, batch: usize, stream: *mut c_void) -> Result<(), Refused> {
+        let f = &self.plan.library.functions;
+        if self.batch != batch {
+            // SAFETY: the context is alive.
+            let set =
+                told(|why, room| unsafe { (f.set_batch)(self.handle, batch as i64, why, room) });
+            self.batch = 0;
+            set.map_err(|(_, why)| why)?;
+            self.batch = batch;
+        }
+        // SAFETY: the context is alive; the rest is the caller's promise.
+        let put = told(|why, room| unsafe { (f.enqueue)(self.handle, stream, why, room) });
+        put.map_err(|(_, why)| why)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: alive, and nothing of it is on the stream any more: its owner has waited.
+        unsafe { (self.plan.library.functions.context_free)(self.handle) };
+    }
+}

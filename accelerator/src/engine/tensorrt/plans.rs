@@ -1,0 +1,133 @@
+//! Plans that were built from ONNX, kept from run to run.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::Precision;
+use crate::engine::EngineError;
+
+/// What a plan is good for. Any other needs another plan.
+#[derive(Clone, Debug)]
+pub(super) struct Key<'a> {
+    /// The ONNX file's bytes.
+    pub model: &'a [u8],
+    /// TensorRT's.
+    pub version: &'a str,
+    /// The GPU's name.
+    pub gpu: &'a str,
+    /// Its compute capability.
+    pub capability: (i32, i32),
+    pub precision: Precision,
+    /// Largest batch of each profile.
+    pub profiles: &'a [usize],
+    /// Optimisation level, where it is not TensorRT's own choice.
+    pub level: Option<u8>,
+}
+
+impl Key<'_> {
+    /// The plan's file name: what a person wants to know, and a hash of everything.
+    pub fn file_name(&self, onnx: &Path) -> String {
+        let stem = onnx.file_stem().unwrap_or_default().to_string_lossy();
+        let precision = self.precision.as_str();
+        let (major, minor) = self.capability;
+        let sizes: Vec<String> = self.profiles.iter().map(usize::to_string).collect();
+        let sizes = sizes.join("-");
+        let level = self.level.map_or_else(String::new, |l| format!("-o{l}"));
+        let said = format!(
+            "{precision}-trt{}-sm{major}{minor}-b{sizes}{level}",
+            self.version
+        );
+        let mut hash = Xxh3::new();
+        // Each part with its length, so that no two lists of parts look alike.
+        for part in [self.model, said.as_bytes(), self.gpu.as_bytes()] {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        format!("{stem}-{said}-{:016x}.plan", hash.digest())
+    }
+}
+
+/// The folder of plans: the environment's `QDL_PLANS`, else `qdl/plans` in the user's cache, else in the temporary folder. It is
+/// made where it is not there.
+///
+/// # Errors
+/// [`EngineError::Package`] where it cannot be.
+pub(super) fn folder() -> Result<PathBuf, EngineError> {
+    let set = |name| {
+        env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    let cache = || set("XDG_CACHE_HOME").or(set("HOME").map(|h| h.join(".cache")));
+    let folder = set("QDL_PLANS").unwrap_or_else(|| {
+        let base = cache().unwrap_or_else(env::temp_dir);
+        base.join("qdl/plans")
+    });
+    fs::create_dir_all(&folder).map_err(|e| EngineError::Package {
+        path: folder.clone(),
+        reason: format!("plans cannot be kept here: {e}; name another folder in QDL_PLANS"),
+    })?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_other_use_is_another_plan() {
+        let key = Key {
+            model: b"model",
+            version: "8.6.0",
+            gpu: "NVIDIA H200",
+            capability: (9, 0),
+            precision: Precision::Int8,
+            profiles: &[64, 512],
+            level: None,
+        };
+        let name = |k: &Key<'_>| k.file_name(Path::new("/m/resnet50.onnx"));
+        let first = name(&key);
+        assert!(
+            first.starts_with("resnet50-int8-trt8.6.0-sm90-b64-512-"),
+            "{first}"
+        );
+        assert_eq!(first, name(&key.clone()));
+        let others = [
+            Key {
+                model: b"model ",
+                ..key.clone()
+            },
+            Key {
+                version: "8.6.1",
+                ..key.clone()
+            },
+            Key {
+                gpu: "NVIDIA H100",
+                ..key.clone()
+            },
+            Key {
+                capability: (8, 9),
+                ..key.clone()
+            },
+            Key {
+                precision: Precision::Fp16,
+                ..key.clone()
+            },
+            Key {
+                level: Some(3),
+                ..key.clone()
+            },
+            Key {
+                profiles: &[512],
+                ..key.clone()
+            },
+        ];
+        for other in others {
+            assert_ne!(name(&other), first, "{other:?}");
+        }
+    }
+}

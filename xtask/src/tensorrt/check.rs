@@ -1,0 +1,172 @@
+//! What can be tried of engine `tensorrt` without a GPU: the shim compiles with the headers of TensorRT 11.4, which the crate
+//! `trtx-sys` carries, and the engine's error paths run against the lean runtime of that version, which loads on any machine
+//! and builds no plans. Both are fetched by name, through cargo and pip, and neither is ever part of this repository.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::compile;
+use crate::process::{cargo, run, run_quietly};
+use crate::setup::{interpreter, sha256, stamped, write_stamp};
+
+/// The crate with the headers, and the SHA-256 of its archive.
+const CRATE: &str = "trtx-sys";
+const CRATE_VERSION: &str = "0.9.1+rtx1.7";
+const CRATE_HASH: &str = "5480ee056292951daa1bc74532162d6cb75190f091e45d7d97c0c356916ae171";
+const HEADERS: &str = "TensorRT-Headers/TRT-Enterprise-11.4";
+/// The Python package with the runtime, and the SHA-256 of its wheel for x86_64.
+const PACKAGE: &str = "tensorrt-lean-cu13-libs";
+const PACKAGE_VERSION: &str = "11.4.0.106";
+const PACKAGE_HASH: &str = "e022b8d0e21f19258657aec6760e1de8b454ed176f76217e3f7ec2036c5a9410";
+const RUNTIME: &str = "tensorrt_lean_libs/libnvinfer_lean.so.11";
+/// 44 MB over a slow line.
+const FETCH: Duration = Duration::from_secs(900);
+/// The tests take a second; building them takes longer.
+const TESTS: Duration = Duration::from_secs(1800);
+/// Words of the error that says that nothing could be fetched.
+pub const UNREACHABLE: &str = "cannot be fetched from here";
+/// Words of the error of any other machine.
+pub const OTHER_MACHINE: &str = "is for x86_64 machines";
+
+/// Fetches, compiles, tests.
+pub fn check(root: &Path) -> Result<i32> {
+    if std::env::consts::ARCH != "x86_64" {
+        bail!("the lean runtime that is fetched {OTHER_MACHINE}");
+    }
+    let deps = root.join(".deps");
+    let headers = headers(root, &deps)?;
+    let runtime = runtime(root, &deps)?;
+    let folder = root.join("target/tensorrt-check");
+    let shim = folder.join("libqdl_tensorrt.so");
+    compile(root, &headers, None, &shim)?;
+    println!("compiled with the headers of TensorRT 11.4");
+    let other = folder.join("libnvinfer.so.8");
+    let mut stand_in = Command::new(super::compiler()?);
+    stand_in
+        .args(["-x", "c", "-shared", "-fPIC"])
+        .arg(root.join("accelerator/tensorrt/stand-in/nvinfer8.c"))
+        .arg("-o")
+        .arg(&other);
+    run_quietly("C compiler", &mut stand_in, TESTS)?;
+
+    let mut tests = cargo(root);
+    tests
+        // The whole workspace, as the suite builds it: another choice of packages could mean other features, and everything anew.
+        .args(["test", "--workspace", "--locked", "--lib"])
+        .args(["--test", "tensorrt", "--", "--ignored", "lean_"])
+        .env("QDL_TENSORRT_SHIM", &shim)
+        .env("QDL_TENSORRT", &runtime)
+        .env("QDL_TENSORRT_OTHER", &other);
+    let status = run("tests", &mut tests, TESTS)?;
+    Ok(status.code().unwrap_or(1))
+}
+
+/// The folder of the headers.
+fn headers(root: &Path, deps: &Path) -> Result<PathBuf> {
+    let folder = deps.join("tensorrt-headers-11.4");
+    let stamp = folder.join("complete");
+    if stamped(&stamp, CRATE_HASH) {
+        return Ok(folder);
+    }
+    // Cargo fetches a crate to tell of it, and nothing that the crate needs.
+    let mut info = cargo(root);
+    info.args(["info", "--quiet", &format!("{CRATE}@{CRATE_VERSION}")])
+        // Outside the workspace, whose lock file says nothing of this crate.
+        .current_dir(deps);
+    run_quietly("cargo info", &mut info, FETCH)
+        .with_context(|| format!("the headers of TensorRT 11.4 (crate {CRATE}) {UNREACHABLE}"))?;
+    let archive = archive()?;
+    expect(&archive, CRATE_HASH)?;
+    clear(&folder)?;
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--gzip", "--no-same-owner"])
+        .arg("--strip-components=3")
+        .arg("--file")
+        .arg(&archive)
+        .arg("--directory")
+        .arg(&folder)
+        .arg(format!("{CRATE}-{CRATE_VERSION}/{HEADERS}"));
+    run_quietly("tar", &mut tar, FETCH)?;
+    write_stamp(&stamp, CRATE_HASH)?;
+    Ok(folder)
+}
+
+/// Where cargo keeps the crate's archive.
+fn archive() -> Result<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let cache = home
+        .context("neither CARGO_HOME nor HOME is set")?
+        .join("registry/cache");
+    let name = format!("{CRATE}-{CRATE_VERSION}.crate");
+    let registries = std::fs::read_dir(&cache)
+        .with_context(|| format!("cannot read {}", cache.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path().join(&name)));
+    let mut found = registries.filter(|path| path.is_file());
+    found
+        .next()
+        .with_context(|| format!("cargo has no {name} in {}", cache.display()))
+}
+
+/// The folder of the lean runtime.
+fn runtime(root: &Path, deps: &Path) -> Result<PathBuf> {
+    let folder = deps.join(format!("tensorrt-lean-{PACKAGE_VERSION}"));
+    let stamp = folder.join("complete");
+    if stamped(&stamp, PACKAGE_HASH) {
+        return Ok(folder);
+    }
+    clear(&folder)?;
+    let python = interpreter(root)?;
+    let requirements = folder.join("requirements.txt");
+    std::fs::write(
+        &requirements,
+        format!("{PACKAGE}=={PACKAGE_VERSION} --hash=sha256:{PACKAGE_HASH}\n"),
+    )
+    .with_context(|| format!("cannot write {}", requirements.display()))?;
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "download", "--no-input", "--no-deps"])
+        .args(["--only-binary=:all:", "--require-hashes", "--requirement"])
+        .arg(&requirements)
+        .arg("--dest")
+        .arg(&folder)
+        .env("PIP_REQUIRE_VIRTUALENV", "0");
+    run_quietly("pip download", &mut pip, FETCH)
+        .with_context(|| format!("the lean runtime (package {PACKAGE}) {UNREACHABLE}"))?;
+    let wheels = std::fs::read_dir(&folder)
+        .with_context(|| format!("cannot read {}", folder.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()));
+    let mut wheels = wheels.filter(|path| path.extension().is_some_and(|e| e == "whl"));
+    let wheel = wheels
+        .next()
+        .context("pip said it was done, but left no wheel")?;
+    expect(&wheel, PACKAGE_HASH)?;
+    let mut unzip = Command::new(&python);
+    unzip.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&folder);
+    run_quietly("zipfile", &mut unzip, FETCH)?;
+    let name = RUNTIME.rsplit('/').next().unwrap_or(RUNTIME);
+    std::fs::rename(folder.join(RUNTIME), folder.join(name))
+        .with_context(|| format!("{} has no {RUNTIME}", wheel.display()))?;
+    std::fs::remove_file(&wheel).with_context(|| format!("cannot remove {}", wheel.display()))?;
+    write_stamp(&stamp, PACKAGE_HASH)?;
+    Ok(folder)
+}
+
+/// An empty folder.
+fn clear(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+}
+
+fn expect(file: &Path, wanted: &str) -> Result<()> {
+    let found = sha256(&[file.to_owned()])?;
+    if found != wanted {
+        bail!("{} has SHA-256 {found}, and not {wanted}", file.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! `cargo xtask tensorrt`: compiles the shim over TensorRT with the user's headers; with `--check`, with headers and a runtime
+//! that are fetched for it, and tries it as far as a machine without a GPU can.
+
+mod check;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{on_path, run_quietly};
+
+pub use check::{OTHER_MACHINE, UNREACHABLE, check};
+
+/// For a compiler on a slow machine: the headers are a megabyte.
+const DEADLINE: Duration = Duration::from_secs(600);
+/// Both have to be there.
+const HEADERS: [&str; 2] = ["NvInfer.h", "NvOnnxParser.h"];
+
+/// What the accelerator looks for beside `target/release`.
+pub fn default_out(root: &Path) -> PathBuf {
+    root.join("target/tensorrt/libqdl_tensorrt.so")
+}
+
+/// Compiles the shim to `out`. Without CUDA's headers a stand-in takes their place.
+pub fn compile(root: &Path, include: &Path, cuda: Option<&Path>, out: &Path) -> Result<()> {
+    for header in HEADERS {
+        if !include.join(header).is_file() {
+            bail!(
+                "{} has no {header}: --include wants the folder of TensorRT's headers, the ONNX parser's among them",
+                include.display()
+            );
+        }
+    }
+    let folder = root.join("accelerator/tensorrt");
+    let stand_in = folder.join("stand-in");
+    let cuda = cuda.unwrap_or(&stand_in);
+    if !cuda.join("cuda_runtime_api.h").is_file() {
+        bail!("{} has no cuda_runtime_api.h", cuda.display());
+    }
+    if let Some(parent) = out.parent() {
+        std::fs::create_dir_all(parent)
+            .with_context(|| format!("cannot make {}", parent.display()))?;
+    }
+    let mut command = Command::new(compiler()?);
+    command
+        .args(["-std=c++17", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra"])
+        // What 8.5 needs, later versions call deprecated.
+        .arg("-Wno-deprecated-declarations")
+        .args(["-fvisibility=hidden", "-fvisibility-inlines-hidden"])
+        .arg("-I")
+        .arg(&folder)
+        .arg("-isystem")
+        .arg(cuda)
+        .arg("-isystem")
+        .arg(include)
+        .arg(folder.join("shim.cpp"))
+        .arg("-o")
+        .arg(out)
+        .args(["-ldl", "-Wl,--no-undefined"]);
+    run_quietly("C++ compiler", &mut command, DEADLINE)?;
+    Ok(())
+}
+
+/// The user's choice, or the machine's.
+fn compiler() -> Result<std::ffi::OsString> {
+    if let Some(named) = std::env::var_os("CXX").filter(|v| !v.is_empty()) {
+        return Ok(named);
+    }
+    let found = ["c++", "g++", "clang++"].into_iter().find(|c| on_path(c));
+    found
+        .map(Into::into)
+        .context("no C++ compiler: `cargo xtask setup` brings one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_without_headers_is_named() {
+        let root = crate::repository();
+        let nowhere = Path::new("/nowhere/include");
+        let error = compile(&root, nowhere, None, Path::new("/nowhere/x.so")).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("/nowhere/include has no NvInfer.h"),
+            "{text}"
+        );
+    }
+}
