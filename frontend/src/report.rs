@@ -3,13 +3,14 @@
 use std::{
     fs, io,
     io::{IsTerminal, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, SystemTime},
 };
 
 use loadgen_bridge::{Figure, TestMode, TestOutcome, Verdict as Word};
 use qdl::stats::{
-    Carried, Exit, Histograms, LOOPBACK_NOTE, Mode, RunRecord, SaveError, Summary, Throughput,
+    Carried, Exit, Histograms, LOOPBACK_NOTE, Mode, RunRecord, SaveError, Stage, Summary,
+    Throughput,
 };
 
 use crate::{
@@ -218,10 +219,21 @@ impl Ended<'_> {
     }
 }
 
-/// Removes what an earlier run may have left in the folder and this one must not be taken for.
-pub fn clear(folder: &Path) -> Result<(), ReportError> {
-    for name in [INVALID_FILE, SUMMARY_FILE] {
-        let path = folder.join(name);
+/// Removes what an earlier run may have left in the folder and this one must not be taken for: LoadGen's logs too, as a run
+/// that does not begin writes none of its own. Logs with a date in their names stay: they say which run they are of.
+pub fn clear(settings: &Settings) -> Result<(), ReportError> {
+    let folder = settings.folder();
+    let mut paths = Vec::new();
+    if !settings.log.prefix_with_datetime {
+        let logs = settings.log.files();
+        paths.extend([logs.summary, logs.detail, logs.accuracy, logs.trace]);
+    }
+    let tables = Stage::ALL.map(|stage| format!("{HISTOGRAMS}-{}.us.hgrm", stage.key()));
+    paths.extend(tables.map(|name| folder.join(name)));
+    // What marks an invalid run goes last: should anything here fail, it still stands.
+    let rest = [&format!("{HISTOGRAMS}.hlog"), SUMMARY_FILE, INVALID_FILE];
+    paths.extend(rest.map(|name| folder.join(name)));
+    for path in paths {
         match fs::remove_file(&path) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -264,7 +276,7 @@ fn per_s(outcome: Option<&TestOutcome>, samples: u64, seconds: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, path::Path};
 
     use loadgen_bridge::{Latencies, LogSettings, Scenario, TestSettings};
     use qdl::stats::{Ledger, SampleTimes};
@@ -451,10 +463,29 @@ mod tests {
         assert_eq!(json["exit"]["code"], 3);
         assert_eq!(json["reasons"][0], "dgx-01 is gone");
         assert!(s.folder().join("latency.hlog").is_file());
-        clear(s.folder()).expect("cleared");
-        assert!(!s.folder().join(INVALID_FILE).exists());
-        assert!(!s.folder().join(SUMMARY_FILE).exists());
-        clear(s.folder()).expect("nothing to clear");
-        clear(Path::new("/no/such/folder")).expect("no folder, nothing to clear");
+        let logs = s.log.files();
+        for log in [logs.summary, logs.detail, logs.accuracy, logs.trace] {
+            fs::write(log, "LoadGen's").expect("written");
+        }
+        fs::write(s.folder().join("notes.txt"), "somebody's own").expect("written");
+        clear(&s).expect("cleared");
+        let left = fs::read_dir(s.folder()).expect("a folder");
+        let left: Vec<_> = left.map(|e| e.expect("an entry").file_name()).collect();
+        assert_eq!(left, ["notes.txt"]);
+        clear(&s).expect("nothing to clear");
+        clear(&settings(Path::new("/no/such/folder"))).expect("no folder, nothing to clear");
+    }
+
+    #[test]
+    fn logs_that_carry_their_date_stay() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut s = settings(folder.path());
+        s.log.prefix_with_datetime = true;
+        let log = folder
+            .path()
+            .join("mlperf_log_2026-11-21T12:00:00Z_summary.txt");
+        fs::write(&log, "LoadGen's").expect("written");
+        clear(&s).expect("cleared");
+        assert!(log.is_file());
     }
 }

@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verdict.clone(),
     )?);
     settings.test.check(qsl.total(), qsl.performance_count())?;
-    report::clear(settings.folder())?;
+    report::clear(&settings)?;
     let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet);
     let loaded_bytes = qsl.region().len() as u64;
     let estimate = Estimate::of(&settings.test, qsl.total(), loaded_bytes);
@@ -271,7 +271,7 @@ impl Watch {
         match result {
             Some(Ok(outcome)) => Ok(Some(outcome)),
             Some(Err(_)) if self.verdict.failure().is_some() => Ok(None),
-            Some(Err(error @ (LoadgenError::Panicked { .. } | LoadgenError::Aborted { .. }))) => {
+            Some(Err(error)) if broke_off(&error) => {
                 self.verdict.fail(ExitCode::Lost, error.to_string());
                 Ok(None)
             }
@@ -400,6 +400,18 @@ fn start_test(
     let _ = done.send(result);
 }
 
+/// True of errors that may come when samples have been on their way: such a run is lost, and leaves a folder that says so. The
+/// others keep a test from beginning.
+fn broke_off(error: &LoadgenError) -> bool {
+    matches!(
+        error,
+        LoadgenError::Panicked { .. }
+            | LoadgenError::Aborted { .. }
+            | LoadgenError::Exception(_)
+            | LoadgenError::Result { .. }
+    )
+}
+
 /// Lets the threads that come from this one sleep precisely: LoadGen charges what its issue thread oversleeps to the SUT, and
 /// the system's default adds 50 us to every sleep.
 fn quick_timers() {
@@ -426,6 +438,12 @@ mod tests {
         let report = r.end(2 * SECOND - 50, 200).report();
         assert_eq!(report.completed, 200);
         assert!(report.duration_s < 2.0 && report.duration_s > 1.9);
+    }
+
+    #[test]
+    fn what_loadgen_throws_and_what_cannot_be_read_are_no_errors_of_the_setup() {
+        assert!(broke_off(&LoadgenError::Exception("bad_alloc".to_owned())));
+        assert!(!broke_off(&LoadgenError::SecondRun));
     }
 
     #[test]

@@ -220,6 +220,49 @@ fn an_interrupt_ends_a_run_in_good_order() {
 }
 
 #[test]
+fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let arguments = [
+        "--local",
+        "--scenario",
+        "server",
+        "--target-qps",
+        "1000",
+        "--duration-s",
+        "1",
+    ];
+    let command = place.frontend(&config, "out", &arguments);
+    let mut running = Running::start(&place, "frontend", command);
+    let log = |name: &str| place.path("out").join(format!("mlperf_log_{name}.txt"));
+    running.wait_until("test", || {
+        std::fs::metadata(log("detail")).is_ok_and(|m| m.len() > 0)
+    });
+    // LoadGen writes on into a file that has no name any more.
+    std::fs::remove_file(log("summary")).expect("a log");
+    let ended = running.end();
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    assert!(ended.stderr.contains("log_summary.txt"), "{}", ended.stderr);
+    let s = place.summary("out");
+    assert_eq!(
+        (&s["valid"], &s["exit"]["code"]),
+        (&false.into(), &3.into())
+    );
+    assert!(s["ledger"]["answered"].as_u64() > Some(0), "{s}");
+    assert!(place.path("out").join("INVALID").is_file());
+
+    // What is left of it does not stand beside the next run, which does not even begin.
+    let ended = run(
+        &place,
+        place.frontend(&config, "out", &["--scenario", "server"]),
+    );
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let left = std::fs::read_dir(place.path("out")).expect("a folder");
+    let left: Vec<_> = left.map(|e| e.expect("an entry").file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn an_accuracy_run_answers_every_sample_once() {
     let place = Place::new();
     let config = place.digest_frontend(&[], "performance_sample_count: 64\n");
