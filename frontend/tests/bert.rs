@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use common::{Place, Running, accelerator, fetched, free_ports, repository, wire_and_local};
+use common::{Place, Running, accelerator, fetched, free_ports, repository, run, wire_and_local};
 
 const LENGTH: usize = 48;
 
@@ -160,4 +160,35 @@ fn synthetic_texts_are_answered_in_batches_as_in_one_process() {
     let padded = (400 * 3 * 8 * LENGTH) as f64;
     let share = carried.expect("bytes") / padded;
     assert!((0.4..0.65).contains(&share), "{share}");
+}
+
+#[test]
+fn an_engine_that_fails_in_mid_run_is_no_error_of_the_setup() {
+    let model = fetched("models/bert-tiny.onnx");
+    let place = Place::new();
+    // Most of these words are none that the model has a row for.
+    let config = place.write(
+        "bert.yaml",
+        format!(
+            "node: front\nmodel: {{name: bert, {MODEL}}}\n\
+             dataset: {{kind: tokens, count: 100, min_len: 2, vocab: 1000000}}\n\
+             accelerators: [{{control: \"127.0.0.1:1\"}}]\nnics: [{{address: 127.0.0.1}}]\n\
+             engine: {{kind: onnx, max_batch: 1}}\nmodel_file: {}\n",
+            model.display()
+        ),
+    );
+    let arguments = ["--local", "--scenario", "offline", "--mode", "accuracy"];
+    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
+    assert!(
+        ended.stderr.contains("engine: engine onnx"),
+        "{}",
+        ended.stderr
+    );
+    let s = place.summary("out");
+    assert_eq!(
+        (&s["valid"], &s["exit"]["code"]),
+        (&false.into(), &3.into())
+    );
+    assert!(place.path("out").join("INVALID").is_file());
 }

@@ -112,7 +112,8 @@ impl Local {
         options.queue = slots;
         let failed = verdict.clone();
         let pipelines = Pipelines::start(engines, &options, move |error| {
-            failed.fail(ExitCode::Setup, format!("engine: {error}"));
+            // What fails while the engine is made and warmed up does not come here.
+            failed.fail(ExitCode::Lost, format!("engine: {error}"));
         })?;
         if let Some(w) = pipelines.warm_up() {
             tracing::info!(
