@@ -75,7 +75,9 @@ pub struct Args {
 
     /// Milliseconds for warming connections up before LoadGen's clock; 0: not at all
     /// [default: warm_up.budget_ms of the configuration]
-    #[arg(long, value_name = "MS", conflicts_with = "local")]
+    // An hour at most, as the key.
+    #[arg(long, value_name = "MS", conflicts_with = "local",
+          value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub warm_up_ms: Option<u64>,
 
     /// Seed of a random data set [default: dataset.seed of the configuration]. LoadGen's own seeds are set with --set
@@ -211,6 +213,14 @@ mod tests {
         assert_eq!((args.target_qps, args.verbose), (Some(2000.0), 2));
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(args.set, [pair("a", "1"), pair("b", "x=y")]);
+    }
+
+    #[test]
+    fn a_warm_up_has_the_bounds_of_its_key() {
+        let parse = |ms| Args::try_parse_from(["frontend", "-c", "f", "--warm-up-ms", ms]);
+        let longest = parse("3600000").expect("an hour");
+        assert_eq!(longest.warm_up_ms, Some(3_600_000));
+        assert!(parse("3600001").is_err() && parse("-1").is_err());
     }
 
     #[test]
