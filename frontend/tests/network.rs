@@ -26,13 +26,10 @@ fn server(seconds: &str) -> [&str; 8] {
     ]
 }
 
-/// Starts a frontend, and waits until samples are on their way.
+/// Starts a frontend, and waits until its connections are warm and LoadGen's samples on their way.
 fn start(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> Running {
     let mut running = Running::start(place, "frontend", place.frontend(config, out, arguments));
-    let log = place.path(out).join("mlperf_log_detail.txt");
-    running.wait_until("test", || {
-        std::fs::metadata(&log).is_ok_and(|m| m.len() > 0)
-    });
+    running.wait_until_it_says(" warmed ");
     sleep(Duration::from_millis(300));
     running
 }

@@ -23,7 +23,7 @@ fn printed(mut command: Command) -> String {
 #[test]
 fn what_topology_prints_starts_both_programs_unchanged() {
     if !netns::possible() {
-        println!("no root or no iproute2: there is no machine of our own to look at");
+        println!("no network namespaces to be had here: there is no machine of our own to look at");
         return;
     }
     let place = Place::new();

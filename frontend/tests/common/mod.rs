@@ -177,7 +177,6 @@ pub struct Ended {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
-    pub took: Duration,
 }
 
 impl Running {
@@ -227,8 +226,15 @@ impl Running {
             code: status.code(),
             stdout: fs::read_to_string(&self.stdout).expect("its output"),
             stderr: fs::read_to_string(&self.stderr).expect("its errors"),
-            took: began.elapsed(),
         }
+    }
+
+    /// Waits until these words stand in what it says on standard error.
+    pub fn wait_until_it_says(&mut self, words: &str) {
+        let stderr = self.stderr.clone();
+        self.wait_until(words, || {
+            fs::read_to_string(&stderr).is_ok_and(|said| said.contains(words))
+        });
     }
 
     /// Waits until a file of a run shows that LoadGen is at it: the test has begun, and samples may be on their way.
