@@ -3,13 +3,14 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
-use super::Guest;
+use super::{Guest, NO_GUEST};
+use crate::process::Running;
 
 /// The exit status when the time is up.
 const TIMED_OUT: i32 = 124;
@@ -25,7 +26,7 @@ const OURS: &[&str] = &["command", "log", "status", "console", "emulator"];
 ///
 /// # Errors
 ///
-/// When the emulator cannot be started or the guest dies.
+/// When the emulator cannot be started or the guest dies: [`NO_GUEST`] before its first command.
 pub fn run(root: &Path, guest: &Guest, commands: &[Vec<String>]) -> Result<i32> {
     let out = root.join(format!(".deps/soft-roce/run-{}", std::process::id()));
     fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
@@ -46,47 +47,47 @@ pub fn run(root: &Path, guest: &Guest, commands: &[Vec<String>]) -> Result<i32> 
 fn boot(root: &Path, guest: &Guest, out: &Path) -> Result<i32> {
     let seconds = setting("QDL_GUEST_SECONDS", 240)?;
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    let mut emulator = Emulator(start(root, guest, out)?);
+    let mut emulator = start(root, guest, out).context(NO_GUEST)?;
     let mut log = Log {
         path: out.join("log"),
         shown: 0,
     };
     loop {
-        let ended = emulator.0.try_wait().context("waiting for the emulator")?;
+        let ended = emulator.ended()?;
         log.show()?;
         if ended.is_some() {
             break;
         }
         if Instant::now() > deadline {
+            if !log.path.exists() {
+                let late = format!("it was not up after {seconds} s (QDL_GUEST_SECONDS)");
+                return Err(anyhow!(late).context(NO_GUEST));
+            }
             eprintln!("soft-roce: still running after {seconds} s (QDL_GUEST_SECONDS): ended");
             return Ok(TIMED_OUT);
         }
         sleep(Duration::from_millis(50));
     }
-    match fs::read_to_string(out.join("status"))
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-    {
-        Some(status) => Ok(status),
-        None => bail!(
-            "the guest died:\n{}{}",
-            tail(&out.join("emulator")),
-            tail(&out.join("console"))
-        ),
-    }
+    judge(out)
 }
 
-/// Kills the emulator when this program leaves early.
-struct Emulator(Child);
-
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
+/// The exit status that the guest left in its folder, or how it died. Its log begins with its first command.
+fn judge(out: &Path) -> Result<i32> {
+    let status = fs::read_to_string(out.join("status")).ok();
+    if let Some(status) = status.and_then(|text| text.trim().parse().ok()) {
+        return Ok(status);
     }
+    let (emulator, console) = (tail(&out.join("emulator")), tail(&out.join("console")));
+    if out.join("log").exists() {
+        bail!("the guest died:\n{emulator}{console}");
+    }
+    let last = emulator.lines().chain(console.lines()).last();
+    let last = last.unwrap_or("and the emulator says nothing").to_owned();
+    let died = format!("it died before its first command: {last}\n{emulator}{console}");
+    Err(anyhow!(died).context(NO_GUEST))
 }
 
-fn start(root: &Path, guest: &Guest, out: &Path) -> Result<Child> {
+fn start(root: &Path, guest: &Guest, out: &Path) -> Result<Running> {
     let console = out.join("console");
     let messages = File::create(out.join("emulator"))?;
     let init = root.join("xtask/soft-roce/guest.sh");
@@ -132,11 +133,8 @@ fn start(root: &Path, guest: &Guest, out: &Path) -> Result<Child> {
         &format!("local,id=out,path={},security_model=none", out.display()),
     ]);
     command.args(["-device", "virtio-9p-pci,fsdev=out,mount_tag=out"]);
-    command
-        .stdin(Stdio::null())
-        .stdout(messages.try_clone()?)
-        .stderr(messages);
-    command.spawn().context("starting qemu-system-x86_64")
+    command.stdout(messages.try_clone()?).stderr(messages);
+    Running::start("the emulator", &mut command)
 }
 
 /// What the guest runs: makes the devices, then each command from the repository's folder.
@@ -205,6 +203,24 @@ fn tail(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_that_never_ran_a_command_is_the_machines_fault_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        put("emulator", "qemu: cannot set up guest memory\n");
+        let died = format!("{:#}", judge(folder.path()).unwrap_err());
+        let first = died.lines().next().unwrap();
+        assert!(
+            first.starts_with(NO_GUEST) && first.ends_with("cannot set up guest memory"),
+            "{died}"
+        );
+        put("log", "running 3 tests\n");
+        let died = format!("{:#}", judge(folder.path()).unwrap_err());
+        assert!(!died.contains(NO_GUEST), "{died}");
+        put("status", "7\n");
+        assert_eq!(judge(folder.path()).unwrap(), 7);
+    }
 
     #[test]
     fn words_reach_the_shell_unchanged() {

@@ -19,7 +19,7 @@ mod packages;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 /// The tests that run when no command is given: crate and test binary. Each skips itself where there is no device.
 const TESTS: &[(&str, &str)] = &[
@@ -27,6 +27,10 @@ const TESTS: &[(&str, &str)] = &[
     ("qdl", "ib_soft_roce"),
     ("qdl", "ib_cluster"),
 ];
+
+/// What an error begins with where this machine cannot run a guest at all, as opposed to a command that fails in one. What
+/// is missing stands behind it, after a colon.
+pub const NO_GUEST: &str = "no soft-RoCE guest is to be had here";
 
 /// What a guest is booted from.
 #[derive(Debug)]
@@ -42,15 +46,16 @@ pub struct Guest {
 ///
 /// # Errors
 ///
-/// When packages are missing and this is not root (they are named), or a download fails.
+/// [`NO_GUEST`] when packages are missing and this is not root (they are named), or a download fails; others when the initramfs
+/// cannot be packed.
 pub fn prepare(root: &Path) -> Result<Guest> {
     if !cfg!(target_arch = "x86_64") {
-        bail!("the soft-RoCE guest is for x86_64 machines");
+        return Err(anyhow!("it is for x86_64 machines").context(NO_GUEST));
     }
     let cache = root.join(".deps/soft-roce");
     std::fs::create_dir_all(&cache).with_context(|| format!("creating {}", cache.display()))?;
-    packages::ensure()?;
-    let kernel = kernel::ensure(&cache)?;
+    packages::ensure().context(NO_GUEST)?;
+    let kernel = kernel::ensure(&cache).context(NO_GUEST)?;
     let initramfs = initramfs::ensure(&cache, &kernel, &root.join("xtask/soft-roce/init.sh"))?;
     Ok(Guest {
         kernel: kernel.image,
@@ -63,7 +68,7 @@ pub fn prepare(root: &Path) -> Result<Guest> {
 ///
 /// # Errors
 ///
-/// When preparing, building or booting fails; a command that fails is no error but a status.
+/// When preparing, building or booting fails ([`NO_GUEST`] where it is the machine's fault); a command that fails is no error but a status.
 pub fn run(root: &Path, command: &[String]) -> Result<i32> {
     let root = root
         .canonicalize()
@@ -95,6 +100,7 @@ fn build_test(root: &Path, package: &str, test: &str) -> Result<String> {
         .args([
             "test",
             "--no-run",
+            "--locked",
             "--message-format=json-render-diagnostics",
             "-p",
             package,
