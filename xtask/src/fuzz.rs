@@ -49,7 +49,7 @@ pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
     let mut build = process::cargo(root);
     build
         .current_dir(&folder)
-        .args(["build", "--release", "--target", &machine])
+        .args(["build", "--release", "--locked", "--target", &machine])
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_TARGET_DIR", folder.join("target"))
         .env("RUSTFLAGS", FLAGS.join(" "));

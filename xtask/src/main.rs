@@ -22,7 +22,7 @@ mod test;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 #[derive(Parser)]
 #[command(
@@ -58,10 +58,13 @@ enum Task {
     /// Run digits over TCP on loopback: accuracy against --local, Server and Offline. Writes target/demo.
     Demo,
     /// Measure: core, fabric, failover, idle, loadgen, local, rails, verbs, warm-up. Prints a table and writes target/bench/NAME.json.
+    // Whatever stands behind the name belongs to the measurement, `--help` too.
+    #[command(disable_help_flag = true)]
     Bench {
         /// Which measurement.
+        #[arg(allow_hyphen_values = true)]
         name: String,
-        /// Its own arguments; `--help` after the name lists them.
+        /// Its own arguments; `--help` after the name lists them, where it has any.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<std::ffi::OsString>,
     },
@@ -104,6 +107,16 @@ fn repository() -> PathBuf {
     manifest.parent().unwrap_or(&manifest).to_path_buf()
 }
 
+/// What `--help` shows without the name of a measurement.
+fn bench_help() -> anyhow::Result<i32> {
+    let mut command = Arguments::command();
+    command.build();
+    if let Some(bench) = command.find_subcommand_mut("bench") {
+        bench.print_help()?;
+    }
+    Ok(0)
+}
+
 fn main() -> ExitCode {
     let root = repository();
     let result = match Arguments::parse().task {
@@ -114,6 +127,7 @@ fn main() -> ExitCode {
             filters,
         } => test::run(&root, quick, sanitize, &filters),
         Task::Demo => demo::run(&root),
+        Task::Bench { name, .. } if name == "--help" || name == "-h" => bench_help(),
         Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),
         Task::Fuzz { target, seconds } => fuzz::run(&root, target.as_deref(), seconds).map(|()| 0),
         Task::Tensorrt { check: true, .. } => tensorrt::check(&root),
@@ -138,5 +152,32 @@ fn main() -> ExitCode {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn help_behind_the_name_of_a_measurement_is_the_measurements() {
+        let of = |words: &[&str]| {
+            let all = ["xtask", "bench"].iter().chain(words);
+            match Arguments::try_parse_from(all).map(|a| a.task) {
+                Ok(Task::Bench { name, args }) => (name, args),
+                _ => panic!("{words:?} are not taken"),
+            }
+        };
+        let help = "--help".to_owned();
+        assert_eq!(
+            of(&["fabric", "--help"]),
+            ("fabric".to_owned(), vec![help.clone().into()])
+        );
+        assert_eq!(of(&["--help"]), (help, vec![]));
     }
 }

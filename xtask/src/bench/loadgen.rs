@@ -197,7 +197,13 @@ pub fn run_find_peak(root: &Path) -> Result<()> {
 /// Builds the null SUT; where it lies.
 fn null_sut(root: &Path) -> Result<PathBuf> {
     let mut build = process::cargo(root);
-    build.args(["build", "--release", "--package", "loadgen-bridge"]);
+    build.args([
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "loadgen-bridge",
+    ]);
     build.args(["--example", "null_sut", "--features", "bench"]);
     let status = process::run("cargo build", &mut build, BUILD)?;
     ensure!(status.success(), "cargo build: {status}");

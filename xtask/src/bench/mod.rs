@@ -75,7 +75,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
 /// Builds the measurements' own crate in release and runs one of its commands.
 fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     let mut build = process::cargo(root);
-    build.args(["build", "--release", "--package", "qdl-bench"]);
+    build.args(["build", "--release", "--locked", "--package", "qdl-bench"]);
     let status = process::run("cargo build", &mut build, BUILD)?;
     ensure!(status.success(), "cargo build: {status}");
     let target =

@@ -16,6 +16,7 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
         .args([
             "run",
             "--release",
+            "--locked",
             "-p",
             "qdl",
             "--example",

@@ -61,7 +61,14 @@ fn measure(root: &Path, package: &str, example: &str) -> Result<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .current_dir(root)
-        .args(["run", "--quiet", "--release", "--features", "stub"])
+        .args([
+            "run",
+            "--quiet",
+            "--release",
+            "--locked",
+            "--features",
+            "stub",
+        ])
         .args(["-p", package, "--example", example])
         .stderr(Stdio::inherit())
         .output()
