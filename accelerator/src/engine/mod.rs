@@ -20,7 +20,7 @@ mod unpack;
 
 use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
-use qdl::{fabric::Region, model::ModelSpec, serve::Arrival, stats::GpuRecord};
+use qdl::{fabric::Region, model::ModelSpec, rails::Score, serve::Arrival, stats::GpuRecord};
 
 pub use batch::{Batch, BatchCounts, Run};
 pub use digest::Digest;
@@ -70,6 +70,12 @@ pub trait Engine: Send + Sync {
     /// What the GPUs have done since the start; none where no GPU is used.
     fn gpus(&self) -> Vec<GpuRecord> {
         Vec::new()
+    }
+
+    /// How well inputs come from the memory they landed in to the GPU; nothing where there is no such way.
+    fn interior(&self, now_ns: u64) -> Option<Score> {
+        let _ = now_ns;
+        None
     }
 
     /// True where samples are answered on the rail thread that brought them.

@@ -14,6 +14,7 @@ mod share;
 use std::{cell::Cell, fmt, sync::Arc, time::Duration};
 
 use qdl::{
+    clock::now_ns,
     fabric::Region,
     serve::{Arrival, Service},
     session::EngineTotals,
@@ -130,7 +131,11 @@ impl Pipelines {
             copies: counters.copies,
             batches: BatchSizes::from_counts(&counters.batch_sizes),
             gpus: self.gpus(),
-            ..EngineTotals::default()
+            // A node has one score: that of the GPU that is worst off.
+            interior: self
+                .lanes()
+                .filter_map(|l| l.pipeline.engine().interior(now_ns()))
+                .min(),
         }
     }
 

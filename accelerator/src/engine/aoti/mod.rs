@@ -18,7 +18,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use qdl::{fabric::Region, model::ModelSpec, stats::GpuRecord};
+use qdl::{fabric::Region, model::ModelSpec, rails::Score, stats::GpuRecord};
 
 pub use torch::find_libraries;
 
@@ -150,6 +150,13 @@ impl Engine for Aoti {
         match &self.place {
             Place::Cpu => Vec::new(),
             Place::Gpu { device, meter, .. } => vec![meter.record(device)],
+        }
+    }
+
+    fn interior(&self, now_ns: u64) -> Option<Score> {
+        match &self.place {
+            Place::Cpu => None,
+            Place::Gpu { meter, .. } => meter.interior(now_ns),
         }
     }
 }

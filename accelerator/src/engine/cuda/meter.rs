@@ -1,11 +1,18 @@
 //! What a GPU has done, counted by its workers and read by anybody.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
-use qdl::stats::{BatchSizes, GpuRecord};
+use qdl::{
+    clock::now_ns,
+    rails::{Interior, Score},
+    stats::{BatchSizes, GpuRecord},
+};
 
 use super::Device;
 
@@ -50,6 +57,8 @@ pub struct Meter {
     copy_in_ns: AtomicU64,
     compute_ns: AtomicU64,
     copy_out_ns: AtomicU64,
+    /// The way of inputs to the GPU, and whether there was any.
+    interior: Mutex<(Interior, bool)>,
 }
 
 impl Meter {
@@ -67,11 +76,13 @@ impl Meter {
             copy_in_ns: AtomicU64::new(0),
             compute_ns: AtomicU64::new(0),
             copy_out_ns: AtomicU64::new(0),
+            interior: Mutex::new((Interior::new(now_ns()), false)),
         }
     }
 
     /// Counts a batch; once per batch, so plain atomic additions are cheap enough.
     pub fn batch(&self, done: &Done) {
+        self.observe(done);
         let last = self.sizes.len() - 1;
         self.sizes[done.samples.min(last)].fetch_add(1, Relaxed);
         let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
@@ -89,6 +100,24 @@ impl Meter {
         ] {
             counter.fetch_add(n, Relaxed);
         }
+    }
+
+    /// How long copies of inputs take, against what they took at best: the score of this GPU's part of the node's interior.
+    /// Nothing before the first.
+    pub fn interior(&self, now_ns: u64) -> Option<Score> {
+        let mut interior = self.interior.lock().unwrap_or_else(PoisonError::into_inner);
+        interior.1.then(|| interior.0.score(now_ns))
+    }
+
+    fn observe(&self, done: &Done) {
+        if done.copies_in == 0 || done.copy_in.is_zero() {
+            return;
+        }
+        let len = u32::try_from(done.bytes_in).unwrap_or(u32::MAX);
+        let ns = u64::try_from(done.copy_in.as_nanos()).unwrap_or(u64::MAX);
+        let mut interior = self.interior.lock().unwrap_or_else(PoisonError::into_inner);
+        interior.0.observe(len, ns);
+        interior.1 = true;
     }
 
     /// The counts as a record of this GPU.
@@ -156,5 +185,31 @@ mod tests {
             (1, 18),
             "nanoseconds are added first"
         );
+    }
+
+    #[test]
+    fn copies_that_take_longer_than_they_did_lower_the_interiors_score() {
+        const MS: u64 = 1_000_000;
+        let meter = Meter::new(8);
+        assert_eq!(meter.interior(0), None);
+        let copied = |us| Done {
+            copies_in: 1,
+            bytes_in: 1 << 20,
+            copy_in: Duration::from_micros(us),
+            ..Done::default()
+        };
+        let at = now_ns();
+        (0..100).for_each(|_| meter.batch(&copied(20)));
+        assert_eq!(meter.interior(at + 500 * MS), Some(Score::ONE));
+        (0..100).for_each(|_| meter.batch(&copied(200)));
+        let congested = meter.interior(at + 1_000 * MS).expect("there were copies");
+        assert!(congested < Score::from_f32(0.5), "{congested:?}");
+        // A batch that was read in place crossed nothing.
+        let other = Meter::new(8);
+        other.batch(&Done {
+            in_place: true,
+            ..Done::default()
+        });
+        assert_eq!(other.interior(at), None);
     }
 }

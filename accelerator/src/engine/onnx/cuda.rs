@@ -11,6 +11,7 @@ use ort::{
 use qdl::{
     fabric::Region,
     model::{DType, ModelSpec, TensorSpec},
+    rails::Score,
     stats::GpuRecord,
 };
 
@@ -59,6 +60,10 @@ impl Gpu {
 
     pub fn record(&self) -> GpuRecord {
         self.meter.record(&self.device)
+    }
+
+    pub fn interior(&self, now_ns: u64) -> Option<Score> {
+        self.meter.interior(now_ns)
     }
 }
 

@@ -15,7 +15,7 @@ mod spec;
 
 use std::{fs, path::PathBuf, sync::Arc};
 
-use qdl::{fabric::Region, model::ModelSpec, stats::GpuRecord};
+use qdl::{fabric::Region, model::ModelSpec, rails::Score, stats::GpuRecord};
 
 pub use library::find_library;
 
@@ -81,6 +81,10 @@ impl Engine for Onnx {
 
     fn gpus(&self) -> Vec<GpuRecord> {
         self.gpu.iter().map(cuda::Gpu::record).collect()
+    }
+
+    fn interior(&self, now_ns: u64) -> Option<Score> {
+        self.gpu.as_ref()?.interior(now_ns)
     }
 }
 

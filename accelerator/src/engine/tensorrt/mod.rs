@@ -29,6 +29,7 @@ use std::{
 use qdl::{
     fabric::Region,
     model::{DType, ModelSpec},
+    rails::Score,
     stats::GpuRecord,
 };
 use serde::{Deserialize, Serialize};
@@ -339,6 +340,10 @@ impl Engine for TensorRtEngine {
 
     fn gpus(&self) -> Vec<GpuRecord> {
         vec![self.0.meter.record(&self.0.device)]
+    }
+
+    fn interior(&self, now_ns: u64) -> Option<Score> {
+        self.0.meter.interior(now_ns)
     }
 }
 

@@ -202,7 +202,8 @@ fn random(setup: &Setup<'_>) -> Result<Value> {
     };
     let (schedules, seed) = (number("QDL_FAULTS", 100), number("QDL_FAULT_SEED", 1));
     println!("\n{schedules} schedules of cuts and restorations, from seed {seed}\n");
-    let (mut samples, mut again, mut worst, mut losses) = (0, 0, 0.0f64, 0);
+    let (mut samples, mut again, mut losses) = (0, 0, 0);
+    let (mut worst, mut worst_at) = (0.0f64, String::new());
     let mut random = run::Random(seed);
     for i in 0..schedules {
         let acts = run::schedule(&mut random, RAILS, 2.5);
@@ -224,11 +225,14 @@ fn random(setup: &Setup<'_>) -> Result<Value> {
         samples += count("issued");
         again += count("redispatched");
         losses += count("lost_connections");
-        worst = worst.max(run.trace.longest_stall_ms());
+        let stall = run.trace.longest_stall_ms();
+        if stall > worst {
+            (worst, worst_at) = (stall, format!("schedule {i} with {}", policy.0));
+        }
     }
     println!(
         "{schedules} schedules: {samples} samples, {losses} connections lost, {again} samples sent again, none lost, none \
-         twice; longest stall {worst:.0} ms"
+         twice; longest stall {worst:.0} ms, in {worst_at}"
     );
     Ok(json!({
         "schedules": schedules, "seed": seed, "samples": samples, "redispatched": again,
