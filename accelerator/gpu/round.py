@@ -15,6 +15,8 @@ STEP, in any order:
     server:MODEL      network / closed in Server: the closed peak by bisection, then both sides at 0.95 of it and one
                       bisection further, alternating
     copies:MODEL      copies a batch on the wire (contiguous slots) and --local (scattered samples)
+    onnx:MODEL        ONNX Runtime on the GPU, --onnxruntime being a library of onnxruntime-gpu: answers over the wire against its
+                      own on the CPU, and the engine by itself (digits; resnet50 with seeded weights)
     resident:MODEL    slots in the GPU's own memory beside slots in the host's: copies a batch, and the same answers?
     gpus:MODEL        Offline over the wire with one accelerator process on GPU 0, and on GPU 0 and 1; answers of both too
     two:MODEL         Offline over the wire with one accelerator on GPU 0, and with a second one on GPU 1
@@ -498,6 +500,46 @@ def copies(model):
     return {"wire": wire.get("gpu"), "local": short(frontend(f, f"copies-{model}-local", *more, local=True)).get("gpu")}
 
 
+def onnx(model):
+    found = importlib.util.find_spec("nvidia")
+    folders = [str(lib) for root in (found.submodule_search_locations if found else []) for lib in pathlib.Path(root).glob("*/lib")]
+    os.environ["LD_LIBRARY_PATH"] = ":".join([*folders, os.environ.get("LD_LIBRARY_PATH", "")])
+    library = f", library: {ARGS.onnxruntime}" if ARGS.onnxruntime else ""
+    kept, file = MODELS[model], REPOSITORY / "models/digits.onnx"
+    if model == "resnet50":
+        file = ARGS.data / "resnet50.onnx"
+        if not file.exists():
+            subprocess.run([sys.executable, str(REPOSITORY / "models/resnet50.py"), str(ARGS.data)], check=True, capture_output=True, timeout=120)
+        MODELS[model] = dict(kept, inputs=["{name: image, dtype: u8, shape: [3, 224, 224]}"])
+
+    def made(tag, text):
+        f, a = configs(model, tag, text, file=file, port=7980)
+        if model != "digits":
+            line = next(line for line in f.read_text().splitlines(True) if line.startswith("dataset:"))
+            f.write_text(f.read_text().replace(line, "dataset: {kind: random, count: 256}\n"))
+        return f, a
+
+    out = {}
+    try:
+        f, _ = made(f"onnx-{model}-cpu", f"{{kind: onnx, max_batch: 32, threads: 2, intra_threads: {len(cores()[0])}{library}}}")
+        cpu = frontend(f, f"onnx-{model}-cpu", "--mode", "accuracy", "--scenario", "offline", local=True)
+        cuda = f"{{kind: onnx, provider: cuda, max_batch: 128, threads: 2{library}}}"
+        f, a = made(f"onnx-{model}-cuda", cuda)
+        with Accelerator(a, f"onnx-{model}-cuda"):
+            gpu = frontend(f, f"onnx-{model}-cuda", "--mode", "accuracy", "--scenario", "offline")
+        x, y = answered(f"onnx-{model}-cpu"), answered(f"onnx-{model}-cuda")
+        out["samples"], out["same_as_on_the_cpu"] = len(x), sum(x[k] == y.get(k) for k in x)
+        out["different_answers"] = len(set(x.values()))
+        out["accuracy"] = {"cpu": cpu.get("accuracy"), "cuda": gpu.get("accuracy")}
+        out["wire"] = short(gpu).get("gpu")
+        command = ["taskset", "-c", listed(cores()[0] + cores()[1]), str(ARGS.bin / "engine_alone"), str(a), "2", "1", "32", "128"]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=90)
+        out["alone"] = {r["batch"]: r["samples_per_s"] for r in map(json.loads, run.stdout.splitlines())} or run.stderr[-600:]
+    finally:
+        MODELS[model] = kept
+    return out
+
+
 def resident(model):
     """The program's own JSON, and how it ended."""
     _, a = configs(model, f"resident-{model}", engine(model, 128, 1, max_delay_us=50000))
@@ -702,7 +744,7 @@ def main():
         if path:
             os.environ[key] = str(path.resolve())
     RESULT["machine"] = machine()
-    kinds = {f.__name__: f for f in (export, plan, answers, alone, offline, tune, server, copies, resident, gpus, two, errors)}
+    kinds = {f.__name__: f for f in (export, plan, answers, alone, offline, tune, server, copies, onnx, resident, gpus, two, errors)}
     for step in ARGS.steps:
         kind, _, model = step.partition(":")
         if left() < 5:

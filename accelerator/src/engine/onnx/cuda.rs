@@ -1,12 +1,12 @@
 //! ONNX Runtime's CUDA provider: a session for each worker, on the stream that the worker's copies are on.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use ort::{
     ep::{self, ExecutionProvider, cuda::ConvAlgorithmSearch},
-    memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType},
-    session::{IoBinding, Session},
-    value::{DynTensorRef, Shape, TensorRefMut},
+    memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType},
+    session::{OutputSelector, RunOptions, Session, SessionInputValue},
+    value::{DynTensor, DynTensorRef, Shape, TensorElementType},
 };
 use qdl::{
     fabric::Region,
@@ -15,10 +15,10 @@ use qdl::{
     stats::GpuRecord,
 };
 
-use super::session::{Settings, check_output, one_line};
+use super::session::{Settings, check_output, one_line, view};
 use crate::engine::{
     Batch, EngineError, EngineParams, Worker,
-    cuda::{Device, Meter, Registry, Station},
+    cuda::{Device, Meter, Registry, Staged, Station},
 };
 
 /// The GPU of an engine, and what its workers share.
@@ -69,6 +69,8 @@ impl Gpu {
 
 /// One worker: its session before the stream that it runs on.
 pub(super) struct OnGpu {
+    /// Before the session that it belongs to.
+    allocator: Allocator,
     session: Session,
     station: Station,
     memory: MemoryInfo<'static>,
@@ -88,18 +90,21 @@ impl OnGpu {
         // SAFETY: the stream is the station's, which is dropped after the session.
         let provider = unsafe { provider.with_compute_stream(station.stream().cast()) };
         let session = settings.open_on(&[provider.build().error_on_failure()])?;
+        let refused = |e: ort::Error| EngineError::Provider {
+            reason: one_line(&e.to_string()),
+        };
         let memory = MemoryInfo::new(
             AllocationDevice::CUDA,
             index,
             AllocatorType::Device,
             MemoryType::Default,
-        );
+        )
+        .map_err(refused)?;
         Ok(OnGpu {
+            allocator: Allocator::new(&session, memory.clone()).map_err(refused)?,
             session,
             station,
-            memory: memory.map_err(|e| EngineError::Provider {
-                reason: one_line(&e.to_string()),
-            })?,
+            memory,
             inputs: model.inputs.clone(),
             output: model.output.clone(),
         })
@@ -109,7 +114,7 @@ impl OnGpu {
     /// `each`.
     fn infer(
         &mut self,
-        staged: crate::engine::cuda::Staged,
+        staged: Staged,
         samples: usize,
         ran: usize,
         each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
@@ -120,28 +125,65 @@ impl OnGpu {
             reason,
         };
         let said = |e: ort::Error| failed(one_line(&e.to_string()));
-        let mut binding = self.session.create_binding().map_err(said)?;
+        let mut inputs: Inputs<'_> = Vec::with_capacity(self.inputs.len());
         for (i, spec) in self.inputs.iter().enumerate() {
-            let address = self.station.input(i);
-            // SAFETY: the station's input holds `max_batch` samples on this GPU, which `ran` does not exceed, and lives as long
-            // as the session.
-            unsafe { bind(&mut binding, &self.memory, spec, ran, address) }.map_err(said)?;
+            let address = self.station.input(i).cast();
+            // SAFETY: the station's input holds `max_batch` samples on this GPU, which `ran` does not exceed; it is written by
+            // copies that are on the stream before the session's kernels.
+            let view = unsafe { view(&self.memory, spec, ran, address) }.map_err(said)?;
+            inputs.push((Cow::Borrowed(&*spec.name), view));
         }
-        binding
-            .bind_output_to_device(&self.output.name, &self.memory)
-            .map_err(said)?;
-        let outputs = self.session.run_binding(&binding).map_err(said)?;
-        let output: DynTensorRef<'_> = outputs
-            .get(&self.output.name)
-            .and_then(|v| v.view().downcast().ok())
-            .ok_or_else(|| failed(format!("no tensor `{}` came out", self.output.name)))?;
-        check_output(&output, &self.output, ran).map_err(failed)?;
-        // SAFETY: the output was bound to this GPU's memory, has the model's shape for `ran` samples, and is kept by `outputs`
-        // until this returns; the session put its kernels on the station's stream.
-        unsafe {
-            self.station
-                .finish(staged, (samples, ran), output.data_ptr(), each)
-        }
+        let Self {
+            session,
+            station,
+            allocator,
+            output,
+            ..
+        } = self;
+        // SAFETY: the output lies in this GPU's memory, has the model's shape for `ran` samples, and is kept until the closure
+        // returns; the session put its kernels on the station's stream.
+        let finish = |data| unsafe { station.finish(staged, (samples, ran), data, each) };
+        run_into(session, inputs, allocator, output, ran, finish).map_err(failed)?
+    }
+}
+
+type Inputs<'v> = Vec<(Cow<'v, str>, SessionInputValue<'v>)>;
+
+/// Runs a batch with the output in memory of the allocator's, and calls `done` with its address while it is there. Inputs are
+/// read where they lie: handed over as they are, not bound, since a binding copies what it does not own.
+fn run_into<R>(
+    session: &mut Session,
+    inputs: Inputs<'_>,
+    allocator: &Allocator,
+    spec: &TensorSpec,
+    batch: usize,
+    done: impl FnOnce(*const std::ffi::c_void) -> R,
+) -> Result<R, String> {
+    let said = |e: ort::Error| one_line(&e.to_string());
+    let shape: Shape = std::iter::once(batch)
+        .chain(spec.shape.iter().copied())
+        .collect();
+    let tensor = DynTensor::new(allocator, element(spec.dtype), shape).map_err(said)?;
+    let into = OutputSelector::default().preallocate(&*spec.name, tensor);
+    let options = RunOptions::new().map_err(said)?.with_outputs(into);
+    let outputs = session.run_with_options(inputs, &options).map_err(said)?;
+    let output: DynTensorRef<'_> = outputs
+        .get(&spec.name)
+        .and_then(|v| v.view().downcast().ok())
+        .ok_or_else(|| format!("no tensor `{}` came out", spec.name))?;
+    check_output(&output, spec, batch)?;
+    Ok(done(output.data_ptr()))
+}
+
+fn element(dtype: DType) -> TensorElementType {
+    match dtype {
+        DType::U8 => TensorElementType::Uint8,
+        DType::I8 => TensorElementType::Int8,
+        DType::I32 => TensorElementType::Int32,
+        DType::I64 => TensorElementType::Int64,
+        DType::F16 => TensorElementType::Float16,
+        DType::Bf16 => TensorElementType::Bfloat16,
+        DType::F32 => TensorElementType::Float32,
     }
 }
 
@@ -164,36 +206,59 @@ impl Worker for OnGpu {
     }
 }
 
-/// Binds memory of the GPU as an input of `batch` samples.
-///
-/// # Safety
-/// `address` holds so many samples of `spec` in the memory that `memory` describes, as long as the binding lives.
-unsafe fn bind(
-    binding: &mut IoBinding,
-    memory: &MemoryInfo<'static>,
-    spec: &TensorSpec,
-    batch: usize,
-    address: *mut std::ffi::c_void,
-) -> ort::Result<()> {
-    let shape: Shape = std::iter::once(batch)
-        .chain(spec.shape.iter().copied())
-        .collect();
-    macro_rules! as_type {
-        ($t:ty) => {{
-            // SAFETY: the caller's promise, for elements of the type named.
-            let tensor = unsafe { TensorRefMut::<$t>::from_raw(memory.clone(), address, shape) }?;
-            binding.bind_input(&*spec.name, &*tensor)
-        }};
-    }
-    match spec.dtype {
-        DType::U8 => as_type!(u8),
-        DType::I8 => as_type!(i8),
-        DType::I32 => as_type!(i32),
-        DType::I64 => as_type!(i64),
-        DType::F32 => as_type!(f32),
-        DType::F16 | DType::Bf16 => Err(ort::Error::new(format!(
-            "elements of type {} cannot be handed over",
-            spec.dtype
-        ))),
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::engine::onnx::{library, spec};
+
+    /// On the CPU, whose memory is as good as another's: the output is where the allocator put it, and right.
+    #[test]
+    fn a_batch_is_run_into_memory_of_the_allocators() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/digits.onnx");
+        library::load(None).unwrap_or_else(|e| panic!("{e}"));
+        let settings = Settings {
+            path: path.clone(),
+            intra_threads: 1,
+        };
+        let mut session = settings.open().unwrap_or_else(|e| panic!("{e}"));
+        let model = spec::read(&session, "digits", &[], &path).unwrap_or_else(|e| panic!("{e}"));
+        let memory = MemoryInfo::default();
+        let allocator = Allocator::new(&session, memory.clone()).expect("the CPU's");
+        let mut pixels: Vec<u8> = (0..5 * 64).map(|i| (i * 7 % 17) as u8).collect();
+        let mut classes = Vec::new();
+        // Both batches, one after the other, and the larger one again.
+        for batch in [5usize, 3, 5] {
+            let address = pixels.as_mut_ptr();
+            // SAFETY: the pixels hold five samples and outlive the run.
+            let input = unsafe { view(&memory, &model.inputs[0], batch, address) }.expect("a view");
+            let inputs: Inputs<'_> = vec![(Cow::Borrowed(&*model.inputs[0].name), input)];
+            let got = run_into(
+                &mut session,
+                inputs,
+                &allocator,
+                &model.output,
+                batch,
+                // SAFETY: the output holds `batch` numbers while the closure runs.
+                |data| unsafe { std::slice::from_raw_parts(data.cast::<i64>(), batch).to_vec() },
+            );
+            classes.push(got.unwrap_or_else(|e| panic!("{e}")));
+        }
+        assert_eq!(classes[0], classes[2]);
+        assert_eq!(classes[0][..3], classes[1]);
+        assert!(classes[0].iter().all(|c| (0..10).contains(c)));
+        let wrong = TensorSpec {
+            shape: vec![2],
+            ..model.output.clone()
+        };
+        // SAFETY: as above.
+        let input = unsafe { view(&memory, &model.inputs[0], 1, pixels.as_mut_ptr()) };
+        let inputs: Inputs<'_> = vec![(
+            Cow::Borrowed(&*model.inputs[0].name),
+            input.expect("a view"),
+        )];
+        run_into(&mut session, inputs, &allocator, &wrong, 1, |_| ())
+            .expect_err("an output of another shape is refused");
     }
 }

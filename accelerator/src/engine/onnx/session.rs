@@ -203,7 +203,7 @@ pub(super) fn one_line(text: &str) -> String {
 /// # Safety
 /// `address` must be readable for `batch` samples of `spec`, aligned for its elements, and unchanged while the value lives.
 /// The session only reads its inputs.
-unsafe fn view<'v>(
+pub(super) unsafe fn view<'v>(
     memory: &MemoryInfo<'static>,
     spec: &TensorSpec,
     batch: usize,
