@@ -21,16 +21,27 @@ pub enum Node {
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// Its words.
-    #[error("`{0}` is not known here\n{HELP}")]
-    Usage(String),
+    #[error("`{word}` is not known here\n{}", help(*node))]
+    Usage {
+        /// What is not understood.
+        word: String,
+        /// Whose command it was given to.
+        node: Node,
+    },
     /// The machine.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }
 
-const HELP: &str = "\
-Usage: PROGRAM topology [--yaml] [--tcp] [--root DIR]
+fn help(node: Node) -> String {
+    let program = match node {
+        Node::Frontend => "frontend",
+        Node::Accelerator => "accelerator",
+    };
+    format!("Usage: {program} topology [--yaml] [--tcp] [--root DIR]\n\n{HELP}")
+}
 
+const HELP: &str = "\
 Prints what this machine is made of, as far as moving samples goes: how near its NICs and GPUs are to each other, and
 which NICs serve which GPU.
 
@@ -49,7 +60,11 @@ struct Asked {
     root: Option<PathBuf>,
 }
 
-fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked, CommandError> {
+fn parse(node: Node, words: impl IntoIterator<Item = OsString>) -> Result<Asked, CommandError> {
+    let wrong = |word: &str| CommandError::Usage {
+        word: word.to_owned(),
+        node,
+    };
     let mut asked = Asked::default();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
@@ -60,11 +75,11 @@ fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked, CommandErro
             "--help" | "-h" => asked.help = true,
             "--root" => match words.next() {
                 Some(root) => asked.root = Some(root.into()),
-                None => return Err(CommandError::Usage("--root without a folder".to_owned())),
+                None => return Err(wrong("--root without a folder")),
             },
             other => match other.strip_prefix("--root=") {
                 Some(root) => asked.root = Some(root.into()),
-                None => return Err(CommandError::Usage(other.to_owned())),
+                None => return Err(wrong(other)),
             },
         }
     }
@@ -79,9 +94,9 @@ pub fn command(
     node: Node,
     words: impl IntoIterator<Item = OsString>,
 ) -> Result<String, CommandError> {
-    let asked = parse(words)?;
+    let asked = parse(node, words)?;
     if asked.help {
-        return Ok(HELP.to_owned());
+        return Ok(help(node));
     }
     let topology = match &asked.root {
         None => Topology::of_this_machine()?,
@@ -142,11 +157,15 @@ mod tests {
             let error = run(Node::Frontend, words).expect_err("wrong");
             assert!(error.contains(what), "{error}");
         }
-        assert!(
-            run(Node::Frontend, &["-h"])
-                .expect("help")
-                .contains("--yaml")
-        );
+        for (node, usage) in [
+            (Node::Frontend, "Usage: frontend topology"),
+            (Node::Accelerator, "Usage: accelerator topology"),
+        ] {
+            let help = run(node, &["-h"]).expect("help");
+            assert!(help.starts_with(usage) && help.contains("--yaml"), "{help}");
+            let error = run(node, &["--yml"]).expect_err("wrong");
+            assert!(error.contains(usage), "{error}");
+        }
     }
 
     #[test]
