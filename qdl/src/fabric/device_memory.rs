@@ -8,7 +8,8 @@ use std::{
 };
 
 use super::{
-    Endpoint, Event, Grants, Imm, Link, Post, PostError, Region, RegionError, SourceId, Window,
+    Endpoint, Event, Grants, Imm, Link, MAX_SLOTS, Post, PostError, Region, RegionError, SourceId,
+    Window,
 };
 
 /// A piece of memory of a device, behind a [`Region`] ([`Region::of_device`]). Its addresses are those by which the device, and
@@ -82,7 +83,7 @@ pub enum ProbeError {
     Device(String),
 }
 
-/// Bytes of each write of a probe, where the memory is large enough.
+/// Bytes of each write of a probe, or somewhat more.
 const PROBED: usize = 64 << 10;
 
 /// Writes a pattern through a fabric to the beginning and to the end of `region`, and reads it back as the memory's device sees
@@ -96,47 +97,49 @@ pub fn probe(
     patience: Duration,
     pair: impl FnOnce(Endpoint, Endpoint) -> Result<(Link, Link), String>,
 ) -> Result<(), ProbeError> {
-    let stride = region.len() / 2;
-    let len = stride.min(PROBED);
+    // Slots of that size, of which the first and the last are written.
+    let slots = (region.len() / PROBED).clamp(2, MAX_SLOTS);
+    let len = region.len() / slots;
     let made = |e: RegionError| ProbeError::Device(e.to_string());
     let pattern: Vec<u8> = (0..2 * len)
         .map(|i| (i * 167 + i / 251 + 13) as u8)
         .collect();
     let other: Vec<u8> = pattern.iter().map(|b| !b).collect();
-    // In slot 0 the first bytes, in slot 1 the last.
-    let places = [(0, 0), (1, stride - len)];
+    let places = [0, slots - 1];
     let source = Arc::new(Region::new(2 * len).map_err(made)?);
     // SAFETY: nobody else knows the source, and nobody uses the region but this probe; what it held is not wanted.
     unsafe {
         source.store(0, &pattern).map_err(made)?;
-        for (slot, at) in places {
-            let bytes = &other[slot * len..][..len];
-            region.store(slot * stride + at, bytes).map_err(made)?;
+        for (bytes, slot) in other.chunks(len).zip(places) {
+            region.store(slot * len, bytes).map_err(made)?;
         }
     }
-    let grants = Arc::new(Grants::new(2));
-    let uses = [0u16, 1].map(|slot| Imm::new(slot, grants.open(slot).unwrap_or_default()));
+    let grants = Arc::new(Grants::new(slots));
+    let uses = places.map(|slot| {
+        let slot = slot as u16;
+        Imm::new(slot, grants.open(slot).unwrap_or_default())
+    });
     let writer = Endpoint {
         window: Window::new(source.clone(), 0, len, Arc::new(Grants::new(1))).map_err(made)?,
         sources: vec![source],
-        peer_slots: 2,
-        peer_stride: stride,
+        peer_slots: slots,
+        peer_stride: len,
         send_depth: 16,
     };
     let memory = Endpoint {
-        window: Window::new(region.clone(), 0, stride, grants).map_err(made)?,
+        window: Window::new(region.clone(), 0, len, grants).map_err(made)?,
         sources: writer.sources.clone(),
         peer_slots: 1,
         peer_stride: len,
         send_depth: 16,
     };
     let (mut from, mut to) = pair(writer, memory).map_err(ProbeError::Connection)?;
-    for (imm, (slot, at)) in uses.into_iter().zip(places) {
+    for (i, imm) in uses.into_iter().enumerate() {
         let post = Post {
             source: SourceId(0),
-            offset: slot * len,
+            offset: i * len,
             len: len as u32,
-            at: at as u32,
+            at: 0,
             imm,
         };
         let refused = |e: PostError| ProbeError::Write(e.to_string());
@@ -174,10 +177,9 @@ pub fn probe(
         device.fence().map_err(ProbeError::Device)?;
     }
     let mut seen = vec![0; 2 * len];
-    for (slot, at) in places {
-        let bytes = &mut seen[slot * len..][..len];
+    for (bytes, slot) in seen.chunks_mut(len).zip(places) {
         // SAFETY: both writes have arrived, and there are no others.
-        unsafe { region.load(slot * stride + at, bytes) }.map_err(made)?;
+        unsafe { region.load(slot * len, bytes) }.map_err(made)?;
     }
     let wrong = || {
         seen.iter()
