@@ -106,16 +106,4 @@ mod tests {
         };
         assert_eq!(searched.len(), 1);
     }
-
-    #[test]
-    fn a_file_that_is_no_library_says_so() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-        let text = load(Some(&file))
-            .expect_err("a manifest is no library")
-            .to_string();
-        assert!(
-            text.contains("Cargo.toml") && text.contains("cargo xtask setup"),
-            "{text}"
-        );
-    }
 }

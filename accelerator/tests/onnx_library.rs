@@ -1,0 +1,23 @@
+//! A library that is none. Alone in its program: the first library that a process opens stays.
+
+use std::path::Path;
+
+use accelerator::engine::{EngineKind, EngineParams, create};
+
+#[test]
+fn a_file_that_is_no_library_says_so() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let params = EngineParams {
+        kind: EngineKind::Onnx,
+        model: "m".into(),
+        file: Some(folder.join("tests/data/masked_sum.onnx")),
+        library: Some(folder.join("Cargo.toml")),
+        ..EngineParams::default()
+    };
+    let refused = create(&params).err().expect("a manifest is no library");
+    let text = refused.to_string();
+    assert!(
+        text.contains("Cargo.toml") && text.contains("cargo xtask setup"),
+        "{text}"
+    );
+}
