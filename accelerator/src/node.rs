@@ -17,7 +17,7 @@ use qdl::{
 };
 
 use crate::{
-    engine::{EngineError, EngineKind, EngineParams, tensorrt::Precision},
+    engine::{EngineError, EngineKind, EngineParams},
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
@@ -89,18 +89,10 @@ pub fn engine_params(
         gpu: engine.gpu,
         batch_sizes: engine.batch_sizes.clone(),
         latency_us: engine.latency_us,
-        precision: engine.precision.map(precision),
+        precision: engine.precision,
         profiles: engine.profiles.clone(),
         optimization_level: engine.optimization_level,
     })
-}
-
-fn precision(configured: config::Precision) -> Precision {
-    match configured {
-        config::Precision::Int8 => Precision::Int8,
-        config::Precision::Fp16 => Precision::Fp16,
-        config::Precision::Fp32 => Precision::Fp32,
-    }
 }
 
 /// A node ready to serve.

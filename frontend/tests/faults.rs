@@ -6,7 +6,9 @@ mod common;
 
 use std::{path::Path, process::Command, thread::sleep, time::Duration};
 
-use common::{Place, Running, accelerator, accelerator_in, free_ports, netns, netns::Star};
+use common::{
+    Place, Running, accelerator, accelerator_in, free_ports, netns, netns::Star, offline,
+};
 
 /// Quick to notice a loss, so that two hundred of them take minutes.
 const QUICK: &str = "deadlines: {connect_ms: 4000, lost_ms: 2000, echo_interval_ms: 50, echo_timeout_ms: 600, \
@@ -52,14 +54,7 @@ struct Trial {
 fn arguments(trial: &Trial) -> Vec<&'static str> {
     if trial.offline {
         // Enough samples to be at it when the fault comes.
-        vec![
-            "--scenario",
-            "offline",
-            "--set",
-            "min_duration=0",
-            "--samples",
-            "60000",
-        ]
+        offline("60000").to_vec()
     } else {
         vec![
             "--scenario",

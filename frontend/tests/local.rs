@@ -2,13 +2,35 @@
 
 mod common;
 
-use common::{Place, Running, fetched, repository, run};
+use std::path::Path;
+
+use common::{Place, Running, fetched, offline, repository, run};
 
 /// Runs that end after so little are not what LoadGen calls long enough.
 const SHORT: [&str; 2] = ["--duration-s", "0.3"];
 
 fn local<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["--local"], &SHORT[..], more].concat()
+}
+
+/// A Server run in one process of so many seconds, once LoadGen is at it.
+fn serving(place: &Place, config: &Path, seconds: &str) -> Running {
+    let arguments = [
+        "--local",
+        "--scenario",
+        "server",
+        "--target-qps",
+        "1000",
+        "--duration-s",
+        seconds,
+    ];
+    let command = place.frontend(config, "out", &arguments);
+    let mut running = Running::start(place, "frontend", command);
+    let log = place.path("out").join("mlperf_log_detail.txt");
+    running.wait_until("test", || {
+        std::fs::metadata(&log).is_ok_and(|m| m.len() > 0)
+    });
+    running
 }
 
 #[test]
@@ -24,14 +46,7 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
             "--set",
             "target_latency=1000",
         ],
-        &[
-            "--scenario",
-            "offline",
-            "--set",
-            "min_duration=0",
-            "--samples",
-            "50000",
-        ],
+        &offline("50000"),
         &["--scenario", "single-stream", "--set", "min_duration=0"],
         &[
             "--scenario",
@@ -81,14 +96,7 @@ fn engine_threads_and_a_slow_engine_answer_right_too() {
     let engine =
         "engine: {kind: digest, threads: 3, max_batch: 7, max_delay_us: 100, delay_us: 200}\n";
     let config = place.digest_frontend(&[], engine);
-    let arguments = local(&[
-        "--scenario",
-        "offline",
-        "--set",
-        "min_duration=0",
-        "--samples",
-        "20000",
-    ]);
+    let arguments = local(&offline("20000"));
     let ended = run(&place, place.frontend(&config, "out", &arguments));
     assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
     let s = place.summary("out");
@@ -192,21 +200,7 @@ fn the_watchdog_ends_a_run_whose_samples_stop_coming_back() {
 fn an_interrupt_ends_a_run_in_good_order() {
     let place = Place::new();
     let config = place.digest_frontend(&[], "");
-    let arguments = [
-        "--local",
-        "--scenario",
-        "server",
-        "--target-qps",
-        "1000",
-        "--duration-s",
-        "50",
-    ];
-    let command = place.frontend(&config, "out", &arguments);
-    let mut running = Running::start(&place, "frontend", command);
-    let log = place.path("out").join("mlperf_log_detail.txt");
-    running.wait_until("test", || {
-        std::fs::metadata(&log).is_ok_and(|m| m.len() > 0)
-    });
+    let running = serving(&place, &config, "50");
     running.signal(libc::SIGINT);
     let ended = running.end();
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
@@ -223,21 +217,8 @@ fn an_interrupt_ends_a_run_in_good_order() {
 fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
     let place = Place::new();
     let config = place.digest_frontend(&[], "");
-    let arguments = [
-        "--local",
-        "--scenario",
-        "server",
-        "--target-qps",
-        "1000",
-        "--duration-s",
-        "1",
-    ];
-    let command = place.frontend(&config, "out", &arguments);
-    let mut running = Running::start(&place, "frontend", command);
     let log = |name: &str| place.path("out").join(format!("mlperf_log_{name}.txt"));
-    running.wait_until("test", || {
-        std::fs::metadata(log("detail")).is_ok_and(|m| m.len() > 0)
-    });
+    let running = serving(&place, &config, "1");
     // LoadGen writes on into a file that has no name any more.
     std::fs::remove_file(log("summary")).expect("a log");
     let ended = running.end();

@@ -5,7 +5,8 @@ mod common;
 use std::{path::Path, thread::sleep, time::Duration};
 
 use common::{
-    Place, Running, accelerator, accelerator_with, fetched, free_ports, run, wire_and_local,
+    Place, Running, accelerator, accelerator_with, fetched, free_ports, offline, run,
+    wire_and_local,
 };
 
 /// Quick to notice a loss, so that the test need not wait.
@@ -42,14 +43,7 @@ fn a_hundred_thousand_digests_over_six_connections() {
     let _b = accelerator(&place, &place.digest_accelerator("acc-b", b, ""));
     for (out, qsl) in [("registered", ""), ("staged", "qsl: staged\n")] {
         let config = place.digest_frontend(&[a, b], qsl);
-        let arguments = [
-            "--scenario",
-            "offline",
-            "--set",
-            "min_duration=0",
-            "--samples",
-            "100000",
-        ];
+        let arguments = offline("100000");
         let ended = run(&place, place.frontend(&config, out, &arguments));
         assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
         let s = place.summary(out);
@@ -116,14 +110,7 @@ fn one_accelerator_with_two_gpus_has_a_pipeline_and_a_record_for_each() {
     let _acc = accelerator(&place, &acc);
     let nics = "nics:\n  - {address: 127.0.0.1, connections: 2}\n  - {address: 127.0.0.1, connections: 2}\n";
     let config = place.digest_frontend(&[port], &format!("{nics}{engine}"));
-    let arguments = [
-        "--scenario",
-        "offline",
-        "--set",
-        "min_duration=0",
-        "--samples",
-        "20000",
-    ];
+    let arguments = offline("20000");
     for (out, more) in [("wire", None), ("local", Some("--local"))] {
         let arguments = [&arguments[..], more.as_slice()].concat();
         let ended = run(&place, place.frontend(&config, out, &arguments));
@@ -152,14 +139,7 @@ fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
     let [a] = free_ports();
     let slow = "engine: {kind: digest, delay_us: 900000}\n";
     let _a = accelerator(&place, &place.digest_accelerator("acc-a", a, slow));
-    let arguments = [
-        "--scenario",
-        "offline",
-        "--set",
-        "min_duration=0",
-        "--samples",
-        "10",
-    ];
+    let arguments = offline("10");
     let config = place.digest_frontend(&[a], "warm_up: {deadline_ms: 100}\n");
     let ended = run(&place, place.frontend(&config, "impatient", &arguments));
     assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Ended, Place, Running, accelerator, free_ports, run};
+use common::{Ended, Place, Running, accelerator, free_ports, offline, run};
 use serde_json::Value;
 
 /// Two accelerators of digests and the frontend's configuration.
@@ -146,14 +146,7 @@ fn server_with_several_issue_threads_and_coalescing() {
 #[test]
 fn offline_is_one_query() {
     let rig = Rig::new();
-    let arguments = [
-        "--scenario",
-        "offline",
-        "--set",
-        "min_duration=0",
-        "--samples",
-        "20000",
-    ];
+    let arguments = offline("20000");
     let s = rig.valid("out", &arguments);
     assert_eq!(s["samples"], 20_000);
 }

@@ -14,13 +14,17 @@ mod digest;
 mod error;
 mod null;
 pub mod onnx;
+mod python;
 mod sizes;
 pub mod tensorrt;
 mod unpack;
 
 use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
-use qdl::{fabric::Region, model::ModelSpec, rails::Score, serve::Arrival, stats::GpuRecord};
+use qdl::{
+    config::Precision, fabric::Region, model::ModelSpec, rails::Score, serve::Arrival,
+    stats::GpuRecord,
+};
 
 pub use batch::{Batch, BatchCounts, Run};
 pub use digest::Digest;
@@ -189,7 +193,7 @@ pub struct EngineParams {
     /// Microseconds after its arrival at which a sample's answer is due; a batch that would miss it is not waited for.
     pub latency_us: Option<u64>,
     /// What a plan that `tensorrt` builds computes in; without it half precision.
-    pub precision: Option<tensorrt::Precision>,
+    pub precision: Option<Precision>,
     /// Largest batch of each profile of a plan that `tensorrt` builds, ascending; none: one profile up to `max_batch`.
     pub profiles: Vec<usize>,
     /// How hard the builder of such a plan looks for fast kernels, 0 to 5; none: TensorRT's own choice.

@@ -60,6 +60,18 @@ pub fn accelerator_program() -> &'static Path {
     })
 }
 
+/// Arguments of an Offline run of so many samples, however long it takes.
+pub fn offline(samples: &str) -> [&str; 6] {
+    [
+        "--scenario",
+        "offline",
+        "--set",
+        "min_duration=0",
+        "--samples",
+        samples,
+    ]
+}
+
 /// Ports that nobody uses at this moment.
 pub fn free_ports<const N: usize>() -> [u16; N] {
     let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));

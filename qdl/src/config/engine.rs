@@ -53,12 +53,29 @@ pub enum EngineKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// 8-bit integers where the model says how, half precision elsewhere.
+    /// 8-bit integers where the model says how (QuantizeLinear and DequantizeLinear), half precision elsewhere.
     Int8,
     /// Half precision.
     Fp16,
-    /// Single precision.
+    /// Single precision, without TF32.
     Fp32,
+}
+
+impl Precision {
+    /// As YAML spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Precision::Int8 => "int8",
+            Precision::Fp16 => "fp16",
+            Precision::Fp32 => "fp32",
+        }
+    }
+}
+
+impl std::fmt::Display for Precision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 impl EngineKind {

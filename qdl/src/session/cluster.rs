@@ -14,21 +14,20 @@ use tokio::sync::{mpsc, watch};
 use super::{
     common::{ClusterOwner, Common, LaneOf, PeerState},
     control_thread::control,
+    face::{ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory},
     health::{RailMap, links},
     request_stride, response_stride,
     transport::ClientNic,
 };
 use crate::{
     config::{self, FrontendConfig, NicConfig},
-    control::{Auth, AuthError, ClientHandle, ControlError, Counters, Token},
+    control::{Auth, AuthError, ClientHandle, Token},
     dispatch::{
-        Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchRail, Dispatcher, LaneCfgs,
-        LaneCounts, LaneWarmUp, Sample, WarmUpCfgs, WarmUpError, WarmUpReport,
+        Completer, DispatchCfgs, DispatchRail, Dispatcher, LaneCfgs, Sample, WarmUpCfgs,
+        WarmUpReport,
     },
-    fabric::{MAX_SLOTS, Region, ib::IbError, tcp::TcpError},
+    fabric::MAX_SLOTS,
     rail::{EchoCfgs, RailCfgs},
-    rails::RailsError,
-    stats::{BatchSizes, GpuRecord, RailRecord},
     topology::LinkWatch,
 };
 
@@ -37,146 +36,6 @@ const SEND_DEPTH: usize = 256;
 
 /// Rail threads look at health at least so often, also while nothing arrives.
 const HEALTH_TICK_NS: u64 = 5_000_000;
-
-/// Memory the samples lie in.
-#[derive(Clone, Debug, Default)]
-pub struct SampleMemory {
-    /// Registered: sent from where it lies. A sample's `source` is an index into it.
-    pub sources: Vec<Arc<Region>>,
-    /// Not registered: copied on the way (`qsl: staged`).
-    pub staged_from: Option<Arc<Region>>,
-}
-
-/// Hears what becomes of the cluster.
-pub trait ClusterListener: Send + Sync {
-    /// Completes these samples with no bytes: the run was aborted.
-    fn complete_empty(&self, samples: &[Sample]);
-    /// The run is over: no connection was left for too long, or [`Cluster::abort`] was called. Called once;
-    /// the cause names the peer, when and why.
-    fn aborted(&self, cause: &str);
-    /// Something worth a line: a connection lost, a peer back.
-    fn note(&self, line: &str);
-}
-
-/// A cluster that could not be brought up.
-#[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
-    /// The control plane: a peer cannot be reached, or does not want us.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// This node's token.
-    #[error(transparent)]
-    Auth(#[from] AuthError),
-    /// A data connection.
-    #[error("{node}: {source}")]
-    Data {
-        /// The accelerator.
-        node: String,
-        /// What failed.
-        source: TcpError,
-    },
-    /// Slots or threads.
-    #[error(transparent)]
-    Dispatch(#[from] DispatchError),
-    /// An RDMA device, or a queue pair on it.
-    #[error("nics[{index}]: {source}")]
-    Ib {
-        /// Which entry of `nics`.
-        index: usize,
-        /// What failed.
-        source: IbError,
-    },
-    /// A NIC and what it was granted do not fit.
-    #[error("nics[{index}]: {problem}")]
-    Nic {
-        /// Which entry of `nics`.
-        index: usize,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// A model or configuration whose slots make no sense.
-    #[error("{0}")]
-    Slots(String),
-    /// Rails that cannot be chosen among.
-    #[error("arbiter: {0}")]
-    Rails(#[from] RailsError),
-    /// A connection that failed its warm-up.
-    #[error(
-        "connection {connection} (nics[{nic}], accelerator at {address}) failed its warm-up: {source}"
-    )]
-    WarmUp {
-        /// Its name in the summary: the accelerator's node and its index there.
-        connection: String,
-        /// The accelerator's control plane.
-        address: String,
-        /// Index into this node's `nics`.
-        nic: usize,
-        /// What failed.
-        source: WarmUpError,
-    },
-    /// The control thread.
-    #[error("control thread: {0}")]
-    Thread(#[from] std::io::Error),
-    /// Connections that are open on one side only.
-    #[error("{up} of {lanes} connections came up within {deadline:?}")]
-    NotUp {
-        /// Connections up.
-        up: usize,
-        /// Connections wanted.
-        lanes: usize,
-        /// How long was waited.
-        deadline: Duration,
-    },
-}
-
-/// One connection in the report.
-#[derive(Clone, Debug)]
-pub struct LaneReport {
-    /// The accelerator's node name.
-    pub peer: String,
-    /// Index into `nics`.
-    pub rail: usize,
-    /// Index of the connection.
-    pub lane: usize,
-    /// What it did.
-    pub counts: LaneCounts,
-    /// How it warmed up, if it did.
-    pub warm_up: Option<LaneWarmUp>,
-    /// Why it was lost, each time it was.
-    pub lost: Vec<String>,
-}
-
-/// One accelerator in the report.
-#[derive(Clone, Debug)]
-pub struct PeerReport {
-    /// Node name.
-    pub node: String,
-    /// Address of its control plane.
-    pub address: String,
-    /// Its own totals, as it last said.
-    pub counters: Option<Counters>,
-    /// Its batches, as it said when it was done; empty when it could not be asked.
-    pub batches: BatchSizes,
-    /// What each of its GPUs did, likewise.
-    pub gpus: Vec<GpuRecord>,
-    /// Why it was lost, if it is.
-    pub lost: Option<String>,
-}
-
-/// What a run did, by its connections.
-#[derive(Clone, Debug)]
-pub struct ClusterReport {
-    /// Totals.
-    pub dispatch: DispatchCounts,
-    /// Each connection.
-    pub lanes: Vec<LaneReport>,
-    /// Each accelerator.
-    pub peers: Vec<PeerReport>,
-    /// Each rail, where they are chosen by health.
-    pub rails: Vec<RailRecord>,
-    /// The warm-up, if there was one.
-    pub warm_up: Option<WarmUpReport>,
-}
 
 /// See the module.
 pub struct Cluster {

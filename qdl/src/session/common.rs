@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
-    cluster::ClusterListener,
+    face::ClusterListener,
     health::{LaneEnd, RailMap},
     peer::LocalLoss,
     transport::ClientNic,

@@ -10,8 +10,8 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    cluster::ClusterError,
     common::Common,
+    face::ClusterError,
     peer::{LocalLoss, PeerTask},
 };
 use crate::{

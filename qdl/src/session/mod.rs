@@ -11,14 +11,16 @@
 mod cluster;
 mod common;
 mod control_thread;
+mod face;
 mod health;
 mod node;
 mod peer;
 mod served;
 mod transport;
 
-pub use cluster::{
-    Cluster, ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory,
+pub use cluster::Cluster;
+pub use face::{
+    ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory,
 };
 pub use node::{EngineTotals, Node, NodeError, NodeFabric, NodeNic, NodeParams, Stop};
 

@@ -13,8 +13,8 @@ use tokio::{
 };
 
 use super::{
-    cluster::ClusterError,
     common::{Common, Loss},
+    face::ClusterError,
     health::LaneEnd,
     transport::Prepared,
 };

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::{cluster::ClusterError, lock};
+use super::{face::ClusterError, lock};
 use crate::{
     config::{self, IbNicConfig, NicConfig},
     control::{GrantTransport, LaneGrant, RequestTransport},

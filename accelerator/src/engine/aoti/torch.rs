@@ -10,7 +10,7 @@ use std::{
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use qdl::model::DType;
 
-use crate::engine::EngineError;
+use crate::engine::{EngineError, python};
 
 /// A tensor of PyTorch's.
 pub(super) type Tensor = *mut c_void;
@@ -113,32 +113,12 @@ pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError>
 
 /// `lib/python3.*/site-packages/torch/lib` of every Python in sight.
 fn installed() -> Vec<PathBuf> {
-    let mut prefixes: Vec<PathBuf> = env::var_os("VIRTUAL_ENV")
-        .map(PathBuf::from)
-        .into_iter()
-        .collect();
-    let path = env::var_os("PATH").unwrap_or_default();
-    for bin in env::split_paths(&path) {
-        if bin.join("python3").exists()
-            && let Some(prefix) = bin.parent()
-        {
-            prefixes.push(prefix.to_owned());
-        }
-    }
     let mut found = Vec::new();
-    for prefix in prefixes {
-        let lib = prefix.join("lib");
-        let Ok(entries) = lib.read_dir() else {
-            continue;
-        };
-        for entry in entries.flatten() {
-            if entry.file_name().to_string_lossy().starts_with("python3") {
-                for packages in ["site-packages", "dist-packages"] {
-                    let folder = entry.path().join(packages).join("torch/lib");
-                    if !found.contains(&folder) {
-                        found.push(folder);
-                    }
-                }
+    for python in python::folders() {
+        for packages in ["site-packages", "dist-packages"] {
+            let folder = python.join(packages).join("torch/lib");
+            if !found.contains(&folder) {
+                found.push(folder);
             }
         }
     }

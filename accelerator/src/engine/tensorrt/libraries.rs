@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::engine::EngineError;
+use crate::engine::{EngineError, python};
 
 /// The shim's file name.
 pub const SHIM: &str = "libqdl_tensorrt.so";
@@ -89,27 +89,12 @@ fn first(candidates: Vec<PathBuf>, what: &str, advice: &str) -> Result<PathBuf, 
 }
 
 fn installed() -> Vec<PathBuf> {
-    let mut prefixes: Vec<PathBuf> = env::var_os("VIRTUAL_ENV")
-        .map(PathBuf::from)
-        .into_iter()
-        .collect();
-    let path = env::var_os("PATH").unwrap_or_default();
-    let bins = env::split_paths(&path).filter(|bin| bin.join("python3").exists());
-    prefixes.extend(bins.filter_map(|bin| bin.parent().map(Path::to_owned)));
     let mut found = Vec::new();
-    for prefix in prefixes {
-        let Ok(entries) = prefix.join("lib").read_dir() else {
-            continue;
-        };
-        for entry in entries.flatten() {
-            if !entry.file_name().to_string_lossy().starts_with("python3") {
-                continue;
-            }
-            for package in ["tensorrt_libs", "tensorrt", "tensorrt_lean_libs"] {
-                let folder = entry.path().join("site-packages").join(package);
-                if folder.is_dir() && !found.contains(&folder) {
-                    found.push(folder);
-                }
+    for python in python::folders() {
+        for package in ["tensorrt_libs", "tensorrt", "tensorrt_lean_libs"] {
+            let folder = python.join("site-packages").join(package);
+            if folder.is_dir() && !found.contains(&folder) {
+                found.push(folder);
             }
         }
     }

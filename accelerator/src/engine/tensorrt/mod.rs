@@ -20,19 +20,18 @@ mod shim;
 mod worker;
 
 use std::{
-    fmt, fs,
+    fs,
     path::{Path, PathBuf},
-    str::FromStr,
     sync::{Arc, Mutex, PoisonError},
 };
 
+pub use qdl::config::Precision;
 use qdl::{
     fabric::Region,
     model::{DType, ModelSpec},
     rails::Score,
     stats::GpuRecord,
 };
-use serde::{Deserialize, Serialize};
 
 pub use build::build_if_asked;
 pub use libraries::{SHIM, find_library, find_shim};
@@ -52,48 +51,6 @@ use super::{
 
 /// Scratch memory that kernels may want while a plan is built and run.
 const WORKSPACE: u64 = 4 << 30;
-
-/// What a plan that is built computes in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Precision {
-    /// 8-bit integers where the model says how (QuantizeLinear and DequantizeLinear), half precision elsewhere.
-    Int8,
-    /// Half precision.
-    Fp16,
-    /// Single precision, without TF32.
-    Fp32,
-}
-
-impl Precision {
-    /// As YAML spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Precision::Int8 => "int8",
-            Precision::Fp16 => "fp16",
-            Precision::Fp32 => "fp32",
-        }
-    }
-}
-
-impl fmt::Display for Precision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Precision {
-    type Err = EngineError;
-
-    fn from_str(s: &str) -> Result<Self, EngineError> {
-        let all = [Precision::Int8, Precision::Fp16, Precision::Fp32];
-        let found = all.into_iter().find(|p| p.as_str() == s);
-        found.ok_or_else(|| EngineError::Param {
-            field: "precision",
-            reason: format!("`{s}` is none of int8, fp16, fp32"),
-        })
-    }
-}
 
 /// A plan, ready to make workers.
 pub struct TensorRtEngine(Arc<TensorRt>);
@@ -344,17 +301,5 @@ impl Engine for TensorRtEngine {
 
     fn interior(&self, now_ns: u64) -> Option<Score> {
         self.0.meter.interior(now_ns)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn precisions_by_name() {
-        assert_eq!("int8".parse::<Precision>().expect("one"), Precision::Int8);
-        let text = "int4".parse::<Precision>().expect_err("none").to_string();
-        assert_eq!(text, "engine.precision: `int4` is none of int8, fp16, fp32");
     }
 }
