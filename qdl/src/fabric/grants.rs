@@ -91,12 +91,6 @@ impl Grants {
         Some(use_count as u16)
     }
 
-    /// The use count the next [`Grants::open`] of the slot will give.
-    pub fn next_use(&self, slot: u16) -> Option<u16> {
-        let word = self.words.get(usize::from(slot))?.load(Ordering::Relaxed);
-        Some(((word + 1) & USE_MASK) as u16)
-    }
-
     /// True where the slot is granted.
     pub fn is_open(&self, slot: u16) -> bool {
         self.words

@@ -87,7 +87,6 @@ api! {
             = "ibv_get_cq_event";
         ack_cq_events: unsafe extern "C" fn(*mut ibv_cq, c_uint) = "ibv_ack_cq_events";
         create_srq: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq = "ibv_create_srq";
-        modify_srq: unsafe extern "C" fn(*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int = "ibv_modify_srq";
         destroy_srq: unsafe extern "C" fn(*mut ibv_srq) -> c_int = "ibv_destroy_srq";
         create_qp: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp = "ibv_create_qp";
         modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int = "ibv_modify_qp";

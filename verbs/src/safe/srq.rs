@@ -79,29 +79,6 @@ impl Srq {
         })
     }
 
-    /// Asks for one [`AsyncEvent::SrqLimit`](super::AsyncEvent::SrqLimit) when fewer than `limit` receives are left.
-    ///
-    /// # Errors
-    ///
-    /// The verb's.
-    pub fn arm_limit(&self, limit: u32) -> Result<(), Error> {
-        let mut attr = raw::ibv_srq_attr {
-            max_wr: 0,
-            max_sge: 0,
-            srq_limit: limit,
-        };
-        let mask = raw::IBV_SRQ_LIMIT as i32;
-        // SAFETY: the queue is live and the attributes are writable.
-        match unsafe {
-            (self.pd.context().api().modify_srq)(self.raw.as_ptr(), &raw mut attr, mask)
-        } {
-            0 => Ok(()),
-            result => Err(Error::verb("ibv_modify_srq", result, || {
-                format!("asking for an event below {limit} receives")
-            })),
-        }
-    }
-
     /// The domain it is in.
     #[must_use]
     pub fn pd(&self) -> &Arc<Pd> {

@@ -74,10 +74,6 @@ pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_att
     }
 }
 
-pub unsafe extern "C" fn modify_srq(_: *mut ibv_srq, _: *mut ibv_srq_attr, _: c_int) -> c_int {
-    libc::EOPNOTSUPP
-}
-
 pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: the caller's contract: from `create_srq`, destroyed once.
     drop(unsafe { Box::from_raw(srq.cast::<StubSrq>()) });

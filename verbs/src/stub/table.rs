@@ -6,8 +6,8 @@ use std::ptr;
 
 use super::objects::{Events, Region, StubChannel, StubContext, devices};
 use super::queues::{
-    create_cq, create_qp, create_srq, destroy_cq, destroy_qp, destroy_srq, modify_qp, modify_srq,
-    poll_cq, post_recv, post_send, post_srq_recv, query_qp, req_notify_cq,
+    create_cq, create_qp, create_srq, destroy_cq, destroy_qp, destroy_srq, modify_qp, poll_cq,
+    post_recv, post_send, post_srq_recv, query_qp, req_notify_cq,
 };
 use super::{DEVICES, fabric};
 use crate::raw::*;
@@ -43,7 +43,6 @@ pub fn api() -> Api {
         get_cq_event,
         ack_cq_events,
         create_srq,
-        modify_srq,
         destroy_srq,
         create_qp,
         modify_qp,
