@@ -81,11 +81,12 @@ fn plans_that_are_built() {
 
 #[test]
 fn several_gpus_and_the_nics_that_feed_them() {
-    let two = |engine: &str, nics: &str| {
+    let yaml = |engine: &str, nics: &str| {
         let text = ACCELERATOR.replace("kind: digest", &format!("kind: digest{engine}"));
         let (head, _) = text.split_once("nics:").expect("it has NICs");
-        accelerator(&format!("{head}nics: {nics}\n"))
+        format!("{head}nics: {nics}\n")
     };
+    let two = |engine: &str, nics: &str| accelerator(&yaml(engine, nics));
     let nics = "[{listen: 127.0.0.1:1, gpu: 2}, {listen: 127.0.0.1:2, gpu: 5}]";
     let good = two(", gpus: [2, 5], threads: 3", nics).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(good.engine.all_gpus(), [2, 5]);
@@ -95,19 +96,23 @@ fn several_gpus_and_the_nics_that_feed_them() {
         (plain.engine.all_gpus(), plain.engine.workers()),
         (vec![0], 1)
     );
-    for (engine, nics, path, complaint) in [
-        (
-            ", gpus: [2]",
-            nics,
-            "nics[1].gpu",
-            "no engine runs on GPU 5",
-        ),
-        (", gpus: [2, 5, 7]", nics, "engine", "GPU 7 gets no samples"),
-        (", gpus: [2, 2]", nics, "engine.gpus", "names a GPU twice"),
-        (", gpus: [2, 5], gpu: 1", nics, "engine.gpus", "both say"),
+    // Where the complaint points, and its words.
+    for (engine, value, complaint) in [
+        (", gpus: [2]", "5}]", "no engine runs on GPU 5"),
+        (", gpus: [2, 5, 7]", "engine:", "GPU 7 gets no samples"),
+        (", gpus: [2, 2]", "gpus: [2, 2]", "names a GPU twice"),
+        (", gpus: [2, 5], gpu: 1", "gpus: [2, 5]", "both say"),
     ] {
-        let all = text(two(engine, nics));
-        assert!(all.contains(complaint), "{path}: {all}");
+        let yaml = yaml(engine, nics);
+        let (before, _) = yaml.split_once(value).expect("it is there");
+        let (line, column) = (
+            1 + before.matches('\n').count(),
+            1 + before.len() - before.rfind('\n').map_or(0, |at| at + 1),
+        );
+        let all = text(accelerator(&yaml));
+        let at = format!("a.yaml:{line}:{column}: ");
+        let named = |l: &str| l.starts_with(&at) && l.contains(complaint);
+        assert!(all.lines().any(named), "{at}{complaint}: {all}");
     }
     let anywhere = "[{listen: 127.0.0.1:1}]";
     two(", gpus: [0, 1]", anywhere).expect("a NIC without a GPU feeds all of them");
