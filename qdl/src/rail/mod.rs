@@ -8,5 +8,5 @@ pub mod echo;
 pub mod thread;
 
 pub use echo::{Echo, EchoAction, EchoCfgs};
-pub(crate) use thread::arm_all;
 pub use thread::{RailCfgs, RailHandle, RailWork, Turn, spawn};
+pub(crate) use thread::{arm_all, join_all, pin};

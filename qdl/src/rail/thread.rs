@@ -9,7 +9,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
@@ -202,8 +202,25 @@ fn register(poll: &Poll, work: &mut impl RailWork) {
     });
 }
 
+/// Waits for threads that were told to end, for `patience` in all. One that does not is left to itself, with a line in the log.
+pub(crate) fn join_all(threads: Vec<JoinHandle<()>>, patience: Duration) {
+    let end = Instant::now() + patience;
+    for t in threads {
+        while !t.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        if t.is_finished() {
+            // One that panicked has said so already.
+            let _ = t.join();
+        } else {
+            let name = t.thread().name().unwrap_or("a thread").to_owned();
+            tracing::warn!("{name} has not ended after {patience:?}: it is left to itself");
+        }
+    }
+}
+
 /// Pins the calling thread; best effort, with a line in the log where the system refuses.
-fn pin(cpus: &[usize]) {
+pub(crate) fn pin(cpus: &[usize]) {
     if cpus.is_empty() {
         return;
     }
@@ -224,8 +241,6 @@ fn pin(cpus: &[usize]) {
 
 #[cfg(all(test, not(qdl_loom)))]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
 
     struct Counter {

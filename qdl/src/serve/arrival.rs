@@ -169,7 +169,7 @@ pub trait Service: Send + Sync {
     fn arrived(&self, arrivals: &mut Vec<Arrival>);
 
     /// Called once for each piece of memory that samples will lie in, before the first of them: the place to register it
-    /// with a device. On the rail thread of the connection it belongs to, where it belongs to one.
+    /// with a device. On a thread of its own, so that it may take its time.
     fn memory(&self, inputs: &Arc<Region>) {
         let _ = inputs;
     }

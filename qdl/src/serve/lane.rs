@@ -84,6 +84,8 @@ pub struct ServeLane {
     ready: ArrayQueue<Ready>,
     /// The last flush did not get rid of everything.
     blocked: AtomicBool,
+    /// A flush is under way, and whether it gets rid of everything is not written down yet.
+    flushing: AtomicBool,
     /// The sending half has failed.
     broken: AtomicBool,
     pub(super) answer: Mailbox,
@@ -128,6 +130,7 @@ impl ServeLane {
             send: Driven::new(ServeTx::default()),
             ready: ArrayQueue::new(cfgs.slots.max(1)),
             blocked: AtomicBool::new(false),
+            flushing: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             answer: Mailbox::default(),
             responded: AtomicU64::new(0),
@@ -226,8 +229,11 @@ impl ServeLane {
         self.drive();
     }
 
-    pub(super) fn is_blocked(&self) -> bool {
-        self.blocked.load(Ordering::SeqCst)
+    /// Whether something may be left that the fabric had no room for. A flush that is under way counts: what would wake
+    /// the rail thread may come between the flush and its result.
+    pub(super) fn held_up(&self) -> bool {
+        // In this order: whoever sees the flush over sees its result.
+        self.flushing.load(Ordering::SeqCst) || self.blocked.load(Ordering::SeqCst)
     }
 
     pub(super) fn cannot_send(&self) -> bool {
@@ -318,17 +324,19 @@ impl ServeLane {
             }
             // Where there is no room a flush makes some, or finds out why there is none.
             if posted > 0 || must_flush || full {
-                match link.flush() {
+                self.flushing.store(true, Ordering::SeqCst);
+                let flushed = link.flush();
+                match &flushed {
                     Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
                     Ok(Flushed::Blocked) => {
                         self.blocked.store(true, Ordering::SeqCst);
                         s.blocked += 1;
-                        break;
                     }
-                    Err(b) => {
-                        self.note(Err(b.into()));
-                        break;
-                    }
+                    Err(b) => self.note(Err(b.clone().into())),
+                }
+                self.flushing.store(false, Ordering::SeqCst);
+                if flushed != Ok(Flushed::Done) {
+                    break;
                 }
             }
             if !full {

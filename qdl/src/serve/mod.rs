@@ -11,12 +11,14 @@
 
 mod arrival;
 mod lane;
+mod prepare;
 mod rail;
 
 use std::{
     io,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicU64, atomic::Ordering},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use crossbeam_queue::SegQueue;
@@ -29,7 +31,11 @@ use crate::{
     rail::{self as rails, RailCfgs, RailHandle},
 };
 
+use prepare::Preparer;
 use rail::{Command, ServeRail};
+
+/// How long threads may take to end once they were told to.
+const ENDING: Duration = Duration::from_secs(10);
 
 /// What a server tells whoever set it up.
 #[derive(Clone, Debug)]
@@ -73,6 +79,7 @@ pub struct ServeCounts {
 pub struct Server {
     handles: Vec<RailHandle>,
     inboxes: Vec<Arc<SegQueue<Command>>>,
+    preparers: Vec<Preparer>,
     counts: Vec<Arc<RailCounts>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -88,13 +95,15 @@ impl Server {
         lost: &Arc<OnLaneLost>,
     ) -> io::Result<Self> {
         let (mut handles, mut threads, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut all_counts = Vec::new();
+        let (mut all_counts, mut preparers) = (Vec::new(), Vec::new());
         for cfgs in rails {
             let inbox = Arc::new(SegQueue::new());
             let counts = Arc::new(RailCounts::default());
             let (i, c) = (inbox.clone(), counts.clone());
             let (s, l) = (service.clone(), lost.clone());
-            let (handle, thread) = rails::spawn(cfgs, move |_| ServeRail::new(i, s, l, c))?;
+            let (handle, thread) = rails::spawn(cfgs.clone(), move |_| ServeRail::new(i, s, l, c))?;
+            let (s, i) = (service.clone(), inbox.clone());
+            preparers.push(Preparer::new(&cfgs, s, i, handle.clone())?);
             handles.push(handle);
             threads.push(thread);
             inboxes.push(inbox);
@@ -103,6 +112,7 @@ impl Server {
         Ok(Server {
             handles,
             inboxes,
+            preparers,
             counts: all_counts,
             threads: Mutex::new(threads),
         })
@@ -113,9 +123,10 @@ impl Server {
         self.handles.len()
     }
 
-    /// Serves a lane on a rail.
+    /// Serves a lane on a rail, once its slots are ready: a thread beside the rail's sees to that, so that the rail's other
+    /// lanes do not wait for it.
     pub fn attach(&self, rail: usize, lane: Arc<ServeLane>, link: Link) {
-        self.command(rail, Command::Attach { lane, link });
+        self.preparers[rail].pass(Command::Attach { lane, link });
     }
 
     /// Gives every lane up that `which` chooses, as if the fabric had reported it broken.
@@ -126,8 +137,13 @@ impl Server {
     ) {
         let which: Arc<Which> = Arc::new(which);
         for rail in 0..self.rails() {
-            let (which, cause) = (which.clone(), cause.clone());
-            self.command(rail, Command::GiveUp { which, cause });
+            let give_up = || Command::GiveUp {
+                which: which.clone(),
+                cause: cause.clone(),
+            };
+            self.command(rail, give_up());
+            // Those that are still being made ready, too.
+            self.preparers[rail].pass(give_up());
         }
     }
 
@@ -149,17 +165,17 @@ impl Server {
         total
     }
 
-    /// Stops the rail threads; every lane is taken down.
+    /// Stops the rail threads; every lane is taken down. A thread that does not end is left to itself after a while.
     pub fn stop(&self) {
+        // First, so that no lane comes after the end.
+        let preparers = self.preparers.iter().filter_map(Preparer::stop);
+        rails::join_all(preparers.collect(), ENDING);
         for rail in 0..self.rails() {
             self.command(rail, Command::Stop);
         }
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        for t in threads {
-            // A rail thread that panicked has said so already.
-            let _ = t.join();
-        }
+        rails::join_all(threads, ENDING);
     }
 }
 

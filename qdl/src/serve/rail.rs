@@ -71,9 +71,6 @@ impl ServeRail {
     fn command(&mut self, command: Command) {
         match command {
             Command::Attach { lane, link } => {
-                // Touched from the pinned thread, so the pages are on its node.
-                lane.prefault();
-                self.service.memory(lane.requests());
                 self.new_fds.push(link.rx.fd());
                 lane.attach(link.tx);
                 self.up.push(Up {
@@ -206,7 +203,7 @@ impl RailWork for ServeRail {
             self.arrivals.clear();
         }
         for up in &self.up {
-            if up.lane.is_blocked() {
+            if up.lane.held_up() {
                 work += up.lane.drive();
             }
         }

@@ -3,14 +3,18 @@
 //!
 //! * `rig`: both ends, and a book of what became of each sample.
 //! * `everything`: what is issued comes back, by whatever way and in whatever bursts.
+//! * `sending`: what whoever posts finds out, and the rail thread must learn.
 //! * `losses`: connections that are cut, fall silent or are given up.
+//! * `attaching`: lanes that come while others carry samples.
 //! * `by_health`: the same where rails are chosen by health.
 //! * `warm_up`: samples before the first.
 
+mod attaching;
 mod by_health;
 mod everything;
 mod losses;
 mod rig;
+mod sending;
 mod warm_up;
 
 use super::*;

@@ -1,0 +1,71 @@
+//! What a lane takes before its rail thread has it: the pages of its slots are touched and the engine registers them, which
+//! takes long enough to hold up the samples of every other lane of that rail. So a thread beside each rail thread, on the same
+//! cores, does it, and hands the lane on.
+//!
+//! A lane may be given up before it is handed on. So what gives lanes up goes both ways: to the rail thread at once, for the
+//! lanes it has, and through here, behind the lanes that are still being made ready.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread::JoinHandle,
+};
+
+use crossbeam_queue::SegQueue;
+
+use super::{Service, rail::Command};
+use crate::rail::{RailCfgs, RailHandle, pin};
+
+/// The thread beside a rail thread. It ends when this is dropped, once it has handed on what it has.
+pub(super) struct Preparer {
+    jobs: Mutex<Option<mpsc::Sender<Command>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Preparer {
+    /// Beside the rail thread of `inbox` and `handle`.
+    pub fn new(
+        rail: &RailCfgs,
+        service: Arc<dyn Service>,
+        inbox: Arc<SegQueue<Command>>,
+        handle: RailHandle,
+    ) -> io::Result<Self> {
+        let (jobs, queue) = mpsc::channel();
+        let cpus = rail.cpus.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("{}-lanes", rail.name))
+            .spawn(move || {
+                // The pages come to lie on the node of the cores that touch them first.
+                pin(&cpus);
+                for command in queue {
+                    if let Command::Attach { lane, .. } = &command {
+                        lane.prefault();
+                        service.memory(lane.requests());
+                    }
+                    inbox.push(command);
+                    handle.wake();
+                }
+            })?;
+        Ok(Preparer {
+            jobs: Mutex::new(Some(jobs)),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Hands a command on, behind those before it. Once this is stopped, nobody has it.
+    pub fn pass(&self, command: Command) {
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(jobs) = &*jobs {
+            // The thread ends only when the queue is closed.
+            let _ = jobs.send(command);
+        }
+    }
+
+    /// Takes nothing more. The thread ends with what it has, and is the caller's to wait for.
+    pub fn stop(&self) -> Option<JoinHandle<()>> {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        *jobs = None;
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.take()
+    }
+}
