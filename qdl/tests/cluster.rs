@@ -5,14 +5,18 @@
 mod harness;
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use harness::*;
 use qdl::{
     dispatch::{Completer, Response, Sample, SampleTimes},
-    session::{Cluster, ClusterListener, SampleMemory},
+    fabric::tcp::TcpCfgs,
+    session::{Cluster, ClusterListener, NodeFabric, SampleMemory},
 };
 
 fn million() -> usize {
@@ -52,22 +56,7 @@ fn the_run_goes_on_when_one_of_two_accelerators_dies_and_uses_it_again_when_it_i
     front.issue(20_000..40_000);
     front.wait_done();
     let again = Running::start("acc-a", &address.to_string(), &m, 1 << 30);
-    let end = Instant::now() + Duration::from_secs(20);
-    while !front
-        .book
-        .notes
-        .lock()
-        .unwrap()
-        .iter()
-        .any(|n| n.contains("is back"))
-    {
-        assert!(
-            Instant::now() < end,
-            "{:?}",
-            front.book.notes.lock().expect("alive")
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    front.wait_noted("is back");
     front.issue(40_000..60_000);
     front.wait_done();
     assert!(front.cluster.name().0.contains("acc-a"));
@@ -109,6 +98,96 @@ fn with_no_accelerator_left_the_run_is_aborted_within_the_deadline_and_names_the
         "each once"
     );
     assert!(book.empty.load(Ordering::Relaxed) >= 500);
+}
+
+/// Completes nothing while somebody holds the gate.
+struct Gated {
+    gate: Arc<Mutex<()>>,
+    waits: Arc<AtomicBool>,
+    inner: Box<dyn Completer>,
+}
+
+impl Completer for Gated {
+    fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
+        self.waits.store(true, Ordering::SeqCst);
+        let _open = self.gate.lock().expect("alive");
+        self.inner.complete(responses);
+    }
+    fn record(&mut self, times: &SampleTimes) {
+        self.inner.record(times);
+    }
+}
+
+#[test]
+fn an_accelerator_comes_back_though_a_rail_thread_hangs() {
+    let m = model();
+    let nics = || {
+        let nic = || NodeFabric::Tcp {
+            listen: "127.0.0.1:0".parse().expect("address"),
+            cfgs: TcpCfgs::default(),
+        };
+        vec![nic(), nic()]
+    };
+    let a = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, nics());
+    let address = a.address.to_string();
+    let nic = "  - {address: 127.0.0.1, connections: 1, slots: 64}\n";
+    let extra = "deadlines: {connect_ms: 1000, lost_ms: 50000}\n";
+    let c = config_with(&[&a], &m, &nic.repeat(2), extra);
+    let (gate, waits) = (Arc::new(Mutex::new(())), Arc::new(AtomicBool::new(false)));
+    let front = Front::try_connect_with(&c, 64, 3000, &mut |rail, inner| match rail {
+        0 => inner,
+        _ => Box::new(Gated {
+            gate: gate.clone(),
+            waits: waits.clone(),
+            inner,
+        }),
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+    front.issue(0..1000);
+    front.wait_done();
+    let held = gate.lock().expect("alive");
+    waits.store(false, Ordering::SeqCst);
+    front.issue(1000..2000);
+    let end = Instant::now() + Duration::from_secs(20);
+    while !waits.load(Ordering::SeqCst) {
+        assert!(Instant::now() < end, "nothing came back over the second");
+        std::thread::yield_now();
+    }
+    drop(a);
+    let again = Running::with("acc-a", &address, &m, 1 << 30, nics());
+    // The second connection is not taken down, and not waited for for ever.
+    front.wait_noted("stay out of use");
+    front.wait_noted("is back");
+    front.issue(2000..3000);
+    let last = || front.book.seen[2000..].iter();
+    let end = Instant::now() + Duration::from_secs(20);
+    while !last().all(|s| s.load(Ordering::Relaxed) == 1) {
+        assert!(Instant::now() < end, "the first connection carries nothing");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(held);
+    // Then it is taken down after all, and made again.
+    front.wait_noted("opened again");
+    front.wait_done();
+    front.check();
+    drop(again);
+}
+
+#[test]
+fn nothing_of_a_cluster_is_left_once_it_is_gone() {
+    let m = model();
+    let a = Running::start("acc-a", "127.0.0.1:0", &m, 1 << 30);
+    let finish = |f: Front| drop(f.cluster.finish());
+    let drop_it = |f: Front| drop(f.cluster);
+    for end in [finish as fn(Front), drop_it] {
+        let front = Front::connect(&config(&[&a], &m, 2, ""), 64, 100);
+        front.issue(0..100);
+        front.wait_done();
+        let book = Arc::downgrade(&front.book);
+        let samples = Arc::downgrade(&front.book.samples.region);
+        end(front);
+        assert_eq!((book.strong_count(), samples.strong_count()), (0, 0));
+    }
 }
 
 #[test]

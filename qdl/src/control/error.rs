@@ -16,7 +16,7 @@ pub struct Peer(Arc<str>);
 
 impl Peer {
     /// A peer that has not said who it is.
-    pub(super) fn at(address: &str) -> Self {
+    pub(crate) fn at(address: &str) -> Self {
         Peer(address.into())
     }
 

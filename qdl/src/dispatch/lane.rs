@@ -68,11 +68,17 @@ pub struct LaneCounts {
 #[derive(Debug, Default)]
 pub(super) struct LaneTx {
     pub link: Option<Box<dyn Tx>>,
+    counted: Counted,
+    doorbell: Doorbell,
+}
+
+/// What a sending half counts beside the fabric.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
     staged: u64,
     staged_bytes: u64,
     in_flight_max: u64,
     blocked: u64,
-    doorbell: Doorbell,
 }
 
 /// See the module.
@@ -88,7 +94,14 @@ pub(super) struct Lane {
     pub send: Driven<LaneTx>,
     pub up: AtomicBool,
     /// The last flush did not get rid of everything.
-    pub blocked: AtomicBool,
+    blocked: AtomicBool,
+    /// A flush is under way, and whether it gets rid of everything is not written down yet.
+    flushing: AtomicBool,
+    /// Why nothing can be sent any more, until the rail thread takes it: whoever posts finds it out, and only the rail
+    /// thread can take the lane down.
+    failed: Mutex<Option<Broken>>,
+    /// Whether there is something in `failed`.
+    has_failed: AtomicBool,
     /// Writes were posted whose doorbell is left to the rail thread, or to the next who issues.
     pub unrung: AtomicBool,
     /// An echo to be sent, and one to be answered, with the next doorbell.
@@ -153,6 +166,9 @@ impl Lane {
             send: Driven::new(LaneTx::default()),
             up: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
+            flushing: AtomicBool::new(false),
+            failed: Mutex::default(),
+            has_failed: AtomicBool::new(false),
             unrung: AtomicBool::new(false),
             ask: Mailbox::default(),
             answer: Mailbox::default(),
@@ -198,12 +214,44 @@ impl Lane {
             && !self.blocked.load(Ordering::SeqCst)
     }
 
+    /// Whether something may be left that the fabric had no room for. A flush that is under way counts: what would wake
+    /// the rail thread may come between the flush and its result, and whoever flushes looks again for those who drove the
+    /// lane meanwhile.
+    pub fn held_up(&self) -> bool {
+        // In this order: whoever sees the flush over sees its result.
+        self.flushing.load(Ordering::SeqCst) || self.blocked.load(Ordering::SeqCst)
+    }
+
+    /// Notes that nothing can be sent any more. With the send token: a link that is being replaced tells nothing of the new.
+    fn fail(&self, cause: &Broken) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.get_or_insert_with(|| cause.clone());
+        self.has_failed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nothing can be sent any more, and the rail thread does not know.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::SeqCst)
+    }
+
+    /// Why nothing can be sent any more, once.
+    pub fn take_failed(&self) -> Option<Broken> {
+        if !self.has_failed.swap(false, Ordering::SeqCst) {
+            return None;
+        }
+        self.failed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
     /// Puts the lane up with a fresh link.
     pub fn attach(&self, tx: Box<dyn Tx>) {
         self.window.grants().reset();
         self.send.exclusive(|s| {
             s.link = Some(tx);
             s.doorbell = Doorbell::new(self.doorbell_wait_ns);
+            let _ = self.take_failed();
         });
         self.blocked.store(false, Ordering::SeqCst);
         self.unrung.store(false, Ordering::SeqCst);
@@ -229,8 +277,25 @@ impl Lane {
 
     /// Posts what `next` yields for as long as there are slots and room, and rings the doorbell once for
     /// each burst, or, `lazily`, leaves that to the rail thread where the doorbell may wait. Called with the send token.
-    /// Samples that could not be posted after all go to `back`.
+    /// Samples that could not be posted after all go to `back`. That the link failed is noted for the rail thread, which
+    /// the caller wakes.
     pub fn post_all(
+        &self,
+        tx: &mut LaneTx,
+        lazily: bool,
+        sources: usize,
+        staged_from: Option<&Region>,
+        next: impl FnMut() -> Option<Sample>,
+        back: impl FnMut(Sample),
+    ) -> Posted {
+        let done = self.post_while_it_lasts(tx, lazily, sources, staged_from, next, back);
+        if let Some(cause) = &done.broken {
+            self.fail(cause);
+        }
+        done
+    }
+
+    fn post_while_it_lasts(
         &self,
         tx: &mut LaneTx,
         lazily: bool,
@@ -264,8 +329,8 @@ impl Lane {
                 let Some(sample) = next() else { break };
                 match self.post_one(link.as_mut(), sources, staged_from, &sample, now) {
                     Ok(copied) => {
-                        tx.staged += u64::from(copied > 0);
-                        tx.staged_bytes += copied as u64;
+                        tx.counted.staged += u64::from(copied > 0);
+                        tx.counted.staged_bytes += copied as u64;
                         burst += 1;
                     }
                     Err(e) => {
@@ -278,7 +343,7 @@ impl Lane {
             }
             done.posted += burst;
             let in_flight = self.tracker.in_flight() as u64;
-            tx.in_flight_max = tx.in_flight_max.max(in_flight);
+            tx.counted.in_flight_max = tx.counted.in_flight_max.max(in_flight);
             self.posted.fetch_add(burst as u64, Ordering::Relaxed);
             must_flush |= done.full && tx.doorbell.waits();
             if lazily
@@ -293,15 +358,17 @@ impl Lane {
             if (burst > 0 || must_flush) && done.broken.is_none() {
                 tx.doorbell.rung(now);
                 self.unrung.store(false, Ordering::SeqCst);
+                self.flushing.store(true, Ordering::SeqCst);
                 match link.flush() {
                     Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
                     Ok(Flushed::Blocked) => {
                         self.blocked.store(true, Ordering::SeqCst);
-                        tx.blocked += 1;
+                        tx.counted.blocked += 1;
                         done.full = true;
                     }
                     Err(b) => done.broken = Some(b),
                 }
+                self.flushing.store(false, Ordering::SeqCst);
                 must_flush = false;
             }
             if burst < BURST || done.full || done.broken.is_some() {
@@ -314,10 +381,11 @@ impl Lane {
     pub fn settle(&self) {
         let mut counts = self.counts();
         self.send.exclusive(|s| {
-            counts.staged += std::mem::take(&mut s.staged);
-            counts.staged_bytes += std::mem::take(&mut s.staged_bytes);
-            counts.blocked += std::mem::take(&mut s.blocked);
-            counts.in_flight_max = counts.in_flight_max.max(s.in_flight_max);
+            let c = &mut s.counted;
+            counts.staged += std::mem::take(&mut c.staged);
+            counts.staged_bytes += std::mem::take(&mut c.staged_bytes);
+            counts.blocked += std::mem::take(&mut c.blocked);
+            counts.in_flight_max = counts.in_flight_max.max(c.in_flight_max);
         });
         counts.posted = self.posted_for_callers();
         counts.warmed = self.warmed.load(Ordering::Relaxed);
@@ -329,11 +397,14 @@ impl Lane {
         self.posted.load(Ordering::Relaxed).saturating_sub(warmed)
     }
 
-    /// Forgets what warming up has counted, but for the fabric's own counts.
-    pub fn forget_warm_up(&self) {
-        self.send.exclusive(|s| {
-            (s.staged, s.staged_bytes, s.blocked, s.in_flight_max) = (0, 0, 0, 0);
-        });
+    /// What the sending half has counted, but for the fabric's own counts.
+    pub fn counted(&self) -> Counted {
+        self.send.exclusive(|s| s.counted)
+    }
+
+    /// Forgets what warming up has counted, but for the fabric's own counts: sets what was counted before it.
+    pub fn forget_warm_up(&self, before: Counted) {
+        self.send.exclusive(|s| s.counted = before);
     }
 
     fn post_one(

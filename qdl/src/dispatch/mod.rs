@@ -53,6 +53,9 @@ use lane::{Lane, Posted};
 use rail::{Command, FrontendRail};
 use warm_up::WarmUp;
 
+/// How long rail threads may take to end once they were told to.
+const ENDING: Duration = Duration::from_secs(10);
+
 pub(crate) struct Shared {
     lanes: Box<[Lane]>,
     sources: Vec<Arc<Region>>,
@@ -332,7 +335,8 @@ impl Dispatcher {
         true
     }
 
-    /// Stops the rail threads and takes every lane down.
+    /// Stops the rail threads and takes every lane down. A thread that does not end, because what it calls does not return, is
+    /// left to itself after a while.
     pub fn stop(&self) {
         for inbox in &self.inboxes {
             inbox.push(Command::Stop);
@@ -340,10 +344,7 @@ impl Dispatcher {
         self.handles.iter().for_each(RailHandle::wake);
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        for t in threads {
-            // A rail thread that panicked has said so already.
-            let _ = t.join();
-        }
+        rails::join_all(threads, ENDING);
     }
 
     /// Totals so far.
@@ -428,6 +429,12 @@ impl Shared {
             total.full = done.full;
             total.broken = done.broken.or(total.broken.take());
         });
+        if total.broken.is_some()
+            && let Some(rail) = self.handles().get(lane.cfgs.rail)
+        {
+            // Whoever posts finds it out; the rail thread takes the lane down, even if nothing comes over it any more.
+            rail.wake();
+        }
         total
     }
 

@@ -51,8 +51,6 @@ struct Up {
     rx: Box<dyn Rx>,
     echo: Echo,
     broken: Option<Broken>,
-    /// The sending half has failed; the receiving half may still have something to report.
-    cannot_send: Option<Broken>,
     /// Sleeps that it ended.
     wakeups: u64,
     /// Responses taken from it.
@@ -124,7 +122,6 @@ impl FrontendRail {
                     rx,
                     echo: Echo::new(self.shared.echo, now_ns()),
                     broken: None,
-                    cannot_send: None,
                     wakeups: 0,
                     taken: 0,
                     known: false,
@@ -240,7 +237,8 @@ impl FrontendRail {
             Event::Broken(b) => broken = Some(b),
         });
         if events == 0 {
-            up.broken = up.broken.take().or(up.cannot_send.take());
+            // Where the sending half has failed, the receiving half may still have had something to report.
+            up.broken = up.broken.take().or_else(|| lane.take_failed());
             return 0;
         }
         up.echo.heard(now);
@@ -347,17 +345,13 @@ impl FrontendRail {
         }
         for i in 0..self.up.len() {
             let lane = &self.shared.lanes[self.up[i].lane];
-            let held_up = lane.blocked.load(Ordering::SeqCst) || lane.unrung.load(Ordering::SeqCst);
+            let held_up = lane.held_up() || lane.unrung.load(Ordering::SeqCst);
             let waiting = match &lane.assigned {
                 Some(assigned) => !assigned.is_empty(),
                 None => self.shared.has_backlog(),
             };
             if held_up || (waiting && lane.tracker.has_free()) {
-                let done = self.shared.drive(lane, || None);
-                posted += done.posted;
-                if done.broken.is_some() {
-                    self.up[i].cannot_send = done.broken;
-                }
+                posted += self.shared.drive(lane, || None).posted;
             }
         }
         posted
@@ -408,7 +402,7 @@ impl RailWork for FrontendRail {
                     self.shared.drive(lane, || None);
                 }
                 EchoAction::Lost(ns) => {
-                    up.broken = Some(Broken::GivenUp(format!(
+                    up.broken = Some(Broken::Silent(format!(
                         "no sign of life on the data connection for {} ms",
                         ns / 1_000_000
                     )));
@@ -429,7 +423,7 @@ impl RailWork for FrontendRail {
             || self
                 .up
                 .iter()
-                .any(|u| u.broken.is_some() || u.cannot_send.is_some())
+                .any(|u| u.broken.is_some() || self.shared.lanes[u.lane].has_failed())
             || self.up.iter().any(|u| {
                 let lane = &self.shared.lanes[u.lane];
                 let waiting = match &lane.assigned {

@@ -40,6 +40,8 @@ pub struct WarmUpCfgs {
     pub budget: Duration,
     /// Without an answer from any connection for so long, while some are due, it has failed.
     pub deadline: Duration,
+    /// The connections have carried samples before: those that are down by now are left out.
+    pub again: bool,
 }
 
 /// How one connection warmed up.
@@ -181,7 +183,7 @@ impl Shared {
 }
 
 impl Dispatcher {
-    /// Warms every lane up. Nobody may issue meanwhile.
+    /// Warms every lane up. Nobody may issue meanwhile, and nothing may be outstanding.
     ///
     /// # Errors
     /// [`WarmUpError`] names the lane that failed.
@@ -195,9 +197,12 @@ impl Dispatcher {
             due: vec![0; lanes],
             ..State::default()
         };
+        let before: Vec<_> = self.shared.lanes.iter().map(Lane::counted).collect();
         let report = Round::new(self, cfgs).run();
         self.shared.warm_up.lock().running = false;
-        self.shared.lanes.iter().for_each(Lane::forget_warm_up);
+        for (lane, before) in self.shared.lanes.iter().zip(before) {
+            lane.forget_warm_up(before);
+        }
         report
     }
 }
@@ -208,6 +213,8 @@ struct Round<'a> {
     cfgs: &'a WarmUpCfgs,
     /// Longest first.
     samples: Vec<Sample>,
+    /// Those that are warmed up.
+    lanes: Vec<usize>,
     began: Instant,
     report: WarmUpReport,
 }
@@ -217,10 +224,18 @@ impl<'a> Round<'a> {
         let mut samples = cfgs.samples.clone();
         samples.sort_by_key(|s| std::cmp::Reverse(s.len));
         samples.iter_mut().for_each(|s| s.id = WARM_UP_ID);
+        let shared = &*dispatcher.shared;
+        let wanted = |l: &&Lane| !cfgs.again || l.up.load(Ordering::SeqCst);
         Round {
-            shared: &dispatcher.shared,
+            shared,
             cfgs,
             samples,
+            lanes: shared
+                .lanes
+                .iter()
+                .filter(wanted)
+                .map(|l| l.index)
+                .collect(),
             began: Instant::now(),
             report: WarmUpReport::default(),
         }
@@ -242,7 +257,9 @@ impl<'a> Round<'a> {
 
     /// The longest sample over each lane, for the first time.
     fn cold(&mut self) -> Result<(), WarmUpError> {
-        let mut first: Vec<Option<u64>> = vec![None; self.shared.lanes.len()];
+        // A lane that is left out has nothing to wait for.
+        let mut first: Vec<Option<u64>> = vec![Some(0); self.shared.lanes.len()];
+        self.lanes.iter().for_each(|l| first[*l] = None);
         let mut since = Instant::now();
         while let Some(lane) = first.iter().position(Option::is_none) {
             let answers = if self.in_budget() {
@@ -286,7 +303,7 @@ impl<'a> Round<'a> {
     /// Every other size over each lane.
     fn sizes(&mut self) -> Result<(), WarmUpError> {
         for i in 1..self.samples.len() {
-            for lane in 0..self.shared.lanes.len() {
+            for lane in self.lanes.clone() {
                 if !self.in_budget() {
                     return Ok(());
                 }
@@ -299,7 +316,7 @@ impl<'a> Round<'a> {
 
     /// The longest again, for the figures.
     fn warm(&mut self) -> Result<(), WarmUpError> {
-        for lane in 0..self.shared.lanes.len() {
+        for lane in self.lanes.clone() {
             let mut times = Vec::with_capacity(WARM);
             for _ in 0..WARM {
                 if !self.in_budget() {
@@ -315,17 +332,17 @@ impl<'a> Round<'a> {
 
     /// More and more at once. A round takes about twice as long as the one before it, if it takes longer at all.
     fn ramp(&mut self) -> Result<(), WarmUpError> {
-        let slots = |l: &Lane| l.cfgs.slots;
-        let most = self.shared.lanes.iter().map(slots).max().unwrap_or(1);
+        let slots = |l: &usize| self.shared.lanes[*l].cfgs.slots;
+        let most = self.lanes.iter().map(slots).max().unwrap_or(1);
         let mut last = Duration::ZERO;
         let mut at_once = 1;
         while at_once < most && self.began.elapsed() + 2 * last <= self.cfgs.budget {
             at_once = (2 * at_once).min(most);
             let began = Instant::now();
-            for (i, lane) in self.shared.lanes.iter().enumerate() {
-                let n = at_once.min(lane.cfgs.slots);
+            for &lane in &self.lanes {
+                let n = at_once.min(self.shared.lanes[lane].cfgs.slots);
                 let samples = self.samples.iter().cycle().take(n);
-                self.send(i, samples.copied().collect())?;
+                self.send(lane, samples.copied().collect())?;
             }
             self.wait()?;
             self.shared.warm_up.lock().answers.clear();

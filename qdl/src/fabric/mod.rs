@@ -261,12 +261,26 @@ pub enum Broken {
     /// The device or port went away (`ib`).
     #[error("device: {0}")]
     Device(String),
-    /// The node gave the connection up: an echo unanswered, the control session lost, the run over.
+    /// The node gave the connection up because its peer gave no sign of life: an echo unanswered, the control session
+    /// silent.
+    #[error("{0}")]
+    Silent(String),
+    /// The node gave the connection up for another reason: the control session lost, the run over.
     #[error("{0}")]
     GivenUp(String),
 }
 
 impl Broken {
+    /// Whether it was found out by waiting for a sign of life, for as long as the configuration's deadlines say. A socket
+    /// whose payload nobody acknowledges ends by the same deadline (`TCP_USER_TIMEOUT`).
+    pub fn by_silence(&self) -> bool {
+        match self {
+            Broken::Silent(_) => true,
+            Broken::Io { errno, .. } => *errno == libc::ETIMEDOUT,
+            _ => false,
+        }
+    }
+
     /// From the last OS error of `verb`.
     pub fn io(verb: &'static str, error: &io::Error) -> Self {
         Broken::Io {

@@ -4,6 +4,7 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
+        mpsc::RecvTimeoutError,
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -27,12 +28,15 @@ use crate::{
         WarmUpReport,
     },
     fabric::MAX_SLOTS,
-    rail::{EchoCfgs, RailCfgs},
+    rail::{EchoCfgs, RailCfgs, join_all},
     topology::LinkWatch,
 };
 
 /// Most writes queued on a connection before its doorbell must be rung.
 const SEND_DEPTH: usize = 256;
+
+/// How long the control thread may take to end once it was told to.
+const LEAVING: Duration = Duration::from_secs(10);
 
 /// Rail threads look at health at least so often, also while nothing arrives.
 const HEALTH_TICK_NS: u64 = 5_000_000;
@@ -148,7 +152,8 @@ impl Cluster {
             lane_of,
             nics,
         });
-        let dispatcher = Dispatcher::new(cfgs, rails, Arc::new(ClusterOwner(common.clone())))?;
+        let dispatcher =
+            Dispatcher::new(cfgs, rails, Arc::new(ClusterOwner(Arc::downgrade(&common))))?;
         let _ = common.dispatcher.set(dispatcher);
 
         let (stop, stopped) = watch::channel(false);
@@ -166,10 +171,19 @@ impl Cluster {
             control: Some(control),
             warmed: Mutex::default(),
         };
-        match told.recv() {
+        // Every step has its deadline, and there are two with all and three with each; this is for what nobody thought of.
+        let steps = 2 + 3 * config.accelerators.len() as u32;
+        let deadline = d.connect().saturating_mul(steps) + LEAVING;
+        match told.recv_timeout(deadline) {
             Ok(Ok(())) => {}
             Ok(Err(e)) => return Err(e),
-            Err(_) => return Err(std::io::Error::other("the control thread ended").into()),
+            Err(RecvTimeoutError::Timeout) => {
+                let text = format!("not done with bringing connections up after {deadline:?}");
+                return Err(std::io::Error::other(text).into());
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(std::io::Error::other("it ended").into());
+            }
         }
         cluster.wait_up(config.deadlines.connect())?;
         cluster.choose_by_health()?;
@@ -238,6 +252,7 @@ impl Cluster {
             samples,
             budget: config.budget(),
             deadline: config.deadline(),
+            again: false,
         };
         let report = dispatcher.warm_up(&cfgs).map_err(|source| {
             let (peer, index) = self.common.lane_of[source.lane()];
@@ -251,6 +266,32 @@ impl Cluster {
         })?;
         *super::lock(&self.warmed) = Some(report.clone());
         Ok(Some(report))
+    }
+
+    /// The same before a later phase of the run, whose samples LoadGen has loaded anew: connections that were idle meanwhile have
+    /// lost their congestion windows. It takes about as long as the loading took, `idle`, but no less than a tenth of the
+    /// budget and no more than all of it. Connections that are down are left out, and one that fails now is lost like any
+    /// other in the middle of a run. After [`Cluster::warm_up`] alone.
+    pub fn warm_up_again(&self, samples: Vec<Sample>, idle: Duration) {
+        let config = self.common.config.warm_up;
+        if !config.is_on() {
+            return;
+        }
+        let budget = config.budget();
+        let cfgs = WarmUpCfgs {
+            samples,
+            budget: idle.max(budget / 10).min(budget),
+            deadline: config.deadline(),
+            again: true,
+        };
+        match self.common.dispatcher().warm_up(&cfgs) {
+            Ok(report) => {
+                if let Some(first) = super::lock(&self.warmed).as_mut() {
+                    first.took_ns += report.took_ns;
+                }
+            }
+            Err(e) => tracing::debug!("warming up again: connection {}: {e}", e.lane()),
+        }
     }
 
     /// Sends samples; each is completed exactly once.
@@ -370,7 +411,11 @@ impl Cluster {
         self.stop_control();
         let counts = common.dispatcher().lane_counts();
         let lost = super::lock(&common.lost).clone();
-        let warm_up = super::lock(&self.warmed).take();
+        let mut warm_up = super::lock(&self.warmed).take();
+        if let Some(w) = &mut warm_up {
+            // Those of later phases, and answers that came after one had failed, too.
+            w.samples = counts.iter().map(|c| c.warmed).sum();
+        }
         let lanes = counts
             .into_iter()
             .enumerate()
@@ -419,8 +464,7 @@ impl Cluster {
         self.common.closing.store(true, Ordering::SeqCst);
         let _ = self.stop.send(true);
         if let Some(thread) = self.control.take() {
-            // A panic there has said so already.
-            let _ = thread.join();
+            join_all(vec![thread], LEAVING);
         }
     }
 }
@@ -428,7 +472,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.stop_control();
-        // The dispatcher and what it tells hold each other: without this its threads and slots would stay.
+        // While there is somebody for its rail threads to tell.
         self.common.dispatcher().stop();
     }
 }

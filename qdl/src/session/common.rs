@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -133,14 +133,20 @@ impl Common {
 }
 
 /// What the dispatcher tells goes to the look-out of the peer it concerns.
-pub(super) struct ClusterOwner(pub Arc<Common>);
+/// Held weakly: the dispatcher is a part of what it tells. It is stopped before the last of that goes.
+pub(super) struct ClusterOwner(pub Weak<Common>);
 
 impl Owner for ClusterOwner {
     fn complete_empty(&self, samples: &[Sample]) {
-        self.0.listener.complete_empty(samples);
+        if let Some(common) = self.0.upgrade() {
+            common.listener.complete_empty(samples);
+        }
     }
 
     fn event(&self, event: DispatchEvent) {
+        let Some(common) = self.0.upgrade() else {
+            return;
+        };
         let (lane, epoch, cause, again) = match event {
             DispatchEvent::LaneLost {
                 lane,
@@ -149,23 +155,23 @@ impl Owner for ClusterOwner {
                 again,
             } => (lane, epoch, cause, again),
             DispatchEvent::Rail { peer, change } => {
-                if let Some(rails) = self.0.rails.get() {
-                    let line = rails.changed(peer, &self.0.peer(peer).node, change);
-                    if !self.0.is_closing() {
-                        self.0.listener.note(&line);
+                if let Some(rails) = common.rails.get() {
+                    let line = rails.changed(peer, &common.peer(peer).node, change);
+                    if !common.is_closing() {
+                        common.listener.note(&line);
                     }
                 }
                 return;
             }
         };
-        let (peer, index) = self.0.lane_of[lane];
-        self.0
+        let (peer, index) = common.lane_of[lane];
+        common
             .lost
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push((lane, cause.to_string()));
         // The task is gone only once the cluster is closing.
-        let _ = self.0.losses[peer].send(LocalLoss {
+        let _ = common.losses[peer].send(LocalLoss {
             index,
             epoch,
             cause,

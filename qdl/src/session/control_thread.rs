@@ -34,7 +34,12 @@ pub(super) async fn control(
     mut stopped: watch::Receiver<bool>,
     tell: Told,
 ) {
-    let tasks = match bring_up(&common, inboxes).await {
+    let tasks = tokio::select! {
+        tasks = bring_up(&common, inboxes) => tasks,
+        // Whoever waited for it has given up.
+        _ = stopped.wait_for(|s| *s) => return,
+    };
+    let tasks = match tasks {
         Ok(tasks) => tasks,
         Err(e) => {
             let _ = tell.send(Err(e));

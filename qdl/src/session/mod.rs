@@ -11,6 +11,7 @@
 mod cluster;
 mod common;
 mod control_thread;
+mod door;
 mod face;
 mod health;
 mod node;

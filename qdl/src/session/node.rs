@@ -9,23 +9,20 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-};
+use tokio::{net::TcpListener, sync::watch};
 
 use super::{
+    door::let_in,
     lock, request_stride, response_stride,
-    served::{SEND_DEPTH, Session},
+    served::Session,
     transport::{IbNic, ServerNic},
 };
 use crate::{
     config::IbNicConfig,
     control::{self, Auth, ControlError, ErrorCode, ServerParams, Timing},
     fabric::{
-        Broken,
         ib::IbError,
-        tcp::{self, TcpCfgs, TcpDevice, TcpError},
+        tcp::{TcpCfgs, TcpDevice, TcpError},
     },
     model::ModelSpec,
     rail::RailCfgs,
@@ -369,69 +366,5 @@ async fn told(stopped: &mut watch::Receiver<Option<String>>) -> String {
         Ok(why) => why.clone().unwrap_or_default(),
         // The node itself holds the sender.
         Err(_) => std::future::pending().await,
-    }
-}
-
-/// Lets data connections in that show the key of a lane.
-async fn let_in(listener: TcpListener, rail: usize, shared: Arc<Shared>, cfgs: TcpCfgs) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, address)) => {
-                let shared = shared.clone();
-                tokio::spawn(async move {
-                    if let Err(why) = welcome(stream, rail, &shared, &cfgs).await {
-                        tracing::warn!("data connection from {address} shown out: {why}");
-                    }
-                });
-            }
-            Err(e) => {
-                // Out of descriptors, most likely: wait until some are given back.
-                tracing::warn!("data port: cannot accept: {e}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        }
-    }
-}
-
-async fn welcome(
-    mut stream: TcpStream,
-    rail: usize,
-    shared: &Shared,
-    cfgs: &TcpCfgs,
-) -> Result<(), String> {
-    let preamble = TcpDevice::read_preamble(&mut stream)
-        .await
-        .ok_or("it does not begin with this protocol's preamble")?;
-    let session = lock(&shared.current)
-        .clone()
-        .ok_or("no frontend is being served")?;
-    let waiting = session
-        .take_waiting(&preamble)
-        .ok_or("its key is not one that was handed out")?;
-    let (lane, expected) = waiting;
-    let linked = if expected == rail {
-        TcpDevice::welcome(&mut stream)
-            .await
-            .and_then(|()| stream.into_std())
-            .and_then(|s| tcp::link(s, lane.endpoint(SEND_DEPTH), cfgs))
-            .map_err(|e| e.to_string())
-    } else {
-        Err(format!("its lane belongs to NIC {expected}, not {rail}"))
-    };
-    match linked {
-        Ok(link) => {
-            shared.rails.attach(rail, lane, link);
-            Ok(())
-        }
-        Err(why) => {
-            // No rail thread ever had it, and none will say that it is down.
-            session.lost_here(&LaneLost {
-                session: session.id,
-                lane: preamble.lane,
-                epoch: preamble.epoch,
-                cause: Broken::GivenUp(why.clone()),
-            });
-            Err(why)
-        }
     }
 }

@@ -48,6 +48,8 @@ struct PeerLane {
     turn: u16,
     gpu_turn: u16,
     quarantine: Quarantine,
+    /// Its local side was not taken down in time, and the session it was opened in is over: it is nobody's until it is down.
+    stuck: bool,
     /// The next attempt to open it, and the pause before the one after.
     retry_at: Instant,
     pause: Duration,
@@ -88,6 +90,7 @@ impl PeerTask {
                     turn: (rail + connection * seen_nics) as u16,
                     gpu_turn: if nic.all_gpus() { connection as u16 } else { 0 },
                     quarantine: Quarantine::new(),
+                    stuck: false,
                     retry_at: Instant::now(),
                     pause: FIRST_RETRY,
                 }
@@ -103,7 +106,15 @@ impl PeerTask {
 
     /// Opens every lane of a fresh session, then says that all are up.
     pub async fn open_all(&mut self, session: &ClientSession) -> Result<(), ClusterError> {
-        let all: Vec<_> = (0..self.lanes.len()).collect();
+        let all: Vec<_> = (0..self.lanes.len())
+            .filter(|i| !self.lanes[*i].stuck)
+            .collect();
+        if all.is_empty() {
+            return Err(ClusterError::Slots(format!(
+                "no connection to {} has been taken down yet",
+                session.peer_node
+            )));
+        }
         self.open(&session.handle, &all).await?;
         let deadline = self.common.config.deadlines.connect();
         session.handle.start().within(deadline).await?;
@@ -199,24 +210,31 @@ impl PeerTask {
         let Some(l) = self.lanes.get_mut(usize::from(loss.index)) else {
             return;
         };
-        if l.quarantine.lost(loss.epoch) {
-            handle.lane_lost(loss.index, loss.epoch, &loss.cause.to_string());
+        if std::mem::take(&mut l.stuck) {
+            // The session that it was opened in is over: the peer knows of no such lane in this one.
+            let epoch = l.quarantine.epoch();
+            l.quarantine.lost(epoch);
+            l.quarantine.reset_here(epoch);
+            l.quarantine.reset_there(epoch);
+        } else {
+            if l.quarantine.lost(loss.epoch) {
+                handle.lane_lost(loss.index, loss.epoch, &loss.cause.to_string());
+            }
+            l.quarantine.reset_here(loss.epoch);
+            handle.lane_reset(loss.index, loss.epoch);
         }
-        l.quarantine.reset_here(loss.epoch);
-        handle.lane_reset(loss.index, loss.epoch);
         l.pause = (l.pause * 2).min(LAST_RETRY);
         l.retry_at = Instant::now() + l.pause;
     }
 
     fn report(&self, loss: &LocalLoss) {
-        let by_silence = matches!(&loss.cause, Broken::GivenUp(t) if t.contains("no sign of life") || t.contains("silent"));
         let node = {
             let mut peer = self.common.peer(self.index);
             // The first cause stands: the others of a dead peer follow from it.
             peer.lost.get_or_insert_with(|| Loss {
                 at: self.common.began.elapsed(),
                 cause: loss.cause.to_string(),
-                by_silence,
+                by_silence: loss.cause.by_silence(),
             });
             peer.node.clone()
         };
@@ -388,16 +406,12 @@ impl PeerTask {
 
     /// The session is over: all of the peer's lanes are given up.
     fn gone(&mut self, cause: &ControlError) {
-        let silent = matches!(cause, ControlError::Silent { .. });
         self.common.dispatcher().control_session(self.index, true);
         self.common.peer(self.index).handle = None;
         for l in &mut self.lanes {
             if l.quarantine.is_live() {
-                let what = if silent { "silent: " } else { "" };
-                let cause = Broken::GivenUp(format!("{what}{cause}"));
-                self.common
-                    .dispatcher()
-                    .give_up(l.lane, l.quarantine.epoch(), cause);
+                let (epoch, cause) = (l.quarantine.epoch(), given_up(cause));
+                self.common.dispatcher().give_up(l.lane, epoch, cause);
             }
         }
         self.common.listener.note(&cause.to_string());
@@ -405,21 +419,7 @@ impl PeerTask {
 
     /// Tries the accelerator again and again; the monitor says when that has gone on for too long.
     async fn come_back(&mut self) -> ClientSession {
-        // First every lane's local side must be down; the peer's memory belongs to a session that is over and
-        // is not used again.
-        while self.lanes.iter().any(|l| l.quarantine.is_live()) {
-            let Some(loss) = self.losses.recv().await else {
-                return std::future::pending().await;
-            };
-            self.report(&loss);
-            if let Some(l) = self.lanes.get_mut(usize::from(loss.index)) {
-                l.quarantine.lost(loss.epoch);
-                l.quarantine.reset_here(loss.epoch);
-            }
-        }
-        for l in &mut self.lanes {
-            l.quarantine.reset_there(l.quarantine.epoch());
-        }
+        self.all_down().await;
         let mut pause = FIRST_RETRY;
         loop {
             match self.try_again().await {
@@ -434,6 +434,43 @@ impl PeerTask {
             if self.common.is_closing() {
                 return std::future::pending().await;
             }
+        }
+    }
+
+    /// After a session: waits until every lane's local side is down. The peer's memory belongs to a session that is over and is
+    /// not used again. A lane that is not down in time stays out of use until it is.
+    async fn all_down(&mut self) {
+        let deadline = self.common.config.deadlines.connect();
+        let end = Instant::now() + deadline;
+        let waited_for = |l: &PeerLane| l.quarantine.is_live() && !l.stuck;
+        while self.lanes.iter().any(waited_for) {
+            match tokio::time::timeout_at(end, self.losses.recv()).await {
+                Ok(Some(loss)) => {
+                    self.report(&loss);
+                    if let Some(l) = self.lanes.get_mut(usize::from(loss.index)) {
+                        l.stuck = false;
+                        l.quarantine.lost(loss.epoch);
+                        l.quarantine.reset_here(loss.epoch);
+                    }
+                }
+                // The cluster is going.
+                Ok(None) => return std::future::pending().await,
+                Err(_) => break,
+            }
+        }
+        let mut left = 0;
+        for l in &mut self.lanes {
+            if waited_for(l) {
+                (l.stuck, left) = (true, left + 1);
+            } else {
+                l.quarantine.reset_there(l.quarantine.epoch());
+            }
+        }
+        if left > 0 {
+            let node = self.common.peer(self.index).node.clone();
+            self.common.listener.note(&format!(
+                "{node}: {left} connections were not taken down within {deadline:?}; they stay out of use until they are"
+            ));
         }
     }
 
@@ -454,22 +491,46 @@ impl PeerTask {
                 problem: e.to_string(),
             });
             session.handle.bye();
-            while self.lanes.iter().any(|l| l.quarantine.is_live()) {
-                let Some(loss) = self.losses.recv().await else {
-                    break;
-                };
-                if let Some(l) = self.lanes.get_mut(usize::from(loss.index)) {
-                    l.quarantine.lost(loss.epoch);
-                    l.quarantine.reset_here(loss.epoch);
-                }
-            }
-            for l in &mut self.lanes {
-                l.quarantine.reset_there(l.quarantine.epoch());
-            }
+            self.all_down().await;
             return Err(e);
         }
         self.common.peer(self.index).handle = Some(session.handle.clone());
         self.common.dispatcher().control_session(self.index, false);
         Ok(session)
+    }
+}
+
+/// Why the connections of a session that is over are given up.
+fn given_up(cause: &ControlError) -> Broken {
+    let text = cause.to_string();
+    match cause {
+        ControlError::Silent { .. } => Broken::Silent(text),
+        _ => Broken::GivenUp(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Peer;
+
+    #[test]
+    fn silence_is_what_the_cause_is_and_not_what_its_text_says() {
+        let peer = Peer::at("10.0.0.1:7400");
+        let silent = given_up(&ControlError::Silent {
+            peer,
+            silent: Duration::from_secs(2),
+        });
+        assert!(silent.by_silence(), "{silent}");
+        let closed = given_up(&ControlError::Closed {
+            peer: Peer::at("silent-dgx (10.0.0.1:7400), no sign of life"),
+            waiting_for: "a frame",
+        });
+        assert!(!closed.by_silence(), "{closed}");
+        let io = |errno| Broken::Io {
+            verb: "readv",
+            errno,
+        };
+        assert!(io(libc::ETIMEDOUT).by_silence() && !io(libc::ECONNRESET).by_silence());
     }
 }

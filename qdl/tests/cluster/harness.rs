@@ -248,6 +248,16 @@ impl Front {
         samples: usize,
         total: usize,
     ) -> Result<Front, String> {
+        Self::try_connect_with(config, samples, total, &mut |_, c| c)
+    }
+
+    /// The same, with something around the completer of each rail.
+    pub fn try_connect_with(
+        config: &FrontendConfig,
+        samples: usize,
+        total: usize,
+        around: &mut dyn FnMut(usize, Box<dyn Completer>) -> Box<dyn Completer>,
+    ) -> Result<Front, String> {
         let samples = Samples::new(samples, 7);
         let memory = SampleMemory {
             sources: vec![samples.region.clone()],
@@ -261,7 +271,7 @@ impl Front {
             aborted: Mutex::default(),
             notes: Mutex::default(),
         });
-        let mut completer = |_| -> Box<dyn Completer> { Box::new(Checker(book.clone())) };
+        let mut completer = |rail| around(rail, Box::new(Checker(book.clone())));
         let cluster = Cluster::connect(config, memory, &mut completer, book.clone())
             .map_err(|e| e.to_string())?;
         Ok(Front { cluster, book })
@@ -315,6 +325,16 @@ impl Front {
                 self.cluster.outstanding()
             );
             std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until a line that holds `text` was noted.
+    pub fn wait_noted(&self, text: &str) {
+        let end = Instant::now() + Duration::from_secs(20);
+        let notes = || self.book.notes.lock().expect("alive");
+        while !notes().iter().any(|n| n.contains(text)) {
+            assert!(Instant::now() < end, "{:?}", notes());
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 

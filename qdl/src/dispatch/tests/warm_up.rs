@@ -12,6 +12,7 @@ fn warm_up(b: &Bench, sizes: u64, budget: Duration) -> Result<WarmUpReport, Warm
         samples: (0..sizes).map(|i| b.sample(i)).collect(),
         budget,
         deadline: Duration::from_millis(500),
+        again: false,
     })
 }
 
@@ -101,4 +102,36 @@ fn a_warm_up_fails_by_the_lane_that_does_not_answer_is_lost_or_down() {
     assert_eq!(failed, WarmUpError::Down { lane: 1 });
     assert_eq!(b.dispatcher.outstanding(), 0);
     assert_eq!(b.dispatcher.counts().again, 0);
+}
+
+#[test]
+fn warming_up_again_leaves_out_what_is_down_and_forgets_nothing() {
+    let b = Bench::new(3, 8, Arc::new(Digest), true, 1 << 20);
+    let mut faults: Vec<_> = (0..3).map(|i| b.connect(i, 1, &Over::Memory)).collect();
+    b.wait_up(3);
+    let first = warm_up(&b, 2, Duration::from_secs(60)).expect("warm");
+    let samples: Vec<_> = (0..40).map(|i| b.sample(i)).collect();
+    b.dispatcher.issue(&samples);
+    assert!(b.dispatcher.drain(Duration::from_secs(20)));
+    faults[1].take().expect("memory").cut();
+    b.wait_events(1);
+    let again = b.dispatcher.warm_up(&WarmUpCfgs {
+        samples: (0..2).map(|i| b.sample(i)).collect(),
+        budget: Duration::from_secs(60),
+        deadline: Duration::from_millis(500),
+        again: true,
+    });
+    let again = again.expect("those that are up are warm");
+    assert_eq!(
+        (again.samples, again.sizes),
+        (first.samples / 3 * 2, (2, 2))
+    );
+    b.check(40);
+    b.dispatcher.stop();
+    let lanes = b.dispatcher.lane_counts();
+    let each = first.samples / 3;
+    let warmed: Vec<_> = lanes.iter().map(|l| l.warmed).collect();
+    assert_eq!(warmed, [2 * each, each, 2 * each]);
+    let sum = |f: fn(&LaneCounts) -> u64| lanes.iter().map(f).sum::<u64>();
+    assert_eq!((sum(|l| l.posted), sum(|l| l.staged)), (40, 40));
 }
