@@ -19,6 +19,12 @@ pub trait Backend: Send + Sync {
         Ok(None)
     }
 
+    /// The same for a later phase's samples, once nothing is outstanding and loading them has taken `idle`. A connection that
+    /// fails here is lost as in the middle of a run.
+    fn warm_up_again(&self, samples: &[Sample], idle: Duration) {
+        let _ = (samples, idle);
+    }
+
     /// Sends samples; returns at once.
     fn issue(&self, samples: &[Sample]);
 

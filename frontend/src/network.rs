@@ -135,6 +135,12 @@ impl Backend for Network {
         }))
     }
 
+    fn warm_up_again(&self, samples: &[Sample], idle: Duration) {
+        if let Some(cluster) = self.cluster.upgrade() {
+            cluster.warm_up_again(samples.to_vec(), idle);
+        }
+    }
+
     fn issue(&self, samples: &[Sample]) {
         // It is gone only once the test has ended or was aborted: LoadGen waits for none of these.
         if let Some(cluster) = self.cluster.upgrade() {
