@@ -87,6 +87,7 @@ pub fn engine_params(
         spec: spec.cloned(),
         cuda: engine.provider == config::Provider::Cuda,
         gpu: engine.gpu,
+        gather: engine.gather,
         batch_sizes: engine.batch_sizes.clone(),
         latency_us: engine.latency_us,
         precision: engine.precision,

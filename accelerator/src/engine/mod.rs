@@ -22,7 +22,11 @@ mod unpack;
 use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use qdl::{
-    config::Precision, fabric::Region, model::ModelSpec, rails::Score, serve::Arrival,
+    config::{Gather, Precision},
+    fabric::Region,
+    model::ModelSpec,
+    rails::Score,
+    serve::Arrival,
     stats::GpuRecord,
 };
 
@@ -188,6 +192,8 @@ pub struct EngineParams {
     pub cuda: bool,
     /// The GPU, as CUDA counts them.
     pub gpu: usize,
+    /// How inputs that lie apart get to the GPU.
+    pub gather: Gather,
     /// Sizes that batches are run at, ascending; what falls between two is padded. Empty: any size.
     pub batch_sizes: Vec<usize>,
     /// Microseconds after its arrival at which a sample's answer is due; a batch that would miss it is not waited for.
@@ -220,6 +226,7 @@ impl Default for EngineParams {
             spec: None,
             cuda: false,
             gpu: 0,
+            gather: Gather::Auto,
             batch_sizes: Vec::new(),
             latency_us: None,
             precision: None,

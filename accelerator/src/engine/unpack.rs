@@ -68,6 +68,19 @@ struct Field {
     buffer: Memory,
 }
 
+/// Where one tensor of a sample lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Which input it is.
+    pub input: usize,
+    /// Its first byte in the sample.
+    pub at: usize,
+    /// How many it has there.
+    pub bytes: usize,
+    /// And at its largest.
+    pub room: usize,
+}
+
 /// Unpacks batches of one model.
 #[derive(Debug)]
 pub(super) struct Unpacker {
@@ -163,6 +176,23 @@ impl Unpacker {
                 got: len,
             }),
         }
+    }
+
+    /// The tensors of a sample of `len` bytes; none where no sample has that length.
+    pub fn parts(&self, len: usize) -> Option<impl Iterator<Item = Part>> {
+        let rows = self.rows(len).ok()?;
+        let parts = self.fields.iter().enumerate();
+        Some(parts.scan(0, move |next, (input, f)| {
+            let bytes = f.row.map_or(f.bytes, |row| row * rows);
+            let at = *next;
+            *next += bytes;
+            Some(Part {
+                input,
+                at,
+                bytes,
+                room: f.bytes,
+            })
+        }))
     }
 
     /// Unpacks input `index` to memory of the caller's from now on. It does not grow: a batch that does not fit panics.

@@ -112,6 +112,20 @@ pub enum Provider {
     Cuda,
 }
 
+/// How inputs that do not lie side by side get to a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Gather {
+    /// By the kernel where it is the faster one, or the only one: many small pieces, slots in the GPU's own memory, several or
+    /// ragged inputs.
+    #[default]
+    Auto,
+    /// By copies; several or ragged inputs are unpacked and padded on the CPU.
+    Copies,
+    /// By the kernel, wherever it can read the samples.
+    Kernel,
+}
+
 /// Engine and batcher: the same for an accelerator and for a frontend's `--local`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
@@ -162,6 +176,10 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(skip)]
     pub gpus: Vec<usize>,
+    /// How inputs that lie apart get to the GPU; default `auto`. For an engine that runs on one.
+    #[serde(default)]
+    #[garde(skip)]
+    pub gather: Gather,
     /// Sizes that batches are run at, ascending, the last of them `max_batch`; what falls between two is padded. Default:
     /// any size. `aoti` and `tensorrt` only.
     #[serde(default)]
@@ -221,6 +239,7 @@ impl EngineConfig {
             provider: Provider::Cpu,
             gpu: 0,
             gpus: Vec::new(),
+            gather: Gather::Auto,
             batch_sizes: Vec::new(),
             latency_us: None,
             precision: None,
@@ -289,6 +308,13 @@ impl EngineConfig {
                 "engine.provider",
                 format!("engine `{kind}` has no execution providers"),
                 "remove `provider`, or set `kind: onnx`",
+            );
+        }
+        if !self.uses_gpu() && self.gather != Gather::Auto {
+            out.add(
+                "engine.gather",
+                format!("engine `{kind}` uses no GPU"),
+                "remove `gather`, or set `kind: aoti`",
             );
         }
         if !self.kind.on_gpu() {

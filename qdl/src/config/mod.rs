@@ -56,7 +56,7 @@ pub use deadlines::{
 };
 pub use engine::{
     DEFAULT_DELAY_US, DEFAULT_ENGINE_SPIN_US, DEFAULT_INTRA_THREADS, DEFAULT_MAX_BATCH,
-    DEFAULT_MAX_DELAY_US, DEFAULT_THREADS, EngineConfig, EngineKind, Precision, Provider,
+    DEFAULT_MAX_DELAY_US, DEFAULT_THREADS, EngineConfig, EngineKind, Gather, Precision, Provider,
 };
 pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, DEFAULT_DOORBELL_WAIT_US, FrontendConfig, QslMode, Verify};

@@ -17,7 +17,8 @@ pub struct GpuRecord {
     pub batches: BatchSizes,
     /// Samples that filled batches up to a size the engine runs, and whose answers were thrown away.
     pub padded: u64,
-    /// Copies of inputs to the GPU; one call that copies several pieces counts each piece.
+    /// Copies of inputs to the GPU; one call that copies several pieces counts each piece, and a kernel that gathers them
+    /// counts once.
     pub copies_in: u64,
     /// Bytes of those, over PCIe.
     pub bytes_in: u64,
@@ -27,6 +28,10 @@ pub struct GpuRecord {
     pub in_place: u64,
     /// Fences behind a NIC's writes to the GPU's memory, one for a batch where the GPU needs it.
     pub fences: u64,
+    /// Batches whose inputs a kernel gathered, and padded where they were ragged.
+    pub gathers: u64,
+    /// Batches whose kernels were launched with one call, as a CUDA graph that was recorded while warming up.
+    pub graphs: u64,
     /// Bytes of outputs back, over PCIe.
     pub bytes_out: u64,
     /// Microseconds of copies of inputs.
@@ -48,6 +53,8 @@ impl GpuRecord {
             (&mut self.gathered, before.gathered),
             (&mut self.in_place, before.in_place),
             (&mut self.fences, before.fences),
+            (&mut self.gathers, before.gathers),
+            (&mut self.graphs, before.graphs),
             (&mut self.bytes_out, before.bytes_out),
             (&mut self.copy_in_us, before.copy_in_us),
             (&mut self.compute_us, before.compute_us),
@@ -62,9 +69,13 @@ impl GpuRecord {
     pub fn line(&self) -> Option<String> {
         let batches = self.batches.batches();
         let each = |us: u64| us as f64 / batches as f64 / 1000.0;
+        let graphs = match self.graphs {
+            0 => String::new(),
+            n => format!("; {:.0} % as graphs", 100.0 * n as f64 / batches as f64),
+        };
         (batches > 0).then(|| {
             format!(
-                "GPU {} {:.16}: {} batches of {:.1}: {:.1} copies in {:.2} ms, compute {:.2} ms; {:.1} GB in",
+                "GPU {} {:.16}: {} batches of {:.1}: {:.1} copies in {:.2} ms, compute {:.2} ms; {:.1} GB in{graphs}",
                 self.index,
                 self.name,
                 batches,
@@ -96,15 +107,18 @@ mod tests {
         after.batches.record(8);
         after.batches.record(4);
         (after.copies_in, after.compute_us) = (5, 3000);
+        (after.gathers, after.graphs) = (1, 2);
         let d = after.since(&before);
         assert_eq!((d.copies_in, d.bytes_in, d.batches.samples()), (2, 0, 12));
+        assert_eq!((d.gathers, d.graphs), (1, 2));
         let line = d.line().expect("two batches");
         assert!(line.contains("2 batches of 6.0"), "{line}");
-        assert!(line.len() < 100, "{line}");
+        assert!(line.len() < 120, "{line}");
         assert!(
             line.contains("compute 1.50 ms") && line.contains("1.0 copies"),
             "{line}"
         );
+        assert!(line.ends_with("; 100 % as graphs"), "{line}");
         assert_eq!(GpuRecord::default().line(), None);
     }
 }

@@ -29,7 +29,7 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
-    cuda::{self, Device, Meter, Registry},
+    cuda::{self, Device, How, Meter, Registry},
     sizes::Sizes,
 };
 
@@ -40,7 +40,7 @@ pub struct Aoti {
     place: Place,
     sizes: Sizes,
     max_batch: usize,
-    spin_us: u64,
+    how: How,
 }
 
 /// Where it runs.
@@ -100,7 +100,7 @@ impl Aoti {
             place,
             max_batch: sizes.largest(),
             sizes,
-            spin_us: params.spin_us,
+            how: How::of(params),
         })
     }
 }

@@ -25,8 +25,8 @@ impl OnGpu {
         registry: &Arc<Registry>,
         meter: &Arc<Meter>,
     ) -> Result<Self, EngineError> {
-        let (model, spin) = (&engine.model, engine.spin_us);
-        let station = Station::new(device, registry, meter, model, engine.max_batch, spin)?;
+        let (model, how) = (&engine.model, engine.how);
+        let station = Station::new(device, registry, meter, model, engine.max_batch, how)?;
         Ok(OnGpu {
             container: engine.container.clone(),
             inputs: (0..model.inputs.len()).map(|i| station.input(i)).collect(),

@@ -14,14 +14,17 @@
 //! * `memory`: memory on the GPU, and pinned memory beside it.
 //! * [`Registry`]: the slots and QSL memory that the GPU may read where they lie.
 //! * `slots`: slots in the GPU's own memory, for a NIC to write; a batch of neighbours is read there, without any copy.
-//! * `pieces`: which bytes are copied where; plain data.
-//! * `station`: one worker's stream and buffers.
+//! * `pieces`: which bytes are copied where, and how; plain data. `copies`: by the copy engines; `gather`: by a kernel.
+//! * `inputs`: one worker's inputs and how they get there; `station`: its stream, kernels and outputs.
 //! * [`Meter`]: what a GPU has done.
 //!
 //! A worker waits for its own batch. While it does, another worker's batch is being copied, on another stream.
 
+mod copies;
 mod device;
+mod gather;
 mod graph;
+mod inputs;
 mod memory;
 mod meter;
 mod pieces;
@@ -35,6 +38,7 @@ pub use meter::Meter;
 pub use registry::Registry;
 
 pub(super) use graph::Graph;
+pub(super) use inputs::Staged;
 pub(super) use memory::DeviceMemory;
 pub(super) use slots::slots;
-pub(super) use station::{Staged, Station};
+pub(super) use station::{How, Station};

@@ -21,6 +21,17 @@ pub enum Place {
     Gpu(usize),
 }
 
+impl Place {
+    /// True where kernels on this GPU can read it.
+    pub fn readable_on(self, gpu: usize) -> bool {
+        match self {
+            Place::Unregistered => false,
+            Place::Registered => true,
+            Place::Gpu(index) => index == gpu,
+        }
+    }
+}
+
 /// Ranges of addresses that GPUs may read. Plain data.
 #[derive(Debug, Default)]
 pub struct Ranges(BTreeMap<usize, (usize, Place)>);
@@ -86,7 +97,12 @@ impl Registry {
         // SAFETY: the region's mapping has `len` bytes from `base` on and is unmapped only after `Registration`, which
         // undoes this, is dropped.
         let result = unsafe {
-            sys::cuMemHostRegister_v2(base.cast(), len, sys::CU_MEMHOSTREGISTER_PORTABLE)
+            sys::cuMemHostRegister_v2(
+                base.cast(),
+                len,
+                // For copies on any GPU, and for kernels that read it.
+                sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP,
+            )
         };
         if result != CUresult::CUDA_SUCCESS {
             tracing::warn!(

@@ -1,76 +1,60 @@
-//! One worker's place at a GPU: its stream, its buffers, and the way of a batch there and back.
+//! One worker's place at a GPU: its streams, its buffers, and the way of a batch there and back.
+//!
+//! ```text
+//! copies   event 0 | copies of inputs | event 1          of the highest priority
+//! stream                                after event 1 | kernels | event 2 | copy of outputs | event 3
+//! ```
+//!
+//! Kernels that gather inputs are few warps that wait for PCIe most of the time; at the highest priority they begin while
+//! another worker's kernels fill the GPU, which is when they cost nothing.
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr};
-use qdl::model::ModelSpec;
+use qdl::{config::Gather, model::ModelSpec};
 
 use super::{
-    Device, Fence, Meter, Registry,
+    Device, Meter, Registry,
     graph::Graph,
+    inputs::{Inputs, Staged},
     memory::{DeviceMemory, Pinned},
     meter::Done,
-    pieces::{self, Piece, Pieces},
-    registry::Place,
     stream::{Event, Stream},
 };
-use crate::engine::{Batch, EngineError, unpack::Unpacker};
+use crate::engine::{Batch, EngineError, EngineParams};
 
-/// So many pieces are copied one call each; more, in one call for all.
-const PIECES_ONE_BY_ONE: usize = 3;
+/// What the configuration says of every engine's way to a GPU.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct How {
+    /// Microseconds that a worker spins for its batch before it sleeps.
+    pub spin_us: u64,
+    /// How inputs that lie apart get there.
+    pub gather: Gather,
+}
+
+impl How {
+    pub fn of(params: &EngineParams) -> Self {
+        How {
+            spin_us: params.spin_us,
+            gather: params.gather,
+        }
+    }
+}
 
 /// See the module. Made and used on one thread.
 pub(in crate::engine) struct Station {
     device: Arc<Device>,
-    registry: Arc<Registry>,
     meter: Arc<Meter>,
+    inputs: Inputs,
     stream: Stream,
     /// Before the copies, before the kernels, after them, after the copy back.
     events: [Event; 4],
-    unpacker: Unpacker,
-    /// Where a batch is unpacked whose samples cannot be copied as they lie; none for a single fixed input.
-    unpacked: Vec<Pinned>,
-    inputs: Vec<DeviceMemory>,
     outputs: Pinned,
     output_bytes: usize,
     max_batch: usize,
     spin_ns: u64,
-    pieces: Pieces,
-    lists: Lists,
-}
-
-/// Arguments of one `cuMemcpyBatchAsync`, kept from batch to batch.
-#[derive(Debug, Default)]
-struct Lists {
-    to: Vec<CUdeviceptr>,
-    from: Vec<CUdeviceptr>,
-    bytes: Vec<usize>,
-}
-
-/// What a batch cost before its kernels.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::engine) struct Staged {
-    copies: u64,
-    /// Bytes copied from the host's memory, and from the GPU's own.
-    bytes: u64,
-    gathered: u64,
-    fenced: bool,
-    in_place: Option<usize>,
-}
-
-impl Staged {
-    /// Where the only input lies, in place of the station's, if the batch is read where it landed.
-    pub fn in_place(&self) -> Option<*mut std::ffi::c_void> {
-        self.in_place.map(|address| address as *mut _)
-    }
-
-    fn count(&mut self, piece: &Piece) {
-        self.copies += 1;
-        match piece.place {
-            Place::Gpu(_) => self.gathered += piece.bytes as u64,
-            Place::Registered | Place::Unregistered => self.bytes += piece.bytes as u64,
-        }
-    }
+    /// The kernels of the batch that is on the stream were launched as a graph.
+    graph: bool,
 }
 
 impl Station {
@@ -84,54 +68,29 @@ impl Station {
         meter: &Arc<Meter>,
         model: &ModelSpec,
         max_batch: usize,
-        spin_us: u64,
+        how: How,
     ) -> Result<Self, EngineError> {
         device.bind()?;
-        let param = |tensor: &str, reason: &str| EngineError::Param {
+        let inputs = Inputs::new(device, registry, model, max_batch, how.gather)?;
+        let output_bytes = model.max_output_bytes().ok_or_else(|| EngineError::Param {
             field: "model",
-            reason: format!("tensor `{tensor}` {reason}"),
-        };
-        let mut unpacker = Unpacker::new(model).map_err(|(t, why)| param(&t, &why))?;
-        let output_bytes = model
-            .max_output_bytes()
-            .ok_or_else(|| param(&model.output.name, "is too large"))?;
-        let whole = |bytes: usize| {
-            bytes
-                .checked_mul(max_batch)
-                .ok_or_else(|| device.out_of_memory("taking memory for a batch"))
-        };
-        let stream = Stream::new(device)?;
-        let (mut inputs, mut unpacked) = (Vec::new(), Vec::new());
-        for i in 0..model.inputs.len() {
-            let bytes = whole(unpacker.stride(i))?;
-            inputs.push(DeviceMemory::new(device, &stream, bytes)?);
-            if unpacker.single_fixed().is_none() {
-                let pinned = Pinned::new(device, bytes)?;
-                // SAFETY: the memory is initialised, `unpacked` keeps it for as long as the unpacker lives beside it, and
-                // the only other access, a copy to the GPU, is over before a batch is unpacked again.
-                unsafe { unpacker.lend(i, pinned.address(), pinned.len()) };
-                unpacked.push(pinned);
-            }
-        }
+            reason: format!("tensor `{}` is too large", model.output.name),
+        })?;
+        let outputs = output_bytes.checked_mul(max_batch);
+        let outputs = outputs.ok_or_else(|| device.out_of_memory("taking memory for a batch"))?;
         let event = || Event::new(device);
-        let station = Station {
-            events: [event()?, event()?, event()?, event()?],
-            outputs: Pinned::new(device, whole(output_bytes)?)?,
-            device: device.clone(),
-            registry: registry.clone(),
-            meter: meter.clone(),
-            stream,
-            unpacker,
-            unpacked,
+        Ok(Station {
             inputs,
+            stream: Stream::new(device)?,
+            events: [event()?, event()?, event()?, event()?],
+            outputs: Pinned::new(device, outputs)?,
+            device: device.clone(),
+            meter: meter.clone(),
             output_bytes,
             max_batch,
-            spin_ns: spin_us.saturating_mul(1000),
-            pieces: Pieces::default(),
-            lists: Lists::default(),
-        };
-        station.stream.synchronize()?;
-        Ok(station)
+            spin_ns: how.spin_us.saturating_mul(1000),
+            graph: false,
+        })
     }
 
     /// The stream's handle, as CUDA's runtime takes it.
@@ -141,7 +100,7 @@ impl Station {
 
     /// Address of input `index` on the GPU.
     pub fn input(&self, index: usize) -> *mut std::ffi::c_void {
-        self.inputs[index].address() as *mut _
+        self.inputs.address(index) as *mut _
     }
 
     /// More memory on the GPU, zeros, for whoever has outputs of a fixed address.
@@ -167,7 +126,8 @@ impl Station {
     ///
     /// # Errors
     /// The driver's.
-    pub fn launch(&self, graph: &Graph) -> Result<(), EngineError> {
+    pub fn launch(&mut self, graph: &Graph) -> Result<(), EngineError> {
+        self.graph = true;
         graph.launch(&self.stream)
     }
 
@@ -176,7 +136,7 @@ impl Station {
         self.max_batch
     }
 
-    /// Puts the copies of a batch's inputs on the stream. Returns at once; the samples stay where they are until
+    /// Puts the copies of a batch's inputs on their stream, and has the kernels' go on after them. Returns at once; the samples stay where they are until
     /// [`Station::finish`] or [`Station::settle`].
     ///
     /// # Errors
@@ -202,88 +162,9 @@ impl Station {
                 reason: format!("buffers are for {} samples", self.max_batch),
             });
         }
-        self.unpacker.check(batch)?;
-        self.events[0].record(&self.stream)?;
-        let single = self.unpacker.single_fixed();
-        let staged = match single.filter(|size| batch.sample_bytes() == Some(*size)) {
-            Some(size) => self.copy_runs(batch, size, at)?,
-            None if single.is_some() => self.copy_each(batch)?,
-            None => self.copy_unpacked(batch)?,
-        };
-        batch.count_copies(staged.copies, staged.bytes + staged.gathered);
-        self.events[1].record(&self.stream)?;
-        Ok(staged)
-    }
-
-    /// The samples as they lie: one copy for each run; none where they are on the GPU, side by side.
-    fn copy_runs(
-        &mut self,
-        batch: &Batch,
-        size: usize,
-        at: Option<usize>,
-    ) -> Result<Staged, EngineError> {
-        let Self { pieces, lists, .. } = self;
-        let ranges = self.registry.ranges();
-        let list = pieces.of(batch, size, &ranges);
-        let mut staged = Staged::default();
-        if list.iter().any(|p| matches!(p.place, Place::Gpu(_))) {
-            // Once for the batch: all its samples have arrived.
-            self.device.fence()?;
-            staged.fenced = self.device.direct().fence == Fence::Flush;
-        }
-        let gpu = self.device.index();
-        staged.in_place = at.and_then(|at| pieces::in_place(list, &ranges, gpu, size, at));
-        drop(ranges);
-        if staged.in_place.is_some() {
-            return Ok(staged);
-        }
-        list.iter().for_each(|p| staged.count(p));
-        let together = list.len() > PIECES_ONE_BY_ONE
-            && self.device.copies_in_batches()
-            && list.iter().all(|p| p.place != Place::Unregistered);
-        let to = self.inputs[0].address();
-        if together {
-            copy_all(&self.device, &self.stream, to, list, lists)?;
-        } else {
-            for piece in list {
-                copy(&self.device, &self.stream, to, piece)?;
-            }
-        }
-        Ok(staged)
-    }
-
-    /// Samples of the one size that a single fixed input has, which the batch was not told of.
-    fn copy_each(&mut self, batch: &Batch) -> Result<Staged, EngineError> {
-        let size = self.unpacker.stride(0);
-        let to = self.inputs[0].address();
-        let mut staged = Staged::default();
-        for i in 0..batch.len() {
-            let piece = Piece {
-                from: batch.arrivals()[i].address(),
-                to: i * size,
-                bytes: size,
-                place: self.registry.ranges().at(batch.arrivals()[i].address()).0,
-            };
-            copy(&self.device, &self.stream, to, &piece)?;
-            staged.count(&piece);
-        }
-        Ok(staged)
-    }
-
-    /// Several inputs, or ragged ones: unpacked and padded once on the way, then one copy for each input.
-    fn copy_unpacked(&mut self, batch: &mut Batch) -> Result<Staged, EngineError> {
-        self.unpacker.unpack(batch)?;
-        let mut staged = Staged::default();
-        for (i, memory) in self.inputs.iter().enumerate() {
-            let piece = Piece {
-                from: self.unpacked[i].address().as_ptr() as usize,
-                to: 0,
-                bytes: self.unpacker.stride(i) * batch.len(),
-                place: Place::Registered,
-            };
-            copy(&self.device, &self.stream, memory.address(), &piece)?;
-            staged.count(&piece);
-        }
+        let [before, after, ..] = &self.events;
+        let staged = self.inputs.put(batch, at, [before, after])?;
+        self.stream.after(after)?;
         Ok(staged)
     }
 
@@ -292,9 +173,10 @@ impl Station {
     /// # Errors
     /// The driver's.
     pub fn stage_nothing(&mut self) -> Result<Staged, EngineError> {
-        self.events[0].record(&self.stream)?;
-        self.events[1].record(&self.stream)?;
-        Ok(Staged::default())
+        let [before, after, ..] = &self.events;
+        let staged = self.inputs.put_nothing([before, after])?;
+        self.stream.after(after)?;
+        Ok(staged)
     }
 
     /// After the kernels: copies the outputs of `samples` from `output` on the GPU back, waits for all of it, and gives
@@ -313,6 +195,7 @@ impl Station {
         output: *const std::ffi::c_void,
         mut each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
+        let graph = std::mem::take(&mut self.graph);
         self.events[2].record(&self.stream)?;
         let bytes = samples.min(self.max_batch) * self.output_bytes;
         if bytes > 0 {
@@ -338,8 +221,10 @@ impl Station {
                 copies_in: staged.copies,
                 bytes_in: staged.bytes,
                 gathered: staged.gathered,
-                in_place: staged.in_place.is_some(),
+                in_place: staged.in_place().is_some(),
                 fenced: staged.fenced,
+                gathered_by_kernel: staged.kernel,
+                graph,
                 bytes_out: bytes as u64,
                 copy_in: start.until(copied),
                 compute: copied.until(computed),
@@ -357,9 +242,10 @@ impl Station {
         Ok(())
     }
 
-    /// After an error: nothing on the stream reads a sample's memory any more when this returns.
+    /// After an error: nothing reads a sample's memory any more when this returns.
     pub fn settle(&self) {
         // The error that matters has been seen.
+        let _ = self.inputs.settle();
         let _ = self.stream.synchronize();
     }
 }
@@ -369,58 +255,4 @@ impl Drop for Station {
         let _ = self.device.bind();
         self.settle();
     }
-}
-
-/// One piece.
-fn copy(device: &Device, stream: &Stream, to: CUdeviceptr, p: &Piece) -> Result<(), EngineError> {
-    let to = to + p.to as CUdeviceptr;
-    // SAFETY: a piece lies in samples that the batch keeps readable, or in the unpacker's buffers, until the stream has been
-    // waited for; it ends within `max_batch` samples of the input it goes to, which `stage` has checked. Memory of a GPU has
-    // the same addresses on all of them.
-    let result = unsafe {
-        match p.place {
-            Place::Gpu(_) => sys::cuMemcpyAsync(to, p.from as CUdeviceptr, p.bytes, stream.raw()),
-            Place::Registered | Place::Unregistered => {
-                sys::cuMemcpyHtoDAsync_v2(to, p.from as *const _, p.bytes, stream.raw())
-            }
-        }
-    };
-    device.check("copying inputs", result)
-}
-
-/// All pieces with one call. Their memory is registered, or a GPU's.
-fn copy_all(
-    device: &Device,
-    stream: &Stream,
-    to: CUdeviceptr,
-    pieces: &[Piece],
-    lists: &mut Lists,
-) -> Result<(), EngineError> {
-    lists.to.clear();
-    lists.from.clear();
-    lists.bytes.clear();
-    for p in pieces {
-        lists.to.push(to + p.to as CUdeviceptr);
-        lists.from.push(p.from as CUdeviceptr);
-        lists.bytes.push(p.bytes);
-    }
-    // SAFETY: all fields are integers or enumerations for which zero is a value.
-    let mut how: sys::CUmemcpyAttributes = unsafe { std::mem::zeroed() };
-    how.srcAccessOrder = sys::CUmemcpySrcAccessOrder_enum::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-    let mut first = 0;
-    // SAFETY: the lists are equally long; each piece is as in `copy`; one set of attributes, for the first piece and all
-    // behind it. The device has said that its driver knows the function.
-    let result = unsafe {
-        sys::cuMemcpyBatchAsync_v2(
-            lists.to.as_mut_ptr(),
-            lists.from.as_mut_ptr(),
-            lists.bytes.as_mut_ptr(),
-            pieces.len(),
-            &mut how,
-            &mut first,
-            1,
-            stream.raw(),
-        )
-    };
-    device.check("copying inputs", result)
 }

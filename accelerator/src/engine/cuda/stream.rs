@@ -16,16 +16,28 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// The thread is bound.
+    /// One of the lowest priority, for kernels of models. The thread is bound.
     pub fn new(device: &Arc<Device>) -> Result<Self, EngineError> {
+        Self::of(device, |least, _| least)
+    }
+
+    /// One of the highest priority, for the way of inputs: what a kernel does there goes before the kernels of models that
+    /// wait for a free multiprocessor. Copy engines know no priorities. The thread is bound.
+    pub fn urgent(device: &Arc<Device>) -> Result<Self, EngineError> {
+        Self::of(device, |_, greatest| greatest)
+    }
+
+    /// `choose` has the least and the greatest priority; the greater, the lower the number.
+    fn of(device: &Arc<Device>, choose: impl FnOnce(i32, i32) -> i32) -> Result<Self, EngineError> {
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: both are locals that the function writes.
+        let result = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
+        device.check("asking for priorities", result)?;
+        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is a local that the function writes.
-        let result = unsafe {
-            sys::cuStreamCreate(
-                &mut raw,
-                sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32,
-            )
-        };
+        let result =
+            unsafe { sys::cuStreamCreateWithPriority(&mut raw, flags, choose(least, greatest)) };
         device.check("making a stream", result)?;
         Ok(Stream {
             device: device.clone(),
@@ -35,6 +47,13 @@ impl Stream {
 
     pub fn raw(&self) -> CUstream {
         self.raw
+    }
+
+    /// What is put on it from now on runs once the event, recorded on another one, has passed. The CPU does not wait.
+    pub fn after(&self, event: &Event) -> Result<(), EngineError> {
+        // SAFETY: both are alive.
+        let result = unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) };
+        self.device.check("ordering two streams", result)
     }
 
     /// Waits until everything on it is done.

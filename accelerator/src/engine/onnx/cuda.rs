@@ -18,7 +18,7 @@ use qdl::{
 use super::session::{Settings, check_output, one_line, view};
 use crate::engine::{
     Batch, EngineError, EngineParams, Worker,
-    cuda::{Device, Meter, Registry, Staged, Station},
+    cuda::{Device, How, Meter, Registry, Staged, Station},
 };
 
 /// The GPU of an engine, and what its workers share.
@@ -28,7 +28,7 @@ pub(super) struct Gpu {
     registry: Arc<Registry>,
     meter: Arc<Meter>,
     max_batch: usize,
-    spin_us: u64,
+    how: How,
 }
 
 impl Gpu {
@@ -50,7 +50,7 @@ impl Gpu {
             registry: Arc::default(),
             meter: Arc::new(Meter::new(params.max_batch)),
             max_batch: params.max_batch,
-            spin_us: params.spin_us,
+            how: How::of(params),
         })
     }
 
@@ -81,7 +81,7 @@ pub(super) struct OnGpu {
 impl OnGpu {
     pub fn new(model: &ModelSpec, settings: &Settings, gpu: &Gpu) -> Result<Self, EngineError> {
         let (device, registry, meter) = (&gpu.device, &gpu.registry, &gpu.meter);
-        let station = Station::new(device, registry, meter, model, gpu.max_batch, gpu.spin_us)?;
+        let station = Station::new(device, registry, meter, model, gpu.max_batch, gpu.how)?;
         let index = i32::try_from(device.index()).unwrap_or(i32::MAX);
         let provider = ep::CUDA::default()
             .with_device_id(index)

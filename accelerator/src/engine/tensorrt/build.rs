@@ -21,6 +21,8 @@ const WORD: &str = "tensorrt-build";
 /// Large models on slow machines take long; for ever is no answer.
 const DEADLINE: Duration = Duration::from_secs(3600);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// A model that is none is refused sooner, in one line; whoever waits for longer is told why.
+const SAY_AFTER: Duration = Duration::from_secs(15);
 
 /// What the child is told: one argument of JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,11 +54,11 @@ impl Order {
         self.plan.with_extension("log")
     }
 
-    /// Runs the child and waits for the plan.
+    /// Runs the child and waits for the plan. Calls `slow` where that takes long.
     ///
     /// # Errors
     /// [`EngineError::Package`] with the child's last line.
-    pub fn carry_out(&self) -> Result<(), EngineError> {
+    pub fn carry_out(&self, slow: impl FnOnce()) -> Result<(), EngineError> {
         let refuse = |reason: String| EngineError::Package {
             path: self.onnx.clone(),
             reason,
@@ -82,11 +84,19 @@ impl Order {
             });
         }
         let mut child = command.spawn().map_err(no_child)?;
-        let until = Instant::now() + DEADLINE;
+        let (began, mut slow) = (Instant::now(), Some(slow));
+        let until = began + DEADLINE;
         let status = loop {
             match child.try_wait().map_err(no_child)? {
                 Some(status) => break status,
-                None if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+                None if Instant::now() < until => {
+                    if began.elapsed() > SAY_AFTER
+                        && let Some(slow) = slow.take()
+                    {
+                        slow();
+                    }
+                    std::thread::sleep(LOOK_EVERY);
+                }
                 None => {
                     // It is killed, and nobody waits for what it has to say.
                     let _ = child.kill();

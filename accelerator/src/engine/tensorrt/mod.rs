@@ -45,7 +45,7 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
-    cuda::{Device, Meter, Registry},
+    cuda::{Device, How, Meter, Registry},
     sizes::Sizes,
 };
 
@@ -77,7 +77,7 @@ struct TensorRt {
     profiles: Profiles,
     sizes: Sizes,
     max_batch: usize,
-    spin_us: u64,
+    how: How,
 }
 
 impl TensorRtEngine {
@@ -179,7 +179,7 @@ impl TensorRtEngine {
             profiles,
             max_batch: sizes.largest(),
             sizes,
-            spin_us: params.spin_us,
+            how: How::of(params),
         })))
     }
 }
@@ -246,11 +246,6 @@ fn plan_of(
         return Ok(plan);
     }
     drop(bytes);
-    tracing::info!(
-        "building {} with TensorRT {version} for {}: this takes minutes, once",
-        plan.display(),
-        device.name()
-    );
     let began = std::time::Instant::now();
     let order = Order {
         shim: absolute(shim),
@@ -263,7 +258,13 @@ fn plan_of(
         gpu: params.gpu,
         workspace: WORKSPACE,
     };
-    order.carry_out()?;
+    order.carry_out(|| {
+        tracing::info!(
+            "building {} with TensorRT {version} for {}: this takes minutes, once",
+            plan.display(),
+            device.name()
+        );
+    })?;
     tracing::info!("built in {} s", began.elapsed().as_secs());
     Ok(plan)
 }

@@ -39,7 +39,7 @@ impl OnGpu {
             &e.meter,
             &e.plan_model,
             largest,
-            e.spin_us,
+            e.how,
         )?;
         let output_bytes = e.plan_model.max_output_bytes().unwrap_or(0);
         let output = station.memory(output_bytes.saturating_mul(largest))?;

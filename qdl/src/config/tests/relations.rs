@@ -41,6 +41,12 @@ fn an_engine_on_a_gpu() {
         ))
     };
     assert!(digest("gpu: 1").contains("engine `digest` uses no GPU"));
+    assert!(digest("gather: kernel").contains("engine `digest` uses no GPU"));
+    assert_eq!(
+        aoti(", gather: copies").expect("good").engine.gather,
+        Gather::Copies
+    );
+    assert!(text(aoti(", gather: maybe")).contains("`maybe` is not a value of this key"));
     assert!(digest("batch_sizes: [64]").contains("engine `digest` runs batches of any size"));
     for key in ["precision: int8", "profiles: [64]", "optimization_level: 3"] {
         assert!(digest(key).contains("engine `digest` builds no plans"));

@@ -1,0 +1,85 @@
+//! Pieces by the copy engines: a call for each, or one call for all.
+
+use cudarc::driver::sys::{self, CUdeviceptr};
+
+use super::{Device, pieces::Piece, registry::Place, stream::Stream};
+use crate::engine::EngineError;
+
+/// Arguments of one `cuMemcpyBatchAsync`, kept from batch to batch.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    to: Vec<CUdeviceptr>,
+    from: Vec<CUdeviceptr>,
+    bytes: Vec<usize>,
+}
+
+/// One piece, to where it goes in the input at `to`.
+///
+/// # Errors
+/// The driver's.
+///
+/// # Safety
+/// The piece is readable, and the input writable where the piece goes, until the stream has been waited for. The thread is bound.
+pub(super) unsafe fn one(
+    device: &Device,
+    stream: &Stream,
+    to: CUdeviceptr,
+    p: &Piece,
+) -> Result<(), EngineError> {
+    let to = to + p.to as CUdeviceptr;
+    // SAFETY: the caller's promise. Memory of a GPU has the same addresses on all of them.
+    let result = unsafe {
+        match p.place {
+            Place::Gpu(_) => sys::cuMemcpyAsync(to, p.from as CUdeviceptr, p.bytes, stream.raw()),
+            Place::Registered | Place::Unregistered => {
+                sys::cuMemcpyHtoDAsync_v2(to, p.from as *const _, p.bytes, stream.raw())
+            }
+        }
+    };
+    device.check("copying inputs", result)
+}
+
+impl Lists {
+    /// All pieces with one call. Their memory is registered, or a GPU's, and the driver has the function.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// As [`one`], for each of them.
+    pub unsafe fn all(
+        &mut self,
+        device: &Device,
+        stream: &Stream,
+        to: CUdeviceptr,
+        pieces: &[Piece],
+    ) -> Result<(), EngineError> {
+        self.to.clear();
+        self.from.clear();
+        self.bytes.clear();
+        for p in pieces {
+            self.to.push(to + p.to as CUdeviceptr);
+            self.from.push(p.from as CUdeviceptr);
+            self.bytes.push(p.bytes);
+        }
+        // SAFETY: all fields are integers or enumerations for which zero is a value.
+        let mut how: sys::CUmemcpyAttributes = unsafe { std::mem::zeroed() };
+        how.srcAccessOrder = sys::CUmemcpySrcAccessOrder_enum::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+        let mut first = 0;
+        // SAFETY: the lists are equally long; each piece is the caller's promise; one set of attributes, for the first piece and
+        // all behind it.
+        let result = unsafe {
+            sys::cuMemcpyBatchAsync_v2(
+                self.to.as_mut_ptr(),
+                self.from.as_mut_ptr(),
+                self.bytes.as_mut_ptr(),
+                pieces.len(),
+                &mut how,
+                &mut first,
+                1,
+                stream.raw(),
+            )
+        };
+        device.check("copying inputs", result)
+    }
+}
