@@ -6,8 +6,8 @@
 //! cargo run --release -p accelerator --example resident -- CONFIG [ROUNDS]
 //! ```
 //!
-//! CONFIG is an accelerator's with an engine on a GPU, whose model takes one input of one size. One line of JSON; exit code 1
-//! where answers differ.
+//! CONFIG is an accelerator's with an engine on a GPU. Where the model's inputs are ragged, each slot has samples of another length in
+//! every round. One line of JSON; exit code 1 where answers differ.
 
 use std::{
     process::ExitCode,
@@ -30,6 +30,7 @@ use qdl::{
     rail::RailCfgs,
     response::RESPONSE_HEADER_BYTES,
     serve::{OnLaneLost, ServeLane, ServeLaneCfgs, Server, Service},
+    session::request_stride,
     stats::GpuRecord,
 };
 use serde_json::{Value, json};
@@ -69,8 +70,7 @@ fn run(args: &[String]) -> anyhow::Result<bool> {
     let pipelines = Arc::new(pipelines);
     let slots = params.max_batch.min(MOST);
     let model = pipelines.engine().model().clone();
-    let size = model.max_input_bytes().context("a model too large")?;
-    ensure!(model.fixed_size(), "samples of this model differ in size");
+    let size = request_stride(&model).context("a model too large")?;
 
     let gpu = |bytes| pipelines.slots(None, bytes).map_err(anyhow::Error::msg);
     let tried = gpu(2 << 20)?;
@@ -92,7 +92,7 @@ fn run(args: &[String]) -> anyhow::Result<bool> {
     probed?;
 
     let samples = Arc::new(Region::new(size * slots)?);
-    fill(&samples)?;
+    fill(&samples, &model)?;
     let mut answers: Vec<Vec<Vec<u8>>> = Vec::new();
     for (name, region) in [
         ("pinned", Arc::new(Region::new(size * slots)?)),
@@ -154,6 +154,8 @@ struct Lane {
     responses: Window,
     uses: Vec<u16>,
     size: usize,
+    lengths: Lengths,
+    round: usize,
     _server: Server,
 }
 
@@ -165,7 +167,7 @@ impl Lane {
         samples: &Arc<Region>,
         region: Arc<Region>,
     ) -> anyhow::Result<Self> {
-        let size = model.max_input_bytes().context("a model too large")?;
+        let size = request_stride(model).context("a model too large")?;
         let output = model.max_output_bytes().context("a model too large")?;
         let response_stride = (output + RESPONSE_HEADER_BYTES).next_multiple_of(64);
         let cfgs = ServeLaneCfgs {
@@ -203,12 +205,15 @@ impl Lane {
             responses,
             uses: vec![0; slots],
             size,
+            lengths: Lengths::of(model),
+            round: 0,
             _server: server,
         })
     }
 
     /// Sends the sample of each of these slots with one doorbell, and waits for all answers, in the order of the slots.
     fn round(&mut self, slots: &[u16]) -> anyhow::Result<Vec<Vec<u8>>> {
+        self.round += 1;
         for slot in slots {
             let at = usize::from(*slot);
             // The response's use is the request's: both ends count alike.
@@ -217,7 +222,7 @@ impl Lane {
             self.link.tx.post(&Post {
                 source: SourceId(0),
                 offset: at * self.size,
-                len: self.size as u32,
+                len: self.lengths.at(self.round * 7 + at) as u32,
                 at: 0,
                 imm: Imm::new(*slot, self.uses[at]),
             })?;
@@ -256,8 +261,44 @@ impl Lane {
     }
 }
 
-/// Blots of many values: samples of zeros would all be answered alike.
-fn fill(samples: &Region) -> anyhow::Result<()> {
+/// Bytes of samples.
+struct Lengths {
+    fixed: usize,
+    /// Of one row of all ragged tensors together, and how many rows there are at most.
+    row: usize,
+    rows: usize,
+}
+
+impl Lengths {
+    fn of(model: &ModelSpec) -> Self {
+        let mut of = Lengths {
+            fixed: 0,
+            row: 0,
+            rows: 0,
+        };
+        for t in &model.inputs {
+            let (bytes, rows) = (t.bytes().unwrap_or(0), t.shape.first().copied());
+            match rows.filter(|rows| t.ragged && *rows > 0) {
+                Some(rows) => (of.row, of.rows) = (of.row + bytes / rows, rows),
+                None => of.fixed += bytes,
+            }
+        }
+        of
+    }
+
+    /// Of the `n`th sample: long and short ones in turn.
+    fn at(&self, n: usize) -> usize {
+        match self.rows {
+            0 => self.fixed,
+            rows => self.fixed + self.row * (1 + n * 61 % rows),
+        }
+    }
+}
+
+/// Blots of many values: samples of zeros would all be answered alike. Elements of several bytes are zeros and ones, which every
+/// table of a model has.
+fn fill(samples: &Region, model: &ModelSpec) -> anyhow::Result<()> {
+    let width = model.inputs.first().map_or(1, |t| t.dtype.bytes());
     // SAFETY: nobody else knows the region yet.
     let bytes = unsafe { samples.bytes_mut(0, samples.len())? };
     let mut x = 0x9E37_79B9_7F4A_7C15_u64;
@@ -265,8 +306,14 @@ fn fill(samples: &Region) -> anyhow::Result<()> {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        // Within the 17 steps of a pixel of the digits.
-        chunk.fill((x % 17) as u8);
+        if width == 1 {
+            // Within the 17 steps of a pixel of the digits.
+            chunk.fill((x % 17) as u8);
+        } else {
+            for (i, element) in chunk.chunks_mut(width).enumerate() {
+                element[0] = (x >> i) as u8 & 1;
+            }
+        }
     }
     Ok(())
 }

@@ -104,11 +104,13 @@ def latency_ms(kept):
 def tune(model):
     m = MODELS[model]
     rate = round(0.88 * closed_offline(model))
-    out = {"rate": rate, "p99_ms": {}}
+    out = {"rate": rate, "p99_ms": {}, "gpu": {}}
     for batch, threads in m["tries"]:
         f, _ = configs(model, f"tune-{model}-{batch}-{threads}", server_engine(model, batch, threads))
         s = frontend(f, f"tune-{model}-{batch}-{threads}", "--scenario", "server", "--duration-s", 4, "--target-qps", rate, local=True)
-        out["p99_ms"][f"{batch}x{threads}"] = latency_ms(short(s))
+        kept = short(s)
+        out["p99_ms"][f"{batch}x{threads}"] = latency_ms(kept)
+        out["gpu"][f"{batch}x{threads}"] = kept.get("gpu")
     best = min(out["p99_ms"], key=out["p99_ms"].get)
     m["server"], m["server_threads"] = map(int, best.split("x"))
     out["best"] = best

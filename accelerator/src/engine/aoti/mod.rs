@@ -138,7 +138,14 @@ impl Engine for Aoti {
         match &self.place {
             Place::Gpu {
                 device, registry, ..
-            } => cuda::slots(self.name(), device, registry, &self.model, bytes),
+            } => cuda::slots(
+                self.name(),
+                device,
+                registry,
+                &self.model,
+                self.how.gather,
+                bytes,
+            ),
             Place::Cpu => Err(EngineError::Slots {
                 engine: self.name(),
                 reason: "its model is compiled for the CPU".to_owned(),

@@ -8,6 +8,7 @@ use std::{
 
 use cudarc::driver::sys::{self, CUdeviceptr};
 use qdl::{
+    config::Gather,
     fabric::{DeviceMemory, Region},
     model::ModelSpec,
 };
@@ -20,7 +21,8 @@ const GRANULE: usize = 2 << 20;
 /// Dma-bufs begin and end with pages.
 const PAGE: u64 = 4096;
 
-/// At least `bytes` of slots, zeros, of this GPU, which an engine can read in place: of models with a single input of one size.
+/// At least `bytes` of slots, zeros, of this GPU. Samples of a single input of one size are read there in place; of others only by the
+/// kernel that gathers.
 ///
 /// # Errors
 /// [`EngineError::Slots`], or the driver's.
@@ -29,6 +31,7 @@ pub(in crate::engine) fn slots(
     device: &Arc<Device>,
     registry: &Registry,
     model: &ModelSpec,
+    gather: Gather,
     bytes: usize,
 ) -> Result<Arc<Region>, EngineError> {
     let refuse = |reason: &str| {
@@ -37,13 +40,16 @@ pub(in crate::engine) fn slots(
             reason: reason.to_owned(),
         })
     };
-    if model.inputs.len() != 1 || !model.fixed_size() {
-        return refuse("samples of several or ragged inputs are unpacked on the CPU");
-    }
     if device.direct().fence == Fence::Impossible {
         return refuse("the driver offers no fence behind a NIC's writes");
     }
     device.bind()?;
+    let apart = model.inputs.len() != 1 || !model.fixed_size();
+    if apart && (gather == Gather::Copies || device.gather().is_none()) {
+        return refuse(
+            "without the kernel that gathers, several or ragged inputs are unpacked on the CPU",
+        );
+    }
     let region = Arc::new(Region::of_device(Box::new(Memory::new(device, bytes)?)));
     registry.on_gpu(device, &region);
     Ok(region)
