@@ -13,8 +13,8 @@
 enum State {
     /// Never opened, or both ends have let go: the memory is free for epoch `next`.
     Free,
-    /// In use.
-    Live,
+    /// In use here; `theirs` where the peer has let go already, which it may say before this end knows of the loss.
+    Live { theirs: bool },
     /// Lost; waits for what is false.
     Lost { ours: bool, theirs: bool },
 }
@@ -77,7 +77,7 @@ impl Quarantine {
 
     /// True while the connection carries samples.
     pub fn is_live(&self) -> bool {
-        self.state == State::Live
+        matches!(self.state, State::Live { .. })
     }
 
     /// Takes the memory for a new epoch.
@@ -86,7 +86,7 @@ impl Quarantine {
     /// [`QuarantineError`] while the memory may still be touched by the last one.
     pub fn open(&mut self, epoch: u32) -> Result<(), QuarantineError> {
         match self.state {
-            State::Live => Err(QuarantineError::InUse { epoch: self.epoch }),
+            State::Live { .. } => Err(QuarantineError::InUse { epoch: self.epoch }),
             State::Lost { ours, .. } => Err(QuarantineError::Quarantined {
                 epoch: self.epoch,
                 missing: if ours { "the peer" } else { "this node" },
@@ -97,7 +97,7 @@ impl Quarantine {
             }),
             State::Free => {
                 self.epoch = epoch;
-                self.state = State::Live;
+                self.state = State::Live { theirs: false };
                 Ok(())
             }
         }
@@ -105,14 +105,16 @@ impl Quarantine {
 
     /// The connection of `epoch` is lost. Returns false when that is no news.
     pub fn lost(&mut self, epoch: u32) -> bool {
-        let news = epoch == self.epoch && self.state == State::Live;
-        if news {
-            self.state = State::Lost {
-                ours: false,
-                theirs: false,
-            };
+        match self.state {
+            State::Live { theirs } if epoch == self.epoch => {
+                self.state = State::Lost {
+                    ours: false,
+                    theirs,
+                };
+                true
+            }
+            _ => false,
         }
-        news
     }
 
     /// This end of `epoch` is torn down and nothing here reads or writes its slots.
@@ -134,12 +136,16 @@ impl Quarantine {
         if epoch != self.epoch {
             return;
         }
-        if let State::Lost { ours, theirs } = &mut self.state {
-            let side = if here { &mut *ours } else { &mut *theirs };
-            *side = true;
-            if *ours && *theirs {
-                self.state = State::Free;
+        match &mut self.state {
+            State::Lost { ours, theirs } => {
+                let side = if here { &mut *ours } else { &mut *theirs };
+                *side = true;
+                if *ours && *theirs {
+                    self.state = State::Free;
+                }
             }
+            State::Live { theirs } => *theirs |= !here,
+            State::Free => {}
         }
     }
 }
@@ -172,6 +178,15 @@ mod tests {
             Err(QuarantineError::OldEpoch { asked: 1, last: 1 })
         );
         q.open(2).expect("both let go");
+        // The peer was the first to know.
+        q.reset_there(2);
+        assert!(q.is_live(), "this end may still be written to");
+        q.reset_here(2);
+        assert!(q.is_live(), "it was not lost yet");
+        assert!(q.lost(2));
+        assert_eq!(missing(&mut q), "this node");
+        q.reset_here(2);
+        assert!(q.is_free());
     }
 
     #[derive(Clone, Debug)]
@@ -203,7 +218,7 @@ mod tests {
                     }
                     Step::Lost(e) => lost |= q.lost(e),
                     Step::Here(e) => { here |= lost && e == q.epoch(); q.reset_here(e) }
-                    Step::There(e) => { there |= lost && e == q.epoch(); q.reset_there(e) }
+                    Step::There(e) => { there |= e == q.epoch(); q.reset_there(e) }
                 }
             }
         }

@@ -1,6 +1,8 @@
 //! A frontend's cluster against real nodes over loopback sockets, all in one process: what LoadGen and the
 //! engines would see, without either.
 
+#[path = "cluster/fake.rs"]
+mod fake;
 #[path = "cluster/harness.rs"]
 mod harness;
 
@@ -12,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fake::Fake;
 use harness::*;
 use qdl::{
     dispatch::{Completer, Response, Sample, SampleTimes},
@@ -171,6 +174,36 @@ fn an_accelerator_comes_back_though_a_rail_thread_hangs() {
     front.wait_done();
     front.check();
     drop(again);
+}
+
+#[test]
+fn a_path_that_swallows_everything_holds_up_no_other_connection() {
+    let fake = Fake::start();
+    let extra = "deadlines: {connect_ms: 60000, lost_ms: 50000}\n";
+    let nics = "  - {address: 127.0.0.1, connections: 2, slots: 64}\n";
+    let c = config_at(&[fake.control], &model(), nics, extra);
+    let front = Front::connect(&c, 64, 2000);
+    front.issue(0..1000);
+    front.wait_done();
+    let wait = |what: &str, holds: &dyn Fn() -> bool| {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !holds() {
+            assert!(Instant::now() < end, "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    fake.swallow(1);
+    fake.cut(1);
+    wait("the second was never tried again", &|| {
+        fake.swallowed() == 1
+    });
+    // Somebody waits for that connection now, for a minute. Meanwhile the other is lost, too.
+    fake.cut(0);
+    front.wait_noted("connection 0 (epoch 1) lost");
+    front.issue(1000..2000);
+    let outstanding = || front.cluster.outstanding();
+    wait("the first was never made again", &|| outstanding() == 0);
+    front.check();
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::{
 
 use tokio::{
     sync::{mpsc, watch},
+    task::JoinSet,
     time::Instant,
 };
 
@@ -50,9 +51,19 @@ struct PeerLane {
     quarantine: Quarantine,
     /// Its local side was not taken down in time, and the session it was opened in is over: it is nobody's until it is down.
     stuck: bool,
+    /// It was granted, and its data connection is being made.
+    connecting: bool,
     /// The next attempt to open it, and the pause before the one after.
     retry_at: Instant,
     pause: Duration,
+}
+
+impl PeerLane {
+    /// It is tried again after a pause, twice as long as the last.
+    fn later(&mut self) {
+        self.pause = (self.pause * 2).min(LAST_RETRY);
+        self.retry_at = Instant::now() + self.pause;
+    }
 }
 
 /// See the module.
@@ -61,7 +72,13 @@ pub(super) struct PeerTask {
     common: Arc<Common>,
     losses: mpsc::UnboundedReceiver<LocalLoss>,
     lanes: Vec<PeerLane>,
+    /// Lanes that were granted and whose data connection is being made. While a session is served nobody waits for them: a
+    /// path that swallows everything must not hold up the lanes of the others.
+    connecting: JoinSet<Connected>,
 }
+
+/// A grant and what came of connecting to it.
+type Connected = (LaneGrant, Result<Link, ClusterError>);
 
 impl PeerTask {
     pub fn new(
@@ -91,6 +108,7 @@ impl PeerTask {
                     gpu_turn: if nic.all_gpus() { connection as u16 } else { 0 },
                     quarantine: Quarantine::new(),
                     stuck: false,
+                    connecting: false,
                     retry_at: Instant::now(),
                     pause: FIRST_RETRY,
                 }
@@ -101,6 +119,7 @@ impl PeerTask {
             common,
             losses,
             lanes,
+            connecting: JoinSet::new(),
         }
     }
 
@@ -115,7 +134,14 @@ impl PeerTask {
                 session.peer_node
             )));
         }
-        self.open(&session.handle, &all).await?;
+        let mut failed = self.open(&session.handle, &all).await.err();
+        while let Some(done) = self.connecting.join_next().await {
+            let done = done.map_err(std::io::Error::other)?;
+            failed = failed.or(self.connected(&session.handle, done).err());
+        }
+        if let Some(e) = failed {
+            return Err(e);
+        }
         let deadline = self.common.config.deadlines.connect();
         session.handle.start().within(deadline).await?;
         Ok(())
@@ -172,6 +198,13 @@ impl PeerTask {
                     None => return self.over(&handle),
                 },
                 Some(loss) = self.losses.recv() => self.lost(&handle, &loss),
+                Some(Ok(done)) = self.connecting.join_next() => {
+                    let lane = done.0.lane;
+                    match self.connected(&handle, done) {
+                        Ok(()) => self.back(&format!("connection {lane} opened again")),
+                        Err(e) => tracing::debug!("reopening connection {lane}: {e}"),
+                    }
+                }
                 () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     self.reopen(&handle).await;
                 }
@@ -223,8 +256,7 @@ impl PeerTask {
             l.quarantine.reset_here(loss.epoch);
             handle.lane_reset(loss.index, loss.epoch);
         }
-        l.pause = (l.pause * 2).min(LAST_RETRY);
-        l.retry_at = Instant::now() + l.pause;
+        l.later();
     }
 
     fn report(&self, loss: &LocalLoss) {
@@ -263,16 +295,9 @@ impl PeerTask {
         if self.common.is_closing() || due.is_empty() {
             return;
         }
-        match self.open(handle, &due).await {
-            Ok(()) => self.back(&format!("{} connections opened again", due.len())),
-            Err(e) => {
-                tracing::debug!("reopening {} connections: {e}", due.len());
-                for i in due {
-                    let l = &mut self.lanes[i];
-                    l.pause = (l.pause * 2).min(LAST_RETRY);
-                    l.retry_at = Instant::now() + l.pause;
-                }
-            }
+        if let Err(e) = self.open(handle, &due).await {
+            tracing::debug!("reopening {} connections: {e}", due.len());
+            due.into_iter().for_each(|i| self.lanes[i].later());
         }
     }
 
@@ -284,7 +309,7 @@ impl PeerTask {
         self.common.listener.note(&line);
     }
 
-    /// Has lanes granted, opens their data connections and puts them up.
+    /// Has lanes granted and begins to make their data connections.
     async fn open(&mut self, handle: &ClientHandle, which: &[usize]) -> Result<(), ClusterError> {
         let deadline = self.common.config.deadlines.connect();
         let (mut requests, mut prepared) = (Vec::with_capacity(which.len()), HashMap::new());
@@ -342,32 +367,34 @@ impl PeerTask {
             // Nothing was open before, so nothing stands in the way.
             let _ = self.lanes[usize::from(g.lane)].quarantine.open(g.epoch);
         }
-        let connecting: Vec<_> = grants
-            .into_iter()
-            .map(|g| {
-                let half = prepared.remove(&g.lane).unwrap_or(Prepared::Tcp);
-                tokio::spawn(self.connect(g, half))
-            })
-            .collect();
-        for c in connecting {
-            let (grant, link) = c.await.map_err(std::io::Error::other)?;
-            let l = &mut self.lanes[usize::from(grant.lane)];
-            match link {
-                Ok(link) => {
-                    l.pause = FIRST_RETRY;
-                    self.common.dispatcher().attach(l.lane, grant.epoch, link);
-                }
-                Err(e) => {
-                    // It never carried anything here, but the accelerator has slots waiting for it.
-                    l.quarantine.lost(grant.epoch);
-                    l.quarantine.reset_here(grant.epoch);
-                    handle.lane_lost(grant.lane, grant.epoch, &e.to_string());
-                    handle.lane_reset(grant.lane, grant.epoch);
-                    failed = Some(e);
-                }
-            }
+        for g in grants {
+            let half = prepared.remove(&g.lane).unwrap_or(Prepared::Tcp);
+            self.lanes[usize::from(g.lane)].connecting = true;
+            let connecting = self.connect(g, half);
+            self.connecting.spawn(connecting);
         }
         failed.map_or(Ok(()), Err)
+    }
+
+    /// A data connection was made and is put up, or it was not.
+    fn connected(
+        &mut self,
+        handle: &ClientHandle,
+        (grant, link): Connected,
+    ) -> Result<(), ClusterError> {
+        let l = &mut self.lanes[usize::from(grant.lane)];
+        l.connecting = false;
+        let link = link.inspect_err(|e| {
+            // It never carried anything here, but the accelerator has slots waiting for it.
+            l.quarantine.lost(grant.epoch);
+            l.quarantine.reset_here(grant.epoch);
+            l.later();
+            handle.lane_lost(grant.lane, grant.epoch, &e.to_string());
+            handle.lane_reset(grant.lane, grant.epoch);
+        })?;
+        l.pause = FIRST_RETRY;
+        self.common.dispatcher().attach(l.lane, grant.epoch, link);
+        Ok(())
     }
 
     /// Lanes that were asked for and not granted in time: they may have been granted all the same, so the accelerator is told
@@ -408,8 +435,13 @@ impl PeerTask {
     fn gone(&mut self, cause: &ControlError) {
         self.common.dispatcher().control_session(self.index, true);
         self.common.peer(self.index).handle = None;
+        self.connecting = JoinSet::new();
         for l in &mut self.lanes {
-            if l.quarantine.is_live() {
+            if std::mem::take(&mut l.connecting) {
+                // No rail thread ever had it, and none will say that it is down.
+                l.quarantine.lost(l.quarantine.epoch());
+                l.quarantine.reset_here(l.quarantine.epoch());
+            } else if l.quarantine.is_live() {
                 let (epoch, cause) = (l.quarantine.epoch(), given_up(cause));
                 self.common.dispatcher().give_up(l.lane, epoch, cause);
             }

@@ -227,9 +227,20 @@ pub fn config_with(
     nics: &str,
     extra: &str,
 ) -> FrontendConfig {
-    let accelerators: String = nodes
+    let addresses: Vec<_> = nodes.iter().map(|n| n.address).collect();
+    config_at(&addresses, model, nics, extra)
+}
+
+/// For accelerators whose control plane is here.
+pub fn config_at(
+    addresses: &[SocketAddr],
+    model: &ModelSpec,
+    nics: &str,
+    extra: &str,
+) -> FrontendConfig {
+    let accelerators: String = addresses
         .iter()
-        .map(|n| format!("  - control: {}\n", n.address))
+        .map(|a| format!("  - control: {a}\n"))
         .collect();
     let text = format!(
         "node: front\nmodel:\n  name: {}\n  inputs: [{{name: input, dtype: u8, shape: [{LARGEST}], ragged: true}}]\n  \

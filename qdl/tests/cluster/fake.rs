@@ -1,0 +1,212 @@
+//! An accelerator whose paths can be cut one by one, and made to swallow everything: what a network does to a real one.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use qdl::{
+    control::{
+        Auth, ControlError, Counters, GrantTransport, Key, LaneGrant, LaneRequest, Refusal, Server,
+        ServerHandle, ServerParams, SessionHandler, Timing,
+    },
+    fabric::{
+        Broken,
+        tcp::{self, PREAMBLE_BYTES, TcpCfgs},
+    },
+    rail::RailCfgs,
+    serve::{self, OnLaneLost, ServeLane, ServeLaneCfgs, Service},
+};
+
+use super::harness::{Digest, model};
+
+pub struct Fake {
+    inner: Arc<Inner>,
+    pub control: SocketAddr,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+struct Inner {
+    handle: OnceLock<ServerHandle>,
+    rails: serve::Server,
+    data: SocketAddr,
+    lanes: Mutex<HashMap<u16, Arc<ServeLane>>>,
+    /// Lanes whose connections nobody answers, and how many came.
+    swallowed: Mutex<(HashSet<u16>, usize)>,
+    ending: AtomicBool,
+}
+
+impl SessionHandler for Inner {
+    fn open(&self, requests: &[LaneRequest]) -> Result<Vec<LaneGrant>, Refusal> {
+        let grant = |r: &LaneRequest| {
+            let cfgs = ServeLaneCfgs {
+                gpu: None,
+                session: 1,
+                lane: r.lane,
+                epoch: r.epoch,
+                slots: r.slots as usize,
+                request_stride: r.request_stride as usize,
+                response_stride: r.response_stride as usize,
+            };
+            let lane = Arc::new(ServeLane::new(cfgs).expect("memory"));
+            self.lanes.lock().expect("alive").insert(r.lane, lane);
+            LaneGrant {
+                lane: r.lane,
+                epoch: r.epoch,
+                slots: r.slots,
+                nic: 0,
+                gpu: None,
+                key: Key::random().expect("random bytes"),
+                transport: GrantTransport::Tcp { address: self.data },
+            }
+        };
+        Ok(requests.iter().map(grant).collect())
+    }
+    fn start(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
+    fn lane_lost(&self, lane: u16, epoch: u32, _cause: &str) {
+        self.cut(lane);
+        if let Some(h) = self.handle.get() {
+            h.lane_reset(lane, epoch);
+        }
+    }
+    fn lane_reset(&self, _lane: u16, _epoch: u32) {}
+    fn drain(&self) -> Option<Counters> {
+        Some(Counters::default())
+    }
+    fn name(&self) -> String {
+        "fake".to_owned()
+    }
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+    fn gone(&self, _cause: &ControlError) {}
+}
+
+impl Inner {
+    fn cut(&self, lane: u16) {
+        self.rails.give_up(move |c| c.lane == lane, &Broken::Closed);
+    }
+
+    /// One data connection; given back where it is swallowed.
+    fn welcome(&self, mut stream: TcpStream) -> Option<TcpStream> {
+        let mut preamble = [0; PREAMBLE_BYTES];
+        stream.read_exact(&mut preamble).expect("a preamble");
+        let number = u16::from_le_bytes([preamble[8], preamble[9]]);
+        {
+            let mut swallowed = self.swallowed.lock().expect("alive");
+            if swallowed.0.contains(&number) {
+                swallowed.1 += 1;
+                return Some(stream);
+            }
+        }
+        stream.write_all(b"QDLOK\0\0\0").expect("taken");
+        let lane = self.lanes.lock().expect("alive")[&number].clone();
+        let link = tcp::link(stream, lane.endpoint(64), &TcpCfgs::default()).expect("descriptors");
+        self.rails.attach(0, lane, link);
+        None
+    }
+}
+
+impl Fake {
+    pub fn start() -> Fake {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let rail = RailCfgs {
+            name: "fake".to_owned(),
+            spin_ns: 20_000,
+            tick_ns: 10_000_000,
+            cpus: vec![],
+        };
+        let service: Arc<dyn Service> = Arc::new(Digest);
+        let lost: Arc<OnLaneLost> = Arc::new(|_| ());
+        let inner = Arc::new(Inner {
+            handle: OnceLock::new(),
+            rails: serve::Server::new(vec![rail], &service, &lost).expect("threads"),
+            data: listener.local_addr().expect("bound"),
+            lanes: Mutex::default(),
+            swallowed: Mutex::default(),
+            ending: AtomicBool::new(false),
+        });
+        let (tell, told) = std::sync::mpsc::channel();
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let shared = inner.clone();
+        let control = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                let params = ServerParams {
+                    node: "fake".to_owned(),
+                    auth: Auth::Unset,
+                    model: model(),
+                    timing: Timing::default(),
+                    pending: 4,
+                };
+                let any = "127.0.0.1:0".parse().expect("address");
+                let mut server = Server::bind(any, params).await.expect("bound");
+                tell.send(server.address()).expect("waited for");
+                let serve = async {
+                    let session = server.accept_session().await.expect("a session");
+                    let _ = shared.handle.set(session.handle());
+                    session.run(shared.clone()).await;
+                };
+                tokio::select! {
+                    () = serve => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        let shared = inner.clone();
+        let data = std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            for stream in listener.incoming() {
+                let stream = stream.expect("accepted");
+                if shared.ending.load(Ordering::SeqCst) {
+                    return;
+                }
+                kept.extend(shared.welcome(stream));
+            }
+        });
+        let control_address = told.recv_timeout(Duration::from_secs(10)).expect("bound");
+        Fake {
+            inner,
+            control: control_address,
+            stop: Some(stop),
+            threads: vec![control, data],
+        }
+    }
+
+    /// The socket of a lane is closed.
+    pub fn cut(&self, lane: u16) {
+        self.inner.cut(lane);
+    }
+
+    /// From now on nobody answers who connects for this lane.
+    pub fn swallow(&self, lane: u16) {
+        self.inner.swallowed.lock().expect("alive").0.insert(lane);
+    }
+
+    /// Connections that nobody answered.
+    pub fn swallowed(&self) -> usize {
+        self.inner.swallowed.lock().expect("alive").1
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        self.inner.ending.store(true, Ordering::SeqCst);
+        // The next to come ends the thread that lets connections in.
+        drop(TcpStream::connect(self.inner.data));
+        self.threads.drain(..).for_each(|t| drop(t.join()));
+    }
+}
