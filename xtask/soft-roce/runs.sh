@@ -274,7 +274,9 @@ during() {
     # What happens is to happen in mid-run.
     echo 'warm_up: {budget_ms: 0}' >>$configs/$name-frontend.yaml
     accelerator $name $configs/$name-accelerator.yaml
-    { sleep 4; cut -d' ' -f1 /proc/uptime >$out/$name.at; eval "$commands"; } >/dev/null 2>&1 &
+    # LoadGen opens its log once every connection is up, and the guest takes its time until then.
+    { for try in $(seq 600); do [ -e $out/$name/mlperf_log_detail.txt ] && break; sleep 0.1; done
+        sleep 4; cut -d' ' -f1 /proc/uptime >$out/$name.at; eval "$commands"; } >/dev/null 2>&1 &
     local change=$!
     frontend $name $configs/$name-frontend.yaml $arguments
     wait $change
