@@ -207,6 +207,22 @@ fn a_path_that_swallows_everything_holds_up_no_other_connection() {
 }
 
 #[test]
+fn a_lane_that_the_accelerator_lost_first_is_made_again() {
+    let fake = Fake::start();
+    let nics = "  - {address: 127.0.0.1, connections: 2, slots: 64}\n";
+    let front = Front::connect(&config_at(&[fake.control], &model(), nics, ""), 64, 1000);
+    for epoch in 1..4 {
+        // What it has let go of may be told before the rail thread has taken its own end down.
+        fake.lose(1, epoch);
+        front.wait_noted(&format!("connection 1 (epoch {epoch}) lost"));
+        front.wait_noted_times("connection 1 opened again", epoch as usize);
+    }
+    front.issue(0..1000);
+    front.wait_done();
+    front.check();
+}
+
+#[test]
 fn nothing_of_a_cluster_is_left_once_it_is_gone() {
     let m = model();
     let a = Running::start("acc-a", "127.0.0.1:0", &m, 1 << 30);

@@ -334,13 +334,6 @@ impl RailArbiter {
         }
     }
 
-    /// Health of the interior here as crossed from a source to a NIC that is not its own.
-    pub fn set_near(&self, source: usize, score: Score) {
-        for p in &self.peers {
-            lock(p).rails.set_near(source, score);
-        }
-    }
-
     /// What there is to say about each rail to a peer.
     pub fn report(&self, peer: usize) -> Vec<RailReport> {
         self.peers

@@ -52,7 +52,7 @@ pub use ordered::{OrderedRails, Window};
 pub use paths::{Ends, Path, PathKind, PathScore, h_ratio};
 pub use peer::{Choice, PeerCfgs, PeerRails, RailReport, RailsError, Want};
 pub use score::{NotAScore, Score};
-pub use scores::{CROSS_NUMA, EWMA_NS, Gauge, Interior, Meter, frontend_interior, size_class};
+pub use scores::{EWMA_NS, Gauge, Interior, Meter, size_class};
 pub use select::{RailPolicy, Turn, best, best_fit, spray};
 pub use state::{Change, HealthCfgs, RailState};
 

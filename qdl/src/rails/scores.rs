@@ -305,17 +305,6 @@ impl Interior {
     }
 }
 
-/// Health of a frontend's interior where the sample's memory and the NIC sit on different NUMA nodes.
-pub const CROSS_NUMA: Score = Score::from_steps(65536 * 8 / 10);
-
-/// A frontend's interior: 1, unless the sample's memory and the NIC sit on different NUMA nodes.
-pub fn frontend_interior(memory_node: Option<u32>, nic_node: Option<u32>) -> Score {
-    match (memory_node, nic_node) {
-        (Some(m), Some(n)) if m != n => CROSS_NUMA,
-        _ => Score::ONE,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -399,13 +388,6 @@ mod tests {
         assert_eq!(window.occupancy(&meter), 1.0);
         meter.retire(1000);
         assert_eq!(meter.assigned(), 0, "seen out of order");
-    }
-
-    #[test]
-    fn a_frontend_crosses_its_interior_only_between_numa_nodes() {
-        assert_eq!(frontend_interior(Some(0), Some(0)), Score::ONE);
-        assert_eq!(frontend_interior(None, Some(1)), Score::ONE);
-        assert_eq!(frontend_interior(Some(0), Some(1)), CROSS_NUMA);
     }
 
     proptest! {

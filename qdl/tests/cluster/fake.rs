@@ -40,6 +40,8 @@ struct Inner {
     lanes: Mutex<HashMap<u16, Arc<ServeLane>>>,
     /// Lanes whose connections nobody answers, and how many came.
     swallowed: Mutex<(HashSet<u16>, usize)>,
+    /// Lanes and epochs that were confirmed to be down.
+    let_go: Mutex<HashSet<(u16, u32)>>,
     ending: AtomicBool,
 }
 
@@ -74,9 +76,7 @@ impl SessionHandler for Inner {
     }
     fn lane_lost(&self, lane: u16, epoch: u32, _cause: &str) {
         self.cut(lane);
-        if let Some(h) = self.handle.get() {
-            h.lane_reset(lane, epoch);
-        }
+        self.let_go(lane, epoch);
     }
     fn lane_reset(&self, _lane: u16, _epoch: u32) {}
     fn drain(&self) -> Option<Counters> {
@@ -92,6 +92,14 @@ impl SessionHandler for Inner {
 }
 
 impl Inner {
+    /// Confirms, once, that this end is down.
+    fn let_go(&self, lane: u16, epoch: u32) {
+        let news = self.let_go.lock().expect("alive").insert((lane, epoch));
+        if let Some(h) = self.handle.get().filter(|_| news) {
+            h.lane_reset(lane, epoch);
+        }
+    }
+
     fn cut(&self, lane: u16) {
         self.rails.give_up(move |c| c.lane == lane, &Broken::Closed);
     }
@@ -133,6 +141,7 @@ impl Fake {
             data: listener.local_addr().expect("bound"),
             lanes: Mutex::default(),
             swallowed: Mutex::default(),
+            let_go: Mutex::default(),
             ending: AtomicBool::new(false),
         });
         let (tell, told) = std::sync::mpsc::channel();
@@ -188,6 +197,13 @@ impl Fake {
     /// The socket of a lane is closed.
     pub fn cut(&self, lane: u16) {
         self.inner.cut(lane);
+    }
+
+    /// This end loses a lane before the other knows, says so, and that it has let go.
+    pub fn lose(&self, lane: u16, epoch: u32) {
+        let handle = self.inner.handle.get().expect("a session");
+        handle.lane_lost(lane, epoch, "as the test has it");
+        self.inner.let_go(lane, epoch);
     }
 
     /// From now on nobody answers who connects for this lane.

@@ -341,9 +341,14 @@ impl Front {
 
     /// Waits until a line that holds `text` was noted.
     pub fn wait_noted(&self, text: &str) {
+        self.wait_noted_times(text, 1);
+    }
+
+    /// Waits until as many lines that hold `text` were noted.
+    pub fn wait_noted_times(&self, text: &str, times: usize) {
         let end = Instant::now() + Duration::from_secs(20);
         let notes = || self.book.notes.lock().expect("alive");
-        while !notes().iter().any(|n| n.contains(text)) {
+        while notes().iter().filter(|n| n.contains(text)).count() < times {
             assert!(Instant::now() < end, "{:?}", notes());
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -144,7 +144,6 @@ pub struct PeerRails {
     meters: Arc<Meters>,
     sources: Box<[Group]>,
     targets: Box<[Group]>,
-    near: Box<[Score]>,
     far: Score,
     turn: Turn,
     decisions: u32,
@@ -196,7 +195,6 @@ impl PeerRails {
                 .collect(),
             list: OrderedRails::new(n),
             meters: Arc::new(Meters::new(n)),
-            near: vec![Score::ONE; sources.len()].into(),
             sources,
             targets: groups("target", &cfgs.targets)?,
             far: Score::ONE,
@@ -212,13 +210,6 @@ impl PeerRails {
     /// What those who complete samples write to.
     pub fn meters(&self) -> &Arc<Meters> {
         &self.meters
-    }
-
-    /// Health of the interior here, as crossed from a source to a NIC that is not its own.
-    pub fn set_near(&mut self, source: usize, score: Score) {
-        if let Some(s) = self.near.get_mut(source) {
-            *s = score;
-        }
     }
 
     /// Health of the peer's interior, as the peer says.
