@@ -1,4 +1,4 @@
-//! ONNX Runtime's CUDA provider: a session for each worker, on the stream that the worker's copies are on.
+//! ONNX Runtime's CUDA provider: a session for each worker, on the worker's stream, which waits for its copies.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -129,7 +129,7 @@ impl OnGpu {
         for (i, spec) in self.inputs.iter().enumerate() {
             let address = self.station.input(i).cast();
             // SAFETY: the station's input holds `max_batch` samples on this GPU, which `ran` does not exceed; it is written by
-            // copies that are on the stream before the session's kernels.
+            // copies that the stream has been told to wait for before the session's kernels.
             let view = unsafe { view(&self.memory, spec, ran, address) }.map_err(said)?;
             inputs.push((Cow::Borrowed(&*spec.name), view));
         }
