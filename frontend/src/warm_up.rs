@@ -119,3 +119,81 @@ impl QuerySampleLibrary for WarmLibrary {
         self.qsl.unload_samples(indices);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{Mutex, mpsc},
+        time::Duration,
+    };
+
+    use qdl::{
+        config::{DatasetConfig, SizeDistribution},
+        model::ModelSpec,
+    };
+
+    use super::*;
+    use crate::{backend::Counts, dataset::Dataset};
+
+    /// Writes down each warm-up: whether it was the first, and its samples.
+    #[derive(Default)]
+    struct Book(Mutex<Vec<(bool, Vec<u64>)>>);
+
+    impl Book {
+        fn enter(&self, first: bool, samples: &[Sample]) {
+            assert!(samples.iter().all(|s| s.id == WARM_UP_ID));
+            let indices = samples.iter().map(|s| s.index).collect();
+            self.0.lock().expect("alive").push((first, indices));
+        }
+    }
+
+    impl Backend for Book {
+        fn warm_up(&self, samples: &[Sample]) -> Result<Option<String>, String> {
+            self.enter(true, samples);
+            Ok(None)
+        }
+        fn warm_up_again(&self, samples: &[Sample], _idle: Duration) {
+            self.enter(false, samples);
+        }
+        fn issue(&self, _: &[Sample]) {}
+        fn name(&self) -> (String, Option<Duration>) {
+            (String::new(), None)
+        }
+        fn outstanding(&self) -> u64 {
+            0
+        }
+        fn completed(&self) -> u64 {
+            0
+        }
+        fn abort(&self, _: &str) {}
+        fn finish(&self) -> Counts {
+            Counts::default()
+        }
+    }
+
+    #[test]
+    fn every_phase_is_warmed_up_with_its_own_samples() {
+        let config = DatasetConfig::Random {
+            count: 8,
+            min_bytes: 64,
+            max_bytes: 64,
+            seed: 1,
+            distribution: SizeDistribution::Fixed,
+        };
+        let model = ModelSpec::opaque("m", 64, 8);
+        let dataset = Dataset::open(&config, &model, None).expect("sound");
+        let verdict = Verdict::default();
+        let qsl = Qsl::new(dataset, &model, Some(4), None, verdict.clone()).expect("memory");
+        let (book, (notes, _)) = (Arc::new(Book::default()), mpsc::channel());
+        let library = WarmLibrary::new(Arc::new(qsl), book.clone(), verdict.clone(), notes);
+        for phase in [[0, 1], [2, 3], [0, 1]] {
+            library.load_samples(&phase);
+            library.unload_samples(&phase);
+        }
+        let warmed = [(true, vec![0]), (false, vec![2]), (false, vec![0])];
+        assert_eq!(*book.0.lock().expect("alive"), warmed);
+        verdict.fail(ExitCode::Lost, "the run is over".to_owned());
+        library.load_samples(&[0]);
+        assert_eq!(book.0.lock().expect("alive").len(), 3, "nobody is left");
+    }
+}
