@@ -27,7 +27,7 @@ use qdl::{
         Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window, memory, probe,
     },
     model::ModelSpec,
-    rail::RailCfgs,
+    rail::{RailCfgs, Spin},
     response::RESPONSE_HEADER_BYTES,
     serve::{OnLaneLost, ServeLane, ServeLaneCfgs, Server, Service},
     session::request_stride,
@@ -192,7 +192,7 @@ impl Lane {
         let (link, theirs, _) = memory::pair(ours, lane.endpoint(2 * slots))?;
         let rail = RailCfgs {
             name: "rail-0".to_owned(),
-            spin_ns: 50_000,
+            spin: Spin::new(50_000),
             tick_ns: 25_000_000,
             cpus: Vec::new(),
         };

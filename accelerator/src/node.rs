@@ -226,7 +226,7 @@ fn nics(config: &AcceleratorConfig) -> Vec<NodeNic> {
         gpu: nic.gpu(),
         rail: RailCfgs {
             name: format!("rail-{index}"),
-            spin_ns: nic.completion().spin_ns(),
+            spin: nic.completion().spin(),
             tick_ns: 25_000_000,
             cpus: nic.cpus().unwrap_or_default().to_vec(),
         },

@@ -12,7 +12,6 @@
 //! a sleeper that has been notified and will look for work again.
 
 use std::{
-    hint,
     sync::{
         Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
@@ -21,7 +20,10 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use qdl::clock;
+use qdl::{
+    clock,
+    rail::{Spin, Wait},
+};
 
 /// See the module's words.
 #[derive(Debug, Default)]
@@ -60,16 +62,15 @@ impl Bell {
     }
 
     /// Returns once the epoch differs from `seen`, or at `until_ns` on [`clock::now_ns`], or before: the caller
-    /// looks again. Spins for `spin_ns` and then sleeps.
-    pub fn wait(&self, seen: u64, until_ns: u64, spin_ns: u64) {
+    /// looks again. Looks as `spin` says and then sleeps.
+    pub fn wait(&self, seen: u64, until_ns: u64, spin: Spin) {
         let started = clock::now_ns();
-        let spin_until = started.saturating_add(spin_ns).min(until_ns);
         let mut now = started;
-        while now < spin_until {
+        while now < until_ns && spin.wait(now - started) != Wait::Sleep {
             if self.epoch() != seen {
                 return;
             }
-            hint::spin_loop();
+            spin.wait(now - started).pause();
             now = clock::now_ns();
         }
         if now >= until_ns {
@@ -127,7 +128,7 @@ mod tests {
                             } else if done.load(SeqCst) >= ROUNDS {
                                 return;
                             } else {
-                                go.wait(seen, clock::now_ns() + FAR, 0);
+                                go.wait(seen, clock::now_ns() + FAR, Spin::new(0));
                             }
                         }
                     })
@@ -141,7 +142,7 @@ mod tests {
                     if done.load(SeqCst) >= round {
                         break;
                     }
-                    back.wait(seen, clock::now_ns() + FAR, 0);
+                    back.wait(seen, clock::now_ns() + FAR, Spin::new(0));
                 }
             }
             go.ring_all();
@@ -157,7 +158,7 @@ mod tests {
         let bell = Bell::default();
         let until = clock::now_ns() + 2_000_000;
         while clock::now_ns() < until {
-            bell.wait(bell.epoch(), until, 1_000_000);
+            bell.wait(bell.epoch(), until, Spin::new(1_000_000));
         }
         assert_eq!(bell.notified(), 0);
     }

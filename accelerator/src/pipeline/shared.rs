@@ -12,6 +12,7 @@ use std::{
 use crossbeam_utils::CachePadded;
 use qdl::{
     clock,
+    rail::Spin,
     serve::{Arrival, Finished, respond_all},
 };
 
@@ -45,7 +46,7 @@ pub(super) struct Shared {
     pub in_flight: CachePadded<AtomicUsize>,
     state: Mutex<State>,
     max_batch: usize,
-    spin_ns: u64,
+    spin: Spin,
     /// The size all samples have, where they have one.
     sample_bytes: Option<usize>,
     mode: AtomicU8,
@@ -77,7 +78,7 @@ impl Shared {
                 busy: 0,
             }),
             max_batch: policy.max_batch,
-            spin_ns: options.spin_us.saturating_mul(1_000),
+            spin: Spin::new(options.spin_us.saturating_mul(1_000)),
             sample_bytes,
             mode: AtomicU8::new(RUNNING),
             failed: AtomicBool::new(false),
@@ -211,7 +212,7 @@ impl Shared {
                 Step::Wait => now.saturating_add(LONGEST_SLEEP_NS),
             };
             drop(state);
-            self.bell.wait(seen, until, self.spin_ns);
+            self.bell.wait(seen, until, self.spin);
         }
     }
 

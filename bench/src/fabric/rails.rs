@@ -20,7 +20,7 @@ use qdl::{
         Region, SourceId,
         tcp::{TcpCfgs, link},
     },
-    rail::RailCfgs,
+    rail::{RailCfgs, Spin},
     response::RESPONSE_HEADER_BYTES,
     serve::{
         Arrival, Finished, OnLaneLost, ServeLane, ServeLaneCfgs, Server, Service, respond_all,
@@ -154,7 +154,7 @@ impl Rails {
         });
         let rail = |name: &str, cpu| RailCfgs {
             name: name.to_owned(),
-            spin_ns: SPIN_NS,
+            spin: Spin::new(SPIN_NS),
             tick_ns: TICK_NS,
             cpus: vec![cpu],
         };

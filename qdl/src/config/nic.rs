@@ -8,9 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::{
     Auto, IbNicConfig,
     rules::{auto_within, core_list, within, within_some},
+    values::never_or_number,
 };
 use crate::{
     fabric::MAX_SLOTS,
+    rail::{Spin, spin::DEFAULT_YIELD_AFTER_NS},
     topology::{LinkWatch, Topology},
 };
 
@@ -18,6 +20,8 @@ use crate::{
 pub const DEFAULT_CONNECTIONS: usize = 2;
 /// Default of [`Completion::spin_us`].
 pub const DEFAULT_SPIN_US: u64 = 50;
+/// Default of [`Completion::yield_after_us`].
+pub const DEFAULT_YIELD_AFTER_US: u64 = DEFAULT_YIELD_AFTER_NS / 1000;
 /// Default of [`TcpNicConfig::send_buffer_bytes`].
 pub const DEFAULT_SEND_BUFFER_BYTES: usize = 256 << 10;
 /// Default of [`TcpNicConfig::inline_bytes`].
@@ -254,6 +258,11 @@ pub struct Completion {
     /// Microseconds that `adaptive` spins without work before it sleeps, 0 to 1,000,000; default 50.
     #[garde(custom(within(0..=MAX_SPIN_US)))]
     pub spin_us: u64,
+    /// Microseconds of spinning after which the thread lets others run between two looks, 0 to 1,000,000; default 2.
+    /// `None` (`never`) is for a thread that has a core to itself.
+    #[garde(custom(within_some(0..=MAX_SPIN_US)))]
+    #[serde(with = "never_or_number")]
+    pub yield_after_us: Option<u64>,
 }
 
 impl Default for Completion {
@@ -261,17 +270,23 @@ impl Default for Completion {
         Completion {
             mode: CompletionMode::default(),
             spin_us: DEFAULT_SPIN_US,
+            yield_after_us: Some(DEFAULT_YIELD_AFTER_US),
         }
     }
 }
 
 impl Completion {
-    /// Nanoseconds to spin before sleeping: 0 for `event`, `u64::MAX` (never sleep) for `poll`.
-    pub fn spin_ns(&self) -> u64 {
-        match self.mode {
-            CompletionMode::Poll => u64::MAX,
-            CompletionMode::Event => 0,
-            CompletionMode::Adaptive => self.spin_us.saturating_mul(1000),
+    /// How a rail thread looks for work: not at all before it sleeps for `event`, and without an end for `poll`.
+    pub fn spin(&self) -> Spin {
+        Spin {
+            yield_after_ns: self
+                .yield_after_us
+                .map_or(u64::MAX, |us| us.saturating_mul(1000)),
+            sleep_after_ns: match self.mode {
+                CompletionMode::Poll => u64::MAX,
+                CompletionMode::Event => 0,
+                CompletionMode::Adaptive => self.spin_us.saturating_mul(1000),
+            },
         }
     }
 }

@@ -71,6 +71,27 @@ impl<'de> Deserialize<'de> for NeverOr {
     }
 }
 
+/// A key that is `never` or a number, not negative.
+pub(super) mod never_or_number {
+    use serde::{Deserializer, Serialize, Serializer};
+
+    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<u64>, D::Error> {
+        super::word_or_number(deserializer, "never")
+    }
+
+    pub(in crate::config) fn serialize<S: Serializer>(
+        value: &Option<u64>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(number) => number.serialize(serializer),
+            None => serializer.serialize_str("never"),
+        }
+    }
+}
+
 /// A number, or `None` for the one word that may stand in its place.
 fn word_or_number<'de, T, D>(deserializer: D, word: &'static str) -> Result<Option<T>, D::Error>
 where

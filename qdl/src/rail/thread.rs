@@ -1,4 +1,4 @@
-//! The loop of a rail thread: work while there is some, spin for a configured time, then arm every
+//! The loop of a rail thread: work while there is some, look again for a configured time, then arm every
 //! connection, look once more, and sleep on all their descriptors at once.
 
 use std::{
@@ -14,6 +14,7 @@ use std::{
 
 use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
 
+use super::Spin;
 use crate::{
     clock::now_ns,
     fabric::{Armed, Rx},
@@ -26,8 +27,8 @@ const WAKER: Token = Token(usize::MAX);
 pub struct RailCfgs {
     /// Name of the thread, at most 15 bytes of it visible.
     pub name: String,
-    /// How long to spin without work before sleeping, ns; `u64::MAX` never sleeps.
-    pub spin_ns: u64,
+    /// How it looks for work before it sleeps.
+    pub spin: Spin,
     /// How often [`RailWork::tick`] is called, ns.
     pub tick_ns: u64,
     /// CPUs the thread may run on; empty leaves it to the system.
@@ -161,7 +162,7 @@ fn run(cfgs: &RailCfgs, shared: &Shared, mut poll: Poll, mut work: impl RailWork
         match turn {
             Turn::Stop => return,
             Turn::Busy => idle_since = now,
-            Turn::Idle if now - idle_since < cfgs.spin_ns => std::hint::spin_loop(),
+            Turn::Idle if cfgs.spin.wait(now - idle_since).pause() => {}
             Turn::Idle => {
                 events.clear();
                 shared.asleep.store(true, Ordering::SeqCst);
@@ -279,7 +280,7 @@ mod tests {
         );
         let cfgs = RailCfgs {
             name: "test-rail".into(),
-            spin_ns: 0,
+            spin: Spin::new(0),
             // No tick comes to the rescue.
             tick_ns: 3_600_000_000_000,
             cpus: vec![],

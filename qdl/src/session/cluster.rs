@@ -52,7 +52,7 @@ pub struct Cluster {
 pub(super) fn rail_cfgs(name: String, nic: &NicConfig) -> RailCfgs {
     RailCfgs {
         name,
-        spin_ns: nic.completion().spin_ns(),
+        spin: nic.completion().spin(),
         tick_ns: 25_000_000,
         cpus: nic.cpus().unwrap_or_default().to_vec(),
     }

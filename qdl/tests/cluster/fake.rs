@@ -20,7 +20,7 @@ use qdl::{
         Broken,
         tcp::{self, PREAMBLE_BYTES, TcpCfgs},
     },
-    rail::RailCfgs,
+    rail::{RailCfgs, Spin},
     serve::{self, OnLaneLost, ServeLane, ServeLaneCfgs, Service},
 };
 
@@ -129,7 +129,7 @@ impl Fake {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let rail = RailCfgs {
             name: "fake".to_owned(),
-            spin_ns: 20_000,
+            spin: Spin::new(20_000),
             tick_ns: 10_000_000,
             cpus: vec![],
         };

@@ -17,7 +17,7 @@ use qdl::{
     dispatch::{Completer, Response, Sample, SampleTimes},
     fabric::{Region, SourceId, tcp::TcpCfgs},
     model::ModelSpec,
-    rail::RailCfgs,
+    rail::{RailCfgs, Spin},
     serve::{Arrival, Finished, Service, respond_all},
     session::{
         Cluster, ClusterListener, Node, NodeFabric, NodeNic, NodeParams, SampleMemory, Stop,
@@ -91,7 +91,7 @@ impl Running {
         let nics = fabrics.into_iter().enumerate().map(|(i, fabric)| NodeNic {
             rail: RailCfgs {
                 name: format!("{name}-{i}"),
-                spin_ns: 20_000,
+                spin: Spin::new(20_000),
                 tick_ns: 10_000_000,
                 cpus: vec![],
             },

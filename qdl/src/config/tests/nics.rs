@@ -1,6 +1,7 @@
 //! The keys of a NIC, over TCP and over queue pairs.
 
 use super::*;
+use crate::rail::Wait;
 
 #[test]
 fn an_ib_nic_takes_every_key_and_no_tcp_key() {
@@ -47,6 +48,7 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
         completion: Completion {
             mode: CompletionMode::Poll,
             spin_us: DEFAULT_SPIN_US,
+            yield_after_us: Some(DEFAULT_YIELD_AFTER_US),
         },
         adaptive_routing: AdaptiveRouting {
             split_above: Some(8192),
@@ -114,7 +116,7 @@ fn tcp_nic_keys() {
     let nic = &c.nics[0];
     assert_eq!((nic.fabric(), nic.connections()), ("tcp", 4));
     assert_eq!(nic.resolve_slots(usize::MAX), 33);
-    assert_eq!(nic.completion().spin_ns(), 0);
+    assert_eq!(nic.completion().spin().wait(0), Wait::Sleep);
     let NicConfig::Tcp(tcp) = nic else {
         panic!("{nic:?}")
     };
@@ -138,4 +140,26 @@ fn automatic_slots_stay_within_memory_and_bounds() {
     assert_eq!(resolve_slots(Auto::Auto, 150_528), 445);
     assert_eq!(resolve_slots(Auto::Auto, 64 << 20), MIN_AUTO_SLOTS);
     assert_eq!(resolve_slots(Auto::Fixed(8192), 1 << 30), 8192);
+}
+
+#[test]
+fn how_a_rail_thread_spins() {
+    let nic = |completion: &str| {
+        let head = ACCELERATOR.replace("nics: [{listen: 127.0.0.1:7410}]\n", "nics:\n");
+        accelerator(&format!(
+            "{head}  - listen: 127.0.0.1:0\n    completion: {completion}\n"
+        ))
+    };
+    let spin = |completion: &str| nic(completion).unwrap().nics[0].completion().spin();
+    let usual = spin("{}");
+    assert_eq!(usual.wait(1_999), Wait::Look);
+    assert_eq!(usual.wait(2_000), Wait::Yield);
+    assert_eq!(usual.wait(50_000), Wait::Sleep);
+    let alone = spin("{mode: poll, yield_after_us: never}");
+    assert_eq!(alone.wait(u64::MAX - 1), Wait::Look);
+    assert_eq!(spin("{yield_after_us: 0}").wait(0), Wait::Yield);
+    let error = text(nic("{yield_after_us: always}"));
+    assert!(error.contains("must be `never` or a number"), "{error}");
+    let error = text(nic("{yield_after_us: 1000001}"));
+    assert!(error.contains("yield_after_us is 1000001"), "{error}");
 }

@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::*;
 use crate::{
     fabric::{SourceId, memory, tcp},
+    rail::Spin,
     rails::{FailbackCfgs, HealthCfgs, LaneRail, PeerCfgs, RailArbiterCfgs},
     response::RESPONSE_HEADER_BYTES,
     serve::{Arrival, Finished, ServeLane, ServeLaneCfgs, Server, Service, respond_all},
@@ -194,7 +195,7 @@ impl Bench {
     ) -> Self {
         let rail = |name: &str| RailCfgs {
             name: name.into(),
-            spin_ns: wait.spin_ns,
+            spin: Spin::new(wait.spin_ns),
             tick_ns: wait.tick_ns,
             cpus: vec![],
         };
