@@ -1,6 +1,6 @@
 //! What one would have written in a week over plain sockets, and written well: sizes agreed beforehand, no
 //! headers, answers in order; a burst is one `sendmsg`, everything that is there is one read, straight into
-//! place; send buffers small enough to stay in the cache.
+//! place; buffers of the sizes that serve it best.
 
 use std::{
     io,
@@ -20,8 +20,8 @@ use super::{
 
 /// Requests up to this long are copied behind one another; longer ones are sent from where they lie.
 const COPY_UP_TO: usize = 1024;
-/// `SO_SNDBUF`.
-const SEND_BUFFER: usize = 256 << 10;
+/// `SO_SNDBUF`: below the receive buffer, a reader that lags throws loopback out of step (see the README).
+const SEND_BUFFER: usize = 1 << 20;
 /// `SO_RCVBUF`: the system's own guesses begin below one large payload.
 const RECEIVE_BUFFER: usize = 1 << 20;
 /// Most that is read at once.

@@ -23,7 +23,7 @@ pub const DEFAULT_SPIN_US: u64 = 50;
 /// Default of [`Completion::yield_after_us`].
 pub const DEFAULT_YIELD_AFTER_US: u64 = DEFAULT_YIELD_AFTER_NS / 1000;
 /// Default of [`TcpNicConfig::send_buffer_bytes`].
-pub const DEFAULT_SEND_BUFFER_BYTES: usize = 256 << 10;
+pub const DEFAULT_SEND_BUFFER_BYTES: usize = 1 << 20;
 /// Default of [`TcpNicConfig::inline_bytes`].
 pub const DEFAULT_TCP_INLINE_BYTES: usize = 512;
 /// Default of [`TcpNicConfig::post_from_issue_thread_up_to`].
@@ -177,7 +177,8 @@ pub struct TcpNicConfig {
     /// How the rail thread waits.
     #[garde(dive)]
     pub completion: Completion,
-    /// `SO_SNDBUF` in bytes, 4 KiB to 1 GiB; default 256 KiB. `None` (`system`) leaves it to the system.
+    /// `SO_SNDBUF` in bytes, 4 KiB to 1 GiB; default 1 MiB. `None` (`system`) leaves it to the system, and so does a size that
+    /// the system does not grant (`net.core.wmem_max`).
     #[garde(custom(within_some(4096..=1 << 30)))]
     pub send_buffer_bytes: Option<usize>,
     /// Payloads up to this many bytes are copied behind their header, 0 to 64 KiB; default 512.

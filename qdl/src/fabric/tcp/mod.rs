@@ -30,7 +30,9 @@ use super::{Endpoint, Link};
 /// Sizes of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpCfgs {
-    /// `SO_SNDBUF` in bytes; `None` leaves it to the system. A small one keeps what is sent in the cache.
+    /// `SO_SNDBUF` in bytes, where the system allows as much (`net.core.wmem_max`); else, and with `None`, the system grows
+    /// it by itself. Where it holds less than the peer's receive buffer and the peer lags, loopback sends each window of
+    /// the peer's from its own CPU, out of order with ours, and takes that for loss: a third of the rate.
     pub send_buffer: Option<usize>,
     /// `SO_RCVBUF` in bytes, where the system allows as much (`net.core.rmem_max`); else, and with `None`, the
     /// system grows it by itself, from a window too small for one large payload, and by guesses.
@@ -46,7 +48,7 @@ pub struct TcpCfgs {
 impl Default for TcpCfgs {
     fn default() -> Self {
         TcpCfgs {
-            send_buffer: Some(256 << 10),
+            send_buffer: Some(1 << 20),
             recv_buffer: Some(1 << 20),
             inline_bytes: 512,
             staging_bytes: 256 << 10,
@@ -86,15 +88,29 @@ impl Socket {
     }
 }
 
-/// Would a socket be given a receive buffer of this size? A smaller one than was asked for is worse than the
-/// system's own choice, and cannot be taken back, so that a socket made for the purpose is asked.
-fn can_have_receive_buffer(bytes: usize) -> bool {
-    let given = || {
-        let probe = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
-        probe.set_recv_buffer_size(bytes)?;
-        probe.recv_buffer_size()
+/// Sets a buffer's size and says what it is then.
+type Resize = fn(&socket2::Socket, usize) -> io::Result<usize>;
+
+const SEND: Resize = |socket, bytes| {
+    socket.set_send_buffer_size(bytes)?;
+    socket.send_buffer_size()
+};
+const RECEIVE: Resize = |socket, bytes| {
+    socket.set_recv_buffer_size(bytes)?;
+    socket.recv_buffer_size()
+};
+
+/// Gives a socket a buffer of this size, if it can have one. A smaller one than was asked for is worse than the
+/// system's own choice, and cannot be taken back, so that a socket made for the purpose is asked first.
+fn resize(socket: &socket2::Socket, bytes: Option<usize>, to: Resize) -> io::Result<()> {
+    let Some(bytes) = bytes else {
+        return Ok(());
     };
-    given().is_ok_and(|given| given >= bytes)
+    let probe = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+    if to(&probe, bytes).is_ok_and(|given| given >= bytes) {
+        to(socket, bytes)?;
+    }
+    Ok(())
 }
 
 /// Makes a connection of a connected, non-blocking stream.
@@ -110,14 +126,8 @@ pub fn link(stream: std::net::TcpStream, endpoint: Endpoint, cfgs: &TcpCfgs) -> 
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let s = socket2::SockRef::from(&stream);
-    if let Some(bytes) = cfgs.send_buffer {
-        s.set_send_buffer_size(bytes)?;
-    }
-    if let Some(bytes) = cfgs.recv_buffer
-        && can_have_receive_buffer(bytes)
-    {
-        s.set_recv_buffer_size(bytes)?;
-    }
+    resize(&s, cfgs.send_buffer, SEND)?;
+    resize(&s, cfgs.recv_buffer, RECEIVE)?;
     s.set_tcp_user_timeout(Some(std::time::Duration::from_millis(
         cfgs.user_timeout_ms.into(),
     )))?;
@@ -175,6 +185,22 @@ mod tests {
         }
         b.write_all(&[1]).expect("written");
         assert_eq!(near.confirmed(), Some(before + 5000));
+    }
+
+    #[test]
+    fn a_buffer_is_as_large_as_asked_or_the_systems_own() {
+        let (a, _b) = sockets();
+        let socket = socket2::SockRef::from(&a);
+        let own = socket.send_buffer_size().expect("asked");
+        // More than systems allow, and then less.
+        resize(&socket, Some(1 << 30), SEND).expect("asked");
+        assert_eq!(socket.send_buffer_size().expect("asked"), own);
+        resize(&socket, None, SEND).expect("nothing to do");
+        assert_eq!(socket.send_buffer_size().expect("asked"), own);
+        let wanted = 100_000;
+        assert_ne!(own, 2 * wanted);
+        resize(&socket, Some(wanted), SEND).expect("granted");
+        assert_eq!(socket.send_buffer_size().expect("asked"), 2 * wanted);
     }
 
     crate::fabric_conformance!(super::Tcp(super::TcpCfgs::default()));
