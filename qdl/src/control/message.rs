@@ -15,7 +15,7 @@ use crate::{
 use super::ControlError;
 
 /// Version of the protocol, both planes.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Which side of a session a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::model::ModelSpec;
+use crate::{control::message::VERSION, model::ModelSpec};
 
 /// Nothing in these tests should take this long.
 const LONG: Duration = Duration::from_secs(20);
@@ -272,7 +272,7 @@ impl Raw {
     /// A handshake without a token, up to and including the model.
     async fn handshake(&mut self, node: &str) {
         self.say(hello(node)).await;
-        assert_eq!(self.hear_type("hello").await["version"], 1);
+        assert_eq!(self.hear_type("hello").await["version"], VERSION);
         self.say(json!({"type": "answer"})).await;
         self.hear_type("answer").await;
         self.say(json!({"type": "model", "spec": model()})).await;
@@ -282,7 +282,7 @@ impl Raw {
 
 fn hello(node: &str) -> Value {
     json!({
-        "type": "hello", "version": 1, "role": "frontend", "node": node, "auth": "none",
+        "type": "hello", "version": VERSION, "role": "frontend", "node": node, "auth": "none",
         "nonce": "00".repeat(32), "heartbeat_ms": 10,
     })
 }

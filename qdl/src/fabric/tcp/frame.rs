@@ -5,6 +5,34 @@ use crate::fabric::{Broken, Imm};
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 16;
 
+/// Bytes of a header, and the zeros behind it, on the way to slots of [`LARGE_STRIDE`] and more: a cache line. A payload
+/// of whole cache lines then lies on their borders all the way, in the sender's memory, the kernel's and the slot,
+/// and the kernel copies it faster: a tenth of the whole rate where the slots outgrow the cache.
+pub const ALIGNED_HEADER_BYTES: usize = 64;
+
+/// Slots of at least this many bytes are written behind aligned headers.
+pub const LARGE_STRIDE: usize = 16 << 10;
+
+/// Bytes in front of each payload on the way to slots of `stride` bytes.
+pub(super) const fn header_bytes(stride: usize) -> usize {
+    if stride >= LARGE_STRIDE {
+        ALIGNED_HEADER_BYTES
+    } else {
+        HEADER_BYTES
+    }
+}
+
+/// What follows a header up to where its payload begins must be zeros.
+pub(super) fn check_padding(padding: &[u8]) -> Result<(), Broken> {
+    match padding.iter().find(|b| **b != 0) {
+        None => Ok(()),
+        Some(b) => Err(Broken::BadFrame {
+            what: "padding",
+            value: u64::from(*b),
+        }),
+    }
+}
+
 /// Bytes of the preamble that opens a data connection.
 pub const PREAMBLE_BYTES: usize = 32;
 

@@ -7,7 +7,7 @@
 //! | resources | the [`Endpoint`]'s regions, which need no registration |
 //! | connection | one socket, split into `TcpTx` and `TcpRx` |
 //!
-//! A write is a 16-byte header ([`frame`]) and its payload. Payloads leave straight from the source
+//! A write is a header ([`frame`]; 16 bytes, or a cache line on the way to large slots) and its payload. Payloads leave straight from the source
 //! region with one `sendmsg` for everything queued; they arrive in their slot, by one `readv` that fills what
 //! is left of the current payload and a staging buffer behind it.
 
@@ -17,7 +17,7 @@ mod rx;
 mod tx;
 
 pub use device::{Preamble, TcpDevice, TcpError};
-pub use frame::{HEADER_BYTES, PREAMBLE_BYTES};
+pub use frame::{ALIGNED_HEADER_BYTES, HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
 
 use std::{
     io,
@@ -216,17 +216,21 @@ mod tests {
     }
 
     fn receiver() -> (TcpStream, Link) {
+        receiver_of(128)
+    }
+
+    fn receiver_of(stride: usize) -> (TcpStream, Link) {
         let (a, b) = sockets();
-        let region = Arc::new(Region::new(4 * 128).expect("memory"));
+        let region = Arc::new(Region::new(4 * stride).expect("memory"));
         let grants = Arc::new(Grants::new(4));
         (0..4).for_each(|s| {
             grants.open(s);
         });
         let endpoint = Endpoint {
-            window: Window::new(region, 0, 128, grants).expect("fits"),
+            window: Window::new(region, 0, stride, grants).expect("fits"),
             sources: vec![],
             peer_slots: 4,
-            peer_stride: 128,
+            peer_stride: stride,
             send_depth: 4,
         };
         (a, link(b, endpoint, &TcpCfgs::default()).expect("linked"))
@@ -265,6 +269,32 @@ mod tests {
                 other => panic!("{what}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn on_the_way_to_large_slots_payloads_begin_on_a_cache_line() {
+        let frame = |padding: u8, bytes: usize| {
+            let mut frame = frame::encode(crate::fabric::Imm::new(1, 1), 0, 5).to_vec();
+            frame.resize(frame.len() + bytes, padding);
+            frame.extend(b"bytes");
+            frame
+        };
+        for (stride, zeros) in [(LARGE_STRIDE - 1, 0), (LARGE_STRIDE, 48)] {
+            let (mut a, mut b) = receiver_of(stride);
+            a.write_all(&frame(0, zeros)).expect("written");
+            let arrived = first_event(&mut b);
+            assert!(
+                matches!(arrived, Event::Arrived { len: 5, .. }),
+                "{arrived:?}"
+            );
+        }
+        let (mut a, mut b) = receiver_of(LARGE_STRIDE);
+        a.write_all(&frame(9, 48)).expect("written");
+        let broken = Event::Broken(Broken::BadFrame {
+            what: "padding",
+            value: 9,
+        });
+        assert_eq!(first_event(&mut b), broken);
     }
 
     #[test]

@@ -12,13 +12,16 @@
 
 use std::{fmt, io, os::fd::RawFd, sync::Arc};
 
-use super::{HEADER_BYTES, Socket, frame};
+use super::{
+    HEADER_BYTES, Socket,
+    frame::{self, ALIGNED_HEADER_BYTES},
+};
 use crate::fabric::{Armed, Broken, Event, FabricCounts, Imm, Rx, Window};
 
-/// While a payload at least this long is read in place, little is read past its end: what follows is
+/// While a payload at least this long is read in place, little is read past its end, a header or a few: what follows is
 /// likely as long, and what lands in the staging buffer must be copied.
 const LARGE: usize = 16 << 10;
-const READ_PAST_LARGE: usize = 4 << 10;
+const READ_PAST_LARGE: usize = 4 * ALIGNED_HEADER_BYTES;
 
 /// A payload under way.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +36,8 @@ struct Landing {
 pub(super) struct TcpRx {
     socket: Arc<Socket>,
     window: Window,
+    /// Bytes in front of each payload.
+    header_bytes: usize,
     staging: Box<[u8]>,
     /// What of the staging buffer has been read from the socket and not used yet.
     start: usize,
@@ -47,9 +52,10 @@ pub(super) struct TcpRx {
 impl TcpRx {
     pub(super) fn new(socket: Arc<Socket>, window: Window, staging_bytes: usize) -> Self {
         TcpRx {
+            header_bytes: frame::header_bytes(window.stride()),
             socket,
             window,
-            staging: vec![0; staging_bytes.max(2 * HEADER_BYTES)].into(),
+            staging: vec![0; staging_bytes.max(2 * ALIGNED_HEADER_BYTES)].into(),
             start: 0,
             end: 0,
             landing: None,
@@ -87,12 +93,16 @@ impl TcpRx {
                 self.counts.bytes += u64::from(len);
                 return Ok(Some(Event::Arrived { imm, len }));
             }
-            let Some(header) = self.staging[self.start..self.end].first_chunk::<HEADER_BYTES>()
+            let ahead = &self.staging[self.start..self.end];
+            let Some((header, padding)) = ahead
+                .get(..self.header_bytes)
+                .and_then(|bytes| bytes.split_first_chunk::<HEADER_BYTES>())
             else {
                 return Ok(None);
             };
             let h = frame::decode(header)?;
-            self.start += HEADER_BYTES;
+            frame::check_padding(padding)?;
+            self.start += self.header_bytes;
             if let Some(message) = h.imm.message() {
                 self.counts.control += 1;
                 return Ok(Some(Event::Control(message)));

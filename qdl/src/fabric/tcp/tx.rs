@@ -14,6 +14,8 @@ const IOV_MAX: usize = 1024;
 pub(super) struct TcpTx {
     socket: Arc<Socket>,
     endpoint: Endpoint,
+    /// Bytes in front of each payload.
+    header_bytes: usize,
     inline_bytes: usize,
     /// Headers and short payloads, twice as much as can be queued. Its heap block never moves: `iov` points
     /// into it.
@@ -39,11 +41,13 @@ impl TcpTx {
     pub(super) fn new(socket: Arc<Socket>, mut endpoint: Endpoint, inline_bytes: usize) -> Self {
         endpoint.send_depth = endpoint.send_depth.max(1);
         let depth = endpoint.send_depth;
+        let header_bytes = frame::header_bytes(endpoint.peer_stride);
         TcpTx {
             socket,
+            header_bytes,
             inline_bytes,
             // Twice what `depth` writes can take at most, so that what is sent makes way only now and then.
-            staging: vec![0; 2 * depth * (HEADER_BYTES + inline_bytes)].into(),
+            staging: vec![0; 2 * depth * (header_bytes + inline_bytes)].into(),
             staged: 0,
             iov: Vec::with_capacity(4 * depth),
             head: 0,
@@ -133,13 +137,15 @@ impl Tx for TcpTx {
             return Err(PostError::Full);
         }
         let len = post.len as usize;
-        let full = self.staging.len() - self.staged < HEADER_BYTES + self.inline_bytes;
+        let full = self.staging.len() - self.staged < self.header_bytes + self.inline_bytes;
         if full || self.iov.capacity() - self.iov.len() < 2 {
             self.make_way();
         }
         let header = frame::encode(post.imm, post.at, post.len);
-        let start = self.stage(HEADER_BYTES);
-        self.staging[start..start + HEADER_BYTES].copy_from_slice(&header);
+        let start = self.stage(self.header_bytes);
+        let (at, padding) = self.staging[start..self.staged].split_at_mut(HEADER_BYTES);
+        at.copy_from_slice(&header);
+        padding.fill(0);
         if post.imm.is_control() {
             self.counts.control += 1;
         } else {
@@ -168,7 +174,7 @@ impl Tx for TcpTx {
         } else {
             self.counts.inline += u64::from(!post.imm.is_control());
         }
-        self.queued_bytes += (HEADER_BYTES + len) as u64;
+        self.queued_bytes += (self.header_bytes + len) as u64;
         self.ends.push_back(self.queued_bytes);
         self.posted += 1;
         Ok(())
