@@ -9,7 +9,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0    LoadGen says VALID, or the accuracy run is complete
   1    LoadGen says INVALID
-  2    wrong usage, configuration, data set, model or engine
+  2    wrong usage, configuration, data set, model or engine, or a peer that could not be reached at the start
   3    no peer was left, or the run was aborted; one line says which, when and why
   4    a response was not its sample's, or counts do not agree
   130  interrupted";

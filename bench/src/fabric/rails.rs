@@ -1,5 +1,5 @@
 //! The whole way through the library: dispatcher, tracker, arbiter, rail threads, server, with the defaults of
-//! the configuration (spin 50 us, then sleep). What is answered is issued again by the thread that completes it.
+//! the configuration (spin 50 us, yielding after 2, then sleep). What is answered is issued again by the thread that completes it.
 
 use std::{
     net::TcpStream,
