@@ -13,11 +13,11 @@ use std::{
 use libfuzzer_sys::fuzz_target;
 use qdl::fabric::{
     Endpoint, Event, Grants, Region, Window,
-    tcp::{TcpCfgs, link},
+    tcp::{LARGE_STRIDE, TcpCfgs, link},
 };
 
 const SLOTS: usize = 8;
-const STRIDE: usize = 256;
+const SMALL: usize = 256;
 /// Bytes before and behind the window.
 const FENCE: usize = 4096;
 const UNTOUCHED: u8 = 0xA5;
@@ -31,9 +31,14 @@ fn joined() -> (TcpStream, TcpStream) {
 }
 
 fuzz_target!(|data: &[u8]| {
+    // To large slots headers are padded.
+    let Some((choice, data)) = data.split_first() else {
+        return;
+    };
+    let stride = [SMALL, LARGE_STRIDE][usize::from(choice & 1)];
     // More would not fit the socket's buffers while nobody reads.
     let data = &data[..data.len().min(16 << 10)];
-    let len = FENCE + SLOTS * STRIDE + FENCE;
+    let len = FENCE + SLOTS * stride + FENCE;
     let region = Arc::new(Region::new(len).expect("memory"));
     // SAFETY: nobody else has the region yet.
     unsafe { region.bytes_mut(0, len) }
@@ -43,7 +48,7 @@ fuzz_target!(|data: &[u8]| {
     (0..SLOTS as u16).for_each(|slot| {
         grants.open(slot);
     });
-    let window = Window::new(region.clone(), FENCE, STRIDE, grants).expect("it fits");
+    let window = Window::new(region.clone(), FENCE, stride, grants).expect("it fits");
     let (mut writer, reader) = joined();
     let endpoint = Endpoint {
         sources: vec![],
@@ -70,7 +75,7 @@ fuzz_target!(|data: &[u8]| {
             assert!(!broken, "something was reported after the end");
             match event {
                 Event::Arrived { imm, len } => {
-                    assert!(len as usize <= STRIDE);
+                    assert!(len as usize <= stride);
                     let seen = &mut arrived[usize::from(imm.slot())];
                     assert!(!std::mem::replace(seen, true), "a grant was used twice");
                 }
