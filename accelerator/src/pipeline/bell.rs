@@ -66,11 +66,15 @@ impl Bell {
     pub fn wait(&self, seen: u64, until_ns: u64, spin: Spin) {
         let started = clock::now_ns();
         let mut now = started;
-        while now < until_ns && spin.wait(now - started) != Wait::Sleep {
+        while now < until_ns {
+            let wait = spin.wait(now - started);
+            if wait == Wait::Sleep {
+                break;
+            }
             if self.epoch() != seen {
                 return;
             }
-            spin.wait(now - started).pause();
+            wait.pause();
             now = clock::now_ns();
         }
         if now >= until_ns {

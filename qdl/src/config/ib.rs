@@ -8,7 +8,7 @@ use super::{
     Auto, Completion, Gpus,
     nic::{MAX_CONNECTIONS, MAX_NUMA, resolve_slots},
     rules::{Findings, HELP, auto_within, core_list, within, within_some},
-    values::NeverOr,
+    values::never_or_number,
 };
 use crate::fabric::MAX_SLOTS;
 
@@ -142,7 +142,8 @@ pub struct AdaptiveRouting {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AdaptiveRoutingFile {
-    pub(super) split_above: NeverOr,
+    #[serde(deserialize_with = "never_or_number::deserialize")]
+    pub(super) split_above: Option<u32>,
 }
 
 impl IbNicConfig {

@@ -107,7 +107,7 @@ impl NicFile {
         nic.cpus = self.cpus;
         nic.gpu = self.gpu;
         if let Some(file) = self.adaptive_routing {
-            nic.adaptive_routing.split_above = file.split_above.0;
+            nic.adaptive_routing.split_above = file.split_above;
         }
         if nic.gpudirect && (side == Side::Frontend || nic.gpu.is_none()) {
             let (what, help) = match side {

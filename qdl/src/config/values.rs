@@ -61,23 +61,13 @@ impl<'de> Deserialize<'de> for SystemOr {
     }
 }
 
-/// `never` or a number of bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NeverOr(pub(super) Option<u32>);
-
-impl<'de> Deserialize<'de> for NeverOr {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        word_or_number(deserializer, "never").map(NeverOr)
-    }
-}
-
 /// A key that is `never` or a number, not negative.
 pub(super) mod never_or_number {
     use serde::{Deserializer, Serialize, Serializer};
 
-    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(in crate::config) fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<Option<u64>, D::Error> {
+    ) -> Result<Option<T>, D::Error> {
         super::word_or_number(deserializer, "never")
     }
 

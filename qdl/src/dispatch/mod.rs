@@ -53,9 +53,6 @@ use lane::{Lane, Posted};
 use rail::{Command, FrontendRail};
 use warm_up::WarmUp;
 
-/// How long rail threads may take to end once they were told to.
-const ENDING: Duration = Duration::from_secs(10);
-
 pub(crate) struct Shared {
     lanes: Box<[Lane]>,
     sources: Vec<Arc<Region>>,
@@ -344,7 +341,7 @@ impl Dispatcher {
         self.handles.iter().for_each(RailHandle::wake);
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        rails::join_all(threads, ENDING);
+        rails::join_all(threads, rails::ENDING);
     }
 
     /// Totals so far.

@@ -203,6 +203,9 @@ fn register(poll: &Poll, work: &mut impl RailWork) {
     });
 }
 
+/// How long rail threads, and those beside them, may take to end once they were told to.
+pub(crate) const ENDING: Duration = Duration::from_secs(10);
+
 /// Waits for threads that were told to end, for `patience` in all. One that does not is left to itself, with a line in the log.
 pub(crate) fn join_all(threads: Vec<JoinHandle<()>>, patience: Duration) {
     let end = Instant::now() + patience;

@@ -18,7 +18,6 @@ use std::{
     io,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicU64, atomic::Ordering},
     thread::JoinHandle,
-    time::Duration,
 };
 
 use crossbeam_queue::SegQueue;
@@ -33,9 +32,6 @@ use crate::{
 
 use prepare::Preparer;
 use rail::{Command, ServeRail};
-
-/// How long threads may take to end once they were told to.
-const ENDING: Duration = Duration::from_secs(10);
 
 /// What a server tells whoever set it up.
 #[derive(Clone, Debug)]
@@ -169,13 +165,13 @@ impl Server {
     pub fn stop(&self) {
         // First, so that no lane comes after the end.
         let preparers = self.preparers.iter().filter_map(Preparer::stop);
-        rails::join_all(preparers.collect(), ENDING);
+        rails::join_all(preparers.collect(), rails::ENDING);
         for rail in 0..self.rails() {
             self.command(rail, Command::Stop);
         }
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        rails::join_all(threads, ENDING);
+        rails::join_all(threads, rails::ENDING);
     }
 }
 

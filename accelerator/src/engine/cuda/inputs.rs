@@ -240,9 +240,9 @@ impl Inputs {
     /// Several inputs, or ragged ones, by the kernel: each tensor of each sample to its place, and zeros behind it. Nothing
     /// where there is no kernel, or it cannot read a sample where it lies.
     fn gathered(&mut self, batch: &Batch) -> Result<Option<Staged>, EngineError> {
-        if self.gatherer.is_none() {
+        let Some(gatherer) = &mut self.gatherer else {
             return Ok(None);
-        }
+        };
         let mut staged = Staged {
             copies: 1,
             kernel: true,
@@ -260,9 +260,6 @@ impl Inputs {
             staged.fenced = fenced(&self.device)?;
         }
         let (unpacker, memory) = (&self.unpacker, &self.memory);
-        let Some(gatherer) = &mut self.gatherer else {
-            return Ok(None);
-        };
         // SAFETY: samples are readable until the worker has waited for its kernels, which run after this stream; a batch has no
         // more samples than the inputs have room for, and each tensor ends within its sample's room.
         let launched = unsafe {

@@ -99,21 +99,11 @@ impl Service for Company {
 
 #[test]
 fn a_doorbell_that_waits_is_rung_though_nobody_comes_by() {
-    const HOUR: u64 = 3_600_000_000_000;
     let company = Arc::new(Company {
         kept: Hoard::default(),
         wanted: 20,
         came: AtomicU64::new(0),
     });
-    // Threads that sleep at once, and nothing that wakes them by and by.
-    let wait = Wait {
-        spin_ns: 0,
-        tick_ns: HOUR,
-        echo: EchoCfgs {
-            interval_ns: HOUR,
-            timeout_ns: HOUR,
-        },
-    };
     let b = Bench::with(
         1,
         64,
@@ -121,7 +111,7 @@ fn a_doorbell_that_waits_is_rung_though_nobody_comes_by() {
         false,
         1 << 20,
         Policy::default(),
-        wait,
+        Wait::asleep(),
     );
     b.connect(0, 1, &Over::Tcp);
     b.wait_up(1);

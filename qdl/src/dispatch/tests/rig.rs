@@ -96,6 +96,21 @@ pub struct Wait {
     pub echo: EchoCfgs,
 }
 
+impl Wait {
+    /// Threads that sleep at once, and nothing that wakes them by and by.
+    pub fn asleep() -> Self {
+        const HOUR: u64 = 3_600_000_000_000;
+        Wait {
+            spin_ns: 0,
+            tick_ns: HOUR,
+            echo: EchoCfgs {
+                interval_ns: HOUR,
+                timeout_ns: HOUR,
+            },
+        }
+    }
+}
+
 impl Default for Wait {
     fn default() -> Self {
         Wait {

@@ -9,20 +9,18 @@ use std::{
 use super::{rig::*, *};
 use crate::fabric::{FabricCounts, Flushed, Post, PostError, Tx, memory};
 
-const HOUR: u64 = 3_600_000_000_000;
-
 /// Rail threads that sleep at once, and nothing that wakes them by and by.
 fn asleep(lanes: usize) -> Bench {
-    let wait = Wait {
-        spin_ns: 0,
-        tick_ns: HOUR,
-        echo: EchoCfgs {
-            interval_ns: HOUR,
-            timeout_ns: HOUR,
-        },
-    };
     let policy = Policy::default();
-    Bench::with(lanes, 8, Arc::new(Digest), false, 1 << 20, policy, wait)
+    Bench::with(
+        lanes,
+        8,
+        Arc::new(Digest),
+        false,
+        1 << 20,
+        policy,
+        Wait::asleep(),
+    )
 }
 
 /// A sending half whose flushes are tampered with.
