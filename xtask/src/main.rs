@@ -2,6 +2,7 @@
 //!
 //! * `setup` fetches what the programs need and the repository does not carry;
 //! * `test` runs every check, and ends with one line of counts;
+//! * `rooms` runs those of the checks that read sources alone, in a moment;
 //! * `demo` runs LoadGen over a wire, from nothing;
 //! * `bench` measures: one name for each measurement;
 //! * `fuzz` feeds bytes at random to whatever reads them from a peer or a file;
@@ -91,6 +92,8 @@ enum Task {
         #[arg(long, conflicts_with_all = ["include", "cuda_include", "out"])]
         check: bool,
     },
+    /// The checks that read sources alone: circles and arrows between rooms, and too wide lines.
+    Rooms,
     /// Run a command in a guest that has an RDMA device in software.
     SoftRoce {
         /// The command and its arguments.
@@ -126,6 +129,7 @@ fn main() -> ExitCode {
             sanitize,
             filters,
         } => test::run(&root, quick, sanitize, &filters),
+        Task::Rooms => test::sources(&root),
         Task::Demo => demo::run(&root),
         Task::Bench { name, .. } if name == "--help" || name == "-h" => bench_help(),
         Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),

@@ -1,0 +1,348 @@
+//! Runs the steps, notes how each ended, and sums up.
+//!
+//! The last line is `N passed, N failed`, with `, N skipped` behind it where tests are left out. A
+//! step that failed without a failed test, as a build or a guest that does not start, counts as one
+//! failure: a reader of that line alone must not take the run for a good one.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::counts::Counts;
+use crate::process::run_copying;
+
+/// No step takes longer, builds included, on any machine worth waiting for.
+const DEADLINE: Duration = Duration::from_secs(3600);
+
+/// How a step ended.
+enum Outcome {
+    Passed,
+    Failed,
+    /// Not run, with the reason.
+    Left(String),
+}
+
+/// A line of the table.
+struct Row {
+    step: &'static str,
+    outcome: Outcome,
+    counts: Option<Counts>,
+    took: Duration,
+}
+
+/// What a step's output has to show besides exit code 0.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wants {
+    /// Nothing: a check, or tests of which there may be none.
+    Success,
+    /// At least one test that ran.
+    Tests,
+}
+
+/// What a machine may lack that is no fault of the code: words of the step's output, and what to
+/// say instead; nothing where the output says it itself, behind the words.
+pub type Excuses = &'static [(&'static str, Option<&'static str>)];
+
+/// The steps that ran so far.
+pub struct Steps {
+    rows: Vec<Row>,
+    /// Whether what the steps write is shown.
+    show: bool,
+}
+
+impl Steps {
+    /// None yet; what they write is shown.
+    pub fn new() -> Self {
+        Self {
+            rows: Vec::new(),
+            show: true,
+        }
+    }
+
+    /// Runs one step inside this program: it fails where `check` has anything to complain of.
+    pub fn check(&mut self, step: &'static str, check: impl FnOnce() -> Result<Vec<String>>) {
+        println!("\n== {step}");
+        let began = Instant::now();
+        let complaints = check().unwrap_or_else(|error| vec![format!("{error:#}")]);
+        for complaint in complaints.iter().filter(|_| self.show) {
+            println!("{complaint}");
+        }
+        self.rows.push(Row {
+            step,
+            outcome: if complaints.is_empty() {
+                Outcome::Passed
+            } else {
+                Outcome::Failed
+            },
+            counts: None,
+            took: began.elapsed(),
+        });
+    }
+
+    /// Runs one step, showing its output, and notes how it ended.
+    pub fn run(&mut self, step: &'static str, wants: Wants, command: Command) {
+        self.run_unless(step, wants, &[], command);
+    }
+
+    /// Runs one step, which an excuse in its output turns from failed to left out.
+    pub fn run_unless(
+        &mut self,
+        step: &'static str,
+        wants: Wants,
+        excuses: Excuses,
+        mut command: Command,
+    ) {
+        println!("\n== {step}");
+        let began = Instant::now();
+        let ended = run_copying(step, &mut command, DEADLINE, self.show);
+        if let Ok((status, output)) = &ended
+            && !status.success()
+            && Counts::read(output).failed == 0
+            && let Some(why) = excuse(excuses, output)
+        {
+            println!("{step}: left out: {why}");
+            return self.leave(step, &why);
+        }
+        let (mut outcome, counts) = match ended {
+            Ok((status, output)) => (
+                if status.success() {
+                    Outcome::Passed
+                } else {
+                    Outcome::Failed
+                },
+                Counts::read(&output),
+            ),
+            Err(error) => {
+                println!("{error:#}");
+                (Outcome::Failed, Counts::default())
+            }
+        };
+        if counts.failed > 0 {
+            outcome = Outcome::Failed;
+        }
+        if wants == Wants::Tests && counts.passed + counts.failed == 0 {
+            println!("{step}: not a single test ran");
+            outcome = Outcome::Failed;
+        }
+        let counts = (counts != Counts::default()).then_some(counts);
+        self.rows.push(Row {
+            step,
+            outcome,
+            counts,
+            took: began.elapsed(),
+        });
+    }
+
+    /// Notes a step that is not run.
+    pub fn leave(&mut self, step: &'static str, why: &str) {
+        self.rows.push(Row {
+            step,
+            outcome: Outcome::Left(why.to_owned()),
+            counts: None,
+            took: Duration::ZERO,
+        });
+    }
+
+    /// Whether a step has failed so far.
+    pub fn failed(&self) -> bool {
+        !self.closing().1
+    }
+
+    /// Prints the table and the closing line; true when nothing failed.
+    pub fn close(&self) -> bool {
+        println!("\n{:<16} {:<8} {:>8}  tests", "step", "result", "seconds");
+        for row in &self.rows {
+            let result = match &row.outcome {
+                Outcome::Passed => "ok",
+                Outcome::Failed => "FAILED",
+                Outcome::Left(_) => "left out",
+            };
+            let note = match (&row.outcome, row.counts) {
+                (Outcome::Left(why), _) => why.clone(),
+                (_, Some(counts)) => told(counts),
+                (_, None) => String::new(),
+            };
+            println!(
+                "{:<16} {result:<8} {:>8.1}  {note}",
+                row.step,
+                row.took.as_secs_f64()
+            );
+        }
+        println!();
+        let (lines, good) = self.closing();
+        println!("{lines}");
+        good
+    }
+
+    /// The closing lines, and whether nothing failed.
+    fn closing(&self) -> (String, bool) {
+        let failed: Vec<&Row> = self
+            .rows
+            .iter()
+            .filter(|row| matches!(row.outcome, Outcome::Failed))
+            .collect();
+        let mut total = self
+            .rows
+            .iter()
+            .filter_map(|row| row.counts)
+            .fold(Counts::default(), Counts::and);
+        total.failed += failed
+            .iter()
+            .filter(|row| row.counts.unwrap_or_default().failed == 0)
+            .count() as u64;
+        let mut lines = String::new();
+        if !failed.is_empty() {
+            let names: Vec<_> = failed.iter().map(|row| row.step).collect();
+            lines = format!("failed steps: {}\n", names.join(", "));
+        }
+        lines += &format!("{} passed, {} failed", total.passed, total.failed);
+        if total.skipped > 0 {
+            lines += &format!(", {} skipped", total.skipped);
+        }
+        (lines, failed.is_empty())
+    }
+}
+
+fn told(counts: Counts) -> String {
+    let mut text = format!("{} passed", counts.passed);
+    if counts.failed > 0 {
+        text += &format!(", {} failed", counts.failed);
+    }
+    if counts.skipped > 0 {
+        text += &format!(", {} skipped", counts.skipped);
+    }
+    text
+}
+
+/// What to say of an output that holds the words of an excuse.
+fn excuse(excuses: Excuses, output: &str) -> Option<String> {
+    excuses.iter().find_map(|(words, why)| {
+        let (_, behind) = output.split_once(words)?;
+        let said = behind.lines().next().unwrap_or_default();
+        Some(
+            why.unwrap_or(said.trim_start_matches([':', ' ']))
+                .to_owned(),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps that keep what they write to themselves: the runner of these tests reads closing lines.
+    fn silent() -> Steps {
+        Steps {
+            rows: Vec::new(),
+            show: false,
+        }
+    }
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_step_without_tests_fails_where_tests_are_wanted() {
+        let mut steps = silent();
+        steps.run("check", Wants::Success, shell("true"));
+        assert_eq!(steps.closing(), ("0 passed, 0 failed".to_owned(), true));
+        steps.run(
+            "empty",
+            Wants::Tests,
+            shell("echo 'test result: ok. 0 passed; 0 failed; 0 ignored'"),
+        );
+        let closing = "failed steps: empty\n0 passed, 1 failed".to_owned();
+        assert_eq!(steps.closing(), (closing, false));
+    }
+
+    #[test]
+    fn a_failure_in_the_output_outweighs_the_exit_code() {
+        let mut steps = silent();
+        steps.run(
+            "liar",
+            Wants::Tests,
+            shell("echo 'test result: FAILED. 3 passed; 1 failed; 0 ignored'"),
+        );
+        let closing = "failed steps: liar\n3 passed, 1 failed".to_owned();
+        assert_eq!(steps.closing(), (closing, false));
+    }
+
+    #[test]
+    fn each_failed_step_is_in_the_last_line() {
+        let mut steps = silent();
+        let tests = "echo 'test result: FAILED. 5 passed; 2 failed; 1 ignored'; false";
+        steps.run("tests", Wants::Tests, shell(tests));
+        steps.run("guest", Wants::Tests, shell("exit 1"));
+        steps.run("format", Wants::Success, shell("exit 1"));
+        steps.check("rooms", || Ok(vec!["a circle".to_owned()]));
+        steps.check("unreadable", || anyhow::bail!("no such file"));
+        steps.check("columns", || Ok(Vec::new()));
+        steps.leave("advisories", "no network");
+        let closing = "failed steps: tests, guest, format, rooms, unreadable\n\
+                       5 passed, 6 failed, 1 skipped";
+        assert_eq!(steps.closing(), (closing.to_owned(), false));
+    }
+
+    #[test]
+    fn a_step_that_fails_or_cannot_start_fails() {
+        let mut steps = silent();
+        steps.run("broken", Wants::Success, shell("exit 2"));
+        steps.run(
+            "absent",
+            Wants::Success,
+            Command::new("no-such-program-anywhere"),
+        );
+        assert!(
+            steps
+                .rows
+                .iter()
+                .all(|row| matches!(row.outcome, Outcome::Failed))
+        );
+    }
+
+    #[test]
+    fn an_excuse_counts_for_a_step_that_failed_and_only_then() {
+        let mut steps = silent();
+        let excuses: Excuses = &[
+            ("no network", Some("nothing can be reached")),
+            ("no guest", None),
+        ];
+        let words = "echo there is no network here";
+        steps.run_unless(
+            "excused",
+            Wants::Success,
+            excuses,
+            shell(&format!("{words}; false")),
+        );
+        steps.run_unless("done", Wants::Success, excuses, shell(words));
+        steps.run_unless("broken", Wants::Success, excuses, shell("echo oh; false"));
+        let failed = "echo 'test result: FAILED. 3 passed; 1 failed; 0 ignored'";
+        steps.run_unless(
+            "failed",
+            Wants::Success,
+            excuses,
+            shell(&format!("{words}; {failed}; false")),
+        );
+        let said = "echo 'error: no guest: too little memory' >&2; echo more >&2; false";
+        steps.run_unless("told", Wants::Success, excuses, shell(said));
+        let outcomes: Vec<_> = steps.rows.iter().map(|row| &row.outcome).collect();
+        assert!(
+            matches!(
+                outcomes[..],
+                [
+                    Outcome::Left(_),
+                    Outcome::Passed,
+                    Outcome::Failed,
+                    Outcome::Failed,
+                    Outcome::Left(_)
+                ]
+            ),
+            "an excuse was misjudged"
+        );
+        assert!(matches!(outcomes[4], Outcome::Left(why) if why == "too little memory"));
+    }
+}
