@@ -1,6 +1,7 @@
 #!/bin/sh
 # Process 1 in the initramfs: loads the modules in their order, then makes the host's root the guest's own,
-# read-only below and a tmpfs above it, and hands over to the program named on the kernel's command line (qdl.init=).
+# read-only below and a tmpfs above it, mounts the folder of this run at /mnt/out, and hands over to the script in it.
+# No path of the host is on the kernel's command line, where a blank would end it.
 export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -15,7 +16,8 @@ mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work ov
 for tree in proc sys dev; do
     mount --move /$tree /root/$tree
 done
-for word in $(cat /root/proc/cmdline); do
-    case $word in qdl.init=*) next=${word#qdl.init=} ;; esac
-done
-exec switch_root /root /bin/bash "$next"
+mkdir -p /root/mnt/out
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 out /root/mnt/out || exec sh
+# A copy, so that nothing holds the folder when it is unmounted.
+cat /root/mnt/out/init >/root/mnt/init
+exec switch_root /root /bin/bash /mnt/init

@@ -122,6 +122,14 @@ fn bench_help() -> anyhow::Result<i32> {
 
 fn main() -> ExitCode {
     let root = repository();
+    if let Some(target) = process::target_elsewhere(&root) {
+        eprintln!(
+            "building in {}: jemalloc does not build under a path with a blank",
+            target.display()
+        );
+        // SAFETY: this is the only thread so far.
+        unsafe { std::env::set_var("CARGO_TARGET_DIR", target) };
+    }
     let result = match Arguments::parse().task {
         Task::Setup { models } => setup::run(&root, models).map(|()| 0),
         Task::Test {

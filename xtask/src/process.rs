@@ -1,12 +1,15 @@
 //! Other programs: started without standard input, waited for with a deadline, and never left behind.
 
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
 
 /// How often a child that runs is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -219,7 +222,7 @@ pub fn on_path(program: &str) -> bool {
 }
 
 /// Cargo, as this program was started by it, with none of what it set for this program alone.
-pub fn cargo(root: &std::path::Path) -> Command {
+pub fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);
     for (key, _) in std::env::vars_os() {
@@ -232,6 +235,37 @@ pub fn cargo(root: &std::path::Path) -> Command {
         }
     }
     command
+}
+
+/// The folder that cargo builds into.
+pub fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
+}
+
+/// Where to build instead, when the checkout's path has a blank in it and no `CARGO_TARGET_DIR` says
+/// where: jemalloc's configure script refuses such a path.
+pub fn target_elsewhere(root: &Path) -> Option<PathBuf> {
+    if std::env::var_os("CARGO_TARGET_DIR").is_some() {
+        return None;
+    }
+    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    elsewhere(root, [cache, home].into_iter().flatten())
+}
+
+fn elsewhere(root: &Path, caches: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+    let blank = |path: &Path| path.to_string_lossy().contains(char::is_whitespace);
+    if !blank(root) {
+        return None;
+    }
+    let whole: String = Sha256::digest(root.as_os_str().as_bytes())
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let mut caches = caches.filter(|cache| cache.is_absolute() && !blank(cache));
+    let cache = caches.next().unwrap_or_else(std::env::temp_dir);
+    Some(cache.join(format!("qdl-target-{whole}")))
 }
 
 #[cfg(test)]
@@ -261,7 +295,7 @@ mod tests {
         let pid = running.child.id();
         running.grace = Duration::from_millis(100);
         drop(running);
-        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
     }
 
     #[test]
@@ -283,5 +317,18 @@ mod tests {
         command.args(["-c", "echo one; echo two >&2"]);
         let output = run_quietly("talker", &mut command, Duration::from_secs(60)).unwrap();
         assert!(output.contains("one") && output.contains("two"), "{output}");
+    }
+
+    #[test]
+    fn a_checkout_whose_path_has_a_blank_is_built_elsewhere() {
+        let caches = || ["relative", "/home/a b/.cache", "/home/a/.cache"].map(PathBuf::from);
+        let of = |root: &str| elsewhere(Path::new(root), caches().into_iter());
+        assert_eq!(of("/home/a/checkout"), None);
+        let (one, other) = (of("/home/a/my checkout"), of("/home/a/my other"));
+        let name = one.as_deref().and_then(Path::to_str).expect("elsewhere");
+        assert!(name.starts_with("/home/a/.cache/qdl-target-"), "{name}");
+        assert_ne!(one, other);
+        let none = elsewhere(Path::new("/a b"), std::iter::empty()).expect("elsewhere");
+        assert!(none.starts_with(std::env::temp_dir()));
     }
 }

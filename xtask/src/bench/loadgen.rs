@@ -207,8 +207,7 @@ fn null_sut(root: &Path) -> Result<PathBuf> {
     build.args(["--example", "null_sut", "--features", "bench"]);
     let status = process::run("cargo build", &mut build, BUILD)?;
     ensure!(status.success(), "cargo build: {status}");
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let target = process::target(root);
     Ok(target.join("release/examples/null_sut"))
 }
 

@@ -78,8 +78,7 @@ fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     build.args(["build", "--release", "--locked", "--package", "qdl-bench"]);
     let status = process::run("cargo build", &mut build, BUILD)?;
     ensure!(status.success(), "cargo build: {status}");
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let target = process::target(root);
     let results = root.join("target/bench");
     std::fs::create_dir_all(&results).with_context(|| results.display().to_string())?;
     let json = results.join(format!("{name}.json"));

@@ -16,7 +16,10 @@ use crate::process::Running;
 const TIMED_OUT: i32 = 124;
 
 /// The files by which this program and the guest talk.
-const OURS: &[&str] = &["command", "log", "status", "console", "emulator"];
+const OURS: &[&str] = &["init", "command", "log", "status", "console", "emulator"];
+
+/// Folders that the guest has of its own: what this machine has there is out of its sight.
+const HIDDEN: &[&str] = &["/dev", "/proc", "/run", "/sys"];
 
 /// Runs the commands one after the other in one guest; the first that fails gives the status.
 ///
@@ -28,10 +31,15 @@ const OURS: &[&str] = &["command", "log", "status", "console", "emulator"];
 ///
 /// When the emulator cannot be started or the guest dies: [`NO_GUEST`] before its first command.
 pub fn run(root: &Path, guest: &Guest, commands: &[Vec<String>]) -> Result<i32> {
+    if let Some(folder) = hidden(root) {
+        let why = format!("the checkout lies under {folder}, which the guest has of its own");
+        return Err(anyhow!(why).context(NO_GUEST));
+    }
     let out = root.join(format!(".deps/soft-roce/run-{}", std::process::id()));
     fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
+    fs::copy(root.join("xtask/soft-roce/guest.sh"), out.join("init"))?;
     fs::write(out.join("command"), script(root, commands)?)?;
-    let result = boot(root, guest, &out);
+    let result = boot(guest, &out);
     for name in OURS {
         fs::remove_file(out.join(name)).ok();
     }
@@ -44,10 +52,10 @@ pub fn run(root: &Path, guest: &Guest, commands: &[Vec<String>]) -> Result<i32> 
     result
 }
 
-fn boot(root: &Path, guest: &Guest, out: &Path) -> Result<i32> {
+fn boot(guest: &Guest, out: &Path) -> Result<i32> {
     let seconds = setting("QDL_GUEST_SECONDS", 240)?;
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    let mut emulator = start(root, guest, out).context(NO_GUEST)?;
+    let mut emulator = start(guest, out).context(NO_GUEST)?;
     let mut log = Log {
         path: out.join("log"),
         shown: 0,
@@ -87,15 +95,12 @@ fn judge(out: &Path) -> Result<i32> {
     Err(anyhow!(died).context(NO_GUEST))
 }
 
-fn start(root: &Path, guest: &Guest, out: &Path) -> Result<Running> {
+fn start(guest: &Guest, out: &Path) -> Result<Running> {
     let console = out.join("console");
     let messages = File::create(out.join("emulator"))?;
-    let init = root.join("xtask/soft-roce/guest.sh");
     let mib = setting("QDL_GUEST_MIB", 2048)?.to_string();
-    let kernel_line = format!(
-        "console=ttyS0 quiet panic=-1 mitigations=off nokaslr nowatchdog rcupdate.rcu_expedited=1 qdl.init={}",
-        init.display()
-    );
+    let kernel_line =
+        "console=ttyS0 quiet panic=-1 mitigations=off nokaslr nowatchdog rcupdate.rcu_expedited=1";
     let mut command = Command::new("qemu-system-x86_64");
     command.args([
         "-nodefaults",
@@ -120,8 +125,8 @@ fn start(root: &Path, guest: &Guest, out: &Path) -> Result<Running> {
         .arg(&guest.kernel)
         .arg("-initrd")
         .arg(&guest.initramfs)
-        .args(["-append", &kernel_line]);
-    command.args(["-serial", &format!("file:{}", console.display())]);
+        .args(["-append", kernel_line]);
+    command.args(["-serial", &format!("file:{}", option(&console))]);
     command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"]);
     command.args([
         "-fsdev",
@@ -130,11 +135,24 @@ fn start(root: &Path, guest: &Guest, out: &Path) -> Result<Running> {
     command.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
     command.args([
         "-fsdev",
-        &format!("local,id=out,path={},security_model=none", out.display()),
+        &format!("local,id=out,path={},security_model=none", option(out)),
     ]);
     command.args(["-device", "virtio-9p-pci,fsdev=out,mount_tag=out"]);
     command.stdout(messages.try_clone()?).stderr(messages);
     Running::start("the emulator", &mut command)
+}
+
+/// The folder that hides the checkout from the guest, if one does.
+fn hidden(root: &Path) -> Option<&'static str> {
+    HIDDEN
+        .iter()
+        .copied()
+        .find(|folder| root.starts_with(folder))
+}
+
+/// A path as a value among the emulator's options, which commas separate.
+fn option(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
 }
 
 /// What the guest runs: makes the devices, then each command from the repository's folder.
@@ -220,6 +238,24 @@ mod tests {
         assert!(!died.contains(NO_GUEST), "{died}");
         put("status", "7\n");
         assert_eq!(judge(folder.path()).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_checkout_that_the_guest_cannot_see_is_said_beforehand() {
+        for (root, folder) in [
+            ("/dev/shm/a", Some("/dev")),
+            ("/run/user/1/a", Some("/run")),
+        ] {
+            assert_eq!(hidden(Path::new(root)), folder);
+        }
+        for root in ["/tmp/a", "/home/a/run", "/developer/a"] {
+            assert_eq!(hidden(Path::new(root)), None, "{root}");
+        }
+    }
+
+    #[test]
+    fn a_comma_in_a_path_does_not_end_an_option() {
+        assert_eq!(option(Path::new("/a b/c,d")), "/a b/c,,d");
     }
 
     #[test]

@@ -20,7 +20,7 @@ const HEADERS: [&str; 2] = ["NvInfer.h", "NvOnnxParser.h"];
 
 /// What the accelerator looks for beside `target/release`.
 pub fn default_out(root: &Path) -> PathBuf {
-    root.join("target/tensorrt/libqdl_tensorrt.so")
+    crate::process::target(root).join("tensorrt/libqdl_tensorrt.so")
 }
 
 /// Compiles the shim to `out`. Without CUDA's headers a stand-in takes their place.
