@@ -35,7 +35,7 @@ pub fn null_sut_cpp(
     // SAFETY: the structs are the shim's and live until the call returns, and `said` has the size that is given.
     let threw = unsafe {
         raw::lg_bench_null(
-            settings,
+            std::ptr::from_ref(settings).cast(),
             &raw_log.raw,
             samples,
             response_bytes,

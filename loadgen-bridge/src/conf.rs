@@ -122,7 +122,7 @@ impl TestSettings {
         // that is given.
         let code = unsafe {
             raw::lg_from_config(
-                self,
+                std::ptr::from_mut(self).cast(),
                 file.as_ptr(),
                 model.as_ptr(),
                 scenario.as_ptr(),

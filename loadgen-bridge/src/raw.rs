@@ -1,9 +1,9 @@
 //! The shim's declarations, by hand, as `shim/shim.h` has them.
+//!
+//! This is the ground floor: what has a file of its own, as `TestSettings` and `QuerySample`, is a
+//! bare pointer here.
 
 use std::ffi::{c_char, c_void};
-
-use crate::sample::QuerySample;
-use crate::settings::TestSettings;
 
 /// Go on.
 pub(crate) const GO_ON: i32 = 0;
@@ -35,7 +35,7 @@ pub(crate) struct RawField {
 pub(crate) struct RawCallbacks {
     pub context: *mut c_void,
     pub get_name: extern "C" fn(*mut c_void, *mut *const c_char, *mut usize) -> i32,
-    pub issue_query: extern "C" fn(*mut c_void, *const QuerySample, usize) -> i32,
+    pub issue_query: extern "C" fn(*mut c_void, *const c_void, usize) -> i32,
     pub flush_queries: extern "C" fn(*mut c_void) -> i32,
     pub load_samples: extern "C" fn(*mut c_void, *const usize, usize) -> i32,
     pub unload_samples: extern "C" fn(*mut c_void, *const usize, usize) -> i32,
@@ -55,13 +55,13 @@ const _: () = {
 };
 
 unsafe extern "C" {
-    pub(crate) fn lg_default_test_settings(out: *mut TestSettings);
+    pub(crate) fn lg_default_test_settings(out: *mut c_void);
     pub(crate) fn lg_default_log_settings(out: *mut RawLogSettings);
     #[cfg(test)]
     pub(crate) fn lg_test_settings_layout(fields: *mut *const RawField) -> usize;
     pub(crate) fn lg_mlperf_conf() -> *const c_char;
     pub(crate) fn lg_from_config(
-        settings: *mut TestSettings,
+        settings: *mut c_void,
         path: *const c_char,
         model: *const c_char,
         scenario: *const c_char,
@@ -71,7 +71,7 @@ unsafe extern "C" {
     ) -> i32;
     pub(crate) fn lg_start_test(
         callbacks: *const RawCallbacks,
-        settings: *const TestSettings,
+        settings: *const c_void,
         log: *const RawLogSettings,
         audit_config: *const c_char,
         error: *mut c_char,
@@ -84,7 +84,7 @@ unsafe extern "C" {
     pub(crate) fn lg_first_token_complete(responses: *const c_void, count: usize) -> i32;
     #[cfg(feature = "bench")]
     pub(crate) fn lg_bench_null(
-        settings: *const TestSettings,
+        settings: *const c_void,
         log: *const RawLogSettings,
         samples: usize,
         response_bytes: usize,

@@ -214,7 +214,7 @@ fn start_test(
     let threw = unsafe {
         raw::lg_start_test(
             &callbacks,
-            settings,
+            std::ptr::from_ref(settings).cast(),
             &log.raw,
             audit_config.as_ptr(),
             said.pointer(),
@@ -308,13 +308,13 @@ extern "C" fn get_name(context: *mut c_void, name: *mut *const c_char, length: *
     })
 }
 
-extern "C" fn issue_query(context: *mut c_void, samples: *const QuerySample, count: usize) -> i32 {
+extern "C" fn issue_query(context: *mut c_void, samples: *const c_void, count: usize) -> i32 {
     if CONTROL.stopping() {
         return STOP;
     }
     let went_well = guarded("SystemUnderTest::issue_query", || {
         // SAFETY: LoadGen calls this inside `start_test`, with a vector that it leaves alone until this returns.
-        let (run, samples) = unsafe { (run(context), slice(samples, count)) };
+        let (run, samples) = unsafe { (run(context), slice(samples.cast::<QuerySample>(), count)) };
         run.sut.issue_query(samples);
     });
     if went_well { GO_ON } else { STOP }

@@ -5,8 +5,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::offset_of;
 
+use crate::control::{CONTROL, Stop};
 use crate::raw;
-use crate::run::abort_test;
 
 /// LoadGen's name for one issued sample.
 ///
@@ -132,8 +132,16 @@ pub unsafe fn complete(responses: &[QuerySampleResponse<'_>]) {
         raw::lg_query_samples_complete(responses.as_ptr().cast::<c_void>(), responses.len())
     };
     if threw != 0 {
-        abort_test("LoadGen's QuerySamplesComplete threw an exception; is the memory exhausted?");
+        threw_in("QuerySamplesComplete");
     }
+}
+
+/// Stops the test: LoadGen lost samples.
+#[cold]
+fn threw_in(function: &str) {
+    CONTROL.stop(Stop::Aborted(format!(
+        "LoadGen's {function} threw an exception; is the memory exhausted?"
+    )));
 }
 
 /// Reports the first token of samples whose whole response comes later: LoadGen's `FirstTokenComplete`. With
@@ -151,7 +159,7 @@ pub unsafe fn first_token_complete(responses: &[QuerySampleResponse<'_>]) {
         raw::lg_first_token_complete(responses.as_ptr().cast::<c_void>(), responses.len())
     };
     if threw != 0 {
-        abort_test("LoadGen's FirstTokenComplete threw an exception; is the memory exhausted?");
+        threw_in("FirstTokenComplete");
     }
 }
 

@@ -195,7 +195,7 @@ impl Default for TestSettings {
     fn default() -> Self {
         let mut settings = MaybeUninit::<Self>::zeroed();
         // SAFETY: the pointer is to a whole TestSettings, whose layout is the shim's (a test compares every field).
-        unsafe { raw::lg_default_test_settings(settings.as_mut_ptr()) };
+        unsafe { raw::lg_default_test_settings(settings.as_mut_ptr().cast()) };
         // SAFETY: the shim wrote every field; enums and flags come from C++ enums and bools of the same values. Padding may
         // be anything.
         unsafe { settings.assume_init() }
