@@ -24,7 +24,7 @@ use accelerator::{
 use anyhow::{Context, bail, ensure};
 use qdl::{
     fabric::{
-        Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window, memory, probe,
+        Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window, probe,
     },
     model::ModelSpec,
     rail::{RailCfgs, Spin},
@@ -32,6 +32,7 @@ use qdl::{
     serve::{OnLaneLost, ServeLane, ServeLaneCfgs, Server, Service},
     session::request_stride,
     stats::GpuRecord,
+    testkit::memory,
 };
 use serde_json::{Value, json};
 

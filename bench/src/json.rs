@@ -1,15 +1,15 @@
-//! Where the rows of a measurement go.
+//! Where the results of a measurement go.
 
 use std::{fs::File, io::Write, path::Path};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// Writes the rows to `path`, where one was given.
-pub fn write(path: Option<&Path>, rows: &[impl Serialize]) -> Result<()> {
+/// Writes the results, rows as a rule, to `path`, where one was given.
+pub fn write(path: Option<&Path>, results: &(impl Serialize + ?Sized)) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let mut file = File::create(path).with_context(|| path.display().to_string())?;
-    serde_json::to_writer_pretty(&mut file, rows)?;
+    serde_json::to_writer_pretty(&mut file, results)?;
     writeln!(file)?;
     Ok(())
 }

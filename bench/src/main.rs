@@ -1,12 +1,14 @@
-//! What `cargo xtask bench` runs: a crate of its own, so that its weight is nobody else's.
+//! What `cargo xtask bench` runs: a crate of its own, so that no other crate carries its weight.
 //!
 //! * `fabric`: the TCP fabric beside plain sockets.
 //! * `core`: the data structures that decide, in nanoseconds and allocations per operation.
+//! * `rails`: the policies that choose rails, in a model.
 
 mod core;
 mod fabric;
 mod json;
 mod machine;
+mod rails;
 
 use alloc_count::Counting;
 use clap::{Parser, Subcommand};
@@ -27,11 +29,14 @@ enum Bench {
     Fabric(fabric::Args),
     /// Tracker, arbiter, batcher, histograms, send token: cost of an operation.
     Core(core::Args),
+    /// Rails chosen by health: a model of a large system, the cost of a decision, and designs.
+    Rails(rails::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().bench {
         Bench::Fabric(args) => fabric::run(&args),
         Bench::Core(args) => core::run(&args),
+        Bench::Rails(args) => rails::run(&args),
     }
 }

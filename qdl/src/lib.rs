@@ -8,12 +8,11 @@
 //! * Between them a [`fabric`] carries one-sided writes with a 32-bit immediate, and the
 //!   [`control`] plane sets everything up, watches it, and takes it down.
 //!
-//! Everything that decides ([`tracker`], [`arbiter`], [`quarantine`], heartbeats) is a plain data
+//! Everything that decides ([`tracker`], [`rails`], [`quarantine`], heartbeats) is a plain data
 //! structure with the clock passed in; only the shells around it touch sockets and threads.
 //!
 //! The library knows no LoadGen and no GPU runtime.
 
-pub mod arbiter;
 pub mod clock;
 pub mod config;
 pub mod control;
@@ -28,6 +27,8 @@ pub mod response;
 pub mod serve;
 pub mod session;
 pub mod stats;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 pub mod topology;
 pub mod tracker;
 

@@ -12,12 +12,10 @@ use std::sync::{
 use harness::*;
 use qdl::{
     config::IbNicConfig,
-    fabric::{
-        Region,
-        pretended::{Handle, Pretended},
-    },
+    fabric::Region,
     serve::{Arrival, Finished, Service, respond_all},
     session::NodeFabric,
+    testkit::device_memory::{Handle, Pretended},
 };
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -1,8 +1,14 @@
-//! The `ib` fabric over the provider inside the process: the conformance suite, counts and faults, without a NIC.
+//! The `ib` fabric over the in-process provider: the conformance suite, counts and faults, without
+//! a NIC.
 #![cfg(not(qdl_loom))]
 
+#[macro_use]
+#[path = "../../verbs/tests/soft_roce/cases.rs"]
+mod listed;
+#[macro_use]
 #[path = "ib/cases.rs"]
 mod cases;
+
 #[path = "ib/rig.rs"]
 mod rig;
 
@@ -18,9 +24,11 @@ use qdl::{
 use rig::{Ib, Pair, endpoint, next_broken, post};
 use verbs::{Verbs, stub};
 
-fn devices() -> Option<(Arc<Verbs>, String, String)> {
-    Some((stub::verbs(), "stub0".to_owned(), "stub1".to_owned()))
+fn devices() -> (Arc<Verbs>, String, String) {
+    (stub::verbs(), "stub0".to_owned(), "stub1".to_owned())
 }
+
+common_cases!();
 
 qdl::fabric_conformance!(super::Ib(|_| {}));
 
@@ -41,7 +49,7 @@ mod small_queues {
 
 #[test]
 fn a_port_that_goes_down_is_a_cause_in_words() {
-    let pair = Pair::open(|_| {}).expect("the stub is always there");
+    let pair = Pair::open(|_| {});
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
     let (mut a, _b) = pair.link(&e[0], &e[1]);
     stub::set_port(pair.resources[0].device().context(), false);
@@ -59,7 +67,7 @@ fn a_port_that_goes_down_is_a_cause_in_words() {
 
 #[test]
 fn a_failed_device_is_a_cause_in_words() {
-    let pair = Pair::open(|_| {}).expect("the stub is always there");
+    let pair = Pair::open(|_| {});
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
     let (mut a, _b) = pair.link(&e[0], &e[1]);
     stub::fail_device(pair.resources[0].device().context());
@@ -71,7 +79,7 @@ fn a_failed_device_is_a_cause_in_words() {
 
 #[test]
 fn slots_beyond_the_device_are_refused_in_words() {
-    let pair = Pair::open(|_| {}).expect("the stub is always there");
+    let pair = Pair::open(|_| {});
     let mut limits = pair.resources[0].device().limits().clone();
     limits.max_qp_wr = 1000;
     let text = IbCfgs::resolve(&pair.nics[0], &limits, 8192)
@@ -86,8 +94,6 @@ fn slots_beyond_the_device_are_refused_in_words() {
 /// The tracker's 8,192 slots on one queue pair: filled, answered, drained, wrapped.
 #[test]
 fn eight_thousand_slots_wrap_a_thousand_times() {
-    cases::wrap_the_tracker(
-        &Pair::open(|nic| nic.send_depth = Auto::Fixed(8192)).expect("the stub"),
-        1000,
-    );
+    let pair = Pair::open(|nic| nic.send_depth = Auto::Fixed(8192));
+    cases::wrap_the_tracker(&pair, 1000);
 }

@@ -1,15 +1,12 @@
-//! Choosing a rail allocates nothing. A program of its own, because it counts what the allocator of the whole
-//! process is asked for.
+//! Choosing a rail allocates nothing. A program of its own, because it counts what the allocator of
+//! the whole process is asked for.
 
 use std::hint::black_box;
 
 use alloc_count::{Counting, of_thread as asked};
-use qdl::{
-    arbiter::Load,
-    rails::{
-        Fault, HealthCfgs, LaneRail, MAX_RAILS, PeerCfgs, PeerRails, RailArbiter, RailArbiterCfgs,
-        RailId, RailPolicy, Score, Want,
-    },
+use qdl::rails::{
+    Fault, HealthCfgs, LaneRail, Load, MAX_RAILS, PeerCfgs, PeerRails, RailArbiter,
+    RailArbiterCfgs, RailId, RailPolicy, Score, Want,
 };
 
 #[global_allocator]
@@ -21,7 +18,6 @@ fn cfgs(policy: RailPolicy, rails: usize) -> PeerCfgs {
         policy,
         health: HealthCfgs::default(),
         rails,
-        sources: vec![all.clone()],
         targets: all.chunks(rails.div_ceil(8)).map(<[_]>::to_vec).collect(),
     }
 }
@@ -55,17 +51,16 @@ fn choosing_a_rail_allocates_nothing() {
             for i in 0..20_000u64 {
                 let now = i * 100_000;
                 let want = Want {
-                    source: 0,
                     target: i as usize % 8,
                     len: 64 << (i % 12),
                 };
-                let c = peer.pick(now, want, |_| true).expect("rails are up");
-                let slow = if c.rail.0 == 0 { 20 } else { 1 };
-                meters.completed(c.rail, want.len, 10_000 * slow);
+                let rail = peer.pick(now, want, |_| true).expect("rails are up");
+                let slow = if rail.0 == 0 { 20 } else { 1 };
+                meters.completed(rail, want.len, 10_000 * slow);
                 peer.tick(now, &mut |_| changes += 1);
                 if i % 5000 == 4999 && rails > 1 {
-                    peer.failed(now, c.rail, Fault::Path, &mut |_| changes += 1);
-                    peer.restored(now, c.rail, &mut |_| changes += 1);
+                    peer.failed(now, rail, Fault::Path, &mut |_| changes += 1);
+                    peer.restored(now, rail, &mut |_| changes += 1);
                 }
             }
             assert_eq!(asked(), before, "{policy:?}, {rails} rails");
@@ -97,7 +92,7 @@ fn choosing_a_lane_allocates_nothing() {
             in_flight: l % 3,
             slots: 8,
         };
-        let lane = arbiter.pick(i * 1000, 0, 150_528, load).expect("room");
+        let lane = arbiter.pick(i * 1000, 150_528, load).expect("room");
         arbiter.completed(lane, 150_528, 100_000);
         arbiter.tick(i * 1000, &mut |_, _| {});
     }

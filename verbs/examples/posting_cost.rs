@@ -10,12 +10,13 @@
 #![allow(clippy::expect_used)]
 
 use std::hint::black_box;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
 use alloc_count::Counting;
 use verbs::{
-    Access, Context, Cq, Gid, HostMemory, InitAttr, Mr, Mtu, Path, Payload, Pd, Qp, QpCaps,
+    Access, Context, Cq, Gid, InitAttr, Memory, Mr, Mtu, Path, Payload, Pd, Qp, QpCaps,
     RtrAttr, Rts, RtsAttr, SendChain, Wc, Write, stub,
 };
 
@@ -26,6 +27,31 @@ static ALLOCATOR: Counting = Counting;
 const BURST: u64 = 64;
 const BURSTS: u64 = 100_000;
 
+/// A megabyte that is reached through its address alone.
+struct Bytes(NonNull<[u8; 1 << 20]>);
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Bytes(NonNull::from(Box::leak(Box::new([0; 1 << 20]))))
+    }
+}
+
+// SAFETY: an address that any thread may know; nothing here follows it.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+// SAFETY: leaked, so mapped for ever, and no reference to it is left.
+unsafe impl Memory for Bytes {
+    fn addr(&self) -> NonNull<u8> {
+        self.0.cast()
+    }
+
+    fn len(&self) -> usize {
+        1 << 20
+    }
+}
+
 fn main() {
     let verbs = stub::verbs();
     let context = verbs.open("stub0").expect("a stub device");
@@ -33,7 +59,7 @@ fn main() {
     let cq = Cq::create(&context, 1024, None, 0, 0).expect("a queue");
     let qp = connected(&context, &pd, &cq);
     stub::discard(&qp);
-    let memory = Arc::new(HostMemory::anonymous(1 << 20).expect("memory"));
+    let memory = Arc::new(Bytes::default());
     let region = Mr::register(&pd, &memory, Access::REMOTE_WRITE).expect("a region");
     let slice = region.slice(0, 4096).expect("within");
     let response = [7_u8; 64];
@@ -94,7 +120,7 @@ fn connected(context: &Arc<Context>, pd: &Arc<Pd>, cq: &Arc<Cq>) -> Qp<Rts> {
         max_send_wr: 1024,
         ..QpCaps::default()
     };
-    let qp = Qp::create(pd, cq, cq, None, caps).expect("a queue pair");
+    let qp = Qp::create(pd, cq, cq, caps).expect("a queue pair");
     let path = Path::new(1, &port, &local, 0, Gid(local.gid.0), 0, 0).expect("a path");
     let rtr = RtrAttr {
         path,

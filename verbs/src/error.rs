@@ -232,7 +232,7 @@ fn detail_of(errno: i32) -> String {
 /// What to do about the failures that everybody meets once.
 fn hint(verb: &str, errno: i32) -> &'static str {
     match (verb, errno) {
-        ("ibv_reg_mr" | "ibv_create_cq" | "ibv_create_qp" | "ibv_create_srq", libc::ENOMEM) => {
+        ("ibv_reg_mr" | "ibv_create_cq" | "ibv_create_qp", libc::ENOMEM) => {
             ": the limit on locked memory may be too low (see `ulimit -l`, or the device's limits in `ibv_devinfo -v`)"
         }
         ("ibv_reg_mr", libc::EFAULT) => ": the memory is not mapped, or not for writing",

@@ -4,7 +4,7 @@
 //! device is asked for. Two layers, kept apart:
 //!
 //! * [`raw`] - the ABI: structures, constants, a table of functions, in libibverbs' own names
-//! * [`safe`] - what the rest of the project uses: [`Verbs`] -> [`Context`] -> [`Pd`], [`Mr`], [`Cq`], [`Srq`], [`Qp`]. Each
+//! * [`safe`] - what the rest of the project uses: [`Verbs`] -> [`Context`] -> [`Pd`], [`Mr`], [`Cq`], [`Qp`]. Each
 //!   object keeps alive what it stands on, so nothing can be destroyed under its user
 //!
 //! `stub` (behind the feature of that name) is a provider inside the process: two devices whose queue pairs reach each

@@ -58,8 +58,6 @@ fn expectations() -> Expectations {
         struct ibv_mr { context, pd, addr, length, handle, lkey, rkey }
         struct ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class }
         struct ibv_ah_attr { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num }
-        struct ibv_srq_attr { max_wr, max_sge, srq_limit }
-        struct ibv_srq_init_attr { srq_context, attr }
         struct ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
         struct ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
         struct ibv_qp_attr {
@@ -74,7 +72,6 @@ fn expectations() -> Expectations {
             wr.ud.remote_qkey, qp_type, bind_mw,
         }
         struct ibv_recv_wr { wr_id, next, sg_list, num_sge }
-        struct ibv_srq { context, srq_context, pd, handle, mutex, cond, events_completed }
         struct ibv_qp {
             context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type, mutex, cond, events_completed,
         }

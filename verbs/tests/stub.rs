@@ -1,6 +1,13 @@
-//! The same tests on the in-process provider, which shows that it keeps the contract that real devices keep; and what it
-//! offers beyond: pulled cables, failed devices, counts.
+//! The same tests on the in-process provider, which shows that it keeps the contract that real
+//! devices keep; and what it offers beyond: pulled cables, failed devices, counts.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
+
+#[macro_use]
+#[path = "soft_roce/cases.rs"]
+mod cases;
+#[macro_use]
+#[path = "soft_roce/rig.rs"]
+mod rig;
 
 #[path = "soft_roce/control.rs"]
 mod control;
@@ -8,8 +15,6 @@ mod control;
 mod data;
 #[path = "soft_roce/failure.rs"]
 mod failure;
-#[path = "soft_roce/rig.rs"]
-mod rig;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +25,15 @@ use verbs::{
     AsyncEvent, Payload, PortState, QpCaps, RecvChain, SendChain, Verbs, Wc, WcStatus, Write, stub,
 };
 
-fn devices() -> Option<(Arc<Verbs>, String, String)> {
-    Some((stub::verbs(), "stub0".to_owned(), "stub1".to_owned()))
+fn devices() -> (Arc<Verbs>, String, String) {
+    (stub::verbs(), "stub0".to_owned(), "stub1".to_owned())
 }
+
+common_cases!();
 
 #[test]
 fn a_pulled_cable_is_an_event_and_writes_fail() {
-    let (a, b) = connect(Settings::default()).expect("stub devices");
+    let (a, b) = connect(Settings::default());
     assert_eq!(a.context.next_async_event().expect("reading"), None);
     stub::set_port(&b.context, false);
     assert!(readable(&b.context, Duration::from_secs(1)));
@@ -50,7 +57,7 @@ fn a_pulled_cable_is_an_event_and_writes_fail() {
 
 #[test]
 fn a_failed_device_says_so() {
-    let (a, _b) = connect(Settings::default()).expect("stub devices");
+    let (a, _b) = connect(Settings::default());
     stub::fail_device(&a.context);
     assert_eq!(
         a.context.next_async_event().expect("reading"),
@@ -60,7 +67,7 @@ fn a_failed_device_says_so() {
 
 #[test]
 fn a_refused_write_breaks_the_peer_too_and_names_its_queue_pair() {
-    let (a, b) = connect(Settings::default()).expect("stub devices");
+    let (a, b) = connect(Settings::default());
     let mut write = a.write(&b, 9, 64);
     write.remote.rkey ^= 0x100;
     a.send(&[write]);
@@ -89,8 +96,7 @@ fn a_deep_queue_wraps_and_the_counts_agree() {
         caps,
         cqe: 2 * DEPTH as u32,
         ..Settings::default()
-    })
-    .expect("stub devices");
+    });
     let (mut sends, mut receives) = (SendChain::new(64, 64), RecvChain::new(DEPTH as usize));
     let mut wcs = [Wc::default(); 128];
     let mut arrivals = 0_u32;
@@ -164,7 +170,7 @@ fn a_deep_queue_wraps_and_the_counts_agree() {
 
 #[test]
 fn discarded_writes_complete_and_touch_nothing() {
-    let (a, b) = connect(Settings::default()).expect("stub devices");
+    let (a, b) = connect(Settings::default());
     stub::discard(&a.qp);
     a.fill(0, &[1; 8]);
     a.send(&[a.write(&b, 1, 8)]);

@@ -4,9 +4,9 @@ use std::{collections::VecDeque, hint::black_box, sync::Arc};
 
 use accelerator::batcher::{Batcher, Policy, Step};
 use qdl::{
-    arbiter::{self, Arbiter, Load},
     drive::Driven,
     fabric::{Grants, Imm, SourceId},
+    rails::{self, Arbiter, Load},
     stats::{Live, Recorder, SampleTimes},
     tracker::{Sample, Tracker},
 };
@@ -161,7 +161,7 @@ impl Arbitrate {
     fn new(connections: usize, in_flight: usize) -> Self {
         let slots = SLOTS / connections;
         Arbitrate {
-            arbiter: Arbiter::new(arbiter::Policy::LeastOutstanding),
+            arbiter: Arbiter::new(rails::Policy::LeastOutstanding),
             loads: (0..connections)
                 .map(|i| Load {
                     up: true,

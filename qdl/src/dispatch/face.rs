@@ -4,10 +4,9 @@ use std::{io, sync::Arc};
 
 use super::{LaneCfgs, Sample, SampleTimes};
 use crate::{
-    arbiter::Policy,
     fabric::{Broken, Region, RegionError},
     rail::{EchoCfgs, RailCfgs},
-    rails::Change,
+    rails::{Change, Policy},
 };
 
 /// One response, good for the length of the call it is handed to.

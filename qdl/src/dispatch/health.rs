@@ -61,7 +61,7 @@ impl Shared {
     /// Gives a sample to a lane; `None` when none has room.
     fn assign(&self, h: &Health, now: u64, sample: &Sample) -> Option<usize> {
         let load = |i: usize| self.lanes[i].load();
-        let index = h.arbiter.pick(now, 0, sample.len, load)?;
+        let index = h.arbiter.pick(now, sample.len, load)?;
         let lane = &self.lanes[index];
         let queue = lane.assigned.as_ref()?;
         if queue.push(*sample).is_err() {

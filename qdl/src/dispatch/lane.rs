@@ -10,13 +10,13 @@ use crossbeam_queue::ArrayQueue;
 
 use super::doorbell::Doorbell;
 use crate::{
-    arbiter::Load,
     clock::now_ns,
     drive::Driven,
     fabric::{
         Broken, Endpoint, FabricCounts, Flushed, Grants, Imm, Mailbox, Post, PostError, Region,
         RegionError, SourceId, Tx, Window,
     },
+    rails::Load,
     tracker::{Sample, Tracker},
 };
 

@@ -41,11 +41,10 @@ pub use lane::{LaneCfgs, LaneCounts};
 pub use warm_up::{LaneWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpReport};
 
 use crate::{
-    arbiter::Arbiter,
     clock::now_ns,
     fabric::{Broken, Endpoint, Link, Region},
     rail::{self as rails, EchoCfgs, RailHandle},
-    rails::{RailArbiter, RailId, RailReport, Score},
+    rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
 
 use health::Health;

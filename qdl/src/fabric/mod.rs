@@ -48,22 +48,18 @@
 //! **Threads.** The two halves are independent and each has one owner at a time ([`Tx`] behind the
 //! connection's token, [`Rx`] with the rail thread).
 //!
-//! [`conformance`] holds the tests of all this as functions that any fabric can be put through.
+//! `testkit::conformance` holds the tests of all this, as functions for any fabric.
 
 mod device_memory;
 mod grants;
 mod imm;
 mod region;
 
-pub mod conformance;
 pub mod ib;
-pub mod memory;
 pub mod tcp;
 
 use std::{fmt, io, os::fd::RawFd, sync::Arc};
 
-#[cfg(any(test, feature = "stub"))]
-pub use device_memory::pretended;
 pub use device_memory::{DeviceMemory, ProbeError, probe};
 pub use grants::{GrantError, Grants};
 pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};

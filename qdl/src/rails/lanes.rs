@@ -1,13 +1,14 @@
 //! The rails in terms of lanes: what a dispatcher with several peers, several queue pairs to a rail and
 //! several threads asks.
 //!
-//! A *lane* is one connection; it lies on one rail to one peer and ends at one of the peer's targets. The target
-//! with the fewest samples outstanding is next (in turn among equals), the peer's [`PeerRails`] choose the
-//! rail, and of that rail's lanes the one with the fewest samples in flight takes the sample.
+//! A *lane* is one connection; it lies on one rail to one peer and ends at one of the peer's
+//! targets. The target with the fewest samples outstanding is next (in turn among equals), the
+//! peer's [`PeerRails`] choose the rail, and of that rail's lanes the one with the fewest samples in
+//! flight takes the sample.
 //!
-//! A decision takes the peer's lock, held for the few hundred nanoseconds of [`PeerRails::pick`]. Those
-//! who complete samples never take it: they write to [`Meters`], which nobody waits for. The one other user is
-//! the tick, once in milliseconds.
+//! A decision takes the peer's lock, held for the few hundred nanoseconds of [`PeerRails::pick`].
+//! Completions never take it: they are counted in [`Meters`], without a lock. The lock's one other
+//! user is the tick, once in milliseconds.
 
 use std::{
     collections::BTreeMap,
@@ -20,9 +21,8 @@ use std::{
 use crossbeam_utils::CachePadded;
 
 use super::{
-    Change, Evidence, Meters, PeerCfgs, PeerRails, RailId, RailReport, RailsError, Score, Want,
+    Change, Evidence, Load, Meters, PeerCfgs, PeerRails, RailId, RailReport, RailsError, Score, Want,
 };
-use crate::arbiter::Load;
 
 /// Where a lane lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,10 +89,6 @@ pub struct RailArbiter {
     /// Index in `targets` for each lane.
     target_of: Box<[usize]>,
     turn: AtomicU32,
-}
-
-fn takes(l: Load) -> bool {
-    l.up && l.in_flight < l.slots
 }
 
 impl RailArbiter {
@@ -166,15 +162,9 @@ impl RailArbiter {
         })
     }
 
-    /// Chooses the lane for a sample of `len` bytes that lies at `source`, and counts its bytes. Each choice
-    /// must be followed by [`Self::completed`] or [`Self::taken_back`]. `None` when no lane takes a sample.
-    pub fn pick(
-        &self,
-        now: u64,
-        source: usize,
-        len: u32,
-        load: impl Fn(usize) -> Load,
-    ) -> Option<usize> {
+    /// Chooses the lane for a sample of `len` bytes, and counts its bytes. Each choice must be
+    /// followed by [`Self::completed`] or [`Self::taken_back`]. `None` when no lane takes a sample.
+    pub fn pick(&self, now: u64, len: u32, load: impl Fn(usize) -> Load) -> Option<usize> {
         let n = self.targets.len();
         let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % n.max(1);
         let in_turn = || (start..n).chain(0..start);
@@ -183,34 +173,32 @@ impl RailArbiter {
         // The others only where the first is lost or full.
         std::iter::once(first)
             .chain(in_turn().filter(|t| *t != first))
-            .find_map(|t| self.pick_at(&self.targets[t], now, source, len, &load))
+            .find_map(|t| self.pick_at(&self.targets[t], now, len, &load))
     }
 
     fn pick_at(
         &self,
         target: &Target,
         now: u64,
-        source: usize,
         len: u32,
         load: impl Fn(usize) -> Load,
     ) -> Option<usize> {
         let want = Want {
-            source,
             target: target.target,
             len,
         };
-        let has_room = |rail: RailId| target.lanes(rail).iter().any(|l| takes(load(*l)));
-        let choice = lock(&self.peers[target.peer])
+        let has_room = |rail: RailId| target.lanes(rail).iter().any(|l| load(*l).takes());
+        let rail = lock(&self.peers[target.peer])
             .rails
             .pick(now, want, has_room)?;
         let taking = target
-            .lanes(choice.rail)
+            .lanes(rail)
             .iter()
             .map(|l| (*l, load(*l)))
-            .filter(|(_, l)| takes(*l));
+            .filter(|(_, l)| l.takes());
         let Some((lane, _)) = taking.min_by_key(|(_, l)| l.in_flight) else {
             // Another thread took the last slot between the two looks.
-            self.peers[target.peer].meters.taken_back(choice.rail, len);
+            self.peers[target.peer].meters.taken_back(rail, len);
             return None;
         };
         target.outstanding.fetch_add(1, Ordering::Relaxed);
@@ -225,7 +213,8 @@ impl RailArbiter {
         }
     }
 
-    /// What a sample alone on its way over `lane` took, which nobody chose it for: a warm-up gives the rail its baselines.
+    /// What a sample alone on its way over `lane` took that was not chosen by [`Self::pick`]: a
+    /// warm-up gives the rail its baselines.
     pub fn unloaded(&self, lane: usize, len: u32, network_ns: u64) {
         if let Some((l, _)) = self.at(lane)
             && let Some(meter) = self.peers[l.peer].meters.get(l.rail)

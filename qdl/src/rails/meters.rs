@@ -1,4 +1,5 @@
-//! The meters of all rails to a peer, shared by those who decide and those who complete. Nobody waits.
+//! The meters of all rails to a peer, shared by the threads that choose and those that complete:
+//! atomics, no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,7 +35,7 @@ impl Meters {
             m.gauge.observe_behind(len, network_ns, m.queue_ns(len));
             m.deliver(len);
             m.retire(len);
-            self.soil(rail);
+            self.mark(rail);
         }
     }
 
@@ -43,11 +44,11 @@ impl Meters {
     pub fn taken_back(&self, rail: RailId, len: u32) {
         if let Some(m) = self.get(rail) {
             m.retire(len);
-            self.soil(rail);
+            self.mark(rail);
         }
     }
 
-    fn soil(&self, rail: RailId) {
+    fn mark(&self, rail: RailId) {
         let word = &self.dirty[rail.index() / 64];
         let bit = 1 << (rail.0 % 64);
         // Most of the time it is set already: a read is cheaper than taking the line away from others.
@@ -56,7 +57,7 @@ impl Meters {
         }
     }
 
-    /// Hands at most `most` soiled rails to `each` and marks them clean.
+    /// Visits at most `most` dirty rails and clears their bits.
     pub(super) fn clean(&self, most: usize, mut each: impl FnMut(RailId, &Meter)) {
         let mut left = most;
         for (i, word) in self.dirty.iter().enumerate() {
@@ -64,7 +65,7 @@ impl Meters {
             while bits != 0 && left > 0 {
                 let bit = bits & bits.wrapping_neg();
                 bits ^= bit;
-                // Cleared before it is looked at: what comes after soils it again.
+                // Cleared before it is looked at: what comes after sets it again.
                 word.fetch_and(!bit, Ordering::Relaxed);
                 let rail = RailId((i * 64) as u8 + bit.trailing_zeros() as u8);
                 if let Some(m) = self.get(rail) {

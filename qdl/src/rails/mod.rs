@@ -1,30 +1,35 @@
-//! Many rails: their health, the paths over them, which one takes the next sample, and when one that was
-//! out may come back.
+//! Which connection takes the next sample. Data structures with the clock passed in: nothing here
+//! does I/O, and no decision allocates.
+//!
+//! A *rail* is a NIC here, a NIC at the peer and the way between; one or more connections lie on it.
+//! Two kinds of policy choose ([`Policy`]): `round_robin` and `least_outstanding` look at the
+//! connections alone ([`Arbiter`]); `best`, `health_best_fit` and `health_spray` look at the health
+//! of the rails ([`RailArbiter`]).
 //!
 //! ```text
-//!   rail threads --completed(rail, len, network time)--> Meters --tick--> scores --> OrderedRails
-//!                                                           ^                            |
-//!   issue thread --pick(source, target, len)----------------+---- RailPolicy over Ends <-+
-//!                      counts the bytes at once
+//!   completions --completed(rail, len, network time)--> Meters --tick--> scores --> OrderedRails
+//!                                                          ^                             |
+//!   issue_query --pick(target, len)------------------------+------ RailPolicy over Ends <+
+//!                    counts the bytes at once
 //! ```
 //!
-//! | file | purpose |
-//! | --- | --- |
-//! | [`Score`] | a fraction in (0, 1], exact |
-//! | [`OrderedRails`] | the rails in service, sorted by score |
-//! | [`Ends`], [`Path`] | direct, rd, dr and drd, and the number m that divides the rails |
-//! | [`RailPolicy`] | `best`, `health_best_fit`, `health_spray` |
-//! | [`compare`] | rail-only or a spine |
-//! | [`Meter`], [`Interior`] | from network times and bytes assigned to scores |
-//! | [`Failback`] | how long a rail is held back |
-//! | [`Fault`], [`Evidence`] | local NIC, path or peer |
-//! | [`PeerRails`] | all of it for the rails to one peer: what a frontend asks for every sample |
-//! | [`RailArbiter`] | the same in terms of lanes, for several peers and threads |
-//! | [`sim`] | a discrete-event model that drives the very same code with a clock of its own |
+//! | file | what is in it | what for |
+//! | --- | --- | --- |
+//! | `arbiter` | [`Policy`], [`Load`], [`Arbiter`] | the policies by name; those without health |
+//! | `lanes` | [`RailArbiter`] | by health: several peers, connections and threads |
+//! | `peer` | [`PeerRails`] | by health: the rails to one peer |
+//! | `select` | [`RailPolicy`] | the three policies by health, over scores alone |
+//! | `paths` | `Ends` | the own path, and the number m that divides the rails |
+//! | `ordered` | `OrderedRails` | the rails in service, sorted by score |
+//! | `scores`, `meters` | [`Meter`], [`Meters`], [`Interior`] | from times and bytes to scores |
+//! | `score` | [`Score`] | a fraction in (0, 1], exact |
+//! | `state` | [`RailState`] | in service, congested, on probation, down |
+//! | `failback` | [`Failback`] | how long a rail is held back |
+//! | `fault` | [`Fault`], [`Evidence`] | whose fault a lost rail is: local NIC, path or peer |
 //!
-//! Nothing here does I/O or reads a clock, and no decision allocates.
+//! `cargo xtask bench rails` drives this code in a discrete-event model (`bench/src/rails`).
 
-mod design;
+mod arbiter;
 mod failback;
 mod fault;
 mod lanes;
@@ -35,7 +40,6 @@ mod peer;
 mod score;
 mod scores;
 mod select;
-pub mod sim;
 mod state;
 
 #[cfg(test)]
@@ -43,17 +47,18 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub use design::{Comparison, Design, compare};
+pub use arbiter::{Arbiter, Load, Policy};
 pub use failback::{Failback, FailbackCfgs};
 pub use fault::{Evidence, Fault};
 pub use lanes::{LaneRail, RailArbiter, RailArbiterCfgs};
 pub use meters::Meters;
-pub use ordered::{OrderedRails, Window};
-pub use paths::{Ends, Path, PathKind, PathScore, h_ratio};
-pub use peer::{Choice, PeerCfgs, PeerRails, RailReport, RailsError, Want};
+use ordered::OrderedRails;
+use paths::{Ends, Path};
+pub use peer::{PeerCfgs, PeerRails, RailReport, RailsError, Want};
 pub use score::{NotAScore, Score};
 pub use scores::{EWMA_NS, Gauge, Interior, Meter, size_class};
-pub use select::{RailPolicy, Turn, best, best_fit, spray};
+pub use select::RailPolicy;
+use select::Turn;
 pub use state::{Change, HealthCfgs, RailState};
 
 /// Most rails to one peer.

@@ -11,7 +11,7 @@ const RAIL_BITS: u32 = 8;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct OrderedRails {
+pub(super) struct OrderedRails {
     /// Sorted; only the first `len` count.
     keys: Box<[u32]>,
     len: usize,
@@ -36,11 +36,6 @@ impl OrderedRails {
             len: 0,
             of: vec![0; rails].into(),
         }
-    }
-
-    /// Rails in the list.
-    pub fn len(&self) -> usize {
-        self.len
     }
 
     /// True while no rail is in the list.
@@ -134,19 +129,9 @@ fn parts_of(key: &u32) -> (RailId, Score) {
 
 /// Neighbours in the list.
 #[derive(Clone, Copy, Debug)]
-pub struct Window<'a>(&'a [u32]);
+pub(super) struct Window<'a>(&'a [u32]);
 
 impl<'a> Window<'a> {
-    /// How many.
-    pub fn len(self) -> usize {
-        self.0.len()
-    }
-
-    /// True when there are none.
-    pub fn is_empty(self) -> bool {
-        self.0.is_empty()
-    }
-
     fn first(self) -> Option<&'a u32> {
         self.0.first()
     }
@@ -192,7 +177,7 @@ mod tests {
                 .filter_map(|(i, s)| s.map(|s| (s, RailId(i as u8)))).collect();
             sorted.sort();
             prop_assert_eq!(list.iter().map(|(r, s)| (s, r)).collect::<Vec<_>>(), sorted.clone());
-            prop_assert_eq!(list.len(), sorted.len());
+            prop_assert_eq!(list.len, sorted.len());
             for (i, s) in model.iter().enumerate() {
                 prop_assert_eq!(list.score(RailId(i as u8)), *s);
             }
@@ -201,7 +186,7 @@ mod tests {
             let inside: Vec<_> = sorted.iter()
                 .filter(|(s, _)| (m..=m + wide).contains(&u64::from(s.steps()))).collect();
             let window = list.window(m, m + wide);
-            prop_assert_eq!(window.len(), inside.len());
+            prop_assert_eq!(window.0.len(), inside.len());
             let round = |r: RailId| (u32::from(r.0) + 255 - u32::from(last)) % 256;
             let next = inside.iter().map(|(_, r)| *r).min_by_key(|r| round(*r));
             prop_assert_eq!(window.next_after(RailId(last)).map(|(r, _)| r), next);
@@ -214,7 +199,7 @@ mod tests {
         for i in 0..=255 {
             list.set(RailId(i), Score::ONE);
         }
-        assert_eq!(list.len(), MAX_RAILS);
+        assert_eq!(list.len, MAX_RAILS);
         assert_eq!(list.best(), Some((RailId(255), Score::ONE)));
         list.set(RailId(255), Score::MIN);
         assert_eq!(list.lowest_above(0), Some((RailId(255), Score::MIN)));

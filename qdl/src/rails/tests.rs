@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::arbiter::Load;
 
 const MS: u64 = 1_000_000;
 /// Unloaded network time of the tests' samples.
@@ -19,7 +18,6 @@ fn cfgs(policy: RailPolicy, rails: usize) -> PeerCfgs {
         policy,
         health: HealthCfgs::default(),
         rails,
-        sources: vec![ids(rails)],
         targets: vec![ids(rails)],
     }
 }
@@ -40,7 +38,6 @@ fn any_policy() -> impl Strategy<Value = RailPolicy> {
 }
 
 const WANT: Want = Want {
-    source: 0,
     target: 0,
     len: LEN,
 };
@@ -71,15 +68,32 @@ impl Bench {
     fn run(&mut self, samples: usize, gap: u64, slow: impl Fn(RailId) -> u64) {
         for _ in 0..samples {
             self.now += gap;
-            let c = self
+            let rail = self
                 .rails
                 .pick(self.now, WANT, |_| true)
                 .expect("rails are up");
-            self.used[c.rail.index()] += 1;
-            self.rails
-                .meters()
-                .completed(c.rail, LEN, BASE * slow(c.rail));
+            self.used[rail.index()] += 1;
+            self.rails.meters().completed(rail, LEN, BASE * slow(rail));
             self.rails.tick(self.now, &mut |c| self.changes.push(c));
+        }
+    }
+
+    /// The same at full speed, with `hold` samples in flight all the time.
+    fn run_holding(&mut self, samples: usize, gap: u64, hold: usize) {
+        let mut queue = std::collections::VecDeque::new();
+        for _ in 0..samples {
+            self.now += gap;
+            let rail = self.rails.pick(self.now, WANT, |_| true).expect("up");
+            self.used[rail.index()] += 1;
+            queue.push_back(rail);
+            if queue.len() > hold {
+                let rail = queue.pop_front().expect("just pushed");
+                self.rails.meters().completed(rail, LEN, BASE);
+            }
+            self.rails.tick(self.now, &mut |c| self.changes.push(c));
+        }
+        for rail in queue {
+            self.rails.meters().completed(rail, LEN, BASE);
         }
     }
 
@@ -93,31 +107,23 @@ impl Bench {
 fn a_congested_rail_gets_probes_alone_and_comes_back() {
     for policy in policies() {
         let slow = |r: RailId| if r.0 == 2 { 10 } else { 1 };
-        // The others hardly try what is not good, and may never have to take a rail out.
-        let named = policy == spray();
         let mut b = Bench::new(&cfgs(policy, 4));
         b.run(2000, MS, |_| 1);
-        assert!(b.changes.is_empty(), "{policy:?}: {:?}", b.changes);
+        assert_eq!(b.changes, [], "{policy:?}");
         b.run(500, MS, slow);
-        let congested = Some(RailState::Congested);
-        assert!(
-            !named || b.rails.state(RailId(2)) == congested,
-            "{policy:?}"
-        );
         b.take_used();
         b.run(5000, MS, slow);
         let used = b.take_used();
         assert!(used[2] > 0 && used[2] * 100 <= 5000, "{policy:?}: {used:?}");
+        eprintln!("{policy:?} {:?} {:?}", b.rails.state(RailId(2)), b.changes.len());
         b.run(3000, MS, |_| 1);
         let state = b.rails.state(RailId(2));
         assert_eq!(state, Some(RailState::InService), "{policy:?}");
         b.take_used();
-        b.run(4000, MS, |_| 1);
+        b.run_holding(4000, MS, 8);
         let used = b.take_used();
-        // Idle rails are all alike to `best`.
-        let even = policy == RailPolicy::Best || used.iter().all(|u| *u > 900);
-        assert!(even, "{policy:?}: {used:?}");
-        assert!(!named || b.changes.len() == 2, "{:?}", b.changes);
+        eprintln!("{used:?} {:?}", b.changes.len());
+        assert!(used.iter().all(|u| *u > 900), "{policy:?}: {used:?}");
     }
 }
 
@@ -171,8 +177,8 @@ fn a_burst_does_not_mob_the_best_rail() {
         b.run(100, MS, |_| 1);
         let mut used = [0; 8];
         for _ in 0..800 {
-            let c = b.rails.pick(b.now, WANT, |_| true).expect("up");
-            used[c.rail.index()] += 1;
+            let rail = b.rails.pick(b.now, WANT, |_| true).expect("up");
+            used[rail.index()] += 1;
         }
         // Nothing was completed: what is assigned must spread by itself.
         assert!(
@@ -211,8 +217,7 @@ fn with_nothing_better_a_doubtful_rail_is_used() {
     b.rails.failed(1, RailId(0), Fault::Path, &mut |_| {});
     b.rails.restored(2, RailId(0), &mut |_| {});
     b.rails.failed(3, RailId(1), Fault::Path, &mut |_| {});
-    let c = b.rails.pick(4, WANT, |_| true).expect("one is up");
-    assert_eq!(c.rail, RailId(0));
+    assert_eq!(b.rails.pick(4, WANT, |_| true), Some(RailId(0)));
     b.rails.failed(5, RailId(0), Fault::Peer, &mut |_| {});
     assert_eq!(b.rails.pick(6, WANT, |_| true), None);
 }
@@ -221,19 +226,18 @@ fn with_nothing_better_a_doubtful_rail_is_used() {
 fn samples_keep_to_the_gpus_own_rails_until_they_are_worse_than_the_way_across() {
     for policy in [RailPolicy::Best, RailPolicy::HealthBestFit] {
         let mut c = cfgs(policy, 4);
-        // Two GPUs with two NICs each; samples lie where no NIC is nearer than another.
-        c.sources = vec![vec![]];
+        // Two GPUs with two NICs each.
         c.targets = vec![ids(2), vec![RailId(2), RailId(3)]];
         let mut b = Bench::new(&c);
         b.rails.set_far(Score::from_ratio(1, 2));
         let want = Want { target: 1, ..WANT };
         for i in 0..4 {
-            let c = b.rails.pick(0, want, |_| true).expect("up");
-            assert_eq!(c.kind, PathKind::Dr, "{policy:?}, sample {i}");
+            let rail = b.rails.pick(0, want, |_| true).expect("up");
+            assert!(rail.0 >= 2, "{policy:?}, sample {i}: {rail:?}");
         }
         // Both own rails hold two samples each now, W is one sample: 1/3 is worse than 1/2 across.
-        let c = b.rails.pick(0, want, |_| true).expect("up");
-        assert_eq!((c.kind, c.rail.0 < 2), (PathKind::Drd, true), "{policy:?}");
+        let rail = b.rails.pick(0, want, |_| true).expect("up");
+        assert!(rail.0 < 2, "{policy:?}: {rail:?}");
     }
 }
 
@@ -243,10 +247,7 @@ fn the_worse_opinion_of_a_rail_counts() {
     b.rails.set_told(RailId(1), Score::from_ratio(1, 10));
     b.rails.tick(0, &mut |_| {});
     for _ in 0..5 {
-        assert_eq!(
-            b.rails.pick(0, WANT, |_| true).map(|c| c.rail),
-            Some(RailId(0))
-        );
+        assert_eq!(b.rails.pick(0, WANT, |_| true), Some(RailId(0)));
     }
     let told: Vec<_> = b.rails.scores().collect();
     assert_eq!(
@@ -298,9 +299,10 @@ proptest! {
                     let in_service = |b: &Bench, r: usize|
                         b.rails.state(RailId(r as u8)) == Some(RailState::InService);
                     match b.rails.pick(b.now, WANT, |r| in_flight[r.index()] < room) {
-                        Some(c) => {
-                            prop_assert!(up(&b, c.rail.index()) && in_flight[c.rail.index()] < room);
-                            in_flight[c.rail.index()] += 1;
+                        Some(rail) => {
+                            let i = rail.index();
+                            prop_assert!(up(&b, i) && in_flight[i] < room);
+                            in_flight[i] += 1;
                         }
                         None => prop_assert!((0..n).all(|r| !in_service(&b, r) || in_flight[r] >= room)),
                     }
@@ -317,19 +319,8 @@ proptest! {
     #[test]
     fn alike_rails_are_used_evenly(n in 2usize..17, hold in 1usize..40) {
         let mut b = Bench::new(&cfgs(spray(), n));
-        let mut queue = std::collections::VecDeque::new();
-        let mut used = vec![0usize; n];
-        for _ in 0..400 * n {
-            b.now += MS / 8;
-            let c = b.rails.pick(b.now, WANT, |_| true).expect("up");
-            used[c.rail.index()] += 1;
-            queue.push_back(c.rail);
-            if queue.len() > hold {
-                let rail = queue.pop_front().expect("just pushed");
-                b.rails.meters().completed(rail, LEN, BASE);
-            }
-            b.rails.tick(b.now, &mut |_| {});
-        }
+        b.run_holding(400 * n, MS / 8, hold);
+        let used = b.take_used();
         prop_assert!(used.iter().all(|u| (380..=420).contains(u)), "{:?}", used);
     }
 }
@@ -369,7 +360,7 @@ fn lanes_are_used_evenly_and_full_ones_are_passed_over() {
                 in_flight: in_flight[i],
                 slots,
             };
-            let lane = a.pick(0, 0, LEN, load).expect("there is room");
+            let lane = a.pick(0, LEN, load).expect("there is room");
             in_flight[lane] += 1;
         }
         assert_eq!(in_flight, [10; 8], "{policy:?}");
@@ -378,7 +369,7 @@ fn lanes_are_used_evenly_and_full_ones_are_passed_over() {
             in_flight: in_flight[i],
             slots: 10,
         };
-        assert_eq!(a.pick(0, 0, LEN, full), None);
+        assert_eq!(a.pick(0, LEN, full), None);
         for (lane, n) in in_flight.iter().enumerate() {
             for i in 0..*n {
                 if i % 2 == 0 {
@@ -417,7 +408,7 @@ fn a_rail_is_lost_with_its_last_lane_and_the_fault_is_told() {
         slots: 9,
     };
     for _ in 0..4 {
-        assert!(a.pick(4, 0, LEN, up).expect("the other peer") >= 6);
+        assert!(a.pick(4, LEN, up).expect("the other peer") >= 6);
     }
 }
 

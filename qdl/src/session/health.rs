@@ -85,12 +85,10 @@ impl RailMap {
                 own.dedup();
                 own
             };
-            let all = (0..rails[p].len().min(usize::from(u8::MAX) + 1)).map(|r| RailId(r as u8));
             PeerCfgs {
                 policy,
                 health,
                 rails: rails[p].len(),
-                sources: vec![all.collect()],
                 targets: (0..gpus[p].len()).map(own).collect(),
             }
         };

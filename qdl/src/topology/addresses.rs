@@ -8,6 +8,8 @@ use std::{
     ptr,
 };
 
+use super::TopologyError;
+
 /// Addresses of each network interface, IPv4 first, without link-local ones.
 pub type Addresses = BTreeMap<String, Vec<IpAddr>>;
 
@@ -56,6 +58,28 @@ pub fn interface_addresses() -> io::Result<Addresses> {
     unsafe { libc::freeifaddrs(first) };
     found.values_mut().for_each(|list| list.sort_unstable());
     Ok(found)
+}
+
+/// Reads a file of addresses: lines of an interface and its addresses, comma between.
+///
+/// # Errors
+/// [`TopologyError::AddressFile`] with the line that makes no sense.
+pub fn parse_addresses(text: &str) -> Result<Addresses, TopologyError> {
+    let mut all = Addresses::new();
+    for (i, line) in text.lines().enumerate() {
+        let mut words = line.split_whitespace();
+        let (Some(name), list) = (words.next(), words.next().unwrap_or_default()) else {
+            continue;
+        };
+        let list = list.split(',').filter(|a| !a.is_empty()).map(|a| {
+            a.parse().map_err(|_| TopologyError::AddressFile {
+                line: i + 1,
+                what: format!("`{a}` is no address"),
+            })
+        });
+        all.insert(name.to_owned(), list.collect::<Result<_, _>>()?);
+    }
+    Ok(all)
 }
 
 fn is_link_local(address: &IpAddr) -> bool {

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Addresses, Fabric, Topology, TopologyError, machine};
+use super::{Addresses, Fabric, Topology, TopologyError, parse_addresses};
 
 /// Whose configuration `--yaml` writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,12 +123,13 @@ fn below(root: &Path) -> Result<Topology, TopologyError> {
     let Ok(text) = fs::read_to_string(&file) else {
         return Topology::read(root, &Addresses::new());
     };
-    Topology::read(root, &machine::parse_addresses(&text)?)
+    Topology::read(root, &parse_addresses(&text)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testkit::machine;
 
     fn run(node: Node, words: &[&str]) -> Result<String, String> {
         command(node, words.iter().map(OsString::from)).map_err(|e| e.to_string())

@@ -14,14 +14,12 @@
 //! | [`interface_addresses`] | this machine's addresses |
 //! | [`LinkWatch`] | whether a NIC says that its link is down |
 //! | [`command()`] | `accelerator topology` and `frontend topology` |
-//! | [`machine`] | trees of machines one may not have |
 
 mod addresses;
 mod command;
 mod cpus;
 mod groups;
 mod link;
-pub mod machine;
 mod matrix;
 mod place;
 mod read;
@@ -32,7 +30,7 @@ mod tests;
 
 use std::{net::IpAddr, path::PathBuf};
 
-pub use addresses::{Addresses, interface_addresses};
+pub use addresses::{Addresses, interface_addresses, parse_addresses};
 pub use command::{CommandError, Node, command};
 pub use cpus::{BadCpuList, CpuList};
 pub use groups::NicGroup;
@@ -124,10 +122,10 @@ pub enum TopologyError {
     /// The addresses of this machine.
     #[error("the addresses of this machine: {0}")]
     Addresses(std::io::Error),
-    /// A description of a machine.
-    #[error("machine, line {line}: {what}")]
-    Machine {
-        /// Line of the description, from 1.
+    /// The file of addresses that belongs to another machine's tree.
+    #[error("addresses, line {line}: {what}")]
+    AddressFile {
+        /// Line of the file, from 1.
         line: usize,
         /// What is wrong with it.
         what: String,

@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use super::*;
-use crate::config::{NicConfig, parse_accelerator, parse_frontend};
+use crate::{
+    config::{NicConfig, parse_accelerator, parse_frontend},
+    testkit::machine,
+};
 
 fn read(machine: &str) -> Topology {
     let root = tempfile::tempdir().expect("a folder");

@@ -1,18 +1,13 @@
 //! The guest's cable, disturbed or pulled, and as it was again on drop.
 
-use std::{path::Path, process::Command, sync::Mutex, time::Duration};
+use std::{process::Command, sync::Mutex, time::Duration};
 
-use qdl::fabric::{Endpoint, Link, conformance};
-
-use super::{
-    devices,
-    rig::{Change, Ib},
+use qdl::{
+    fabric::{Endpoint, Link},
+    testkit::conformance,
 };
 
-/// Is there a cable that can be disturbed?
-pub fn is_here() -> bool {
-    Path::new("/sys/class/net/va").exists()
-}
+use super::rig::{Change, Ib};
 
 fn run(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status();
@@ -74,10 +69,6 @@ impl conformance::Fabric for Disturbed {
 
     fn fills_up_unread(&self) -> bool {
         false
-    }
-
-    fn available(&self) -> bool {
-        devices().is_some() && is_here()
     }
 
     fn exchanges(&self) -> usize {

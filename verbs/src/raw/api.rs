@@ -86,11 +86,8 @@ api! {
         get_cq_event: unsafe extern "C" fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int
             = "ibv_get_cq_event";
         ack_cq_events: unsafe extern "C" fn(*mut ibv_cq, c_uint) = "ibv_ack_cq_events";
-        create_srq: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq = "ibv_create_srq";
-        destroy_srq: unsafe extern "C" fn(*mut ibv_srq) -> c_int = "ibv_destroy_srq";
         create_qp: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp = "ibv_create_qp";
         modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int = "ibv_modify_qp";
-        query_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int = "ibv_query_qp";
         destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int = "ibv_destroy_qp";
         /// A static text, never freed.
         wc_status_str: unsafe extern "C" fn(c_uint) -> *const c_char = "ibv_wc_status_str";

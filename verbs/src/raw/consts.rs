@@ -104,9 +104,6 @@ constants! {
     IBV_ACCESS_HUGETLB = 1 << 7;
     IBV_ACCESS_RELAXED_ORDERING = 1 << 20;
 
-    IBV_SRQ_MAX_WR = 1;
-    IBV_SRQ_LIMIT = 1 << 1;
-
     IBV_QPT_RC = 2;
     IBV_QPT_UC = 3;
     IBV_QPT_UD = 4;

@@ -190,20 +190,6 @@ pub struct ibv_ah_attr {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_srq_attr {
-    pub max_wr: u32,
-    pub max_sge: u32,
-    pub srq_limit: u32,
-}
-
-#[repr(C)]
-pub struct ibv_srq_init_attr {
-    pub srq_context: *mut c_void,
-    pub attr: ibv_srq_attr,
-}
-
-#[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ibv_qp_cap {
     pub max_send_wr: u32,
@@ -322,15 +308,10 @@ pub struct ibv_recv_wr {
     pub num_sge: c_int,
 }
 
+/// A shared receive queue; none is ever made here.
 #[repr(C)]
 pub struct ibv_srq {
-    pub context: *mut ibv_context,
-    pub srq_context: *mut c_void,
-    pub pd: *mut ibv_pd,
-    pub handle: u32,
-    pub mutex: pthread_mutex_t,
-    pub cond: pthread_cond_t,
-    pub events_completed: u32,
+    _opaque: [u8; 0],
 }
 
 #[repr(C)]
@@ -372,8 +353,6 @@ pub struct ibv_cq {
 
 pub type poll_cq_fn = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 pub type req_notify_cq_fn = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
-pub type post_srq_recv_fn =
-    unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 pub type post_send_fn =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
 pub type post_recv_fn =
@@ -403,7 +382,7 @@ pub struct ibv_context_ops {
     pub _compat_modify_srq: unused_op,
     pub _compat_query_srq: unused_op,
     pub _compat_destroy_srq: unused_op,
-    pub post_srq_recv: Option<post_srq_recv_fn>,
+    pub post_srq_recv: unused_op,
     pub _compat_create_qp: unused_op,
     pub _compat_query_qp: unused_op,
     pub _compat_modify_qp: unused_op,

@@ -8,9 +8,6 @@ use super::mr::{LocalSlice, RemoteSlice};
 use crate::error::PostError;
 use crate::raw;
 
-/// Local slices that one work request can gather.
-pub const MAX_SGE: usize = 2;
-
 /// What a write carries.
 #[derive(Debug, Clone, Copy)]
 pub enum Payload<'a> {
@@ -22,8 +19,6 @@ pub enum Payload<'a> {
     /// Bytes that the device fetches from a memory region when it carries the write out: they must stay until the write
     /// is retired.
     Region(LocalSlice),
-    /// Up to [`MAX_SGE`] such slices, one after the other.
-    Gather(&'a [LocalSlice]),
 }
 
 /// One RDMA WRITE.
@@ -60,12 +55,6 @@ pub enum PushError {
         /// How many are allowed.
         max: usize,
     },
-    /// More slices than [`MAX_SGE`].
-    #[error("{count} slices are too many for one work request, {MAX_SGE} are allowed")]
-    TooManySlices {
-        /// How many slices.
-        count: usize,
-    },
 }
 
 /// A work request and what its `sg_list` points to.
@@ -73,7 +62,7 @@ pub enum PushError {
 #[derive(Clone, Copy)]
 struct SendEntry {
     wr: raw::ibv_send_wr,
-    sges: [raw::ibv_sge; MAX_SGE],
+    sge: raw::ibv_sge,
 }
 
 // SAFETY: `repr(C)`, and `wr` is the first field.
@@ -121,9 +110,9 @@ impl SendChain {
             qp_type: 0,
             bind_mw: [0; 6],
         };
-        let sges = [raw::ibv_sge::default(); MAX_SGE];
+        let sge = raw::ibv_sge::default();
         Self {
-            entries: Entries::new(SendEntry { wr, sges }, capacity),
+            entries: Entries::new(SendEntry { wr, sge }, capacity),
             inline: vec![0; capacity.saturating_mul(inline_bytes)],
             inline_bytes,
         }
@@ -167,29 +156,14 @@ impl SendChain {
     /// [`PushError`]; the chain is then as it was.
     pub fn push(&mut self, write: &Write<'_>) -> Result<(), PushError> {
         let index = self.entries.free()?;
-        let mut sges = [raw::ibv_sge::default(); MAX_SGE];
         let mut flags = 0;
-        let num_sge = match write.payload {
-            Payload::Empty => 0,
-            Payload::Region(slice) => {
-                sges[0] = sge(slice);
-                1
-            }
-            Payload::Gather(slices) => {
-                if slices.len() > MAX_SGE {
-                    return Err(PushError::TooManySlices {
-                        count: slices.len(),
-                    });
-                }
-                for (sge_slot, &slice) in sges.iter_mut().zip(slices) {
-                    *sge_slot = sge(slice);
-                }
-                slices.len()
-            }
+        let (sge, num_sge) = match write.payload {
+            Payload::Empty => (raw::ibv_sge::default(), 0),
+            Payload::Region(slice) => (sge(slice), 1),
             Payload::Inline(parts) => {
-                sges[0] = self.take_inline(index, parts)?;
                 flags |= raw::IBV_SEND_INLINE;
-                usize::from(sges[0].length > 0)
+                let inline = self.take_inline(index, parts)?;
+                (inline, c_int::from(inline.length > 0))
             }
         };
         if write.signaled {
@@ -201,11 +175,11 @@ impl SendChain {
         let entry = self.entries.at(index);
         // SAFETY: the free entry.
         unsafe {
-            (*entry).sges = sges;
+            (*entry).sge = sge;
             let wr = &raw mut (*entry).wr;
             (*wr).wr_id = write.wr_id;
-            (*wr).sg_list = (&raw mut (*entry).sges).cast();
-            (*wr).num_sge = num_sge as c_int;
+            (*wr).sg_list = &raw mut (*entry).sge;
+            (*wr).num_sge = num_sge;
             (*wr).send_flags = flags;
             (*wr).wr.rdma = raw::ibv_wr_rdma {
                 remote_addr: write.remote.addr,
@@ -434,19 +408,5 @@ mod tests {
         });
         assert_eq!(posted, Ok(2));
         assert_eq!(seen, [vec![0, 0, 0, 0, 0xff], vec![1, 1, 1, 1, 0xff]]);
-    }
-
-    #[test]
-    fn three_slices_are_refused() {
-        let slice = LocalSlice {
-            addr: 0,
-            len: 1,
-            lkey: 0,
-        };
-        let error = SendChain::new(1, 0).push(&Write {
-            payload: Payload::Gather(&[slice; 3]),
-            ..write(0)
-        });
-        assert_eq!(error, Err(PushError::TooManySlices { count: 3 }));
     }
 }

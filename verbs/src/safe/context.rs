@@ -49,10 +49,6 @@ pub struct DeviceLimits {
     pub max_mr: u32,
     /// Bytes in one memory region.
     pub max_mr_size: u64,
-    /// Shared receive queues.
-    pub max_srq: u32,
-    /// Receives in one shared receive queue.
-    pub max_srq_wr: u32,
     /// Outstanding RDMA reads and atomics that a queue pair can serve.
     pub max_qp_rd_atom: u32,
 }
@@ -330,8 +326,6 @@ impl DeviceLimits {
             max_cqe: count(attr.max_cqe),
             max_mr: count(attr.max_mr),
             max_mr_size: attr.max_mr_size,
-            max_srq: count(attr.max_srq),
-            max_srq_wr: count(attr.max_srq_wr),
             max_qp_rd_atom: count(attr.max_qp_rd_atom),
         }
     }

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! Verbs -- Context -- Pd -- Mr -- (the memory's owner)
-//!             |       |---- Srq
-//!             |       '---- Qp<Reset> -> Qp<Init> -> Qp<Rtr> -> Qp<Rts> -> Qp<Failed>
+//!             |       '---- Qp<Reset> -> Qp<Init> -> Qp<Rtr> -> Qp<Rts>
 //!             |---- CompChannel -- Cq
 //!             '---- async events
 //! ```
@@ -26,20 +25,18 @@ mod port;
 mod qp;
 mod qp_attr;
 mod recv_chain;
-mod srq;
 mod wc;
 
-pub use chain::{MAX_SGE, Payload, PushError, SendChain, Write};
+pub use chain::{Payload, PushError, SendChain, Write};
 pub use context::{Context, DeviceLimits};
 pub use cq::{CompChannel, Cq, Notify};
 pub use event::AsyncEvent;
 pub use gid::{Gid, GidEntry, GidType, choose_gid};
 pub use library::{DeviceInfo, Verbs};
-pub use memory::{HostMemory, Memory};
+pub use memory::Memory;
 pub use mr::{Access, LocalSlice, Mr, Pd, RemoteRegion, RemoteSlice};
 pub use port::{LinkLayer, Mtu, PortAttr, PortState};
-pub use qp::{Failed, Init, Qp, Receiving, Reset, Rtr, Rts, State};
-pub use qp_attr::{GlobalRoute, InitAttr, Path, QpCaps, QpState, RtrAttr, RtsAttr};
+pub use qp::{Init, Qp, Receiving, Reset, Rtr, Rts, State};
+pub use qp_attr::{GlobalRoute, InitAttr, Path, QpCaps, RtrAttr, RtsAttr};
 pub use recv_chain::RecvChain;
-pub use srq::Srq;
 pub use wc::{Wc, WcOpcode, WcStatus};

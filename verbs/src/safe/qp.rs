@@ -10,9 +10,8 @@ use std::sync::Arc;
 use super::chain::SendChain;
 use super::cq::{Cq, unsupported};
 use super::mr::Pd;
-use super::qp_attr::{InitAttr, QpCaps, QpState, RtrAttr, RtsAttr, bare, zeroed};
+use super::qp_attr::{InitAttr, QpCaps, RtrAttr, RtsAttr, bare};
 use super::recv_chain::RecvChain;
-use super::srq::Srq;
 use crate::error::{Error, PostError};
 use crate::raw;
 
@@ -49,12 +48,10 @@ states! {
     Rtr: Receiving;
     /// Connected: sends and receives.
     Rts: Receiving;
-    /// Moved to ERR: gives everything back undone.
-    Failed;
 }
 
-/// A reliably connected queue pair that has been moved to state `S`. The device may have moved it on to ERR by itself:
-/// completions say so, and [`Qp::query_state`] asks.
+/// A reliably connected queue pair that has been moved to state `S`. The device may have moved it on
+/// to ERR by itself: completions say so.
 pub struct Qp<S: State> {
     inner: Inner,
     state: PhantomData<fn() -> S>,
@@ -68,7 +65,6 @@ struct Inner {
     pd: Arc<Pd>,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
-    srq: Option<Arc<Srq>>,
 }
 
 // SAFETY: providers lock inside of every call on a queue pair; it is destroyed only in `drop`.
@@ -77,7 +73,7 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Qp<Reset> {
-    /// Creates one. Sends complete only when they are signaled; receives come from `srq` when there is one.
+    /// Creates one. Sends complete only when they are signaled.
     ///
     /// # Errors
     ///
@@ -86,16 +82,12 @@ impl Qp<Reset> {
         pd: &Arc<Pd>,
         send_cq: &Arc<Cq>,
         recv_cq: &Arc<Cq>,
-        srq: Option<&Arc<Srq>>,
         caps: QpCaps,
     ) -> Result<Self, Error> {
         let context = pd.context();
         caps.check(context)?;
         context.check_same("the send completion queue", send_cq.context())?;
         context.check_same("the receive completion queue", recv_cq.context())?;
-        if let Some(srq) = srq {
-            context.check_same("the shared receive queue", srq.pd().context())?;
-        }
         let (send, recv) = {
             // SAFETY: the context is open; its table does not change.
             let ops = unsafe { &(*context.as_raw()).ops };
@@ -107,7 +99,7 @@ impl Qp<Reset> {
             qp_context: ptr::null_mut(),
             send_cq: send_cq.as_raw(),
             recv_cq: recv_cq.as_raw(),
-            srq: srq.map_or(ptr::null_mut(), |srq| srq.as_raw()),
+            srq: ptr::null_mut(),
             cap: caps.to_raw(),
             qp_type: raw::IBV_QPT_RC,
             sq_sig_all: 0,
@@ -133,7 +125,6 @@ impl Qp<Reset> {
             pd: Arc::clone(pd),
             send_cq: Arc::clone(send_cq),
             recv_cq: Arc::clone(recv_cq),
-            srq: srq.cloned(),
         };
         Ok(Self {
             inner,
@@ -220,18 +211,6 @@ impl<S: Receiving> Qp<S> {
     }
 }
 
-impl Qp<Failed> {
-    /// ERR to RESET: forgets the peer and every work request.
-    ///
-    /// # Errors
-    ///
-    /// The verb's; the queue pair is then destroyed.
-    pub fn into_reset(self) -> Result<Qp<Reset>, Error> {
-        let (mut raw, mask) = bare(raw::IBV_QPS_RESET);
-        self.step(&mut raw, mask, || "resetting it (ERR to RESET)".to_owned())
-    }
-}
-
 impl<S: State> Qp<S> {
     /// Moves it to ERR: whatever is posted is given back as `IBV_WC_WR_FLUSH_ERR`, and so is whatever is posted later.
     /// By reference, since other threads may be posting.
@@ -242,45 +221,6 @@ impl<S: State> Qp<S> {
     pub fn set_error(&self) -> Result<(), Error> {
         let (mut raw, mask) = bare(raw::IBV_QPS_ERR);
         self.modify(&mut raw, mask, || "moving it to ERR".to_owned())
-    }
-
-    /// [`Qp::set_error`], with the state in the type.
-    ///
-    /// # Errors
-    ///
-    /// The verb's; the queue pair is then destroyed.
-    pub fn into_error(self) -> Result<Qp<Failed>, Error> {
-        self.set_error()?;
-        Ok(Qp {
-            inner: self.inner,
-            state: PhantomData,
-        })
-    }
-
-    /// The state the device has it in.
-    ///
-    /// # Errors
-    ///
-    /// The verb's.
-    pub fn query_state(&self) -> Result<QpState, Error> {
-        let mut attr = zeroed();
-        let mut init = mem::MaybeUninit::<raw::ibv_qp_init_attr>::zeroed();
-        let mask = raw::IBV_QP_STATE as c_int;
-        // SAFETY: the queue pair is live, and both results are writable.
-        let result = unsafe {
-            (self.inner.pd.context().api().query_qp)(
-                self.inner.raw.as_ptr(),
-                &raw mut attr,
-                mask,
-                init.as_mut_ptr(),
-            )
-        };
-        if result != 0 {
-            return Err(Error::verb("ibv_query_qp", result, || {
-                self.label("asking for its state")
-            }));
-        }
-        Ok(QpState::from_raw(attr.qp_state))
     }
 
     /// Its number on this device.
@@ -296,33 +236,15 @@ impl<S: State> Qp<S> {
         self.inner.caps
     }
 
-    /// The domain it is in.
-    #[must_use]
-    pub fn pd(&self) -> &Arc<Pd> {
+    /// Its domain, for the in-process provider.
+    #[cfg(feature = "stub")]
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
         &self.inner.pd
     }
 
-    /// Where its sends complete.
-    #[must_use]
-    pub fn send_cq(&self) -> &Arc<Cq> {
-        &self.inner.send_cq
-    }
-
-    /// Where its receives complete.
-    #[must_use]
-    pub fn recv_cq(&self) -> &Arc<Cq> {
-        &self.inner.recv_cq
-    }
-
-    /// Where its receives come from, when they are shared.
-    #[must_use]
-    pub fn srq(&self) -> Option<&Arc<Srq>> {
-        self.inner.srq.as_ref()
-    }
-
-    /// The raw queue pair, valid for as long as `self`.
-    #[must_use]
-    pub fn as_raw(&self) -> *mut raw::ibv_qp {
+    /// The raw queue pair, for the in-process provider.
+    #[cfg(feature = "stub")]
+    pub(crate) fn as_raw(&self) -> *mut raw::ibv_qp {
         self.inner.raw.as_ptr()
     }
 
@@ -376,7 +298,6 @@ impl Drop for Inner {
                 Arc::clone(&self.pd),
                 Arc::clone(&self.send_cq),
                 Arc::clone(&self.recv_cq),
-                self.srq.clone(),
             ));
         }
     }

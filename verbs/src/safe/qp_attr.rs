@@ -29,7 +29,7 @@ impl Default for QpCaps {
         Self {
             max_send_wr: 256,
             max_recv_wr: 256,
-            max_send_sge: 2,
+            max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_data: 64,
         }
@@ -86,42 +86,6 @@ impl QpCaps {
             max_send_sge: cap.max_send_sge,
             max_recv_sge: cap.max_recv_sge,
             max_inline_data: cap.max_inline_data,
-        }
-    }
-}
-
-/// The states a queue pair can be in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QpState {
-    /// As created.
-    Reset,
-    /// Bound to a port; takes receives.
-    Init,
-    /// Connected; receives.
-    Rtr,
-    /// Sends and receives.
-    Rts,
-    /// Send queue draining.
-    Sqd,
-    /// Send queue in error.
-    Sqe,
-    /// Every work request is given back undone.
-    Err,
-    /// A code of a newer library.
-    Other(u32),
-}
-
-impl QpState {
-    pub(crate) fn from_raw(code: u32) -> Self {
-        match code {
-            raw::IBV_QPS_RESET => Self::Reset,
-            raw::IBV_QPS_INIT => Self::Init,
-            raw::IBV_QPS_RTR => Self::Rtr,
-            raw::IBV_QPS_RTS => Self::Rts,
-            raw::IBV_QPS_SQD => Self::Sqd,
-            raw::IBV_QPS_SQE => Self::Sqe,
-            raw::IBV_QPS_ERR => Self::Err,
-            other => Self::Other(other),
         }
     }
 }
@@ -303,14 +267,6 @@ pub struct RtsAttr {
 }
 
 impl RtsAttr {
-    /// The time after which a silent peer is given up, in nanoseconds, nominally: a device may stretch it up to four
-    /// times. `None` when it never is.
-    #[must_use]
-    pub fn gives_up_after_ns(&self) -> Option<u64> {
-        (self.timeout != 0 && self.timeout < 32)
-            .then(|| (4096_u64 << self.timeout) * (u64::from(self.retry_cnt) + 1))
-    }
-
     pub(crate) fn to_raw(self) -> Result<(raw::ibv_qp_attr, u32), Error> {
         within("sq_psn", self.sq_psn, 0xff_ffff, "at most 24 bits")?;
         within("timeout", u32::from(self.timeout), 31, "0 to 31")?;
@@ -404,19 +360,6 @@ mod tests {
         };
         assert!(path(&required, 4, Gid([1; 16])).is_some());
         assert!(Path::new(1, &ethernet, &entry(256), 0, Gid([1; 16]), 0, 0).is_err());
-    }
-
-    #[test]
-    fn a_default_give_up_time_is_about_half_a_second() {
-        let attr = RtsAttr {
-            sq_psn: 0,
-            timeout: 14,
-            retry_cnt: 6,
-            rnr_retry: 6,
-            max_rd_atomic: 0,
-        };
-        assert_eq!(attr.gives_up_after_ns(), Some(469_762_048));
-        assert_eq!(RtsAttr { timeout: 0, ..attr }.gives_up_after_ns(), None);
     }
 
     #[test]

@@ -222,7 +222,7 @@ impl Fabric {
                 return Err((raw::IBV_WC_REM_ACCESS_ERR, true));
             }
             let receive = if with_imm {
-                let taken = (*peer).receive_queue().pop_front();
+                let taken = (*peer).receives.pop_front();
                 Some(taken.ok_or((raw::IBV_WC_RNR_RETRY_EXC_ERR, false))?)
             } else {
                 None

@@ -148,13 +148,6 @@ pub struct StubCq {
 }
 
 #[repr(C)]
-pub struct StubSrq {
-    pub raw: raw::ibv_srq,
-    pub max_wr: usize,
-    pub receives: VecDeque<u64>,
-}
-
-#[repr(C)]
 pub struct StubQp {
     pub raw: raw::ibv_qp,
     pub caps: raw::ibv_qp_cap,
@@ -168,16 +161,4 @@ pub struct StubQp {
     pub unsignaled: u32,
     /// Numbers of the receives that are posted.
     pub receives: VecDeque<u64>,
-}
-
-impl StubQp {
-    /// The queue that its receives come from.
-    pub fn receive_queue(&mut self) -> &mut VecDeque<u64> {
-        let srq = self.raw.srq.cast::<StubSrq>();
-        if srq.is_null() {
-            return &mut self.receives;
-        }
-        // SAFETY: the queue pair's shared queue outlives it, and the caller holds the lock.
-        unsafe { &mut (*srq).receives }
-    }
 }

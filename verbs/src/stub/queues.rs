@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::ptr;
 
-use super::objects::{Armed, StubChannel, StubContext, StubCq, StubQp, StubSrq};
+use super::objects::{Armed, StubChannel, StubContext, StubCq, StubQp};
 use super::table::{MAX_CQE, MAX_QP_WR, leak, set_errno};
 use super::{MAX_INLINE, fabric};
 use crate::raw::*;
@@ -57,29 +57,6 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     0
 }
 
-pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    // SAFETY: the caller's contract; null pointers, zeroed locks and numbers are values of the structure.
-    unsafe {
-        let max_wr = (*init).attr.max_wr as usize;
-        let raw = ibv_srq {
-            context: (*pd).context,
-            pd,
-            ..zeroed()
-        };
-        leak(StubSrq {
-            raw,
-            max_wr,
-            receives: VecDeque::with_capacity(max_wr),
-        })
-    }
-}
-
-pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: the caller's contract: from `create_srq`, destroyed once.
-    drop(unsafe { Box::from_raw(srq.cast::<StubSrq>()) });
-    0
-}
-
 pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the caller's contract; null pointers, zeroed locks and numbers are values of the structure.
     unsafe {
@@ -96,7 +73,6 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
             pd,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
-            srq: init.srq,
             state: IBV_QPS_RESET,
             qp_type: init.qp_type,
             ..zeroed()
@@ -176,17 +152,6 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
     })
 }
 
-pub unsafe extern "C" fn query_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    _: c_int,
-    _: *mut ibv_qp_init_attr,
-) -> c_int {
-    // SAFETY: the caller's contract; the lock is held.
-    fabric::with(|_| unsafe { (*attr).qp_state = (*qp).state });
-    0
-}
-
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wcs: *mut ibv_wc) -> c_int {
     fabric::with(|fabric| {
         let mut taken = 0;
@@ -261,27 +226,6 @@ pub unsafe extern "C" fn post_recv(
             } else {
                 (*qp).receives.push_back((*wr).wr_id);
             }
-            wr = (*wr).next;
-        }
-        0
-    })
-}
-
-pub unsafe extern "C" fn post_srq_recv(
-    srq: *mut ibv_srq,
-    mut wr: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    // SAFETY: the caller's contract; the lock is held.
-    fabric::with(|_| unsafe {
-        let srq = srq.cast::<StubSrq>();
-        while !wr.is_null() {
-            if (*srq).receives.len() == (*srq).max_wr {
-                bad.write(wr);
-                return libc::ENOMEM;
-            }
-            (*(*srq).raw.context.cast::<StubContext>()).counts.receives += 1;
-            (*srq).receives.push_back((*wr).wr_id);
             wr = (*wr).next;
         }
         0

@@ -6,8 +6,8 @@ use std::ptr;
 
 use super::objects::{Events, Region, StubChannel, StubContext, devices};
 use super::queues::{
-    create_cq, create_qp, create_srq, destroy_cq, destroy_qp, destroy_srq, modify_qp, poll_cq,
-    post_recv, post_send, post_srq_recv, query_qp, req_notify_cq,
+    create_cq, create_qp, destroy_cq, destroy_qp, modify_qp, poll_cq,
+    post_recv, post_send, req_notify_cq,
 };
 use super::{DEVICES, fabric};
 use crate::raw::*;
@@ -42,11 +42,8 @@ pub fn api() -> Api {
         destroy_cq,
         get_cq_event,
         ack_cq_events,
-        create_srq,
-        destroy_srq,
         create_qp,
         modify_qp,
-        query_qp,
         destroy_qp,
         wc_status_str,
         query_gid_ex: Some(query_gid_ex),
@@ -62,7 +59,6 @@ pub fn operations() -> ibv_context_ops {
     ibv_context_ops {
         poll_cq: Some(poll_cq),
         req_notify_cq: Some(req_notify_cq),
-        post_srq_recv: Some(post_srq_recv),
         post_send: Some(post_send),
         post_recv: Some(post_recv),
         ..empty
@@ -161,8 +157,6 @@ unsafe extern "C" fn query_device(_: *mut ibv_context, attr: *mut ibv_device_att
             max_cqe: MAX_CQE,
             max_mr: 4096,
             max_mr_size: u64::MAX,
-            max_srq: 1024,
-            max_srq_wr: MAX_QP_WR,
             max_qp_rd_atom: 16,
             phys_port_cnt: 1,
             ..zeroed()

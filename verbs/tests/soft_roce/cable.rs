@@ -1,10 +1,9 @@
 //! A cable that is pulled, and plugged in again.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use verbs::{AsyncEvent, PortState, QpState, WcStatus};
+use verbs::{AsyncEvent, PortState, WcStatus};
 
 use super::failure::first_failure;
 use super::rig::{End, Settings, connect, readable};
@@ -65,14 +64,9 @@ fn wait_for(end: &End, wanted: AsyncEvent) {
 }
 
 #[test]
+#[ignore = "needs an RDMA device: cargo xtask soft-roce"]
 fn a_pulled_cable_is_an_event_and_so_is_its_return() {
-    if !Path::new("/sys/class/net/va").exists() {
-        println!("skipped: there is no cable to pull (cargo xtask soft-roce has one)");
-        return;
-    }
-    let Some((a, b)) = connect(Settings::default()) else {
-        return;
-    };
+    let (a, b) = connect(Settings::default());
     let pulled = Pulled::pull();
     wait_for(&a, AsyncEvent::PortDown { port: 1 });
     wait_for(&b, AsyncEvent::PortDown { port: 1 });
@@ -81,7 +75,6 @@ fn a_pulled_cable_is_an_event_and_so_is_its_return() {
         PortState::Active
     );
     // The device leaves its queue pairs alone: only a write shows that the peer is out of reach.
-    assert_eq!(a.qp.query_state().expect("its state"), QpState::Rts);
     a.send(&[a.write(&b, 1, 8)]);
     let failed = first_failure(&a).status();
     // With the interface its route is gone, which soft-RoCE calls its own fault; a NIC retries first.

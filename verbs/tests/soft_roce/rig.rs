@@ -1,13 +1,15 @@
 //! Two devices, which the test binary above names, and a connected queue pair on each.
 
+use std::cell::UnsafeCell;
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use verbs::{
-    Access, CompChannel, Context, Cq, HostMemory, InitAttr, Mr, Mtu, Path, Payload, Pd, Qp, QpCaps,
-    RecvChain, RemoteSlice, Reset, RtrAttr, Rts, RtsAttr, SendChain, Srq, Verbs, Wc, Write,
+    Access, CompChannel, Context, Cq, InitAttr, Memory, Mr, Mtu, Path, Payload, Pd, Qp, QpCaps,
+    RecvChain, RemoteSlice, Reset, RtrAttr, Rts, RtsAttr, SendChain, Verbs, Wc, Write,
 };
 
 use super::devices;
@@ -18,12 +20,35 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The bytes of each end's memory region.
 pub const REGION: usize = 1 << 20;
 
+/// Memory for a region: zeros, which are reached through pointers alone.
+pub struct Bytes(Box<[UnsafeCell<u8>]>);
+
+// SAFETY: the type hands out an address and a length, and no reference.
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    pub fn new(len: usize) -> Self {
+        Self((0..len).map(|_| UnsafeCell::new(0)).collect())
+    }
+}
+
+// SAFETY: the box is alive and writable for as long as the value, and no reference to its bytes is
+// ever made.
+unsafe impl Memory for Bytes {
+    fn addr(&self) -> NonNull<u8> {
+        NonNull::from(&*self.0).cast()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
 /// What a test may vary.
 #[derive(Clone, Copy)]
 pub struct Settings {
     pub caps: QpCaps,
     pub rts: RtsAttr,
-    pub shared_receives: bool,
     /// Entries of each completion queue.
     pub cqe: u32,
 }
@@ -44,7 +69,6 @@ impl Default for Settings {
                 rnr_retry: 2,
                 max_rd_atomic: 0,
             },
-            shared_receives: false,
             cqe: 512,
         }
     }
@@ -55,9 +79,8 @@ pub struct End {
     pub qp: Qp<Rts>,
     pub cq: Arc<Cq>,
     pub channel: Arc<CompChannel>,
-    pub srq: Option<Arc<Srq>>,
     pub mr: Arc<Mr>,
-    pub memory: Arc<HostMemory>,
+    pub memory: Arc<Bytes>,
     pub context: Arc<Context>,
 }
 
@@ -66,24 +89,23 @@ struct Half {
     qp: Qp<Reset>,
     cq: Arc<Cq>,
     channel: Arc<CompChannel>,
-    srq: Option<Arc<Srq>>,
     mr: Arc<Mr>,
-    memory: Arc<HostMemory>,
+    memory: Arc<Bytes>,
     context: Arc<Context>,
 }
 
-/// Connects the two devices, `None` where there are none.
-pub fn connect(settings: Settings) -> Option<(End, End)> {
-    let (verbs, one, two) = devices()?;
+/// Connects the two devices.
+pub fn connect(settings: Settings) -> (End, End) {
+    let (verbs, one, two) = devices();
     let (a, b) = (half(&verbs, &one, settings), half(&verbs, &two, settings));
     let (a_peer, b_peer) = (peer_of(&a), peer_of(&b));
-    Some((finish(a, &b_peer, settings), finish(b, &a_peer, settings)))
+    (finish(a, &b_peer, settings), finish(b, &a_peer, settings))
 }
 
 fn half(verbs: &Arc<Verbs>, device: &str, settings: Settings) -> Half {
     let context = verbs.open(device).expect("the device");
     let pd = Pd::alloc(&context).expect("a domain");
-    let memory = Arc::new(HostMemory::anonymous(REGION).expect("memory"));
+    let memory = Arc::new(Bytes::new(REGION));
     let mr = Mr::register(
         &pd,
         &memory,
@@ -92,15 +114,11 @@ fn half(verbs: &Arc<Verbs>, device: &str, settings: Settings) -> Half {
     .expect("a region");
     let channel = CompChannel::create(&context).expect("a channel");
     let cq = Cq::create(&context, settings.cqe, Some(&channel), 77, 0).expect("a completion queue");
-    let srq = settings
-        .shared_receives
-        .then(|| Srq::create(&pd, 128).expect("a shared receive queue"));
-    let qp = Qp::create(&pd, &cq, &cq, srq.as_ref(), settings.caps).expect("a queue pair");
+    let qp = Qp::create(&pd, &cq, &cq, settings.caps).expect("a queue pair");
     Half {
         qp,
         cq,
         channel,
-        srq,
         mr,
         memory,
         context,
@@ -157,7 +175,6 @@ fn finish(half: Half, peer: &Peer, settings: Settings) -> End {
         qp,
         cq: half.cq,
         channel: half.channel,
-        srq: half.srq,
         mr: half.mr,
         memory: half.memory,
         context: half.context,
@@ -171,11 +188,7 @@ impl End {
         for wr_id in first..first + count {
             chain.push(wr_id).expect("room");
         }
-        let posted = match &self.srq {
-            Some(srq) => srq.post_recv(&mut chain),
-            None => self.qp.post_recv(&mut chain),
-        };
-        assert_eq!(posted, Ok(count as usize));
+        assert_eq!(self.qp.post_recv(&mut chain), Ok(count as usize));
     }
 
     /// Posts the writes with one doorbell.
@@ -232,14 +245,22 @@ impl End {
     }
 
     pub fn fill(&self, offset: usize, bytes: &[u8]) {
-        // SAFETY: no write is under way to or from these bytes.
-        unsafe { self.memory.copy_in(offset, bytes) }.expect("within");
+        assert!(offset + bytes.len() <= REGION);
+        // SAFETY: within the region, and no write is under way to or from these bytes.
+        unsafe {
+            let to = self.memory.addr().add(offset).as_ptr();
+            ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
     }
 
     pub fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        // SAFETY: the write to these bytes has completed.
-        unsafe { self.memory.copy_out(offset, &mut bytes) }.expect("within");
+        assert!(offset + len <= REGION);
+        // SAFETY: within the region, and the write to these bytes has completed.
+        unsafe {
+            let from = self.memory.addr().add(offset).as_ptr();
+            ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len);
+        }
         bytes
     }
 }
@@ -267,4 +288,34 @@ pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
                 .wrapping_add((at >> 8) as u8)
         })
         .collect()
+}
+
+/// Makes a test of everything that real devices and the in-process provider have in common.
+macro_rules! common_cases {
+    ($($attributes:tt)*) => {
+        cases!([$($attributes)*]
+            control:
+                the_devices_are_listed_and_described
+                auto_finds_the_ipv4_gid
+                another_device_is_refused_with_the_names_there_are
+                beyond_a_limit_the_limit_is_named
+                a_region_outlives_everything_that_made_it
+                another_devices_queue_is_refused;
+            data:
+                a_write_with_immediate_arrives_with_its_bytes_number_and_length
+                inline_bytes_may_be_gone_before_the_doorbell
+                an_empty_write_carries_its_immediate
+                one_signaled_write_retires_all_before_it
+                a_split_write_is_one_arrival_after_its_payload
+                only_a_solicited_write_wakes_who_sleeps_for_those
+                what_came_before_the_arming_is_found_by_the_poll_after_it
+                a_full_send_queue_takes_what_it_can_and_the_rest_later;
+            failure:
+                a_wrong_rkey_is_refused_and_breaks_the_sender
+                one_byte_beyond_the_region_is_refused
+                no_receive_exhausts_the_rnr_retries
+                a_peer_that_is_gone_exhausts_the_retries
+                err_gives_back_what_is_posted_and_what_comes_later;
+        );
+    };
 }

@@ -54,10 +54,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             ensure!(args.is_empty(), "bench local takes no arguments");
             local::run(root)
         }
-        "rails" => {
-            ensure!(args.is_empty(), "bench rails takes no arguments");
-            rails::run(root)
-        }
+        "rails" => rails::run(root, args),
         "verbs" => {
             ensure!(args.is_empty(), "bench verbs takes no arguments");
             verbs::run(root)

@@ -1,35 +1,14 @@
-//! `cargo xtask bench rails`: the rail simulator's tables and the cost of a decision.
+//! `bench rails`: choosing rails by health, in a model, and the cost of a decision.
 
-use std::{path::Path, process::Command};
+use std::ffi::OsString;
+use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::Result;
 
-/// Builds and runs the simulator optimised, shows its tables, and leaves them in `target/bench/rails.json`.
+/// Runs it. `args` are those of `qdl-bench rails`.
 ///
 /// # Errors
-/// When it cannot be built or does not succeed.
-pub fn run(root: &Path) -> anyhow::Result<()> {
-    let json = root.join("target/bench/rails.json");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .current_dir(root)
-        .args([
-            "run",
-            "--release",
-            "--locked",
-            "-p",
-            "qdl",
-            "--example",
-            "rails_sim",
-            "--",
-            "--json",
-        ])
-        .arg(&json)
-        .status()
-        .context("cargo could not be started")?;
-    if !status.success() {
-        bail!("the rail simulator ended with {status}");
-    }
-    println!("written to {}", json.display());
-    Ok(())
+/// As for [`super::run`].
+pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
+    super::run_own(root, "rails", args)
 }

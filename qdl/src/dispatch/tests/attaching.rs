@@ -45,7 +45,7 @@ fn samples_of_a_rail_do_not_wait_for_the_slots_of_its_next_lane() {
     // Lanes 0 and 2 are of one rail. Its other end may be written to at once, and answers once it is ready.
     let serve = b.serve_lane(2, 1);
     let (_near, far, _faults) =
-        crate::fabric::memory::pair(b.dispatcher.endpoint(2), serve.endpoint(64)).expect("joined");
+        crate::testkit::memory::pair(b.dispatcher.endpoint(2), serve.endpoint(64)).expect("joined");
     b.server.attach(0, serve, far);
     let samples: Vec<_> = (0..100).map(|i| b.sample(i)).collect();
     b.dispatcher.issue(&samples);

@@ -9,7 +9,7 @@ use std::{
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{rig::*, *};
-use crate::{fabric::memory, serve::Service};
+use crate::{serve::Service, testkit::memory};
 
 /// Cuts each of three lanes twenty times and makes it again, while samples go.
 pub fn cut_and_make_again(b: &Bench) {

@@ -18,4 +18,4 @@ mod sending;
 mod warm_up;
 
 use super::*;
-use crate::{arbiter::Policy, rail::RailCfgs};
+use crate::{rail::RailCfgs, rails::Policy};

@@ -10,11 +10,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
 use crate::{
-    fabric::{SourceId, memory, tcp},
+    fabric::{SourceId, tcp},
     rail::Spin,
     rails::{FailbackCfgs, HealthCfgs, LaneRail, PeerCfgs, RailArbiterCfgs},
     response::RESPONSE_HEADER_BYTES,
     serve::{Arrival, Finished, ServeLane, ServeLaneCfgs, Server, Service, respond_all},
+    testkit::memory,
 };
 
 const REQUEST: usize = 4096;
@@ -179,7 +180,6 @@ impl Bench {
                     ..HealthCfgs::default()
                 },
                 rails: 2,
-                sources: vec![all.clone()],
                 targets: vec![all],
             }],
             lanes: (0..lanes)

@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::{rig::*, *};
-use crate::fabric::{FabricCounts, Flushed, Post, PostError, Tx, memory};
+use crate::{
+    fabric::{FabricCounts, Flushed, Post, PostError, Tx},
+    testkit::memory,
+};
 
 /// Rail threads that sleep at once, and nothing that wakes them by and by.
 fn asleep(lanes: usize) -> Bench {

@@ -95,7 +95,7 @@ impl IbConnection {
             max_recv_sge: 1,
             max_inline_data: cfgs.inline_bytes.max(CELL_BYTES as u32),
         };
-        let qp = Qp::create(resources.pd(), &send_cq, &recv_cq, None, caps)?;
+        let qp = Qp::create(resources.pd(), &send_cq, &recv_cq, caps)?;
         let qp = qp.into_init(&InitAttr {
             port: port.port,
             pkey_index: 0,

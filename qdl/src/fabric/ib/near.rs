@@ -45,7 +45,7 @@ pub(super) fn nearest(machine: &Topology, device: &str) -> Vec<NearGpu> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::machine::{DGX_A100, LAPTOP, TWO_SOCKETS, expand};
+    use crate::testkit::machine::{DGX_A100, LAPTOP, TWO_SOCKETS, expand};
 
     fn machine(text: &str) -> Topology {
         let root = tempfile::tempdir().expect("a folder");

@@ -151,7 +151,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::fabric::{Broken, Event, Grants, Region, Window, conformance};
+    use crate::{
+        fabric::{Broken, Event, Grants, Region, Window},
+        testkit::conformance,
+    };
 
     fn sockets() -> (TcpStream, TcpStream) {
         let l = TcpListener::bind("127.0.0.1:0").expect("bound");

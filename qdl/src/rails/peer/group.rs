@@ -1,8 +1,8 @@
-//! The rails that are own to one end of a sample's way.
+//! Rails that take turns: all there are, or the own ones of a target.
 
 use super::super::{MAX_RAILS, OrderedRails, RailId, Score};
 
-/// Own rails of a source or target, and whose turn it is.
+/// The rails, and whose turn it is.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     rails: Box<[RailId]>,

@@ -1,7 +1,7 @@
 //! The rails to one peer: which of them takes the next sample.
 //!
-//! This file has what they are made of and what can be said about them, `pick` what is done for every sample, `tick`
-//! what is done once in a while, and `group` the rails that are own to one end.
+//! This file has what they are made of and what can be said about them, `pick` what is done for
+//! every sample, `tick` what is done once in a while, and `group` rails that take turns.
 
 mod group;
 mod pick;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::{
-    Change, Fault, HealthCfgs, MAX_RAILS, Meters, OrderedRails, PathKind, RailId, RailPolicy,
-    RailState, Score, Turn,
+    Change, Fault, HealthCfgs, MAX_RAILS, Meters, OrderedRails, RailId, RailPolicy, RailState, Score,
+    Turn,
     scores::{Average, Window},
     state::Standing,
 };
@@ -28,11 +28,8 @@ pub struct PeerCfgs {
     pub health: HealthCfgs,
     /// How many rails, 1 to [`MAX_RAILS`].
     pub rails: usize,
-    /// For each place samples may lie in (a NUMA node's memory, a GPU), the rails whose NIC here is local to it.
-    /// Where any NIC will do, all of them.
-    pub sources: Vec<Vec<RailId>>,
-    /// For each target at the peer (a GPU, or the one CPU engine), the rails whose NIC there is nearest to
-    /// it. Where any NIC will do, all of them.
+    /// For each target at the peer (a GPU, or the one CPU engine), the rails whose NIC there is
+    /// nearest to it. Where any NIC will do, all of them.
     pub targets: Vec<Vec<RailId>>,
 }
 
@@ -44,13 +41,11 @@ pub enum RailsError {
         "{0} rails to one peer: there must be 1 to {MAX_RAILS}; leave out NICs or split the peer in two"
     )]
     Count(usize),
-    /// A group names a rail there is none of.
-    #[error("{group} {index} names rail {rail}, but there are {rails}")]
+    /// A target names a rail there is none of.
+    #[error("target {target} names rail {rail}, but there are {rails}")]
     NoSuchRail {
-        /// `source` or `target`.
-        group: &'static str,
-        /// Which one.
-        index: usize,
+        /// Which target.
+        target: usize,
         /// The rail it names.
         rail: u8,
         /// How many there are.
@@ -69,24 +64,10 @@ pub enum RailsError {
 /// A sample that wants a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Index of the place it lies in, below `sources`.
-    pub source: usize,
     /// Index of the target it goes to, below `targets`.
     pub target: usize,
     /// Its bytes.
     pub len: u32,
-}
-
-/// The rail it got. Its bytes are counted as assigned: they must be reported to [`Meters`] as completed or
-/// taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// Which.
-    pub rail: RailId,
-    /// What the path crosses.
-    pub kind: PathKind,
-    /// It goes there to see how the rail is.
-    pub probe: bool,
 }
 
 /// What there is to say about a rail.
@@ -142,7 +123,8 @@ pub struct PeerRails {
     rails: Box<[Rail]>,
     list: OrderedRails,
     meters: Arc<Meters>,
-    sources: Box<[Group]>,
+    /// All of them, as a source for any sample.
+    all: Group,
     targets: Box<[Group]>,
     far: Score,
     turn: Turn,
@@ -163,20 +145,16 @@ impl PeerRails {
         if n == 0 || n > MAX_RAILS {
             return Err(RailsError::Count(n));
         }
-        let groups = |group, lists: &[Vec<RailId>]| {
-            for (index, list) in lists.iter().enumerate() {
-                if let Some(r) = list.iter().find(|r| r.index() >= n) {
-                    return Err(RailsError::NoSuchRail {
-                        group,
-                        index,
-                        rail: r.0,
-                        rails: n,
-                    });
-                }
+        for (target, own) in cfgs.targets.iter().enumerate() {
+            if let Some(r) = own.iter().find(|r| r.index() >= n) {
+                return Err(RailsError::NoSuchRail {
+                    target,
+                    rail: r.0,
+                    rails: n,
+                });
             }
-            Ok(lists.iter().map(|l| Group::new(l)).collect::<Box<[_]>>())
-        };
-        let sources = groups("source", &cfgs.sources)?;
+        }
+        let all: Vec<_> = (0..n).map(|i| RailId(i as u8)).collect();
         Ok(PeerRails {
             policy: cfgs.policy,
             health: cfgs.health,
@@ -195,8 +173,8 @@ impl PeerRails {
                 .collect(),
             list: OrderedRails::new(n),
             meters: Arc::new(Meters::new(n)),
-            sources,
-            targets: groups("target", &cfgs.targets)?,
+            all: Group::new(&all),
+            targets: cfgs.targets.iter().map(|t| Group::new(t)).collect(),
             far: Score::ONE,
             turn: Turn::default(),
             decisions: 0,

@@ -1,20 +1,22 @@
 //! What is done for every sample.
 
 use super::{
-    super::{Ends, PathKind, RailId, RailPolicy, RailState, Score},
-    Choice, PeerRails, Want,
+    super::{Ends, RailId, RailPolicy, RailState, Score},
+    PeerRails, Want,
     group::Group,
 };
 
-/// Rails soiled by completions that one decision puts right. More wait for the next.
+/// Dirty rails that are put in their place again per pick. More wait for the next.
 const CLEANED: usize = 16;
 
 impl PeerRails {
-    /// Chooses the rail for a sample and counts its bytes as assigned. `takes` says whether a rail has
+    /// Chooses the rail for a sample and counts its bytes as assigned: they must be reported to
+    /// [`Meters`](super::super::Meters) as completed or taken back. `takes` says whether a rail has
     /// room now. `None` when no rail that is up has.
     ///
-    /// Allocates nothing; O(log K) but for the turn of a spray, which looks at each rail in its window.
-    pub fn pick(&mut self, now: u64, want: Want, takes: impl Fn(RailId) -> bool) -> Option<Choice> {
+    /// Allocates nothing; O(log K) but for the turn of a spray, which looks at each rail in its
+    /// window.
+    pub fn pick(&mut self, now: u64, want: Want, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
         self.clean();
         self.decisions = self.decisions.wrapping_add(1);
         if self
@@ -23,64 +25,53 @@ impl PeerRails {
             && let Some(rail) = self.due(now, &takes)
         {
             self.rails[rail.index()].probes += 1;
-            return Some(self.assign(now, rail, want, true));
+            self.assign(now, rail, want.len);
+            return Some(rail);
         }
-        let ends = self.ends(want);
-        let path = self.policy.choose(&ends, &self.list, &mut self.turn);
+        let path = match self.ends(want.target) {
+            Some(ends) => Some(self.policy.choose(&ends, &self.list, &mut self.turn)),
+            None => None,
+        };
         let rail = match path {
             Some(p) if takes(p.rail) => p.rail,
             _ => self.any(&takes)?,
         };
-        Some(self.assign(now, rail, want, false))
+        self.assign(now, rail, want.len);
+        Some(rail)
     }
 
-    /// The ends of a sample's way, with the own rails whose turn it is.
-    fn ends(&mut self, want: Want) -> Ends {
+    /// What the paths to a target are measured against; `None` while no rail is in service.
+    fn ends(&mut self, target: usize) -> Option<Ends> {
         let (list, best) = (&self.list, self.policy == RailPolicy::Best);
-        let all = self.rails.len();
-        let own = |group: Option<&mut Group>| {
-            let group = group?;
+        let rails = self.rails.len();
+        let turn = |group: &mut Group| {
             if best {
-                group.best(list, all)
+                group.best(list, rails)
             } else {
                 group.next(list)
             }
         };
-        let source = own(self.sources.get_mut(want.source));
-        let target = self.targets.get_mut(want.target);
-        let destination = match (source, target) {
-            // A rail that is own at both ends needs no second.
-            (Some((rail, score)), Some(group)) if group.has(rail) => Some((rail, score)),
-            (_, group) => own(group),
+        let source = turn(&mut self.all)?;
+        let target = match self.targets.get_mut(target) {
+            // The rail in turn is the target's own: no second one is needed.
+            Some(own) if own.has(source.0) => Some(source),
+            own => own.and_then(turn),
         };
-        Ends {
+        Some(Ends {
             source,
-            destination,
-            // A frontend's: nothing measures it, and every NIC is taken to be as near to the samples as any other.
-            near: Score::ONE,
+            target,
             far: self.far,
-        }
+        })
     }
 
-    fn assign(&mut self, now: u64, rail: RailId, want: Want, probe: bool) -> Choice {
+    fn assign(&mut self, now: u64, rail: RailId, len: u32) {
         let r = &mut self.rails[rail.index()];
         r.picked += 1;
         r.picked_ns = now;
         if let Some(m) = self.meters.get(rail) {
-            m.assign(want.len);
+            m.assign(len);
         }
         self.place(rail);
-        let own = |groups: &[Group], i: usize| groups.get(i).is_some_and(|g| g.has(rail));
-        let kind = match (
-            own(&self.sources, want.source),
-            own(&self.targets, want.target),
-        ) {
-            (true, true) => PathKind::Direct,
-            (true, false) => PathKind::Rd,
-            (false, true) => PathKind::Dr,
-            (false, false) => PathKind::Drd,
-        };
-        Choice { rail, kind, probe }
     }
 
     fn clean(&mut self) {

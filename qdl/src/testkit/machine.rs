@@ -1,5 +1,4 @@
-//! Machines one may not have: a sysfs tree from a page of text, for tests and for trying what a
-//! configuration for such a machine would look like.
+//! Machines that a test does not run on: a sysfs tree, from a page of text.
 //!
 //! ```text
 //! node 0 cpus=0-15                                     a NUMA node
@@ -20,7 +19,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use super::{Addresses, TopologyError};
+use crate::topology::Addresses;
 
 /// A DGX A100: 8 GPUs and 8 InfiniBand NICs, two of each below a switch, and an Ethernet NIC for the rest.
 pub const DGX_A100: &str = include_str!("machines/dgx-a100.txt");
@@ -31,11 +30,21 @@ pub const TWO_SOCKETS: &str = include_str!("machines/two-sockets.txt");
 /// A laptop: a wireless NIC, a bridge for containers, and graphics that run no models.
 pub const LAPTOP: &str = include_str!("machines/laptop.txt");
 
+/// A description of a machine that makes no sense, or a tree that could not be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("machine, line {line}: {what}")]
+pub struct MachineError {
+    /// Line of the description, from 1; 0 for its addresses.
+    pub line: usize,
+    /// What is wrong with it.
+    pub what: String,
+}
+
 /// Writes the tree of `machine` below `root`, which must exist, and returns the machine's addresses.
 ///
 /// # Errors
-/// [`TopologyError::Machine`] with the line that makes no sense or could not be written.
-pub fn expand(machine: &str, root: &Path) -> Result<Addresses, TopologyError> {
+/// [`MachineError`] with the line.
+pub fn expand(machine: &str, root: &Path) -> Result<Addresses, MachineError> {
     let mut w = Writer {
         sys: root.join("sys"),
         addresses: Addresses::new(),
@@ -46,7 +55,7 @@ pub fn expand(machine: &str, root: &Path) -> Result<Addresses, TopologyError> {
         let line = line.split('#').next().unwrap_or_default();
         let words: Vec<_> = line.split_whitespace().collect();
         w.line(&words)
-            .map_err(|what| TopologyError::Machine { line: i + 1, what })?;
+            .map_err(|what| MachineError { line: i + 1, what })?;
     }
     let text: String = w
         .addresses
@@ -56,34 +65,12 @@ pub fn expand(machine: &str, root: &Path) -> Result<Addresses, TopologyError> {
             format!("{name} {}\n", list.join(","))
         })
         .collect();
-    let problem = |e: io::Error| TopologyError::Machine {
+    let problem = |e: io::Error| MachineError {
         line: 0,
         what: format!("addresses: {e}"),
     };
     fs::write(root.join("addresses"), text).map_err(problem)?;
     Ok(w.addresses)
-}
-
-/// Reads what [`expand`] leaves in the file `addresses`: lines of an interface and its addresses, comma between.
-///
-/// # Errors
-/// [`TopologyError::Machine`] with the line that makes no sense.
-pub fn parse_addresses(text: &str) -> Result<Addresses, TopologyError> {
-    let mut all = Addresses::new();
-    for (i, line) in text.lines().enumerate() {
-        let mut words = line.split_whitespace();
-        let (Some(name), list) = (words.next(), words.next().unwrap_or_default()) else {
-            continue;
-        };
-        let list = list.split(',').filter(|a| !a.is_empty()).map(|a| {
-            a.parse().map_err(|_| TopologyError::Machine {
-                line: i + 1,
-                what: format!("`{a}` is no address"),
-            })
-        });
-        all.insert(name.to_owned(), list.collect::<Result<_, _>>()?);
-    }
-    Ok(all)
 }
 
 struct Writer {

@@ -1,5 +1,5 @@
-//! The in-memory fabric: two ends in one process. It is what the layers above are tested on, and it can
-//! be made to misbehave: a [`MemoryFaults`] cuts it.
+//! The in-memory fabric: two ends in one process, for the tests of the layers above. A
+//! [`MemoryFaults`] cuts it.
 
 use std::{
     collections::VecDeque,
@@ -10,8 +10,8 @@ use std::{
     },
 };
 
-use super::{
-    Armed, Broken, Endpoint, Event, FabricCounts, Flushed, Imm, Link, Post, PostError, Rx, Tx,
+use crate::fabric::{
+    Armed, Broken, Endpoint, Event, FabricCounts, Flushed, Imm, Link, Post, PostError, Rx, Tx, Window,
 };
 
 /// Longest payload that is taken at `post`.
@@ -241,7 +241,7 @@ impl Drop for MemoryTx {
 #[derive(Debug)]
 struct MemoryRx {
     pipe: Arc<Pipe>,
-    window: super::Window,
+    window: Window,
     broken: bool,
     counts: FabricCounts,
 }
@@ -324,7 +324,10 @@ impl Drop for MemoryRx {
 
 #[cfg(all(test, not(qdl_loom)))]
 mod tests {
-    use crate::fabric::{Endpoint, Link, conformance};
+    use crate::{
+        fabric::{Endpoint, Link},
+        testkit::conformance,
+    };
 
     struct Memory;
 

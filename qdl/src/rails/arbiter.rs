@@ -1,15 +1,16 @@
-//! Which connection takes the next sample.
+//! Which connection takes the next sample: the policies by name, and the arbiter for those that do
+//! not look at health.
 //!
-//! The arbiter looks at how many samples each connection has in flight and how many it has room for. It
-//! chooses among those that are up and not full; when there is none the sample waits in the backlog,
-//! which every connection draws from as its slots come free, so a sample is bound to a connection as
-//! late as can be.
+//! The arbiter looks at how many samples each connection has in flight and how many it has room for.
+//! It chooses among those that are up and not full; when there is none the sample waits in the
+//! backlog, which every connection draws from as its slots come free, so a sample is bound to a
+//! connection as late as can be.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::rails::{RailPolicy, Score};
+use super::{RailPolicy, Score};
 
 /// How to choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,7 +36,8 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The policy by health, where it is one: such a choice is [`crate::rails::RailArbiter`]'s, not [`Arbiter`]'s.
+    /// The policy by health, where it is one: such a choice is [`super::RailArbiter`]'s, not
+    /// [`Arbiter`]'s.
     pub fn by_health(self) -> Option<RailPolicy> {
         match self {
             Policy::RoundRobin | Policy::LeastOutstanding => None,
@@ -60,7 +62,8 @@ pub struct Load {
 }
 
 impl Load {
-    fn takes(self) -> bool {
+    /// True where it takes a sample now.
+    pub fn takes(self) -> bool {
         self.up && self.in_flight < self.slots
     }
 }
@@ -86,8 +89,8 @@ impl Arbiter {
         self.policy
     }
 
-    /// Chooses one of `connections` (indices below it are handed to `load`), or `None` when none takes a
-    /// sample now.
+    /// Chooses one of `connections` (indices below it are handed to `load`), or `None` when none
+    /// takes a sample now.
     pub fn pick(&self, connections: usize, load: impl Fn(usize) -> Load) -> Option<usize> {
         if connections == 0 {
             return None;
@@ -157,6 +160,19 @@ mod tests {
             }
             prop_assert!(used.iter().all(|u| *u == rounds));
         }
+    }
+
+    #[test]
+    fn policies_are_written_as_the_config_writes_them() {
+        let read = |text: &str| serde_json::from_str::<Policy>(text);
+        assert_eq!(read("\"best\"").expect("known"), Policy::Best);
+        let spray = Policy::HealthSpray {
+            delta: Score::from_ratio(1, 4),
+            above_only: false,
+        };
+        let read_spray = read(r#"{"health_spray": {"delta": 0.25}}"#);
+        assert_eq!(read_spray.expect("known"), spray);
+        assert!(read(r#"{"health_spray": {"delta": 0}}"#).is_err());
     }
 
     #[test]

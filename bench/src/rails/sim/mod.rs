@@ -1,5 +1,5 @@
-//! A discrete-event model of one frontend, D accelerators and the K rails between them, which drives the
-//! very [`crate::arbiter::Arbiter`] and [`super::RailArbiter`] a frontend runs, with a clock of its own.
+//! A discrete-event model of one frontend, D accelerators and the K rails between them, which drives
+//! the very `Arbiter` and `RailArbiter` a frontend runs, with a clock of its own.
 //!
 //! ```text
 //!   LoadGen --> arbiter --> NIC x out --> one of E links --> NIC (d, x) in --> interior of d --> engine
@@ -22,13 +22,12 @@ mod fabric;
 mod report;
 mod run;
 
+use qdl::rails::{Policy, RailPolicy};
 use serde::Serialize;
 
-pub use report::{Report, Row, congestion_table, entropy_table};
-pub use run::run;
+use run::run;
 
-use super::RailPolicy;
-use crate::arbiter::Policy;
+pub use report::{Report, congestion_table, entropy_table};
 
 /// Who chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -5,15 +5,14 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
+use qdl::rails::{
+    Arbiter, HealthCfgs, LaneRail, Load, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId,
+    RailsError, Score,
+};
+
 use super::{
     Outcome, Scenario, SimPolicy,
     fabric::{ENGINE_NS, Fabric, Random, Stage, Way},
-};
-use crate::{
-    arbiter::{Arbiter, Load},
-    rails::{
-        HealthCfgs, LaneRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailsError, Score,
-    },
 };
 
 /// Health of a node's interior in the model: what the crossing costs an idle sample.
@@ -80,7 +79,6 @@ impl<'a> Model<'a> {
                     policy,
                     health: HealthCfgs::default(),
                     rails,
-                    sources: vec![(0..rails).map(|x| RailId(x as u8)).collect()],
                     targets: (0..s.gpus).map(own).collect(),
                 };
                 let arbiter = RailArbiter::new(&RailArbiterCfgs {
@@ -120,7 +118,7 @@ impl<'a> Model<'a> {
         };
         match &self.chooser {
             Chooser::Plain(a) => a.pick(self.lanes.len(), load),
-            Chooser::Rails(a) => a.pick(now, 0, self.s.len, load),
+            Chooser::Rails(a) => a.pick(now, self.s.len, load),
         }
     }
 

@@ -17,7 +17,7 @@ mod rig;
 
 use std::time::Duration;
 
-use super::{Endpoint, Link};
+use crate::fabric::{Endpoint, Link};
 
 pub use breaking::{
     a_dead_peer_breaks_the_connection_after_what_it_sent,
@@ -56,11 +56,6 @@ pub trait Fabric: Sync {
         true
     }
 
-    /// False where this machine has not what the fabric needs: the cases are skipped then, and say so.
-    fn available(&self) -> bool {
-        true
-    }
-
     /// How many requests the long exchange makes.
     fn exchanges(&self) -> usize {
         4000
@@ -73,42 +68,47 @@ pub trait Fabric: Sync {
     }
 }
 
-/// Makes one test of each case for the fabric that the expression names (seen from a module inside the
-/// caller's).
+/// Makes one test of each case for the fabric that the expression names (seen from a module inside
+/// the caller's). An attribute before the expression goes to each test:
+/// `fabric_conformance!(#[ignore = "needs a device"] super::MyFabric)`.
 #[macro_export]
 macro_rules! fabric_conformance {
-    ($fabric:expr) => {
+    (@cases $attribute:tt $fabric:expr; $($case:ident,)*) => {
         mod conformance_suite {
-            $crate::fabric_conformance!(@cases $fabric;
-                bytes_arrive_whole_and_in_order,
-                a_post_outside_its_bounds_is_refused,
-                a_write_past_its_slot_breaks_the_connection,
-                a_write_that_begins_inside_its_slot_breaks_the_connection,
-                a_write_to_a_slot_outside_the_window_breaks_the_connection,
-                a_write_without_a_grant_breaks_the_connection,
-                a_second_write_to_a_slot_breaks_the_connection,
-                a_write_with_a_wrong_use_count_breaks_the_connection,
-                a_full_send_queue_is_an_answer_and_not_a_wait,
-                inline_memory_is_free_at_once,
-                retired_memory_is_free,
-                control_messages_keep_their_place,
-                a_sleeper_is_woken,
-                a_dead_peer_breaks_the_connection_after_what_it_sent,
-                nothing_lands_after_a_connection_is_torn_down,
-                slots_are_used_again_and_again_in_both_directions,
-            );
+            $($crate::fabric_conformance!(@case $attribute $fabric; $case);)*
         }
     };
-    (@cases $fabric:expr; $($case:ident,)*) => {
-        $(#[test]
+    (@case [$(#[$attribute:meta])?] $fabric:expr; $case:ident) => {
+        #[test]
+        $(#[$attribute])?
         fn $case() {
-            use $crate::fabric::conformance::Fabric as _;
-            let fabric = $fabric;
-            if fabric.available() {
-                $crate::fabric::conformance::$case(&fabric);
-            } else {
-                println!("skipped: this fabric is not available here");
-            }
-        })*
+            $crate::testkit::conformance::$case(&$fabric);
+        }
+    };
+    (@suite $attribute:tt $fabric:expr) => {
+        $crate::fabric_conformance!(@cases $attribute $fabric;
+            bytes_arrive_whole_and_in_order,
+            a_post_outside_its_bounds_is_refused,
+            a_write_past_its_slot_breaks_the_connection,
+            a_write_that_begins_inside_its_slot_breaks_the_connection,
+            a_write_to_a_slot_outside_the_window_breaks_the_connection,
+            a_write_without_a_grant_breaks_the_connection,
+            a_second_write_to_a_slot_breaks_the_connection,
+            a_write_with_a_wrong_use_count_breaks_the_connection,
+            a_full_send_queue_is_an_answer_and_not_a_wait,
+            inline_memory_is_free_at_once,
+            retired_memory_is_free,
+            control_messages_keep_their_place,
+            a_sleeper_is_woken,
+            a_dead_peer_breaks_the_connection_after_what_it_sent,
+            nothing_lands_after_a_connection_is_torn_down,
+            slots_are_used_again_and_again_in_both_directions,
+        );
+    };
+    (#[$attribute:meta] $fabric:expr) => {
+        $crate::fabric_conformance!(@suite [#[$attribute]] $fabric);
+    };
+    ($fabric:expr) => {
+        $crate::fabric_conformance!(@suite [] $fabric);
     };
 }

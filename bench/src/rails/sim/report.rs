@@ -2,13 +2,10 @@
 
 use std::fmt::Write;
 
+use qdl::rails::{Policy, RailPolicy, RailsError, Score};
 use serde::Serialize;
 
 use super::{Outcome, Scenario, SimPolicy, run};
-use crate::{
-    arbiter::Policy,
-    rails::{RailPolicy, RailsError, Score},
-};
 
 /// One run and what came of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
