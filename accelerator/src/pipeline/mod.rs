@@ -18,8 +18,8 @@
 //! dropped unanswered, and later ones are dropped on arrival. The node then ends its session as it does when a peer is
 //! lost.
 
-mod bell;
 mod counters;
+mod event_count;
 mod queue;
 mod shared;
 

@@ -16,7 +16,7 @@ use qdl::{
     serve::{Arrival, Finished, respond_all},
 };
 
-use super::{bell::Bell, counters::Cell, queue::Queue};
+use super::{counters::Cell, event_count::EventCount, queue::Queue};
 use crate::{
     batcher::{Batcher, Step},
     engine::{Batch, Engine, EngineError, Worker},
@@ -41,7 +41,7 @@ pub(super) struct State {
 pub(super) struct Shared {
     pub engine: Arc<dyn Engine>,
     pub queue: Queue<Arrival>,
-    pub bell: Bell,
+    pub events: EventCount,
     pub cells: Vec<CachePadded<Cell>>,
     pub in_flight: CachePadded<AtomicUsize>,
     state: Mutex<State>,
@@ -68,7 +68,7 @@ impl Shared {
             .flatten();
         Shared {
             queue: Queue::new(options.queue),
-            bell: Bell::default(),
+            events: EventCount::default(),
             cells: (0..options.threads.max(1))
                 .map(|_| Cell::new(policy.max_batch))
                 .collect(),
@@ -108,7 +108,7 @@ impl Shared {
         for arrival in arrivals.drain(..) {
             self.queue.push(arrival);
         }
-        self.bell.ring();
+        self.events.notify();
         // The last worker may have ended since the look at `mode`; then nobody else empties the queue.
         if self.live.load(SeqCst) == 0 {
             self.drop_pending(&mut self.lock());
@@ -118,7 +118,7 @@ impl Shared {
     /// Reports the first error and ends the pipeline. Samples in flight are dropped unanswered.
     pub fn fail(&self, error: EngineError) {
         self.mode.store(ABANDONED, SeqCst);
-        self.bell.ring_all();
+        self.events.notify_all();
         if !self.failed.swap(true, SeqCst) {
             (self.on_fatal)(error);
         }
@@ -177,7 +177,7 @@ impl Shared {
     fn next(&self, batch: &mut Batch, ran: Option<(usize, u64)>) -> bool {
         let mut ran = ran;
         loop {
-            let seen = self.bell.epoch();
+            let seen = self.events.epoch();
             let mut state = self.lock();
             if let Some((samples, ns)) = ran.take() {
                 state.busy -= 1;
@@ -204,7 +204,7 @@ impl Shared {
                     drop(state);
                     if more {
                         // A sleeper has to take it, or at least to mind its deadline.
-                        self.bell.ring();
+                        self.events.notify();
                     }
                     return true;
                 }
@@ -212,7 +212,7 @@ impl Shared {
                 Step::Wait => now.saturating_add(LONGEST_SLEEP_NS),
             };
             drop(state);
-            self.bell.wait(seen, until, self.spin);
+            self.events.wait(seen, until, self.spin);
         }
     }
 
@@ -222,7 +222,7 @@ impl Shared {
         let _ = self
             .mode
             .compare_exchange(RUNNING, DRAINING, SeqCst, SeqCst);
-        self.bell.ring_all();
+        self.events.notify_all();
         let deadline = Instant::now() + timeout;
         let mut guard = self
             .ended_lock
@@ -241,7 +241,7 @@ impl Shared {
         }
         drop(guard);
         self.mode.store(ABANDONED, SeqCst);
-        self.bell.ring_all();
+        self.events.notify_all();
         self.drop_pending(&mut self.lock());
         self.live.load(SeqCst)
     }
@@ -266,7 +266,7 @@ impl Shared {
         for cell in &self.cells {
             cell.add_to(&mut sum);
         }
-        sum.wakeups = self.bell.notified();
+        sum.wakeups = self.events.notified();
         sum
     }
 }

@@ -9,7 +9,7 @@
 //! Slots and backlog are the dispatcher's, so that both ways account for a sample alike. An arrival's input is the QSL's
 //! own memory; its output is a slot here.
 
-mod desk;
+mod backend;
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ use crate::{
     exit::{ExitCode, Verdict},
 };
 
-use desk::{Desk, stride};
+use backend::{LocalBackend, stride};
 
 /// Room for outputs, unless a single batch needs more.
 const OUTPUT_BYTES: usize = 256 << 20;
@@ -83,7 +83,7 @@ pub fn completers(config: &FrontendConfig) -> usize {
 pub struct Local {
     node: String,
     model: String,
-    desk: Arc<Desk>,
+    backend: Arc<LocalBackend>,
 }
 
 impl Local {
@@ -124,7 +124,7 @@ impl Local {
         }
         pipelines.memory(&inputs);
         let cells = (0..self::completers(config)).map(|i| completers.make(i));
-        let desk = Desk::new(
+        let backend = LocalBackend::new(
             pipelines,
             inputs,
             slots,
@@ -135,7 +135,7 @@ impl Local {
         Ok(Local {
             node: config.node.clone(),
             model: config.model.name.clone(),
-            desk,
+            backend,
         })
     }
 }
@@ -174,11 +174,11 @@ fn slots(params: &EngineParams, threads: usize, output: usize) -> usize {
 
 impl Backend for Local {
     fn issue(&self, samples: &[Sample]) {
-        self.desk.issue(samples);
+        self.backend.issue(samples);
     }
 
     fn name(&self) -> (String, Option<Duration>) {
-        let engine = self.desk.pipelines.engine().name();
+        let engine = self.backend.pipelines.engine().name();
         let (node, model) = (&self.node, &self.model);
         (
             format!("Local SUT (no network): {node}, model {model}, engine {engine}"),
@@ -187,19 +187,19 @@ impl Backend for Local {
     }
 
     fn outstanding(&self) -> u64 {
-        self.desk.outstanding()
+        self.backend.outstanding()
     }
 
     fn completed(&self) -> u64 {
-        self.desk.completed()
+        self.backend.completed()
     }
 
     fn abort(&self, _cause: &str) {
-        self.desk.abort();
+        self.backend.abort();
     }
 
     fn finish(&self) -> Counts {
-        self.desk.finish(&self.node)
+        self.backend.finish(&self.node)
     }
 }
 

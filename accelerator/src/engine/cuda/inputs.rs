@@ -46,7 +46,7 @@ pub(in crate::engine) struct Staged {
 }
 
 impl Staged {
-    /// Where the only input lies, in place of the station's, if the batch is read where it landed.
+    /// Where the only input lies, in place of the stream worker's, if the batch is read where it landed.
     pub fn in_place(&self) -> Option<*mut std::ffi::c_void> {
         self.in_place.map(|address| address as *mut _)
     }
