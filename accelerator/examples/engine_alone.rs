@@ -34,6 +34,8 @@ struct Nobody;
 
 impl Origin for Nobody {
     fn respond(&self, _: &[Finished]) {}
+
+    fn refuse(&self, _: u64, _: &str) {}
 }
 
 fn main() -> ExitCode {

@@ -4,7 +4,7 @@ mod common;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, mpsc},
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use accelerator::{
     pipeline::{Options, Pipeline},
 };
 use common::{Samples, eventually};
-use qdl::serve::{Arrival, Service};
+use qdl::serve::Service;
 
 const PIXELS: usize = 64;
 
@@ -208,18 +208,14 @@ fn a_sample_of_a_wrong_size_is_refused_by_name() {
             ragged: ragged.iter().map(|s| (*s).to_owned()).collect(),
             ..params(file)
         };
-        let (errors, seen) = mpsc::channel();
-        let engine = create(&params).unwrap_or_else(|e| panic!("{e}"));
-        let pipeline = Pipeline::start(engine, &Options::from(&params), move |e| {
-            errors.send(e.to_string()).expect("the test listens");
-        })
-        .unwrap_or_else(|e| panic!("{e}"));
+        let pipeline = start(&params);
         let samples = Samples::random(&[size], 8, None);
-        pipeline.arrived(&mut vec![samples.arrival(0)] as &mut Vec<Arrival>);
-        let error = seen
-            .recv_timeout(Duration::from_secs(60))
-            .expect("reported");
-        assert!(error.contains(text), "{error}");
+        pipeline.arrived(&mut vec![samples.arrival(0)]);
+        let [(0, why)] = &samples.refused()[..] else {
+            panic!("not refused on arrival: {:?}", samples.refused());
+        };
+        assert!(why.contains(text), "{why}");
+        assert!(pipeline.idle());
     }
 }
 

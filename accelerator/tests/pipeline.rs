@@ -206,6 +206,9 @@ type Act = dyn Fn(&mut Batch) -> Result<(), EngineError> + Send + Sync;
 struct Puppet {
     model: ModelSpec,
     act: Arc<Act>,
+    /// Whether batches of zeros fail, once the first batch has.
+    broken: bool,
+    failed: Arc<AtomicBool>,
     make: fn(usize) -> Result<(), EngineError>,
 }
 
@@ -227,17 +230,32 @@ impl Puppet {
                 output: tensor("out", 8),
             },
             act: Arc::new(act),
+            broken: false,
+            failed: Arc::default(),
             make: |_| Ok(()),
         }
     }
 }
 
-struct Strings(Arc<Act>);
+struct Strings {
+    act: Arc<Act>,
+    broken: bool,
+    failed: Arc<AtomicBool>,
+}
 
 impl Worker for Strings {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         assert!(!batch.is_empty(), "no batch is empty");
-        (self.0)(batch)
+        let result = (self.act)(batch);
+        self.failed.fetch_or(result.is_err(), SeqCst);
+        result
+    }
+
+    fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
+        if self.broken && self.failed.load(SeqCst) {
+            return Err(refused(batch, "zeros"));
+        }
+        Ok(())
     }
 }
 
@@ -250,8 +268,87 @@ impl Engine for Puppet {
     }
     fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError> {
         (self.make)(index)?;
-        Ok(Box::new(Strings(Arc::clone(&self.act))))
+        Ok(Box::new(Strings {
+            act: Arc::clone(&self.act),
+            broken: self.broken,
+            failed: Arc::clone(&self.failed),
+        }))
     }
+}
+
+fn refused(batch: usize, reason: &str) -> EngineError {
+    EngineError::Run {
+        engine: "puppet",
+        batch,
+        reason: reason.into(),
+    }
+}
+
+/// Refuses a batch that has a sample of these bytes in it.
+fn refuses(bad: &'static [u8]) -> impl Fn(&mut Batch) -> Result<(), EngineError> {
+    move |batch| {
+        if (0..batch.len()).any(|i| batch.input(i) == bad) {
+            return Err(refused(batch.len(), "no such index"));
+        }
+        for i in 0..batch.len() {
+            let answer = digest(batch.input(i));
+            batch.write(i, &answer)?;
+        }
+        Ok(())
+    }
+}
+
+/// Twice in one batch there is a sample that the engine refuses: it is given back with the engine's
+/// words, once for its connection, and everybody else's are answered.
+#[test]
+fn a_sample_that_the_engine_refuses_costs_nobody_else() {
+    let engine = Puppet::new(4, refuses(&[9; 4]));
+    let pipeline = Pipeline::start(Arc::new(engine), &options(8, 1), no_error).expect("starts");
+    let others = Samples::random(&[4; 12], 8, Some(digest));
+    let hostile = Samples::new(
+        &[1, 1, 1, 1, 9, 9, 9, 9, 9, 9, 9, 9],
+        vec![(0, 4), (4, 4), (8, 4)],
+        8,
+        Some(digest),
+    );
+    for round in 0..2 {
+        let others = (6 * round..6 * round + 6).map(|i| others.arrival(i));
+        let mut burst: Vec<Arrival> = others.collect();
+        if round == 0 {
+            burst.extend([1, 2].map(|i| hostile.arrival(i)));
+        }
+        pipeline.arrived(&mut burst);
+    }
+    eventually("all answered or let go", || {
+        pipeline.idle() && Arc::strong_count(&hostile) == 1 && others.total() == 12
+    });
+    others.assert_each_answered_once();
+    let refusals = hostile.refused();
+    assert!(!refusals.is_empty() && hostile.total() == 0, "{refusals:?}");
+    for (_, why) in &refusals {
+        assert_eq!(why, "engine puppet failed on a batch of 1: no such index");
+    }
+    assert_eq!(others.refused(), []);
+}
+
+/// The same error, of an engine that fails on zeros too: it is broken, and no sample is to blame.
+#[test]
+fn an_engine_that_fails_on_zeros_is_broken() {
+    let mut engine = Puppet::new(4, refuses(&[9; 4]));
+    engine.broken = true;
+    let (errors, seen) = mpsc::channel();
+    let pipeline = Pipeline::start(Arc::new(engine), &options(8, 1), move |e| {
+        errors.send(e.to_string()).expect("the test listens");
+    })
+    .expect("starts");
+    let samples = Samples::new(&[9; 4], vec![(0, 4)], 8, None);
+    pipeline.arrived(&mut vec![samples.arrival(0)]);
+    let error = seen
+        .recv_timeout(Duration::from_secs(60))
+        .expect("reported");
+    assert_eq!(error, "engine puppet failed on a batch of 1: no such index");
+    eventually("let go", || Arc::strong_count(&samples) == 1);
+    assert_eq!(samples.refused(), []);
 }
 
 fn options(max_batch: usize, threads: usize) -> Options {
@@ -270,10 +367,11 @@ fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
         let engine = Puppet::new(4, move |batch| {
             if batches.fetch_add(1, SeqCst) == 5 {
                 assert!(!panics, "told to");
-                return Err(EngineError::Run {
-                    engine: "puppet",
-                    batch: batch.len(),
-                    reason: "told to".into(),
+                return Err(EngineError::Cuda {
+                    gpu: 0,
+                    verb: "computing",
+                    name: "CUDA_ERROR_ILLEGAL_ADDRESS".into(),
+                    text: format!("a batch of {}", batch.len()),
                 });
             }
             Ok(())
@@ -301,7 +399,7 @@ fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
         let kind = if panics {
             "panicked: told to"
         } else {
-            "failed on a batch of"
+            "GPU 0: computing"
         };
         assert!(errors[0].contains(kind), "{errors:?}");
         assert!(samples.total() < 200);

@@ -39,6 +39,10 @@ impl Connection {
 }
 
 impl Origin for Connection {
+    fn refuse(&self, ticket: u64, why: &str) {
+        panic!("sample {ticket}: {why}");
+    }
+
     fn respond(&self, finished: &[Finished]) {
         let mut order = self.order.lock().expect("no panic");
         order.extend(finished.iter().map(|f| f.ticket));

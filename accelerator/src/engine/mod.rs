@@ -12,6 +12,7 @@ mod batch;
 pub mod cuda;
 mod digest;
 mod error;
+mod lengths;
 mod null;
 pub mod onnx;
 mod python;
@@ -32,7 +33,8 @@ use qdl::{
 
 pub use batch::{Batch, BatchCounts, Run};
 pub use digest::Digest;
-pub use error::EngineError;
+pub use error::{EngineError, Fault};
+pub(crate) use lengths::Lengths;
 pub use null::Null;
 
 /// Largest batch that anything here is asked for.
@@ -45,6 +47,12 @@ pub trait Engine: Send + Sync {
 
     /// What the model takes and gives, per sample.
     fn model(&self) -> &ModelSpec;
+
+    /// True where every sample is as good as another, whatever its length: then none is refused for it
+    /// before it reaches the engine.
+    fn takes_any_bytes(&self) -> bool {
+        false
+    }
 
     /// Makes the worker of one thread; called on that thread, `index` counts from 0.
     ///
@@ -97,11 +105,15 @@ pub trait Worker {
     /// Runs the batch: reads every input, writes every output and its length.
     ///
     /// # Errors
-    /// One error ends the session: no sample of the batch is answered.
+    /// [`EngineError::fault`] says what follows. A sample's fault costs that sample's connection: the
+    /// batch is run again, sample by sample, and those that fail alone are refused. The engine's fault
+    /// ends the node. Where it may be either's, [`Worker::warm_up`] decides: an engine that fails on zeros
+    /// is broken. Nothing that a frontend sends may make this panic.
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError>;
 
     /// Runs `batch` samples of zeros and throws the answers away, so that the first real batch of that size finds
-    /// everything allocated and compiled. Called with growing sizes before the first sample arrives.
+    /// everything allocated and compiled. Called with growing sizes before the first sample arrives, and
+    /// after a batch that failed: it clears what that batch left in the buffers.
     ///
     /// # Errors
     /// As [`Worker::run`].

@@ -36,6 +36,10 @@ impl Engine for Null {
         &self.model
     }
 
+    fn takes_any_bytes(&self) -> bool {
+        true
+    }
+
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
         Ok(Box::new(self.clone()))
     }

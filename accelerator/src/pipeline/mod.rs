@@ -13,8 +13,12 @@
 //! fallen to its owner's own references has no sample here any more. [`Pipeline::in_flight`] counts
 //! the samples of all origins together; at 0 the pipeline reads and writes nobody's memory.
 //!
+//! # When a sample cannot be run
+//! A length that the model cannot have is refused on the rail thread, before the queue. Where the engine refuses a batch, for
+//! what it holds, its samples are run one by one. The connection of a sample that is refused is lost, and nothing else.
+//!
 //! # When the engine fails
-//! The first error, or panic, of a worker is given to the callback of [`Pipeline::start`]; the samples in flight are
+//! The first error that is the engine's own, or panic, of a worker is given to the callback of [`Pipeline::start`]; the samples in flight are
 //! dropped unanswered, and later ones are dropped on arrival. The node then ends its session as it does when a peer is
 //! lost.
 

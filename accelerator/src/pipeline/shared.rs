@@ -13,13 +13,13 @@ use crossbeam_utils::CachePadded;
 use qdl::{
     clock,
     rail::Spin,
-    serve::{Arrival, Finished, respond_all},
+    serve::{Arrival, Finished, Origin, respond_all},
 };
 
 use super::{counters::Cell, event_count::EventCount, queue::Queue};
 use crate::{
     batcher::{Batcher, Step},
-    engine::{Batch, Engine, EngineError, Worker},
+    engine::{Batch, Engine, EngineError, Fault, Lengths, Worker},
 };
 
 /// Every wait has an end: an idle worker looks around this often, for nothing.
@@ -49,6 +49,8 @@ pub(super) struct Shared {
     spin: Spin,
     /// The size all samples have, where they have one.
     sample_bytes: Option<usize>,
+    /// None where the engine takes any bytes.
+    lengths: Option<Lengths>,
     mode: AtomicU8,
     failed: AtomicBool,
     on_fatal: OnFatal,
@@ -66,7 +68,10 @@ impl Shared {
             .fixed_size()
             .then(|| model.max_input_bytes())
             .flatten();
+        // A model that has none cannot be served: its workers say why.
+        let lengths = (!engine.takes_any_bytes()).then(|| Lengths::of(model).ok());
         Shared {
+            lengths: lengths.flatten(),
             queue: Queue::new(options.queue),
             events: EventCount::default(),
             cells: (0..options.threads.max(1))
@@ -105,8 +110,19 @@ impl Shared {
             return;
         }
         self.in_flight.fetch_add(arrivals.len(), SeqCst);
+        let mut refused = 0;
         for arrival in arrivals.drain(..) {
-            self.queue.push(arrival);
+            match &self.lengths {
+                Some(lengths) if lengths.rows(arrival.input_len()).is_none() => {
+                    let why = lengths.refusal(arrival.input_len());
+                    arrival.refuse(&why);
+                    refused += 1;
+                }
+                _ => self.queue.push(arrival),
+            }
+        }
+        if refused > 0 {
+            self.in_flight.fetch_sub(refused, SeqCst);
         }
         self.events.notify();
         // The last worker may have ended since the look at `mode`; then nobody else empties the queue.
@@ -150,26 +166,73 @@ impl Shared {
             };
             // Declared later, so dropped earlier: samples are gone before they cease to count.
             let batch = Emptied(&mut batch);
-            let started = clock::now_ns();
-            worker.run(batch.0)?;
-            let took = clock::now_ns().saturating_sub(started);
-            let compute_us = micros(took);
+            let took = match self.run(index, worker, batch.0, &mut finished) {
+                Ok(took) => took,
+                Err(error) => self.run_apart(index, worker, batch.0, error, &mut finished)?,
+            };
             ran = Some((taken.samples, took));
-            self.cells[index].batch(taken.samples, batch.0.counts());
-            respond_all(
-                batch.0.take().map(|(arrival, len)| {
-                    let finished = Finished {
-                        ticket: arrival.ticket(),
-                        len,
-                        queue_us: micros(started.saturating_sub(arrival.arrived_ns())),
-                        compute_us,
-                    };
-                    (arrival, finished)
-                }),
-                &mut finished,
-            );
         }
         Ok(())
+    }
+
+    /// Runs a batch and answers it; how long it took in the engine, in nanoseconds.
+    fn run(
+        &self,
+        index: usize,
+        worker: &mut dyn Worker,
+        batch: &mut Batch,
+        finished: &mut Vec<Finished>,
+    ) -> Result<u64, EngineError> {
+        let started = clock::now_ns();
+        worker.run(batch)?;
+        let took = clock::now_ns().saturating_sub(started);
+        let compute_us = micros(took);
+        self.cells[index].batch(batch.len(), batch.counts());
+        let answers = batch.take().map(|(arrival, len)| {
+            let finished = Finished {
+                ticket: arrival.ticket(),
+                len,
+                queue_us: micros(started.saturating_sub(arrival.arrived_ns())),
+                compute_us,
+            };
+            (arrival, finished)
+        });
+        respond_all(answers, finished);
+        Ok(took)
+    }
+
+    /// After a batch that failed: runs its samples one by one, and refuses those that fail alone. What
+    /// else came by their connections is dropped: nobody waits for it.
+    ///
+    /// # Errors
+    /// What is the engine's fault.
+    #[cold]
+    fn run_apart(
+        &self,
+        index: usize,
+        worker: &mut dyn Worker,
+        batch: &mut Batch,
+        error: EngineError,
+        finished: &mut Vec<Finished>,
+    ) -> Result<u64, EngineError> {
+        let started = clock::now_ns();
+        of_a_sample(worker, batch.len(), error)?;
+        let samples: Vec<Arrival> = batch.take().map(|(arrival, _)| arrival).collect();
+        let mut lost: Vec<Arc<dyn Origin>> = Vec::new();
+        for sample in samples {
+            if lost.iter().any(|o| Arc::ptr_eq(o, sample.origin())) {
+                continue;
+            }
+            batch.fill(self.sample_bytes, |to| to.push(sample));
+            if let Err(error) = self.run(index, worker, batch, finished) {
+                let why = of_a_sample(worker, 1, error)?;
+                for (sample, _) in batch.take() {
+                    lost.push(Arc::clone(sample.origin()));
+                    sample.refuse(&why);
+                }
+            }
+        }
+        Ok(clock::now_ns().saturating_sub(started))
     }
 
     /// Waits for the next batch and puts it into `batch`; false when there is none to come. `ran` is how many samples the last
@@ -268,6 +331,23 @@ impl Shared {
         }
         sum.wakeups = self.events.notified();
         sum
+    }
+}
+
+/// Gives an error back that is a sample's fault. Where it may be the engine's, a batch of zeros of that size
+/// decides, and takes what the failed one left out of the worker's buffers.
+///
+/// # Errors
+/// The same error, where it is the engine's fault.
+fn of_a_sample(
+    worker: &mut dyn Worker,
+    batch: usize,
+    error: EngineError,
+) -> Result<EngineError, EngineError> {
+    match error.fault() {
+        Fault::Sample => Ok(error),
+        Fault::Either if worker.warm_up(batch).is_ok() => Ok(error),
+        Fault::Either | Fault::Engine => Err(error),
     }
 }
 

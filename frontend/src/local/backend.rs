@@ -24,6 +24,7 @@ use qdl::{
 use crate::{
     backend::Counts,
     completer::{Completers, LoadgenCompleter},
+    exit::{ExitCode, Verdict},
 };
 
 /// Arrivals handed to the pipeline at a time.
@@ -69,6 +70,7 @@ pub(super) struct LocalBackend {
     /// As many as threads can answer at the same time: one of them is always free. Empty after [`LocalBackend::finish`].
     cells: Box<[CachePadded<Mutex<Option<Cell>>>]>,
     completers: Completers,
+    verdict: Verdict,
     aborted: AtomicBool,
     issued: CachePadded<AtomicU64>,
     completed: CachePadded<AtomicU64>,
@@ -85,6 +87,7 @@ impl LocalBackend {
         output: usize,
         cells: Vec<LoadgenCompleter>,
         completers: Completers,
+        verdict: Verdict,
     ) -> Result<Arc<Self>, RegionError> {
         let stride = stride(output);
         let outputs = Region::new(slots * stride)?;
@@ -111,6 +114,7 @@ impl LocalBackend {
             pump: Driven::new(Vec::with_capacity(BURST)),
             cells: cells.into_iter().map(cell).collect(),
             completers,
+            verdict,
             aborted: AtomicBool::new(false),
             issued: CachePadded::default(),
             completed: CachePadded::default(),
@@ -353,6 +357,14 @@ impl LocalBackend {
 }
 
 impl Origin for LocalBackend {
+    fn refuse(&self, ticket: u64, why: &str) {
+        // The sample is this run's own: an answer that is not to come makes the run invalid.
+        let index = self.tracker.arrived(ticket as u16);
+        let index = index.map_or(0, |f| f.sample.index);
+        self.verdict
+            .fail(ExitCode::Lost, format!("engine: sample {index}: {why}"));
+    }
+
     fn respond(&self, finished: &[Finished]) {
         if let Some(mut guard) = self.cell()
             && let Some(cell) = guard.as_mut()
@@ -394,7 +406,16 @@ mod tests {
             Pipelines::start(vec![(0, engine)], &options, |e| panic!("{e}")).expect("starts");
         let inputs = Arc::new(Region::new(4096).expect("memory"));
         let completers = Completers::new(Arc::new(Live::new(1)), None, None);
-        LocalBackend::new(pipelines, inputs, slots, 8, vec![], completers).expect("memory")
+        LocalBackend::new(
+            pipelines,
+            inputs,
+            slots,
+            8,
+            vec![],
+            completers,
+            Verdict::default(),
+        )
+        .expect("memory")
     }
 
     #[test]

@@ -131,6 +131,7 @@ impl Local {
             output,
             cells.collect(),
             completers.clone(),
+            verdict.clone(),
         )?;
         Ok(Local {
             node: config.node.clone(),

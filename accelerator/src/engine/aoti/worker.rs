@@ -61,9 +61,9 @@ impl Worker for OnGpu {
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
         let at = self.sizes.run_at(batch.min(self.stream.max_batch()));
-        let staged = self.stream.stage_nothing()?;
+        let staged = self.stream.stage_zeros(at)?;
         self.inputs[0] = self.stream.input(0);
-        // SAFETY: as in `run`; the inputs are zeros, or what an earlier batch left.
+        // SAFETY: as in `run`; the inputs are zeros.
         unsafe {
             let output = self.container.run(&self.inputs, at, self.stream.handle())?;
             self.stream
@@ -137,12 +137,13 @@ impl OnCpu {
 
 impl Worker for OnCpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
-        self.unpacker.check(batch)?;
         let n = batch.len();
         let at = self.sizes.run_at(n);
         let size = self.unpacker.single_fixed();
         let in_place = match batch.runs() {
-            [run] if at == n && size.is_some() && batch.sample_bytes() == size => {
+            [run]
+                if at == n && size == Some(batch.input_len(0)) && batch.sample_bytes() == size =>
+            {
                 Some(batch.run_address(*run))
                     .filter(|address| (*address as usize).is_multiple_of(self.align))
             }
@@ -158,7 +159,7 @@ impl Worker for OnCpu {
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
         let at = self.sizes.run_at(batch.min(self.sizes.largest()));
-        self.unpacker.grow(at);
+        self.unpacker.clear(at);
         // SAFETY: no address is given.
         unsafe { self.infer(0, at, None, |_, _| Ok(())) }
     }

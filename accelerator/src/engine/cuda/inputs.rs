@@ -149,14 +149,21 @@ impl Inputs {
         Ok(staged)
     }
 
-    /// Both events, and nothing between them.
+    /// So many samples of zeros, between the two events.
     ///
     /// # Errors
     /// The driver's.
-    pub fn put_nothing(&mut self, events: [&Event; 2]) -> Result<Staged, EngineError> {
-        for event in events {
-            event.record(&self.stream)?;
+    pub fn put_zeros(
+        &mut self,
+        samples: usize,
+        [before, after]: [&Event; 2],
+    ) -> Result<Staged, EngineError> {
+        before.record(&self.stream)?;
+        for (i, memory) in self.memory.iter().enumerate() {
+            let bytes = self.unpacker.stride(i).saturating_mul(samples);
+            memory.clear(&self.device, &self.stream, bytes)?;
         }
+        after.record(&self.stream)?;
         Ok(Staged::default())
     }
 

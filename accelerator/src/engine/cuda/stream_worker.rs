@@ -168,13 +168,13 @@ impl StreamWorker {
         Ok(staged)
     }
 
-    /// For warming up: nothing is copied, the inputs are what they were, zeros at first.
+    /// For warming up: `samples` samples of zeros, at most as many as the largest batch.
     ///
     /// # Errors
     /// The driver's.
-    pub fn stage_nothing(&mut self) -> Result<Staged, EngineError> {
+    pub fn stage_zeros(&mut self, samples: usize) -> Result<Staged, EngineError> {
         let [before, after, ..] = &self.events;
-        let staged = self.inputs.put_nothing([before, after])?;
+        let staged = self.inputs.put_zeros(samples, [before, after])?;
         self.stream.after(after)?;
         Ok(staged)
     }

@@ -200,8 +200,8 @@ impl Worker for OnGpu {
     }
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
-        let staged = self.stream.stage_nothing()?;
         let ran = batch.min(self.stream.max_batch());
+        let staged = self.stream.stage_zeros(ran)?;
         self.infer(staged, 0, ran, |_, _| Ok(()))
     }
 }

@@ -144,9 +144,9 @@ impl Worker for OnGpu {
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
         let (profile, at) = self.place(batch.min(self.engine.max_batch))?;
         let output = self.output.address() as *const c_void;
-        let staged = self.stream.stage_nothing()?;
+        let staged = self.stream.stage_zeros(at)?;
         self.compute(profile, at)?;
-        // SAFETY: as in `run`; the inputs are zeros, or what an earlier batch left.
+        // SAFETY: as in `run`; the inputs are zeros.
         unsafe {
             self.stream.finish(staged, (0, at), output, |_, _| Ok(()))?;
         }
