@@ -24,7 +24,7 @@ impl Digest {
         Digest {
             model: ModelSpec::opaque(&params.model, params.max_input, Self::OUTPUT_BYTES),
             delay: params.delay(),
-            inline: params.inline && params.delay_us == 0,
+            inline: params.inline && params.engine.delay_us == 0,
         }
     }
 

@@ -74,16 +74,16 @@ impl Shared {
             lengths: lengths.flatten(),
             queue: Queue::new(options.queue),
             events: EventCount::default(),
-            cells: (0..options.threads.max(1))
+            cells: (0..options.engine.threads.max(1))
                 .map(|_| Cell::new(policy.max_batch))
                 .collect(),
             in_flight: CachePadded::default(),
             state: Mutex::new(State {
-                batcher: Batcher::new(policy, &options.batch_sizes),
+                batcher: Batcher::new(policy, &options.engine.batch_sizes),
                 busy: 0,
             }),
             max_batch: policy.max_batch,
-            spin: Spin::new(options.spin_us.saturating_mul(1_000)),
+            spin: Spin::new(options.engine.spin_us.saturating_mul(1_000)),
             sample_bytes,
             mode: AtomicU8::new(RUNNING),
             failed: AtomicBool::new(false),

@@ -35,10 +35,7 @@ pub type Placed = (usize, Arc<dyn Engine>);
 /// As [`engine::create`]; the first one.
 pub fn create(params: &EngineParams, gpus: &[usize]) -> Result<Vec<Placed>, EngineError> {
     let each = |gpu: &usize| {
-        let params = EngineParams {
-            gpu: *gpu,
-            ..params.clone()
-        };
+        let params = params.clone().with(|engine| engine.gpu = *gpu);
         Ok((*gpu, engine::create(&params)?))
     };
     gpus.iter().map(each).collect()

@@ -385,21 +385,9 @@ mod tests {
 
     use super::*;
 
-    fn params(kind: EngineKind) -> EngineParams {
-        EngineParams {
-            kind,
-            max_batch: 8,
-            max_input: 64,
-            ..EngineParams::default()
-        }
-    }
-
     /// A backend over a digest engine whose answers nobody completes: `samples` must stay empty.
     fn local(delay_us: u64, slots: usize) -> Arc<LocalBackend> {
-        let params = EngineParams {
-            delay_us,
-            ..params(EngineKind::Digest)
-        };
+        let params = EngineParams::new(EngineKind::Digest).with(|e| e.delay_us = delay_us);
         let engine = Arc::new(Digest::new(&params));
         let options = Options::from(&params);
         let pipelines =

@@ -14,8 +14,8 @@ mod backend;
 use std::{sync::Arc, time::Duration};
 
 use accelerator::{
-    engine::{self, EngineError, EngineParams},
-    node::{SetupError, engine_params},
+    engine::{self, EngineError},
+    node::engine_params,
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
@@ -47,9 +47,6 @@ pub enum LocalError {
          `engine: {{kind: onnx}}` and `model_file: PATH`"
     )]
     NoEngine,
-    /// The engine's parameters.
-    #[error("--local: {0}")]
-    Params(#[from] SetupError),
     /// The engine.
     #[error("--local: {0}")]
     Engine(#[from] EngineError),
@@ -103,11 +100,11 @@ impl Local {
             &config.model.name,
             config.model_file.as_deref(),
             Some(&config.model),
-        )?;
+        );
         let engines = pipelines::create(&params, &cfg.all_gpus())?;
         let output = check_model(config, cfg, engines[0].1.as_ref())?;
 
-        let slots = slots(&params, cfg.workers(), output);
+        let slots = slots(cfg.max_batch, cfg.workers(), output);
         let mut options = Options::from(&params);
         options.queue = slots;
         let failed = verdict.clone();
@@ -165,10 +162,10 @@ fn check_model(
 }
 
 /// Output slots: four batches for each of the engine's `threads`, as far as memory goes, and at least two.
-fn slots(params: &EngineParams, threads: usize, output: usize) -> usize {
+fn slots(max_batch: usize, threads: usize, output: usize) -> usize {
     let threads = threads.max(1);
-    let wanted = params.max_batch.saturating_mul(4 * threads).max(1024);
-    let least = params.max_batch.saturating_mul(2 * threads);
+    let wanted = max_batch.saturating_mul(4 * threads).max(1024);
+    let least = max_batch.saturating_mul(2 * threads);
     let fit = OUTPUT_BYTES / stride(output);
     wanted.min(fit.max(least)).min(MAX_SLOTS)
 }
@@ -206,28 +203,10 @@ impl Backend for Local {
 
 #[cfg(test)]
 mod tests {
-    use accelerator::engine::EngineKind;
-
     use super::*;
-
-    fn params(kind: EngineKind) -> EngineParams {
-        EngineParams {
-            kind,
-            max_batch: 8,
-            max_input: 64,
-            ..EngineParams::default()
-        }
-    }
 
     #[test]
     fn slots_are_for_whole_batches_within_memory() {
-        let slots = |max_batch, threads, output| {
-            let params = EngineParams {
-                max_batch,
-                ..params(EngineKind::Null)
-            };
-            slots(&params, threads, output)
-        };
         assert_eq!(slots(64, 2, 8), 1024);
         assert_eq!(slots(512, 2, 8), 4096);
         assert_eq!(slots(65_536, 1, 8), MAX_SLOTS);

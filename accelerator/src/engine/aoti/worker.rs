@@ -26,7 +26,8 @@ impl OnGpu {
         meter: &Arc<Meter>,
     ) -> Result<Self, EngineError> {
         let (model, how) = (&engine.model, engine.how);
-        let stream = StreamWorker::new(device, registry, meter, model, engine.max_batch, how)?;
+        let stream =
+            StreamWorker::new(device, registry, meter, model, engine.sizes.largest(), how)?;
         Ok(OnGpu {
             container: engine.container.clone(),
             inputs: (0..model.inputs.len()).map(|i| stream.input(i)).collect(),

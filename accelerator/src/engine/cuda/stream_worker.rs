@@ -35,8 +35,8 @@ pub(in crate::engine) struct How {
 impl How {
     pub fn of(params: &EngineParams) -> Self {
         How {
-            spin_us: params.spin_us,
-            gather: params.gather,
+            spin_us: params.engine.spin_us,
+            gather: params.engine.gather,
         }
     }
 }

@@ -46,10 +46,10 @@ impl Gpu {
             Err(e) => return Err(provider(one_line(&e.to_string()))),
         }
         Ok(Gpu {
-            device: Device::open(params.gpu)?,
+            device: Device::open(params.engine.gpu)?,
             registry: Arc::default(),
-            meter: Arc::new(Meter::new(params.max_batch)),
-            max_batch: params.max_batch,
+            meter: Arc::new(Meter::new(params.engine.max_batch)),
+            max_batch: params.engine.max_batch,
             how: How::of(params),
         })
     }

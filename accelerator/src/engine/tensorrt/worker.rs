@@ -32,7 +32,8 @@ impl OnGpu {
     pub fn new(engine: &Arc<TensorRt>, plan: Option<Plan>) -> Result<Self, EngineError> {
         let e = engine;
         // The buffers hold whatever the plan pads a batch to.
-        let largest = e.run_at(e.max_batch).map_or(e.max_batch, |(_, at)| at);
+        let largest = e.sizes.largest();
+        let largest = e.run_at(largest).map_or(largest, |(_, at)| at);
         let stream = StreamWorker::new(
             &e.device,
             &e.registry,
@@ -142,7 +143,7 @@ impl Worker for OnGpu {
     }
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
-        let (profile, at) = self.place(batch.min(self.engine.max_batch))?;
+        let (profile, at) = self.place(batch.min(self.engine.sizes.largest()))?;
         let output = self.output.address() as *const c_void;
         let staged = self.stream.stage_zeros(at)?;
         self.compute(profile, at)?;
