@@ -34,6 +34,8 @@ struct Nobody;
 
 impl Origin for Nobody {
     fn respond(&self, _: &[Finished]) {}
+
+    fn refuse(&self, _: u64, _: &str) {}
 }
 
 fn main() -> ExitCode {
@@ -55,17 +57,17 @@ fn run(args: &[String]) -> anyhow::Result<()> {
     let config = qdl::config::load_accelerator(std::path::Path::new(config))?;
     let spec = config.model.spec();
     let file = config.model.file.as_deref();
-    let params = engine_params(&config.engine, &config.model.name, file, spec.as_ref())?;
+    let params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
     let engine = engine::create(&params)?;
     let mut sizes = Vec::new();
     for s in rest.get(1..).unwrap_or_default() {
-        sizes.push(s.parse::<usize>()?.clamp(1, params.max_batch));
+        sizes.push(s.parse::<usize>()?.clamp(1, params.engine.max_batch));
     }
     if sizes.is_empty() {
-        sizes.push(params.max_batch);
+        sizes.push(params.engine.max_batch);
     }
     for size in sizes {
-        measure(&engine, params.threads, size, seconds)?;
+        measure(&engine, params.engine.threads, size, seconds)?;
     }
     Ok(())
 }

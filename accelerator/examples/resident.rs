@@ -59,17 +59,17 @@ fn run(args: &[String]) -> anyhow::Result<bool> {
     let config = qdl::config::load_accelerator(std::path::Path::new(config))?;
     let spec = config.model.spec();
     let file = config.model.file.as_deref();
-    let mut params = engine_params(&config.engine, &config.model.name, file, spec.as_ref())?;
+    let mut params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
     // One batch at a time, so that nothing but the order of slots decides what a batch is.
-    params.threads = 1;
-    let engines = pipelines::create(&params, &[params.gpu])?;
+    params.engine.threads = 1;
+    let engines = pipelines::create(&params, &[params.engine.gpu])?;
     let options = Options::from(&params);
     let pipelines = Pipelines::start(engines, &options, |e| {
         eprintln!("error: {e}");
         std::process::exit(3);
     })?;
     let pipelines = Arc::new(pipelines);
-    let slots = params.max_batch.min(MOST);
+    let slots = params.engine.max_batch.min(MOST);
     let model = pipelines.engine().model().clone();
     let size = request_stride(&model).context("a model too large")?;
 
@@ -82,7 +82,7 @@ fn run(args: &[String]) -> anyhow::Result<bool> {
     let exported = tried.device().map(|d| d.dma_buf());
     let mut said = json!({
         "engine": pipelines.engine().name(), "model": model.name, "slots": slots, "sample_bytes": size,
-        "direct": Device::open(params.gpu)?.direct(),
+        "direct": Device::open(params.engine.gpu)?.direct(),
         "probe": probed.as_ref().map_or_else(ToString::to_string, |()| "seen".to_owned()),
         "dma_buf": match exported {
             Some(Ok((_, at))) => format!("exported, at {at}"),

@@ -1,6 +1,7 @@
 //! From a configuration to a node that serves: engine, pipeline, rail threads, control plane.
 
 use std::{
+    path::Path,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
@@ -17,7 +18,7 @@ use qdl::{
 };
 
 use crate::{
-    engine::{EngineError, EngineKind, EngineParams},
+    engine::{EngineError, EngineParams},
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
@@ -37,63 +38,27 @@ pub enum SetupError {
     /// The token.
     #[error(transparent)]
     Auth(#[from] AuthError),
-    /// An engine that the configuration knows and this build does not.
-    #[error("engine.kind: this build has no engine `{0}`")]
-    NoEngine(&'static str),
 }
 
 /// The engine's parameters, from the part of a configuration that both programs share.
-///
-/// # Errors
-/// [`SetupError::NoEngine`].
 pub fn engine_params(
     engine: &EngineConfig,
     model: &str,
-    file: Option<&std::path::Path>,
+    file: Option<&Path>,
     spec: Option<&ModelSpec>,
-) -> Result<EngineParams, SetupError> {
-    let kind = match engine.kind {
-        config::EngineKind::Null => EngineKind::Null,
-        config::EngineKind::Digest => EngineKind::Digest,
-        config::EngineKind::Onnx => EngineKind::Onnx,
-        config::EngineKind::Aoti => EngineKind::Aoti,
-        config::EngineKind::TensorRt => EngineKind::TensorRt,
-        other => return Err(SetupError::NoEngine(other.as_str())),
-    };
-    let defaults = EngineParams::default();
-    let ragged = |s: &ModelSpec| {
-        let named = s.inputs.iter().filter(|t| t.ragged);
-        named.map(|t| t.name.clone()).collect()
-    };
-    Ok(EngineParams {
-        kind,
-        model: model.to_owned(),
-        file: file.map(Into::into),
-        max_input: spec
-            .and_then(ModelSpec::max_input_bytes)
-            .unwrap_or(defaults.max_input),
-        output_bytes: spec
-            .and_then(ModelSpec::max_output_bytes)
-            .unwrap_or(defaults.output_bytes),
-        max_batch: engine.max_batch,
-        max_delay_us: engine.max_delay_us,
-        threads: engine.threads,
-        intra_threads: engine.intra_threads,
-        library: engine.library.clone(),
-        delay_us: engine.delay_us,
-        inline: true,
-        ragged: spec.map(ragged).unwrap_or_default(),
-        spin_us: engine.spin_us,
-        spec: spec.cloned(),
-        cuda: engine.provider == config::Provider::Cuda,
-        gpu: engine.gpu,
-        gather: engine.gather,
-        batch_sizes: engine.batch_sizes.clone(),
-        latency_us: engine.latency_us,
-        precision: engine.precision,
-        profiles: engine.profiles.clone(),
-        optimization_level: engine.optimization_level,
-    })
+) -> EngineParams {
+    let mut params = EngineParams::new(engine.kind);
+    engine.clone_into(&mut params.engine);
+    model.clone_into(&mut params.model);
+    params.file = file.map(Into::into);
+    if let Some(spec) = spec {
+        params.max_input = spec.max_input_bytes().unwrap_or(params.max_input);
+        params.output_bytes = spec.max_output_bytes().unwrap_or(params.output_bytes);
+        let ragged = spec.inputs.iter().filter(|t| t.ragged);
+        params.ragged = ragged.map(|t| t.name.clone()).collect();
+        params.spec = Some(spec.clone());
+    }
+    params
 }
 
 /// A node ready to serve.
@@ -113,7 +78,7 @@ impl Accelerator {
     pub fn start(config: &AcceleratorConfig, once: bool) -> Result<Self, SetupError> {
         let spec = config.model.spec();
         let file = config.model.file.as_deref();
-        let params = engine_params(&config.engine, &config.model.name, file, spec.as_ref())?;
+        let params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
         let engines = pipelines::create(&params, &config.engine.all_gpus())?;
         let engine = engines[0].1.clone();
         // The opaque engines take any bytes, whatever the configuration calls them; a model file has its say.

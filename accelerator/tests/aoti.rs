@@ -46,13 +46,12 @@ fn package(device: &str, model: &str) -> (tempfile::TempDir, PathBuf) {
 
 fn params(file: PathBuf) -> EngineParams {
     EngineParams {
-        kind: EngineKind::Aoti,
         model: "m".into(),
         file: Some(file),
-        // Whatever this machine has installed is not found.
-        library: Some("/nowhere/torch/lib".into()),
-        ..EngineParams::default()
+        ..EngineParams::new(EngineKind::Aoti)
     }
+    // Whatever this machine has installed is not found.
+    .with(|e| e.library = Some("/nowhere/torch/lib".into()))
 }
 
 /// The one line that a start fails with.
@@ -122,10 +121,7 @@ fn pytorch_that_is_not_there_is_asked_for() {
 #[test]
 fn a_gpu_that_is_not_there_is_named_before_pytorch_is_looked_for() {
     let (_folder, path) = package("cuda", &format!(r#", "qdl.model": "{DIGITS}""#));
-    let text = refusal(&EngineParams {
-        gpu: 4096,
-        ..params(path)
-    });
+    let text = refusal(&params(path).with(|e| e.gpu = 4096));
     let either = ["no NVIDIA driver", "there is no GPU 4096"];
     assert!(either.iter().any(|e| text.contains(e)), "{text}");
 }
@@ -133,11 +129,10 @@ fn a_gpu_that_is_not_there_is_named_before_pytorch_is_looked_for() {
 #[test]
 fn sizes_that_cannot_be_are_refused() {
     let (_folder, path) = package("cpu", &format!(r#", "qdl.model": "{DIGITS}""#));
-    let text = refusal(&EngineParams {
-        batch_sizes: vec![1, 8],
-        max_batch: 16,
-        ..params(path)
-    });
+    let text = refusal(&params(path).with(|e| {
+        e.batch_sizes = vec![1, 8];
+        e.max_batch = 16;
+    }));
     assert!(
         text.starts_with("engine.batch_sizes: the last is 8"),
         "{text}"
@@ -172,13 +167,14 @@ fn digits_on_the_cpu_are_what_onnx_says() {
         (EngineKind::Aoti, &package, vec![], 2),
     ] {
         let params = EngineParams {
-            kind,
             model: "digits".into(),
             file: Some(file.clone()),
-            batch_sizes: sizes,
-            threads: 2,
-            ..EngineParams::default()
+            ..EngineParams::new(kind)
         };
+        let params = params.with(|e| {
+            e.batch_sizes = sizes;
+            e.threads = 2;
+        });
         let gpus: Vec<_> = (0..pipelines).collect();
         let engines = pipelines::create(&params, &gpus).unwrap_or_else(|e| panic!("{e}"));
         let pipelines = Pipelines::start(engines, &Options::from(&params), |e| panic!("{e}"))

@@ -4,7 +4,7 @@ mod common;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, mpsc},
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use accelerator::{
     pipeline::{Options, Pipeline},
 };
 use common::{Samples, eventually};
-use qdl::serve::{Arrival, Service};
+use qdl::{config::Provider, serve::Service};
 
 const PIXELS: usize = 64;
 
@@ -33,12 +33,11 @@ fn fixture(name: &str) -> PathBuf {
 fn params(file: PathBuf) -> EngineParams {
     find_library(None).unwrap_or_else(|e| panic!("{e}"));
     EngineParams {
-        kind: EngineKind::Onnx,
         model: "m".into(),
         file: Some(file),
-        max_batch: 32,
-        ..EngineParams::default()
+        ..EngineParams::new(EngineKind::Onnx)
     }
+    .with(|e| e.max_batch = 32)
 }
 
 fn start(params: &EngineParams) -> Pipeline {
@@ -127,11 +126,10 @@ fn several_workers_agree_with_one() {
         .collect();
     let file = repository().join("models/digits.onnx");
     let run = |threads, intra_threads| {
-        let pipeline = start(&EngineParams {
-            threads,
-            intra_threads,
-            ..params(file.clone())
-        });
+        let pipeline = start(&params(file.clone()).with(|e| {
+            e.threads = threads;
+            e.intra_threads = intra_threads;
+        }));
         let samples = Samples::new(&pixels, places.clone(), 8, None);
         pipeline.arrived(&mut (0..samples.len()).map(|i| samples.arrival(i)).collect());
         eventually("all answered", || samples.total() == samples.len());
@@ -208,18 +206,14 @@ fn a_sample_of_a_wrong_size_is_refused_by_name() {
             ragged: ragged.iter().map(|s| (*s).to_owned()).collect(),
             ..params(file)
         };
-        let (errors, seen) = mpsc::channel();
-        let engine = create(&params).unwrap_or_else(|e| panic!("{e}"));
-        let pipeline = Pipeline::start(engine, &Options::from(&params), move |e| {
-            errors.send(e.to_string()).expect("the test listens");
-        })
-        .unwrap_or_else(|e| panic!("{e}"));
+        let pipeline = start(&params);
         let samples = Samples::random(&[size], 8, None);
-        pipeline.arrived(&mut vec![samples.arrival(0)] as &mut Vec<Arrival>);
-        let error = seen
-            .recv_timeout(Duration::from_secs(60))
-            .expect("reported");
-        assert!(error.contains(text), "{error}");
+        pipeline.arrived(&mut vec![samples.arrival(0)]);
+        let [(0, why)] = &samples.refused()[..] else {
+            panic!("not refused on arrival: {:?}", samples.refused());
+        };
+        assert!(why.contains(text), "{why}");
+        assert!(pipeline.idle());
     }
 }
 
@@ -277,10 +271,8 @@ fn a_model_that_cannot_be_served_says_why() {
 
 #[test]
 fn a_library_that_is_absent_names_the_command_that_fetches_it() {
-    let e = create(&EngineParams {
-        library: Some("/nowhere/libonnxruntime.so".into()),
-        ..params(repository().join("models/digits.onnx"))
-    });
+    let params = params(repository().join("models/digits.onnx"));
+    let e = create(&params.with(|e| e.library = Some("/nowhere/libonnxruntime.so".into())));
     let e = e.err().expect("no library").to_string();
     assert!(e.contains("/nowhere/libonnxruntime.so"), "{e}");
     assert!(e.contains("cargo xtask setup"), "{e}");
@@ -295,10 +287,8 @@ fn tempdir() -> PathBuf {
 /// What `cargo xtask setup` fetches runs on the CPU alone.
 #[test]
 fn a_library_without_cuda_says_so_and_what_to_do() {
-    let params = EngineParams {
-        cuda: true,
-        ..params(repository().join("models/digits.onnx"))
-    };
+    let params = params(repository().join("models/digits.onnx"));
+    let params = params.with(|e| e.provider = Provider::Cuda);
     let text = create(&params).err().expect("refused").to_string();
     assert!(!text.contains('\n'), "{text}");
     assert!(

@@ -8,12 +8,11 @@ use accelerator::engine::{EngineKind, EngineParams, create};
 fn a_file_that_is_no_library_says_so() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let params = EngineParams {
-        kind: EngineKind::Onnx,
         model: "m".into(),
         file: Some(folder.join("tests/data/masked_sum.onnx")),
-        library: Some(folder.join("Cargo.toml")),
-        ..EngineParams::default()
+        ..EngineParams::new(EngineKind::Onnx)
     };
+    let params = params.with(|e| e.library = Some(folder.join("Cargo.toml")));
     let refused = create(&params).err().expect("a manifest is no library");
     let text = refused.to_string();
     assert!(

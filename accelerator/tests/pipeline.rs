@@ -19,6 +19,7 @@ use accelerator::{
 use common::{Samples, eventually};
 use proptest::prelude::*;
 use qdl::{
+    config::EngineConfig,
     model::{DType, ModelSpec, TensorSpec},
     serve::{Arrival, Service},
 };
@@ -30,10 +31,12 @@ fn digest(sample: &[u8]) -> Vec<u8> {
 fn params(inline: bool) -> EngineParams {
     EngineParams {
         inline,
-        max_batch: 16,
-        threads: 2,
-        ..EngineParams::default()
+        ..EngineParams::new(EngineKind::Digest)
     }
+    .with(|e| {
+        e.max_batch = 16;
+        e.threads = 2;
+    })
 }
 
 // Its shape is that of the callback.
@@ -55,13 +58,12 @@ fn every_sample_is_answered_once_with_its_own_digest() {
     for params in [
         params(true),
         params(false),
-        EngineParams {
-            max_batch: 5,
-            threads: 3,
-            max_delay_us: 50,
-            spin_us: 0,
-            ..params(false)
-        },
+        params(false).with(|e| {
+            e.max_batch = 5;
+            e.threads = 3;
+            e.max_delay_us = 50;
+            e.spin_us = 0;
+        }),
     ] {
         let options = Options {
             queue: 64,
@@ -143,9 +145,8 @@ proptest! {
 fn null_answers_with_zeros_of_its_output_size() {
     for inline in [true, false] {
         let pipeline = start(&EngineParams {
-            kind: EngineKind::Null,
             output_bytes: 5,
-            ..params(inline)
+            ..params(inline).with(|e| e.kind = EngineKind::Null)
         });
         assert_eq!(pipeline.engine().model().max_output_bytes(), Some(5));
         let samples = Samples::random(&[3, 0, 9], 8, None);
@@ -161,10 +162,7 @@ fn null_answers_with_zeros_of_its_output_size() {
 
 #[test]
 fn pretended_compute_is_reported_and_never_inline() {
-    let params = EngineParams {
-        delay_us: 3_000,
-        ..params(true)
-    };
+    let params = params(true).with(|e| e.delay_us = 3_000);
     let pipeline = start(&params);
     assert!(!pipeline.engine().runs_inline());
     let samples = Samples::random(&[10; 4], 8, Some(digest));
@@ -206,6 +204,9 @@ type Act = dyn Fn(&mut Batch) -> Result<(), EngineError> + Send + Sync;
 struct Puppet {
     model: ModelSpec,
     act: Arc<Act>,
+    /// Whether batches of zeros fail, once the first batch has.
+    broken: bool,
+    failed: Arc<AtomicBool>,
     make: fn(usize) -> Result<(), EngineError>,
 }
 
@@ -227,17 +228,32 @@ impl Puppet {
                 output: tensor("out", 8),
             },
             act: Arc::new(act),
+            broken: false,
+            failed: Arc::default(),
             make: |_| Ok(()),
         }
     }
 }
 
-struct Strings(Arc<Act>);
+struct Strings {
+    act: Arc<Act>,
+    broken: bool,
+    failed: Arc<AtomicBool>,
+}
 
 impl Worker for Strings {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         assert!(!batch.is_empty(), "no batch is empty");
-        (self.0)(batch)
+        let result = (self.act)(batch);
+        self.failed.fetch_or(result.is_err(), SeqCst);
+        result
+    }
+
+    fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
+        if self.broken && self.failed.load(SeqCst) {
+            return Err(refused(batch, "zeros"));
+        }
+        Ok(())
     }
 }
 
@@ -250,16 +266,94 @@ impl Engine for Puppet {
     }
     fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError> {
         (self.make)(index)?;
-        Ok(Box::new(Strings(Arc::clone(&self.act))))
+        Ok(Box::new(Strings {
+            act: Arc::clone(&self.act),
+            broken: self.broken,
+            failed: Arc::clone(&self.failed),
+        }))
     }
 }
 
-fn options(max_batch: usize, threads: usize) -> Options {
-    Options::from(&EngineParams {
-        max_batch,
-        threads,
-        ..EngineParams::default()
+fn refused(batch: usize, reason: &str) -> EngineError {
+    EngineError::Run {
+        engine: "puppet",
+        batch,
+        reason: reason.into(),
+    }
+}
+
+/// Refuses a batch that has a sample of these bytes in it.
+fn refuses(bad: &'static [u8]) -> impl Fn(&mut Batch) -> Result<(), EngineError> {
+    move |batch| {
+        if (0..batch.len()).any(|i| batch.input(i) == bad) {
+            return Err(refused(batch.len(), "no such index"));
+        }
+        for i in 0..batch.len() {
+            let answer = digest(batch.input(i));
+            batch.write(i, &answer)?;
+        }
+        Ok(())
+    }
+}
+
+/// Twice in one batch there is a sample that the engine refuses: it is given back with the engine's
+/// words, once for its connection, and everybody else's are answered.
+#[test]
+fn a_sample_that_the_engine_refuses_costs_nobody_else() {
+    let engine = Puppet::new(4, refuses(&[9; 4]));
+    let pipeline = Pipeline::start(Arc::new(engine), &options(8, 1), no_error).expect("starts");
+    let others = Samples::random(&[4; 12], 8, Some(digest));
+    let hostile = Samples::new(
+        &[1, 1, 1, 1, 9, 9, 9, 9, 9, 9, 9, 9],
+        vec![(0, 4), (4, 4), (8, 4)],
+        8,
+        Some(digest),
+    );
+    for round in 0..2 {
+        let others = (6 * round..6 * round + 6).map(|i| others.arrival(i));
+        let mut burst: Vec<Arrival> = others.collect();
+        if round == 0 {
+            burst.extend([1, 2].map(|i| hostile.arrival(i)));
+        }
+        pipeline.arrived(&mut burst);
+    }
+    eventually("all answered or let go", || {
+        pipeline.idle() && Arc::strong_count(&hostile) == 1 && others.total() == 12
+    });
+    others.assert_each_answered_once();
+    let refusals = hostile.refused();
+    assert!(!refusals.is_empty() && hostile.total() == 0, "{refusals:?}");
+    for (_, why) in &refusals {
+        assert_eq!(why, "engine puppet failed on a batch of 1: no such index");
+    }
+    assert_eq!(others.refused(), []);
+}
+
+/// The same error, of an engine that fails on zeros too: it is broken, and no sample is to blame.
+#[test]
+fn an_engine_that_fails_on_zeros_is_broken() {
+    let mut engine = Puppet::new(4, refuses(&[9; 4]));
+    engine.broken = true;
+    let (errors, seen) = mpsc::channel();
+    let pipeline = Pipeline::start(Arc::new(engine), &options(8, 1), move |e| {
+        errors.send(e.to_string()).expect("the test listens");
     })
+    .expect("starts");
+    let samples = Samples::new(&[9; 4], vec![(0, 4)], 8, None);
+    pipeline.arrived(&mut vec![samples.arrival(0)]);
+    let error = seen
+        .recv_timeout(Duration::from_secs(60))
+        .expect("reported");
+    assert_eq!(error, "engine puppet failed on a batch of 1: no such index");
+    eventually("let go", || Arc::strong_count(&samples) == 1);
+    assert_eq!(samples.refused(), []);
+}
+
+fn options(max_batch: usize, threads: usize) -> Options {
+    Options::from(&EngineParams::new(EngineKind::Digest).with(|e| {
+        e.max_batch = max_batch;
+        e.threads = threads;
+    }))
 }
 
 /// An error and a panic, in mid-run, with more samples waiting: reported once, everything let go.
@@ -270,10 +364,11 @@ fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
         let engine = Puppet::new(4, move |batch| {
             if batches.fetch_add(1, SeqCst) == 5 {
                 assert!(!panics, "told to");
-                return Err(EngineError::Run {
-                    engine: "puppet",
-                    batch: batch.len(),
-                    reason: "told to".into(),
+                return Err(EngineError::Cuda {
+                    gpu: 0,
+                    verb: "computing",
+                    name: "CUDA_ERROR_ILLEGAL_ADDRESS".into(),
+                    text: format!("a batch of {}", batch.len()),
                 });
             }
             Ok(())
@@ -301,7 +396,7 @@ fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
         let kind = if panics {
             "panicked: told to"
         } else {
-            "failed on a batch of"
+            "GPU 0: computing"
         };
         assert!(errors[0].contains(kind), "{errors:?}");
         assert!(samples.total() < 200);
@@ -409,9 +504,8 @@ fn stopping_runs_what_is_pending_and_has_a_deadline() {
 
 #[test]
 fn parameters_are_checked() {
-    let with = |change: fn(&mut EngineParams)| {
-        let mut p = EngineParams::default();
-        change(&mut p);
+    let with = |change: fn(&mut EngineConfig)| {
+        let p = EngineParams::new(EngineKind::Digest).with(change);
         create(&p).err().map(|e| e.to_string())
     };
     assert_eq!(
@@ -425,13 +519,5 @@ fn parameters_are_checked() {
     assert_eq!(
         with(|p| p.threads = 0).as_deref(),
         Some("engine.threads: must be at least 1")
-    );
-    let e = "gpu"
-        .parse::<EngineKind>()
-        .expect_err("no such engine")
-        .to_string();
-    assert_eq!(
-        e,
-        "engine.kind: `gpu` is none of null, digest, onnx, aoti, tensorrt"
     );
 }

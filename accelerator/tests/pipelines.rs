@@ -39,6 +39,10 @@ impl Connection {
 }
 
 impl Origin for Connection {
+    fn refuse(&self, ticket: u64, why: &str) {
+        panic!("sample {ticket}: {why}");
+    }
+
     fn respond(&self, finished: &[Finished]) {
         let mut order = self.order.lock().expect("no panic");
         order.extend(finished.iter().map(|f| f.ticket));
@@ -100,14 +104,12 @@ impl Memory {
 }
 
 fn start(gpus: &[usize], delay_us: u64) -> Pipelines {
-    let params = EngineParams {
-        kind: EngineKind::Digest,
-        max_input: SAMPLE,
-        max_batch: 8,
-        threads: 2,
-        delay_us,
-        ..EngineParams::default()
-    };
+    let mut params = EngineParams::new(EngineKind::Digest).with(|e| {
+        e.max_batch = 8;
+        e.threads = 2;
+        e.delay_us = delay_us;
+    });
+    params.max_input = SAMPLE;
     let engines = pipelines::create(&params, gpus).expect("engines");
     Pipelines::start(engines, &Options::from(&params), |e| panic!("{e}")).expect("workers")
 }
@@ -184,5 +186,12 @@ fn a_single_pipeline_has_no_record_of_a_gpu_it_does_not_use() {
     wait(&pipelines, &[(&of_another, 10)]);
     assert!(pipelines.gpus().is_empty());
     assert_eq!(pipelines.counters().samples, 10);
-    assert!(Pipelines::start(vec![], &Options::from(&EngineParams::default()), |_| {}).is_err());
+    assert!(
+        Pipelines::start(
+            vec![],
+            &Options::from(&EngineParams::new(EngineKind::Digest)),
+            |_| {}
+        )
+        .is_err()
+    );
 }

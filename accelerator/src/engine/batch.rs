@@ -114,6 +114,11 @@ impl Batch {
         self.sample_bytes
     }
 
+    /// One sample's length, wherever it lies.
+    pub fn input_len(&self, index: usize) -> usize {
+        self.arrivals[index].input_len()
+    }
+
     /// One sample's bytes.
     pub fn input(&self, index: usize) -> &[u8] {
         self.arrivals[index].input()

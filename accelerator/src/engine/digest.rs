@@ -24,7 +24,7 @@ impl Digest {
         Digest {
             model: ModelSpec::opaque(&params.model, params.max_input, Self::OUTPUT_BYTES),
             delay: params.delay(),
-            inline: params.inline && params.delay_us == 0,
+            inline: params.inline && params.engine.delay_us == 0,
         }
     }
 
@@ -41,6 +41,10 @@ impl Engine for Digest {
 
     fn model(&self) -> &ModelSpec {
         &self.model
+    }
+
+    fn takes_any_bytes(&self) -> bool {
+        true
     }
 
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {

@@ -226,6 +226,28 @@ pub enum EngineError {
     },
 }
 
+/// Whose fault an error of [`Worker::run`](super::Worker::run) is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A sample's: others can be run.
+    Sample,
+    /// A sample's or the engine's: the runtime's words do not say.
+    Either,
+    /// The engine's: nothing can be run any more.
+    Engine,
+}
+
+impl EngineError {
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            EngineError::SampleSize { .. } => Fault::Sample,
+            EngineError::Run { .. } => Fault::Either,
+            _ => Fault::Engine,
+        }
+    }
+}
+
 fn list(paths: &[PathBuf]) -> String {
     let paths: Vec<_> = paths.iter().map(|p| p.display().to_string()).collect();
     paths.join(", ")

@@ -12,6 +12,7 @@ mod batch;
 pub mod cuda;
 mod digest;
 mod error;
+mod lengths;
 mod null;
 pub mod onnx;
 mod python;
@@ -19,10 +20,10 @@ mod sizes;
 pub mod tensorrt;
 mod unpack;
 
-use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use qdl::{
-    config::{Gather, Precision},
+    config::{EngineConfig, Gather, Provider},
     fabric::Region,
     model::ModelSpec,
     rails::Score,
@@ -32,8 +33,10 @@ use qdl::{
 
 pub use batch::{Batch, BatchCounts, Run};
 pub use digest::Digest;
-pub use error::EngineError;
+pub use error::{EngineError, Fault};
+pub(crate) use lengths::Lengths;
 pub use null::Null;
+pub use qdl::config::EngineKind;
 
 /// Largest batch that anything here is asked for.
 pub const MAX_BATCH: usize = 65_536;
@@ -45,6 +48,12 @@ pub trait Engine: Send + Sync {
 
     /// What the model takes and gives, per sample.
     fn model(&self) -> &ModelSpec;
+
+    /// True where every sample is as good as another, whatever its length: then none is refused for it
+    /// before it reaches the engine.
+    fn takes_any_bytes(&self) -> bool {
+        false
+    }
 
     /// Makes the worker of one thread; called on that thread, `index` counts from 0.
     ///
@@ -97,11 +106,15 @@ pub trait Worker {
     /// Runs the batch: reads every input, writes every output and its length.
     ///
     /// # Errors
-    /// One error ends the session: no sample of the batch is answered.
+    /// [`EngineError::fault`] says what follows. A sample's fault costs that sample's connection: the
+    /// batch is run again, sample by sample, and those that fail alone are refused. The engine's fault
+    /// ends the node. Where it may be either's, [`Worker::warm_up`] decides: an engine that fails on zeros
+    /// is broken. Nothing that a frontend sends may make this panic.
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError>;
 
     /// Runs `batch` samples of zeros and throws the answers away, so that the first real batch of that size finds
-    /// everything allocated and compiled. Called with growing sizes before the first sample arrives.
+    /// everything allocated and compiled. Called with growing sizes before the first sample arrives, and
+    /// after a batch that failed: it clears what that batch left in the buffers.
     ///
     /// # Errors
     /// As [`Worker::run`].
@@ -120,123 +133,68 @@ pub trait Inline: Send + Sync {
     fn answer(&self, arrival: &mut Arrival) -> Result<u32, EngineError>;
 }
 
-/// Which engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineKind {
-    /// Answers at once with zeros.
-    Null,
-    /// Answers with a hash of the input.
-    Digest,
-    /// ONNX Runtime, on the CPU or on a GPU.
-    Onnx,
-    /// A model that PyTorch compiled ahead of time, on a GPU or on the CPU.
-    Aoti,
-    /// A plan of TensorRT's, or an ONNX model that one is built from, on a GPU.
-    TensorRt,
-}
-
-impl FromStr for EngineKind {
-    type Err = EngineError;
-
-    fn from_str(s: &str) -> Result<Self, EngineError> {
-        match s {
-            "null" => Ok(EngineKind::Null),
-            "digest" => Ok(EngineKind::Digest),
-            "onnx" => Ok(EngineKind::Onnx),
-            "aoti" => Ok(EngineKind::Aoti),
-            "tensorrt" => Ok(EngineKind::TensorRt),
-            other => Err(EngineError::Param {
-                field: "kind",
-                reason: format!("`{other}` is none of null, digest, onnx, aoti, tensorrt"),
-            }),
-        }
-    }
-}
-
-/// All that engines and batcher are told.
+/// What an engine is made from: the configuration, and the model that it is to run.
 #[derive(Clone, Debug)]
 pub struct EngineParams {
-    /// Which engine.
-    pub kind: EngineKind,
+    /// What the configuration says of engine and batcher.
+    pub engine: EngineConfig,
     /// The model's name, equal on both nodes.
     pub model: String,
-    /// The model file; `onnx` needs one.
+    /// The model file; `null` and `digest` need none.
     pub file: Option<PathBuf>,
     /// Largest sample in bytes, for `null` and `digest`, which take any bytes.
     pub max_input: usize,
     /// Bytes of a response of `null`.
     pub output_bytes: usize,
-    /// Most samples in a batch; 1 to [`MAX_BATCH`].
-    pub max_batch: usize,
-    /// Longest time in microseconds that a sample waits for company while a worker is free and another is busy.
-    pub max_delay_us: u64,
-    /// Worker threads: batches that run at the same time; at least 1.
-    pub threads: usize,
-    /// Threads of ONNX Runtime inside one batch; at least 1.
-    pub intra_threads: usize,
-    /// The library of the engine: ONNX Runtime's, or the folder of PyTorch's or TensorRT's. Without it the usual places are
-    /// searched ([`onnx::find_library`], [`aoti::find_libraries`], [`tensorrt::find_library`]).
-    pub library: Option<PathBuf>,
-    /// Pretended compute of `null` and `digest`, microseconds per batch, slept on the worker thread.
-    pub delay_us: u64,
     /// Lets `null` and `digest` answer on the rail thread where they pretend no compute.
     pub inline: bool,
     /// Inputs of an ONNX model that may be shorter along their first dimension. They travel at their true
     /// length and are padded with zeros here.
     pub ragged: Vec<String>,
-    /// Microseconds that an idle worker spins before it sleeps.
-    pub spin_us: u64,
     /// What the configuration says of the model, for engines whose model file may not say it.
     pub spec: Option<ModelSpec>,
-    /// Runs an ONNX model on the GPU in place of the CPU.
-    pub cuda: bool,
-    /// The GPU, as CUDA counts them.
-    pub gpu: usize,
-    /// How inputs that lie apart get to the GPU.
-    pub gather: Gather,
-    /// Sizes that batches are run at, ascending; what falls between two is padded. Empty: any size.
-    pub batch_sizes: Vec<usize>,
-    /// Microseconds after its arrival at which a sample's answer is due; a batch that would miss it is not waited for.
-    pub latency_us: Option<u64>,
-    /// What a plan that `tensorrt` builds computes in; without it half precision.
-    pub precision: Option<Precision>,
-    /// Largest batch of each profile of a plan that `tensorrt` builds, ascending; none: one profile up to `max_batch`.
-    pub profiles: Vec<usize>,
-    /// How hard the builder of such a plan looks for fast kernels, 0 to 5; none: TensorRT's own choice.
-    pub optimization_level: Option<u8>,
 }
 
-impl Default for EngineParams {
-    fn default() -> Self {
+impl EngineParams {
+    /// An engine of this kind with every default, for a model called `opaque`.
+    pub fn new(kind: EngineKind) -> Self {
         EngineParams {
-            kind: EngineKind::Digest,
+            engine: EngineConfig {
+                kind,
+                max_batch: 64,
+                max_delay_us: 500,
+                threads: 1,
+                intra_threads: 1,
+                library: None,
+                delay_us: 0,
+                spin_us: 20,
+                provider: Provider::Cpu,
+                gpu: 0,
+                gpus: Vec::new(),
+                gather: Gather::Auto,
+                batch_sizes: Vec::new(),
+                latency_us: None,
+                precision: None,
+                profiles: Vec::new(),
+                optimization_level: None,
+            },
             model: "opaque".to_owned(),
             file: None,
             max_input: 150_528,
             output_bytes: 8,
-            max_batch: 64,
-            max_delay_us: 500,
-            threads: 1,
-            intra_threads: 1,
-            library: None,
-            delay_us: 0,
             inline: true,
             ragged: Vec::new(),
-            spin_us: 20,
             spec: None,
-            cuda: false,
-            gpu: 0,
-            gather: Gather::Auto,
-            batch_sizes: Vec::new(),
-            latency_us: None,
-            precision: None,
-            profiles: Vec::new(),
-            optimization_level: None,
         }
     }
-}
 
-impl EngineParams {
+    /// The same with other settings of the engine.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        change(&mut self.engine);
+        self
+    }
+
     /// Checks what no engine can live with.
     ///
     /// # Errors
@@ -252,14 +210,14 @@ impl EngineParams {
                 Ok(())
             }
         };
-        at_least_one("max_batch", self.max_batch)?;
-        at_least_one("threads", self.threads)?;
-        at_least_one("intra_threads", self.intra_threads)?;
+        at_least_one("max_batch", self.engine.max_batch)?;
+        at_least_one("threads", self.engine.threads)?;
+        at_least_one("intra_threads", self.engine.intra_threads)?;
         at_least_one("max_input", self.max_input)?;
-        if self.max_batch > MAX_BATCH {
+        if self.engine.max_batch > MAX_BATCH {
             return Err(EngineError::Param {
                 field: "max_batch",
-                reason: format!("{} is more than {MAX_BATCH}", self.max_batch),
+                reason: format!("{} is more than {MAX_BATCH}", self.engine.max_batch),
             });
         }
         if u32::try_from(self.output_bytes).is_err() {
@@ -273,7 +231,7 @@ impl EngineParams {
 
     /// `delay_us` as a duration.
     pub(crate) fn delay(&self) -> Duration {
-        Duration::from_micros(self.delay_us)
+        Duration::from_micros(self.engine.delay_us)
     }
 }
 
@@ -283,11 +241,17 @@ impl EngineParams {
 /// Everything that [`EngineError`] knows of before the first batch.
 pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
     params.check()?;
-    Ok(match params.kind {
+    Ok(match params.engine.kind {
         EngineKind::Null => Arc::new(Null::new(params)),
         EngineKind::Digest => Arc::new(Digest::new(params)),
         EngineKind::Onnx => Arc::new(onnx::Onnx::open(params)?),
         EngineKind::Aoti => Arc::new(aoti::Aoti::open(params)?),
         EngineKind::TensorRt => Arc::new(tensorrt::TensorRtEngine::open(params)?),
+        other => {
+            return Err(EngineError::Param {
+                field: "kind",
+                reason: format!("this build has no engine `{}`", other.as_str()),
+            });
+        }
     })
 }

@@ -22,7 +22,7 @@ impl Null {
             model: ModelSpec::opaque(&params.model, params.max_input, params.output_bytes),
             zeros: vec![0; params.output_bytes],
             delay: params.delay(),
-            inline: params.inline && params.delay_us == 0,
+            inline: params.inline && params.engine.delay_us == 0,
         }
     }
 }
@@ -34,6 +34,10 @@ impl Engine for Null {
 
     fn model(&self) -> &ModelSpec {
         &self.model
+    }
+
+    fn takes_any_bytes(&self) -> bool {
+        true
     }
 
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {

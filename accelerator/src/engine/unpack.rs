@@ -16,9 +16,9 @@ use std::{
     ptr::{self, NonNull},
 };
 
-use qdl::model::ModelSpec;
+use qdl::model::{ModelSpec, TensorSpec};
 
-use super::{Batch, EngineError};
+use super::{Batch, EngineError, Lengths};
 
 /// A cache line, and the alignment that every element type and vector instruction is content with.
 #[derive(Clone, Copy, Debug)]
@@ -84,57 +84,28 @@ pub(super) struct Part {
 /// Unpacks batches of one model.
 #[derive(Debug)]
 pub(super) struct Unpacker {
-    model: String,
+    lengths: Lengths,
     fields: Vec<Field>,
-    /// Bytes of the tensors that are not ragged.
-    fixed: usize,
-    /// Bytes of one row of all ragged tensors together; 0 where none is.
-    row: usize,
-    /// Most rows of a ragged tensor.
-    max_rows: usize,
 }
 
 impl Unpacker {
     /// # Errors
     /// The name of the tensor that cannot be unpacked, and why.
     pub fn new(model: &ModelSpec) -> Result<Self, (String, String)> {
-        let mut unpacker = Unpacker {
-            model: model.name.clone(),
-            fields: Vec::with_capacity(model.inputs.len()),
-            fixed: 0,
-            row: 0,
-            max_rows: 0,
-        };
-        for t in &model.inputs {
-            let refuse = |reason: &str| Err((t.name.clone(), reason.to_owned()));
-            let Some(bytes) = t.bytes() else {
-                return refuse("is too large");
-            };
-            if bytes == 0 {
-                return refuse("has no elements");
-            }
-            let row = if t.ragged {
-                let Some(&rows) = t.shape.first() else {
-                    return refuse("is a scalar, which cannot be ragged");
-                };
-                if unpacker.row > 0 && rows != unpacker.max_rows {
-                    return refuse("all ragged inputs need the same first dimension");
-                }
-                unpacker.max_rows = rows;
-                // `bytes` is not 0, so neither is `rows`; it overflowed nowhere, so neither does a sum of rows.
-                unpacker.row += bytes / rows;
-                Some(bytes / rows)
-            } else {
-                unpacker.fixed += bytes;
-                None
-            };
-            unpacker.fields.push(Field {
+        let lengths = Lengths::of(model)?;
+        let field = |t: &TensorSpec| {
+            let bytes = t.bytes().unwrap_or_default();
+            let rows = t.shape.first().filter(|_| t.ragged);
+            Field {
                 bytes,
-                row,
+                row: rows.map(|rows| bytes / rows),
                 buffer: Memory::Own(Vec::new()),
-            });
-        }
-        Ok(unpacker)
+            }
+        };
+        Ok(Unpacker {
+            fields: model.inputs.iter().map(field).collect(),
+            lengths,
+        })
     }
 
     /// The one size that every sample has, where a sample is a single tensor that is not ragged: then a run of
@@ -150,37 +121,9 @@ impl Unpacker {
         }
     }
 
-    /// Rows of the ragged tensors of a sample of `len` bytes; 0 where the model has none.
-    ///
-    /// # Errors
-    /// [`EngineError::SampleSize`] where no sample has that length.
-    pub fn rows(&self, len: usize) -> Result<usize, EngineError> {
-        let rest = len.checked_sub(self.fixed);
-        let rows = match (rest, self.row) {
-            (Some(0), 0) => Some(0),
-            (Some(rest), row) if row > 0 && rest % row == 0 => Some(rest / row),
-            _ => None,
-        };
-        match rows {
-            Some(n) if self.row == 0 || (1..=self.max_rows).contains(&n) => Ok(n),
-            _ => Err(EngineError::SampleSize {
-                model: self.model.clone(),
-                want: if self.row == 0 {
-                    format!("{} bytes", self.fixed)
-                } else {
-                    format!(
-                        "{} bytes and 1 to {} times {} bytes",
-                        self.fixed, self.max_rows, self.row
-                    )
-                },
-                got: len,
-            }),
-        }
-    }
-
     /// The tensors of a sample of `len` bytes; none where no sample has that length.
     pub fn parts(&self, len: usize) -> Option<impl Iterator<Item = Part>> {
-        let rows = self.rows(len).ok()?;
+        let rows = self.lengths.rows(len)?;
         let parts = self.fields.iter().enumerate();
         Some(parts.scan(0, move |next, (input, f)| {
             let bytes = f.row.map_or(f.bytes, |row| row * rows);
@@ -213,6 +156,14 @@ impl Unpacker {
     pub fn grow(&mut self, batch: usize) {
         for f in &mut self.fields {
             f.buffer.grow(f.bytes * batch);
+        }
+    }
+
+    /// Makes room for `batch` samples, and fills it with zeros.
+    pub fn clear(&mut self, batch: usize) {
+        self.grow(batch);
+        for f in &mut self.fields {
+            f.buffer.bytes()[..f.bytes * batch].fill(0);
         }
     }
 
@@ -275,6 +226,11 @@ impl Unpacker {
             self.rows(a.input_len())?;
         }
         Ok(())
+    }
+
+    fn rows(&self, len: usize) -> Result<usize, EngineError> {
+        let rows = self.lengths.rows(len);
+        rows.ok_or_else(|| self.lengths.refusal(len))
     }
 
     /// The buffer of input `index`.

@@ -13,13 +13,17 @@
 //! fallen to its owner's own references has no sample here any more. [`Pipeline::in_flight`] counts
 //! the samples of all origins together; at 0 the pipeline reads and writes nobody's memory.
 //!
+//! # When a sample cannot be run
+//! A length that the model cannot have is refused on the rail thread, before the queue. Where the engine refuses a batch, for
+//! what it holds, its samples are run one by one. The connection of a sample that is refused is lost, and nothing else.
+//!
 //! # When the engine fails
-//! The first error, or panic, of a worker is given to the callback of [`Pipeline::start`]; the samples in flight are
+//! The first error that is the engine's own, or panic, of a worker is given to the callback of [`Pipeline::start`]; the samples in flight are
 //! dropped unanswered, and later ones are dropped on arrival. The node then ends its session as it does when a peer is
 //! lost.
 
-mod bell;
 mod counters;
+mod event_count;
 mod queue;
 mod shared;
 
@@ -34,7 +38,9 @@ use std::{
 
 use qdl::{
     clock,
+    config::EngineConfig,
     fabric::Region,
+    rail::thread::join_all,
     serve::{Arrival, Finished, Service, respond_all},
 };
 
@@ -49,66 +55,40 @@ use crate::{
 /// Warming up stops after this long: larger batches of a slow model meet their first time later.
 const WARM_UP_BUDGET: Duration = Duration::from_secs(2);
 
+/// How long threads without any work may take to end.
+const THREAD_END: Duration = Duration::from_secs(1);
+
 /// How a pipeline runs its engine.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// What worker threads are called, with their index behind it.
     pub name: String,
-    /// Most samples in a batch, 1 to [`MAX_BATCH`]; what lies outside is moved inside.
-    pub max_batch: usize,
-    /// Longest time in microseconds that a sample waits for company while a worker is free and another is busy.
-    pub max_delay_us: u64,
-    /// Nanoseconds after its arrival at which a sample's answer is due, if there is such a time.
-    pub latency_ns: Option<u64>,
-    /// Sizes that the engine runs, ascending; none where it runs any.
-    pub batch_sizes: Vec<usize>,
-    /// Worker threads; 0 counts as 1.
-    pub threads: usize,
-    /// Microseconds that an idle worker spins before it sleeps.
-    pub spin_us: u64,
+    /// Batches and worker threads; a `max_batch` outside 1 to [`MAX_BATCH`] is moved inside, 0 threads are 1.
+    pub engine: EngineConfig,
     /// Samples that can wait without an allocation: the slots of all connections together.
     pub queue: usize,
     /// Longest time that loading the model and warming up may take.
     pub start_timeout: Duration,
-    /// Called first on each worker thread, with its index: the place to pin it.
-    pub on_thread: Option<Arc<dyn Fn(usize) + Send + Sync>>,
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("max_batch", &self.max_batch)
-            .field("max_delay_us", &self.max_delay_us)
-            .field("threads", &self.threads)
-            .field("spin_us", &self.spin_us)
-            .field("queue", &self.queue)
-            .finish_non_exhaustive()
-    }
 }
 
 impl From<&EngineParams> for Options {
     fn from(p: &EngineParams) -> Self {
         Options {
             name: "engine".to_owned(),
-            max_batch: p.max_batch,
-            max_delay_us: p.max_delay_us,
-            latency_ns: p.latency_us.map(|us| us.saturating_mul(1_000)),
-            batch_sizes: p.batch_sizes.clone(),
-            threads: p.threads,
-            spin_us: p.spin_us,
+            engine: p.engine.clone(),
             queue: 16_384,
             start_timeout: Duration::from_secs(300),
-            on_thread: None,
         }
     }
 }
 
 impl Options {
     fn policy(&self) -> Policy {
+        let micros = |us: u64| us.saturating_mul(1_000);
         Policy {
-            max_batch: self.max_batch.clamp(1, MAX_BATCH),
-            max_delay_ns: self.max_delay_us.saturating_mul(1_000),
-            latency_ns: self.latency_ns,
+            max_batch: self.engine.max_batch.clamp(1, MAX_BATCH),
+            max_delay_ns: micros(self.engine.max_delay_us),
+            latency_ns: self.engine.latency_us.map(micros),
         }
     }
 }
@@ -174,7 +154,7 @@ impl Pipeline {
     }
 
     fn start_workers(&self, options: &Options) -> Result<WarmUp, EngineError> {
-        let workers = options.threads.max(1);
+        let workers = options.engine.threads.max(1);
         let (ready, readies) = mpsc::channel();
         for index in 0..workers {
             let live = Live::new(&self.shared);
@@ -251,10 +231,8 @@ impl Pipeline {
         }
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        for thread in threads {
-            // A thread that is not counted any more is past its last wait. Its panic, if any, was reported.
-            let _ = thread.join();
-        }
+        // They are past their last batch: what is left is what libraries do when a thread ends.
+        join_all(threads, THREAD_END);
         Ok(())
     }
 }
@@ -334,12 +312,9 @@ fn work(
 ) {
     let shared = &live.0;
     let made = catch_unwind(AssertUnwindSafe(|| {
-        if let Some(on_thread) = &options.on_thread {
-            on_thread(index);
-        }
         let mut worker = shared.engine.worker(index)?;
         let max_batch = options.policy().max_batch;
-        let warm_up = warm_up(worker.as_mut(), max_batch, &options.batch_sizes)?;
+        let warm_up = warm_up(worker.as_mut(), max_batch, &options.engine.batch_sizes)?;
         Ok((worker, warm_up))
     }));
     let made = made.unwrap_or_else(|panic| {

@@ -13,13 +13,13 @@ use crossbeam_utils::CachePadded;
 use qdl::{
     clock,
     rail::Spin,
-    serve::{Arrival, Finished, respond_all},
+    serve::{Arrival, Finished, Origin, respond_all},
 };
 
-use super::{bell::Bell, counters::Cell, queue::Queue};
+use super::{counters::Cell, event_count::EventCount, queue::Queue};
 use crate::{
     batcher::{Batcher, Step},
-    engine::{Batch, Engine, EngineError, Worker},
+    engine::{Batch, Engine, EngineError, Fault, Lengths, Worker},
 };
 
 /// Every wait has an end: an idle worker looks around this often, for nothing.
@@ -41,7 +41,7 @@ pub(super) struct State {
 pub(super) struct Shared {
     pub engine: Arc<dyn Engine>,
     pub queue: Queue<Arrival>,
-    pub bell: Bell,
+    pub events: EventCount,
     pub cells: Vec<CachePadded<Cell>>,
     pub in_flight: CachePadded<AtomicUsize>,
     state: Mutex<State>,
@@ -49,6 +49,8 @@ pub(super) struct Shared {
     spin: Spin,
     /// The size all samples have, where they have one.
     sample_bytes: Option<usize>,
+    /// None where the engine takes any bytes.
+    lengths: Option<Lengths>,
     mode: AtomicU8,
     failed: AtomicBool,
     on_fatal: OnFatal,
@@ -66,19 +68,22 @@ impl Shared {
             .fixed_size()
             .then(|| model.max_input_bytes())
             .flatten();
+        // A model that has none cannot be served: its workers say why.
+        let lengths = (!engine.takes_any_bytes()).then(|| Lengths::of(model).ok());
         Shared {
+            lengths: lengths.flatten(),
             queue: Queue::new(options.queue),
-            bell: Bell::default(),
-            cells: (0..options.threads.max(1))
+            events: EventCount::default(),
+            cells: (0..options.engine.threads.max(1))
                 .map(|_| Cell::new(policy.max_batch))
                 .collect(),
             in_flight: CachePadded::default(),
             state: Mutex::new(State {
-                batcher: Batcher::new(policy, &options.batch_sizes),
+                batcher: Batcher::new(policy, &options.engine.batch_sizes),
                 busy: 0,
             }),
             max_batch: policy.max_batch,
-            spin: Spin::new(options.spin_us.saturating_mul(1_000)),
+            spin: Spin::new(options.engine.spin_us.saturating_mul(1_000)),
             sample_bytes,
             mode: AtomicU8::new(RUNNING),
             failed: AtomicBool::new(false),
@@ -105,10 +110,21 @@ impl Shared {
             return;
         }
         self.in_flight.fetch_add(arrivals.len(), SeqCst);
+        let mut refused = 0;
         for arrival in arrivals.drain(..) {
-            self.queue.push(arrival);
+            match &self.lengths {
+                Some(lengths) if lengths.rows(arrival.input_len()).is_none() => {
+                    let why = lengths.refusal(arrival.input_len());
+                    arrival.refuse(&why);
+                    refused += 1;
+                }
+                _ => self.queue.push(arrival),
+            }
         }
-        self.bell.ring();
+        if refused > 0 {
+            self.in_flight.fetch_sub(refused, SeqCst);
+        }
+        self.events.notify();
         // The last worker may have ended since the look at `mode`; then nobody else empties the queue.
         if self.live.load(SeqCst) == 0 {
             self.drop_pending(&mut self.lock());
@@ -118,7 +134,7 @@ impl Shared {
     /// Reports the first error and ends the pipeline. Samples in flight are dropped unanswered.
     pub fn fail(&self, error: EngineError) {
         self.mode.store(ABANDONED, SeqCst);
-        self.bell.ring_all();
+        self.events.notify_all();
         if !self.failed.swap(true, SeqCst) {
             (self.on_fatal)(error);
         }
@@ -150,26 +166,73 @@ impl Shared {
             };
             // Declared later, so dropped earlier: samples are gone before they cease to count.
             let batch = Emptied(&mut batch);
-            let started = clock::now_ns();
-            worker.run(batch.0)?;
-            let took = clock::now_ns().saturating_sub(started);
-            let compute_us = micros(took);
+            let took = match self.run(index, worker, batch.0, &mut finished) {
+                Ok(took) => took,
+                Err(error) => self.run_apart(index, worker, batch.0, error, &mut finished)?,
+            };
             ran = Some((taken.samples, took));
-            self.cells[index].batch(taken.samples, batch.0.counts());
-            respond_all(
-                batch.0.take().map(|(arrival, len)| {
-                    let finished = Finished {
-                        ticket: arrival.ticket(),
-                        len,
-                        queue_us: micros(started.saturating_sub(arrival.arrived_ns())),
-                        compute_us,
-                    };
-                    (arrival, finished)
-                }),
-                &mut finished,
-            );
         }
         Ok(())
+    }
+
+    /// Runs a batch and answers it; how long it took in the engine, in nanoseconds.
+    fn run(
+        &self,
+        index: usize,
+        worker: &mut dyn Worker,
+        batch: &mut Batch,
+        finished: &mut Vec<Finished>,
+    ) -> Result<u64, EngineError> {
+        let started = clock::now_ns();
+        worker.run(batch)?;
+        let took = clock::now_ns().saturating_sub(started);
+        let compute_us = micros(took);
+        self.cells[index].batch(batch.len(), batch.counts());
+        let answers = batch.take().map(|(arrival, len)| {
+            let finished = Finished {
+                ticket: arrival.ticket(),
+                len,
+                queue_us: micros(started.saturating_sub(arrival.arrived_ns())),
+                compute_us,
+            };
+            (arrival, finished)
+        });
+        respond_all(answers, finished);
+        Ok(took)
+    }
+
+    /// After a batch that failed: runs its samples one by one, and refuses those that fail alone. What
+    /// else came by their connections is dropped: nobody waits for it.
+    ///
+    /// # Errors
+    /// What is the engine's fault.
+    #[cold]
+    fn run_apart(
+        &self,
+        index: usize,
+        worker: &mut dyn Worker,
+        batch: &mut Batch,
+        error: EngineError,
+        finished: &mut Vec<Finished>,
+    ) -> Result<u64, EngineError> {
+        let started = clock::now_ns();
+        of_a_sample(worker, batch.len(), error)?;
+        let samples: Vec<Arrival> = batch.take().map(|(arrival, _)| arrival).collect();
+        let mut lost: Vec<Arc<dyn Origin>> = Vec::new();
+        for sample in samples {
+            if lost.iter().any(|o| Arc::ptr_eq(o, sample.origin())) {
+                continue;
+            }
+            batch.fill(self.sample_bytes, |to| to.push(sample));
+            if let Err(error) = self.run(index, worker, batch, finished) {
+                let why = of_a_sample(worker, 1, error)?;
+                for (sample, _) in batch.take() {
+                    lost.push(Arc::clone(sample.origin()));
+                    sample.refuse(&why);
+                }
+            }
+        }
+        Ok(clock::now_ns().saturating_sub(started))
     }
 
     /// Waits for the next batch and puts it into `batch`; false when there is none to come. `ran` is how many samples the last
@@ -177,7 +240,7 @@ impl Shared {
     fn next(&self, batch: &mut Batch, ran: Option<(usize, u64)>) -> bool {
         let mut ran = ran;
         loop {
-            let seen = self.bell.epoch();
+            let seen = self.events.epoch();
             let mut state = self.lock();
             if let Some((samples, ns)) = ran.take() {
                 state.busy -= 1;
@@ -204,7 +267,7 @@ impl Shared {
                     drop(state);
                     if more {
                         // A sleeper has to take it, or at least to mind its deadline.
-                        self.bell.ring();
+                        self.events.notify();
                     }
                     return true;
                 }
@@ -212,7 +275,7 @@ impl Shared {
                 Step::Wait => now.saturating_add(LONGEST_SLEEP_NS),
             };
             drop(state);
-            self.bell.wait(seen, until, self.spin);
+            self.events.wait(seen, until, self.spin);
         }
     }
 
@@ -222,7 +285,7 @@ impl Shared {
         let _ = self
             .mode
             .compare_exchange(RUNNING, DRAINING, SeqCst, SeqCst);
-        self.bell.ring_all();
+        self.events.notify_all();
         let deadline = Instant::now() + timeout;
         let mut guard = self
             .ended_lock
@@ -241,7 +304,7 @@ impl Shared {
         }
         drop(guard);
         self.mode.store(ABANDONED, SeqCst);
-        self.bell.ring_all();
+        self.events.notify_all();
         self.drop_pending(&mut self.lock());
         self.live.load(SeqCst)
     }
@@ -266,8 +329,25 @@ impl Shared {
         for cell in &self.cells {
             cell.add_to(&mut sum);
         }
-        sum.wakeups = self.bell.notified();
+        sum.wakeups = self.events.notified();
         sum
+    }
+}
+
+/// Gives an error back that is a sample's fault. Where it may be the engine's, a batch of zeros of that size
+/// decides, and takes what the failed one left out of the worker's buffers.
+///
+/// # Errors
+/// The same error, where it is the engine's fault.
+fn of_a_sample(
+    worker: &mut dyn Worker,
+    batch: usize,
+    error: EngineError,
+) -> Result<EngineError, EngineError> {
+    match error.fault() {
+        Fault::Sample => Ok(error),
+        Fault::Either if worker.warm_up(batch).is_ok() => Ok(error),
+        Fault::Either | Fault::Engine => Err(error),
     }
 }
 

@@ -35,24 +35,21 @@ pub type Placed = (usize, Arc<dyn Engine>);
 /// As [`engine::create`]; the first one.
 pub fn create(params: &EngineParams, gpus: &[usize]) -> Result<Vec<Placed>, EngineError> {
     let each = |gpu: &usize| {
-        let params = EngineParams {
-            gpu: *gpu,
-            ..params.clone()
-        };
+        let params = params.clone().with(|engine| engine.gpu = *gpu);
         Ok((*gpu, engine::create(&params)?))
     };
     gpus.iter().map(each).collect()
 }
 
-struct Lane {
+struct OfGpu {
     gpu: usize,
     pipeline: Pipeline,
 }
 
 /// See the module. Never empty.
 pub struct Pipelines {
-    first: Lane,
-    others: Vec<Lane>,
+    first: OfGpu,
+    others: Vec<OfGpu>,
 }
 
 impl Pipelines {
@@ -68,26 +65,26 @@ impl Pipelines {
     ) -> Result<Self, EngineError> {
         let several = engines.len() > 1;
         let on_fatal = Arc::new(on_fatal);
-        let mut lanes = engines.into_iter().map(|(gpu, engine)| {
+        let mut all = engines.into_iter().map(|(gpu, engine)| {
             let mut options = options.clone();
             if several {
                 options.name = format!("gpu{gpu}-{}", options.name);
             }
             let told = on_fatal.clone();
             let pipeline = Pipeline::start(engine, &options, move |e| told(e))?;
-            Ok(Lane { gpu, pipeline })
+            Ok(OfGpu { gpu, pipeline })
         });
-        let first = lanes.next().unwrap_or_else(|| {
+        let first = all.next().unwrap_or_else(|| {
             Err(EngineError::Param {
                 field: "gpus",
                 reason: "no GPU is listed".to_owned(),
             })
         })?;
-        let others = lanes.collect::<Result<_, EngineError>>()?;
+        let others = all.collect::<Result<_, EngineError>>()?;
         Ok(Pipelines { first, others })
     }
 
-    fn lanes(&self) -> impl Iterator<Item = &Lane> {
+    fn all(&self) -> impl Iterator<Item = &OfGpu> {
         std::iter::once(&self.first).chain(&self.others)
     }
 
@@ -98,12 +95,12 @@ impl Pipelines {
 
     /// Each pipeline, with its GPU.
     pub fn each(&self) -> impl Iterator<Item = (usize, &Pipeline)> {
-        self.lanes().map(|l| (l.gpu, &l.pipeline))
+        self.all().map(|p| (p.gpu, &p.pipeline))
     }
 
     /// The slowest pipeline's times; nothing where samples are answered inline.
     pub fn warm_up(&self) -> Option<WarmUp> {
-        let all = self.lanes().filter_map(|l| l.pipeline.warm_up());
+        let all = self.all().filter_map(|p| p.pipeline.warm_up());
         all.reduce(|a, b| WarmUp {
             cold_us: a.cold_us.max(b.cold_us),
             warm_us: a.warm_us.max(b.warm_us),
@@ -112,14 +109,14 @@ impl Pipelines {
 
     /// Samples in flight, of all pipelines.
     pub fn in_flight(&self) -> usize {
-        self.lanes().map(|l| l.pipeline.in_flight()).sum()
+        self.all().map(|p| p.pipeline.in_flight()).sum()
     }
 
     /// Counts since the start, of all pipelines together.
     pub fn counters(&self) -> Counters {
         let mut sum = self.first.pipeline.counters();
-        for lane in &self.others {
-            sum.add(&lane.pipeline.counters());
+        for p in &self.others {
+            sum.add(&p.pipeline.counters());
         }
         sum
     }
@@ -133,8 +130,8 @@ impl Pipelines {
             gpus: self.gpus(),
             // A node has one score: that of the GPU that is worst off.
             interior: self
-                .lanes()
-                .filter_map(|l| l.pipeline.engine().interior(now_ns()))
+                .all()
+                .filter_map(|p| p.pipeline.engine().interior(now_ns()))
                 .min(),
         }
     }
@@ -143,13 +140,13 @@ impl Pipelines {
     /// name in place of a GPU's.
     pub fn gpus(&self) -> Vec<GpuRecord> {
         let mut records = Vec::new();
-        for lane in self.lanes() {
-            let own = lane.pipeline.engine().gpus();
+        for p in self.all() {
+            let own = p.pipeline.engine().gpus();
             if own.is_empty() && !self.others.is_empty() {
-                let counters = lane.pipeline.counters();
+                let counters = p.pipeline.counters();
                 records.push(GpuRecord {
-                    index: lane.gpu,
-                    name: lane.pipeline.engine().name().to_owned(),
+                    index: p.gpu,
+                    name: p.pipeline.engine().name().to_owned(),
                     batches: BatchSizes::from_counts(&counters.batch_sizes),
                     copies_in: counters.copies,
                     bytes_in: counters.copied_bytes,
@@ -167,23 +164,23 @@ impl Pipelines {
     /// The first that did not end in time; the others are stopped all the same.
     pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         let mut result = Ok(());
-        for lane in self.lanes() {
-            result = result.and(lane.pipeline.stop(timeout));
+        for p in self.all() {
+            result = result.and(p.pipeline.stop(timeout));
         }
         result
     }
 
     fn position(&self, gpu: u32) -> Option<usize> {
-        self.lanes().position(|l| l.gpu == gpu as usize)
+        self.all().position(|p| p.gpu == gpu as usize)
     }
 
     /// Sorts a burst by GPU; what may go anywhere goes where least is in flight.
     fn sort(&self, arrivals: &mut Vec<Arrival>, sorted: &mut Sorted) {
         let count = 1 + self.others.len();
-        sorted.by_lane.resize_with(count, Vec::new);
+        sorted.by_gpu.resize_with(count, Vec::new);
         for arrival in arrivals.drain(..) {
             match arrival.origin().gpu().and_then(|g| self.position(g)) {
-                Some(at) => sorted.by_lane[at].push(arrival),
+                Some(at) => sorted.by_gpu[at].push(arrival),
                 None => sorted.any.push(arrival),
             }
         }
@@ -191,13 +188,13 @@ impl Pipelines {
             return;
         }
         sorted.load.clear();
-        let lanes = self.lanes().zip(&sorted.by_lane);
-        let load = lanes.map(|(lane, mine)| lane.pipeline.in_flight() + mine.len());
+        let all = self.all().zip(&sorted.by_gpu);
+        let load = all.map(|(p, mine)| p.pipeline.in_flight() + mine.len());
         sorted.load.extend(load);
         share::share(&sorted.load, sorted.any.len(), &mut sorted.shares);
         let mut any = sorted.any.drain(..);
-        // Neighbours stay together: a lane's share is one stretch of the burst.
-        for (mine, n) in sorted.by_lane.iter_mut().zip(&sorted.shares) {
+        // Neighbours stay together: a pipeline's share is one stretch of the burst.
+        for (mine, n) in sorted.by_gpu.iter_mut().zip(&sorted.shares) {
             mine.extend(any.by_ref().take(*n));
         }
     }
@@ -206,7 +203,7 @@ impl Pipelines {
 /// One burst, sorted.
 #[derive(Default)]
 struct Sorted {
-    by_lane: Vec<Vec<Arrival>>,
+    by_gpu: Vec<Vec<Arrival>>,
     any: Vec<Arrival>,
     load: Vec<usize>,
     shares: Vec<usize>,
@@ -224,9 +221,9 @@ impl Service for Pipelines {
         }
         let mut sorted = SORTED.take().unwrap_or_default();
         self.sort(arrivals, &mut sorted);
-        for (lane, mine) in self.lanes().zip(&mut sorted.by_lane) {
+        for (p, mine) in self.all().zip(&mut sorted.by_gpu) {
             if !mine.is_empty() {
-                lane.pipeline.arrived(mine);
+                p.pipeline.arrived(mine);
                 mine.clear();
             }
         }
@@ -234,19 +231,19 @@ impl Service for Pipelines {
     }
 
     fn memory(&self, inputs: &Arc<Region>) {
-        for lane in self.lanes() {
-            lane.pipeline.memory(inputs);
+        for p in self.all() {
+            p.pipeline.memory(inputs);
         }
     }
 
     fn slots(&self, gpu: Option<u32>, bytes: usize) -> Result<Arc<Region>, String> {
-        let lane = match gpu {
-            Some(gpu) => self.lanes().find(|l| l.gpu == gpu as usize),
+        let p = match gpu {
+            Some(gpu) => self.all().find(|p| p.gpu == gpu as usize),
             None if self.others.is_empty() => Some(&self.first),
             None => None,
         };
-        match lane {
-            Some(lane) => lane.pipeline.slots(gpu, bytes),
+        match p {
+            Some(p) => p.pipeline.slots(gpu, bytes),
             None => Err("its NIC names no GPU, or one that has no engine".to_owned()),
         }
     }
@@ -254,7 +251,7 @@ impl Service for Pipelines {
 
 impl fmt::Debug for Pipelines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each = self.lanes().map(|l| (l.gpu, &l.pipeline));
+        let each = self.all().map(|p| (p.gpu, &p.pipeline));
         f.debug_map().entries(each).finish()
     }
 }

@@ -30,6 +30,7 @@ pub struct Samples {
     answered: Vec<AtomicU32>,
     finished: Mutex<Vec<Finished>>,
     total: AtomicUsize,
+    refused: Mutex<Vec<(u64, String)>>,
     /// What the response has to be, if it is to be checked when it comes.
     expect: Option<Answer>,
 }
@@ -61,6 +62,7 @@ impl Samples {
             answered: (0..n).map(|_| AtomicU32::new(0)).collect(),
             finished: Mutex::new(Vec::new()),
             total: AtomicUsize::new(0),
+            refused: Mutex::default(),
             expect,
         })
     }
@@ -137,6 +139,14 @@ impl Samples {
             .clone()
     }
 
+    /// Tickets of what was refused, and why.
+    pub fn refused(&self) -> Vec<(u64, String)> {
+        self.refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
     pub fn assert_each_answered_once(&self) {
         for i in 0..self.len() {
             assert_eq!(self.answered(i), 1, "sample {i}");
@@ -145,6 +155,13 @@ impl Samples {
 }
 
 impl Origin for Samples {
+    fn refuse(&self, ticket: u64, why: &str) {
+        self.refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((ticket, why.to_owned()));
+    }
+
     fn respond(&self, finished: &[Finished]) {
         for f in finished {
             let i = f.ticket as usize;

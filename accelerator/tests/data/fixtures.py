@@ -49,3 +49,17 @@ write(
     [("x", T.FLOAT, ["N", 2])],
     [("y", T.FLOAT, ["N", 2]), ("z", T.FLOAT, ["N", 2])],
 )
+# total = the sum of four entries of a table of ten: an index outside it is an error of the runtime's.
+write(
+    "lookup",
+    [
+        h.make_node("Gather", ["table", "ids"], ["entries"]),
+        h.make_node("ReduceSum", ["entries", "columns"], ["total"], keepdims=1),
+    ],
+    [("ids", T.INT64, ["N", 4])],
+    [("total", T.INT64, ["N", 1])],
+    [
+        ("table", np.arange(10, dtype=np.int64) * 100),
+        ("columns", np.array([1], dtype=np.int64)),
+    ],
+)

@@ -9,13 +9,13 @@
 //! Slots and backlog are the dispatcher's, so that both ways account for a sample alike. An arrival's input is the QSL's
 //! own memory; its output is a slot here.
 
-mod desk;
+mod backend;
 
 use std::{sync::Arc, time::Duration};
 
 use accelerator::{
-    engine::{self, EngineError, EngineParams},
-    node::{SetupError, engine_params},
+    engine::{self, EngineError},
+    node::engine_params,
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
@@ -33,7 +33,7 @@ use crate::{
     exit::{ExitCode, Verdict},
 };
 
-use desk::{Desk, stride};
+use backend::{LocalBackend, stride};
 
 /// Room for outputs, unless a single batch needs more.
 const OUTPUT_BYTES: usize = 256 << 20;
@@ -47,9 +47,6 @@ pub enum LocalError {
          `engine: {{kind: onnx}}` and `model_file: PATH`"
     )]
     NoEngine,
-    /// The engine's parameters.
-    #[error("--local: {0}")]
-    Params(#[from] SetupError),
     /// The engine.
     #[error("--local: {0}")]
     Engine(#[from] EngineError),
@@ -83,7 +80,7 @@ pub fn completers(config: &FrontendConfig) -> usize {
 pub struct Local {
     node: String,
     model: String,
-    desk: Arc<Desk>,
+    backend: Arc<LocalBackend>,
 }
 
 impl Local {
@@ -103,11 +100,11 @@ impl Local {
             &config.model.name,
             config.model_file.as_deref(),
             Some(&config.model),
-        )?;
+        );
         let engines = pipelines::create(&params, &cfg.all_gpus())?;
         let output = check_model(config, cfg, engines[0].1.as_ref())?;
 
-        let slots = slots(&params, cfg.workers(), output);
+        let slots = slots(cfg.max_batch, cfg.workers(), output);
         let mut options = Options::from(&params);
         options.queue = slots;
         let failed = verdict.clone();
@@ -124,18 +121,19 @@ impl Local {
         }
         pipelines.memory(&inputs);
         let cells = (0..self::completers(config)).map(|i| completers.make(i));
-        let desk = Desk::new(
+        let backend = LocalBackend::new(
             pipelines,
             inputs,
             slots,
             output,
             cells.collect(),
             completers.clone(),
+            verdict.clone(),
         )?;
         Ok(Local {
             node: config.node.clone(),
             model: config.model.name.clone(),
-            desk,
+            backend,
         })
     }
 }
@@ -164,21 +162,21 @@ fn check_model(
 }
 
 /// Output slots: four batches for each of the engine's `threads`, as far as memory goes, and at least two.
-fn slots(params: &EngineParams, threads: usize, output: usize) -> usize {
+fn slots(max_batch: usize, threads: usize, output: usize) -> usize {
     let threads = threads.max(1);
-    let wanted = params.max_batch.saturating_mul(4 * threads).max(1024);
-    let least = params.max_batch.saturating_mul(2 * threads);
+    let wanted = max_batch.saturating_mul(4 * threads).max(1024);
+    let least = max_batch.saturating_mul(2 * threads);
     let fit = OUTPUT_BYTES / stride(output);
     wanted.min(fit.max(least)).min(MAX_SLOTS)
 }
 
 impl Backend for Local {
     fn issue(&self, samples: &[Sample]) {
-        self.desk.issue(samples);
+        self.backend.issue(samples);
     }
 
     fn name(&self) -> (String, Option<Duration>) {
-        let engine = self.desk.pipelines.engine().name();
+        let engine = self.backend.pipelines.engine().name();
         let (node, model) = (&self.node, &self.model);
         (
             format!("Local SUT (no network): {node}, model {model}, engine {engine}"),
@@ -187,46 +185,28 @@ impl Backend for Local {
     }
 
     fn outstanding(&self) -> u64 {
-        self.desk.outstanding()
+        self.backend.outstanding()
     }
 
     fn completed(&self) -> u64 {
-        self.desk.completed()
+        self.backend.completed()
     }
 
     fn abort(&self, _cause: &str) {
-        self.desk.abort();
+        self.backend.abort();
     }
 
     fn finish(&self) -> Counts {
-        self.desk.finish(&self.node)
+        self.backend.finish(&self.node)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use accelerator::engine::EngineKind;
-
     use super::*;
-
-    fn params(kind: EngineKind) -> EngineParams {
-        EngineParams {
-            kind,
-            max_batch: 8,
-            max_input: 64,
-            ..EngineParams::default()
-        }
-    }
 
     #[test]
     fn slots_are_for_whole_batches_within_memory() {
-        let slots = |max_batch, threads, output| {
-            let params = EngineParams {
-                max_batch,
-                ..params(EngineKind::Null)
-            };
-            slots(&params, threads, output)
-        };
         assert_eq!(slots(64, 2, 8), 1024);
         assert_eq!(slots(512, 2, 8), 4096);
         assert_eq!(slots(65_536, 1, 8), MAX_SLOTS);

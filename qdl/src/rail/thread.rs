@@ -207,7 +207,7 @@ fn register(poll: &Poll, work: &mut impl RailWork) {
 pub(crate) const ENDING: Duration = Duration::from_secs(10);
 
 /// Waits for threads that were told to end, for `patience` in all. One that does not is left to itself, with a line in the log.
-pub(crate) fn join_all(threads: Vec<JoinHandle<()>>, patience: Duration) {
+pub fn join_all(threads: Vec<JoinHandle<()>>, patience: Duration) {
     let end = Instant::now() + patience;
     for t in threads {
         while !t.is_finished() && Instant::now() < end {

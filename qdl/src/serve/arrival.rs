@@ -24,6 +24,10 @@ pub trait Origin: Send + Sync {
     /// that they leave with one doorbell. The outputs belong to the origin from here on.
     fn respond(&self, finished: &[Finished]);
 
+    /// Takes a sample back that cannot be run, for its length or for what it holds, and ends the
+    /// connection it came by with these words. Its slot is not used again.
+    fn refuse(&self, ticket: u64, why: &str);
+
     /// The GPU whose engine its samples are meant for; `None` where any will do.
     fn gpu(&self) -> Option<u32> {
         None
@@ -123,6 +127,11 @@ impl Arrival {
     /// When it arrived, on this process's [`crate::clock`].
     pub fn arrived_ns(&self) -> u64 {
         self.arrived_ns
+    }
+
+    /// Gives it back unanswered, because nothing can run it: [`Origin::refuse`].
+    pub fn refuse(self, why: &dyn fmt::Display) {
+        self.origin.refuse(self.ticket, &why.to_string());
     }
 
     /// Where its response goes.

@@ -4,7 +4,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -88,6 +88,8 @@ pub struct ServeLane {
     flushing: AtomicBool,
     /// The sending half has failed.
     broken: AtomicBool,
+    /// A sample that came by it cannot be run: the rail thread gives the connection up.
+    refused: OnceLock<Broken>,
     pub(super) answer: Mailbox,
     responded: AtomicU64,
     late: AtomicU64,
@@ -132,6 +134,7 @@ impl ServeLane {
             blocked: AtomicBool::new(false),
             flushing: AtomicBool::new(false),
             broken: AtomicBool::new(false),
+            refused: OnceLock::new(),
             answer: Mailbox::default(),
             responded: AtomicU64::new(0),
             late: AtomicU64::new(0),
@@ -238,6 +241,11 @@ impl ServeLane {
 
     pub(super) fn cannot_send(&self) -> bool {
         self.broken.load(Ordering::SeqCst)
+    }
+
+    /// Why a sample of it was refused, if one was.
+    pub(super) fn refused(&self) -> Option<&Broken> {
+        self.refused.get()
     }
 
     /// The arrival of a write: the receiving half has closed the slot's grant.
@@ -363,6 +371,15 @@ impl ServeLane {
 impl Origin for ServeLane {
     fn gpu(&self) -> Option<u32> {
         self.cfgs.gpu
+    }
+
+    fn refuse(&self, ticket: u64, why: &str) {
+        let slot = Imm::from_bits(ticket as u32).slot();
+        // The rail thread looks at every poll, and no later than its next tick. The first cause
+        // is the one that is reported.
+        let _ = self
+            .refused
+            .set(Broken::GivenUp(format!("slot {slot}: {why}")));
     }
 
     fn respond(&self, finished: &[Finished]) {

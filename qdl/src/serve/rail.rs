@@ -176,6 +176,9 @@ impl ServeRail {
         if events == 0 && lane.cannot_send() {
             broken = Some(Broken::Closed);
         }
+        if let Some(why) = lane.refused() {
+            broken = Some(why.clone());
+        }
         if up.broken.is_none() {
             up.broken = broken;
         }

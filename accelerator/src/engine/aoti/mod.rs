@@ -39,7 +39,6 @@ pub struct Aoti {
     container: Arc<Container>,
     place: Place,
     sizes: Sizes,
-    max_batch: usize,
     how: How,
 }
 
@@ -65,17 +64,17 @@ impl Aoti {
         })?;
         let package = Package::read(&path)?;
         let model = package.model(params)?;
-        let sizes = Sizes::new(&params.batch_sizes, params.max_batch)?;
+        let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch)?;
         // The GPU before the libraries: they take seconds to load.
         let device = match package.target() {
             Target::Cpu => None,
             Target::Cuda { capability } => {
-                let device = Device::open(params.gpu)?;
+                let device = Device::open(params.engine.gpu)?;
                 package.check_capability(capability.as_deref(), &device)?;
                 Some(device)
             }
         };
-        let torch = Torch::load(params.library.as_deref(), device.is_some())?;
+        let torch = Torch::load(params.engine.library.as_deref(), device.is_some())?;
         if let Some(device) = &device {
             device.bind()?;
         }
@@ -83,7 +82,7 @@ impl Aoti {
             torch,
             package.extract()?,
             device.as_ref().map(|d| d.index()),
-            params.threads,
+            params.engine.threads,
             &model,
         )?;
         let place = match device {
@@ -98,7 +97,6 @@ impl Aoti {
             model,
             container: Arc::new(container),
             place,
-            max_batch: sizes.largest(),
             sizes,
             how: How::of(params),
         })

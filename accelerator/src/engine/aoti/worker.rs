@@ -5,7 +5,7 @@ use std::{ffi::c_void, ptr, sync::Arc};
 use super::{Aoti, container::Container};
 use crate::engine::{
     Batch, EngineError, Worker,
-    cuda::{Device, Meter, Registry, Station},
+    cuda::{Device, Meter, Registry, StreamWorker},
     sizes::Sizes,
     unpack::Unpacker,
 };
@@ -13,7 +13,7 @@ use crate::engine::{
 /// On a GPU: copies, kernels and the copy back on one stream; while this thread waits for them, another's batch is copied.
 pub(super) struct OnGpu {
     container: Arc<Container>,
-    station: Station,
+    stream: StreamWorker,
     inputs: Vec<*mut c_void>,
     sizes: Sizes,
 }
@@ -26,11 +26,12 @@ impl OnGpu {
         meter: &Arc<Meter>,
     ) -> Result<Self, EngineError> {
         let (model, how) = (&engine.model, engine.how);
-        let station = Station::new(device, registry, meter, model, engine.max_batch, how)?;
+        let stream =
+            StreamWorker::new(device, registry, meter, model, engine.sizes.largest(), how)?;
         Ok(OnGpu {
             container: engine.container.clone(),
-            inputs: (0..model.inputs.len()).map(|i| station.input(i)).collect(),
-            station,
+            inputs: (0..model.inputs.len()).map(|i| stream.input(i)).collect(),
+            stream,
             sizes: engine.sizes.clone(),
         })
     }
@@ -40,37 +41,33 @@ impl Worker for OnGpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         let n = batch.len();
         let at = self.sizes.run_at(n);
-        let result = self.station.stage_in_place(batch, at).and_then(|staged| {
-            self.inputs[0] = staged.in_place().unwrap_or(self.station.input(0));
-            // SAFETY: the station's inputs hold `max_batch` samples, which `at` does not exceed: the padding is what an earlier
-            // batch left, or zeros. Where the batch is read in place, `at` samples of memory are there, and the batch keeps them. The stream is the station's own, and this thread was bound when it was made. The output
+        let result = self.stream.stage_in_place(batch, at).and_then(|staged| {
+            self.inputs[0] = staged.in_place().unwrap_or(self.stream.input(0));
+            // SAFETY: the stream worker's inputs hold `max_batch` samples, which `at` does not exceed: the padding is what an earlier
+            // batch left, or zeros. Where the batch is read in place, `at` samples of memory are there, and the batch keeps them. The stream is the stream worker's own, and this thread was bound when it was made. The output
             // stays alive until `finish` has returned.
             unsafe {
-                let output = self
-                    .container
-                    .run(&self.inputs, at, self.station.stream())?;
-                self.station
+                let output = self.container.run(&self.inputs, at, self.stream.handle())?;
+                self.stream
                     .finish(staged, (n, at), output.data(), |i, response| {
                         batch.write(i, response)
                     })
             }
         });
         if result.is_err() {
-            self.station.settle();
+            self.stream.settle();
         }
         result
     }
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
-        let at = self.sizes.run_at(batch.min(self.station.max_batch()));
-        let staged = self.station.stage_nothing()?;
-        self.inputs[0] = self.station.input(0);
-        // SAFETY: as in `run`; the inputs are zeros, or what an earlier batch left.
+        let at = self.sizes.run_at(batch.min(self.stream.max_batch()));
+        let staged = self.stream.stage_zeros(at)?;
+        self.inputs[0] = self.stream.input(0);
+        // SAFETY: as in `run`; the inputs are zeros.
         unsafe {
-            let output = self
-                .container
-                .run(&self.inputs, at, self.station.stream())?;
-            self.station
+            let output = self.container.run(&self.inputs, at, self.stream.handle())?;
+            self.stream
                 .finish(staged, (0, at), output.data(), |_, _| Ok(()))
         }
     }
@@ -141,12 +138,13 @@ impl OnCpu {
 
 impl Worker for OnCpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
-        self.unpacker.check(batch)?;
         let n = batch.len();
         let at = self.sizes.run_at(n);
         let size = self.unpacker.single_fixed();
         let in_place = match batch.runs() {
-            [run] if at == n && size.is_some() && batch.sample_bytes() == size => {
+            [run]
+                if at == n && size == Some(batch.input_len(0)) && batch.sample_bytes() == size =>
+            {
                 Some(batch.run_address(*run))
                     .filter(|address| (*address as usize).is_multiple_of(self.align))
             }
@@ -162,7 +160,7 @@ impl Worker for OnCpu {
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
         let at = self.sizes.run_at(batch.min(self.sizes.largest()));
-        self.unpacker.grow(at);
+        self.unpacker.clear(at);
         // SAFETY: no address is given.
         unsafe { self.infer(0, at, None, |_, _| Ok(())) }
     }

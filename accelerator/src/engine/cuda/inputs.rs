@@ -46,7 +46,7 @@ pub(in crate::engine) struct Staged {
 }
 
 impl Staged {
-    /// Where the only input lies, in place of the station's, if the batch is read where it landed.
+    /// Where the only input lies, in place of the stream worker's, if the batch is read where it landed.
     pub fn in_place(&self) -> Option<*mut std::ffi::c_void> {
         self.in_place.map(|address| address as *mut _)
     }
@@ -149,14 +149,21 @@ impl Inputs {
         Ok(staged)
     }
 
-    /// Both events, and nothing between them.
+    /// So many samples of zeros, between the two events.
     ///
     /// # Errors
     /// The driver's.
-    pub fn put_nothing(&mut self, events: [&Event; 2]) -> Result<Staged, EngineError> {
-        for event in events {
-            event.record(&self.stream)?;
+    pub fn put_zeros(
+        &mut self,
+        samples: usize,
+        [before, after]: [&Event; 2],
+    ) -> Result<Staged, EngineError> {
+        before.record(&self.stream)?;
+        for (i, memory) in self.memory.iter().enumerate() {
+            let bytes = self.unpacker.stride(i).saturating_mul(samples);
+            memory.clear(&self.device, &self.stream, bytes)?;
         }
+        after.record(&self.stream)?;
         Ok(Staged::default())
     }
 

@@ -11,6 +11,7 @@ use crate::engine::EngineError;
 #[derive(Debug)]
 pub(in crate::engine) struct DeviceMemory {
     address: CUdeviceptr,
+    bytes: usize,
 }
 
 impl DeviceMemory {
@@ -25,11 +26,22 @@ impl DeviceMemory {
         // SAFETY: `address` is a local that the function writes.
         let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes) };
         device.check("taking memory for inputs", result)?;
-        let memory = DeviceMemory { address };
-        // SAFETY: the memory was just allocated with that many bytes.
-        let result = unsafe { sys::cuMemsetD8Async(address, 0, bytes, stream.raw()) };
-        device.check("clearing memory", result)?;
+        let memory = DeviceMemory { address, bytes };
+        memory.clear(device, stream, bytes)?;
         Ok(memory)
+    }
+
+    /// Fills the first `bytes`, or all of it, with zeros, on the stream. The thread is bound.
+    pub(super) fn clear(
+        &self,
+        device: &Device,
+        stream: &Stream,
+        bytes: usize,
+    ) -> Result<(), EngineError> {
+        let bytes = bytes.min(self.bytes);
+        // SAFETY: the memory was allocated with at least that many bytes.
+        let result = unsafe { sys::cuMemsetD8Async(self.address, 0, bytes, stream.raw()) };
+        device.check("clearing memory", result)
     }
 
     pub fn address(&self) -> CUdeviceptr {

@@ -15,7 +15,7 @@
 //! * [`Registry`]: the slots and QSL memory that the GPU may read where they lie.
 //! * `slots`: slots in the GPU's own memory, for a NIC to write; a batch of neighbours is read there, without any copy.
 //! * `pieces`: which bytes are copied where, and how; plain data. `copies`: by the copy engines; `gather`: by a kernel.
-//! * `inputs`: one worker's inputs and how they get there; `station`: its stream, kernels and outputs.
+//! * `inputs`: one worker's inputs and how they get there; `stream_worker`: its stream, kernels and outputs.
 //! * [`Meter`]: what a GPU has done.
 //!
 //! A worker waits for its own batch. While it does, another worker's batch is being copied, on another stream.
@@ -30,8 +30,8 @@ mod meter;
 mod pieces;
 mod registry;
 mod slots;
-mod station;
 mod stream;
+mod stream_worker;
 
 pub use device::{Device, Direct, Fence};
 pub use meter::Meter;
@@ -41,4 +41,4 @@ pub(super) use graph::Graph;
 pub(super) use inputs::Staged;
 pub(super) use memory::DeviceMemory;
 pub(super) use slots::slots;
-pub(super) use station::{How, Station};
+pub(super) use stream_worker::{How, StreamWorker};

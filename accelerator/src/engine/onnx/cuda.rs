@@ -18,7 +18,7 @@ use qdl::{
 use super::session::{Settings, check_output, one_line, view};
 use crate::engine::{
     Batch, EngineError, EngineParams, Worker,
-    cuda::{Device, How, Meter, Registry, Staged, Station},
+    cuda::{Device, How, Meter, Registry, Staged, StreamWorker},
 };
 
 /// The GPU of an engine, and what its workers share.
@@ -46,10 +46,10 @@ impl Gpu {
             Err(e) => return Err(provider(one_line(&e.to_string()))),
         }
         Ok(Gpu {
-            device: Device::open(params.gpu)?,
+            device: Device::open(params.engine.gpu)?,
             registry: Arc::default(),
-            meter: Arc::new(Meter::new(params.max_batch)),
-            max_batch: params.max_batch,
+            meter: Arc::new(Meter::new(params.engine.max_batch)),
+            max_batch: params.engine.max_batch,
             how: How::of(params),
         })
     }
@@ -72,7 +72,7 @@ pub(super) struct OnGpu {
     /// Before the session that it belongs to.
     allocator: Allocator,
     session: Session,
-    station: Station,
+    stream: StreamWorker,
     memory: MemoryInfo<'static>,
     inputs: Vec<TensorSpec>,
     output: TensorSpec,
@@ -81,14 +81,14 @@ pub(super) struct OnGpu {
 impl OnGpu {
     pub fn new(model: &ModelSpec, settings: &Settings, gpu: &Gpu) -> Result<Self, EngineError> {
         let (device, registry, meter) = (&gpu.device, &gpu.registry, &gpu.meter);
-        let station = Station::new(device, registry, meter, model, gpu.max_batch, gpu.how)?;
+        let stream = StreamWorker::new(device, registry, meter, model, gpu.max_batch, gpu.how)?;
         let index = i32::try_from(device.index()).unwrap_or(i32::MAX);
         let provider = ep::CUDA::default()
             .with_device_id(index)
             // The other searches run a convolution in every way there is, for each new batch size.
             .with_conv_algorithm_search(ConvAlgorithmSearch::Heuristic);
-        // SAFETY: the stream is the station's, which is dropped after the session.
-        let provider = unsafe { provider.with_compute_stream(station.stream().cast()) };
+        // SAFETY: the stream is the stream worker's, which is dropped after the session.
+        let provider = unsafe { provider.with_compute_stream(stream.handle().cast()) };
         let session = settings.open_on(&[provider.build().error_on_failure()])?;
         let refused = |e: ort::Error| EngineError::Provider {
             reason: one_line(&e.to_string()),
@@ -103,7 +103,7 @@ impl OnGpu {
         Ok(OnGpu {
             allocator: Allocator::new(&session, memory.clone()).map_err(refused)?,
             session,
-            station,
+            stream,
             memory,
             inputs: model.inputs.clone(),
             output: model.output.clone(),
@@ -127,22 +127,22 @@ impl OnGpu {
         let said = |e: ort::Error| failed(one_line(&e.to_string()));
         let mut inputs: Inputs<'_> = Vec::with_capacity(self.inputs.len());
         for (i, spec) in self.inputs.iter().enumerate() {
-            let address = self.station.input(i).cast();
-            // SAFETY: the station's input holds `max_batch` samples on this GPU, which `ran` does not exceed; it is written by
+            let address = self.stream.input(i).cast();
+            // SAFETY: the stream worker's input holds `max_batch` samples on this GPU, which `ran` does not exceed; it is written by
             // copies that the stream has been told to wait for before the session's kernels.
             let view = unsafe { view(&self.memory, spec, ran, address) }.map_err(said)?;
             inputs.push((Cow::Borrowed(&*spec.name), view));
         }
         let Self {
             session,
-            station,
+            stream,
             allocator,
             output,
             ..
         } = self;
         // SAFETY: the output lies in this GPU's memory, has the model's shape for `ran` samples, and is kept until the closure
-        // returns; the session put its kernels on the station's stream.
-        let finish = |data| unsafe { station.finish(staged, (samples, ran), data, each) };
+        // returns; the session put its kernels on the stream worker's stream.
+        let finish = |data| unsafe { stream.finish(staged, (samples, ran), data, each) };
         run_into(session, inputs, allocator, output, ran, finish).map_err(failed)?
     }
 }
@@ -190,18 +190,18 @@ fn element(dtype: DType) -> TensorElementType {
 impl Worker for OnGpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         let n = batch.len();
-        let staged = self.station.stage(batch);
+        let staged = self.stream.stage(batch);
         let result = staged
             .and_then(|staged| self.infer(staged, n, n, |i, response| batch.write(i, response)));
         if result.is_err() {
-            self.station.settle();
+            self.stream.settle();
         }
         result
     }
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
-        let staged = self.station.stage_nothing()?;
-        let ran = batch.min(self.station.max_batch());
+        let ran = batch.min(self.stream.max_batch());
+        let staged = self.stream.stage_zeros(ran)?;
         self.infer(staged, 0, ran, |_, _| Ok(()))
     }
 }

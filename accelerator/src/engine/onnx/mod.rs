@@ -15,7 +15,7 @@ mod spec;
 
 use std::{fs, path::PathBuf, sync::Arc};
 
-use qdl::{fabric::Region, model::ModelSpec, rails::Score, stats::GpuRecord};
+use qdl::{config::Provider, fabric::Region, model::ModelSpec, rails::Score, stats::GpuRecord};
 
 pub use library::find_library;
 
@@ -41,11 +41,14 @@ impl Onnx {
             reason: "engine onnx needs a model file".to_owned(),
         })?;
         check_readable(&path)?;
-        library::load(params.library.as_deref())?;
-        let gpu = params.cuda.then(|| cuda::Gpu::open(params)).transpose()?;
+        library::load(params.engine.library.as_deref())?;
+        let gpu = match params.engine.provider {
+            Provider::Cpu => None,
+            Provider::Cuda => Some(cuda::Gpu::open(params)?),
+        };
         let settings = Settings {
             path,
-            intra_threads: params.intra_threads,
+            intra_threads: params.engine.intra_threads,
         };
         let session = settings.open()?;
         let model = spec::read(&session, &params.model, &params.ragged, &settings.path)?;

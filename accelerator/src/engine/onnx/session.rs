@@ -90,7 +90,9 @@ impl Worker {
         let size = self.unpacker.single_fixed()?;
         let address = batch.run_address(*run);
         let aligned = (address as usize).is_multiple_of(self.inputs[0].dtype.bytes());
-        (batch.sample_bytes() == Some(size) && aligned).then_some(address)
+        // A run of one may be of any length.
+        let fits = batch.sample_bytes() == Some(size) && batch.input_len(0) == size;
+        (fits && aligned).then_some(address)
     }
 
     /// Runs `batch` samples; `in_place` is where they lie if they are not in the unpacker's buffers. Calls `each` with every
@@ -149,7 +151,6 @@ impl Worker {
 
 impl crate::engine::Worker for Worker {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
-        self.unpacker.check(batch)?;
         let in_place = self.in_place(batch);
         if in_place.is_none() {
             self.unpacker.unpack(batch)?;
@@ -164,7 +165,7 @@ impl crate::engine::Worker for Worker {
     }
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
-        self.unpacker.grow(batch);
+        self.unpacker.clear(batch);
         // SAFETY: no address is given, so the unpacker's buffers are read, which have just been grown.
         unsafe { self.infer(batch, None, |_, _| Ok(())) }
     }

@@ -11,9 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::{Deserialize, Serialize};
-
-use super::{Precision, libraries::parser_beside, shim::Library};
+use super::{libraries::parser_beside, order::Order, shim::Library};
 use crate::engine::{EngineError, cuda::Device};
 
 /// First word of the child's command line.
@@ -23,24 +21,6 @@ const DEADLINE: Duration = Duration::from_secs(3600);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A model that is none is refused sooner, in one line; whoever waits for longer is told why.
 const SAY_AFTER: Duration = Duration::from_secs(15);
-
-/// What the child is told: one argument of JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Order {
-    pub shim: PathBuf,
-    pub library: PathBuf,
-    pub onnx: PathBuf,
-    /// Where the finished plan goes.
-    pub plan: PathBuf,
-    pub precision: Precision,
-    /// Largest batch of each profile, ascending.
-    pub profiles: Vec<usize>,
-    /// How hard to look for fast kernels, 0 to 5.
-    pub optimization_level: Option<u8>,
-    pub gpu: usize,
-    /// Scratch memory that kernels may want.
-    pub workspace: u64,
-}
 
 impl Order {
     fn partial(&self) -> PathBuf {
@@ -195,7 +175,7 @@ pub fn build_if_asked() {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Precision, *};
 
     #[test]
     fn the_last_line_with_anything_on_it() {

@@ -84,6 +84,7 @@ mod tests {
     use qdl::model::DType;
 
     use super::*;
+    use crate::engine::EngineKind;
 
     fn tensor(index: usize, name: &str, output: bool, dims: &[i64]) -> Tensor {
         Tensor {
@@ -97,7 +98,11 @@ mod tests {
     }
 
     fn refused(tensors: &[Tensor]) -> String {
-        let e = described(Path::new("p.plan"), &EngineParams::default(), tensors);
+        let e = described(
+            Path::new("p.plan"),
+            &EngineParams::new(EngineKind::TensorRt),
+            tensors,
+        );
         let text = e.expect_err("refused").to_string();
         assert!(
             text.starts_with("model file p.plan: ") && !text.contains('\n'),
@@ -121,7 +126,7 @@ mod tests {
                 output: spec("c"),
             }),
             ragged: vec!["a".to_owned()],
-            ..EngineParams::default()
+            ..EngineParams::new(EngineKind::TensorRt)
         };
         let tensors = [
             tensor(0, "a", false, &[-1, 3]),

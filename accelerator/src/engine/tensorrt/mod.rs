@@ -6,13 +6,15 @@
 //!
 //! * `libraries`: where shim and libraries are.
 //! * `shim`: the C interface in Rust; `plan`: a plan on a GPU behind it, and its contexts.
-//! * `plans`: where built plans are kept, and what each is good for; `build`: building one, in a child process.
+//! * `plans`: where built plans are kept, and what each is good for; `order`: what is to be built; `build`: building it, in a
+//!   child process.
 //! * `describe`: what a plan takes and gives; `profiles`: which profile of a plan a batch runs in.
 //! * `worker`: a batch through a plan (see [`cuda`](super::cuda)), with the kernels of small batches recorded as CUDA graphs.
 
 mod build;
 mod describe;
 mod libraries;
+mod order;
 mod plan;
 mod plans;
 mod profiles;
@@ -37,8 +39,8 @@ pub use build::build_if_asked;
 pub use libraries::{SHIM, find_library, find_shim};
 
 use self::{
-    build::Order,
     describe::described,
+    order::Order,
     plan::Plan,
     profiles::Profiles,
     shim::{Library, Refused},
@@ -76,7 +78,6 @@ struct TensorRt {
     output: usize,
     profiles: Profiles,
     sizes: Sizes,
-    max_batch: usize,
     how: How,
 }
 
@@ -95,13 +96,13 @@ impl TensorRtEngine {
                 fs::metadata(&path).map_or_else(|e| e, |_| std::io::Error::other("is not a file"));
             return Err(EngineError::ModelMissing { path, source });
         }
-        let sizes = Sizes::new(&params.batch_sizes, params.max_batch)?;
+        let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch)?;
         let onnx = path
             .extension()
             .is_some_and(|e| e.eq_ignore_ascii_case("onnx"));
-        if !onnx && (params.precision.is_some() || !params.profiles.is_empty()) {
+        if !onnx && (params.engine.precision.is_some() || !params.engine.profiles.is_empty()) {
             return Err(EngineError::Param {
-                field: if params.precision.is_some() {
+                field: if params.engine.precision.is_some() {
                     "precision"
                 } else {
                     "profiles"
@@ -114,9 +115,9 @@ impl TensorRtEngine {
         }
         let shim = find_shim()?;
         let library = Library::open(&shim, |headers| {
-            find_library(params.library.as_deref(), headers)
+            find_library(params.engine.library.as_deref(), headers)
         })?;
-        let device = Device::open(params.gpu)?;
+        let device = Device::open(params.engine.gpu)?;
         device.bind()?;
         let plan = if onnx {
             plan_of(&path, &shim, &library, &device, params)?
@@ -142,8 +143,8 @@ impl TensorRtEngine {
             .unwrap_or(Ok(Vec::new()))
             .map_err(|why| refuse("reading the plan", why))?;
         let profiles = Profiles::new(ranges);
-        if let Some(bad) = std::iter::once(params.max_batch)
-            .chain(params.batch_sizes.iter().copied())
+        if let Some(bad) = std::iter::once(params.engine.max_batch)
+            .chain(params.engine.batch_sizes.iter().copied())
             .find(|n| profiles.choose(*n).is_none())
         {
             return Err(EngineError::Param {
@@ -162,8 +163,8 @@ impl TensorRtEngine {
             model.output.dtype = DType::I64;
         }
         let largest = profiles
-            .choose(params.max_batch)
-            .map_or(params.max_batch, |(_, at)| at);
+            .choose(params.engine.max_batch)
+            .map_or(params.engine.max_batch, |(_, at)| at);
         Ok(TensorRtEngine(Arc::new(TensorRt {
             library,
             bytes,
@@ -177,7 +178,6 @@ impl TensorRtEngine {
             inputs,
             output,
             profiles,
-            max_batch: sizes.largest(),
             sizes,
             how: How::of(params),
         })))
@@ -224,12 +224,12 @@ fn plan_of(
         path: onnx.to_owned(),
         source,
     })?;
-    let precision = params.precision.unwrap_or(Precision::Fp16);
-    let only = [params.max_batch];
-    let profiles = if params.profiles.is_empty() {
+    let precision = params.engine.precision.unwrap_or(Precision::Fp16);
+    let only = [params.engine.max_batch];
+    let profiles = if params.engine.profiles.is_empty() {
         &only[..]
     } else {
-        &params.profiles
+        &params.engine.profiles
     };
     let version = library.version();
     let key = plans::Key {
@@ -239,7 +239,7 @@ fn plan_of(
         capability: device.capability(),
         precision,
         profiles,
-        level: params.optimization_level,
+        level: params.engine.optimization_level,
     };
     let plan = plans::folder()?.join(key.file_name(onnx));
     if plan.is_file() {
@@ -254,8 +254,8 @@ fn plan_of(
         plan: absolute(&plan),
         precision,
         profiles: profiles.to_vec(),
-        optimization_level: params.optimization_level,
-        gpu: params.gpu,
+        optimization_level: params.engine.optimization_level,
+        gpu: params.engine.gpu,
         workspace: WORKSPACE,
     };
     order.carry_out(|| {

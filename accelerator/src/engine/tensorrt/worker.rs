@@ -9,7 +9,7 @@ use super::{
 };
 use crate::engine::{
     Batch, EngineError, Worker,
-    cuda::{DeviceMemory, Graph, Station},
+    cuda::{DeviceMemory, Graph, StreamWorker},
 };
 
 /// Largest batch whose kernels are recorded: beyond it the GPU is busy for longer than launching takes.
@@ -24,7 +24,7 @@ pub(super) struct OnGpu {
     /// One for each profile.
     contexts: Vec<Context>,
     output: DeviceMemory,
-    station: Station,
+    stream: StreamWorker,
 }
 
 impl OnGpu {
@@ -32,8 +32,9 @@ impl OnGpu {
     pub fn new(engine: &Arc<TensorRt>, plan: Option<Plan>) -> Result<Self, EngineError> {
         let e = engine;
         // The buffers hold whatever the plan pads a batch to.
-        let largest = e.run_at(e.max_batch).map_or(e.max_batch, |(_, at)| at);
-        let station = Station::new(
+        let largest = e.sizes.largest();
+        let largest = e.run_at(largest).map_or(largest, |(_, at)| at);
+        let stream = StreamWorker::new(
             &e.device,
             &e.registry,
             &e.meter,
@@ -42,7 +43,7 @@ impl OnGpu {
             e.how,
         )?;
         let output_bytes = e.plan_model.max_output_bytes().unwrap_or(0);
-        let output = station.memory(output_bytes.saturating_mul(largest))?;
+        let output = stream.memory(output_bytes.saturating_mul(largest))?;
         let plan = match plan {
             Some(plan) => plan,
             None => Plan::load(&e.library, &e.bytes)
@@ -52,14 +53,14 @@ impl OnGpu {
         let mut contexts = Vec::new();
         for profile in 0..e.profiles.len() {
             let refused = |why: Refused| e.refusal("making a context", &why);
-            // SAFETY: the station's stream is one of this GPU's, to which `Station::new` bound the thread.
-            let made = unsafe { Context::new(&plan, profile, station.stream()) };
+            // SAFETY: the stream worker's stream is one of this GPU's, to which `StreamWorker::new` bound the thread.
+            let made = unsafe { Context::new(&plan, profile, stream.handle()) };
             let mut context = made.map_err(refused)?;
             let inputs = e.inputs.iter().enumerate();
-            let addresses = inputs.map(|(i, tensor)| (*tensor, station.input(i)));
+            let addresses = inputs.map(|(i, tensor)| (*tensor, stream.input(i)));
             let output = std::iter::once((e.output, output.address() as *mut c_void));
             for (tensor, address) in addresses.chain(output) {
-                // SAFETY: station and output have room for the largest batch that is run, and outlive the contexts.
+                // SAFETY: stream worker and output have room for the largest batch that is run, and outlive the contexts.
                 unsafe { context.bind(tensor, address) }.map_err(refused)?;
             }
             contexts.push(context);
@@ -69,7 +70,7 @@ impl OnGpu {
             graphs: HashMap::new(),
             contexts,
             output,
-            station,
+            stream,
         })
     }
 
@@ -84,9 +85,9 @@ impl OnGpu {
     /// Puts the kernels on the stream.
     fn compute(&mut self, profile: usize, at: usize) -> Result<(), EngineError> {
         if let Some(Some(graph)) = self.graphs.get(&at) {
-            return self.station.launch(graph);
+            return self.stream.launch(graph);
         }
-        enqueue(&mut self.contexts[profile], at, self.station.stream())
+        enqueue(&mut self.contexts[profile], at, self.stream.handle())
     }
 
     /// Records the kernels of one size, which have run once. Where that fails they are launched one by one.
@@ -94,8 +95,8 @@ impl OnGpu {
         if at > RECORD_UP_TO || self.graphs.contains_key(&at) {
             return;
         }
-        let (context, stream) = (&mut self.contexts[profile], self.station.stream());
-        let recorded = self.station.record(|| enqueue(context, at, stream));
+        let (context, stream) = (&mut self.contexts[profile], self.stream.handle());
+        let recorded = self.stream.record(|| enqueue(context, at, stream));
         if let Err(e) = &recorded {
             tracing::debug!("kernels for a batch of {at} are launched one by one: {e}");
         }
@@ -105,7 +106,7 @@ impl OnGpu {
 
 fn enqueue(context: &mut Context, at: usize, stream: *mut c_void) -> Result<(), EngineError> {
     // SAFETY: every tensor was bound when the context was made, for this stream; the profile was chosen for this size; the
-    // thread was bound when the station was made.
+    // thread was bound when the stream worker was made.
     let put = unsafe { context.enqueue(at, stream) };
     put.map_err(|why| EngineError::Run {
         engine: "tensorrt",
@@ -120,13 +121,13 @@ impl Worker for OnGpu {
         let (profile, at) = self.place(n)?;
         let output = self.output.address() as *const c_void;
         let widen = self.engine.widen;
-        let staged = self.station.stage(batch);
+        let staged = self.stream.stage(batch);
         let result = staged.and_then(|staged| {
             self.compute(profile, at)?;
             // SAFETY: the output holds `largest` samples, which `at` does not exceed; what is behind `n` is padding, an earlier
             // batch's or zeros.
             unsafe {
-                self.station.finish(staged, (n, at), output, |i, response| {
+                self.stream.finish(staged, (n, at), output, |i, response| {
                     if widen {
                         widened(response, |wide| batch.write(i, wide))
                     } else {
@@ -136,20 +137,19 @@ impl Worker for OnGpu {
             }
         });
         if result.is_err() {
-            self.station.settle();
+            self.stream.settle();
         }
         result
     }
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
-        let (profile, at) = self.place(batch.min(self.engine.max_batch))?;
+        let (profile, at) = self.place(batch.min(self.engine.sizes.largest()))?;
         let output = self.output.address() as *const c_void;
-        let staged = self.station.stage_nothing()?;
+        let staged = self.stream.stage_zeros(at)?;
         self.compute(profile, at)?;
-        // SAFETY: as in `run`; the inputs are zeros, or what an earlier batch left.
+        // SAFETY: as in `run`; the inputs are zeros.
         unsafe {
-            self.station
-                .finish(staged, (0, at), output, |_, _| Ok(()))?;
+            self.stream.finish(staged, (0, at), output, |_, _| Ok(()))?;
         }
         self.record(profile, at);
         Ok(())
@@ -159,7 +159,7 @@ impl Worker for OnGpu {
 impl Drop for OnGpu {
     fn drop(&mut self) {
         // Before graphs and contexts go.
-        self.station.settle();
+        self.stream.settle();
     }
 }
 

@@ -24,6 +24,7 @@ use qdl::{
 use crate::{
     backend::Counts,
     completer::{Completers, LoadgenCompleter},
+    exit::{ExitCode, Verdict},
 };
 
 /// Arrivals handed to the pipeline at a time.
@@ -52,8 +53,8 @@ struct Cell {
 }
 
 /// The slots, the samples in them and those that wait for one.
-pub(super) struct Desk {
-    me: Weak<Desk>,
+pub(super) struct LocalBackend {
+    me: Weak<LocalBackend>,
     pub(super) pipelines: Pipelines,
     inputs: Arc<Region>,
     outputs: Region,
@@ -66,9 +67,10 @@ pub(super) struct Desk {
     backlog_max: AtomicU64,
     /// Whoever has this hands arrivals to the pipeline.
     pump: Driven<Vec<Arrival>>,
-    /// As many as threads can answer at the same time: one of them is always free. Empty after [`Desk::finish`].
+    /// As many as threads can answer at the same time: one of them is always free. Empty after [`LocalBackend::finish`].
     cells: Box<[CachePadded<Mutex<Option<Cell>>>]>,
     completers: Completers,
+    verdict: Verdict,
     aborted: AtomicBool,
     issued: CachePadded<AtomicU64>,
     completed: CachePadded<AtomicU64>,
@@ -77,7 +79,7 @@ pub(super) struct Desk {
     posted: AtomicU64,
 }
 
-impl Desk {
+impl LocalBackend {
     pub(super) fn new(
         pipelines: Pipelines,
         inputs: Arc<Region>,
@@ -85,6 +87,7 @@ impl Desk {
         output: usize,
         cells: Vec<LoadgenCompleter>,
         completers: Completers,
+        verdict: Verdict,
     ) -> Result<Arc<Self>, RegionError> {
         let stride = stride(output);
         let outputs = Region::new(slots * stride)?;
@@ -96,7 +99,7 @@ impl Desk {
                 seen: Vec::with_capacity(BURST),
             })))
         };
-        Ok(Arc::new_cyclic(|me| Desk {
+        Ok(Arc::new_cyclic(|me| LocalBackend {
             me: me.clone(),
             pipelines,
             inputs,
@@ -111,6 +114,7 @@ impl Desk {
             pump: Driven::new(Vec::with_capacity(BURST)),
             cells: cells.into_iter().map(cell).collect(),
             completers,
+            verdict,
             aborted: AtomicBool::new(false),
             issued: CachePadded::default(),
             completed: CachePadded::default(),
@@ -203,7 +207,7 @@ impl Desk {
             return None;
         };
         let ticket = u64::from(imm.use_count()) << 16 | u64::from(slot);
-        // SAFETY: the input lies in the QSL's region, which the desk holds, and which LoadGen changes only when no sample
+        // SAFETY: the input lies in the QSL's region, which the backend holds, and which LoadGen changes only when no sample
         // is outstanding. The output is the slot's, which is this arrival's alone until its response releases the
         // slot; `finish`, which releases slots without a response, lets no arrival be made afterwards.
         Some(unsafe { Arrival::new(input, sample.len, output, self.capacity, ticket, now, me) })
@@ -352,7 +356,15 @@ impl Desk {
     }
 }
 
-impl Origin for Desk {
+impl Origin for LocalBackend {
+    fn refuse(&self, ticket: u64, why: &str) {
+        // The sample is this run's own: an answer that is not to come makes the run invalid.
+        let index = self.tracker.arrived(ticket as u16);
+        let index = index.map_or(0, |f| f.sample.index);
+        self.verdict
+            .fail(ExitCode::Lost, format!("engine: sample {index}: {why}"));
+    }
+
     fn respond(&self, finished: &[Finished]) {
         if let Some(mut guard) = self.cell()
             && let Some(cell) = guard.as_mut()
@@ -373,33 +385,30 @@ mod tests {
 
     use super::*;
 
-    fn params(kind: EngineKind) -> EngineParams {
-        EngineParams {
-            kind,
-            max_batch: 8,
-            max_input: 64,
-            ..EngineParams::default()
-        }
-    }
-
-    /// A desk over a digest engine whose answers nobody completes: `samples` must stay empty.
-    fn desk(delay_us: u64, slots: usize) -> Arc<Desk> {
-        let params = EngineParams {
-            delay_us,
-            ..params(EngineKind::Digest)
-        };
+    /// A backend over a digest engine whose answers nobody completes: `samples` must stay empty.
+    fn local(delay_us: u64, slots: usize) -> Arc<LocalBackend> {
+        let params = EngineParams::new(EngineKind::Digest).with(|e| e.delay_us = delay_us);
         let engine = Arc::new(Digest::new(&params));
         let options = Options::from(&params);
         let pipelines =
             Pipelines::start(vec![(0, engine)], &options, |e| panic!("{e}")).expect("starts");
         let inputs = Arc::new(Region::new(4096).expect("memory"));
         let completers = Completers::new(Arc::new(Live::new(1)), None, None);
-        Desk::new(pipelines, inputs, slots, 8, vec![], completers).expect("memory")
+        LocalBackend::new(
+            pipelines,
+            inputs,
+            slots,
+            8,
+            vec![],
+            completers,
+            Verdict::default(),
+        )
+        .expect("memory")
     }
 
     #[test]
     fn a_place_outside_the_memory_becomes_no_arrival() {
-        let desk = desk(0, 4);
+        let local = local(0, 4);
         let sample = Sample {
             id: 8,
             index: 0,
@@ -408,8 +417,8 @@ mod tests {
             len: 64,
             issued_ns: 0,
         };
-        let slot = desk.tracker.reserve().expect("free");
-        assert!(desk.arrival(slot, &sample, 0).is_none());
-        assert_eq!(desk.tracker.in_flight(), 0, "the slot is free again");
+        let slot = local.tracker.reserve().expect("free");
+        assert!(local.arrival(slot, &sample, 0).is_none());
+        assert_eq!(local.tracker.in_flight(), 0, "the slot is free again");
     }
 }

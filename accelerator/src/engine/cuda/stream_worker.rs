@@ -35,14 +35,14 @@ pub(in crate::engine) struct How {
 impl How {
     pub fn of(params: &EngineParams) -> Self {
         How {
-            spin_us: params.spin_us,
-            gather: params.gather,
+            spin_us: params.engine.spin_us,
+            gather: params.engine.gather,
         }
     }
 }
 
 /// See the module. Made and used on one thread.
-pub(in crate::engine) struct Station {
+pub(in crate::engine) struct StreamWorker {
     device: Arc<Device>,
     meter: Arc<Meter>,
     inputs: Inputs,
@@ -57,7 +57,7 @@ pub(in crate::engine) struct Station {
     graph: bool,
 }
 
-impl Station {
+impl StreamWorker {
     /// Buffers for batches of up to `max_batch` samples of the model.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Station {
         let outputs = output_bytes.checked_mul(max_batch);
         let outputs = outputs.ok_or_else(|| device.out_of_memory("taking memory for a batch"))?;
         let event = || Event::new(device);
-        Ok(Station {
+        Ok(StreamWorker {
             inputs,
             stream: Stream::new(device)?,
             events: [event()?, event()?, event()?, event()?],
@@ -94,7 +94,7 @@ impl Station {
     }
 
     /// The stream's handle, as CUDA's runtime takes it.
-    pub fn stream(&self) -> *mut std::ffi::c_void {
+    pub fn handle(&self) -> *mut std::ffi::c_void {
         self.stream.raw().cast()
     }
 
@@ -137,7 +137,7 @@ impl Station {
     }
 
     /// Puts the copies of a batch's inputs on their stream, and has the kernels' go on after them. Returns at once; the samples stay where they are until
-    /// [`Station::finish`] or [`Station::settle`].
+    /// [`StreamWorker::finish`] or [`StreamWorker::settle`].
     ///
     /// # Errors
     /// A sample of a wrong length, a batch that is too large, or the driver's.
@@ -149,7 +149,7 @@ impl Station {
     /// [`Staged::in_place`] says where it lies.
     ///
     /// # Errors
-    /// As [`Station::stage`].
+    /// As [`StreamWorker::stage`].
     pub fn stage_in_place(&mut self, batch: &mut Batch, at: usize) -> Result<Staged, EngineError> {
         self.stage_with(batch, Some(at))
     }
@@ -168,13 +168,13 @@ impl Station {
         Ok(staged)
     }
 
-    /// For warming up: nothing is copied, the inputs are what they were, zeros at first.
+    /// For warming up: `samples` samples of zeros, at most as many as the largest batch.
     ///
     /// # Errors
     /// The driver's.
-    pub fn stage_nothing(&mut self) -> Result<Staged, EngineError> {
+    pub fn stage_zeros(&mut self, samples: usize) -> Result<Staged, EngineError> {
         let [before, after, ..] = &self.events;
-        let staged = self.inputs.put_nothing([before, after])?;
+        let staged = self.inputs.put_zeros(samples, [before, after])?;
         self.stream.after(after)?;
         Ok(staged)
     }
@@ -250,7 +250,7 @@ impl Station {
     }
 }
 
-impl Drop for Station {
+impl Drop for StreamWorker {
     fn drop(&mut self) {
         let _ = self.device.bind();
         self.settle();

@@ -1,14 +1,14 @@
 //! Wakes a worker that spins or sleeps, and never misses one.
 //!
-//! A waiter reads the epoch, looks for work, and only then waits for the epoch to change. A ringer publishes
+//! A waiter reads the epoch, looks for work, and only then waits for the epoch to change. A notifier publishes
 //! its work first and bumps the epoch second. Both the epoch and the number of sleepers are sequentially
 //! consistent, so of the two orders
 //!
 //! * bump before the sleeper's last look at the epoch: the sleeper sees it and does not sleep;
-//! * sleeper counted before the ringer's look at the count: the ringer sees it and notifies;
+//! * sleeper counted before the notifier's look at the count: the notifier sees it and notifies;
 //!
-//! at least one holds. `called` keeps a burst from notifying a sleeper twice: it is set by the first ringer and
-//! cleared, under the lock, by whoever goes to sleep or leaves. A ringer that finds it set can rely on
+//! at least one holds. `called` keeps a burst from notifying a sleeper twice: it is set by the first notifier and
+//! cleared, under the lock, by whoever goes to sleep or leaves. A notifier that finds it set can rely on
 //! a sleeper that has been notified and will look for work again.
 
 use std::{
@@ -27,7 +27,7 @@ use qdl::{
 
 /// See the module's words.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
+pub(super) struct EventCount {
     epoch: CachePadded<AtomicU64>,
     sleepers: CachePadded<AtomicUsize>,
     called: AtomicBool,
@@ -36,14 +36,14 @@ pub(super) struct Bell {
     condvar: Condvar,
 }
 
-impl Bell {
+impl EventCount {
     /// To be read before looking for work.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(SeqCst)
     }
 
     /// Wakes one sleeper, if there is one and none has been called already. The work comes first.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         self.epoch.fetch_add(1, SeqCst);
         if self.sleepers.load(SeqCst) > 0 && !self.called.swap(true, SeqCst) {
             self.notified.fetch_add(1, SeqCst);
@@ -55,7 +55,7 @@ impl Bell {
     }
 
     /// Wakes every sleeper.
-    pub fn ring_all(&self) {
+    pub fn notify_all(&self) {
         self.epoch.fetch_add(1, SeqCst);
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.condvar.notify_all();
@@ -114,8 +114,8 @@ mod tests {
         const ROUNDS: u64 = 3_000;
         const FAR: u64 = 600_000_000_000;
         for waiters in [1, 3] {
-            let go = Arc::new(Bell::default());
-            let back = Arc::new(Bell::default());
+            let go = Arc::new(EventCount::default());
+            let back = Arc::new(EventCount::default());
             let work = Arc::new(AtomicU64::new(0));
             let done = Arc::new(AtomicU64::new(0));
             let threads: Vec<_> = (0..waiters)
@@ -128,7 +128,7 @@ mod tests {
                             let took = work.fetch_update(SeqCst, SeqCst, |w| w.checked_sub(1));
                             if took.is_ok() {
                                 done.fetch_add(1, SeqCst);
-                                back.ring();
+                                back.notify();
                             } else if done.load(SeqCst) >= ROUNDS {
                                 return;
                             } else {
@@ -140,7 +140,7 @@ mod tests {
                 .collect();
             for round in 1..=ROUNDS {
                 work.fetch_add(1, SeqCst);
-                go.ring();
+                go.notify();
                 loop {
                     let seen = back.epoch();
                     if done.load(SeqCst) >= round {
@@ -149,7 +149,7 @@ mod tests {
                     back.wait(seen, clock::now_ns() + FAR, Spin::new(0));
                 }
             }
-            go.ring_all();
+            go.notify_all();
             for t in threads {
                 t.join().expect("a waiter ends");
             }
@@ -159,11 +159,11 @@ mod tests {
 
     #[test]
     fn a_deadline_ends_the_wait() {
-        let bell = Bell::default();
+        let events = EventCount::default();
         let until = clock::now_ns() + 2_000_000;
         while clock::now_ns() < until {
-            bell.wait(bell.epoch(), until, Spin::new(1_000_000));
+            events.wait(events.epoch(), until, Spin::new(1_000_000));
         }
-        assert_eq!(bell.notified(), 0);
+        assert_eq!(events.notified(), 0);
     }
 }
