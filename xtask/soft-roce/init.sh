@@ -18,4 +18,5 @@ done
 for word in $(cat /root/proc/cmdline); do
     case $word in qdl.init=*) next=${word#qdl.init=} ;; esac
 done
-exec switch_root /root /bin/bash "$next"
+# A path with a space is one word there.
+exec switch_root /root /bin/bash "${next//%20/ }"

@@ -25,6 +25,7 @@ mod shared;
 
 use std::{
     cell::Cell,
+    collections::BTreeMap,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError, mpsc},
@@ -35,6 +36,7 @@ use std::{
 use qdl::{
     clock,
     fabric::Region,
+    os::Near,
     serve::{Arrival, Finished, Service, respond_all},
 };
 
@@ -68,6 +70,8 @@ pub struct Options {
     pub spin_us: u64,
     /// Samples that can wait without an allocation: the slots of all connections together.
     pub queue: usize,
+    /// Where the workers of each GPU's engine run. Those of one that is not here run anywhere.
+    pub near: BTreeMap<usize, Near>,
     /// Longest time that loading the model and warming up may take.
     pub start_timeout: Duration,
     /// Called first on each worker thread, with its index: the place to pin it.
@@ -97,6 +101,7 @@ impl From<&EngineParams> for Options {
             threads: p.threads,
             spin_us: p.spin_us,
             queue: 16_384,
+            near: BTreeMap::new(),
             start_timeout: Duration::from_secs(300),
             on_thread: None,
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::{Guest, NO_GUEST};
+use super::{Guest, Machine, NO_GUEST};
 use crate::process::Running;
 
 /// The exit status when the time is up.
@@ -27,11 +27,11 @@ const OURS: &[&str] = &["command", "log", "status", "console", "emulator"];
 /// # Errors
 ///
 /// When the emulator cannot be started or the guest dies: [`NO_GUEST`] before its first command.
-pub fn run(root: &Path, guest: &Guest, commands: &[Vec<String>]) -> Result<i32> {
+pub fn run(root: &Path, guest: &Guest, machine: Machine, commands: &[Vec<String>]) -> Result<i32> {
     let out = root.join(format!(".deps/soft-roce/run-{}", std::process::id()));
     fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
-    fs::write(out.join("command"), script(root, commands)?)?;
-    let result = boot(root, guest, &out);
+    fs::write(out.join("command"), script(root, machine, commands)?)?;
+    let result = boot(root, guest, machine, &out);
     for name in OURS {
         fs::remove_file(out.join(name)).ok();
     }
@@ -44,10 +44,10 @@ pub fn run(root: &Path, guest: &Guest, commands: &[Vec<String>]) -> Result<i32> 
     result
 }
 
-fn boot(root: &Path, guest: &Guest, out: &Path) -> Result<i32> {
+fn boot(root: &Path, guest: &Guest, machine: Machine, out: &Path) -> Result<i32> {
     let seconds = setting("QDL_GUEST_SECONDS", 240)?;
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    let mut emulator = start(root, guest, out).context(NO_GUEST)?;
+    let mut emulator = start(root, guest, machine, out).context(NO_GUEST)?;
     let mut log = Log {
         path: out.join("log"),
         shown: 0,
@@ -87,14 +87,14 @@ fn judge(out: &Path) -> Result<i32> {
     Err(anyhow!(died).context(NO_GUEST))
 }
 
-fn start(root: &Path, guest: &Guest, out: &Path) -> Result<Running> {
+fn start(root: &Path, guest: &Guest, machine: Machine, out: &Path) -> Result<Running> {
     let console = out.join("console");
     let messages = File::create(out.join("emulator"))?;
     let init = root.join("xtask/soft-roce/guest.sh");
-    let mib = setting("QDL_GUEST_MIB", 2048)?.to_string();
+    let mib = setting("QDL_GUEST_MIB", 2048)?;
     let kernel_line = format!(
         "console=ttyS0 quiet panic=-1 mitigations=off nokaslr nowatchdog rcupdate.rcu_expedited=1 qdl.init={}",
-        init.display()
+        init.display().to_string().replace(' ', "%20")
     );
     let mut command = Command::new("qemu-system-x86_64");
     command.args([
@@ -107,14 +107,13 @@ fn start(root: &Path, guest: &Guest, out: &Path) -> Result<Running> {
         "q35",
         "-cpu",
         "max",
-        "-smp",
-        "2",
     ]);
     // Not tried by itself: inside of a virtual machine a KVM may be there, accept the guest, and never run it.
     if std::env::var_os("QDL_GUEST_KVM").is_some() {
         command.args(["-accel", "kvm"]);
     }
-    command.args(["-accel", "tcg,thread=multi", "-m", &mib]);
+    command.args(["-accel", "tcg,thread=multi", "-m", &mib.to_string()]);
+    command.args(machine.parts(mib));
     command
         .arg("-kernel")
         .arg(&guest.kernel)
@@ -127,23 +126,34 @@ fn start(root: &Path, guest: &Guest, out: &Path) -> Result<Running> {
         "-fsdev",
         "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
     ]);
-    command.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
+    command.args([
+        "-device",
+        "virtio-9p-pci,fsdev=host,mount_tag=host,bus=pcie.0",
+    ]);
     command.args([
         "-fsdev",
-        &format!("local,id=out,path={},security_model=none", out.display()),
+        // A comma ends an option, two are one.
+        &format!(
+            "local,id=out,path={},security_model=none",
+            out.display().to_string().replace(',', ",,")
+        ),
     ]);
-    command.args(["-device", "virtio-9p-pci,fsdev=out,mount_tag=out"]);
+    command.args([
+        "-device",
+        "virtio-9p-pci,fsdev=out,mount_tag=out,bus=pcie.0",
+    ]);
     command.stdout(messages.try_clone()?).stderr(messages);
     Running::start("the emulator", &mut command)
 }
 
 /// What the guest runs: makes the devices, then each command from the repository's folder.
-fn script(root: &Path, commands: &[Vec<String>]) -> Result<String> {
+fn script(root: &Path, machine: Machine, commands: &[Vec<String>]) -> Result<String> {
     let mtu = setting("QDL_GUEST_MTU", 1500)?;
     let folder = quote(&root.display().to_string());
     let mut script = format!(
-        "cd {folder} || exit 1\n. xtask/soft-roce/pair.sh\nrdma_pair {mtu} || exit 1\n\
-         export QDL_RDMA_DEVICES=rxa,rxb\n"
+        "cd {folder} || exit 1\n. xtask/soft-roce/pair.sh\n{} {mtu} || exit 1\n\
+         export QDL_RDMA_DEVICES=rxa,rxb\n",
+        machine.devices()
     );
     for command in commands {
         let words: Vec<_> = command.iter().map(|word| quote(word)).collect();
@@ -237,6 +247,7 @@ mod tests {
     fn the_script_stops_at_the_first_command_that_fails() {
         let script = script(
             Path::new("/repo"),
+            Machine::Plain,
             &[
                 vec!["one".to_owned()],
                 vec!["two".to_owned(), "a b".to_owned()],
