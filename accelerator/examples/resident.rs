@@ -27,6 +27,7 @@ use qdl::{
         Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window, probe,
     },
     model::ModelSpec,
+    os::Near,
     rail::{RailCfgs, Spin},
     response::RESPONSE_HEADER_BYTES,
     serve::{OnLaneLost, ServeLane, ServeLaneCfgs, Server, Service},
@@ -180,7 +181,7 @@ impl Lane {
             request_stride: size,
             response_stride,
         };
-        let lane = Arc::new(ServeLane::with_slots(cfgs, region)?);
+        let lane = Arc::new(ServeLane::on_nodes(cfgs, &[], Some(region))?);
         let memory = Arc::new(Region::new(response_stride * slots)?);
         let responses = Window::new(memory, 0, response_stride, Arc::new(Grants::new(slots)))?;
         let ours = Endpoint {
@@ -195,7 +196,7 @@ impl Lane {
             name: "rail-0".to_owned(),
             spin: Spin::new(50_000),
             tick_ns: 25_000_000,
-            cpus: Vec::new(),
+            near: Near::default(),
         };
         let service: Arc<dyn Service> = pipelines.clone();
         let lost: Arc<OnLaneLost> = Arc::new(|_| {});

@@ -11,10 +11,12 @@ use qdl::{
     control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
     fabric::tcp::TcpCfgs,
     model::{ModelMismatch, ModelSpec},
+    os::Near,
     rail::RailCfgs,
     serve::Service,
     session::{Node, NodeError, NodeFabric, NodeNic, NodeParams, Stop},
     stats::ServedReport,
+    topology::Topology,
 };
 
 use crate::{
@@ -79,7 +81,16 @@ impl Accelerator {
         let spec = config.model.spec();
         let file = config.model.file.as_deref();
         let params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
-        let engines = pipelines::create(&params, &config.engine.all_gpus())?;
+        // What sysfs does not say is not known, and nothing is bound.
+        let topology = Topology::of_this_machine().unwrap_or_default();
+        let mut options = Options::from(&params);
+        let mut engines = Vec::new();
+        for gpu in config.engine.all_gpus() {
+            let near = engine_near(gpu, &config.nics, &topology);
+            // Threads that the engine itself starts stay there, too.
+            engines.extend(near.run(|| pipelines::create(&params, &[gpu]))?);
+            options.near.insert(gpu, near);
+        }
         let engine = engines[0].1.clone();
         // The opaque engines take any bytes, whatever the configuration calls them; a model file has its say.
         let model = match (&spec, engine.runs_inline() || file.is_none()) {
@@ -93,19 +104,15 @@ impl Accelerator {
         let fatal: Arc<Mutex<Option<String>>> = Arc::default();
         let stopper: Arc<OnceLock<Stop>> = Arc::default();
         let (told, stop) = (fatal.clone(), stopper.clone());
-        let pipelines = Arc::new(Pipelines::start(
-            engines,
-            &Options::from(&params),
-            move |e| {
-                let why = format!("engine: {e}");
-                told.lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .get_or_insert_with(|| why.clone());
-                if let Some(stop) = stop.get() {
-                    stop.stop(&why);
-                }
-            },
-        )?);
+        let pipelines = Arc::new(Pipelines::start(engines, &options, move |e| {
+            let why = format!("engine: {e}");
+            told.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get_or_insert_with(|| why.clone());
+            if let Some(stop) = stop.get() {
+                stop.stop(&why);
+            }
+        })?);
         let counting = pipelines.clone();
         let service: Arc<dyn Service> = pipelines.clone();
         let d = &config.deadlines;
@@ -115,7 +122,7 @@ impl Accelerator {
                 sut_name: format!("{} ({} on {})", config.node, model.name, engine.name()),
                 control: config.control.listen,
                 auth: auth(&config.auth)?,
-                nics: nics(config),
+                nics: nics(config, &topology),
                 memory: config.memory_mib << 20,
                 timing: Timing {
                     connect: d.connect(),
@@ -186,14 +193,23 @@ fn auth(auth: &config::Auth) -> Result<Auth, AuthError> {
     })
 }
 
-fn nics(config: &AcceleratorConfig) -> Vec<NodeNic> {
+/// Where an engine runs: near the NICs that bring it samples.
+fn engine_near(gpu: usize, nics: &[NicConfig], topology: &Topology) -> Near {
+    let own = |n: &&NicConfig| n.gpu() == u32::try_from(gpu).ok();
+    match nics.iter().any(|n| own(&n)) {
+        true => config::near_all(nics.iter().filter(own), topology),
+        false => config::near_all(nics, topology),
+    }
+}
+
+fn nics(config: &AcceleratorConfig, topology: &Topology) -> Vec<NodeNic> {
     let each = |(index, nic): (usize, &NicConfig)| NodeNic {
         gpu: nic.gpu(),
         rail: RailCfgs {
             name: format!("rail-{index}"),
             spin: nic.completion().spin(),
             tick_ns: 25_000_000,
-            cpus: nic.cpus().unwrap_or_default().to_vec(),
+            near: nic.near(topology),
         },
         fabric: match nic {
             NicConfig::Tcp(t) => NodeFabric::Tcp {

@@ -2,36 +2,24 @@
 
 use std::io;
 
+use qdl::os::{affinity, set_affinity};
+
 /// Pins the calling thread to one CPU.
 ///
 /// # Errors
 /// The system has no such CPU for this process.
 pub fn pin(cpu: usize) -> io::Result<()> {
-    // SAFETY: a zeroed cpu_set_t is an empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: `cpu` was just checked to be below CPU_SETSIZE.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: `set` lives through the call; 0 means this thread.
-    match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    set_affinity(&[cpu])
 }
 
 /// The first two CPUs this process may run on: the client's and the server's. The same one twice where
 /// there is only one.
 pub fn two_cpus() -> [usize; 2] {
-    // SAFETY: a zeroed cpu_set_t is an empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` lives through the call and has the size that is given.
-    unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
-    // SAFETY: every index is below CPU_SETSIZE.
-    let mut cpus = (0..libc::CPU_SETSIZE as usize).filter(|c| unsafe { libc::CPU_ISSET(*c, &set) });
-    let first = cpus.next().unwrap_or(0);
-    [first, cpus.next().unwrap_or(first)]
+    match affinity().as_slice() {
+        [] => [0, 0],
+        [only] => [*only, *only],
+        [first, second, ..] => [*first, *second],
+    }
 }
 
 /// CPU time of the whole process so far, user and system, in microseconds.

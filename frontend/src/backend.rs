@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use qdl::{
     dispatch::Sample,
-    stats::{AcceleratorRecord, ConnectionRecord, Ledger, RailRecord, WarmUpRecord},
+    stats::{AcceleratorRecord, ConnectionRecord, Ledger, Places, RailRecord, WarmUpRecord},
 };
 
 /// The way of samples from LoadGen's SUT. Every sample issued is completed towards LoadGen exactly once.
@@ -57,6 +57,8 @@ pub struct Counts {
     pub accelerators: Vec<AcceleratorRecord>,
     /// Each connection.
     pub connections: Vec<ConnectionRecord>,
+    /// Where NIC threads and slots are.
+    pub places: Places,
     /// Each rail, where they are chosen by health.
     pub rails: Vec<RailRecord>,
     /// The warm-up, if there was one.

@@ -77,17 +77,6 @@ impl Estimate {
     }
 }
 
-/// Bytes that processes can have without swapping, from `/proc/meminfo`.
-pub fn available() -> Option<u64> {
-    parse_available(&std::fs::read_to_string("/proc/meminfo").ok()?)
-}
-
-fn parse_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find(|l| l.starts_with("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    kib.checked_mul(1024)
-}
-
 fn bytes(n: u64) -> String {
     let mib = n as f64 / (1 << 20) as f64;
     if mib >= 1024.0 {
@@ -153,13 +142,5 @@ mod tests {
         );
         assert!(!e.line(None).contains("WARNING"));
         assert!(!e.line(Some(1 << 50)).contains("WARNING"));
-    }
-
-    #[test]
-    fn meminfo_is_read() {
-        let text = "MemTotal:  8000 kB\nMemAvailable:    4000 kB\n";
-        assert_eq!(parse_available(text), Some(4_096_000));
-        assert_eq!(parse_available("MemTotal: 1 kB"), None);
-        assert!(available().is_some_and(|n| n > 0));
     }
 }

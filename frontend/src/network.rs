@@ -224,6 +224,7 @@ fn counts(report: &ClusterReport, name: &str) -> Counts {
             .map(|p| accelerator(p, &report.lanes, name))
             .collect(),
         connections: connections(&report.lanes),
+        places: report.places.clone(),
         rails: report.rails.clone(),
         warm_up: report.warm_up.as_ref().map(|w| WarmUpRecord {
             samples: w.samples,
@@ -292,7 +293,7 @@ mod tests {
         control::Counters,
         dispatch::{DispatchCounts, LaneCounts},
         fabric::FabricCounts,
-        stats::BatchSizes,
+        stats::{BatchSizes, Places},
     };
 
     use super::*;
@@ -348,6 +349,7 @@ mod tests {
             lanes: vec![lane("a", 0, 4), lane("b", 1, 1), lane("a", 2, 5)],
             peers: vec![peer("a", 9), peer("b", 1)],
             rails: vec![],
+            places: Places::default(),
             warm_up: None,
         };
         let counts = counts(

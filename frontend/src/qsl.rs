@@ -15,6 +15,7 @@ use loadgen_bridge::QuerySampleLibrary;
 use qdl::{
     fabric::{Region, RegionError},
     model::ModelSpec,
+    os::Near,
 };
 
 use crate::{
@@ -88,6 +89,7 @@ pub struct Qsl {
     dataset: Dataset,
     region: Arc<Region>,
     places: Box<[Place]>,
+    near: Near,
     performance_count: usize,
     loaded: Mutex<Loaded>,
     verifier: Option<Arc<Verifier>>,
@@ -95,7 +97,7 @@ pub struct Qsl {
 }
 
 impl Qsl {
-    /// Over a data set. `performance_count` samples may be loaded at a time (`None`: all).
+    /// Over a data set. `performance_count` samples may be loaded at a time (`None`: all), and lie near the NICs.
     ///
     /// # Errors
     /// [`QslError`].
@@ -103,6 +105,7 @@ impl Qsl {
         dataset: Dataset,
         model: &ModelSpec,
         performance_count: Option<usize>,
+        near: Near,
         verifier: Option<Arc<Verifier>>,
         verdict: Verdict,
     ) -> Result<Self, QslError> {
@@ -123,11 +126,13 @@ impl Qsl {
         }
         let performance_count = performance_count.unwrap_or(total).clamp(1, total);
         let bytes = capacity(&dataset, performance_count);
-        let region = Region::new(bytes).map_err(|source| QslError::Memory {
+        let region = Region::on_nodes(bytes, &near.nodes);
+        let region = region.map_err(|source| QslError::Memory {
             samples: performance_count,
             source,
         })?;
         Ok(Qsl {
+            near,
             region: Arc::new(region),
             places: (0..total).map(|_| Place::default()).collect(),
             performance_count,
@@ -253,7 +258,8 @@ impl QuerySampleLibrary for Qsl {
     }
 
     fn load_samples(&self, indices: &[usize]) {
-        if let Err(error) = self.load(indices) {
+        // Where memory cannot be bound to a node, it comes to lie near the cores that touch it first.
+        if let Err(error) = self.near.run(|| self.load(indices)) {
             self.verdict.fail(ExitCode::Setup, error.to_string());
         }
     }
@@ -284,7 +290,15 @@ mod tests {
         };
         let model = ModelSpec::opaque("m", max, 8);
         let dataset = Dataset::open(&config, &model, None).expect("sound");
-        Qsl::new(dataset, &model, loaded, None, Verdict::default()).expect("memory")
+        Qsl::new(
+            dataset,
+            &model,
+            loaded,
+            Near::default(),
+            None,
+            Verdict::default(),
+        )
+        .expect("memory")
     }
 
     fn bytes(q: &Qsl, index: usize) -> Vec<u8> {
@@ -368,7 +382,14 @@ mod tests {
         };
         let dataset = Dataset::open(&config, &ModelSpec::opaque("m", 64, 8), None).expect("sound");
         let model = ModelSpec::opaque("m", 2, 8);
-        let made = Qsl::new(dataset, &model, None, None, Verdict::default());
+        let made = Qsl::new(
+            dataset,
+            &model,
+            None,
+            Near::default(),
+            None,
+            Verdict::default(),
+        );
         assert!(matches!(made, Err(QslError::TooLong { .. })));
     }
 }

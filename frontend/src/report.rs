@@ -134,6 +134,7 @@ impl Ended<'_> {
             carried: Carried::new(self.carried.0, self.carried.1, seconds),
             accelerators: c.accelerators.clone(),
             connections: c.connections.clone(),
+            places: c.places.clone(),
             rails: c.rails.clone(),
             warm_up: c.warm_up,
             staged_copies: c.staged_copies,

@@ -14,7 +14,9 @@ use loadgen_bridge::{LoadgenError, TestMode, TestOutcome, register_issue_query_t
 use qdl::{
     clock::now_ns,
     config::{self, DatasetConfig, FrontendConfig},
+    os::{Near, available_memory},
     stats::{Histograms, Live, Recorder, Throughput},
+    topology::Topology,
 };
 
 use crate::{
@@ -26,7 +28,7 @@ use crate::{
     exit::{ExitCode, Verdict},
     interrupt,
     local::{self, Local},
-    memory::{self, Estimate},
+    memory::Estimate,
     network::Network,
     progress::Progress,
     qsl::Qsl,
@@ -73,6 +75,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         dataset,
         &config.model,
         loaded(&config, &settings),
+        near_nics(&config, args.local),
         verifier.clone(),
         verdict.clone(),
     )?);
@@ -81,7 +84,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet);
     let loaded_bytes = qsl.region().len() as u64;
     let estimate = Estimate::of(&settings.test, qsl.total(), loaded_bytes);
-    progress.note(&estimate.line(memory::available()));
+    progress.note(&estimate.line(available_memory()));
 
     let rails = if args.local {
         local::completers(&config)
@@ -154,6 +157,16 @@ fn leave(args: &Args, ended: &Ended<'_>) -> ExitCode {
         eprintln!("error: {}", summary.run.exit.reason);
     }
     code
+}
+
+/// Where samples are sent from: near the NICs, where there are any.
+fn near_nics(config: &FrontendConfig, local: bool) -> Near {
+    if local {
+        return Near::default();
+    }
+    // What sysfs does not say is not known, and nothing is bound.
+    let topology = Topology::of_this_machine().unwrap_or_default();
+    config::near_all(&config.nics, &topology)
 }
 
 /// Labels, where there are some and the mode asks for them.

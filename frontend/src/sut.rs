@@ -182,7 +182,15 @@ mod tests {
         let model = ModelSpec::opaque("m", 32, 8);
         let dataset = Dataset::open(&config, &model, None).expect("sound");
         let verdict = Verdict::default();
-        let qsl = Qsl::new(dataset, &model, None, None, verdict.clone()).expect("memory");
+        let qsl = Qsl::new(
+            dataset,
+            &model,
+            None,
+            qdl::os::Near::default(),
+            None,
+            verdict.clone(),
+        )
+        .expect("memory");
         let (qsl, book) = (Arc::new(qsl), Arc::new(Book::default()));
         (
             Sut::new(book.clone(), qsl.clone(), None, verdict),

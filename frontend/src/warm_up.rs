@@ -183,7 +183,15 @@ mod tests {
         let model = ModelSpec::opaque("m", 64, 8);
         let dataset = Dataset::open(&config, &model, None).expect("sound");
         let verdict = Verdict::default();
-        let qsl = Qsl::new(dataset, &model, Some(4), None, verdict.clone()).expect("memory");
+        let qsl = Qsl::new(
+            dataset,
+            &model,
+            Some(4),
+            qdl::os::Near::default(),
+            None,
+            verdict.clone(),
+        )
+        .expect("memory");
         let (book, (notes, _)) = (Arc::new(Book::default()), mpsc::channel());
         let library = WarmLibrary::new(Arc::new(qsl), book.clone(), verdict.clone(), notes);
         for phase in [[0, 1], [2, 3], [0, 1]] {

@@ -20,6 +20,7 @@ pub mod dispatch;
 pub mod drive;
 pub mod fabric;
 pub mod model;
+pub mod os;
 pub mod quarantine;
 pub mod rail;
 pub mod rails;

@@ -8,9 +8,14 @@
 # rdma_pair [MTU]
 rdma_pair() {
     rdma_join va vb 10.9.1.1 10.9.1.2 101 rxa rxb "${1:-1500}"
+    rdma_local
+    rdma_wait rxa && rdma_wait rxb
+}
+
+# This machine's own addresses are looked up behind the rules for cables.
+rdma_local() {
     ip rule add pref 100 lookup local
     ip rule del pref 0 lookup local
-    rdma_wait rxa && rdma_wait rxb
 }
 
 # rdma_second [MTU]: another pair beside it, rxc (10.9.2.1) and rxd (10.9.2.2) over vc and vd
@@ -19,10 +24,31 @@ rdma_second() {
     rdma_wait rxc && rdma_wait rxd
 }
 
-# rdma_join INTERFACE INTERFACE ADDRESS ADDRESS TABLE DEVICE DEVICE MTU
+# rdma_nodes [MTU]: both pairs over NICs of the emulator's own (`--numa`), rxa and rxb on node 1, rxc and rxd on node 0
+rdma_nodes() {
+    local nic address
+    for nic in a b c d; do
+        for address in /sys/class/net/*/address; do
+            [ "$(cat "$address")" = "52:54:00:00:00:0$nic" ] || continue
+            address=${address%/address}
+            ip link set "${address##*/}" name v$nic mtu "${1:-1500}"
+        done
+    done
+    rdma_plugged va vb 10.9.1.1 10.9.1.2 101 rxa rxb
+    rdma_plugged vc vd 10.9.2.1 10.9.2.2 103 rxc rxd
+    rdma_local
+    for nic in a b c d; do rdma_wait rx$nic || return 1; done
+}
+
+# rdma_join INTERFACE INTERFACE ADDRESS ADDRESS TABLE DEVICE DEVICE MTU: two devices on the ends of a new cable
 rdma_join() {
-    local side
     ip link add "$1" mtu "$8" type veth peer name "$2" mtu "$8"
+    rdma_plugged "$@"
+}
+
+# rdma_plugged INTERFACE INTERFACE ADDRESS ADDRESS TABLE DEVICE DEVICE: the same where the cable is there
+rdma_plugged() {
+    local side
     ip addr add "$3/24" dev "$1"
     ip addr add "$4/24" dev "$2"
     ip link set "$1" up

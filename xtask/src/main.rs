@@ -96,6 +96,9 @@ enum Task {
     Rooms,
     /// Run a command in a guest that has an RDMA device in software.
     SoftRoce {
+        /// In a guest with two NUMA nodes; without a command: see that threads and memory are on the NIC's node.
+        #[arg(long)]
+        numa: bool,
         /// The command and its arguments.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
@@ -156,7 +159,14 @@ fn main() -> ExitCode {
                 0
             })
         }
-        Task::SoftRoce { command } => soft_roce::run(&root, &command),
+        Task::SoftRoce { numa, command } => {
+            let machine = if numa {
+                soft_roce::Machine::TwoNodes
+            } else {
+                soft_roce::Machine::Plain
+            };
+            soft_roce::run(&root, machine, &command)
+        }
     };
     match result {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),

@@ -29,6 +29,7 @@ mod shared;
 
 use std::{
     cell::Cell,
+    collections::BTreeMap,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError, mpsc},
@@ -40,6 +41,7 @@ use qdl::{
     clock,
     config::EngineConfig,
     fabric::Region,
+    os::Near,
     rail::thread::join_all,
     serve::{Arrival, Finished, Service, respond_all},
 };
@@ -67,6 +69,8 @@ pub struct Options {
     pub engine: EngineConfig,
     /// Samples that can wait without an allocation: the slots of all connections together.
     pub queue: usize,
+    /// Where the workers of each GPU's engine run. Those of one that is not here run anywhere.
+    pub near: BTreeMap<usize, Near>,
     /// Longest time that loading the model and warming up may take.
     pub start_timeout: Duration,
 }
@@ -77,6 +81,7 @@ impl From<&EngineParams> for Options {
             name: "engine".to_owned(),
             engine: p.engine.clone(),
             queue: 16_384,
+            near: BTreeMap::new(),
             start_timeout: Duration::from_secs(300),
         }
     }

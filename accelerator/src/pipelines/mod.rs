@@ -71,7 +71,9 @@ impl Pipelines {
                 options.name = format!("gpu{gpu}-{}", options.name);
             }
             let told = on_fatal.clone();
-            let pipeline = Pipeline::start(engine, &options, move |e| told(e))?;
+            let near = options.near.get(&gpu).cloned().unwrap_or_default();
+            let start = || Pipeline::start(engine, &options, move |e| told(e));
+            let pipeline = near.run(start)?;
             Ok(OfGpu { gpu, pipeline })
         });
         let first = all.next().unwrap_or_else(|| {

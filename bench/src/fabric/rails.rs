@@ -20,6 +20,7 @@ use qdl::{
         Region, SourceId,
         tcp::{TcpCfgs, link},
     },
+    os::Near,
     rail::{RailCfgs, Spin},
     response::RESPONSE_HEADER_BYTES,
     serve::{
@@ -156,7 +157,7 @@ impl Rails {
             name: name.to_owned(),
             spin: Spin::new(SPIN_NS),
             tick_ns: TICK_NS,
-            cpus: vec![cpu],
+            near: Near::cpus(&[cpu]),
         };
         let lane = LaneCfgs {
             peer: 0,

@@ -10,7 +10,7 @@ use super::{
     rules::{Findings, HELP, auto_within, core_list, within, within_some},
     values::never_or_number,
 };
-use crate::fabric::MAX_SLOTS;
+use crate::{fabric::MAX_SLOTS, topology::Topology};
 
 /// Default of [`IbNicConfig::port`].
 pub const DEFAULT_IB_PORT: u8 = 1;
@@ -147,6 +147,12 @@ pub(super) struct AdaptiveRoutingFile {
 }
 
 impl IbNicConfig {
+    /// Its NUMA node, where the machine has several: the configured one, or the device's own where it is known.
+    pub fn node(&self, topology: &Topology) -> Option<u32> {
+        let own = || topology.node_of_device(&self.device);
+        self.numa.fixed().or_else(own)
+    }
+
     /// Port 1 of this device with every default.
     pub fn new(device: impl Into<String>) -> Self {
         IbNicConfig {

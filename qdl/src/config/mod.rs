@@ -74,7 +74,7 @@ pub use nic::{
     Completion, CompletionMode, DEFAULT_BYTES_PER_CONNECTION, DEFAULT_CONNECTIONS,
     DEFAULT_POST_FROM_ISSUE_THREAD_UP_TO, DEFAULT_SEND_BUFFER_BYTES, DEFAULT_SPIN_US,
     DEFAULT_TCP_INLINE_BYTES, DEFAULT_YIELD_AFTER_US, Gpus, MAX_AUTO_SLOTS, MIN_AUTO_SLOTS,
-    NicConfig, TcpNicConfig, pinning_warnings, resolve_slots,
+    NicConfig, TcpNicConfig, near_all, pinning_warnings, resolve_slots,
 };
 pub use values::{Auto, Scalar};
 pub use warm_up::{DEFAULT_WARM_UP_BUDGET_MS, DEFAULT_WARM_UP_DEADLINE_MS, WarmUpConfig};

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     fabric::MAX_SLOTS,
+    os::Near,
     rail::{Spin, spin::DEFAULT_YIELD_AFTER_NS},
     topology::{LinkWatch, Topology},
 };
@@ -109,11 +110,23 @@ impl NicConfig {
         }
     }
 
-    /// Where its rail thread and its memory belong.
-    pub fn numa(&self) -> Auto<u32> {
+    /// Its NUMA node, where the machine has several: the configured one, or that of the hardware where it is known.
+    pub fn node(&self, topology: &Topology) -> Option<u32> {
         match self {
-            NicConfig::Tcp(nic) => nic.numa,
-            NicConfig::Ib(nic) => nic.numa,
+            NicConfig::Tcp(nic) => nic.node(topology),
+            NicConfig::Ib(nic) => nic.node(topology),
+        }
+    }
+
+    /// Where its threads run and its connections' memory lies: on its node, but for cores that `cpus` names.
+    pub fn near(&self, topology: &Topology) -> Near {
+        let near = topology.near(self.node(topology).as_slice());
+        match self.cpus() {
+            Some(cpus) => Near {
+                cpus: cpus.to_vec(),
+                ..near
+            },
+            None => near,
         }
     }
 
@@ -140,6 +153,12 @@ impl Validate for NicConfig {
             NicConfig::Ib(nic) => nic.validate_into(ctx, parent, report),
         }
     }
+}
+
+/// Where belongs what several NICs use: on their nodes, as far as these are known.
+pub fn near_all<'a>(nics: impl IntoIterator<Item = &'a NicConfig>, topology: &Topology) -> Near {
+    let nodes = nics.into_iter().filter_map(|n| n.node(topology));
+    topology.near(&nodes.collect::<Vec<_>>())
 }
 
 /// A warning for each NIC whose rail thread is pinned to cores of another NUMA node than its own.
@@ -203,6 +222,12 @@ pub struct TcpNicConfig {
 }
 
 impl TcpNicConfig {
+    /// Its NUMA node, where the machine has several: the configured one, or that of the interface that has the address.
+    pub fn node(&self, topology: &Topology) -> Option<u32> {
+        let own = || topology.node_of_address(self.bind.ip());
+        self.numa.fixed().or_else(own)
+    }
+
     /// A NIC at this address with every default.
     pub fn new(bind: SocketAddr) -> Self {
         TcpNicConfig {

@@ -147,17 +147,15 @@ impl Lane {
     pub fn new(
         index: usize,
         cfgs: LaneCfgs,
+        nodes: &[u32],
         staged: bool,
         by_health: bool,
         doorbell_wait_ns: u64,
     ) -> Result<Self, RegionError> {
         let grants = Arc::new(Grants::new(cfgs.slots));
-        let region = Arc::new(Region::new(cfgs.slots * cfgs.response_stride)?);
-        let staging = if staged {
-            Some(Arc::new(Region::new(cfgs.slots * cfgs.request_stride)?))
-        } else {
-            None
-        };
+        let map = |stride| Region::on_nodes(cfgs.slots * stride, nodes).map(Arc::new);
+        let region = map(cfgs.response_stride)?;
+        let staging = staged.then(|| map(cfgs.request_stride)).transpose()?;
         Ok(Lane {
             index,
             assigned: by_health.then(|| ArrayQueue::new(cfgs.slots)),

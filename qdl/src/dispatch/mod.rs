@@ -20,6 +20,7 @@ mod rail;
 mod warm_up;
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
@@ -43,7 +44,7 @@ pub use warm_up::{LaneWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpReport}
 use crate::{
     clock::now_ns,
     fabric::{Broken, Endpoint, Link, Region},
-    rail::{self as rails, EchoCfgs, RailHandle},
+    rail::{self as rails, EchoCfgs, Placed, RailHandle},
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
 
@@ -105,6 +106,7 @@ impl Dispatcher {
                 Lane::new(
                     i,
                     *l,
+                    rails.get(l.rail).map_or(&[], |r| &r.cfgs.near.nodes),
                     staged,
                     cfgs.policy.by_health().is_some(),
                     cfgs.doorbell_wait_ns,
@@ -136,8 +138,9 @@ impl Dispatcher {
         for (index, r) in rails.into_iter().enumerate() {
             let inbox = Arc::new(SegQueue::new());
             let (s, i) = (shared.clone(), inbox.clone());
-            let (handle, thread) =
-                rails::spawn(r.cfgs, move |_| FrontendRail::new(index, s, i, r.completer))?;
+            let (handle, thread) = rails::spawn(r.cfgs, move |handle| {
+                FrontendRail::new(index, s, i, r.completer, &handle)
+            })?;
             handles.push(handle);
             threads.push(thread);
             inboxes.push(inbox);
@@ -152,6 +155,18 @@ impl Dispatcher {
             issue_burst: cfgs.issue_burst,
             send_depth: cfgs.send_depth,
         })
+    }
+
+    /// Where the threads run and the connections' memory lies, by rail.
+    pub fn placed(&self) -> Vec<Placed> {
+        self.handles.iter().map(RailHandle::placed).collect()
+    }
+
+    /// NUMA nodes that the samples lie on, as the system says.
+    pub fn sample_nodes(&self) -> BTreeSet<u32> {
+        let s = &*self.shared;
+        let regions = s.sources.iter().chain(&s.staged_from);
+        regions.flat_map(|r| r.nodes()).collect()
     }
 
     /// Sends samples. Returns at once; each is completed exactly once, from a rail thread.

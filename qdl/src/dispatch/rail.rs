@@ -16,7 +16,7 @@ use crate::{
     clock::now_ns,
     dispatch::{Completer, DispatchEvent, Response, SampleTimes, Shared, WARM_UP_ID},
     fabric::{Armed, Broken, Control, Event, Imm, Link, Rx},
-    rail::{Echo, EchoAction, RailWork, Turn, arm_all},
+    rail::{Echo, EchoAction, RailHandle, RailWork, Turn, arm_all},
     response::{RESPONSE_HEADER_BYTES, ResponseHeader},
     tracker::InFlight,
 };
@@ -85,10 +85,12 @@ impl FrontendRail {
         shared: Arc<Shared>,
         inbox: Arc<SegQueue<Command>>,
         completer: Box<dyn Completer>,
+        handle: &RailHandle,
     ) -> Self {
-        // Touched from the pinned thread, so the pages are on its node.
+        // Touched from the pinned thread: where memory cannot be bound to a node, it comes to lie near.
         for lane in shared.lanes.iter().filter(|l| l.cfgs.rail == index) {
             lane.window.region().prefault();
+            handle.note_memory(lane.window.region());
         }
         FrontendRail {
             index,

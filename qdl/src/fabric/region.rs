@@ -3,15 +3,18 @@
 
 use std::{
     any::Any,
+    collections::BTreeSet,
     fmt, io,
     ptr::NonNull,
     sync::{Mutex, PoisonError},
 };
 
 use super::DeviceMemory;
+use crate::os::{HUGE_PAGE, Mapping};
 
-/// One mapping, or a piece of a device's memory ([`Region::of_device`]). A mapping is page-aligned, zero at first, unmapped when the last `Arc` is dropped. One of at least 2 MiB lies in huge
-/// pages where the machine has enough of them free (`vm.nr_hugepages`): a NIC then keeps fewer translations.
+/// One mapping, or a piece of a device's memory ([`Region::of_device`]). A mapping is page-aligned, zero at first, and
+/// unmapped when the last `Arc` is dropped. One of at least 2 MiB lies in huge pages where the machine has enough of
+/// them free (`vm.nr_hugepages`): a NIC then keeps fewer translations.
 ///
 /// A region is written by the kernel, a NIC or another thread while this process holds only its address,
 /// so it is never seen as one `&[u8]`: the slot protocol (see the module above) says who may touch
@@ -20,17 +23,18 @@ use super::DeviceMemory;
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
-    /// What was mapped, which is what is unmapped.
-    mapped: usize,
-    huge: bool,
-    /// Whose memory it is, where it is no mapping of ours.
-    device: Option<Box<dyn DeviceMemory>>,
+    memory: Behind,
     /// What must be let go of before the mapping is.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
-/// The size of a huge page. Where the machine's are larger, a region gets none.
-const HUGE: usize = 2 << 20;
+/// Whose bytes they are.
+enum Behind {
+    /// This process's, to be unmapped.
+    Host { mapping: Mapping, huge: bool },
+    /// A device's.
+    Device(Box<dyn DeviceMemory>),
+}
 
 // SAFETY: a region is an address and a length; the bytes behind it are reached through `unsafe`
 // functions whose callers promise exclusive or shared access by the slot protocol.
@@ -75,25 +79,6 @@ pub enum RegionError {
     },
 }
 
-/// Zeroes that nobody else has.
-fn map(bytes: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
-    // SAFETY: an anonymous private mapping at an address of the kernel's choice aliases nothing.
-    let base = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
-            -1,
-            0,
-        )
-    };
-    if base == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
-}
-
 impl Region {
     /// Maps `len` bytes of zeroes (at least one page). Pages are placed on the NUMA node of the thread
     /// that first touches them: call [`Region::prefault`] from a pinned thread.
@@ -101,31 +86,32 @@ impl Region {
     /// # Errors
     /// [`RegionError::Map`].
     pub fn new(len: usize) -> Result<Self, RegionError> {
+        Self::on_nodes(len, &[])
+    }
+
+    /// The same, with pages on this NUMA node, or on several in turns. Where the system refuses that (as in many
+    /// containers), they come to lie near the thread that touches them first, as without a node.
+    ///
+    /// # Errors
+    /// [`RegionError::Map`].
+    pub fn on_nodes(len: usize, nodes: &[u32]) -> Result<Self, RegionError> {
         let asked = len.max(1);
-        if let Some(mapped) = asked
-            .checked_next_multiple_of(HUGE)
-            .filter(|_| asked >= HUGE)
-        {
-            // Without NORESERVE: the pages are set aside now or the call fails, so that touching them never does.
-            if let Ok(base) = map(mapped, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB) {
-                return Ok(Region {
-                    base,
-                    len: asked,
-                    mapped,
-                    huge: true,
-                    device: None,
-                    kept: Mutex::default(),
-                });
+        let in_huge = (asked >= HUGE_PAGE).then(|| Mapping::huge(asked).ok());
+        let (mapping, huge) = match in_huge.flatten() {
+            Some(mapping) => (mapping, true),
+            None => {
+                let mapping = Mapping::new(asked);
+                let mapping = mapping.map_err(|source| RegionError::Map { len, source })?;
+                (mapping, false)
             }
+        };
+        if let Err(e) = mapping.place_on(nodes) {
+            tracing::debug!("{asked} bytes cannot be bound to NUMA nodes {nodes:?}: {e}");
         }
-        let base =
-            map(asked, libc::MAP_NORESERVE).map_err(|source| RegionError::Map { len, source })?;
         Ok(Region {
-            base,
+            base: mapping.base(),
             len: asked,
-            mapped: asked,
-            huge: false,
-            device: None,
+            memory: Behind::Host { mapping, huge },
             kept: Mutex::default(),
         })
     }
@@ -136,21 +122,31 @@ impl Region {
         Region {
             base: memory.base(),
             len: memory.bytes(),
-            mapped: 0,
-            huge: false,
-            device: Some(memory),
+            memory: Behind::Device(memory),
             kept: Mutex::default(),
         }
     }
 
     /// Whose memory it is, where it is a device's.
     pub fn device(&self) -> Option<&dyn DeviceMemory> {
-        self.device.as_deref()
+        match &self.memory {
+            Behind::Host { .. } => None,
+            Behind::Device(device) => Some(&**device),
+        }
     }
 
     /// True where it lies in huge pages.
     pub fn is_huge(&self) -> bool {
-        self.huge
+        matches!(self.memory, Behind::Host { huge: true, .. })
+    }
+
+    /// The NUMA nodes that its pages lie on; empty where none is there yet, where the kernel does not say, and for a
+    /// device's memory. Costs a system call.
+    pub fn nodes(&self) -> BTreeSet<u32> {
+        match &self.memory {
+            Behind::Host { mapping, .. } => mapping.nodes(),
+            Behind::Device(_) => BTreeSet::new(),
+        }
     }
 
     /// Bytes in it.
@@ -175,19 +171,11 @@ impl Region {
         kept.push(guard);
     }
 
-    /// Touches every page, so that it exists, on this thread's NUMA node, before it is timed.
+    /// Touches every page, so that it exists before it is timed: on the nodes that it was placed on, or else on this
+    /// thread's.
     pub fn prefault(&self) {
-        if self.device.is_some() {
-            return;
-        }
-        // SAFETY: the range is this mapping; MADV_POPULATE_WRITE changes no byte. Where the kernel is too
-        // old for it (before 5.14) the call fails and pages come at first use instead.
-        unsafe {
-            libc::madvise(
-                self.base.as_ptr().cast(),
-                self.len,
-                libc::MADV_POPULATE_WRITE,
-            );
+        if let Behind::Host { mapping, .. } = &self.memory {
+            mapping.populate();
         }
     }
 
@@ -209,7 +197,7 @@ impl Region {
 
     /// The address of bytes that this process may follow.
     fn here(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
-        match &self.device {
+        match self.device() {
             None => self.at(offset, len),
             Some(device) => Err(RegionError::OnDevice {
                 device: device.device(),
@@ -226,7 +214,7 @@ impl Region {
     /// [`RegionError::OutOfBounds`], or the device's.
     pub unsafe fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), RegionError> {
         self.at(offset, bytes.len())?;
-        match &self.device {
+        match self.device() {
             Some(device) => device
                 .store(offset, bytes)
                 .map_err(|what| self.failed(what)),
@@ -248,7 +236,7 @@ impl Region {
     /// [`RegionError::OutOfBounds`], or the device's.
     pub unsafe fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), RegionError> {
         self.at(offset, bytes.len())?;
-        match &self.device {
+        match self.device() {
             Some(device) => device.load(offset, bytes).map_err(|what| self.failed(what)),
             None => {
                 // SAFETY: the caller's promise.
@@ -260,7 +248,7 @@ impl Region {
     }
 
     fn failed(&self, what: String) -> RegionError {
-        let device = self.device.as_ref().map(|d| d.device());
+        let device = self.device().map(|d| d.device());
         RegionError::Device {
             device: device.unwrap_or_default(),
             what,
@@ -303,21 +291,14 @@ impl Drop for Region {
     fn drop(&mut self) {
         let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
         kept.clear();
-        if self.device.is_some() {
-            return;
-        }
-        // SAFETY: `base` and `mapped` are what `mmap` gave, and no user is left.
-        unsafe {
-            libc::munmap(self.base.as_ptr().cast(), self.mapped);
-        }
     }
 }
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = match &self.device {
+        let place = match self.device() {
             Some(device) => format!(" of {}", device.device()),
-            None if self.huge => " in huge pages".to_owned(),
+            None if self.is_huge() => " in huge pages".to_owned(),
             None => String::new(),
         };
         write!(f, "Region({} bytes{place})", self.len)
@@ -351,15 +332,18 @@ mod tests {
     #[test]
     fn a_large_region_is_whole_with_and_without_huge_pages() {
         let plenty = free_huge_pages() >= 64;
-        let r = Region::new(HUGE + 5).expect("mapped");
-        assert_eq!(r.len(), HUGE + 5);
-        assert!(r.at(HUGE + 5, 1).is_err(), "the rounding is not part of it");
+        let r = Region::new(HUGE_PAGE + 5).expect("mapped");
+        assert_eq!(r.len(), HUGE_PAGE + 5);
+        assert!(
+            r.at(HUGE_PAGE + 5, 1).is_err(),
+            "the rounding is not part of it"
+        );
         // SAFETY: nobody else has the region.
         let bytes = unsafe { r.bytes_mut(0, r.len()) }.expect("all of it");
         assert!(bytes.iter().all(|b| *b == 0));
         bytes.fill(7);
         assert!(r.is_huge() || !plenty, "huge pages are free and unused");
-        assert!(!Region::new(HUGE - 1).expect("mapped").is_huge());
+        assert!(!Region::new(HUGE_PAGE - 1).expect("mapped").is_huge());
     }
 
     #[test]

@@ -10,5 +10,5 @@ pub mod thread;
 
 pub use echo::{Echo, EchoAction, EchoCfgs};
 pub use spin::{Spin, Wait};
-pub(crate) use thread::{ENDING, arm_all, join_all, pin};
-pub use thread::{RailCfgs, RailHandle, RailWork, Turn, spawn};
+pub(crate) use thread::{ENDING, arm_all, join_all};
+pub use thread::{Placed, RailCfgs, RailHandle, RailWork, Turn, spawn};

@@ -2,10 +2,11 @@
 //! connection, look once more, and sleep on all their descriptors at once.
 
 use std::{
+    collections::BTreeSet,
     io,
     os::fd::RawFd,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
     },
     thread::JoinHandle,
@@ -17,7 +18,8 @@ use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
 use super::Spin;
 use crate::{
     clock::now_ns,
-    fabric::{Armed, Rx},
+    fabric::{Armed, Region, Rx},
+    os::{CpuList, Near, affinity},
 };
 
 const WAKER: Token = Token(usize::MAX);
@@ -31,8 +33,17 @@ pub struct RailCfgs {
     pub spin: Spin,
     /// How often [`RailWork::tick`] is called, ns.
     pub tick_ns: u64,
-    /// CPUs the thread may run on; empty leaves it to the system.
-    pub cpus: Vec<usize>,
+    /// Where the thread runs and its connections' memory lies.
+    pub near: Near,
+}
+
+/// Where a NIC thread runs and its connections' memory lies, as the system says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    /// CPUs the thread may run on.
+    pub cpus: CpuList,
+    /// NUMA nodes of its connections' slots and responses; empty where the system does not say.
+    pub nodes: BTreeSet<u32>,
 }
 
 /// What one turn found.
@@ -82,6 +93,7 @@ struct Shared {
     asleep: AtomicBool,
     wakeups: AtomicU64,
     sleeps: AtomicU64,
+    placed: Mutex<Placed>,
 }
 
 /// Wakes a rail thread. Cheap while the thread is awake: one load.
@@ -117,6 +129,21 @@ impl RailHandle {
     pub fn sleeps(&self) -> u64 {
         self.0.sleeps.load(Ordering::Relaxed)
     }
+
+    /// Where it runs and its connections' memory lies.
+    pub fn placed(&self) -> Placed {
+        self.lock_placed().clone()
+    }
+
+    /// Notes where memory of one of its connections lies, whose pages are there. Costs a system call.
+    pub(crate) fn note_memory(&self, region: &Region) {
+        let nodes = region.nodes();
+        self.lock_placed().nodes.extend(nodes);
+    }
+
+    fn lock_placed(&self) -> MutexGuard<'_, Placed> {
+        self.0.placed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Starts a rail thread. `make` runs on it, after it has been pinned, so that memory it touches first and
@@ -134,12 +161,14 @@ pub fn spawn<W: RailWork>(
         asleep: AtomicBool::new(false),
         wakeups: AtomicU64::new(0),
         sleeps: AtomicU64::new(0),
+        placed: Mutex::default(),
     }));
     let shared = handle.clone();
     let thread = std::thread::Builder::new()
         .name(cfgs.name.clone())
         .spawn(move || {
-            pin(&cfgs.cpus);
+            cfgs.near.pin();
+            shared.lock_placed().cpus = affinity();
             let work = make(shared.clone());
             run(&cfgs, &shared.0, poll, work);
         })?;
@@ -223,26 +252,6 @@ pub fn join_all(threads: Vec<JoinHandle<()>>, patience: Duration) {
     }
 }
 
-/// Pins the calling thread; best effort, with a line in the log where the system refuses.
-pub(crate) fn pin(cpus: &[usize]) {
-    if cpus.is_empty() {
-        return;
-    }
-    // SAFETY: a zeroed cpu_set_t is an empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for cpu in cpus.iter().filter(|c| **c < libc::CPU_SETSIZE as usize) {
-        // SAFETY: `cpu` is below CPU_SETSIZE.
-        unsafe { libc::CPU_SET(*cpu, &mut set) };
-    }
-    // SAFETY: `set` lives through the call; 0 means this thread.
-    if unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) } != 0 {
-        tracing::warn!(
-            "cannot pin to CPUs {cpus:?}: {}; check `cpus` in the configuration",
-            io::Error::last_os_error()
-        );
-    }
-}
-
 #[cfg(all(test, not(qdl_loom)))]
 mod tests {
     use super::*;
@@ -286,7 +295,7 @@ mod tests {
             spin: Spin::new(0),
             // No tick comes to the rescue.
             tick_ns: 3_600_000_000_000,
-            cpus: vec![],
+            near: Near::default(),
         };
         let work = Counter {
             mail: mail.clone(),

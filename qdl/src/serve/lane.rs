@@ -103,15 +103,18 @@ impl ServeLane {
     /// # Errors
     /// [`RegionError`] when the memory cannot be had.
     pub fn new(cfgs: ServeLaneCfgs) -> Result<Self, RegionError> {
-        let bytes = cfgs.request_stride.saturating_mul(cfgs.slots);
-        Self::with_slots(cfgs, Arc::new(Region::new(bytes)?))
+        Self::on_nodes(cfgs, &[], None)
     }
 
-    /// As [`ServeLane::new`], with request slots in memory that is there already, a GPU's perhaps.
+    /// As [`ServeLane::new`], on these NUMA nodes; with request slots in memory that is there already, a GPU's perhaps.
     ///
     /// # Errors
     /// [`RegionError`] when it is too small, or when there is none for responses.
-    pub fn with_slots(cfgs: ServeLaneCfgs, region: Arc<Region>) -> Result<Self, RegionError> {
+    pub fn on_nodes(
+        cfgs: ServeLaneCfgs,
+        nodes: &[u32],
+        slots: Option<Arc<Region>>,
+    ) -> Result<Self, RegionError> {
         let bytes = |stride: usize| {
             stride
                 .checked_mul(cfgs.slots)
@@ -125,10 +128,14 @@ impl ServeLane {
         (0..cfgs.slots as u16).for_each(|s| {
             grants.open(s);
         });
-        bytes(cfgs.request_stride)?;
+        let requests = bytes(cfgs.request_stride)?;
+        let slots = match slots {
+            Some(slots) => slots,
+            None => Arc::new(Region::on_nodes(requests, nodes)?),
+        };
         Ok(ServeLane {
-            window: Window::new(region, 0, cfgs.request_stride, grants)?,
-            output: Arc::new(Region::new(bytes(cfgs.response_stride)?)?),
+            window: Window::new(slots, 0, cfgs.request_stride, grants)?,
+            output: Arc::new(Region::on_nodes(bytes(cfgs.response_stride)?, nodes)?),
             send: Driven::new(ServeTx::default()),
             ready: ArrayQueue::new(cfgs.slots.max(1)),
             blocked: AtomicBool::new(false),
@@ -208,9 +215,12 @@ impl ServeLane {
         *self.received.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 
+    pub(super) fn memory(&self) -> impl Iterator<Item = &Region> {
+        [&**self.window.region(), &*self.output].into_iter()
+    }
+
     pub(super) fn prefault(&self) {
-        self.window.region().prefault();
-        self.output.prefault();
+        self.memory().for_each(Region::prefault);
     }
 
     pub(super) fn requests(&self) -> &Arc<Region> {

@@ -27,7 +27,7 @@ pub use lane::{ServeLane, ServeLaneCfgs};
 
 use crate::{
     fabric::{Broken, FabricCounts, Link},
-    rail::{self as rails, RailCfgs, RailHandle},
+    rail::{self as rails, Placed, RailCfgs, RailHandle},
 };
 
 use prepare::Preparer;
@@ -117,6 +117,11 @@ impl Server {
     /// Number of rails.
     pub fn rails(&self) -> usize {
         self.handles.len()
+    }
+
+    /// Where the threads run and the connections' memory lies, by rail.
+    pub fn placed(&self) -> Vec<Placed> {
+        self.handles.iter().map(RailHandle::placed).collect()
     }
 
     /// Serves a lane on a rail, once its slots are ready: a thread beside the rail's sees to that, so that the rail's other

@@ -14,7 +14,7 @@ use std::{
 use crossbeam_queue::SegQueue;
 
 use super::{Service, rail::Command};
-use crate::rail::{RailCfgs, RailHandle, pin};
+use crate::rail::{RailCfgs, RailHandle};
 
 /// The thread beside a rail thread. It ends when this is dropped, once it has handed on what it has.
 pub(super) struct Preparer {
@@ -31,15 +31,16 @@ impl Preparer {
         handle: RailHandle,
     ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
-        let cpus = rail.cpus.clone();
+        let near = rail.near.clone();
         let thread = std::thread::Builder::new()
             .name(format!("{}-lanes", rail.name))
             .spawn(move || {
-                // The pages come to lie on the node of the cores that touch them first.
-                pin(&cpus);
+                // Where memory cannot be bound to a node, it comes to lie near the cores that touch it first.
+                near.pin();
                 for command in queue {
                     if let Command::Attach { lane, .. } = &command {
                         lane.prefault();
+                        lane.memory().for_each(|region| handle.note_memory(region));
                         service.memory(lane.requests());
                     }
                     inbox.push(command);

@@ -17,6 +17,7 @@ use super::{
     control_thread::control,
     face::{ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory},
     health::{RailMap, links},
+    places::places,
     request_stride, response_stride,
     transport::ClientNic,
 };
@@ -28,8 +29,10 @@ use crate::{
         WarmUpReport,
     },
     fabric::MAX_SLOTS,
+    os::Near,
     rail::{EchoCfgs, RailCfgs, join_all},
-    topology::LinkWatch,
+    stats::Places,
+    topology::{LinkWatch, Topology},
 };
 
 /// Most writes queued on a connection before its doorbell must be rung.
@@ -47,14 +50,16 @@ pub struct Cluster {
     stop: watch::Sender<bool>,
     control: Option<JoinHandle<()>>,
     warmed: Mutex<Option<WarmUpReport>>,
+    /// Of each NIC.
+    near: Vec<Near>,
 }
 
-pub(super) fn rail_cfgs(name: String, nic: &NicConfig) -> RailCfgs {
+fn rail_cfgs(name: String, nic: &NicConfig, near: &Near) -> RailCfgs {
     RailCfgs {
         name,
         spin: nic.completion().spin(),
         tick_ns: 25_000_000,
-        cpus: nic.cpus().unwrap_or_default().to_vec(),
+        near: near.clone(),
     }
 }
 
@@ -88,13 +93,15 @@ impl Cluster {
             .enumerate()
             .map(|(i, nic)| ClientNic::open(i, nic, d.echo_timeout_ms, &memory.sources, slots))
             .collect::<Result<Vec<_>, _>>()?;
+        let topology = Topology::of_this_machine().unwrap_or_default();
+        let near: Vec<_> = config.nics.iter().map(|n| n.near(&topology)).collect();
         let rails = config
             .nics
             .iter()
             .enumerate()
             .map(|(i, nic)| DispatchRail {
                 cfgs: {
-                    let mut cfgs = rail_cfgs(format!("rail-{i}"), nic);
+                    let mut cfgs = rail_cfgs(format!("rail-{i}"), nic, &near[i]);
                     if config.arbiter.by_health().is_some() {
                         cfgs.tick_ns = cfgs.tick_ns.min(HEALTH_TICK_NS);
                     }
@@ -170,6 +177,7 @@ impl Cluster {
             stop,
             control: Some(control),
             warmed: Mutex::default(),
+            near,
         };
         // Every step has its deadline, and there are two with all and three with each; this is for what nobody thought of.
         let steps = 2 + 3 * config.accelerators.len() as u32;
@@ -451,9 +459,14 @@ impl Cluster {
             })
             .flatten()
             .collect();
+        let nics = common.config.nics.iter().map(NicConfig::label);
         ClusterReport {
             rails,
             warm_up,
+            places: Places {
+                samples: common.dispatcher().sample_nodes().into_iter().collect(),
+                ..places(nics.zip(&self.near), common.dispatcher().placed())
+            },
             dispatch: common.dispatcher().counts(),
             lanes,
             peers,

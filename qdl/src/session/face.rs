@@ -9,7 +9,7 @@ use crate::{
     },
     fabric::{Region, ib::IbError, tcp::TcpError},
     rails::RailsError,
-    stats::{BatchSizes, GpuRecord, RailRecord},
+    stats::{BatchSizes, GpuRecord, Places, RailRecord},
 };
 
 /// Memory the samples lie in.
@@ -148,6 +148,8 @@ pub struct ClusterReport {
     pub peers: Vec<PeerReport>,
     /// Each rail, where they are chosen by health.
     pub rails: Vec<RailRecord>,
+    /// Where NIC threads and slots are.
+    pub places: Places,
     /// The warm-up, if there was one.
     pub warm_up: Option<WarmUpReport>,
 }

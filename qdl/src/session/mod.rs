@@ -16,6 +16,7 @@ mod face;
 mod health;
 mod node;
 mod peer;
+mod places;
 mod served;
 mod transport;
 

@@ -60,6 +60,16 @@ pub enum NodeFabric {
     Ib(IbNicConfig),
 }
 
+impl NodeFabric {
+    /// Address or device, for messages.
+    pub(super) fn label(&self) -> String {
+        match self {
+            NodeFabric::Tcp { listen, .. } => listen.to_string(),
+            NodeFabric::Ib(c) => format!("{}:{}", c.device, c.port),
+        }
+    }
+}
+
 /// What the engine has done since the node was started.
 #[derive(Clone, Debug, Default)]
 pub struct EngineTotals {

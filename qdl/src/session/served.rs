@@ -10,6 +10,7 @@ use std::{
 use super::{
     lock,
     node::{EngineTotals, NodeParams, Shared},
+    places::places,
     request_stride, response_stride,
     transport::ServerNic,
 };
@@ -193,6 +194,9 @@ impl Session {
             let counts = shared.rails.counts();
             report.sleeps = counts.sleeps - self.waits_before.0;
             report.woken = counts.wakeups - self.waits_before.1;
+            let nics = self.params.nics.iter();
+            let nics = nics.map(|n| (n.fabric.label(), &n.rail.near));
+            report.places = places(nics, shared.rails.placed());
         }
         report.close();
         report
@@ -313,13 +317,9 @@ impl Session {
             }),
             ServerNic::Tcp(_) => None,
         };
-        let mut lane = Arc::new(
-            match on_gpu {
-                Some(region) => ServeLane::with_slots(cfgs, region),
-                None => ServeLane::new(cfgs),
-            }
-            .map_err(|e| no_memory(&e))?,
-        );
+        let nodes = &self.params.nics[rail].rail.near.nodes;
+        let mut lane =
+            Arc::new(ServeLane::on_nodes(cfgs, nodes, on_gpu).map_err(|e| no_memory(&e))?);
         let (transport, link) = match (&self.nics[rail], &r.transport) {
             (ServerNic::Tcp(address), RequestTransport::Tcp {}) => {
                 let address = reachable(*address, self.local);
@@ -330,7 +330,9 @@ impl Session {
                 if let (Err(e), true) = (&accepted, lane.is_on_device()) {
                     // A GPU may let NICs at less of its memory than it has.
                     nic.no_gpu_slots(rail, gpu, &e.to_string());
-                    lane = Arc::new(ServeLane::new(cfgs).map_err(|e| no_memory(&e))?);
+                    lane = ServeLane::on_nodes(cfgs, nodes, None)
+                        .map(Arc::new)
+                        .map_err(|e| no_memory(&e))?;
                     accepted = nic.accept(lane.endpoint(SEND_DEPTH), end);
                 }
                 let (end, link) = accepted.map_err(|e| no_memory(&e))?;

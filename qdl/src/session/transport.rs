@@ -50,7 +50,11 @@ impl IbNic {
             device.name(),
             device.port(),
             device.gbps().map_or("?".to_owned(), |g| g.to_string()),
-            device.numa().map_or("?".to_owned(), |n| n.to_string()),
+            device
+                .near()
+                .nodes
+                .first()
+                .map_or("?".to_owned(), u32::to_string),
             if gpus.is_empty() { "no GPU" } else { &names },
         );
         if let Some(gpu) = config.gpu

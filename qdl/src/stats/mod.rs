@@ -15,6 +15,7 @@ mod gpu;
 mod histograms;
 mod ledger;
 mod live;
+mod places;
 mod record;
 mod recorder;
 mod render;
@@ -31,6 +32,7 @@ pub use gpu::GpuRecord;
 pub use histograms::Histograms;
 pub use ledger::{Ledger, Mismatch};
 pub use live::{Figures, Live};
+pub use places::{NicPlace, Places};
 pub use record::{
     AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, Mode, RailChange,
     RailRecord, RunRecord, Summary, WarmUpRecord,

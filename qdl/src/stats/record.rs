@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BatchSizes, GpuRecord, Ledger, Mismatch, StageTable, ThroughputReport, ledger, render,
+    BatchSizes, GpuRecord, Ledger, Mismatch, Places, StageTable, ThroughputReport, ledger, render,
 };
 use crate::fabric::FabricCounts;
 
@@ -244,6 +244,8 @@ pub struct RunRecord {
     pub sleeps: u64,
     /// Times that rail threads were woken by another thread: those that a connection woke are counted with it.
     pub woken: u64,
+    /// Where NIC threads, slots and loaded samples are.
+    pub places: Places,
     /// What the dispatcher counted.
     pub ledger: Ledger,
     /// What does not agree; filled in by [`RunRecord::close`].

@@ -163,6 +163,9 @@ impl Page {
             text::bytes(c.bytes_in)
         );
         self.fact("carried", &carried, None);
+        for (i, line) in run.places.lines().iter().enumerate() {
+            self.fact(if i == 0 { "NUMA" } else { "" }, line, None);
+        }
         self.out.push('\n');
     }
 

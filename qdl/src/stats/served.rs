@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{
-    BatchSizes, Mismatch,
+    BatchSizes, Mismatch, Places,
     ledger::Check,
     text::{self, Table},
     traffic,
@@ -68,6 +68,8 @@ pub struct ServedReport {
     pub sleeps: u64,
     /// Times that rail threads were woken by another thread.
     pub woken: u64,
+    /// Where NIC threads and slots are.
+    pub places: Places,
     /// What does not agree; filled in by [`ServedReport::close`].
     pub mismatches: Vec<String>,
 }
@@ -165,6 +167,9 @@ impl ServedReport {
             n(self.batches.batches()),
             n(self.engine_copies)
         ));
+        for line in self.places.lines() {
+            out.push_str(&format!("{line}\n"));
+        }
         if !self.mismatches.is_empty() {
             for m in &self.mismatches {
                 out.push_str(&format!("MISMATCH     {m}\n"));

@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-use crate::fabric::DeviceMemory;
+use crate::{fabric::DeviceMemory, os::Mapping};
 
 /// What a test sees of it, and what it breaks.
 #[derive(Debug, Default)]
@@ -32,15 +32,10 @@ pub struct Handle {
 #[derive(Debug)]
 pub struct Pretended {
     file: File,
-    base: NonNull<u8>,
-    bytes: usize,
+    /// Faults when touched.
+    addresses: Mapping,
     handle: Arc<Handle>,
 }
-
-// SAFETY: the address is never followed; the file may be used from any thread.
-unsafe impl Send for Pretended {}
-// SAFETY: as above.
-unsafe impl Sync for Pretended {}
 
 impl Pretended {
     /// `bytes` zeros.
@@ -56,43 +51,21 @@ impl Pretended {
         // SAFETY: `fd` was just made and nobody else owns it.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(bytes as u64)?;
-        // SAFETY: an anonymous mapping at an address of the kernel's choice aliases nothing. Whoever touches it, ends.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
         Ok(Pretended {
             file,
-            base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
-            bytes,
+            addresses: Mapping::untouchable(bytes)?,
             handle: handle.clone(),
         })
     }
 }
 
-impl Drop for Pretended {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody else has it.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
-}
-
 impl DeviceMemory for Pretended {
     fn base(&self) -> NonNull<u8> {
-        self.base
+        self.addresses.base()
     }
 
     fn bytes(&self) -> usize {
-        self.bytes
+        self.addresses.len()
     }
 
     fn device(&self) -> String {

@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, RawFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -13,6 +13,7 @@ use std::{
 use crate::fabric::{
     Armed, Broken, Endpoint, Event, FabricCounts, Flushed, Imm, Link, Post, PostError, Rx, Tx, Window,
 };
+use crate::os::EventFd;
 
 /// Longest payload that is taken at `post`.
 const INLINE_LIMIT: usize = 64;
@@ -48,33 +49,6 @@ impl Pipe {
         self.closed.store(true, Ordering::Release);
         self.readable.signal();
         self.writable.signal();
-    }
-}
-
-#[derive(Debug)]
-struct EventFd(OwnedFd);
-
-impl EventFd {
-    fn new() -> std::io::Result<Self> {
-        // SAFETY: a plain system call; the descriptor it returns is ours.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        // SAFETY: `fd` was just made and nobody else owns it.
-        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    fn signal(&self) {
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes of a live array; a full counter (EAGAIN) is a signal too.
-        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), 8) };
-    }
-
-    fn clear(&self) {
-        let mut count = [0u8; 8];
-        // SAFETY: eight bytes of a live array; EAGAIN means there was nothing to clear.
-        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
     }
 }
 
@@ -307,7 +281,7 @@ impl Rx for MemoryRx {
     }
 
     fn fd(&self) -> RawFd {
-        self.pipe.readable.0.as_raw_fd()
+        self.pipe.readable.as_raw_fd()
     }
 
     fn counts(&self) -> FabricCounts {

@@ -9,6 +9,7 @@
 //! | [`Topology::read`] | sysfs to plain types |
 //! | [`Place`], [`Nearness`] | where on the PCIe tree something sits, and how near two such places are |
 //! | [`NicGroup`] | the NICs of each GPU |
+//! | [`Topology::near`] | the cores and the memory that belong to a NIC |
 //! | [`Topology::matrix`] | for people |
 //! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | a configuration for this machine |
 //! | [`interface_addresses`] | this machine's addresses |
@@ -17,10 +18,10 @@
 
 mod addresses;
 mod command;
-mod cpus;
 mod groups;
 mod link;
 mod matrix;
+mod near;
 mod place;
 mod read;
 mod yaml;
@@ -30,9 +31,9 @@ mod tests;
 
 use std::{net::IpAddr, path::PathBuf};
 
+pub use crate::os::{BadCpuList, CpuList};
 pub use addresses::{Addresses, interface_addresses, parse_addresses};
 pub use command::{CommandError, Node, command};
-pub use cpus::{BadCpuList, CpuList};
 pub use groups::NicGroup;
 pub use link::LinkWatch;
 pub use place::{Nearness, PciAddress, Place};

@@ -20,6 +20,7 @@ use qdl::{
         Broken,
         tcp::{self, PREAMBLE_BYTES, TcpCfgs},
     },
+    os::Near,
     rail::{RailCfgs, Spin},
     serve::{self, OnLaneLost, ServeLane, ServeLaneCfgs, Service},
 };
@@ -131,7 +132,7 @@ impl Fake {
             name: "fake".to_owned(),
             spin: Spin::new(20_000),
             tick_ns: 10_000_000,
-            cpus: vec![],
+            near: Near::default(),
         };
         let service: Arc<dyn Service> = Arc::new(Digest);
         let lost: Arc<OnLaneLost> = Arc::new(|_| ());

@@ -17,6 +17,7 @@ use qdl::{
     dispatch::{Completer, Response, Sample, SampleTimes},
     fabric::{Region, SourceId, tcp::TcpCfgs},
     model::ModelSpec,
+    os::Near,
     rail::{RailCfgs, Spin},
     serve::{Arrival, Finished, Service, respond_all},
     session::{
@@ -93,7 +94,7 @@ impl Running {
                 name: format!("{name}-{i}"),
                 spin: Spin::new(20_000),
                 tick_ns: 10_000_000,
-                cpus: vec![],
+                near: Near::default(),
             },
             gpu: gpu(&fabric),
             fabric,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::{Guest, NO_GUEST};
+use super::{Guest, Machine, NO_GUEST};
 use crate::process::Running;
 
 /// The exit status when the time is up.
@@ -30,7 +30,7 @@ const HIDDEN: &[&str] = &["/dev", "/proc", "/run", "/sys"];
 /// # Errors
 ///
 /// When the emulator cannot be started or the guest dies: [`NO_GUEST`] before its first command.
-pub fn run(root: &Path, guest: &Guest, commands: &[Vec<String>]) -> Result<i32> {
+pub fn run(root: &Path, guest: &Guest, machine: Machine, commands: &[Vec<String>]) -> Result<i32> {
     if let Some(folder) = hidden(root) {
         let why = format!("the checkout lies under {folder}, which the guest has of its own");
         return Err(anyhow!(why).context(NO_GUEST));
@@ -38,8 +38,8 @@ pub fn run(root: &Path, guest: &Guest, commands: &[Vec<String>]) -> Result<i32> 
     let out = root.join(format!(".deps/soft-roce/run-{}", std::process::id()));
     fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
     fs::copy(root.join("xtask/soft-roce/guest.sh"), out.join("init"))?;
-    fs::write(out.join("command"), script(root, commands)?)?;
-    let result = boot(guest, &out);
+    fs::write(out.join("command"), script(root, machine, commands)?)?;
+    let result = boot(guest, machine, &out);
     for name in OURS {
         fs::remove_file(out.join(name)).ok();
     }
@@ -52,10 +52,10 @@ pub fn run(root: &Path, guest: &Guest, commands: &[Vec<String>]) -> Result<i32> 
     result
 }
 
-fn boot(guest: &Guest, out: &Path) -> Result<i32> {
+fn boot(guest: &Guest, machine: Machine, out: &Path) -> Result<i32> {
     let seconds = setting("QDL_GUEST_SECONDS", 240)?;
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    let mut emulator = start(guest, out).context(NO_GUEST)?;
+    let mut emulator = start(guest, machine, out).context(NO_GUEST)?;
     let mut log = Log {
         path: out.join("log"),
         shown: 0,
@@ -95,10 +95,10 @@ fn judge(out: &Path) -> Result<i32> {
     Err(anyhow!(died).context(NO_GUEST))
 }
 
-fn start(guest: &Guest, out: &Path) -> Result<Running> {
+fn start(guest: &Guest, machine: Machine, out: &Path) -> Result<Running> {
     let console = out.join("console");
     let messages = File::create(out.join("emulator"))?;
-    let mib = setting("QDL_GUEST_MIB", 2048)?.to_string();
+    let mib = setting("QDL_GUEST_MIB", 2048)?;
     let kernel_line =
         "console=ttyS0 quiet panic=-1 mitigations=off nokaslr nowatchdog rcupdate.rcu_expedited=1";
     let mut command = Command::new("qemu-system-x86_64");
@@ -112,14 +112,13 @@ fn start(guest: &Guest, out: &Path) -> Result<Running> {
         "q35",
         "-cpu",
         "max",
-        "-smp",
-        "2",
     ]);
     // Not tried by itself: inside of a virtual machine a KVM may be there, accept the guest, and never run it.
     if std::env::var_os("QDL_GUEST_KVM").is_some() {
         command.args(["-accel", "kvm"]);
     }
-    command.args(["-accel", "tcg,thread=multi", "-m", &mib]);
+    command.args(["-accel", "tcg,thread=multi", "-m", &mib.to_string()]);
+    command.args(machine.parts(mib));
     command
         .arg("-kernel")
         .arg(&guest.kernel)
@@ -132,12 +131,18 @@ fn start(guest: &Guest, out: &Path) -> Result<Running> {
         "-fsdev",
         "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
     ]);
-    command.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
+    command.args([
+        "-device",
+        "virtio-9p-pci,fsdev=host,mount_tag=host,bus=pcie.0",
+    ]);
     command.args([
         "-fsdev",
         &format!("local,id=out,path={},security_model=none", option(out)),
     ]);
-    command.args(["-device", "virtio-9p-pci,fsdev=out,mount_tag=out"]);
+    command.args([
+        "-device",
+        "virtio-9p-pci,fsdev=out,mount_tag=out,bus=pcie.0",
+    ]);
     command.stdout(messages.try_clone()?).stderr(messages);
     Running::start("the emulator", &mut command)
 }
@@ -156,12 +161,13 @@ fn option(path: &Path) -> String {
 }
 
 /// What the guest runs: makes the devices, then each command from the repository's folder.
-fn script(root: &Path, commands: &[Vec<String>]) -> Result<String> {
+fn script(root: &Path, machine: Machine, commands: &[Vec<String>]) -> Result<String> {
     let mtu = setting("QDL_GUEST_MTU", 1500)?;
     let folder = quote(&root.display().to_string());
     let mut script = format!(
-        "cd {folder} || exit 1\n. xtask/soft-roce/pair.sh\nrdma_pair {mtu} || exit 1\n\
-         export QDL_RDMA_DEVICES=rxa,rxb\n"
+        "cd {folder} || exit 1\n. xtask/soft-roce/pair.sh\n{} {mtu} || exit 1\n\
+         export QDL_RDMA_DEVICES=rxa,rxb\n",
+        machine.devices()
     );
     for command in commands {
         let words: Vec<_> = command.iter().map(|word| quote(word)).collect();
@@ -273,6 +279,7 @@ mod tests {
     fn the_script_stops_at_the_first_command_that_fails() {
         let script = script(
             Path::new("/repo"),
+            Machine::Plain,
             &[
                 vec!["one".to_owned()],
                 vec!["two".to_owned(), "a b".to_owned()],

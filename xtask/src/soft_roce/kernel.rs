@@ -8,6 +8,9 @@ use anyhow::{Context, Result, bail};
 
 use super::packages::apt_get;
 
+/// Where it is unpacked: another number whenever more of the package is.
+const FOLDER: &str = "kernel-2";
+
 /// An unpacked kernel.
 pub struct Kernel {
     /// What the emulator boots.
@@ -22,7 +25,7 @@ pub struct Kernel {
 ///
 /// When the package cannot be found, downloaded or unpacked.
 pub fn ensure(cache: &Path) -> Result<Kernel> {
-    let folder = cache.join("kernel");
+    let folder = cache.join(FOLDER);
     if folder.is_dir() {
         return locate(&folder);
     }
@@ -96,6 +99,8 @@ fn fetch(work: &Path, package: &str) -> Result<()> {
         "*/drivers/infiniband/*",
         "*/drivers/virtio/*",
         "*/drivers/net/veth*",
+        "*/drivers/net/virtio_net*",
+        "*/drivers/net/net_failover*",
     ];
     let folders = [
         "*/kernel/net/*",

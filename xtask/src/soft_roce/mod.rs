@@ -7,6 +7,7 @@
 //! * `packages` - the Debian packages that this needs
 //! * `kernel` - Debian's own kernel, downloaded and unpacked, not installed
 //! * `initramfs` - its modules and the first program, as an archive
+//! * `machine` - what the emulator pretends: one with two CPUs, or one with two NUMA nodes (`--numa`)
 //! * `guest` - boots, shows the output, returns the exit status
 //!
 //! The shell pieces that run in the guest are in `xtask/soft-roce/`; everything fetched is under `.deps/soft-roce/`.
@@ -14,12 +15,16 @@
 mod guest;
 mod initramfs;
 mod kernel;
+mod machine;
 mod packages;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
+
+pub use machine::Machine;
 
 /// The tests that run when no command is given: crate and test binary.
 const TESTS: &[(&str, &str)] = &[
@@ -63,19 +68,25 @@ pub fn prepare(root: &Path) -> Result<Guest> {
     })
 }
 
-/// Prepares and boots the guest, runs `command` in it (without one: the RDMA tests, built here first), and returns its exit
-/// status. The command's folder is the repository; `QDL_RDMA_DEVICES` names the two devices.
+/// Prepares and boots the guest, runs `command` in it, and returns its exit status. The command's folder is the repository;
+/// `QDL_RDMA_DEVICES` names the two devices. Without a command, what the machine is for, built here first: the RDMA tests, or
+/// `numa.sh`.
 ///
 /// # Errors
 ///
 /// When preparing, building or booting fails ([`NO_GUEST`] where it is the machine's fault); a command that fails is no error but a status.
-pub fn run(root: &Path, command: &[String]) -> Result<i32> {
+pub fn run(root: &Path, machine: Machine, command: &[String]) -> Result<i32> {
     let root = root
         .canonicalize()
         .with_context(|| format!("finding {}", root.display()))?;
     let guest = prepare(&root)?;
     if !command.is_empty() {
-        return guest::run(&root, &guest, &[command.to_vec()]);
+        return guest::run(&root, &guest, machine, &[command.to_vec()]);
+    }
+    if machine == Machine::TwoNodes {
+        let programs = build_programs(&root)?;
+        let words = ["bash", "xtask/soft-roce/numa.sh", &programs];
+        return guest::run(&root, &guest, machine, &[words.map(str::to_owned).to_vec()]);
     }
     let commands: Vec<_> = TESTS
         .iter()
@@ -91,41 +102,52 @@ pub fn run(root: &Path, command: &[String]) -> Result<i32> {
             ])
         })
         .collect::<Result<_>>()?;
-    guest::run(&root, &guest, &commands)
+    guest::run(&root, &guest, machine, &commands)
+}
+
+/// Builds both programs and returns the folder that they are in.
+fn build_programs(root: &Path) -> Result<String> {
+    let messages = cargo(root, &["build", "-p", "frontend", "-p", "accelerator"])?;
+    let is_it = |m: &Value| m["target"]["name"] == "frontend" && m["target"]["kind"][0] == "bin";
+    let program =
+        executable(&messages, is_it).context("cargo did not say where it put frontend")?;
+    let folder = Path::new(&program).parent().unwrap_or(root);
+    Ok(folder.display().to_string())
 }
 
 /// Builds a test binary and returns its path.
 fn build_test(root: &Path, package: &str, test: &str) -> Result<String> {
+    let messages = cargo(root, &["test", "--no-run", "-p", package, "--test", test])?;
+    let is_it = |m: &Value| m["target"]["name"] == test && m["target"]["kind"][0] == "test";
+    executable(&messages, is_it)
+        .with_context(|| format!("cargo did not say where it put the test {test} of {package}"))
+}
+
+/// Runs cargo; its messages, as it writes them for programs.
+fn cargo(root: &Path, words: &[&str]) -> Result<Vec<Value>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .current_dir(root)
-        .args([
-            "test",
-            "--no-run",
-            "--locked",
-            "--message-format=json-render-diagnostics",
-            "-p",
-            package,
-            "--test",
-            test,
-        ])
+        .args(words)
+        .args(["--locked", "--message-format=json-render-diagnostics"])
         .stderr(Stdio::inherit())
         .output()
         .context("running cargo")?;
     if !output.status.success() {
-        bail!("building the test {test} of {package} failed");
+        bail!("cargo {} failed", words.join(" "));
     }
-    for line in output
-        .stdout
-        .split(|&byte| byte == b'\n')
+    let lines = output.stdout.split(|&byte| byte == b'\n');
+    lines
         .filter(|line| !line.is_empty())
-    {
-        let message: serde_json::Value =
-            serde_json::from_slice(line).context("reading cargo's messages")?;
-        let is_it = message["target"]["name"] == test && message["target"]["kind"][0] == "test";
-        if let (true, Some(binary)) = (is_it, message["executable"].as_str()) {
-            return Ok(binary.to_owned());
-        }
-    }
-    bail!("cargo did not say where it put the test {test} of {package}")
+        .map(|line| serde_json::from_slice(line).context("reading cargo's messages"))
+        .collect()
+}
+
+/// The file that was built of the target which `is_it` recognises.
+fn executable(messages: &[Value], is_it: impl Fn(&Value) -> bool) -> Option<String> {
+    let built = messages.iter().filter(|m| is_it(m));
+    built
+        .filter_map(|m| m["executable"].as_str())
+        .next_back()
+        .map(str::to_owned)
 }

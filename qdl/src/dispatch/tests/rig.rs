@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::*;
 use crate::{
     fabric::{SourceId, tcp},
+    os::Near,
     rail::Spin,
     rails::{FailbackCfgs, HealthCfgs, LaneRail, PeerCfgs, RailArbiterCfgs},
     response::RESPONSE_HEADER_BYTES,
@@ -212,7 +213,7 @@ impl Bench {
             name: name.into(),
             spin: Spin::new(wait.spin_ns),
             tick_ns: wait.tick_ns,
-            cpus: vec![],
+            near: Near::default(),
         };
         let source = Arc::new(Region::new(1 << 20).expect("memory"));
         // SAFETY: nobody else knows the region yet.

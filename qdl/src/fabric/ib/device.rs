@@ -1,9 +1,9 @@
 //! One port of one NIC: opened near it, asked for its state whenever a connection is made, and watched.
 
 use std::{
-    fmt, fs, io,
+    fmt,
     net::Ipv6Addr,
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    os::fd::AsRawFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     thread::{self, JoinHandle},
 };
@@ -18,6 +18,7 @@ use super::{
 use crate::{
     config::{Auto, IbNicConfig},
     fabric::Broken,
+    os::{EventFd, Near},
     topology::Topology,
 };
 
@@ -25,10 +26,9 @@ use crate::{
 pub struct IbDevice {
     watched: Arc<Watched>,
     gid_index: Option<u8>,
-    numa: Option<u32>,
-    cpus: Vec<usize>,
+    near: Near,
     gpus: Vec<NearGpu>,
-    stop: Arc<OwnedFd>,
+    stop: Arc<EventFd>,
     watcher: Option<JoinHandle<()>>,
 }
 
@@ -80,25 +80,21 @@ impl IbDevice {
     /// # Errors
     /// As [`IbDevice::open`].
     pub fn open_with(verbs: &Arc<Verbs>, nic: &IbNicConfig) -> Result<Arc<IbDevice>, IbError> {
-        let info = verbs.devices()?.into_iter().find(|d| d.name == nic.device);
-        let folder = info.map(|i| i.sysfs.join("device")).unwrap_or_default();
-        let own = fs::read_to_string(folder.join("numa_node"))
-            .ok()
-            .and_then(|t| t.trim().parse().ok());
-        let numa = nic.numa.fixed().or(own);
-        let list = match numa {
-            Some(node) => format!("/sys/devices/system/node/node{node}/cpulist").into(),
-            None => folder.join("local_cpulist"),
-        };
-        let cpus = cpu_list(&fs::read_to_string(list).unwrap_or_default());
-        let context = near(&cpus, || verbs.open(&nic.device))?;
-        let (sleeper, stop) = eventfd()?;
+        // What sysfs does not say is not known; the device works all the same.
+        let topology = Topology::of_this_machine().unwrap_or_default();
+        let near = topology.near(nic.node(&topology).as_slice());
+        let context = near.run(|| verbs.open(&nic.device))?;
+        let stop = EventFd::new().map_err(|source| IbError::System {
+            what: "eventfd",
+            source,
+        })?;
+        let stop = Arc::new(stop);
         let watched = Arc::new(Watched {
             context,
             port: nic.port,
             connections: Mutex::default(),
         });
-        let watching = watched.clone();
+        let (watching, sleeper) = (watched.clone(), stop.clone());
         let watcher = thread::Builder::new()
             .name("ib-events".to_owned())
             .spawn(move || watch(&watching, &sleeper))
@@ -112,12 +108,8 @@ impl IbDevice {
                 Auto::Auto => None,
                 Auto::Fixed(i) => Some(i),
             },
-            numa,
-            cpus,
-            // What sysfs does not tell is not known; the device works all the same.
-            gpus: Topology::of_this_machine()
-                .map(|t| nearest(&t, &nic.device))
-                .unwrap_or_default(),
+            near,
+            gpus: nearest(&topology, &nic.device),
             stop,
             watcher: Some(watcher),
         };
@@ -146,14 +138,9 @@ impl IbDevice {
         attr.gbps
     }
 
-    /// Its NUMA node: the configured one, or the device's own where the machine has several.
-    pub fn numa(&self) -> Option<u32> {
-        self.numa
-    }
-
-    /// CPUs near it; empty where that is not known.
-    pub fn cpus(&self) -> &[usize] {
-        &self.cpus
+    /// Its NUMA node, where the machine has several: the configured one, or the device's own. And the cores there.
+    pub fn near(&self) -> &Near {
+        &self.near
     }
 
     /// The GPUs nearest to it, all those that are equally near; empty on a machine without, and where the device is not on
@@ -165,12 +152,6 @@ impl IbDevice {
     /// The opened device.
     pub fn context(&self) -> &Arc<Context> {
         &self.watched.context
-    }
-
-    /// Runs `work` on a thread pinned near the device, so that what it allocates and touches is near too. For setting
-    /// things up: a thread is made for it.
-    pub fn near<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        near(&self.cpus, work)
     }
 
     /// Moves every queue pair on this device to ERR behind its connection's back, as a device does that has found an error.
@@ -218,7 +199,7 @@ impl IbDevice {
 
 impl Drop for IbDevice {
     fn drop(&mut self) {
-        signal(&self.stop);
+        self.stop.signal();
         // The watching thread may hold the last connection, and with it the device, for a moment.
         let own = |t: &JoinHandle<()>| t.thread().id() == thread::current().id();
         if let Some(t) = self.watcher.take().filter(|t| !own(t)) {
@@ -317,7 +298,7 @@ impl Whom {
     }
 }
 
-fn watch(watched: &Watched, stop: &OwnedFd) {
+fn watch(watched: &Watched, stop: &EventFd) {
     let mut fds =
         [watched.context.async_fd().as_raw_fd(), stop.as_raw_fd()].map(|fd| libc::pollfd {
             fd,
@@ -337,80 +318,9 @@ fn watch(watched: &Watched, stop: &OwnedFd) {
     }
 }
 
-/// Two handles of one event descriptor: to wait on, and to signal.
-fn eventfd() -> Result<(OwnedFd, Arc<OwnedFd>), IbError> {
-    let failed = |source| IbError::System {
-        what: "eventfd",
-        source,
-    };
-    // SAFETY: a plain system call; the descriptor it returns is ours.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(failed(io::Error::last_os_error()));
-    }
-    // SAFETY: `fd` was just made and nobody else owns it.
-    let one = unsafe { OwnedFd::from_raw_fd(fd) };
-    let two = one.as_fd().try_clone_to_owned().map_err(failed)?;
-    Ok((one, Arc::new(two)))
-}
-
-fn signal(fd: &OwnedFd) {
-    let one = 1u64.to_ne_bytes();
-    // SAFETY: eight bytes of a live array; a full counter (EAGAIN) is a signal too.
-    unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), 8) };
-}
-
-/// Runs `work` on a thread of its own that may run on these CPUs only. Where that cannot be had, it runs here.
-fn near<R: Send>(cpus: &[usize], work: impl FnOnce() -> R + Send) -> R {
-    if cpus.is_empty() {
-        return work();
-    }
-    thread::scope(|s| {
-        let pinned = s.spawn(move || {
-            pin(cpus);
-            work()
-        });
-        match pinned.join() {
-            Ok(r) => r,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
-}
-
-/// Best effort: far memory is slow, not wrong.
-fn pin(cpus: &[usize]) {
-    // SAFETY: a zeroed cpu_set_t is an empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for cpu in cpus.iter().filter(|c| **c < libc::CPU_SETSIZE as usize) {
-        // SAFETY: `cpu` is below CPU_SETSIZE.
-        unsafe { libc::CPU_SET(*cpu, &mut set) };
-    }
-    // SAFETY: `set` lives through the call; 0 means this thread.
-    unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
-}
-
-/// A kernel's list of CPUs, such as `0-3,8`. What cannot be read is left out.
-fn cpu_list(text: &str) -> Vec<usize> {
-    let mut cpus = Vec::new();
-    for part in text.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
-            cpus.extend(first..=last.min(first + 4096));
-        }
-    }
-    cpus
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cpu_lists_are_read() {
-        assert_eq!(cpu_list("0-3,8\n"), [0, 1, 2, 3, 8]);
-        assert_eq!(cpu_list(""), [0usize; 0]);
-        assert_eq!(cpu_list("x,5"), [5]);
-    }
 
     #[test]
     fn what_is_missing_is_named() {

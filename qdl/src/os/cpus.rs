@@ -31,9 +31,7 @@ impl CpuList {
             }
             cpus.extend(first..=last);
         }
-        cpus.sort_unstable();
-        cpus.dedup();
-        Ok(CpuList(cpus))
+        Ok(cpus.into_iter().collect())
     }
 
     /// The cores.
@@ -49,6 +47,15 @@ impl CpuList {
     /// True where `cpu` is one of them.
     pub fn contains(&self, cpu: usize) -> bool {
         self.0.binary_search(&cpu).is_ok()
+    }
+}
+
+impl FromIterator<usize> for CpuList {
+    fn from_iter<I: IntoIterator<Item = usize>>(cpus: I) -> Self {
+        let mut cpus: Vec<usize> = cpus.into_iter().collect();
+        cpus.sort_unstable();
+        cpus.dedup();
+        CpuList(cpus)
     }
 }
 

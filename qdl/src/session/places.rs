@@ -1,0 +1,26 @@
+//! Where a node's NIC threads and memory are, for its summary.
+
+use crate::{
+    os::{Near, numa_nodes},
+    rail::Placed,
+    stats::{NicPlace, Places},
+};
+
+/// Of NICs with these labels, where they were to be, and where they are.
+pub(super) fn places<'a>(
+    nics: impl Iterator<Item = (String, &'a Near)>,
+    placed: Vec<Placed>,
+) -> Places {
+    let nics = nics.zip(placed).enumerate();
+    let nics = nics.map(|(index, ((label, near), placed))| NicPlace {
+        nic: format!("nics[{index}] {label}"),
+        node: near.nodes.first().copied(),
+        cpus: placed.cpus.to_string(),
+        slots: placed.nodes.into_iter().collect(),
+    });
+    Places {
+        nodes: numa_nodes(),
+        nics: nics.collect(),
+        samples: Vec::new(),
+    }
+}

@@ -1,0 +1,49 @@
+//! Which cores and which memory belong to a NIC.
+//!
+//! A machine with one node has nothing to choose: nothing is bound there.
+
+use std::net::IpAddr;
+
+use super::{CpuList, Topology};
+use crate::os::{Near, affinity};
+
+impl Topology {
+    /// True where it makes a difference which node memory lies on.
+    pub fn has_several_nodes(&self) -> bool {
+        self.nodes.len() > 1
+    }
+
+    /// The node that this RDMA device or network interface sits on, where there are several and it is known.
+    pub fn node_of_device(&self, name: &str) -> Option<u32> {
+        let nic = self.nics.iter().find(|n| n.name == name)?;
+        nic.place.numa.filter(|_| self.has_several_nodes())
+    }
+
+    /// The node of the network interface that has this address, likewise. Loopback, a bridge and what else has no
+    /// hardware have none.
+    pub fn node_of_address(&self, address: IpAddr) -> Option<u32> {
+        let nic = self.nics.iter().find(|n| n.addresses.contains(&address))?;
+        nic.place.numa.filter(|_| self.has_several_nodes())
+    }
+
+    /// These nodes and their cores, as far as this thread may run there. Nothing on a machine with one node.
+    pub fn near(&self, nodes: &[u32]) -> Near {
+        self.near_within(nodes, &affinity())
+    }
+
+    /// As [`Topology::near`], for a thread that may run on `allowed`.
+    pub fn near_within(&self, nodes: &[u32], allowed: &CpuList) -> Near {
+        let known = |n: &&u32| self.nodes.iter().any(|node| node.id == **n);
+        let mut nodes: Vec<u32> = nodes.iter().filter(known).copied().collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        if !self.has_several_nodes() {
+            nodes.clear();
+        }
+        let own = self.nodes.iter().filter(|n| nodes.contains(&n.id));
+        let cpus = own.flat_map(|n| n.cpus.as_slice());
+        // Whoever started the program on certain cores meant those. Where none is left, memory alone is near.
+        let cpus: Vec<usize> = cpus.copied().filter(|c| allowed.contains(*c)).collect();
+        Near { cpus, nodes }
+    }
+}
