@@ -1,7 +1,7 @@
 //! The slots of a local run, the samples in them, and those that wait for one.
 //!
-//! The dispatcher is not used over a fabric in this process: its answers end on a NIC thread, and here the
-//! thread that ran the batch completes them itself.
+//! The dispatcher is not used over a fabric in this process: its answers end on a NIC thread, and
+//! here the thread that ran the batch completes them itself.
 
 use std::{
     sync::{
@@ -38,7 +38,8 @@ const STOP: Duration = Duration::from_secs(5);
 /// The same after an abort, when nobody waits for them.
 const STOP_ABORTED: Duration = Duration::from_millis(200);
 
-/// Bytes from one output slot to the next: outputs written by different threads share no cache line.
+/// Bytes from one output slot to the next: outputs written by different threads share no cache
+/// line.
 pub(super) fn stride(output: usize) -> usize {
     output.max(1).next_multiple_of(64)
 }
@@ -131,8 +132,8 @@ impl LocalBackend {
 
     /// Fills free slots from `direct` and then from the backlog, unless another thread does.
     ///
-    /// An engine that answers inline comes back here from within, by way of `respond`: it does not get the
-    /// token, and the owner looks again.
+    /// An engine that answers inline comes back here from within, by way of `respond`: it does not
+    /// get the token, and the owner looks again.
     fn pump(&self, mut direct: impl FnMut() -> Option<Sample>) {
         self.pump.drive(|arrivals| {
             loop {
@@ -147,7 +148,8 @@ impl LocalBackend {
                     };
                     match self.arrival(slot, &sample, now) {
                         Some(arrival) => arrivals.push(arrival),
-                        // A place outside the QSL's memory, or a slot that is not ours: neither can be.
+                        // A place outside the QSL's memory, or a slot that is not ours: neither can
+                        // be.
                         None => {
                             self.tracker.release(slot);
                             self.complete_empty(&[sample]);
@@ -171,10 +173,10 @@ impl LocalBackend {
         let output = self.outputs.at(at, self.capacity as usize).ok()?;
         let me = self.me.upgrade()?;
         let ticket = self.tracker.begin(slot, sample, now)?.bits().into();
-        // SAFETY: the input lies in the QSL's region, which the parts hold, and which LoadGen changes only when
-        // no sample is outstanding. The output is the slot's, which is this arrival's alone until its response
-        // releases the slot; `finish`, which releases slots without a response, lets no arrival be made
-        // afterwards.
+        // SAFETY: the input lies in the QSL's region, which the parts hold, and which LoadGen
+        // changes only when no sample is outstanding. The output is the slot's, which is this
+        // arrival's alone until its response releases the slot; `finish`, which releases slots
+        // without a response, lets no arrival be made afterwards.
         Some(unsafe { Arrival::new(input, sample.len, output, self.capacity, ticket, now, me) })
     }
 
@@ -298,7 +300,8 @@ impl Backend for LocalBackend {
     fn finish(&self) -> Counts {
         let patience = if self.aborted() { STOP_ABORTED } else { STOP };
         let pipelines = &self.parts.pipelines;
-        // What was issued and is in a slot is still run. After a run that ended well nothing is left.
+        // What was issued and is in a slot is still run. After a run that ended well nothing is
+        // left.
         self.abort("");
         // Waits for a thread that makes an arrival at this moment.
         self.pump.exclusive(|_| ());
