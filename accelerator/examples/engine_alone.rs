@@ -1,11 +1,13 @@
-//! An engine by itself: as many threads as it has workers, each running one batch after the other from memory that is
-//! registered with it. What the pipeline, LoadGen and a network add can be compared with it.
+//! An engine by itself: as many threads as it has workers, each running one batch after the other
+//! from memory that is registered with it. What the pipeline, LoadGen and a network add can be
+//! compared with it.
 //!
 //! ```text
 //! cargo run --release -p accelerator --example engine_alone -- CONFIG [SECONDS [SIZE...]]
 //! ```
 //!
-//! CONFIG is an accelerator's; SIZE are batch sizes, `max_batch` without any. One line of JSON for each size.
+//! CONFIG is an accelerator's; SIZE are batch sizes, `max_batch` without any. One line of JSON for
+//! each size.
 
 use std::{
     process::ExitCode,
@@ -114,8 +116,8 @@ fn measure(
                             let (Ok(input), Ok(output_at)) = (input, output) else {
                                 unreachable!("both regions were made for this many");
                             };
-                            // SAFETY: both regions outlive the batch, which is emptied before the next is filled; every
-                            // sample has its own output.
+                            // SAFETY: both regions outlive the batch, which is emptied before the
+                            // next is filled; every sample has its own output.
                             unsafe {
                                 Arrival::new(
                                     input,
@@ -158,8 +160,8 @@ fn measure(
     Ok(())
 }
 
-/// Random bytes; where elements are integers, zeros and ones, which every table of a model has. Zeros alone would run
-/// faster than samples do.
+/// Random bytes; where elements are integers, zeros and ones, which every table of a model has.
+/// Zeros alone would run faster than samples do.
 fn fill(model: &ModelSpec, to: &mut [u8], seed: usize) {
     let mut x = 0x9E37_79B9_7F4A_7C15_u64 ^ ((seed as u64 + 1) << 32);
     let mut next = move || {

@@ -1,13 +1,14 @@
-//! Slots in the memory of a GPU, beside slots in the host's: the same samples through the same lane, rail thread, batcher and
-//! engine, over the fabric inside the process, whose writes go to wherever the slots are. Counts copies for each batch, and
-//! compares the answers.
+//! Slots in the memory of a GPU, beside slots in the host's: the same samples through the same
+//! lane, rail thread, batcher and engine, over the fabric inside the process, whose writes go to
+//! wherever the slots are. Counts copies for each batch, and compares the answers.
 //!
 //! ```text
 //! cargo run --release -p accelerator --example resident -- CONFIG [ROUNDS]
 //! ```
 //!
-//! CONFIG is an accelerator's with an engine on a GPU. Where the model's inputs are ragged, each slot has samples of another length in
-//! every round. One line of JSON; exit code 1 where answers differ.
+//! CONFIG is an accelerator's with an engine on a GPU. Where the model's inputs are ragged, each
+//! slot has samples of another length in every round. One line of JSON; exit code 1 where answers
+//! differ.
 
 use std::{
     process::ExitCode,
@@ -213,7 +214,8 @@ impl Lane {
         })
     }
 
-    /// Sends the sample of each of these slots with one doorbell, and waits for all answers, in the order of the slots.
+    /// Sends the sample of each of these slots with one doorbell, and waits for all answers, in the
+    /// order of the slots.
     fn round(&mut self, slots: &[u16]) -> anyhow::Result<Vec<Vec<u8>>> {
         self.round += 1;
         for slot in slots {
@@ -255,7 +257,8 @@ impl Lane {
             let len = came[usize::from(*slot)].context("an answer came twice")?;
             let at = self.responses.slot_offset(*slot) + RESPONSE_HEADER_BYTES;
             let payload = len.saturating_sub(RESPONSE_HEADER_BYTES);
-            // SAFETY: the response has arrived, and the slot is granted again in the next round only.
+            // SAFETY: the response has arrived, and the slot is granted again in the next round
+            // only.
             let bytes = unsafe { self.responses.region().bytes(at, payload) }?;
             answers.push(bytes.to_vec());
         }
@@ -297,8 +300,8 @@ impl Lengths {
     }
 }
 
-/// Blots of many values: samples of zeros would all be answered alike. Elements of several bytes are zeros and ones, which every
-/// table of a model has.
+/// Blots of many values: samples of zeros would all be answered alike. Elements of several bytes
+/// are zeros and ones, which every table of a model has.
 fn fill(samples: &Region, model: &ModelSpec) -> anyhow::Result<()> {
     let width = model.inputs.first().map_or(1, |t| t.dtype.bytes());
     // SAFETY: nobody else knows the region yet.

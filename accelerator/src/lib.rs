@@ -1,19 +1,20 @@
-//! The accelerator's half of the house: from a sample that has landed in memory to the response in the
-//! output slot.
+//! The accelerator's half of the house: from a sample that has landed in memory to the response in
+//! the output slot.
 //!
 //! ```text
 //! rail threads ── arrived() ──> queue ──> batcher ──> engine worker ──> respond_all() ──> origins
 //! ```
 //!
 //! * [`engine`] runs batches: `null`, `digest` and `onnx` behind one trait.
-//! * [`batcher`] decides which samples run together and when: a plain data structure, the clock passed in.
+//! * [`batcher`] decides which samples run together and when: a plain data structure, the clock
+//!   passed in.
 //! * [`pipeline`] is the shell around both: the queue, the worker threads, the counters.
 //! * [`pipelines`] has one of them for each GPU.
 //!
 //! * [`node`] makes all of it from a configuration and hangs it on the network.
 //!
-//! Nothing but [`node`] knows a socket. The accelerator binary feeds the [`pipelines::Pipelines`] from its rail threads;
-//! `frontend --local` feeds the same from LoadGen, in one process.
+//! Nothing but [`node`] knows a socket. The accelerator binary feeds the [`pipelines::Pipelines`]
+//! from its rail threads; `frontend --local` feeds the same from LoadGen, in one process.
 
 pub mod batcher;
 pub mod engine;

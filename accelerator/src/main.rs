@@ -17,14 +17,17 @@ const ENGINE: u8 = 3;
 /// Counts that ought to agree do not.
 const MISMATCH: u8 = 4;
 
-/// A node of the system under test: takes samples from a frontend over the network, runs them in batches, answers.
+/// A node of the system under test: takes samples from a frontend over the network, runs them in
+/// batches, answers.
 ///
-/// It serves one frontend at a time, for as long as that stays, and then the next. SIGTERM and SIGINT end it.
+/// It serves one frontend at a time, for as long as that stays, and then the next. SIGTERM and
+/// SIGINT end it.
 ///
-/// `accelerator topology` shows this machine's NICs and GPUs, and with `--yaml` writes a configuration for it.
+/// `accelerator topology` shows this machine's NICs and GPUs, and with `--yaml` writes a
+/// configuration for it.
 ///
-/// Exit codes: 0 stopped or done, 2 configuration, model or port, 3 the engine failed in mid-run, 4 after a session the
-/// counts did not agree.
+/// Exit codes: 0 stopped or done, 2 configuration, model or port, 3 the engine failed in mid-run, 4
+/// after a session the counts did not agree.
 #[derive(Parser)]
 #[command(name = "accelerator", version)]
 struct Arguments {
@@ -85,9 +88,9 @@ fn main() -> ! {
     let signals = block_signals();
     let code = serve(&arguments, signals);
     let _ = std::io::stdout().flush();
-    // An engine that failed has threads that are still at work in libraries with destructors of their own; running those
-    // beside the threads would end in a fault.
-    // SAFETY: ends the process; all files are closed by the system.
+    // An engine that failed has threads that are still at work in libraries with destructors of
+    // their own; running those beside the threads would end in a fault. SAFETY: ends the process;
+    // all files are closed by the system.
     unsafe { libc::_exit(i32::from(code)) }
 }
 
@@ -141,7 +144,8 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
 }
 
 fn block_signals() -> libc::sigset_t {
-    // SAFETY: a zeroed set is made valid by sigemptyset before anything reads it, and it outlives the calls.
+    // SAFETY: a zeroed set is made valid by sigemptyset before anything reads it, and it outlives
+    // the calls.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);

@@ -1,5 +1,6 @@
-//! Engine `aoti`: what goes wrong at the start, each in one clear line. A real package on the CPU takes PyTorch and the
-//! packages of `models/export_aoti.py --device cpu`; that test says how to run it.
+//! Engine `aoti`: what goes wrong at the start, each in one clear line. A real package on the CPU
+//! takes PyTorch and the packages of `models/export_aoti.py --device cpu`; that test says how to
+//! run it.
 
 mod common;
 

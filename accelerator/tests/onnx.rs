@@ -1,4 +1,5 @@
-//! Engine `onnx` on real models. What `cargo xtask setup` fetches must be there: without it these tests fail.
+//! Engine `onnx` on real models. What `cargo xtask setup` fetches must be there: without it these
+//! tests fail.
 
 mod common;
 
@@ -143,7 +144,8 @@ fn several_workers_agree_with_one() {
     assert_eq!(run(3, 1), run(1, 2));
 }
 
-/// Two ragged inputs around a fixed one. A long sample, then a short one: the short one sees nothing of the long one.
+/// Two ragged inputs around a fixed one. A long sample, then a short one: the short one sees
+/// nothing of the long one.
 #[test]
 fn ragged_inputs_are_padded_with_zeros() {
     let pipeline = start(&EngineParams {

@@ -426,7 +426,8 @@ fn a_worker_that_cannot_be_made_keeps_the_pipeline_from_starting() {
     }
 }
 
-/// While a worker is held in its batch, samples gather; neighbours become one run however they arrived.
+/// While a worker is held in its batch, samples gather; neighbours become one run however they
+/// arrived.
 #[test]
 fn neighbours_are_handed_over_as_one_run() {
     type Seen = Arc<Mutex<Vec<(Vec<Run>, Vec<u64>)>>>;

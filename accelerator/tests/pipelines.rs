@@ -1,4 +1,5 @@
-//! Several GPUs behind one node, with an engine that needs none: who gets which samples, and what the record says.
+//! Several GPUs behind one node, with an engine that needs none: who gets which samples, and what
+//! the record says.
 
 use std::{
     sync::{
@@ -78,7 +79,8 @@ impl Memory {
         let each = |i: usize| {
             let input = self.inputs.at(i * SAMPLE, SAMPLE).expect("inside");
             let output = self.outputs.at(i * 8, 8).expect("inside");
-            // SAFETY: the test keeps both regions until everything is answered, and gives each sample out once.
+            // SAFETY: the test keeps both regions until everything is answered, and gives each
+            // sample out once.
             unsafe {
                 Arrival::new(
                     input,

@@ -1,5 +1,6 @@
-//! Engine `tensorrt`: what goes wrong at the start, each in one clear line and with exit code 2. Tests that begin with `lean_`
-//! want a shim and a TensorRT that loads without a GPU: `cargo xtask tensorrt --check` brings both and runs them.
+//! Engine `tensorrt`: what goes wrong at the start, each in one clear line and with exit code 2.
+//! Tests that begin with `lean_` want a shim and a TensorRT that loads without a GPU: `cargo xtask
+//! tensorrt --check` brings both and runs them.
 
 use std::{
     fs,
@@ -7,7 +8,8 @@ use std::{
     process::Command,
 };
 
-/// A folder with a model file of this name, and the accelerator's last line over it; the engine's keys beside `kind`.
+/// A folder with a model file of this name, and the accelerator's last line over it; the engine's
+/// keys beside `kind`.
 fn refused(name: &str, keys: &str, environment: &[(&str, &Path)]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let model = folder.path().join(name);

@@ -26,8 +26,7 @@ use crate::{
     completer::Completers,
     dataset::Dataset,
     exit::{ExitCode, Verdict},
-    interrupt,
-    local::{self, Local},
+    interrupt, local,
     memory::Estimate,
     network::Network,
     progress::Progress,
@@ -98,7 +97,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
         let inputs = qsl.region().clone();
-        Arc::new(Local::start(&config, inputs, &completers, &verdict)?)
+        local::start(&config, inputs, &completers, &verdict)?
     } else {
         Arc::new(Network::connect(
             &config,

@@ -11,8 +11,8 @@ pub struct Estimates {
 }
 
 impl Estimates {
-    /// A batch of so many samples took so long. A longer time counts for a half at once, a shorter one for an eighth: what
-    /// must not be underestimated is how late an answer can be.
+    /// A batch of so many samples took so long. A longer time counts for a half at once, a shorter
+    /// one for an eighth: what must not be underestimated is how late an answer can be.
     pub fn observe(&mut self, samples: usize, ns: u64) {
         let place = &mut self.ns[place(samples)];
         *place = match *place {
@@ -22,8 +22,8 @@ impl Estimates {
         };
     }
 
-    /// What a batch of so many samples is expected to take; 0 before any has run. Without its like, the next larger size
-    /// tells, and then the next smaller one.
+    /// What a batch of so many samples is expected to take; 0 before any has run. Without its like,
+    /// the next larger size tells, and then the next smaller one.
     pub fn of(&self, samples: usize) -> u64 {
         let at = place(samples);
         let known = |ns: &&u64| **ns > 0;

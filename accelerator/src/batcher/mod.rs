@@ -4,13 +4,16 @@
 //!
 //! 1. `max_batch` samples pending: run that many, now.
 //! 2. No other worker is busy (the engine is idle): run what is pending, now.
-//! 3. Otherwise the oldest sample may wait for company until it is `max_delay` old; then run what is pending.
+//! 3. Otherwise the oldest sample may wait for company until it is `max_delay` old; then run what
+//!    is pending.
 //!
-//! Where samples have a time at which their answers are due, the wait of rule 3 ends before the oldest would miss it, by
-//! what batches of that size have taken. Where the engine runs listed sizes, a batch is the largest of them that can be
-//! filled; what is left over, the youngest, begins the next.
+//! Where samples have a time at which their answers are due, the wait of rule 3 ends before the
+//! oldest would miss it, by what batches of that size have taken. Where the engine runs listed
+//! sizes, a batch is the largest of them that can be filled; what is left over, the youngest,
+//! begins the next.
 //!
-//! Samples leave in the order of their arrival. A plain data structure: no thread, no clock, no engine.
+//! Samples leave in the order of their arrival. A plain data structure: no thread, no clock, no
+//! engine.
 
 mod estimates;
 mod rules;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::Estimates;
 
-/// Samples that there is room for from the start: as many as a connection can have in flight, so that it is not
-/// under load that memory is asked for.
+/// Samples that there is room for from the start: as many as a connection can have in flight, so
+/// that it is not under load that memory is asked for.
 const ROOM: usize = 8192;
 
 /// What bounds a batch.
@@ -24,8 +24,8 @@ pub struct Policy {
 pub enum Step {
     /// [`Batcher::take`], and run it.
     Run,
-    /// Nothing before this time, in nanoseconds on the caller's clock, unless more samples arrive or the engine
-    /// becomes idle.
+    /// Nothing before this time, in nanoseconds on the caller's clock, unless more samples arrive
+    /// or the engine becomes idle.
     WaitUntil(u64),
     /// Nothing before samples arrive.
     Wait,
@@ -57,8 +57,8 @@ impl<T> Batcher<T> {
         }
     }
 
-    /// Adds a sample that arrived at `arrived_ns`. Several rails deliver almost, but not quite, in order: a late
-    /// one is moved up past the few that are younger.
+    /// Adds a sample that arrived at `arrived_ns`. Several rails deliver almost, but not quite, in
+    /// order: a late one is moved up past the few that are younger.
     pub fn push(&mut self, arrived_ns: u64, sample: T) {
         let younger = self
             .pending
@@ -81,7 +81,8 @@ impl<T> Batcher<T> {
         };
         let mut due = oldest.saturating_add(self.policy.max_delay_ns);
         if let Some(latency) = self.policy.latency_ns {
-            // It has to begin so early that it is done in time. What cannot be in time any more is run at once.
+            // It has to begin so early that it is done in time. What cannot be in time any more is
+            // run at once.
             let latest = latency.saturating_sub(self.estimates.of(self.pending.len()));
             due = due.min(oldest.saturating_add(latest));
         }
@@ -97,8 +98,8 @@ impl<T> Batcher<T> {
         self.estimates.observe(samples, ns);
     }
 
-    /// Moves the oldest samples, at most `max_batch`, to the end of `batch`: as many as the largest size that they fill,
-    /// or all of them where they fill none.
+    /// Moves the oldest samples, at most `max_batch`, to the end of `batch`: as many as the largest
+    /// size that they fill, or all of them where they fill none.
     pub fn take(&mut self, batch: &mut Vec<T>) {
         let most = self.pending.len().min(self.policy.max_batch);
         let filled = self.sizes.iter().rev().find(|size| **size <= most);
@@ -128,7 +129,8 @@ mod tests {
 
     use super::*;
 
-    /// A world with a fake clock: workers that are free ask the batcher, those that are busy finish at a given time.
+    /// A world with a fake clock: workers that are free ask the batcher, those that are busy finish
+    /// at a given time.
     struct World {
         batcher: Batcher<usize>,
         policy: Policy,
@@ -150,7 +152,8 @@ mod tests {
             }
         }
 
-        /// Lets every free worker ask, as the pipeline does; returns the time at which one wants to be woken.
+        /// Lets every free worker ask, as the pipeline does; returns the time at which one wants to
+        /// be woken.
         fn settle(&mut self, compute: u64) -> Option<u64> {
             for w in &mut self.busy_until {
                 if w.is_some_and(|t| t <= self.now) {

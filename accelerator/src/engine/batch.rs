@@ -48,9 +48,9 @@ impl Batch {
 
     /// Puts samples in with `put`, then finds the runs.
     ///
-    /// With a fixed sample size the samples are put in the order of their addresses, so that neighbours in memory
-    /// become neighbours in the batch whichever way they arrived; otherwise they keep their order and each is
-    /// a run of its own.
+    /// With a fixed sample size the samples are put in the order of their addresses, so that
+    /// neighbours in memory become neighbours in the batch whichever way they arrived; otherwise
+    /// they keep their order and each is a run of its own.
     pub fn fill(&mut self, sample_bytes: Option<usize>, put: impl FnOnce(&mut Vec<Arrival>)) {
         put(&mut self.arrivals);
         if sample_bytes.is_some() && !self.arrivals.is_sorted_by_key(Arrival::address) {
@@ -69,7 +69,8 @@ impl Batch {
                 Some(run) if joins => run.count += 1,
                 _ => self.runs.push(Run { first: i, count: 1 }),
             }
-            // A sample of another size ends its run: what follows it does not lie where the next one would begin.
+            // A sample of another size ends its run: what follows it does not lie where the next
+            // one would begin.
             next_address = match sample_bytes {
                 Some(n) if right_size => a.address().checked_add(n),
                 _ => None,
@@ -97,14 +98,15 @@ impl Batch {
         &self.runs
     }
 
-    /// Where the bytes of a run begin. A run of several samples is `count` times the fixed size given to
-    /// [`Batch::fill`], without a gap; a run of one is as long as its sample. Readable as long as the samples
-    /// are in the batch, by the GPU alone where [`Batch::on_device`] says so.
+    /// Where the bytes of a run begin. A run of several samples is `count` times the fixed size
+    /// given to [`Batch::fill`], without a gap; a run of one is as long as its sample. Readable as
+    /// long as the samples are in the batch, by the GPU alone where [`Batch::on_device`] says so.
     pub fn run_address(&self, run: Run) -> *const u8 {
         self.arrivals[run.first].address() as *const u8
     }
 
-    /// True where a sample lies in memory of a GPU, which this process does not read: its addresses are for that GPU.
+    /// True where a sample lies in memory of a GPU, which this process does not read: its addresses
+    /// are for that GPU.
     pub fn on_device(&self) -> bool {
         self.arrivals.iter().any(Arrival::is_on_device)
     }

@@ -1,4 +1,5 @@
-//! `digest`: answers with a hash of the input, so that a test can prove that every response belongs to its sample.
+//! `digest`: answers with a hash of the input, so that a test can prove that every response belongs
+//! to its sample.
 
 use std::{thread, time::Duration};
 

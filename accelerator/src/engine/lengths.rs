@@ -45,14 +45,15 @@ impl Lengths {
                 return refuse("all ragged inputs need the same first dimension");
             }
             lengths.max_rows = rows;
-            // `bytes` is not 0, so neither is `rows`; it overflowed nowhere, so neither does a sum of rows.
+            // `bytes` is not 0, so neither is `rows`; it overflowed nowhere, so neither does a sum
+            // of rows.
             lengths.row += bytes / rows;
         }
         Ok(lengths)
     }
 
-    /// Rows of the ragged tensors of a sample of `len` bytes, 0 where the model has none; nothing where no
-    /// sample has that length.
+    /// Rows of the ragged tensors of a sample of `len` bytes, 0 where the model has none; nothing
+    /// where no sample has that length.
     pub fn rows(&self, len: usize) -> Option<usize> {
         let rest = len.checked_sub(self.fixed)?;
         if self.row == 0 {

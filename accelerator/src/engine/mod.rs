@@ -1,11 +1,12 @@
 //! What runs a batch: the engine trait, and one file or folder per engine.
 //!
-//! An [`Engine`] is shared by all threads and makes one [`Worker`] for each worker thread; a worker owns whatever may
-//! not be shared (an ONNX Runtime session, a CUDA stream). The pipeline calls [`Engine::worker`] *on* the thread
-//! that the worker will live on, so that contexts bound to a thread and first-touch memory are right.
+//! An [`Engine`] is shared by all threads and makes one [`Worker`] for each worker thread; a worker
+//! owns whatever may not be shared (an ONNX Runtime session, a CUDA stream). The pipeline calls
+//! [`Engine::worker`] *on* the thread that the worker will live on, so that contexts bound to a
+//! thread and first-touch memory are right.
 //!
-//! Overlapping copies with compute needs no more than several workers: while one waits for its stream,
-//! another one's batch is being copied.
+//! Overlapping copies with compute needs no more than several workers: while one waits for its
+//! stream, another one's batch is being copied.
 
 pub mod aoti;
 mod batch;
@@ -49,8 +50,8 @@ pub trait Engine: Send + Sync {
     /// What the model takes and gives, per sample.
     fn model(&self) -> &ModelSpec;
 
-    /// True where every sample is as good as another, whatever its length: then none is refused for it
-    /// before it reaches the engine.
+    /// True where every sample is as good as another, whatever its length: then none is refused for
+    /// it before it reaches the engine.
     fn takes_any_bytes(&self) -> bool {
         false
     }
@@ -61,18 +62,20 @@ pub trait Engine: Send + Sync {
     /// Whatever keeps the model from being loaded once more.
     fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError>;
 
-    /// The engine's short cut past queue and worker threads, where it has one: then samples are answered on
-    /// the rail thread that brought them, with no wake-up.
+    /// The engine's short cut past queue and worker threads, where it has one: then samples are
+    /// answered on the rail thread that brought them, with no wake-up.
     fn inline(&self) -> Option<&dyn Inline> {
         None
     }
 
-    /// Told of each piece of memory that samples will lie in, before the first of them ([`qdl::serve::Service::memory`]).
+    /// Told of each piece of memory that samples will lie in, before the first of them
+    /// ([`qdl::serve::Service::memory`]).
     fn memory(&self, inputs: &Arc<Region>) {
         let _ = inputs;
     }
 
-    /// Memory of its GPU for slots, at least `bytes` of it; what lands there is read in place ([`qdl::serve::Service::slots`]).
+    /// Memory of its GPU for slots, at least `bytes` of it; what lands there is read in place
+    /// ([`qdl::serve::Service::slots`]).
     ///
     /// # Errors
     /// [`EngineError::Slots`] where the engine reads none, and the driver's.
@@ -89,7 +92,8 @@ pub trait Engine: Send + Sync {
         Vec::new()
     }
 
-    /// How well inputs come from the memory they landed in to the GPU; nothing where there is no such way.
+    /// How well inputs come from the memory they landed in to the GPU; nothing where there is no
+    /// such way.
     fn interior(&self, now_ns: u64) -> Option<Score> {
         let _ = now_ns;
         None
@@ -106,15 +110,16 @@ pub trait Worker {
     /// Runs the batch: reads every input, writes every output and its length.
     ///
     /// # Errors
-    /// [`EngineError::fault`] says what follows. A sample's fault costs that sample's connection: the
-    /// batch is run again, sample by sample, and those that fail alone are refused. The engine's fault
-    /// ends the node. Where it may be either's, [`Worker::warm_up`] decides: an engine that fails on zeros
-    /// is broken. Nothing that a frontend sends may make this panic.
+    /// [`EngineError::fault`] says what follows. A sample's fault costs that sample's connection:
+    /// the batch is run again, sample by sample, and those that fail alone are refused. The
+    /// engine's fault ends the node. Where it may be either's, [`Worker::warm_up`] decides: an
+    /// engine that fails on zeros is broken. Nothing that a frontend sends may make this panic.
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError>;
 
-    /// Runs `batch` samples of zeros and throws the answers away, so that the first real batch of that size finds
-    /// everything allocated and compiled. Called with growing sizes before the first sample arrives, and
-    /// after a batch that failed: it clears what that batch left in the buffers.
+    /// Runs `batch` samples of zeros and throws the answers away, so that the first real batch of
+    /// that size finds everything allocated and compiled. Called with growing sizes before the
+    /// first sample arrives, and after a batch that failed: it clears what that batch left in the
+    /// buffers.
     ///
     /// # Errors
     /// As [`Worker::run`].
@@ -148,8 +153,8 @@ pub struct EngineParams {
     pub output_bytes: usize,
     /// Lets `null` and `digest` answer on the rail thread where they pretend no compute.
     pub inline: bool,
-    /// Inputs of an ONNX model that may be shorter along their first dimension. They travel at their true
-    /// length and are padded with zeros here.
+    /// Inputs of an ONNX model that may be shorter along their first dimension. They travel at
+    /// their true length and are padded with zeros here.
     pub ragged: Vec<String>,
     /// What the configuration says of the model, for engines whose model file may not say it.
     pub spec: Option<ModelSpec>,
@@ -235,7 +240,8 @@ impl EngineParams {
     }
 }
 
-/// Makes the engine that `params` names. Models are loaded here once, so that a bad one is found at the start.
+/// Makes the engine that `params` names. Models are loaded here once, so that a bad one is found at
+/// the start.
 ///
 /// # Errors
 /// Everything that [`EngineError`] knows of before the first batch.

@@ -5,7 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The `lib/python3*` of the active virtual environment and of every `python3` on the `PATH`, in this order.
+/// The `lib/python3*` of the active virtual environment and of every `python3` on the `PATH`, in
+/// this order.
 pub(super) fn folders() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = env::var_os("VIRTUAL_ENV")
         .map(PathBuf::from)

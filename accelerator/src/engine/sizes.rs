@@ -10,8 +10,8 @@ pub(in crate::engine) struct Sizes {
 }
 
 impl Sizes {
-    /// From the configuration: no list means any size up to `max_batch`. The list's last must be `max_batch`, so that no
-    /// batch falls beyond it.
+    /// From the configuration: no list means any size up to `max_batch`. The list's last must be
+    /// `max_batch`, so that no batch falls beyond it.
     pub fn new(listed: &[usize], max_batch: usize) -> Result<Self, EngineError> {
         let refuse = |reason: String| {
             Err(EngineError::Param {

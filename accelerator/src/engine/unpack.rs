@@ -1,5 +1,5 @@
-//! From samples in slots to one buffer per input tensor, for whatever cannot be run where it landed: several
-//! runs, several inputs, ragged inputs.
+//! From samples in slots to one buffer per input tensor, for whatever cannot be run where it
+//! landed: several runs, several inputs, ragged inputs.
 //!
 //! A slot holds a sample's tensors in the model's order, back to back, each at its true length:
 //!
@@ -8,8 +8,8 @@
 //! ids     | 3 rows, zeros up to the largest | next sample ...
 //! ```
 //!
-//! All ragged tensors of one sample have the same number of rows (elements along their first dimension), so the
-//! sample's length alone tells how many.
+//! All ragged tensors of one sample have the same number of rows (elements along their first
+//! dimension), so the sample's length alone tells how many.
 
 use std::{
     mem::size_of,
@@ -47,8 +47,9 @@ impl Memory {
         match self {
             Memory::Own(memory) => {
                 let len = memory.len() * size_of::<Line>();
-                // SAFETY: `Line` is `len / Vec::len` bytes of `u8` without padding (its size equals its alignment), all
-                // of them initialised, and `&mut self` makes the access exclusive.
+                // SAFETY: `Line` is `len / Vec::len` bytes of `u8` without padding (its size equals
+                // its alignment), all of them initialised, and `&mut self` makes the access
+                // exclusive.
                 unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast::<u8>(), len) }
             }
             // SAFETY: promised in `Unpacker::lend`; `&mut self` makes the access exclusive.
@@ -108,8 +109,8 @@ impl Unpacker {
         })
     }
 
-    /// The one size that every sample has, where a sample is a single tensor that is not ragged: then a run of
-    /// samples can be used where it lies.
+    /// The one size that every sample has, where a sample is a single tensor that is not ragged:
+    /// then a run of samples can be used where it lies.
     pub fn single_fixed(&self) -> Option<usize> {
         match &self.fields[..] {
             [
@@ -138,11 +139,12 @@ impl Unpacker {
         }))
     }
 
-    /// Unpacks input `index` to memory of the caller's from now on. It does not grow: a batch that does not fit panics.
+    /// Unpacks input `index` to memory of the caller's from now on. It does not grow: a batch that
+    /// does not fit panics.
     ///
     /// # Safety
-    /// `address` is writable for `bytes` initialised bytes, which nobody else touches while this unpacks, for as long as it
-    /// lives.
+    /// `address` is writable for `bytes` initialised bytes, which nobody else touches while this
+    /// unpacks, for as long as it lives.
     pub unsafe fn lend(&mut self, index: usize, address: NonNull<u8>, bytes: usize) {
         self.fields[index].buffer = Memory::Lent(address, bytes);
     }
@@ -167,8 +169,9 @@ impl Unpacker {
         }
     }
 
-    /// Copies the batch into the buffers: a single fixed tensor with one copy per run, anything else with one copy per
-    /// sample and tensor. The buffers' tails behind short tensors are zeroed.
+    /// Copies the batch into the buffers: a single fixed tensor with one copy per run, anything
+    /// else with one copy per sample and tensor. The buffers' tails behind short tensors are
+    /// zeroed.
     ///
     /// # Errors
     /// [`EngineError::SampleSize`] names a sample of a wrong length; nothing may be run then.
@@ -188,9 +191,10 @@ impl Unpacker {
             let buffer = self.fields[0].buffer.bytes();
             for &run in batch.runs() {
                 let to = &mut buffer[run.first * size..][..run.count * size];
-                // SAFETY: the batch's runs were found with this very size and every sample has it (`check`), so
-                // `run.count * size` bytes lie from `run_address` on, which the batch's arrivals keep readable and
-                // nobody writes; the buffer belongs to `self`, and `to` is as long.
+                // SAFETY: the batch's runs were found with this very size and every sample has it
+                // (`check`), so `run.count * size` bytes lie from `run_address` on, which the
+                // batch's arrivals keep readable and nobody writes; the buffer belongs to `self`,
+                // and `to` is as long.
                 unsafe {
                     ptr::copy_nonoverlapping(batch.run_address(run), to.as_mut_ptr(), to.len());
                 }

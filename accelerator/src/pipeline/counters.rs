@@ -10,8 +10,8 @@ use crate::engine::BatchCounts;
 /// Counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Batches run. Where samples are answered inline, what one poll of a rail brought, in pieces of at most
-    /// `max_batch`.
+    /// Batches run. Where samples are answered inline, what one poll of a rail brought, in pieces
+    /// of at most `max_batch`.
     pub batches: u64,
     /// Samples answered.
     pub samples: u64,
@@ -86,7 +86,8 @@ impl Cell {
         self.sizes[samples.min(last)].fetch_add(1, Relaxed);
     }
 
-    /// Counts samples that were answered inline. They were no batch, so any number may have come at once.
+    /// Counts samples that were answered inline. They were no batch, so any number may have come at
+    /// once.
     pub fn inline(&self, samples: usize) {
         let most = (self.sizes.len() - 1).max(1);
         let (whole, rest) = (samples / most, samples % most);

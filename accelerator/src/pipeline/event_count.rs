@@ -1,15 +1,15 @@
 //! Wakes a worker that spins or sleeps, and never misses one.
 //!
-//! A waiter reads the epoch, looks for work, and only then waits for the epoch to change. A notifier publishes
-//! its work first and bumps the epoch second. Both the epoch and the number of sleepers are sequentially
-//! consistent, so of the two orders
+//! A waiter reads the epoch, looks for work, and only then waits for the epoch to change. A
+//! notifier publishes its work first and bumps the epoch second. Both the epoch and the number of
+//! sleepers are sequentially consistent, so of the two orders
 //!
 //! * bump before the sleeper's last look at the epoch: the sleeper sees it and does not sleep;
 //! * sleeper counted before the notifier's look at the count: the notifier sees it and notifies;
 //!
-//! at least one holds. `called` keeps a burst from notifying a sleeper twice: it is set by the first notifier and
-//! cleared, under the lock, by whoever goes to sleep or leaves. A notifier that finds it set can rely on
-//! a sleeper that has been notified and will look for work again.
+//! at least one holds. `called` keeps a burst from notifying a sleeper twice: it is set by the
+//! first notifier and cleared, under the lock, by whoever goes to sleep or leaves. A notifier that
+//! finds it set can rely on a sleeper that has been notified and will look for work again.
 
 use std::{
     sync::{
@@ -47,8 +47,8 @@ impl EventCount {
         self.epoch.fetch_add(1, SeqCst);
         if self.sleepers.load(SeqCst) > 0 && !self.called.swap(true, SeqCst) {
             self.notified.fetch_add(1, SeqCst);
-            // Whoever clears `called` and then sleeps holds the lock in between, so the notification cannot fall
-            // into that gap.
+            // Whoever clears `called` and then sleeps holds the lock in between, so the
+            // notification cannot fall into that gap.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.condvar.notify_one();
         }
@@ -61,8 +61,8 @@ impl EventCount {
         self.condvar.notify_all();
     }
 
-    /// Returns once the epoch differs from `seen`, or at `until_ns` on [`clock::now_ns`], or before: the caller
-    /// looks again. Looks as `spin` says and then sleeps.
+    /// Returns once the epoch differs from `seen`, or at `until_ns` on [`clock::now_ns`], or
+    /// before: the caller looks again. Looks as `spin` says and then sleeps.
     pub fn wait(&self, seen: u64, until_ns: u64, spin: Spin) {
         let started = clock::now_ns();
         let mut now = started;
@@ -107,8 +107,8 @@ mod tests {
 
     use super::*;
 
-    /// A token goes back and forth between threads that sleep at once: one lost wake-up, and a round takes until the
-    /// deadline, which is far longer than the whole test may take.
+    /// A token goes back and forth between threads that sleep at once: one lost wake-up, and a
+    /// round takes until the deadline, which is far longer than the whole test may take.
     #[test]
     fn no_wake_up_is_lost() {
         const ROUNDS: u64 = 3_000;

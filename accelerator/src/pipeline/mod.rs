@@ -1,26 +1,29 @@
 //! The shell around batcher and engine: a queue, worker threads, counters.
 //!
-//! A [`Pipeline`] is the [`Service`] that rail threads call. They push what a poll brought into a lock-free queue
-//! and wake one worker, once per burst. A worker that is free moves samples from the queue to the batcher, takes a
-//! batch when the batcher says so, runs it and answers it. Workers share one lock, taken once per batch; rail
-//! threads never take it while the pipeline runs.
+//! A [`Pipeline`] is the [`Service`] that rail threads call. They push what a poll brought into a
+//! lock-free queue and wake one worker, once per burst. A worker that is free moves samples from
+//! the queue to the batcher, takes a batch when the batcher says so, runs it and answers it.
+//! Workers share one lock, taken once per batch; rail threads never take it while the pipeline
+//! runs.
 //!
 //! An engine that answers inline needs none of that: its samples are answered on the rail thread.
 //!
 //! # When a connection is lost
-//! Memory of a lost connection may be reused once no batch reads it. Every sample holds its origin in an `Arc` from its
-//! arrival until its response has been given to the origin, so an origin whose strong count has
-//! fallen to its owner's own references has no sample here any more. [`Pipeline::in_flight`] counts
-//! the samples of all origins together; at 0 the pipeline reads and writes nobody's memory.
+//! Memory of a lost connection may be reused once no batch reads it. Every sample holds its origin
+//! in an `Arc` from its arrival until its response has been given to the origin, so an origin whose
+//! strong count has fallen to its owner's own references has no sample here any more.
+//! [`Pipeline::in_flight`] counts the samples of all origins together; at 0 the pipeline reads and
+//! writes nobody's memory.
 //!
 //! # When a sample cannot be run
-//! A length that the model cannot have is refused on the rail thread, before the queue. Where the engine refuses a batch, for
-//! what it holds, its samples are run one by one. The connection of a sample that is refused is lost, and nothing else.
+//! A length that the model cannot have is refused on the rail thread, before the queue. Where the
+//! engine refuses a batch, for what it holds, its samples are run one by one. The connection of a
+//! sample that is refused is lost, and nothing else.
 //!
 //! # When the engine fails
-//! The first error that is the engine's own, or panic, of a worker is given to the callback of [`Pipeline::start`]; the samples in flight are
-//! dropped unanswered, and later ones are dropped on arrival. The node then ends its session as it does when a peer is
-//! lost.
+//! The first error that is the engine's own, or panic, of a worker is given to the callback of
+//! [`Pipeline::start`]; the samples in flight are dropped unanswered, and later ones are dropped on
+//! arrival. The node then ends its session as it does when a peer is lost.
 
 mod counters;
 mod event_count;
@@ -65,7 +68,8 @@ const THREAD_END: Duration = Duration::from_secs(1);
 pub struct Options {
     /// What worker threads are called, with their index behind it.
     pub name: String,
-    /// Batches and worker threads; a `max_batch` outside 1 to [`MAX_BATCH`] is moved inside, 0 threads are 1.
+    /// Batches and worker threads; a `max_batch` outside 1 to [`MAX_BATCH`] is moved inside, 0
+    /// threads are 1.
     pub engine: EngineConfig,
     /// Samples that can wait without an allocation: the slots of all connections together.
     pub queue: usize,
@@ -134,10 +138,11 @@ impl fmt::Debug for Pipeline {
 }
 
 impl Pipeline {
-    /// Starts the workers, loads the model in each and warms it up; returns when all are ready. An engine that
-    /// answers inline gets no threads.
+    /// Starts the workers, loads the model in each and warms it up; returns when all are ready. An
+    /// engine that answers inline gets no threads.
     ///
-    /// `on_fatal` is called at most once, on the thread that failed; it should only pass the error on.
+    /// `on_fatal` is called at most once, on the thread that failed; it should only pass the error
+    /// on.
     ///
     /// # Errors
     /// What a worker could not be made for, or [`EngineError::StartTimeout`].
@@ -198,13 +203,14 @@ impl Pipeline {
         &self.shared.engine
     }
 
-    /// How long the first sample took, and one after warming up; nothing where samples are answered inline.
+    /// How long the first sample took, and one after warming up; nothing where samples are answered
+    /// inline.
     pub fn warm_up(&self) -> Option<WarmUp> {
         self.warm_up
     }
 
-    /// Samples that have arrived and are neither answered nor dropped, of all origins. Those that are answered inline
-    /// are never counted: they are done when [`Service::arrived`] returns.
+    /// Samples that have arrived and are neither answered nor dropped, of all origins. Those that
+    /// are answered inline are never counted: they are done when [`Service::arrived`] returns.
     pub fn in_flight(&self) -> usize {
         self.shared
             .in_flight
@@ -221,8 +227,9 @@ impl Pipeline {
         self.shared.counters()
     }
 
-    /// Stops: what is pending is still run, what arrives from now on is dropped. After `timeout` the rest is dropped
-    /// too, and workers that still run a batch are left to end by themselves. A second call does nothing new.
+    /// Stops: what is pending is still run, what arrives from now on is dropped. After `timeout`
+    /// the rest is dropped too, and workers that still run a batch are left to end by themselves. A
+    /// second call does nothing new.
     ///
     /// # Errors
     /// [`StopTimeout`] counts those workers.
@@ -267,7 +274,8 @@ impl Service for Pipeline {
 }
 
 thread_local! {
-    /// Lengths and responses of one burst, kept so that a rail thread allocates only while bursts grow.
+    /// Lengths and responses of one burst, kept so that a rail thread allocates only while bursts
+    /// grow.
     static SCRATCH: Cell<(Vec<u32>, Vec<Finished>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 
@@ -331,7 +339,8 @@ fn work(
     });
     match made {
         Ok((mut worker, warm_up)) => {
-            // Nobody listens any more where another worker failed first: then the pipeline is being dropped.
+            // Nobody listens any more where another worker failed first: then the pipeline is being
+            // dropped.
             let _ = ready.send(Ok(warm_up));
             shared.serve(index, worker.as_mut());
         }
@@ -341,8 +350,9 @@ fn work(
     }
 }
 
-/// Batches of 1, 2, 4 ... `max_batch` samples, while the budget lasts, and one sample at the end. Sizes that are listed are
-/// all run, however long it takes: what meets a size first, a runtime that plans for it, must not be a sample.
+/// Batches of 1, 2, 4 ... `max_batch` samples, while the budget lasts, and one sample at the end.
+/// Sizes that are listed are all run, however long it takes: what meets a size first, a runtime
+/// that plans for it, must not be a sample.
 fn warm_up(
     worker: &mut dyn Worker,
     max_batch: usize,

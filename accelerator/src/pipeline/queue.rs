@@ -2,8 +2,9 @@
 
 use crossbeam_queue::{ArrayQueue, SegQueue};
 
-/// A ring that is allocated once, and behind it a queue that grows, for a frontend that sends more at once than anybody
-/// planned for (LoadGen's Offline query in one process). Only the second one allocates.
+/// A ring that is allocated once, and behind it a queue that grows, for a frontend that sends more
+/// at once than anybody planned for (LoadGen's Offline query in one process). Only the second one
+/// allocates.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     ring: ArrayQueue<T>,
@@ -18,8 +19,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// What goes through the overflow may be passed by what finds the ring free again a moment later; the batcher
-    /// orders by time of arrival.
+    /// What goes through the overflow may be passed by what finds the ring free again a moment
+    /// later; the batcher orders by time of arrival.
     pub fn push(&self, item: T) {
         if !self.overflow.is_empty() {
             self.overflow.push(item);

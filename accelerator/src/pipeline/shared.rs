@@ -125,7 +125,8 @@ impl Shared {
             self.in_flight.fetch_sub(refused, SeqCst);
         }
         self.events.notify();
-        // The last worker may have ended since the look at `mode`; then nobody else empties the queue.
+        // The last worker may have ended since the look at `mode`; then nobody else empties the
+        // queue.
         if self.live.load(SeqCst) == 0 {
             self.drop_pending(&mut self.lock());
         }
@@ -201,8 +202,8 @@ impl Shared {
         Ok(took)
     }
 
-    /// After a batch that failed: runs its samples one by one, and refuses those that fail alone. What
-    /// else came by their connections is dropped: nobody waits for it.
+    /// After a batch that failed: runs its samples one by one, and refuses those that fail alone.
+    /// What else came by their connections is dropped: nobody waits for it.
     ///
     /// # Errors
     /// What is the engine's fault.
@@ -235,8 +236,8 @@ impl Shared {
         Ok(clock::now_ns().saturating_sub(started))
     }
 
-    /// Waits for the next batch and puts it into `batch`; false when there is none to come. `ran` is how many samples the last
-    /// one had, and how long it took.
+    /// Waits for the next batch and puts it into `batch`; false when there is none to come. `ran`
+    /// is how many samples the last one had, and how long it took.
     fn next(&self, batch: &mut Batch, ran: Option<(usize, u64)>) -> bool {
         let mut ran = ran;
         loop {
@@ -246,7 +247,8 @@ impl Shared {
                 state.busy -= 1;
                 state.batcher.observe(samples, ns);
             }
-            // A full batch is all that the next step can ask for; the rest is younger and may stay in the queue.
+            // A full batch is all that the next step can ask for; the rest is younger and may stay
+            // in the queue.
             while state.batcher.len() < self.max_batch {
                 let Some(arrival) = self.queue.pop() else {
                     break;
@@ -279,8 +281,8 @@ impl Shared {
         }
     }
 
-    /// Lets the workers finish what is pending, for at most `timeout`; then what is pending is dropped. Returns the
-    /// number of workers that still run a batch.
+    /// Lets the workers finish what is pending, for at most `timeout`; then what is pending is
+    /// dropped. Returns the number of workers that still run a batch.
     pub fn stop(&self, timeout: Duration) -> usize {
         let _ = self
             .mode
@@ -319,7 +321,8 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A worker that panicked while it held the lock has ended the pipeline; the others only tidy up.
+        // A worker that panicked while it held the lock has ended the pipeline; the others only
+        // tidy up.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -334,8 +337,8 @@ impl Shared {
     }
 }
 
-/// Gives an error back that is a sample's fault. Where it may be the engine's, a batch of zeros of that size
-/// decides, and takes what the failed one left out of the worker's buffers.
+/// Gives an error back that is a sample's fault. Where it may be the engine's, a batch of zeros of
+/// that size decides, and takes what the failed one left out of the worker's buffers.
 ///
 /// # Errors
 /// The same error, where it is the engine's fault.
@@ -351,7 +354,8 @@ fn of_a_sample(
     }
 }
 
-/// One worker that has not ended: counted from before its thread starts until that ends, however it ends.
+/// One worker that has not ended: counted from before its thread starts until that ends, however it
+/// ends.
 pub(super) struct Live(pub Arc<Shared>);
 
 impl Live {
@@ -365,7 +369,8 @@ impl Drop for Live {
     fn drop(&mut self) {
         let shared = &self.0;
         if shared.live.fetch_sub(1, SeqCst) == 1 && !shared.running() {
-            // After the count: a rail thread that pushed later finds it at 0 and empties the queue itself.
+            // After the count: a rail thread that pushed later finds it at 0 and empties the queue
+            // itself.
             shared.drop_pending(&mut shared.lock());
         }
         drop(

@@ -6,8 +6,8 @@
 //! nics[2]         ── rail thread ──┘── any ────> whichever has the fewest samples in flight
 //! ```
 //!
-//! A sample's [`Origin`](qdl::serve::Origin) says where it goes: a connection belongs to a GPU, and so do its slots. With a
-//! single pipeline there is nothing to choose, and nothing is looked at.
+//! A sample's [`Origin`](qdl::serve::Origin) says where it goes: a connection belongs to a GPU, and
+//! so do its slots. With a single pipeline there is nothing to choose, and nothing is looked at.
 
 mod share;
 
@@ -53,8 +53,9 @@ pub struct Pipelines {
 }
 
 impl Pipelines {
-    /// Starts the pipelines one after the other, each as [`Pipeline::start`] does. `on_fatal` is called for the first error of
-    /// each pipeline; the caller minds the first of all. With several, their threads carry the GPU in their names.
+    /// Starts the pipelines one after the other, each as [`Pipeline::start`] does. `on_fatal` is
+    /// called for the first error of each pipeline; the caller minds the first of all. With
+    /// several, their threads carry the GPU in their names.
     ///
     /// # Errors
     /// As [`Pipeline::start`]; and [`EngineError::Param`] without any engine.
@@ -138,8 +139,8 @@ impl Pipelines {
         }
     }
 
-    /// What each GPU did. Engines without a GPU that were given several all the same have a record for each, with the engine's
-    /// name in place of a GPU's.
+    /// What each GPU did. Engines without a GPU that were given several all the same have a record
+    /// for each, with the engine's name in place of a GPU's.
     pub fn gpus(&self) -> Vec<GpuRecord> {
         let mut records = Vec::new();
         for p in self.all() {

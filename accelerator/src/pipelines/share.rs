@@ -1,13 +1,15 @@
 //! Samples that may go to any GPU: how many go to each. Plain data.
 
-/// Shares `samples` out so that, with what each has in flight (`load`) already, all come as near to each other as can be. Where
-/// they end up equal, what is left over goes to the first of them. `shares` has the result, one for each of `load`.
+/// Shares `samples` out so that, with what each has in flight (`load`) already, all come as near to
+/// each other as can be. Where they end up equal, what is left over goes to the first of them.
+/// `shares` has the result, one for each of `load`.
 pub(super) fn share(load: &[usize], samples: usize, shares: &mut Vec<usize>) {
     shares.clear();
     shares.resize(load.len(), 0);
     let mut by_load: Vec<usize> = (0..load.len()).collect();
     by_load.sort_by_key(|i| load[*i]);
-    // The `filled` with the least come up to the level of the next one, as long as the samples last.
+    // The `filled` with the least come up to the level of the next one, as long as the samples
+    // last.
     let mut left = samples;
     let (mut filled, mut level) = (0, 0);
     while let Some(next) = by_load.get(filled) {

@@ -35,7 +35,8 @@ pub struct Samples {
     expect: Option<Answer>,
 }
 
-// SAFETY: an output is touched only by the one arrival that holds it, and by the test after its response.
+// SAFETY: an output is touched only by the one arrival that holds it, and by the test after its
+// response.
 unsafe impl Sync for Samples {}
 
 impl Samples {
@@ -109,8 +110,8 @@ impl Samples {
         let input = self.input(i);
         let output = self.outputs[i * self.capacity].get();
         let origin: Arc<dyn Origin> = Arc::clone(self) as Arc<dyn Origin>;
-        // SAFETY: the origin owns both places, the input is never written, and each test makes at most one living
-        // arrival of an index, so nobody else touches its output.
+        // SAFETY: the origin owns both places, the input is never written, and each test makes at
+        // most one living arrival of an index, so nobody else touches its output.
         unsafe {
             Arrival::new(
                 input.as_ptr(),

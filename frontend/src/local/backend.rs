@@ -1,15 +1,19 @@
 //! The slots of a local run, the samples in them, and those that wait for one.
+//!
+//! The dispatcher is not used over a fabric in this process: its answers end on a NIC thread, and
+//! here the thread that ran the batch completes them itself.
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    thread,
     time::Duration,
 };
 
 use accelerator::pipelines::Pipelines;
-use crossbeam_queue::SegQueue;
+use crossbeam_queue::{ArrayQueue, SegQueue};
 use crossbeam_utils::CachePadded;
 use qdl::{
     clock::now_ns,
@@ -22,7 +26,7 @@ use qdl::{
 };
 
 use crate::{
-    backend::Counts,
+    backend::{Backend, Counts},
     completer::{Completers, LoadgenCompleter},
     exit::{ExitCode, Verdict},
 };
@@ -34,43 +38,48 @@ const STOP: Duration = Duration::from_secs(5);
 /// The same after an abort, when nobody waits for them.
 const STOP_ABORTED: Duration = Duration::from_millis(200);
 
-/// Bytes from one output slot to the next: outputs written by different threads share no cache line.
+/// Bytes from one output slot to the next: outputs written by different threads share no cache
+/// line.
 pub(super) fn stride(output: usize) -> usize {
     output.max(1).next_multiple_of(64)
 }
 
-/// An answer on its way to LoadGen.
-struct Seen {
-    slot: u16,
-    in_flight: InFlight,
-    finished: Finished,
-}
-
-/// What one thread needs to complete samples.
+/// What a thread needs to complete samples.
 struct Cell {
     completer: LoadgenCompleter,
-    seen: Vec<Seen>,
+    seen: Vec<(InFlight, Finished)>,
 }
 
-/// The slots, the samples in them and those that wait for one.
-pub(super) struct LocalBackend {
+/// What a local run is made of.
+pub(super) struct Parts {
+    pub node: String,
+    pub model: String,
+    pub pipelines: Pipelines,
+    pub inputs: Arc<Region>,
+    pub slots: usize,
+    /// Bytes of an output.
+    pub output: usize,
+    pub completers: Completers,
+    /// Threads that complete samples.
+    pub threads: usize,
+    pub verdict: Verdict,
+}
+
+/// LoadGen's samples, straight into the pipelines of this process.
+pub struct LocalBackend {
     me: Weak<LocalBackend>,
-    pub(super) pipelines: Pipelines,
-    inputs: Arc<Region>,
+    parts: Parts,
     outputs: Region,
     stride: usize,
     capacity: u32,
     grants: Arc<Grants>,
     tracker: Tracker,
     backlog: SegQueue<Sample>,
-    backlog_len: CachePadded<AtomicU64>,
     backlog_max: AtomicU64,
-    /// Whoever has this hands arrivals to the pipeline.
+    /// The thread that has this hands arrivals to the pipeline.
     pump: Driven<Vec<Arrival>>,
-    /// As many as threads can answer at the same time: one of them is always free. Empty after [`LocalBackend::finish`].
-    cells: Box<[CachePadded<Mutex<Option<Cell>>>]>,
-    completers: Completers,
-    verdict: Verdict,
+    /// One for each thread that can answer. Empty when the run is over.
+    cells: ArrayQueue<Box<Cell>>,
     aborted: AtomicBool,
     issued: CachePadded<AtomicU64>,
     completed: CachePadded<AtomicU64>,
@@ -80,41 +89,29 @@ pub(super) struct LocalBackend {
 }
 
 impl LocalBackend {
-    pub(super) fn new(
-        pipelines: Pipelines,
-        inputs: Arc<Region>,
-        slots: usize,
-        output: usize,
-        cells: Vec<LoadgenCompleter>,
-        completers: Completers,
-        verdict: Verdict,
-    ) -> Result<Arc<Self>, RegionError> {
-        let stride = stride(output);
-        let outputs = Region::new(slots * stride)?;
+    pub(super) fn new(parts: Parts) -> Result<Arc<Self>, RegionError> {
+        let stride = stride(parts.output);
+        let outputs = Region::new(parts.slots * stride)?;
         outputs.prefault();
-        let grants = Arc::new(Grants::new(slots));
-        let cell = |completer| {
-            CachePadded::new(Mutex::new(Some(Cell {
-                completer,
-                seen: Vec::with_capacity(BURST),
-            })))
-        };
+        let grants = Arc::new(Grants::new(parts.slots));
+        let cells = ArrayQueue::new(parts.threads.max(1));
+        for i in 0..parts.threads {
+            let completer = parts.completers.make(i);
+            let seen = Vec::with_capacity(BURST);
+            let _ = cells.push(Box::new(Cell { completer, seen }));
+        }
         Ok(Arc::new_cyclic(|me| LocalBackend {
             me: me.clone(),
-            pipelines,
-            inputs,
+            capacity: u32::try_from(parts.output).unwrap_or(u32::MAX),
+            parts,
             outputs,
             stride,
-            capacity: u32::try_from(output).unwrap_or(u32::MAX),
             tracker: Tracker::new(grants.clone()),
             grants,
             backlog: SegQueue::new(),
-            backlog_len: CachePadded::default(),
             backlog_max: AtomicU64::new(0),
             pump: Driven::new(Vec::with_capacity(BURST)),
-            cells: cells.into_iter().map(cell).collect(),
-            completers,
-            verdict,
+            cells,
             aborted: AtomicBool::new(false),
             issued: CachePadded::default(),
             completed: CachePadded::default(),
@@ -124,64 +121,39 @@ impl LocalBackend {
         }))
     }
 
-    pub(super) fn issue(&self, samples: &[Sample]) {
-        self.issued
-            .fetch_add(samples.len() as u64, Ordering::Relaxed);
-        if self.aborted.load(Ordering::SeqCst) {
-            return self.complete_empty(samples);
-        }
-        let mut left = samples.iter().copied();
-        if self.backlog_len.load(Ordering::SeqCst) == 0 {
-            self.pump(|| left.next());
-        }
-        if left.len() > 0 {
-            self.push(left);
-            self.pump(|| None);
-        }
-        if self.aborted.load(Ordering::SeqCst) {
-            self.empty_backlog();
-        }
+    fn aborted(&self) -> bool {
+        self.aborted.load(Ordering::SeqCst)
     }
 
-    fn push(&self, samples: impl Iterator<Item = Sample>) {
-        for s in samples {
-            // Counted first, so that the length is never less than what can be popped.
-            self.backlog_len.fetch_add(1, Ordering::SeqCst);
-            self.backlog.push(s);
-        }
-        let len = self.backlog_len.load(Ordering::Relaxed);
-        self.backlog_max.fetch_max(len, Ordering::Relaxed);
+    fn next_waiting(&self) -> Option<Sample> {
+        // Cheaper than `pop` where nothing waits.
+        (!self.backlog.is_empty()).then(|| self.backlog.pop())?
     }
 
-    fn pop(&self) -> Option<Sample> {
-        if self.backlog_len.load(Ordering::SeqCst) == 0 {
-            return None;
-        }
-        let sample = self.backlog.pop()?;
-        self.backlog_len.fetch_sub(1, Ordering::SeqCst);
-        Some(sample)
-    }
-
-    /// Fills free slots from `direct` and then from the backlog, unless somebody else does.
+    /// Fills free slots from `direct` and then from the backlog, unless another thread does.
     ///
-    /// An engine that answers inline comes back here from within, by way of `respond`: it does not get the token, and
-    /// the owner looks again.
+    /// An engine that answers inline comes back here from within, by way of `respond`: it does not
+    /// get the token, and the owner looks again.
     fn pump(&self, mut direct: impl FnMut() -> Option<Sample>) {
         self.pump.drive(|arrivals| {
             loop {
                 let now = now_ns();
-                while arrivals.len() < BURST && !self.aborted.load(Ordering::SeqCst) {
+                while arrivals.len() < BURST && !self.aborted() {
                     let Some(slot) = self.tracker.reserve() else {
                         break;
                     };
-                    let Some(sample) = direct().or_else(|| self.pop()) else {
+                    let Some(sample) = direct().or_else(|| self.next_waiting()) else {
                         self.tracker.release(slot);
                         break;
                     };
                     match self.arrival(slot, &sample, now) {
                         Some(arrival) => arrivals.push(arrival),
-                        // A place outside the QSL's memory, or a slot that is not ours: neither can be.
-                        None => self.complete_empty(&[sample]),
+                        // A place outside the QSL's memory, or a slot that is not ours: neither can
+                        // be.
+                        None => {
+                            self.tracker.release(slot);
+                            self.complete_empty(&[sample]);
+                        }
                     }
                 }
                 if arrivals.is_empty() {
@@ -189,41 +161,35 @@ impl LocalBackend {
                 }
                 self.posted
                     .fetch_add(arrivals.len() as u64, Ordering::Relaxed);
-                self.pipelines.arrived(arrivals);
+                self.parts.pipelines.arrived(arrivals);
             }
         });
     }
 
     fn arrival(&self, slot: u16, sample: &Sample, now: u64) -> Option<Arrival> {
-        let input = self.inputs.at(sample.offset, sample.len as usize).ok();
+        let len = sample.len as usize;
+        let input = self.parts.inputs.at(sample.offset, len).ok()?;
         let at = usize::from(slot) * self.stride;
-        let output = self.outputs.at(at, self.capacity as usize).ok();
-        let (Some(input), Some(output), Some(me)) = (input, output, self.me.upgrade()) else {
-            self.tracker.release(slot);
-            return None;
-        };
-        let Some(imm) = self.tracker.begin(slot, sample, now) else {
-            self.tracker.release(slot);
-            return None;
-        };
-        let ticket = u64::from(imm.use_count()) << 16 | u64::from(slot);
-        // SAFETY: the input lies in the QSL's region, which the backend holds, and which LoadGen changes only when no sample
-        // is outstanding. The output is the slot's, which is this arrival's alone until its response releases the
-        // slot; `finish`, which releases slots without a response, lets no arrival be made afterwards.
+        let output = self.outputs.at(at, self.capacity as usize).ok()?;
+        let me = self.me.upgrade()?;
+        let ticket = self.tracker.begin(slot, sample, now)?.bits().into();
+        // SAFETY: the input lies in the QSL's region, which the parts hold, and which LoadGen
+        // changes only when no sample is outstanding. The output is the slot's, which is this
+        // arrival's alone until its response releases the slot; `finish`, which releases slots
+        // without a response, lets no arrival be made afterwards.
         Some(unsafe { Arrival::new(input, sample.len, output, self.capacity, ticket, now, me) })
     }
 
-    /// A cell that nobody uses at the moment; there is one, unless more threads answer than were announced.
-    fn cell(&self) -> Option<MutexGuard<'_, Option<Cell>>> {
-        for cell in &self.cells {
-            match cell.try_lock() {
-                Ok(guard) => return Some(guard),
-                Err(TryLockError::Poisoned(p)) => return Some(p.into_inner()),
-                Err(TryLockError::WouldBlock) => {}
+    /// A cell that no other thread uses; none when the run is over.
+    fn cell(&self) -> Option<Box<Cell>> {
+        loop {
+            let cell = self.cells.pop();
+            if cell.is_some() || self.aborted() {
+                return cell;
             }
+            // More threads answer at this moment than were announced.
+            thread::yield_now();
         }
-        let first = self.cells.first()?;
-        Some(first.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Closes the grants of finished samples and completes them.
@@ -231,28 +197,25 @@ impl LocalBackend {
         let Cell { completer, seen } = cell;
         let now = now_ns();
         for f in finished {
-            let (slot, use_count) = (f.ticket as u16, (f.ticket >> 16) as u16);
-            let taken = self.grants.take(Imm::new(slot, use_count)).is_ok();
-            match self.tracker.arrived(slot).filter(|_| taken) {
-                Some(in_flight) => seen.push(Seen {
-                    slot,
-                    in_flight,
-                    finished: *f,
-                }),
+            let imm = Imm::from_bits(f.ticket as u32);
+            let taken = self.grants.take(imm).is_ok();
+            match self.tracker.arrived(imm.slot()).filter(|_| taken) {
+                Some(in_flight) => seen.push((in_flight, *f)),
                 // Swept after an abort.
                 None => {
                     self.late.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
-        let response = |s: &Seen| {
-            let at = usize::from(s.slot) * self.stride;
-            let len = s.finished.len.min(self.capacity) as usize;
+        let slot = |f: &Finished| Imm::from_bits(f.ticket as u32).slot();
+        let response = |(in_flight, f): &(InFlight, Finished)| {
+            let at = usize::from(slot(f)) * self.stride;
+            let len = f.len.min(self.capacity) as usize;
             // SAFETY: the engine is done with the slot, and it is released only below.
             let payload = unsafe { self.outputs.bytes(at, len) };
             Response {
-                id: s.in_flight.sample.id,
-                index: s.in_flight.sample.index,
+                id: in_flight.sample.id,
+                index: in_flight.sample.index,
                 payload: payload.unwrap_or_default(),
             }
         };
@@ -260,118 +223,136 @@ impl LocalBackend {
         let done = now_ns();
         self.completed
             .fetch_add(seen.len() as u64, Ordering::Release);
-        for s in seen.drain(..) {
-            self.tracker.release(s.slot);
-            let sample = &s.in_flight.sample;
+        for (in_flight, f) in seen.drain(..) {
+            self.tracker.release(slot(&f));
             completer.record(&SampleTimes {
-                issued_ns: sample.issued_ns,
-                posted_ns: s.in_flight.posted_ns,
+                issued_ns: in_flight.sample.issued_ns,
+                posted_ns: in_flight.posted_ns,
                 seen_ns: now,
                 completed_ns: done,
-                queue_us: s.finished.queue_us,
-                compute_us: s.finished.compute_us,
-                bytes_out: sample.len,
-                bytes_in: s.finished.len,
+                queue_us: f.queue_us,
+                compute_us: f.compute_us,
+                bytes_out: in_flight.sample.len,
+                bytes_in: f.len,
             });
         }
         completer.tick(done);
     }
 
-    pub(super) fn completed(&self) -> u64 {
-        self.completed.load(Ordering::Acquire)
-    }
-
-    pub(super) fn outstanding(&self) -> u64 {
-        let completed = self.completed.load(Ordering::Acquire);
-        let emptied = self.emptied.load(Ordering::Acquire);
-        // Read last: what is completed was issued before.
-        self.issued
-            .load(Ordering::Acquire)
-            .saturating_sub(completed + emptied)
-    }
-
     fn complete_empty(&self, samples: &[Sample]) {
-        self.completers.complete_empty(samples);
+        self.parts.completers.complete_empty(samples);
         self.emptied
             .fetch_add(samples.len() as u64, Ordering::Release);
     }
 
     fn empty_backlog(&self) {
-        while let Some(sample) = self.pop() {
+        while let Some(sample) = self.next_waiting() {
             self.complete_empty(&[sample]);
         }
     }
+}
 
-    /// From now on nothing more goes to the engine, and nobody waits for what is there: its answers are late.
-    pub(super) fn abort(&self) {
+impl Backend for LocalBackend {
+    fn issue(&self, samples: &[Sample]) {
+        self.issued
+            .fetch_add(samples.len() as u64, Ordering::Relaxed);
+        if self.aborted() {
+            return self.complete_empty(samples);
+        }
+        let mut left = samples.iter().copied();
+        if self.backlog.is_empty() {
+            self.pump(|| left.next());
+        }
+        if left.len() > 0 {
+            left.for_each(|s| self.backlog.push(s));
+            self.backlog_max
+                .fetch_max(self.backlog.len() as u64, Ordering::Relaxed);
+            self.pump(|| None);
+        }
+        if self.aborted() {
+            self.empty_backlog();
+        }
+    }
+
+    fn name(&self) -> (String, Option<Duration>) {
+        let Parts { node, model, .. } = &self.parts;
+        let engine = self.parts.pipelines.engine().name();
+        let name = format!("Local SUT (no network): {node}, model {model}, engine {engine}");
+        (name, None)
+    }
+
+    fn outstanding(&self) -> u64 {
+        let done = self.completed() + self.emptied.load(Ordering::Acquire);
+        // Read last: what is completed was issued before.
+        self.issued.load(Ordering::Acquire).saturating_sub(done)
+    }
+
+    fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Acquire)
+    }
+
+    /// From now on nothing more goes to the engine, and the answers to what is there are late.
+    fn abort(&self, _cause: &str) {
         self.aborted.store(true, Ordering::SeqCst);
         self.empty_backlog();
     }
 
-    pub(super) fn finish(&self, node: &str) -> Counts {
-        let mut notes = Vec::new();
-        let patience = if self.aborted.load(Ordering::SeqCst) {
-            STOP_ABORTED
-        } else {
-            STOP
-        };
-        // After a run that ended well nothing is left to abort.
-        self.abort();
-        // Waits for whoever makes an arrival at this moment.
+    fn finish(&self) -> Counts {
+        let patience = if self.aborted() { STOP_ABORTED } else { STOP };
+        let pipelines = &self.parts.pipelines;
+        // What was issued and is in a slot is still run. After a run that ended well nothing is
+        // left.
+        self.abort("");
+        // Waits for a thread that makes an arrival at this moment.
         self.pump.exclusive(|_| ());
-        if let Err(error) = self.pipelines.stop(patience) {
-            notes.push(error.to_string());
-        }
+        let stopped = pipelines.stop(patience);
         self.empty_backlog();
         self.tracker.sweep(|f| self.complete_empty(&[f.sample]));
-        for cell in &self.cells {
-            // Dropping the completer hands its recorder on.
-            cell.lock().unwrap_or_else(PoisonError::into_inner).take();
-        }
-        let completed = self.completed.load(Ordering::Acquire);
-        let counters = self.pipelines.counters();
+        // Dropping a completer hands its recorder on.
+        while self.cells.pop().is_some() {}
+        let counters = pipelines.counters();
         Counts {
             fabric: "local".to_owned(),
             ledger: Ledger {
                 issued: self.issued.load(Ordering::Acquire),
-                answered: completed,
+                answered: self.completed(),
                 emptied: self.emptied.load(Ordering::Acquire),
                 posted: self.posted.load(Ordering::Relaxed),
-                responses: completed,
+                responses: self.completed(),
                 late_dropped: self.late.load(Ordering::Relaxed),
                 ..Ledger::default()
             },
             accelerators: vec![AcceleratorRecord {
-                node: node.to_owned(),
-                engine: self.pipelines.engine().name().to_owned(),
+                node: self.parts.node.clone(),
+                engine: pipelines.engine().name().to_owned(),
                 samples: Some(counters.samples),
                 batches: BatchSizes::from_counts(&counters.batch_sizes),
-                gpus: self.pipelines.gpus(),
+                gpus: pipelines.gpus(),
                 ..AcceleratorRecord::default()
             }],
             backlog_max: self.backlog_max.load(Ordering::Relaxed),
-            notes,
+            notes: stopped.err().iter().map(ToString::to_string).collect(),
             ..Counts::default()
         }
     }
 }
 
 impl Origin for LocalBackend {
-    fn refuse(&self, ticket: u64, why: &str) {
-        // The sample is this run's own: an answer that is not to come makes the run invalid.
-        let index = self.tracker.arrived(ticket as u16);
-        let index = index.map_or(0, |f| f.sample.index);
-        self.verdict
-            .fail(ExitCode::Lost, format!("engine: sample {index}: {why}"));
-    }
-
     fn respond(&self, finished: &[Finished]) {
-        if let Some(mut guard) = self.cell()
-            && let Some(cell) = guard.as_mut()
-        {
-            self.answer(cell, finished);
+        if let Some(mut cell) = self.cell() {
+            self.answer(&mut cell, finished);
+            // There is room for each.
+            let _ = self.cells.push(cell);
         }
         self.pump(|| None);
+    }
+
+    fn refuse(&self, ticket: u64, why: &str) {
+        // The sample is this run's own: an answer that is not to come makes the run invalid.
+        let slot = Imm::from_bits(ticket as u32).slot();
+        let index = self.tracker.arrived(slot).map_or(0, |f| f.sample.index);
+        let cause = format!("engine: sample {index}: {why}");
+        self.parts.verdict.fail(ExitCode::Lost, cause);
     }
 }
 
@@ -385,40 +366,33 @@ mod tests {
 
     use super::*;
 
-    /// A backend over a digest engine whose answers nobody completes: `samples` must stay empty.
-    fn local(delay_us: u64, slots: usize) -> Arc<LocalBackend> {
-        let params = EngineParams::new(EngineKind::Digest).with(|e| e.delay_us = delay_us);
-        let engine = Arc::new(Digest::new(&params));
-        let options = Options::from(&params);
-        let pipelines =
-            Pipelines::start(vec![(0, engine)], &options, |e| panic!("{e}")).expect("starts");
-        let inputs = Arc::new(Region::new(4096).expect("memory"));
-        let completers = Completers::new(Arc::new(Live::new(1)), None, None);
-        LocalBackend::new(
-            pipelines,
-            inputs,
-            slots,
-            8,
-            vec![],
-            completers,
-            Verdict::default(),
-        )
-        .expect("memory")
-    }
-
     #[test]
     fn a_place_outside_the_memory_becomes_no_arrival() {
-        let local = local(0, 4);
-        let sample = Sample {
+        let params = EngineParams::new(EngineKind::Digest);
+        let engine = Arc::new(Digest::new(&params));
+        let options = Options::from(&params);
+        let local = LocalBackend::new(Parts {
+            node: "n".to_owned(),
+            model: "m".to_owned(),
+            pipelines: Pipelines::start(vec![(0, engine)], &options, |e| panic!("{e}"))
+                .expect("starts"),
+            inputs: Arc::new(Region::new(4096).expect("memory")),
+            slots: 4,
+            output: 8,
+            completers: Completers::new(Arc::new(Live::new(1)), None, None),
+            threads: 0,
+            verdict: Verdict::default(),
+        })
+        .expect("memory");
+        let sample = |offset| Sample {
             id: 8,
             index: 0,
             source: SourceId(0),
-            offset: 4090,
+            offset,
             len: 64,
             issued_ns: 0,
         };
-        let slot = local.tracker.reserve().expect("free");
-        assert!(local.arrival(slot, &sample, 0).is_none());
-        assert_eq!(local.tracker.in_flight(), 0, "the slot is free again");
+        assert!(local.arrival(0, &sample(4090), 0).is_none());
+        assert!(local.arrival(0, &sample(4032), 0).is_some());
     }
 }

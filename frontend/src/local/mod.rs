@@ -1,17 +1,17 @@
-//! `--local`: LoadGen, the data set and the engine in one process. No network, and no copy of an input but the engine's own:
-//! what the same engine does without the division's wire.
+//! `--local`: LoadGen, the data set and the engine in one process. No network, and no copy of an
+//! input but the engine's own: what the same engine does without the division's wire.
 //!
 //! ```text
 //! issue --> a free output slot? --yes--> pipeline --> engine --> respond --> LoadGen
 //!                 \--no--> backlog <-- drawn from as slots come free --/
 //! ```
 //!
-//! Slots and backlog are the dispatcher's, so that both ways account for a sample alike. An arrival's input is the QSL's
-//! own memory; its output is a slot here.
+//! Slots and backlog are the dispatcher's, so that both ways account for a sample alike. An
+//! arrival's input is the QSL's own memory; its output is a slot here.
 
 mod backend;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use accelerator::{
     engine::{self, EngineError},
@@ -21,19 +21,19 @@ use accelerator::{
 };
 use qdl::{
     config::{EngineConfig, FrontendConfig},
-    dispatch::Sample,
     fabric::{MAX_SLOTS, Region, RegionError},
     model::ModelMismatch,
     serve::Service,
 };
 
 use crate::{
-    backend::{Backend, Counts},
     completer::Completers,
     exit::{ExitCode, Verdict},
 };
 
-use backend::{LocalBackend, stride};
+pub use backend::LocalBackend;
+
+use backend::{Parts, stride};
 
 /// Room for outputs, unless a single batch needs more.
 const OUTPUT_BYTES: usize = 256 << 20;
@@ -70,72 +70,53 @@ pub enum LocalError {
     Memory(#[from] RegionError),
 }
 
-/// How many completers, and so places for live figures, a local run needs: one for each engine thread, and one for
-/// the thread that issues.
+/// How many completers, and so places for live figures, a local run needs: one for each engine
+/// thread, and one for the thread that issues.
 pub fn completers(config: &FrontendConfig) -> usize {
     config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
 }
 
-/// See the module.
-pub struct Local {
-    node: String,
-    model: String,
-    backend: Arc<LocalBackend>,
-}
+/// Makes the engine, loads the model and warms it up.
+///
+/// # Errors
+/// [`LocalError`].
+pub fn start(
+    config: &FrontendConfig,
+    inputs: Arc<Region>,
+    completers: &Completers,
+    verdict: &Verdict,
+) -> Result<Arc<LocalBackend>, LocalError> {
+    let cfg = config.engine.as_ref().ok_or(LocalError::NoEngine)?;
+    let model = &config.model;
+    let file = config.model_file.as_deref();
+    let params = engine_params(cfg, &model.name, file, Some(model));
+    let engines = pipelines::create(&params, &cfg.all_gpus())?;
+    let output = check_model(config, cfg, engines[0].1.as_ref())?;
 
-impl Local {
-    /// Makes the engine, loads the model and warms it up.
-    ///
-    /// # Errors
-    /// [`LocalError`].
-    pub fn start(
-        config: &FrontendConfig,
-        inputs: Arc<Region>,
-        completers: &Completers,
-        verdict: &Verdict,
-    ) -> Result<Self, LocalError> {
-        let cfg = config.engine.as_ref().ok_or(LocalError::NoEngine)?;
-        let params = engine_params(
-            cfg,
-            &config.model.name,
-            config.model_file.as_deref(),
-            Some(&config.model),
-        );
-        let engines = pipelines::create(&params, &cfg.all_gpus())?;
-        let output = check_model(config, cfg, engines[0].1.as_ref())?;
-
-        let slots = slots(cfg.max_batch, cfg.workers(), output);
-        let mut options = Options::from(&params);
-        options.queue = slots;
-        let failed = verdict.clone();
-        let pipelines = Pipelines::start(engines, &options, move |error| {
-            // What fails while the engine is made and warmed up does not come here.
-            failed.fail(ExitCode::Lost, format!("engine: {error}"));
-        })?;
-        if let Some(w) = pipelines.warm_up() {
-            tracing::info!(
-                "engine warm: first sample {} us cold, {} us warm",
-                w.cold_us,
-                w.warm_us
-            );
-        }
-        pipelines.memory(&inputs);
-        let cells = (0..self::completers(config)).map(|i| completers.make(i));
-        let backend = LocalBackend::new(
-            pipelines,
-            inputs,
-            slots,
-            output,
-            cells.collect(),
-            completers.clone(),
-            verdict.clone(),
-        )?;
-        Ok(Local {
-            node: config.node.clone(),
-            model: config.model.name.clone(),
-            backend,
-        })
+    let slots = slots(cfg.max_batch, cfg.workers(), output);
+    let mut options = Options::from(&params);
+    options.queue = slots;
+    let failed = verdict.clone();
+    let pipelines = Pipelines::start(engines, &options, move |error| {
+        // What fails while the engine is made and warmed up does not come here.
+        failed.fail(ExitCode::Lost, format!("engine: {error}"));
+    })?;
+    if let Some(w) = pipelines.warm_up() {
+        let (cold, warm) = (w.cold_us, w.warm_us);
+        tracing::info!("engine warm: first sample {cold} us cold, {warm} us warm");
     }
+    pipelines.memory(&inputs);
+    Ok(LocalBackend::new(Parts {
+        node: config.node.clone(),
+        model: model.name.clone(),
+        pipelines,
+        inputs,
+        slots,
+        output,
+        completers: completers.clone(),
+        threads: self::completers(config),
+        verdict: verdict.clone(),
+    })?)
 }
 
 /// Bytes of an output, if the engine runs what the configuration describes.
@@ -161,44 +142,14 @@ fn check_model(
     }
 }
 
-/// Output slots: four batches for each of the engine's `threads`, as far as memory goes, and at least two.
+/// Output slots: four batches for each of the engine's `threads`, as far as memory goes, and at
+/// least two.
 fn slots(max_batch: usize, threads: usize, output: usize) -> usize {
     let threads = threads.max(1);
     let wanted = max_batch.saturating_mul(4 * threads).max(1024);
     let least = max_batch.saturating_mul(2 * threads);
     let fit = OUTPUT_BYTES / stride(output);
     wanted.min(fit.max(least)).min(MAX_SLOTS)
-}
-
-impl Backend for Local {
-    fn issue(&self, samples: &[Sample]) {
-        self.backend.issue(samples);
-    }
-
-    fn name(&self) -> (String, Option<Duration>) {
-        let engine = self.backend.pipelines.engine().name();
-        let (node, model) = (&self.node, &self.model);
-        (
-            format!("Local SUT (no network): {node}, model {model}, engine {engine}"),
-            None,
-        )
-    }
-
-    fn outstanding(&self) -> u64 {
-        self.backend.outstanding()
-    }
-
-    fn completed(&self) -> u64 {
-        self.backend.completed()
-    }
-
-    fn abort(&self, _cause: &str) {
-        self.backend.abort();
-    }
-
-    fn finish(&self) -> Counts {
-        self.backend.finish(&self.node)
-    }
 }
 
 #[cfg(test)]

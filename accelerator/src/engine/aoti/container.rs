@@ -39,14 +39,15 @@ pub(super) struct Container {
     _files: Files,
 }
 
-// SAFETY: the container keeps a pool of models and hands each run one that is free, under its own lock; its handle may be
-// used from any thread.
+// SAFETY: the container keeps a pool of models and hands each run one that is free, under its own
+// lock; its handle may be used from any thread.
 unsafe impl Send for Container {}
 // SAFETY: as above.
 unsafe impl Sync for Container {}
 
 impl Container {
-    /// Loads the model, its weights included, to the GPU, or to the CPU where none is named. The thread is bound to the GPU.
+    /// Loads the model, its weights included, to the GPU, or to the CPU where none is named. The
+    /// thread is bound to the GPU.
     ///
     /// # Errors
     /// A library that cannot be loaded, or a model that is not the one described.
@@ -67,16 +68,20 @@ impl Container {
                 one_line(&e.to_string())
             ))
         };
-        // SAFETY: the library is a compiled model, whose initialisers register nothing but its own constants. It came from a
-        // file that the configuration names as one to be run.
+        // SAFETY: the library is a compiled model, whose initialisers register nothing but its own
+        // constants. It came from a file that the configuration names as one to be run.
         let library = unsafe { Library::open(Some(&files.library), RTLD_NOW | RTLD_LOCAL) };
         // Never unloaded: its weights and kernels are known to the driver by address.
         let library = ManuallyDrop::new(library.map_err(unusable)?);
         macro_rules! function {
             ($t:ty, $name:literal) => {
-                // SAFETY: the type is that of the function of this name in aoti_runtime/interface.h, and the library
-                // stays loaded.
-                unsafe { *library.get::<$t>(concat!($name, "\0").as_bytes()).map_err(unusable)? }
+                // SAFETY: the type is that of the function of this name in
+                // aoti_runtime/interface.h, and the library stays loaded.
+                unsafe {
+                    *library
+                        .get::<$t>(concat!($name, "\0").as_bytes())
+                        .map_err(unusable)?
+                }
             };
         }
         let create = function!(
@@ -101,7 +106,8 @@ impl Container {
             text(files.folder.as_os_str().as_bytes())?,
         );
         let mut handle = ptr::null_mut();
-        // SAFETY: `handle` is a local that the function writes; both texts end in zero and live through the call.
+        // SAFETY: `handle` is a local that the function writes; both texts end in zero and live
+        // through the call.
         let code = unsafe {
             create(
                 &mut handle,
@@ -115,7 +121,8 @@ impl Container {
                 "cannot be loaded to {device}; PyTorch's own line is above"
             )));
         }
-        // It is mapped, and its weights are on the device: a program that is killed should not leave hundreds of MB behind.
+        // It is mapped, and its weights are on the device: a program that is killed should not
+        // leave hundreds of MB behind.
         if let Err(e) = std::fs::remove_file(&files.library) {
             tracing::debug!("{}: {e}", files.library.display());
         }
@@ -151,8 +158,9 @@ impl Container {
     /// PyTorch's own, or an output of another shape than described.
     ///
     /// # Safety
-    /// `inputs` are the addresses of as many tensors as the model has, each readable for `batch` samples until the stream
-    /// has been waited for. On a GPU they lie on it, `stream` is one of its streams, and the thread is bound to it.
+    /// `inputs` are the addresses of as many tensors as the model has, each readable for `batch`
+    /// samples until the stream has been waited for. On a GPU they lie on it, `stream` is one of
+    /// its streams, and the thread is bound to it.
     pub unsafe fn run(
         &self,
         inputs: &[*mut c_void],
@@ -180,8 +188,8 @@ impl Container {
                 strides[i - 1] = strides[i] * sizes[i];
             }
             let mut tensor = ptr::null_mut();
-            // SAFETY: sizes and strides are of one length and live through the call; the memory is the caller's promise;
-            // `tensor` is a local that the function writes.
+            // SAFETY: sizes and strides are of one length and live through the call; the memory is
+            // the caller's promise; `tensor` is a local that the function writes.
             let code = unsafe {
                 (self.torch.from_blob)(
                     *address,
@@ -203,8 +211,9 @@ impl Container {
         // The model takes its inputs' handles, whatever becomes of the run.
         let mut handles: Vec<Tensor> = tensors.into_iter().map(Output::into_raw).collect();
         let mut output = ptr::null_mut();
-        // SAFETY: the handles were just made and are given away; one output was counted; the stream is the caller's promise.
-        // No model of ours calls an operator that needs a proxy executor: such a model says so and fails.
+        // SAFETY: the handles were just made and are given away; one output was counted; the stream
+        // is the caller's promise. No model of ours calls an operator that needs a proxy executor:
+        // such a model says so and fails.
         let code = unsafe {
             (self.run)(
                 self.handle,
@@ -227,7 +236,8 @@ impl Container {
     fn check(&self, output: &Output, batch: usize) -> Result<(), String> {
         let t = self.torch;
         let (mut dtype, mut dim, mut sizes, mut contiguous) = (-1, 0i64, ptr::null_mut(), false);
-        // SAFETY: the tensor is alive; each function writes one local. `sizes` points to `dim` numbers of the tensor's own.
+        // SAFETY: the tensor is alive; each function writes one local. `sizes` points to `dim`
+        // numbers of the tensor's own.
         let sizes: &[i64] = unsafe {
             let codes = (t.dtype)(output.tensor, &mut dtype)
                 | (t.dim)(output.tensor, &mut dim)

@@ -1,15 +1,17 @@
 //! `aoti`: models that PyTorch compiled ahead of time (`.pt2`), on a GPU or on the CPU.
 //!
-//! Such a model is a shared library with a small C interface over PyTorch's own libraries, all of them found at run time:
-//! building needs neither PyTorch nor CUDA. `models/export_aoti.py` makes them.
+//! Such a model is a shared library with a small C interface over PyTorch's own libraries, all of
+//! them found at run time: building needs neither PyTorch nor CUDA. `models/export_aoti.py` makes
+//! them.
 //!
-//! * `package`: the archive, what it says of itself, and its files on disk for as long as the engine lives.
+//! * `package`: the archive, what it says of itself, and its files on disk for as long as the
+//!   engine lives.
 //! * `torch`: PyTorch's libraries and the few functions of theirs that are called.
 //! * `container`: the compiled model.
 //! * `worker`: a batch through it, on a GPU (see [`cuda`]) or on the CPU.
 //!
-//! One container serves all workers of an engine: the weights are there once, and as many batches run beside each other as
-//! there are workers, each on its own stream.
+//! One container serves all workers of an engine: the weights are there once, and as many batches
+//! run beside each other as there are workers, each on its own stream.
 
 mod container;
 mod package;

@@ -84,12 +84,13 @@ impl Torch {
     }
 }
 
-/// Finds the folder of PyTorch's libraries: the configured path, of the folder or of a file in it; else the environment's
-/// `QDL_TORCH`; else the `torch` package beside the active virtual environment's Python or any on the `PATH`.
+/// Finds the folder of PyTorch's libraries: the configured path, of the folder or of a file in it;
+/// else the environment's `QDL_TORCH`; else the `torch` package beside the active virtual
+/// environment's Python or any on the `PATH`.
 ///
 /// # Errors
-/// [`EngineError::TorchMissing`] lists every path that was tried. A path that was named but is not there is not replaced
-/// by another.
+/// [`EngineError::TorchMissing`] lists every path that was tried. A path that was named but is not
+/// there is not replaced by another.
 pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
     let from_env = env::var_os("QDL_TORCH").filter(|v| !v.is_empty());
     let named = configured
@@ -138,8 +139,8 @@ fn open(folder: &Path, cuda: bool) -> Result<Torch, EngineError> {
     let mut libraries = Vec::new();
     for name in names {
         let path = folder.join(name);
-        // SAFETY: these are PyTorch's own libraries; their initialisers run as they do in any program that uses them. They
-        // are opened for all to see, which compiled models rely on.
+        // SAFETY: these are PyTorch's own libraries; their initialisers run as they do in any
+        // program that uses them. They are opened for all to see, which compiled models rely on.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
         libraries.push(library.map_err(|e| unusable(&path, e))?);
     }
@@ -147,9 +148,14 @@ fn open(folder: &Path, cuda: bool) -> Result<Torch, EngineError> {
     let library = &libraries[1];
     macro_rules! function {
         ($name:literal) => {
-            // SAFETY: the type is that of the function of this name in PyTorch's C interface (aoti_torch/c/shim.h), which
-            // promises not to change it. The library is never unloaded.
-            unsafe { *library.get(concat!($name, "\0").as_bytes()).map_err(|e| unusable(&path, e))? }
+            // SAFETY: the type is that of the function of this name in PyTorch's C interface
+            // (aoti_torch/c/shim.h), which promises not to change it. The library is never
+            // unloaded.
+            unsafe {
+                *library
+                    .get(concat!($name, "\0").as_bytes())
+                    .map_err(|e| unusable(&path, e))?
+            }
         };
     }
     let number = |name: &'static str| -> Result<i32, EngineError> {

@@ -10,7 +10,8 @@ use crate::engine::{
     unpack::Unpacker,
 };
 
-/// On a GPU: copies, kernels and the copy back on one stream; while this thread waits for them, another's batch is copied.
+/// On a GPU: copies, kernels and the copy back on one stream; while this thread waits for them,
+/// another's batch is copied.
 pub(super) struct OnGpu {
     container: Arc<Container>,
     stream: StreamWorker,
@@ -43,9 +44,11 @@ impl Worker for OnGpu {
         let at = self.sizes.run_at(n);
         let result = self.stream.stage_in_place(batch, at).and_then(|staged| {
             self.inputs[0] = staged.in_place().unwrap_or(self.stream.input(0));
-            // SAFETY: the stream worker's inputs hold `max_batch` samples, which `at` does not exceed: the padding is what an earlier
-            // batch left, or zeros. Where the batch is read in place, `at` samples of memory are there, and the batch keeps them. The stream is the stream worker's own, and this thread was bound when it was made. The output
-            // stays alive until `finish` has returned.
+            // SAFETY: the stream worker's inputs hold `max_batch` samples, which `at` does not
+            // exceed: the padding is what an earlier batch left, or zeros. Where the batch is read
+            // in place, `at` samples of memory are there, and the batch keeps them. The stream is
+            // the stream worker's own, and this thread was bound when it was made. The output stays
+            // alive until `finish` has returned.
             unsafe {
                 let output = self.container.run(&self.inputs, at, self.stream.handle())?;
                 self.stream
@@ -118,15 +121,15 @@ impl OnCpu {
                 None => self.unpacker.buffer(i).cast(),
             };
         }
-        // SAFETY: each address holds `at` samples: the caller's promise, or the unpacker's buffer, which was grown for them.
-        // On the CPU the run is over when the function returns.
+        // SAFETY: each address holds `at` samples: the caller's promise, or the unpacker's buffer,
+        // which was grown for them. On the CPU the run is over when the function returns.
         let output = unsafe { self.container.run(&self.inputs, at, ptr::null_mut())? };
         let data = output.data();
         if self.output_bytes == 0 || data.is_null() {
             return (0..n).try_for_each(|i| each(i, &[]));
         }
-        // SAFETY: the container checked shape, element type and that nothing lies between: `at` outputs from `data` on, which
-        // `output` keeps while the slice lives.
+        // SAFETY: the container checked shape, element type and that nothing lies between: `at`
+        // outputs from `data` on, which `output` keeps while the slice lives.
         let bytes =
             unsafe { std::slice::from_raw_parts(data.cast::<u8>(), at * self.output_bytes) };
         for (i, response) in bytes.chunks_exact(self.output_bytes).take(n).enumerate() {
@@ -154,7 +157,8 @@ impl Worker for OnCpu {
             self.unpacker.grow(at);
             self.unpacker.unpack(batch)?;
         }
-        // SAFETY: a run that holds the whole batch, of samples of the model's size, which the batch keeps until this returns.
+        // SAFETY: a run that holds the whole batch, of samples of the model's size, which the batch
+        // keeps until this returns.
         unsafe { self.infer(n, at, in_place, |i, response| batch.write(i, response)) }
     }
 

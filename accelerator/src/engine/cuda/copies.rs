@@ -19,7 +19,8 @@ pub(super) struct Lists {
 /// The driver's.
 ///
 /// # Safety
-/// The piece is readable, and the input writable where the piece goes, until the stream has been waited for. The thread is bound.
+/// The piece is readable, and the input writable where the piece goes, until the stream has been
+/// waited for. The thread is bound.
 pub(super) unsafe fn one(
     device: &Device,
     stream: &Stream,
@@ -40,7 +41,8 @@ pub(super) unsafe fn one(
 }
 
 impl Lists {
-    /// All pieces with one call. Their memory is registered, or a GPU's, and the driver has the function.
+    /// All pieces with one call. Their memory is registered, or a GPU's, and the driver has the
+    /// function.
     ///
     /// # Errors
     /// The driver's.
@@ -66,8 +68,8 @@ impl Lists {
         let mut how: sys::CUmemcpyAttributes = unsafe { std::mem::zeroed() };
         how.srcAccessOrder = sys::CUmemcpySrcAccessOrder_enum::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
         let mut first = 0;
-        // SAFETY: the lists are equally long; each piece is the caller's promise; one set of attributes, for the first piece and
-        // all behind it.
+        // SAFETY: the lists are equally long; each piece is the caller's promise; one set of
+        // attributes, for the first piece and all behind it.
         let result = unsafe {
             sys::cuMemcpyBatchAsync_v2(
                 self.to.as_mut_ptr(),

@@ -11,8 +11,9 @@ use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult};
 use super::gather::{Kernel, Lazy};
 use crate::engine::EngineError;
 
-/// A GPU and its primary context, the one that CUDA's runtime and every library on top of it use too. It is retained as
-/// long as the process lives: libraries that were loaded for it cannot be unloaded.
+/// A GPU and its primary context, the one that CUDA's runtime and every library on top of it use
+/// too. It is retained as long as the process lives: libraries that were loaded for it cannot be
+/// unloaded.
 pub struct Device {
     index: usize,
     name: String,
@@ -80,8 +81,8 @@ impl Device {
             return Err(EngineError::NoDriver);
         }
         let check = |verb, result| check(index, verb, result);
-        // SAFETY: the library is there. `cuInit` has no precondition, and every out pointer is a local variable of the
-        // type that the function writes.
+        // SAFETY: the library is there. `cuInit` has no precondition, and every out pointer is a
+        // local variable of the type that the function writes.
         unsafe {
             match sys::cuInit(0) {
                 CUresult::CUDA_ERROR_NO_DEVICE => {
@@ -176,7 +177,8 @@ impl Device {
         self.direct
     }
 
-    /// After it, kernels see what a NIC had written to this GPU's memory before. The thread is bound.
+    /// After it, kernels see what a NIC had written to this GPU's memory before. The thread is
+    /// bound.
     pub(super) fn fence(&self) -> Result<(), EngineError> {
         use sys::{
             CUflushGPUDirectRDMAWritesScope_enum as Scope,
@@ -185,7 +187,8 @@ impl Device {
         if self.direct.fence != Fence::Flush {
             return Ok(());
         }
-        // SAFETY: no memory of ours is involved; the attribute says that the driver has the function.
+        // SAFETY: no memory of ours is involved; the attribute says that the driver has the
+        // function.
         let result = unsafe {
             sys::cuFlushGPUDirectRDMAWrites(
                 Target::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
@@ -277,7 +280,8 @@ mod tests {
 
     #[test]
     fn a_fence_is_needed_where_writes_are_in_no_order() {
-        // Ordering: 0 none, 100 for the owner, 200 for all devices. Options: 1 by the host, 2 on a stream.
+        // Ordering: 0 none, 100 for the owner, 200 for all devices. Options: 1 by the host, 2 on a
+        // stream.
         for (ordering, options, fence) in [
             (0, 3, Fence::Flush),
             (0, 1, Fence::Flush),

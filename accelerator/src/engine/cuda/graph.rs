@@ -18,7 +18,8 @@ impl Graph {
     /// Records what `put` puts on the stream; nothing of it runs. The thread is bound.
     ///
     /// # Errors
-    /// What `put` says, or the driver where something cannot be recorded. The stream is usable again either way.
+    /// What `put` says, or the driver where something cannot be recorded. The stream is usable
+    /// again either way.
     pub(super) fn record(
         device: &Arc<Device>,
         stream: &Stream,

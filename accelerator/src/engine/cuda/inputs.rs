@@ -1,4 +1,5 @@
-//! The way of a batch's inputs: from the slots its samples landed in to where the model's kernels read them.
+//! The way of a batch's inputs: from the slots its samples landed in to where the model's kernels
+//! read them.
 
 use std::sync::Arc;
 
@@ -46,7 +47,8 @@ pub(in crate::engine) struct Staged {
 }
 
 impl Staged {
-    /// Where the only input lies, in place of the stream worker's, if the batch is read where it landed.
+    /// Where the only input lies, in place of the stream worker's, if the batch is read where it
+    /// landed.
     pub fn in_place(&self) -> Option<*mut std::ffi::c_void> {
         self.in_place.map(|address| address as *mut _)
     }
@@ -63,7 +65,8 @@ impl Inputs {
     /// Buffers for batches of up to `max_batch` samples of the model. The thread is bound.
     ///
     /// # Errors
-    /// Memory that cannot be had, the tensor that cannot be served, or a kernel that is asked for and not there.
+    /// Memory that cannot be had, the tensor that cannot be served, or a kernel that is asked for
+    /// and not there.
     pub fn new(
         device: &Arc<Device>,
         registry: &Arc<Registry>,
@@ -83,8 +86,9 @@ impl Inputs {
             memory.push(DeviceMemory::new(device, &stream, bytes)?);
             if unpacker.single_fixed().is_none() {
                 let pinned = Pinned::new(device, bytes)?;
-                // SAFETY: the memory is initialised, `unpacked` keeps it for as long as the unpacker lives beside it, and
-                // the only other access, a copy to the GPU, is over before a batch is unpacked again.
+                // SAFETY: the memory is initialised, `unpacked` keeps it for as long as the
+                // unpacker lives beside it, and the only other access, a copy to the GPU, is over
+                // before a batch is unpacked again.
                 unsafe { unpacker.lend(i, pinned.address(), pinned.len()) };
                 unpacked.push(pinned);
             }
@@ -122,8 +126,9 @@ impl Inputs {
         self.memory[index].address()
     }
 
-    /// Puts the copies of a batch on the stream, between the two events. The batch fits. Where `at` is given and the batch, run
-    /// at that size, can be read where it landed on the GPU, nothing is copied.
+    /// Puts the copies of a batch on the stream, between the two events. The batch fits. Where `at`
+    /// is given and the batch, run at that size, can be read where it landed on the GPU, nothing is
+    /// copied.
     ///
     /// # Errors
     /// A sample of a wrong length, or the driver's.
@@ -198,8 +203,9 @@ impl Inputs {
         let kernel = self.gatherer.as_ref().map(|_| gpu);
         let way = pieces::way(self.asked, list, kernel, device.copies_in_batches());
         if let (Way::Kernel, Some(gatherer)) = (way, &mut self.gatherer) {
-            // SAFETY: pieces lie in samples that the batch keeps readable until the worker has waited for its kernels, which run
-            // after this stream; they end within `max_batch` samples of the input, as the batch does.
+            // SAFETY: pieces lie in samples that the batch keeps readable until the worker has
+            // waited for its kernels, which run after this stream; they end within `max_batch`
+            // samples of the input, as the batch does.
             let launched = unsafe {
                 gatherer.launch(device, stream, |chunks| {
                     list.iter()
@@ -244,8 +250,8 @@ impl Inputs {
         Ok(staged)
     }
 
-    /// Several inputs, or ragged ones, by the kernel: each tensor of each sample to its place, and zeros behind it. Nothing
-    /// where there is no kernel, or it cannot read a sample where it lies.
+    /// Several inputs, or ragged ones, by the kernel: each tensor of each sample to its place, and
+    /// zeros behind it. Nothing where there is no kernel, or it cannot read a sample where it lies.
     fn gathered(&mut self, batch: &Batch) -> Result<Option<Staged>, EngineError> {
         let Some(gatherer) = &mut self.gatherer else {
             return Ok(None);
@@ -267,8 +273,9 @@ impl Inputs {
             staged.fenced = fenced(&self.device)?;
         }
         let (unpacker, memory) = (&self.unpacker, &self.memory);
-        // SAFETY: samples are readable until the worker has waited for its kernels, which run after this stream; a batch has no
-        // more samples than the inputs have room for, and each tensor ends within its sample's room.
+        // SAFETY: samples are readable until the worker has waited for its kernels, which run after
+        // this stream; a batch has no more samples than the inputs have room for, and each tensor
+        // ends within its sample's room.
         let launched = unsafe {
             gatherer.launch(&self.device, &self.stream, |chunks| {
                 let samples = batch.arrivals().iter();
@@ -290,8 +297,8 @@ impl Inputs {
                 bytes: self.unpacker.stride(i) * batch.len(),
                 place: Place::Registered,
             };
-            // SAFETY: the piece lies in the unpacker's buffers, which nobody writes before the stream has been waited for, and
-            // ends within `max_batch` samples, as the batch does.
+            // SAFETY: the piece lies in the unpacker's buffers, which nobody writes before the
+            // stream has been waited for, and ends within `max_batch` samples, as the batch does.
             unsafe { copies::one(&self.device, &self.stream, memory.address(), &piece)? };
             staged.count(piece.place, piece.bytes);
             staged.copies += 1;
@@ -300,13 +307,15 @@ impl Inputs {
     }
 }
 
-/// Once for a batch of which a part is in the GPU's memory, when all its samples have arrived. True where that did anything.
+/// Once for a batch of which a part is in the GPU's memory, when all its samples have arrived. True
+/// where that did anything.
 fn fenced(device: &Device) -> Result<bool, EngineError> {
     device.fence()?;
     Ok(device.direct().fence == Fence::Flush)
 }
 
-/// Lists each tensor of each sample (its address and length), and where it goes in the inputs. False where that cannot be.
+/// Lists each tensor of each sample (its address and length), and where it goes in the inputs.
+/// False where that cannot be.
 pub(super) fn list_of(
     unpacker: &Unpacker,
     samples: impl Iterator<Item = (usize, usize)>,
@@ -324,7 +333,8 @@ pub(super) fn list_of(
     })
 }
 
-/// True where this GPU's kernels can read every sample where it lies, each within one range; their bytes are counted.
+/// True where this GPU's kernels can read every sample where it lies, each within one range; their
+/// bytes are counted.
 fn readable(batch: &Batch, ranges: &Ranges, gpu: usize, staged: &mut Staged) -> bool {
     batch.arrivals().iter().all(|sample| {
         let (place, alike) = ranges.at(sample.address());

@@ -56,7 +56,8 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// Pinned memory of the host: copies to and from it need no staging. Cached, so the CPU may read it.
+/// Pinned memory of the host: copies to and from it need no staging. Cached, so the CPU may read
+/// it.
 #[derive(Debug)]
 pub(super) struct Pinned {
     address: NonNull<u8>,
@@ -93,7 +94,8 @@ impl Pinned {
     /// The copy is done, and none writes while the slice lives.
     pub unsafe fn bytes(&self, len: usize) -> &[u8] {
         let len = len.min(self.bytes);
-        // SAFETY: allocated and initialised with `bytes` bytes; the caller promises that nobody writes.
+        // SAFETY: allocated and initialised with `bytes` bytes; the caller promises that nobody
+        // writes.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), len) }
     }
 }

@@ -112,8 +112,8 @@ impl Meter {
         }
     }
 
-    /// How long copies of inputs take, against what they took at best: the score of this GPU's part of the node's interior.
-    /// Nothing before the first.
+    /// How long copies of inputs take, against what they took at best: the score of this GPU's part
+    /// of the node's interior. Nothing before the first.
     pub fn interior(&self, now_ns: u64) -> Option<Score> {
         let mut interior = self.interior.lock().unwrap_or_else(PoisonError::into_inner);
         interior.1.then(|| interior.0.score(now_ns))

@@ -1,24 +1,29 @@
-//! What every engine on an NVIDIA GPU needs: the driver found at run time, streams and events, memory, and the way of a
-//! batch from the slots its samples landed in to the GPU and of its outputs back.
+//! What every engine on an NVIDIA GPU needs: the driver found at run time, streams and events,
+//! memory, and the way of a batch from the slots its samples landed in to the GPU and of its
+//! outputs back.
 //!
 //! ```text
-//! slots (registered)   s0 s1 s2 .. s7 | s12 s13        runs of neighbours
-//!                       \  one copy /    \ one copy /   more than a few runs: one call for all of them
-//! GPU                   [ input of the batch, without gaps ]   copies, kernels and copy back on the worker's stream
-//!                       [ output of the batch              ]
-//!                            one copy to pinned memory, and from there to each sample's output slot
+//! slots (registered)  s0 s1 s2 .. s7 | s12 s13    runs of neighbours
+//!                      \  one copy /    \ one copy /  more than a few runs: one call for all
+//! GPU                  [ input of the batch, without gaps ]  on the worker's stream: copies,
+//!                      [ output of the batch              ]  kernels, and the copy back
+//!                        one copy to pinned memory, and from there to each sample's output slot
 //! ```
 //!
 //! * [`Device`]: one GPU, through the driver that is installed; building needs no CUDA.
 //! * `stream`: streams and events; `graph`: kernels recorded once and launched as one.
 //! * `memory`: memory on the GPU, and pinned memory beside it.
 //! * [`Registry`]: the slots and QSL memory that the GPU may read where they lie.
-//! * `slots`: slots in the GPU's own memory, for a NIC to write; a batch of neighbours is read there, without any copy.
-//! * `pieces`: which bytes are copied where, and how; plain data. `copies`: by the copy engines; `gather`: by a kernel.
-//! * `inputs`: one worker's inputs and how they get there; `stream_worker`: its stream, kernels and outputs.
+//! * `slots`: slots in the GPU's own memory, for a NIC to write; a batch of neighbours is read
+//!   there, without any copy.
+//! * `pieces`: which bytes are copied where, and how; plain data. `copies`: by the copy engines;
+//!   `gather`: by a kernel.
+//! * `inputs`: one worker's inputs and how they get there; `stream_worker`: its stream, kernels and
+//!   outputs.
 //! * [`Meter`]: what a GPU has done.
 //!
-//! A worker waits for its own batch. While it does, another worker's batch is being copied, on another stream.
+//! A worker waits for its own batch. While it does, another worker's batch is being copied, on
+//! another stream.
 
 mod copies;
 mod device;

@@ -21,8 +21,9 @@ pub(super) struct Piece {
 /// Kernels are compiled for inputs that begin at a multiple of so many bytes.
 const ALIGNED: usize = 64;
 
-/// Where a whole batch of `at` samples of `size` bytes can be read on GPU `gpu`, without a copy: its pieces are one, in that
-/// GPU's memory, and what pads the batch up to `at` lies behind it in the same memory.
+/// Where a whole batch of `at` samples of `size` bytes can be read on GPU `gpu`, without a copy:
+/// its pieces are one, in that GPU's memory, and what pads the batch up to `at` lies behind it in
+/// the same memory.
 pub(super) fn in_place(
     pieces: &[Piece],
     ranges: &Ranges,
@@ -52,11 +53,13 @@ pub(super) enum Way {
 
 /// So many pieces are copied one call each.
 const ONE_BY_ONE: usize = 3;
-/// Pieces of up to so many bytes are the kernel's: on an H200 it takes a third of the time of copies there. Larger ones it brings
-/// sooner as well, but beside a model's kernels it costs them more than that: with ResNet-50's 147 KiB they took a fifth longer.
+/// Pieces of up to so many bytes are the kernel's: on an H200 it takes a third of the time of
+/// copies there. Larger ones it brings sooner as well, but beside a model's kernels it costs them
+/// more than that: with ResNet-50's 147 KiB they took a fifth longer.
 const SMALL: usize = 8 << 10;
 
-/// Chooses. `kernel` is the GPU on which a kernel may gather, `batched` says that one call copies many pieces.
+/// Chooses. `kernel` is the GPU on which a kernel may gather, `batched` says that one call copies
+/// many pieces.
 pub(super) fn way(asked: Gather, pieces: &[Piece], kernel: Option<usize>, batched: bool) -> Way {
     let by_kernel = kernel.is_some_and(|gpu| pieces.iter().all(|p| p.place.readable_on(gpu)));
     let unregistered = pieces.iter().any(|p| p.place == Place::Unregistered);
@@ -79,14 +82,16 @@ pub(super) fn way(asked: Gather, pieces: &[Piece], kernel: Option<usize>, batche
     }
 }
 
-/// The pieces of one batch; kept from batch to batch, so that nothing is allocated once it has grown.
+/// The pieces of one batch; kept from batch to batch, so that nothing is allocated once it has
+/// grown.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     list: Vec<Piece>,
 }
 
 impl Pieces {
-    /// The pieces of a batch whose samples all have `size` bytes, as its runs were found with that size.
+    /// The pieces of a batch whose samples all have `size` bytes, as its runs were found with that
+    /// size.
     pub fn of(&mut self, batch: &Batch, size: usize, ranges: &Ranges) -> &[Piece] {
         self.merge(
             size,
@@ -98,8 +103,9 @@ impl Pieces {
         )
     }
 
-    /// Runs that follow each other in memory and in the batch become one piece, and no piece goes beyond a border of
-    /// registered memory: two connections' slots may lie side by side, and one copy of both would be refused.
+    /// Runs that follow each other in memory and in the batch become one piece, and no piece goes
+    /// beyond a border of registered memory: two connections' slots may lie side by side, and one
+    /// copy of both would be refused.
     fn merge(
         &mut self,
         size: usize,
@@ -147,7 +153,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Copying by pieces gives what copying sample by sample gives, with no two pieces that could be one.
+        /// Copying by pieces gives what copying sample by sample gives, with no two pieces that
+        /// could be one.
         #[test]
         fn pieces_copy_every_sample_once_to_its_place(
             size in 1usize..5,

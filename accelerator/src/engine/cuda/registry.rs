@@ -1,4 +1,5 @@
-//! Memory of the host that the GPU may read where it lies: the slots samples land in, and the QSL's memory of `--local`.
+//! Memory of the host that the GPU may read where it lies: the slots samples land in, and the QSL's
+//! memory of `--local`.
 
 use std::{
     collections::BTreeMap,
@@ -47,8 +48,9 @@ impl Ranges {
         self.0.remove(&base);
     }
 
-    /// Where the byte at `address` lies, and how many bytes from it on are alike: up to the end of that range, or
-    /// up to the next one. A copy may not cross such a border, even where two ranges lie side by side.
+    /// Where the byte at `address` lies, and how many bytes from it on are alike: up to the end of
+    /// that range, or up to the next one. A copy may not cross such a border, even where two ranges
+    /// lie side by side.
     pub fn at(&self, address: usize) -> (Place, usize) {
         if let Some((base, (size, place))) = self.0.range(..=address).next_back() {
             let end = base.saturating_add(*size);
@@ -62,8 +64,9 @@ impl Ranges {
     }
 }
 
-/// What is registered with the driver, for all GPUs: one registration serves them all, and a second one of the same memory
-/// would be refused. So there is one list in a process, and every registry is a view of it.
+/// What is registered with the driver, for all GPUs: one registration serves them all, and a second
+/// one of the same memory would be refused. So there is one list in a process, and every registry
+/// is a view of it.
 #[derive(Debug)]
 pub struct Registry {
     ranges: Arc<RwLock<Ranges>>,
@@ -82,8 +85,8 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// Registers a region for as long as it lives. Where the driver refuses (a limit on locked memory, say), copies from
-    /// it go through the driver's own staging: slower, and right.
+    /// Registers a region for as long as it lives. Where the driver refuses (a limit on locked
+    /// memory, say), copies from it go through the driver's own staging: slower, and right.
     pub fn register(&self, device: &Arc<Device>, region: &Arc<Region>) {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let (base, len) = (region.base(), region.len());
@@ -94,8 +97,8 @@ impl Registry {
         if device.bind().is_err() {
             return;
         }
-        // SAFETY: the region's mapping has `len` bytes from `base` on and is unmapped only after `Registration`, which
-        // undoes this, is dropped.
+        // SAFETY: the region's mapping has `len` bytes from `base` on and is unmapped only after
+        // `Registration`, which undoes this, is dropped.
         let result = unsafe {
             sys::cuMemHostRegister_v2(
                 base.cast(),

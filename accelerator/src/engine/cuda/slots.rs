@@ -1,4 +1,5 @@
-//! Slots in the memory of a GPU: allocated here, written by a fabric, read by kernels where they lie.
+//! Slots in the memory of a GPU: allocated here, written by a fabric, read by kernels where they
+//! lie.
 
 use std::{
     os::fd::{FromRawFd, OwnedFd},
@@ -16,13 +17,14 @@ use qdl::{
 use super::{Device, Fence, Registry, stream::Stream};
 use crate::engine::EngineError;
 
-/// What the driver maps memory in: a piece of its own for each connection, so that a NIC is given nothing else.
+/// What the driver maps memory in: a piece of its own for each connection, so that a NIC is given
+/// nothing else.
 const GRANULE: usize = 2 << 20;
 /// Dma-bufs begin and end with pages.
 const PAGE: u64 = 4096;
 
-/// At least `bytes` of slots, zeros, of this GPU. Samples of a single input of one size are read there in place; of others only by the
-/// kernel that gathers.
+/// At least `bytes` of slots, zeros, of this GPU. Samples of a single input of one size are read
+/// there in place; of others only by the kernel that gathers.
 ///
 /// # Errors
 /// [`EngineError::Slots`], or the driver's.
@@ -60,11 +62,13 @@ struct Memory {
     device: Arc<Device>,
     address: CUdeviceptr,
     bytes: usize,
-    /// For the CPU's own copies there and back: a probe's, and those of a fabric inside this process.
+    /// For the CPU's own copies there and back: a probe's, and those of a fabric inside this
+    /// process.
     stream: Stream,
 }
 
-// SAFETY: handles and addresses of the driver may be used from any thread that is bound to the GPU, which every method sees to.
+// SAFETY: handles and addresses of the driver may be used from any thread that is bound to the GPU,
+// which every method sees to.
 unsafe impl Send for Memory {}
 // SAFETY: as above; the driver synchronises.
 unsafe impl Sync for Memory {}
@@ -92,11 +96,12 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Copies on the stream of its own and waits: a copy from memory that is not pinned may return before it is done.
+    /// Copies on the stream of its own and waits: a copy from memory that is not pinned may return
+    /// before it is done.
     fn copy(&self, to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Result<(), String> {
         let copied = self.device.bind().and_then(|()| {
-            // SAFETY: one end lies in this memory, as the caller of `store` or `load` promises, the other is a slice that lives
-            // until the stream has been waited for.
+            // SAFETY: one end lies in this memory, as the caller of `store` or `load` promises, the
+            // other is a slice that lives until the stream has been waited for.
             let result = unsafe { sys::cuMemcpyAsync(to, from, bytes, self.stream.raw()) };
             self.device.check("copying slots", result)?;
             self.stream.synchronize()
@@ -142,8 +147,8 @@ impl DeviceMemory for Memory {
         let before = self.address % PAGE;
         let bytes = (before as usize + self.bytes).next_multiple_of(PAGE as usize);
         let mut fd: libc::c_int = -1;
-        // SAFETY: `fd` is a local of the type that this kind of handle has; the range is within one allocation, whose
-        // granules are multiples of pages.
+        // SAFETY: `fd` is a local of the type that this kind of handle has; the range is within one
+        // allocation, whose granules are multiples of pages.
         let result = unsafe {
             sys::cuMemGetHandleForAddressRange(
                 (&raw mut fd).cast(),
@@ -163,7 +168,8 @@ impl DeviceMemory for Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
-            // SAFETY: allocated by `new`, and nobody has the address any more: the region's guards are gone.
+            // SAFETY: allocated by `new`, and nobody has the address any more: the region's guards
+            // are gone.
             unsafe { sys::cuMemFree_v2(self.address) };
         }
     }

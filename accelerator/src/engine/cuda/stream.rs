@@ -21,8 +21,9 @@ impl Stream {
         Self::of(device, |least, _| least)
     }
 
-    /// One of the highest priority, for the way of inputs: what a kernel does there goes before the kernels of models that
-    /// wait for a free multiprocessor. Copy engines know no priorities. The thread is bound.
+    /// One of the highest priority, for the way of inputs: what a kernel does there goes before the
+    /// kernels of models that wait for a free multiprocessor. Copy engines know no priorities. The
+    /// thread is bound.
     pub fn urgent(device: &Arc<Device>) -> Result<Self, EngineError> {
         Self::of(device, |_, greatest| greatest)
     }
@@ -49,7 +50,8 @@ impl Stream {
         self.raw
     }
 
-    /// What is put on it from now on runs once the event, recorded on another one, has passed. The CPU does not wait.
+    /// What is put on it from now on runs once the event, recorded on another one, has passed. The
+    /// CPU does not wait.
     pub fn after(&self, event: &Event) -> Result<(), EngineError> {
         // SAFETY: both are alive.
         let result = unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) };
@@ -102,8 +104,8 @@ impl Event {
         self.device.check("recording an event", result)
     }
 
-    /// Waits until the point is passed: looks for `spin_ns`, then sleeps. This is where an error of a copy or a kernel
-    /// comes to light.
+    /// Waits until the point is passed: looks for `spin_ns`, then sleeps. This is where an error of
+    /// a copy or a kernel comes to light.
     pub fn wait(&self, spin_ns: u64) -> Result<(), EngineError> {
         let until = clock::now_ns().saturating_add(spin_ns);
         loop {

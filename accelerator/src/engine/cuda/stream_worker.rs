@@ -1,12 +1,13 @@
 //! One worker's place at a GPU: its streams, its buffers, and the way of a batch there and back.
 //!
 //! ```text
-//! copies   event 0 | copies of inputs | event 1          of the highest priority
-//! stream                                after event 1 | kernels | event 2 | copy of outputs | event 3
+//! copies  event 0 | copies of inputs | event 1       of the highest priority
+//! stream                             after event 1 | kernels | event 2 | copy back | event 3
 //! ```
 //!
-//! Kernels that gather inputs are few warps that wait for PCIe most of the time; at the highest priority they begin while
-//! another worker's kernels fill the GPU, which is when they cost nothing.
+//! Kernels that gather inputs are few warps that wait for PCIe most of the time; at the highest
+//! priority they begin while another worker's kernels fill the GPU, which is when they cost
+//! nothing.
 
 use std::sync::Arc;
 
@@ -136,8 +137,9 @@ impl StreamWorker {
         self.max_batch
     }
 
-    /// Puts the copies of a batch's inputs on their stream, and has the kernels' go on after them. Returns at once; the samples stay where they are until
-    /// [`StreamWorker::finish`] or [`StreamWorker::settle`].
+    /// Puts the copies of a batch's inputs on their stream, and has the kernels' go on after them.
+    /// Returns at once; the samples stay where they are until [`StreamWorker::finish`] or
+    /// [`StreamWorker::settle`].
     ///
     /// # Errors
     /// A sample of a wrong length, a batch that is too large, or the driver's.
@@ -145,8 +147,8 @@ impl StreamWorker {
         self.stage_with(batch, None)
     }
 
-    /// The same; where the batch, run at `at` samples, can be read where it landed on the GPU, nothing is copied, and
-    /// [`Staged::in_place`] says where it lies.
+    /// The same; where the batch, run at `at` samples, can be read where it landed on the GPU,
+    /// nothing is copied, and [`Staged::in_place`] says where it lies.
     ///
     /// # Errors
     /// As [`StreamWorker::stage`].
@@ -179,15 +181,15 @@ impl StreamWorker {
         Ok(staged)
     }
 
-    /// After the kernels: copies the outputs of `samples` from `output` on the GPU back, waits for all of it, and gives
-    /// them to `each`. `ran` is the size the kernels ran at.
+    /// After the kernels: copies the outputs of `samples` from `output` on the GPU back, waits for
+    /// all of it, and gives them to `each`. `ran` is the size the kernels ran at.
     ///
     /// # Errors
     /// The driver's; an error of a copy or a kernel comes to light here. And what `each` says.
     ///
     /// # Safety
-    /// `output` holds the outputs of `samples` samples on this GPU once the kernels on the stream are done, and until this
-    /// returns.
+    /// `output` holds the outputs of `samples` samples on this GPU once the kernels on the stream
+    /// are done, and until this returns.
     pub unsafe fn finish(
         &mut self,
         staged: Staged,
@@ -199,7 +201,8 @@ impl StreamWorker {
         self.events[2].record(&self.stream)?;
         let bytes = samples.min(self.max_batch) * self.output_bytes;
         if bytes > 0 {
-            // SAFETY: the pinned buffer has room for `max_batch` outputs; the source is the caller's promise.
+            // SAFETY: the pinned buffer has room for `max_batch` outputs; the source is the
+            // caller's promise.
             let result = unsafe {
                 sys::cuMemcpyDtoHAsync_v2(
                     self.outputs.address().as_ptr().cast(),
@@ -234,7 +237,8 @@ impl StreamWorker {
         if bytes == 0 {
             return (0..samples).try_for_each(|i| each(i, &[]));
         }
-        // SAFETY: the event behind the copy has passed, and the next copy is put on the stream by `&mut self`.
+        // SAFETY: the event behind the copy has passed, and the next copy is put on the stream by
+        // `&mut self`.
         let outputs = unsafe { self.outputs.bytes(bytes) };
         for (i, output) in outputs.chunks_exact(self.output_bytes).enumerate() {
             each(i, output)?;

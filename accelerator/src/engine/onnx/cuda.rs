@@ -1,4 +1,5 @@
-//! ONNX Runtime's CUDA provider: a session for each worker, on the worker's stream, which waits for its copies.
+//! ONNX Runtime's CUDA provider: a session for each worker, on the worker's stream, which waits for
+//! its copies.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -110,8 +111,8 @@ impl OnGpu {
         })
     }
 
-    /// Runs the `samples` samples that are staged (none of them: `ran` samples of whatever is there), and gives their outputs to
-    /// `each`.
+    /// Runs the `samples` samples that are staged (none of them: `ran` samples of whatever is
+    /// there), and gives their outputs to `each`.
     fn infer(
         &mut self,
         staged: Staged,
@@ -128,8 +129,9 @@ impl OnGpu {
         let mut inputs: Inputs<'_> = Vec::with_capacity(self.inputs.len());
         for (i, spec) in self.inputs.iter().enumerate() {
             let address = self.stream.input(i).cast();
-            // SAFETY: the stream worker's input holds `max_batch` samples on this GPU, which `ran` does not exceed; it is written by
-            // copies that the stream has been told to wait for before the session's kernels.
+            // SAFETY: the stream worker's input holds `max_batch` samples on this GPU, which `ran`
+            // does not exceed; it is written by copies that the stream has been told to wait for
+            // before the session's kernels.
             let view = unsafe { view(&self.memory, spec, ran, address) }.map_err(said)?;
             inputs.push((Cow::Borrowed(&*spec.name), view));
         }
@@ -140,8 +142,9 @@ impl OnGpu {
             output,
             ..
         } = self;
-        // SAFETY: the output lies in this GPU's memory, has the model's shape for `ran` samples, and is kept until the closure
-        // returns; the session put its kernels on the stream worker's stream.
+        // SAFETY: the output lies in this GPU's memory, has the model's shape for `ran` samples,
+        // and is kept until the closure returns; the session put its kernels on the stream worker's
+        // stream.
         let finish = |data| unsafe { stream.finish(staged, (samples, ran), data, each) };
         run_into(session, inputs, allocator, output, ran, finish).map_err(failed)?
     }
@@ -149,8 +152,9 @@ impl OnGpu {
 
 type Inputs<'v> = Vec<(Cow<'v, str>, SessionInputValue<'v>)>;
 
-/// Runs a batch with the output in memory of the allocator's, and calls `done` with its address while it is there. Inputs are
-/// read where they lie: handed over as they are, not bound, since a binding copies what it does not own.
+/// Runs a batch with the output in memory of the allocator's, and calls `done` with its address
+/// while it is there. Inputs are read where they lie: handed over as they are, not bound, since a
+/// binding copies what it does not own.
 fn run_into<R>(
     session: &mut Session,
     inputs: Inputs<'_>,
@@ -213,7 +217,8 @@ mod tests {
     use super::*;
     use crate::engine::onnx::{library, spec};
 
-    /// On the CPU, whose memory is as good as another's: the output is where the allocator put it, and right.
+    /// On the CPU, whose memory is as good as another's: the output is where the allocator put it,
+    /// and right.
     #[test]
     fn a_batch_is_run_into_memory_of_the_allocators() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/digits.onnx");

@@ -17,12 +17,12 @@ const FILE: &str = "libonnxruntime.so.1.31.1";
 /// One environment per process: ONNX Runtime allows no second one.
 static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 
-/// Finds the library: the configured path; else `ORT_DYLIB_PATH`; else what `cargo xtask setup` fetched, in the
-/// working directory, in a directory above it, or in one above this program.
+/// Finds the library: the configured path; else `ORT_DYLIB_PATH`; else what `cargo xtask setup`
+/// fetched, in the working directory, in a directory above it, or in one above this program.
 ///
 /// # Errors
-/// [`EngineError::LibraryMissing`] lists every path that was tried. A path that was named but is not there
-/// is not replaced by another.
+/// [`EngineError::LibraryMissing`] lists every path that was tried. A path that was named but is
+/// not there is not replaced by another.
 pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
     let from_env = env::var_os("ORT_DYLIB_PATH").filter(|v| !v.is_empty());
     let named = configured
@@ -40,7 +40,8 @@ pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
     }
 }
 
-/// `.deps/...` beside a `Cargo.lock` or `.deps`, upwards from where we are and from where the program lies.
+/// `.deps/...` beside a `Cargo.lock` or `.deps`, upwards from where we are and from where the
+/// program lies.
 fn kept() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let starts = [env::current_dir().ok(), env::current_exe().ok()];
@@ -62,8 +63,8 @@ fn kept() -> Vec<PathBuf> {
     found
 }
 
-/// Opens the library and makes the environment, or gives the one that is there already: the first library
-/// that a process opens stays.
+/// Opens the library and makes the environment, or gives the one that is there already: the first
+/// library that a process opens stays.
 pub(super) fn load(configured: Option<&Path>) -> Result<Environment, EngineError> {
     let mut environment = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(e) = &*environment {

@@ -1,12 +1,14 @@
-//! `onnx`: ONNX Runtime, found at run time, on the CPU or, with a library that was built for it, on a GPU.
+//! `onnx`: ONNX Runtime, found at run time, on the CPU or, with a library that was built for it, on
+//! a GPU.
 //!
-//! Building needs no ONNX Runtime, and neither do the other engines: [`find_library`] looks for it when the engine
-//! is made. `spec` reads the model's tensors from its own metadata; every worker has a session of its own,
-//! because a session runs one batch at a time.
+//! Building needs no ONNX Runtime, and neither do the other engines: [`find_library`] looks for it
+//! when the engine is made. `spec` reads the model's tensors from its own metadata; every worker
+//! has a session of its own, because a session runs one batch at a time.
 //!
-//! A batch whose samples form one run is handed to the session where it lies. Any other batch is gathered into
-//! an aligned buffer first, and the copies are counted. On a GPU (`cuda`) batches go the way that all engines there share:
-//! copied to the GPU from where they landed, tensors bound to its memory, one copy of the output back.
+//! A batch whose samples form one run is handed to the session where it lies. Any other batch is
+//! gathered into an aligned buffer first, and the copies are counted. On a GPU (`cuda`) batches go
+//! the way that all engines there share: copied to the GPU from where they landed, tensors bound to
+//! its memory, one copy of the output back.
 
 mod cuda;
 mod library;

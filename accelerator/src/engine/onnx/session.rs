@@ -95,8 +95,8 @@ impl Worker {
         (fits && aligned).then_some(address)
     }
 
-    /// Runs `batch` samples; `in_place` is where they lie if they are not in the unpacker's buffers. Calls `each` with every
-    /// sample's output.
+    /// Runs `batch` samples; `in_place` is where they lie if they are not in the unpacker's
+    /// buffers. Calls `each` with every sample's output.
     ///
     /// # Safety
     /// `in_place` must be readable for `batch` samples of the model's only input.
@@ -118,8 +118,9 @@ impl Worker {
                 Some(address) => address.cast_mut(),
                 None => self.unpacker.buffer(i),
             };
-            // SAFETY: `address` holds `batch` samples of this input: the caller's promise, or the unpacker's buffer,
-            // which was grown for the batch and is not touched before `run` has returned.
+            // SAFETY: `address` holds `batch` samples of this input: the caller's promise, or the
+            // unpacker's buffer, which was grown for the batch and is not touched before `run` has
+            // returned.
             let view = unsafe { view(&self.memory, spec, batch, address) }
                 .map_err(|e| failed(e.to_string()))?;
             inputs.push((Cow::Borrowed(&*spec.name), view));
@@ -136,9 +137,9 @@ impl Worker {
         if self.output_bytes == 0 {
             return (0..batch).try_for_each(|i| each(i, &[]));
         }
-        // SAFETY: the tensor lies in memory of the CPU provider, the only one there is; its shape and
-        // element type were just checked, so it holds `batch * output_bytes` bytes, and `outputs` keeps them while
-        // the slice lives.
+        // SAFETY: the tensor lies in memory of the CPU provider, the only one there is; its shape
+        // and element type were just checked, so it holds `batch * output_bytes` bytes, and
+        // `outputs` keeps them while the slice lives.
         let bytes = unsafe {
             std::slice::from_raw_parts(output.data_ptr().cast::<u8>(), batch * self.output_bytes)
         };
@@ -155,8 +156,8 @@ impl crate::engine::Worker for Worker {
         if in_place.is_none() {
             self.unpacker.unpack(batch)?;
         }
-        // SAFETY: `in_place` gives the address of a run that holds the whole batch; every sample has the model's size,
-        // and the batch keeps them readable until this function returns.
+        // SAFETY: `in_place` gives the address of a run that holds the whole batch; every sample
+        // has the model's size, and the batch keeps them readable until this function returns.
         unsafe {
             self.infer(batch.len(), in_place, |i, response| {
                 batch.write(i, response)
@@ -166,7 +167,8 @@ impl crate::engine::Worker for Worker {
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
         self.unpacker.clear(batch);
-        // SAFETY: no address is given, so the unpacker's buffers are read, which have just been grown.
+        // SAFETY: no address is given, so the unpacker's buffers are read, which have just been
+        // grown.
         unsafe { self.infer(batch, None, |_, _| Ok(())) }
     }
 }
@@ -202,8 +204,8 @@ pub(super) fn one_line(text: &str) -> String {
 /// Wraps memory as a tensor of `batch` samples, without a copy.
 ///
 /// # Safety
-/// `address` must be readable for `batch` samples of `spec`, aligned for its elements, and unchanged while the value lives.
-/// The session only reads its inputs.
+/// `address` must be readable for `batch` samples of `spec`, aligned for its elements, and
+/// unchanged while the value lives. The session only reads its inputs.
 pub(super) unsafe fn view<'v>(
     memory: &MemoryInfo<'static>,
     spec: &TensorSpec,

@@ -10,7 +10,8 @@ use qdl::model::{DType, ModelSpec, TensorSpec};
 
 use crate::engine::EngineError;
 
-/// Reads inputs and output. The first dimension of each must be left open (the batch), all others must be known.
+/// Reads inputs and output. The first dimension of each must be left open (the batch), all others
+/// must be known.
 pub(super) fn read(
     session: &Session,
     name: &str,

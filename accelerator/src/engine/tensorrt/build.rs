@@ -1,5 +1,5 @@
-//! Building a plan from ONNX, in a child process: TensorRT's builder takes minutes and gigabytes, and some versions crash when
-//! it is taken down. What counts is the plan that was written.
+//! Building a plan from ONNX, in a child process: TensorRT's builder takes minutes and gigabytes,
+//! and some versions crash when it is taken down. What counts is the plan that was written.
 
 use std::{
     ffi::OsString,
@@ -139,7 +139,8 @@ fn last_line(log: &Path) -> String {
     last.unwrap_or("it said nothing").to_owned()
 }
 
-/// Where the command line is the child's: builds the plan and never returns. Both programs call this first.
+/// Where the command line is the child's: builds the plan and never returns. Both programs call
+/// this first.
 pub fn build_if_asked() {
     let mut words = std::env::args_os().skip(1);
     if words.next().as_deref() != Some(WORD.as_ref()) {

@@ -10,12 +10,13 @@ use crate::engine::{EngineError, python};
 /// The shim's file name.
 pub const SHIM: &str = "libqdl_tensorrt.so";
 
-/// Finds the shim: the environment's `QDL_TENSORRT_SHIM`; else beside the program, or in `tensorrt/` beside its folder, where
-/// `cargo xtask tensorrt` puts it for programs in `target/release`.
+/// Finds the shim: the environment's `QDL_TENSORRT_SHIM`; else beside the program, or in
+/// `tensorrt/` beside its folder, where `cargo xtask tensorrt` puts it for programs in
+/// `target/release`.
 ///
 /// # Errors
-/// [`EngineError::TensorRtMissing`] lists every path that was tried. A path that was named but is not there is not replaced
-/// by another.
+/// [`EngineError::TensorRtMissing`] lists every path that was tried. A path that was named but is
+/// not there is not replaced by another.
 pub fn find_shim() -> Result<PathBuf, EngineError> {
     let candidates = match env::var_os("QDL_TENSORRT_SHIM").filter(|v| !v.is_empty()) {
         Some(named) => vec![PathBuf::from(named)],
@@ -34,9 +35,10 @@ pub fn find_shim() -> Result<PathBuf, EngineError> {
     )
 }
 
-/// Finds TensorRT's library for a shim that was compiled for version `headers`: the configured path, of the file or of its
-/// folder; else the environment's `QDL_TENSORRT`; else the Python packages `tensorrt_libs`, `tensorrt` and
-/// `tensorrt_lean_libs` of the active virtual environment or of any Python on the `PATH`, and the system's library folders.
+/// Finds TensorRT's library for a shim that was compiled for version `headers`: the configured
+/// path, of the file or of its folder; else the environment's `QDL_TENSORRT`; else the Python
+/// packages `tensorrt_libs`, `tensorrt` and `tensorrt_lean_libs` of the active virtual environment
+/// or of any Python on the `PATH`, and the system's library folders.
 ///
 /// # Errors
 /// As [`find_shim`].

@@ -1,15 +1,16 @@
 //! `tensorrt`: NVIDIA TensorRT's plans, on a GPU; built from ONNX where there is no plan yet.
 //!
-//! TensorRT speaks C++, and its classes are known to their own headers alone. A thin shim (`accelerator/tensorrt/`) puts a C
-//! interface on top; `cargo xtask tensorrt --include DIR` compiles it with the user's headers, and it is opened at run time.
-//! Nothing else needs TensorRT.
+//! TensorRT speaks C++, and its classes are known to their own headers alone. A thin shim
+//! (`accelerator/tensorrt/`) puts a C interface on top; `cargo xtask tensorrt --include DIR`
+//! compiles it with the user's headers, and it is opened at run time. Nothing else needs TensorRT.
 //!
 //! * `libraries`: where shim and libraries are.
 //! * `shim`: the C interface in Rust; `plan`: a plan on a GPU behind it, and its contexts.
-//! * `plans`: where built plans are kept, and what each is good for; `order`: what is to be built; `build`: building it, in a
-//!   child process.
+//! * `plans`: where built plans are kept, and what each is good for; `order`: what is to be built;
+//!   `build`: building it, in a child process.
 //! * `describe`: what a plan takes and gives; `profiles`: which profile of a plan a batch runs in.
-//! * `worker`: a batch through a plan (see [`cuda`](super::cuda)), with the kernels of small batches recorded as CUDA graphs.
+//! * `worker`: a batch through a plan (see [`cuda`](super::cuda)), with the kernels of small
+//!   batches recorded as CUDA graphs.
 
 mod build;
 mod describe;

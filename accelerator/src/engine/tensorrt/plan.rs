@@ -32,7 +32,8 @@ pub(super) struct Plan {
     handle: *mut c_void,
 }
 
-// SAFETY: an engine may be moved between threads; that one uses it at a time is what `&mut` and ownership say.
+// SAFETY: an engine may be moved between threads; that one uses it at a time is what `&mut` and
+// ownership say.
 unsafe impl Send for Plan {}
 
 impl Plan {
@@ -154,7 +155,8 @@ impl Context {
         stream: *mut c_void,
     ) -> Result<Self, Refused> {
         let mut handle = ptr::null_mut();
-        // SAFETY: the plan is alive; the stream is the caller's promise; `handle` is a local that is written.
+        // SAFETY: the plan is alive; the stream is the caller's promise; `handle` is a local that
+        // is written.
         let made = told(|why, room| unsafe {
             (plan.library.functions.context_new)(
                 plan.handle,
@@ -179,7 +181,8 @@ impl Context {
     /// TensorRT's own words.
     ///
     /// # Safety
-    /// `address` is on the plan's GPU and has room for the largest batch of the profile for as long as the context lives.
+    /// `address` is on the plan's GPU and has room for the largest batch of the profile for as long
+    /// as the context lives.
     pub unsafe fn bind(&mut self, tensor: usize, address: *mut c_void) -> Result<(), Refused> {
         // SAFETY: the context is alive; the address is the caller's promise.
         let bound = told(|why, room| unsafe {
@@ -195,8 +198,8 @@ impl Context {
     /// TensorRT's own words.
     ///
     /// # Safety
-    /// Every tensor is bound, the profile takes `batch`, the thread is bound to the GPU, and `stream` is the stream the
-    /// context was made for.
+    /// Every tensor is bound, the profile takes `batch`, the thread is bound to the GPU, and
+    /// `stream` is the stream the context was made for.
     pub unsafe fn enqueue(&mut self, batch: usize, stream: *mut c_void) -> Result<(), Refused> {
         let f = &self.plan.library.functions;
         if self.batch != batch {

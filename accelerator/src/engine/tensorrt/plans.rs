@@ -51,8 +51,8 @@ impl Key<'_> {
     }
 }
 
-/// The folder of plans: the environment's `QDL_PLANS`, else `qdl/plans` in the user's cache, else in the temporary folder. It is
-/// made where it is not there.
+/// The folder of plans: the environment's `QDL_PLANS`, else `qdl/plans` in the user's cache, else
+/// in the temporary folder. It is made where it is not there.
 ///
 /// # Errors
 /// [`EngineError::Package`] where it cannot be.

@@ -19,8 +19,8 @@ impl Profiles {
         self.0.iter().map(|(_, most)| *most).max().unwrap_or(0)
     }
 
-    /// The profile and the size at which a batch of `n` runs: the smallest size that holds it, in the profile whose largest
-    /// batch is nearest, as kernels are chosen for that one.
+    /// The profile and the size at which a batch of `n` runs: the smallest size that holds it, in
+    /// the profile whose largest batch is nearest, as kernels are chosen for that one.
     pub fn choose(&self, n: usize) -> Option<(usize, usize)> {
         let fits = |(i, (least, most)): (usize, &(usize, usize))| {
             (*most >= n && least <= most).then(|| (n.max(*least).max(1), *most, i))

@@ -1,4 +1,5 @@
-//! `libqdl_tensorrt.so`, the C interface of `accelerator/tensorrt/shim.h`, in Rust. Change both together.
+//! `libqdl_tensorrt.so`, the C interface of `accelerator/tensorrt/shim.h`, in Rust. Change both
+//! together.
 
 use std::{
     ffi::{CStr, CString, c_char, c_void},
@@ -144,14 +145,15 @@ pub(super) struct Library {
     pub(super) handle: *mut c_void,
 }
 
-// SAFETY: the handle is only read after `open`, but for the log, which has a lock of its own; loading engines from several
-// threads is allowed.
+// SAFETY: the handle is only read after `open`, but for the log, which has a lock of its own;
+// loading engines from several threads is allowed.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Opens the shim, and with it the library that `find` names for the version of the shim's headers.
+    /// Opens the shim, and with it the library that `find` names for the version of the shim's
+    /// headers.
     ///
     /// # Errors
     /// A file that cannot be opened, or versions that do not match.
@@ -169,7 +171,8 @@ impl Library {
         let loaded = unsafe { Loaded::open(Some(shim), RTLD_NOW | RTLD_LOCAL) }.map_err(of_shim)?;
         // Whatever it opens refers to it.
         let loaded = std::mem::ManuallyDrop::new(loaded);
-        // SAFETY: this function has had this type in every version of the shim, so that it can be asked first.
+        // SAFETY: this function has had this type in every version of the shim, so that it can be
+        // asked first.
         let abi = unsafe {
             let abi = loaded.get::<unsafe extern "C" fn() -> i32>(b"qdl_trt_abi\0");
             abi.map_err(of_shim)?()
@@ -189,7 +192,8 @@ impl Library {
         let path = find(headers)?;
         let name = c_path(&path)?;
         let mut handle = ptr::null_mut();
-        // SAFETY: the name ends in zero, `log` has the type that shim.h declares, `handle` is a local that is written.
+        // SAFETY: the name ends in zero, `log` has the type that shim.h declares, `handle` is a
+        // local that is written.
         let opened = told(|why, room| unsafe {
             (functions.open)(name.as_ptr(), Some(log), &mut handle, why, room)
         });
@@ -219,8 +223,8 @@ impl Library {
         format!("{}.{}.{}", v / 10_000, v / 100 % 100, v % 100)
     }
 
-    /// Builds a plan as ordered, and writes it to `plan`. The thread is bound to the GPU. What the builder took is not given
-    /// back: the process is to end after it.
+    /// Builds a plan as ordered, and writes it to `plan`. The thread is bound to the GPU. What the
+    /// builder took is not given back: the process is to end after it.
     ///
     /// # Errors
     /// The parser's or the builder's own words.
@@ -248,7 +252,8 @@ impl Library {
             profiles: batches.len() as i32,
             workspace: order.workspace,
         };
-        // SAFETY: every pointer of `how` is to a local that lives through the call; `profiles` counts `batches`.
+        // SAFETY: every pointer of `how` is to a local that lives through the call; `profiles`
+        // counts `batches`.
         let built = told(|why, room| unsafe {
             (self.functions.build)(self.handle, parser.as_ptr(), &how, why, room)
         });
@@ -292,7 +297,8 @@ mod tests {
         assert_eq!(lean().version(), "11.4.0");
     }
 
-    /// Without a driver the runtime cannot be made, with one the bytes are no plan: a line either way.
+    /// Without a driver the runtime cannot be made, with one the bytes are no plan: a line either
+    /// way.
     #[test]
     #[ignore = "wants a shim and a TensorRT: cargo xtask tensorrt --check"]
     fn lean_bytes_that_are_no_plan() {

@@ -12,11 +12,12 @@ use crate::engine::{
     cuda::{DeviceMemory, Graph, StreamWorker},
 };
 
-/// Largest batch whose kernels are recorded: beyond it the GPU is busy for longer than launching takes.
+/// Largest batch whose kernels are recorded: beyond it the GPU is busy for longer than launching
+/// takes.
 const RECORD_UP_TO: usize = 128;
 
-/// Copies, kernels and the copy back on one stream. The plan is this worker's own: each of its profiles can be used by one
-/// context, and each context by one thread.
+/// Copies, kernels and the copy back on one stream. The plan is this worker's own: each of its
+/// profiles can be used by one context, and each context by one thread.
 pub(super) struct OnGpu {
     engine: Arc<TensorRt>,
     /// By size. They refer to the contexts' memory.
@@ -53,14 +54,16 @@ impl OnGpu {
         let mut contexts = Vec::new();
         for profile in 0..e.profiles.len() {
             let refused = |why: Refused| e.refusal("making a context", &why);
-            // SAFETY: the stream worker's stream is one of this GPU's, to which `StreamWorker::new` bound the thread.
+            // SAFETY: the stream worker's stream is one of this GPU's, to which `StreamWorker::new`
+            // bound the thread.
             let made = unsafe { Context::new(&plan, profile, stream.handle()) };
             let mut context = made.map_err(refused)?;
             let inputs = e.inputs.iter().enumerate();
             let addresses = inputs.map(|(i, tensor)| (*tensor, stream.input(i)));
             let output = std::iter::once((e.output, output.address() as *mut c_void));
             for (tensor, address) in addresses.chain(output) {
-                // SAFETY: stream worker and output have room for the largest batch that is run, and outlive the contexts.
+                // SAFETY: stream worker and output have room for the largest batch that is run, and
+                // outlive the contexts.
                 unsafe { context.bind(tensor, address) }.map_err(refused)?;
             }
             contexts.push(context);
@@ -90,7 +93,8 @@ impl OnGpu {
         enqueue(&mut self.contexts[profile], at, self.stream.handle())
     }
 
-    /// Records the kernels of one size, which have run once. Where that fails they are launched one by one.
+    /// Records the kernels of one size, which have run once. Where that fails they are launched one
+    /// by one.
     fn record(&mut self, profile: usize, at: usize) {
         if at > RECORD_UP_TO || self.graphs.contains_key(&at) {
             return;
@@ -105,8 +109,8 @@ impl OnGpu {
 }
 
 fn enqueue(context: &mut Context, at: usize, stream: *mut c_void) -> Result<(), EngineError> {
-    // SAFETY: every tensor was bound when the context was made, for this stream; the profile was chosen for this size; the
-    // thread was bound when the stream worker was made.
+    // SAFETY: every tensor was bound when the context was made, for this stream; the profile was
+    // chosen for this size; the thread was bound when the stream worker was made.
     let put = unsafe { context.enqueue(at, stream) };
     put.map_err(|why| EngineError::Run {
         engine: "tensorrt",
@@ -124,8 +128,8 @@ impl Worker for OnGpu {
         let staged = self.stream.stage(batch);
         let result = staged.and_then(|staged| {
             self.compute(profile, at)?;
-            // SAFETY: the output holds `largest` samples, which `at` does not exceed; what is behind `n` is padding, an earlier
-            // batch's or zeros.
+            // SAFETY: the output holds `largest` samples, which `at` does not exceed; what is
+            // behind `n` is padding, an earlier batch's or zeros.
             unsafe {
                 self.stream.finish(staged, (n, at), output, |i, response| {
                     if widen {

@@ -18,8 +18,8 @@ pub(in crate::engine::cuda) struct Chunk {
 
 const _: () = assert!(size_of::<Chunk>() == 24);
 
-/// Most bytes of a chunk: enough that a warp's start is small beside it, and small enough that a few images keep every warp busy.
-/// A multiple of every word that the kernel copies.
+/// Most bytes of a chunk: enough that a warp's start is small beside it, and small enough that a
+/// few images keep every warp busy. A multiple of every word that the kernel copies.
 const MOST: usize = 16 << 10;
 
 /// Chunks for `pieces` pieces of up to `room` bytes each.
@@ -40,7 +40,8 @@ impl<'a> List<'a> {
         List { chunks, len: 0 }
     }
 
-    /// Adds a piece: `bytes` from `from` to `to`, and zeros behind them up to `room`. False where the list is full.
+    /// Adds a piece: `bytes` from `from` to `to`, and zeros behind them up to `room`. False where
+    /// the list is full.
     #[must_use]
     pub fn add(&mut self, from: u64, to: u64, bytes: usize, room: usize) -> bool {
         let room = room.max(bytes);

@@ -1,12 +1,15 @@
-//! A kernel that gathers a batch: it reads samples where they landed, in registered memory of the host or on the GPU, and
-//! writes the model's inputs, padded where they are ragged. One launch for a batch, however many pieces it has.
+//! A kernel that gathers a batch: it reads samples where they landed, in registered memory of the
+//! host or on the GPU, and writes the model's inputs, padded where they are ragged. One launch for
+//! a batch, however many pieces it has.
 //!
-//! * `kernel.cu`: the kernel; `kernel.ptx`: what `accelerator/gpu/ptx.py` makes of it, which the driver compiles for its GPU
-//!   when the first worker comes. Nothing of CUDA is needed to build or to run beside the driver.
+//! * `kernel.cu`: the kernel; `kernel.ptx`: what `accelerator/gpu/ptx.py` makes of it, which the
+//!   driver compiles for its GPU when the first worker comes. Nothing of CUDA is needed to build or
+//!   to run beside the driver.
 //! * [`list`]: what the kernel is told.
 //!
-//! A copy engine moves large pieces as fast as PCIe is, and takes half a microsecond or more for each, however small. So pieces that
-//! are large or few go by the copy engine, and small ones by the kernel ([`super::pieces::way`]).
+//! A copy engine moves large pieces as fast as PCIe is, and takes half a microsecond or more for
+//! each, however small. So pieces that are large or few go by the copy engine, and small ones by
+//! the kernel ([`super::pieces::way`]).
 
 mod list;
 #[cfg(test)]
@@ -109,15 +112,15 @@ impl Gatherer {
         })
     }
 
-    /// Has `fill` write the list, and puts the kernel on the stream. False, and nothing is on the stream, where `fill` says so.
-    /// The thread is bound.
+    /// Has `fill` write the list, and puts the kernel on the stream. False, and nothing is on the
+    /// stream, where `fill` says so. The thread is bound.
     ///
     /// # Errors
     /// The driver's.
     ///
     /// # Safety
-    /// What the list says is readable and writable for the GPU until the stream has been waited for; and so it has since
-    /// this was called before.
+    /// What the list says is readable and writable for the GPU until the stream has been waited
+    /// for; and so it has since this was called before.
     pub unsafe fn launch(
         &mut self,
         device: &Device,
@@ -125,8 +128,8 @@ impl Gatherer {
         fill: impl FnOnce(&mut List<'_>) -> bool,
     ) -> Result<bool, EngineError> {
         let address = self.list.address().as_ptr().cast::<Chunk>();
-        // SAFETY: pinned memory begins with a page, `chunks` of them were allocated, every bit pattern is a chunk, and the
-        // kernel that read it last is done: the caller's promise.
+        // SAFETY: pinned memory begins with a page, `chunks` of them were allocated, every bit
+        // pattern is a chunk, and the kernel that read it last is done: the caller's promise.
         let chunks = unsafe { std::slice::from_raw_parts_mut(address, self.chunks) };
         let mut list = List::new(chunks);
         if !fill(&mut list) {
@@ -141,8 +144,8 @@ impl Gatherer {
         let mut chunks = address as sys::CUdeviceptr;
         let mut arguments = [(&raw mut chunks).cast(), (&raw mut count).cast()];
         let blocks = count.div_ceil(THREADS / WARP).min(BLOCKS);
-        // SAFETY: the function takes a pointer and a 32-bit number; the driver copies both before it returns. The rest is the
-        // caller's promise.
+        // SAFETY: the function takes a pointer and a 32-bit number; the driver copies both before
+        // it returns. The rest is the caller's promise.
         let result = unsafe {
             sys::cuLaunchKernel(
                 self.kernel.0,

@@ -1,5 +1,5 @@
-//! The kernel: on the CPU, where its text is compiled as C++ and its threads run one after the other; and, where there is a GPU,
-//! there.
+//! The kernel: on the CPU, where its text is compiled as C++ and its threads run one after the
+//! other; and, where there is a GPU, there.
 
 use std::{env, fmt::Write as _, fs, path::Path, process::Command, time::Duration};
 
@@ -141,7 +141,8 @@ fn every_tensor_comes_to_its_place_with_zeros_behind_it() {
             &mut list
         ));
         let count = list.len() as u32;
-        // SAFETY: the list's sources lie in `memory`, its places in `got`, which nobody else touches.
+        // SAFETY: the list's sources lie in `memory`, its places in `got`, which nobody else
+        // touches.
         unsafe { run(chunks.as_ptr(), count, blocks, warps * WARP) };
         for (got, want) in got.iter_mut().zip(&want) {
             prop_assert_eq!(&got[want.len()..], &[0xAA; 8]);
@@ -167,8 +168,8 @@ fn the_ptx_is_made_of_the_kernel_beside_it() {
     assert!(PTX.is_ascii() && !PTX.contains('\0'));
 }
 
-/// The same bytes as a copy gives, and how long both take: pieces of one size that lie apart, from registered memory of the host and
-/// from the GPU's own. Prints a line for each size.
+/// The same bytes as a copy gives, and how long both take: pieces of one size that lie apart, from
+/// registered memory of the host and from the GPU's own. Prints a line for each size.
 #[test]
 #[ignore = "needs a GPU"]
 fn on_a_gpu_pieces_come_as_they_do_by_copies() {
@@ -233,8 +234,9 @@ fn on_a_gpu_pieces_come_as_they_do_by_copies() {
                 for way in 0..2 {
                     events[0].record(&stream).expect("recorded");
                     let to = to[way].address();
-                    // SAFETY: every piece lies within the sources, and ends within `ALL` bytes of `to`, as 512 pieces of 64 KiB do;
-                    // the stream is waited for before anything else.
+                    // SAFETY: every piece lies within the sources, and ends within `ALL` bytes of
+                    // `to`, as 512 pieces of 64 KiB do; the stream is waited for before anything
+                    // else.
                     unsafe {
                         if way == 0 {
                             lists.all(&device, &stream, to, &pieces).expect("copied");
