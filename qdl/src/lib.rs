@@ -30,5 +30,6 @@ pub mod session;
 pub mod stats;
 pub mod topology;
 pub mod tracker;
+pub mod wire;
 
 mod sync;

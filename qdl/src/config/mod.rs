@@ -79,4 +79,4 @@ pub use nic::{
 pub use values::{Auto, Scalar};
 pub use warm_up::{DEFAULT_WARM_UP_BUDGET_MS, DEFAULT_WARM_UP_DEADLINE_MS, WarmUpConfig};
 
-pub use crate::arbiter::Policy;
+pub use crate::wire::Policy;

@@ -32,7 +32,6 @@ mod meters;
 mod ordered;
 mod paths;
 mod peer;
-mod score;
 mod scores;
 mod select;
 pub mod sim;
@@ -43,6 +42,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::wire::{NotAScore, RailPolicy, Score};
 pub use design::{Comparison, Design, compare};
 pub use failback::{Failback, FailbackCfgs};
 pub use fault::{Evidence, Fault};
@@ -51,9 +51,8 @@ pub use meters::Meters;
 pub use ordered::{OrderedRails, Window};
 pub use paths::{Ends, Path, PathKind, PathScore, h_ratio};
 pub use peer::{Choice, PeerCfgs, PeerRails, RailReport, RailsError, Want};
-pub use score::{NotAScore, Score};
 pub use scores::{EWMA_NS, Gauge, Interior, Meter, size_class};
-pub use select::{RailPolicy, Turn, best, best_fit, spray};
+pub use select::{Turn, best, best_fit, spray};
 pub use state::{Change, HealthCfgs, RailState};
 
 /// Most rails to one peer.

@@ -1,27 +1,6 @@
 //! The policies: which path a sample takes, given the scores.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Ends, OrderedRails, Path, RailId, Score};
-
-/// How to choose a rail by health.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RailPolicy {
-    /// The path with the highest score.
-    Best,
-    /// The rail with the lowest score that still beats the own rails; they themselves when none does. Better
-    /// rails stay free for those who need them.
-    HealthBestFit,
-    /// In turn over the rails about as good as the own ones.
-    HealthSpray {
-        /// How far from m a rail's score may be, in (0, 1].
-        delta: Score,
-        /// Leaves out the rails below m.
-        #[serde(default)]
-        above_only: bool,
-    },
-}
+use super::{Ends, OrderedRails, Path, RailId, RailPolicy, Score};
 
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
