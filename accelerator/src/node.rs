@@ -6,13 +6,10 @@ use std::{
 };
 
 use qdl::{
-    config::{self, AcceleratorConfig, EngineConfig, NicConfig},
-    control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
-    fabric::tcp::TcpCfgs,
+    config::{self, AcceleratorConfig, EngineConfig},
     model::{ModelMismatch, ModelSpec},
-    rail::RailCfgs,
     serve::Service,
-    session::{Node, NodeError, NodeFabric, NodeNic, NodeParams, Stop},
+    session::{Node, NodeError, NodeParams, Stop},
     stats::ServedReport,
 };
 
@@ -31,12 +28,9 @@ pub enum SetupError {
     /// What the configuration says of the model is not what its file holds.
     #[error("model.file and the configuration disagree: {0}")]
     Model(#[from] ModelMismatch),
-    /// Ports and threads.
+    /// Ports, threads, the token.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The token.
-    #[error(transparent)]
-    Auth(#[from] AuthError),
     /// An engine that the configuration knows and this build does not.
     #[error("engine.kind: this build has no engine `{0}`")]
     NoEngine(&'static str),
@@ -143,28 +137,13 @@ impl Accelerator {
         )?);
         let counting = pipelines.clone();
         let service: Arc<dyn Service> = pipelines.clone();
-        let d = &config.deadlines;
         let node = Node::start(
+            config,
             NodeParams {
-                node: config.node.clone(),
                 sut_name: format!("{} ({} on {})", config.node, model.name, engine.name()),
-                control: config.control.listen,
-                auth: auth(&config.auth)?,
-                nics: nics(config),
-                memory: config.memory_mib << 20,
-                timing: Timing {
-                    connect: d.connect(),
-                    handshake: d.connect(),
-                    heartbeat: HeartbeatCfgs {
-                        every: d.heartbeat_interval(),
-                        suspect_after: (d.heartbeat_interval() + d.heartbeat_timeout()) / 2,
-                        gone_after: d.heartbeat_timeout(),
-                    },
-                },
-                drain: d.drain(),
+                model,
                 once,
                 engine: Arc::new(move || counting.totals()),
-                model,
             },
             &service,
         )?;
@@ -211,38 +190,4 @@ impl Accelerator {
             .unwrap_or_else(PoisonError::into_inner)
             .take()
     }
-}
-
-fn auth(auth: &config::Auth) -> Result<Auth, AuthError> {
-    Ok(match auth {
-        config::Auth::LoopbackOnly => Auth::Unset,
-        config::Auth::None => Auth::None,
-        config::Auth::Token(path) => Auth::Token(Token::from_file(path)?),
-    })
-}
-
-fn nics(config: &AcceleratorConfig) -> Vec<NodeNic> {
-    let each = |(index, nic): (usize, &NicConfig)| NodeNic {
-        gpu: nic.gpu(),
-        rail: RailCfgs {
-            name: format!("rail-{index}"),
-            spin: nic.completion().spin(),
-            tick_ns: 25_000_000,
-            cpus: nic.cpus().unwrap_or_default().to_vec(),
-        },
-        fabric: match nic {
-            NicConfig::Tcp(t) => NodeFabric::Tcp {
-                listen: t.bind,
-                cfgs: TcpCfgs {
-                    send_buffer: t.send_buffer_bytes,
-                    inline_bytes: t.inline_bytes,
-                    user_timeout_ms: config.deadlines.echo_timeout_ms.min(u64::from(u32::MAX))
-                        as u32,
-                    ..TcpCfgs::default()
-                },
-            },
-            NicConfig::Ib(ib) => NodeFabric::Ib(ib.clone()),
-        },
-    };
-    config.nics.iter().enumerate().map(each).collect()
 }

@@ -13,7 +13,8 @@ use std::{
 use loadgen_bridge::{LoadgenError, TestMode, TestOutcome, register_issue_query_thread, run_test};
 use qdl::{
     clock::now_ns,
-    config::{self, DatasetConfig, FrontendConfig},
+    config::{self, FrontendConfig},
+    session,
     stats::{Histograms, Live, Recorder, Throughput},
 };
 
@@ -60,7 +61,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(ms) = args.warm_up_ms {
         config.warm_up.budget_ms = ms;
     }
-    for warning in config::pinning_warnings(&config.nics) {
+    for warning in session::pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
     let settings = Settings::build(args, &config.loadgen, config.loadgen_model())?;
@@ -162,10 +163,7 @@ fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Resul
     if mode != TestMode::AccuracyOnly && mode != TestMode::SubmissionRun {
         return Ok(None);
     }
-    let DatasetConfig::Raw {
-        labels: Some(path), ..
-    } = &config.dataset
-    else {
+    let Some(path) = &config.dataset.labels else {
         return Ok(None);
     };
     Ok(Some(Labels::read(path, samples, &config.model.output)?))

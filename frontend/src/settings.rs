@@ -102,7 +102,7 @@ impl Settings {
             test.apply_user_conf(path, model)
                 .map_err(|source| SettingsError::Conf { source })?;
         }
-        let output = args.output.as_ref().unwrap_or(&config.output_dir);
+        let output = args.output.as_deref().unwrap_or(config.output_dir());
         let log = LogSettings {
             outdir: output.clone(),
             enable_trace: false,

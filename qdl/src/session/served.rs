@@ -14,6 +14,7 @@ use super::{
     transport::ServerNic,
 };
 use crate::{
+    config::AcceleratorConfig,
     control::{
         ControlError, Counters, ErrorCode, GrantTransport, LaneGrant, LaneRequest, RailScore,
         Refusal, RequestTransport, Scores, ServerHandle, SessionHandler, message::Hex,
@@ -47,6 +48,7 @@ pub(super) struct LaneState {
 /// One frontend being served.
 pub(super) struct Session {
     pub id: u64,
+    pub config: Arc<AcceleratorConfig>,
     pub params: Arc<NodeParams>,
     pub shared: Weak<Shared>,
     pub handle: ServerHandle,
@@ -234,13 +236,13 @@ impl Session {
         });
         // More than the budget allows is refused with the lane that exceeds it.
         let nic = self.nics.iter().find_map(|n| match n {
-            ServerNic::Ib(nic) if bytes <= self.params.memory => Some(nic.name()),
+            ServerNic::Ib(nic) if bytes <= self.config.memory() => Some(nic.name()),
             _ => None,
         });
         match nic.map(|name| check_memory(name, bytes)) {
             Some(Err(e)) => Err(Refusal {
                 code: ErrorCode::Budget,
-                text: format!("{}: {e}", self.params.node),
+                text: format!("{}: {e}", self.config.node),
             }),
             _ => Ok(()),
         }
@@ -268,9 +270,9 @@ impl Session {
             );
             return refuse(ErrorCode::Model, text);
         }
-        let rail = usize::from(r.rail) % self.params.nics.len().max(1);
+        let rail = usize::from(r.rail) % self.config.nics.len().max(1);
         let gpu = gpu_for(
-            &self.params.nics.iter().map(|n| n.gpu).collect::<Vec<_>>(),
+            &self.config.nics.iter().map(|n| n.gpu).collect::<Vec<_>>(),
             rail,
             r.gpu_turn,
         );
@@ -285,15 +287,15 @@ impl Session {
         };
         let bytes = cfgs.bytes().unwrap_or(usize::MAX);
         let in_use = shared.in_use();
-        if in_use.saturating_add(bytes) > self.params.memory {
+        if in_use.saturating_add(bytes) > self.config.memory() {
             let text = format!(
                 "lane {}: {slots} slots take {} MiB, {} of {} MiB are in use: raise `memory_mib` of {}, or \
                  lower `slots` or `connections` of the frontend",
                 r.lane,
                 bytes >> 20,
                 in_use >> 20,
-                self.params.memory >> 20,
-                self.params.node
+                self.config.memory_mib,
+                self.config.node
             );
             return refuse(ErrorCode::Budget, text);
         }
@@ -341,7 +343,7 @@ impl Session {
                     "lane {}: asks for the {} fabric, and nics[{rail}] of {} is {}",
                     r.lane,
                     wanted.fabric(),
-                    self.params.node,
+                    self.config.node,
                     nic.fabric()
                 );
                 return refuse(ErrorCode::Protocol, text);

@@ -16,7 +16,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    config::{Auto, IbNicConfig},
+    config::{Auto, NicConfig},
     fabric::Broken,
     topology::Topology,
 };
@@ -63,9 +63,9 @@ impl IbDevice {
     /// # Errors
     /// [`IbError`]: no library, no device, none of that name, no such port, no GID that will do, or a port
     /// that is down.
-    pub fn open(nic: &IbNicConfig) -> Result<Arc<IbDevice>, IbError> {
+    pub fn open(nic: &NicConfig) -> Result<Arc<IbDevice>, IbError> {
         #[cfg(feature = "stub")]
-        if nic.device.starts_with("stub") {
+        if nic.device().starts_with("stub") {
             return Self::open_with(&verbs::stub::verbs(), nic);
         }
         let verbs = match std::env::var(LIBRARY) {
@@ -79,8 +79,11 @@ impl IbDevice {
     ///
     /// # Errors
     /// As [`IbDevice::open`].
-    pub fn open_with(verbs: &Arc<Verbs>, nic: &IbNicConfig) -> Result<Arc<IbDevice>, IbError> {
-        let info = verbs.devices()?.into_iter().find(|d| d.name == nic.device);
+    pub fn open_with(verbs: &Arc<Verbs>, nic: &NicConfig) -> Result<Arc<IbDevice>, IbError> {
+        let info = verbs
+            .devices()?
+            .into_iter()
+            .find(|d| d.name == nic.device());
         let folder = info.map(|i| i.sysfs.join("device")).unwrap_or_default();
         let own = fs::read_to_string(folder.join("numa_node"))
             .ok()
@@ -91,7 +94,7 @@ impl IbDevice {
             None => folder.join("local_cpulist"),
         };
         let cpus = cpu_list(&fs::read_to_string(list).unwrap_or_default());
-        let context = near(&cpus, || verbs.open(&nic.device))?;
+        let context = near(&cpus, || verbs.open(nic.device()))?;
         let (sleeper, stop) = eventfd()?;
         let watched = Arc::new(Watched {
             context,
@@ -116,7 +119,7 @@ impl IbDevice {
             cpus,
             // What sysfs does not tell is not known; the device works all the same.
             gpus: Topology::of_this_machine()
-                .map(|t| nearest(&t, &nic.device))
+                .map(|t| nearest(&t, nic.device()))
                 .unwrap_or_default(),
             stop,
             watcher: Some(watcher),
@@ -415,13 +418,13 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let open = |device: &str, port| {
-            let mut nic = IbNicConfig::new(device);
+            let mut nic = NicConfig::ib(device);
             nic.port = port;
             IbDevice::open(&nic).expect_err("refused").to_string()
         };
         assert!(open("stub9", 1).contains("stub9"));
         assert!(open("stub0", 7).contains("port 7"));
-        let mut nic = IbNicConfig::new("stub0");
+        let mut nic = NicConfig::ib("stub0");
         nic.gid_index = Auto::Fixed(5);
         let text = IbDevice::open(&nic).expect_err("refused").to_string();
         assert!(
