@@ -7,14 +7,11 @@ use std::{
 };
 
 use qdl::{
-    config::{self, AcceleratorConfig, EngineConfig, NicConfig},
-    control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
-    fabric::tcp::TcpCfgs,
+    config::{AcceleratorConfig, EngineConfig, NicConfig},
     model::{ModelMismatch, ModelSpec},
     os::Near,
-    rail::RailCfgs,
     serve::Service,
-    session::{Node, NodeError, NodeFabric, NodeNic, NodeParams, Stop},
+    session::{Node, NodeError, NodeParams, Stop},
     stats::ServedReport,
     topology::Topology,
 };
@@ -34,12 +31,12 @@ pub enum SetupError {
     /// What the configuration says of the model is not what its file holds.
     #[error("model.file and the configuration disagree: {0}")]
     Model(#[from] ModelMismatch),
-    /// Ports and threads.
+    /// Ports, threads, the token.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The token.
-    #[error(transparent)]
-    Auth(#[from] AuthError),
+    /// An engine that the configuration knows and this build does not.
+    #[error("engine.kind: this build has no engine `{0}`")]
+    NoEngine(&'static str),
 }
 
 /// The engine's parameters, from the part of a configuration that both programs share.
@@ -116,28 +113,13 @@ impl Accelerator {
         })?);
         let counting = pipelines.clone();
         let service: Arc<dyn Service> = pipelines.clone();
-        let d = &config.deadlines;
         let node = Node::start(
+            config,
             NodeParams {
-                node: config.node.clone(),
                 sut_name: format!("{} ({} on {})", config.node, model.name, engine.name()),
-                control: config.control.listen,
-                auth: auth(&config.auth)?,
-                nics: nics(config, &topology),
-                memory: config.memory_mib << 20,
-                timing: Timing {
-                    connect: d.connect(),
-                    handshake: d.connect(),
-                    heartbeat: HeartbeatCfgs {
-                        every: d.heartbeat_interval(),
-                        suspect_after: (d.heartbeat_interval() + d.heartbeat_timeout()) / 2,
-                        gone_after: d.heartbeat_timeout(),
-                    },
-                },
-                drain: d.drain(),
+                model,
                 once,
                 engine: Arc::new(move || counting.totals()),
-                model,
             },
             &service,
         )?;
@@ -186,45 +168,11 @@ impl Accelerator {
     }
 }
 
-fn auth(auth: &config::Auth) -> Result<Auth, AuthError> {
-    Ok(match auth {
-        config::Auth::LoopbackOnly => Auth::Unset,
-        config::Auth::None => Auth::None,
-        config::Auth::Token(path) => Auth::Token(Token::from_file(path)?),
-    })
-}
-
 /// Where an engine runs: near the NICs that bring it samples.
 fn engine_near(gpu: usize, nics: &[NicConfig], topology: &Topology) -> Near {
-    let own = |n: &&NicConfig| n.gpu() == u32::try_from(gpu).ok();
+    let own = |n: &&NicConfig| n.gpu == u32::try_from(gpu).ok();
     match nics.iter().any(|n| own(&n)) {
-        true => config::near_all(nics.iter().filter(own), topology),
-        false => config::near_all(nics, topology),
+        true => topology.near_nics(nics.iter().filter(own)),
+        false => topology.near_nics(nics),
     }
-}
-
-fn nics(config: &AcceleratorConfig, topology: &Topology) -> Vec<NodeNic> {
-    let each = |(index, nic): (usize, &NicConfig)| NodeNic {
-        gpu: nic.gpu(),
-        rail: RailCfgs {
-            name: format!("rail-{index}"),
-            spin: nic.completion().spin(),
-            tick_ns: 25_000_000,
-            near: nic.near(topology),
-        },
-        fabric: match nic {
-            NicConfig::Tcp(t) => NodeFabric::Tcp {
-                listen: t.bind,
-                cfgs: TcpCfgs {
-                    send_buffer: t.send_buffer_bytes,
-                    inline_bytes: t.inline_bytes,
-                    user_timeout_ms: config.deadlines.echo_timeout_ms.min(u64::from(u32::MAX))
-                        as u32,
-                    ..TcpCfgs::default()
-                },
-            },
-            NicConfig::Ib(ib) => NodeFabric::Ib(ib.clone()),
-        },
-    };
-    config.nics.iter().enumerate().map(each).collect()
 }

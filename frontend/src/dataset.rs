@@ -8,7 +8,7 @@ use std::{
 };
 
 use qdl::{
-    config::{DatasetConfig, SizeDistribution},
+    config::{DatasetConfig, DatasetKind, SizeDistribution},
     model::ModelSpec,
 };
 
@@ -162,42 +162,30 @@ impl Dataset {
         model: &ModelSpec,
         seed: Option<u64>,
     ) -> Result<Self, DatasetError> {
-        match config {
-            DatasetConfig::Raw {
-                samples,
-                lengths: Some(lengths),
-                ..
-            } => Self::ragged(samples, lengths),
-            DatasetConfig::Raw { samples, .. } => {
-                Self::raw(samples, model.max_input_bytes().unwrap_or(usize::MAX))
-            }
-            DatasetConfig::Tokens {
-                count,
-                min_len,
-                max_len,
-                vocab,
-                seed: configured,
-            } => {
+        let seed = seed.unwrap_or(config.seed);
+        match config.kind {
+            DatasetKind::Raw => match (&config.samples, &config.lengths) {
+                (Some(samples), Some(lengths)) => Self::ragged(samples, lengths),
+                (Some(samples), None) => {
+                    Self::raw(samples, model.max_input_bytes().unwrap_or(usize::MAX))
+                }
+                // A configuration without is refused.
+                (None, _) => Err(DatasetError::Empty {
+                    what: "of kind raw without `samples`".to_owned(),
+                }),
+            },
+            DatasetKind::Tokens => {
                 let tokens = Tokens {
                     columns: model.inputs.iter().map(|t| Column::of(&t.name)).collect(),
-                    vocab: u64::from((*vocab).max(1)),
-                    seed: seed.unwrap_or(*configured),
+                    vocab: u64::from(config.vocab.max(1)),
+                    seed,
                 };
-                Self::tokens(*count, *min_len, *max_len, tokens)
+                Self::tokens(config.count, config.min_len, config.max_len(model), tokens)
             }
-            DatasetConfig::Random {
-                count,
-                min_bytes,
-                max_bytes,
-                seed: configured,
-                distribution,
-            } => Self::random(
-                *count,
-                *min_bytes,
-                *max_bytes,
-                seed.unwrap_or(*configured),
-                *distribution,
-            ),
+            DatasetKind::Random => {
+                let (min, max) = config.bytes(model);
+                Self::random(config.count, min, max, seed, config.distribution(model))
+            }
         }
     }
 

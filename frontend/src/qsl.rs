@@ -271,23 +271,12 @@ impl QuerySampleLibrary for Qsl {
 
 #[cfg(test)]
 mod tests {
-    use qdl::config::{DatasetConfig, SizeDistribution};
+    use qdl::config::DatasetConfig;
 
     use super::*;
 
     fn qsl(count: usize, min: usize, max: usize, loaded: Option<usize>) -> Qsl {
-        let distribution = if min == max {
-            SizeDistribution::Fixed
-        } else {
-            SizeDistribution::LogUniform
-        };
-        let config = DatasetConfig::Random {
-            count,
-            min_bytes: min,
-            max_bytes: max,
-            seed: 1,
-            distribution,
-        };
+        let config = DatasetConfig::random(count, (min, max));
         let model = ModelSpec::opaque("m", max, 8);
         let dataset = Dataset::open(&config, &model, None).expect("sound");
         Qsl::new(
@@ -373,13 +362,7 @@ mod tests {
 
     #[test]
     fn a_sample_longer_than_the_input_is_refused() {
-        let config = DatasetConfig::Random {
-            count: 9,
-            min_bytes: 1,
-            max_bytes: 64,
-            seed: 1,
-            distribution: SizeDistribution::LogUniform,
-        };
+        let config = DatasetConfig::random(9, (1, 64));
         let dataset = Dataset::open(&config, &ModelSpec::opaque("m", 64, 8), None).expect("sound");
         let model = ModelSpec::opaque("m", 2, 8);
         let made = Qsl::new(

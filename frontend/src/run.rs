@@ -13,8 +13,9 @@ use std::{
 use loadgen_bridge::{LoadgenError, TestMode, TestOutcome, register_issue_query_thread, run_test};
 use qdl::{
     clock::now_ns,
-    config::{self, DatasetConfig, FrontendConfig},
+    config::{self, FrontendConfig},
     os::{Near, available_memory},
+    session,
     stats::{Histograms, Live, Recorder, Throughput},
     topology::Topology,
 };
@@ -61,7 +62,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(ms) = args.warm_up_ms {
         config.warm_up.budget_ms = ms;
     }
-    for warning in config::pinning_warnings(&config.nics) {
+    for warning in session::pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
     let settings = Settings::build(args, &config.loadgen, config.loadgen_model())?;
@@ -165,7 +166,7 @@ fn near_nics(config: &FrontendConfig, local: bool) -> Near {
     }
     // What sysfs does not say is not known, and nothing is bound.
     let topology = Topology::of_this_machine().unwrap_or_default();
-    config::near_all(&config.nics, &topology)
+    topology.near_nics(&config.nics)
 }
 
 /// Labels, where there are some and the mode asks for them.
@@ -174,10 +175,7 @@ fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Resul
     if mode != TestMode::AccuracyOnly && mode != TestMode::SubmissionRun {
         return Ok(None);
     }
-    let DatasetConfig::Raw {
-        labels: Some(path), ..
-    } = &config.dataset
-    else {
+    let Some(path) = &config.dataset.labels else {
         return Ok(None);
     };
     Ok(Some(Labels::read(path, samples, &config.model.output)?))

@@ -102,9 +102,9 @@ impl Settings {
             test.apply_user_conf(path, model)
                 .map_err(|source| SettingsError::Conf { source })?;
         }
-        let output = args.output.as_ref().unwrap_or(&config.output_dir);
+        let output = args.output.as_deref().unwrap_or(config.output_dir());
         let log = LogSettings {
-            outdir: output.clone(),
+            outdir: output.to_path_buf(),
             enable_trace: false,
             ..LogSettings::default()
         };

@@ -135,10 +135,7 @@ impl SystemUnderTest for Sut {
 #[cfg(test)]
 mod tests {
     use loadgen_bridge::ResponseId;
-    use qdl::{
-        config::{DatasetConfig, SizeDistribution},
-        model::ModelSpec,
-    };
+    use qdl::{config::DatasetConfig, model::ModelSpec};
 
     use super::*;
     use crate::{backend::Counts, dataset::Dataset};
@@ -172,13 +169,7 @@ mod tests {
     }
 
     fn sut(count: usize) -> (Sut, Arc<Book>, Arc<Qsl>) {
-        let config = DatasetConfig::Random {
-            count,
-            min_bytes: 32,
-            max_bytes: 32,
-            seed: 1,
-            distribution: SizeDistribution::Fixed,
-        };
+        let config = DatasetConfig::random(count, (32, 32));
         let model = ModelSpec::opaque("m", 32, 8);
         let dataset = Dataset::open(&config, &model, None).expect("sound");
         let verdict = Verdict::default();

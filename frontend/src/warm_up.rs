@@ -127,10 +127,7 @@ mod tests {
         time::Duration,
     };
 
-    use qdl::{
-        config::{DatasetConfig, SizeDistribution},
-        model::ModelSpec,
-    };
+    use qdl::{config::DatasetConfig, model::ModelSpec};
 
     use super::*;
     use crate::{backend::Counts, dataset::Dataset};
@@ -173,13 +170,7 @@ mod tests {
 
     #[test]
     fn every_phase_is_warmed_up_with_its_own_samples() {
-        let config = DatasetConfig::Random {
-            count: 8,
-            min_bytes: 64,
-            max_bytes: 64,
-            seed: 1,
-            distribution: SizeDistribution::Fixed,
-        };
+        let config = DatasetConfig::random(8, (64, 64));
         let model = ModelSpec::opaque("m", 64, 8);
         let dataset = Dataset::open(&config, &model, None).expect("sound");
         let verdict = Verdict::default();

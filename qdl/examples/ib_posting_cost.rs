@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use alloc_count::Counting;
-use qdl::config::IbNicConfig;
+use qdl::config::NicConfig;
 use qdl::fabric::ib::{IbCfgs, IbConnection, IbDevice, IbResources};
 use qdl::fabric::{Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window};
 
@@ -116,7 +116,7 @@ fn measure(len: u32, split_above: Option<u32>) -> Measured {
 
 fn links(split_above: Option<u32>) -> (Link, Link, Arc<Grants>) {
     let end = |device: &str| {
-        let mut nic = IbNicConfig::new(device);
+        let mut nic = NicConfig::ib(device);
         nic.adaptive_routing.split_above = split_above;
         let resources = IbResources::new(IbDevice::open(&nic).expect("a stub device"));
         let resources = resources.expect("a domain");

@@ -32,5 +32,6 @@ pub mod stats;
 pub mod testkit;
 pub mod topology;
 pub mod tracker;
+pub mod wire;
 
 mod sync;

@@ -18,8 +18,7 @@ use fake::Fake;
 use harness::*;
 use qdl::{
     dispatch::{Completer, Response, Sample, SampleTimes},
-    fabric::tcp::TcpCfgs,
-    session::{Cluster, ClusterListener, NodeFabric, SampleMemory},
+    session::{Cluster, ClusterListener, SampleMemory},
 };
 
 fn million() -> usize {
@@ -124,13 +123,7 @@ impl Completer for Gated {
 #[test]
 fn an_accelerator_comes_back_though_a_rail_thread_hangs() {
     let m = model();
-    let nics = || {
-        let nic = || NodeFabric::Tcp {
-            listen: "127.0.0.1:0".parse().expect("address"),
-            cfgs: TcpCfgs::default(),
-        };
-        vec![nic(), nic()]
-    };
+    let nics = || vec![tcp_nic(), tcp_nic()];
     let a = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, nics());
     let address = a.address.to_string();
     let nic = "  - {address: 127.0.0.1, connections: 1, slots: 64}\n";

@@ -7,7 +7,7 @@ mod harness;
 use std::sync::Mutex;
 
 use harness::*;
-use qdl::{config::IbNicConfig, session::NodeFabric};
+use qdl::config::NicConfig;
 
 /// The device of the frontend and the accelerator's, each rail one port of it.
 fn devices() -> [String; 2] {
@@ -26,9 +26,9 @@ fn two_rails(change: &str) -> (Running, qdl::config::FrontendConfig) {
     let m = model();
     // An emulated machine keeps an acknowledgement waiting for long; the default would take that for a loss.
     let nic = || {
-        let mut nic = IbNicConfig::new(&two);
+        let mut nic = NicConfig::ib(&two);
         nic.timeout = 18;
-        NodeFabric::Ib(nic)
+        nic
     };
     let node = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, vec![nic(), nic()]);
     let entry =
@@ -76,7 +76,7 @@ fn a_sleeping_rail_is_woken_by_events() {
 fn a_nic_that_is_missing_is_named() {
     let m = model();
     let [_, two] = devices();
-    let nic = NodeFabric::Ib(IbNicConfig::new(&two));
+    let nic = NicConfig::ib(&two);
     let node = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, vec![nic]);
     let config = config_with(&[&node], &m, "  - device: stub9\n", "");
     let text = Front::try_connect(&config, 4, 1).err().expect("refused");
@@ -102,7 +102,7 @@ fn slots_beyond_the_budget_are_refused_in_words() {
     let _alone = ALONE.lock();
     let m = model();
     let [one, two] = devices();
-    let nic = NodeFabric::Ib(IbNicConfig::new(&two));
+    let nic = NicConfig::ib(&two);
     let node = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 20, vec![nic]);
     let config = config_with(&[&node], &m, &format!("  - device: {one}\n"), "");
     let text = Front::try_connect(&config, 4, 1).err().expect("refused");

@@ -11,10 +11,9 @@ use std::sync::{
 
 use harness::*;
 use qdl::{
-    config::IbNicConfig,
+    config::NicConfig,
     fabric::Region,
     serve::{Arrival, Finished, Service, respond_all},
-    session::NodeFabric,
     testkit::device_memory::{Handle, Pretended},
 };
 use xxhash_rust::xxh3::xxh3_64;
@@ -86,10 +85,10 @@ fn run(service: OnGpu, gpudirect: bool, total: usize) -> (u64, u64) {
     let service = Arc::new(service);
     let erased: Arc<dyn Service> = service.clone();
     let m = model();
-    let mut nic = IbNicConfig::new("stub1");
+    let mut nic = NicConfig::ib("stub1");
     (nic.gpu, nic.gpudirect) = (Some(77), gpudirect);
-    let fabrics = vec![NodeFabric::Ib(nic)];
-    let node = Running::serving("acc-a", "127.0.0.1:0", &m, 1 << 30, fabrics, &erased);
+    let nics = vec![nic];
+    let node = Running::serving("acc-a", "127.0.0.1:0", &m, 1 << 30, nics, &erased);
     let entry = "  - device: stub0\n    queue_pairs: 3\n    slots: 16\n";
     let config = config_with(&[&node], &m, entry, "");
     let front = Front::connect(&config, 64, total);

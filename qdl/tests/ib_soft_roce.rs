@@ -89,7 +89,7 @@ fn a_pulled_cable_breaks_every_connection_in_words() {
     for (link, nic) in [(&mut a, &pair.nics[0]), (&mut b, &pair.nics[1])] {
         let broken = next_broken(link);
         told("pulled cable", began, &broken);
-        let expected = format!("port 1 of {} is down", nic.device);
+        let expected = format!("port 1 of {} is down", nic.device());
         assert_eq!(broken, Broken::Device(expected));
     }
     drop(pulled);
@@ -129,7 +129,7 @@ fn a_queue_pair_forced_to_err_is_told_at_both_ends() {
     let at_b = next_broken(&mut b).to_string();
     told("queue pair in ERR, its own side", began, &at_b);
     assert!(
-        at_b.contains("IBV_WC_WR_FLUSH_ERR") && at_b.contains(&pair.nics[1].device),
+        at_b.contains("IBV_WC_WR_FLUSH_ERR") && at_b.contains(pair.nics[1].device()),
         "{at_b}"
     );
     // The other end hears of it when it sends: a queue pair in ERR takes nothing and says nothing.

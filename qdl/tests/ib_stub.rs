@@ -42,7 +42,7 @@ mod small_queues {
     qdl::fabric_conformance!(super::super::Ib(|nic| {
         nic.send_depth = qdl::config::Auto::Fixed(17);
         nic.signal_every = 3;
-        nic.inline_bytes = 16;
+        nic.inline_bytes = Some(16);
         nic.solicited = false;
     }));
 }

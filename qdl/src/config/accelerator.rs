@@ -1,4 +1,4 @@
-//! What an accelerator is told.
+//! An accelerator's file.
 
 use std::{
     collections::BTreeMap,
@@ -10,34 +10,40 @@ use garde::Validate;
 use serde::Deserialize;
 
 use super::{
-    AcceleratorDeadlines, Auth, EngineConfig, EngineKind, NicConfig,
-    auth::AuthWord,
-    load::resolve,
-    nic_file::{NicFile, Side},
-    rules::{Findings, MAX_SAMPLE_BYTES, check_model, name, within, within_some},
+    auth::{Auth, AuthWord},
+    deadlines::Deadlines,
+    document::Document,
+    engine::{EngineConfig, EngineKind},
+    nic::{NicAt, NicConfig},
+    rules::{
+        Findings, MAX_SAMPLE_BYTES, Root, Side, check_model, name, resolve, within, within_some,
+    },
+    values::socket_address,
 };
 use crate::model::{ModelSpec, TensorSpec};
 
-/// Default of [`AcceleratorConfig::memory_mib`].
-pub const DEFAULT_MEMORY_MIB: usize = 4096;
-/// Default of [`AcceleratorModel::output_bytes`], and the only value for `digest`.
-pub const DEFAULT_OUTPUT_BYTES: usize = 8;
-
+/// Bytes of a response where nothing else is said, and the only size for `digest`.
+const OUTPUT_BYTES: usize = 8;
 /// Largest memory budget: 16 TiB.
 const MAX_MEMORY_MIB: usize = 16 << 20;
 
 /// Configuration of an accelerator node.
-#[derive(Clone, Debug, PartialEq, Validate)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
+#[serde(deny_unknown_fields)]
 pub struct AcceleratorConfig {
-    /// Name of the node, unique in the system, which goes into the SUT's name: 1 to 64 of `A-Z a-z 0-9 . _ -`.
+    /// Name of the node, unique in the system, which goes into the SUT's name: 1 to 64 of
+    /// `A-Z a-z 0-9 . _ -`.
     #[garde(custom(name))]
     pub node: String,
     /// The control plane.
     #[garde(skip)]
     pub control: ControlConfig,
-    /// How the nodes prove who they are.
+    /// The same bytes on every node, by which they know each other; see [`Self::auth`].
     #[garde(skip)]
-    pub auth: Auth,
+    pub token_file: Option<PathBuf>,
+    /// `none` where no authentication is wanted; see [`Self::auth`].
+    #[garde(skip)]
+    pub auth: Option<AuthWord>,
     /// The model.
     #[garde(dive)]
     pub model: AcceleratorModel,
@@ -48,17 +54,25 @@ pub struct AcceleratorConfig {
     #[garde(dive)]
     pub nics: Vec<NicConfig>,
     /// Budget for all slots of this node, in MiB; default 4096.
+    #[serde(default = "memory_mib")]
     #[garde(custom(within(1..=MAX_MEMORY_MIB)))]
     pub memory_mib: usize,
     /// How long to wait for what.
+    #[serde(default)]
     #[garde(dive)]
-    pub deadlines: AcceleratorDeadlines,
+    pub deadlines: Deadlines,
+}
+
+fn memory_mib() -> usize {
+    4096
 }
 
 /// The control plane of an accelerator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ControlConfig {
     /// Address and port it listens on; with port 0 the system chooses one.
+    #[serde(deserialize_with = "socket_address")]
     pub listen: SocketAddr,
 }
 
@@ -72,8 +86,8 @@ pub struct AcceleratorModel {
     /// The model file; `onnx` needs one.
     #[garde(skip)]
     pub file: Option<PathBuf>,
-    /// Inputs in the order they are packed into a slot. An engine with a model file reads them from it where
-    /// they are not given; what is given must agree with it.
+    /// Inputs in the order they are packed into a slot. An engine with a model file reads them from
+    /// it where they are not given; what is given must agree with it.
     #[garde(skip)]
     pub inputs: Option<Vec<TensorSpec>>,
     /// The output; the same holds.
@@ -97,51 +111,27 @@ impl AcceleratorModel {
                 output: output.clone(),
             });
         }
-        let output = self.output_bytes.unwrap_or(DEFAULT_OUTPUT_BYTES);
+        let output = self.output_bytes.unwrap_or(OUTPUT_BYTES);
         self.max_input_bytes
             .map(|input| ModelSpec::opaque(&self.name, input, output))
     }
 }
 
 impl AcceleratorConfig {
-    /// The files it names that must be there at the start, with the keys that name them.
-    pub(super) fn files(&self) -> Vec<(&'static str, &Path)> {
-        let mut files: Vec<(&'static str, &Path)> = Vec::new();
-        files.extend(self.model.file.as_deref().map(|f| ("model.file", f)));
-        if let Auth::Token(file) = &self.auth {
-            files.push(("token_file", file));
-        }
-        files.extend(
-            self.engine
-                .library
-                .as_deref()
-                .map(|f| ("engine.library", f)),
-        );
-        files
+    /// How the nodes prove who they are.
+    pub fn auth(&self) -> Auth<'_> {
+        Auth::of(self.token_file.as_ref(), self.auth)
     }
 
-    /// What garde's ranges do not say: how keys go together.
-    pub(super) fn relations(&self, out: &mut Findings) {
-        self.check_model(out);
-        self.check_addresses(out);
-        if self.nics.is_empty() {
-            out.add(
-                "nics",
-                "the list of NICs is empty",
-                "add at least one, as in `- listen: 127.0.0.1:7410`",
-            );
-        }
-        self.engine.relations(out);
-        self.check_gpus(out);
-        self.deadlines.relations(out);
+    /// Budget for all slots of this node, in bytes.
+    pub fn memory(&self) -> usize {
+        self.memory_mib << 20
     }
 
     fn check_model(&self, out: &mut Findings) {
         let model = &self.model;
         let kind = self.engine.kind.as_str();
-        if let Err(error) = name(&model.name, &()) {
-            out.garde("model.name", &error);
-        }
+        out.rule("model.name", &model.name, name);
         if model.inputs.is_some() != model.output.is_some() {
             out.add(
                 "model",
@@ -175,7 +165,7 @@ impl AcceleratorConfig {
             if let (EngineKind::Digest, Some(bytes)) = (
                 self.engine.kind,
                 model.spec().and_then(|m| m.max_output_bytes()),
-            ) && bytes != DEFAULT_OUTPUT_BYTES
+            ) && bytes != OUTPUT_BYTES
             {
                 let key = if model.output.is_some() {
                     "output"
@@ -185,7 +175,7 @@ impl AcceleratorConfig {
                 out.add(
                     format!("model.{key}"),
                     format!("the output has {bytes} bytes"),
-                    format!("engine `digest` answers with {DEFAULT_OUTPUT_BYTES} bytes"),
+                    format!("engine `digest` answers with {OUTPUT_BYTES} bytes"),
                 );
             }
         } else {
@@ -211,13 +201,14 @@ impl AcceleratorConfig {
         }
     }
 
-    /// Samples of a NIC that names a GPU go to that GPU's pipeline: there has to be one, and one that gets nothing is a mistake.
+    /// Samples of a NIC that names a GPU go to that GPU's pipeline: there has to be one, and one
+    /// that gets nothing is a mistake.
     fn check_gpus(&self, out: &mut Findings) {
         if !self.engine.minds_gpus() {
             return;
         }
         let served = self.engine.all_gpus();
-        let named: Vec<_> = self.nics.iter().map(NicConfig::gpu).collect();
+        let named: Vec<_> = self.nics.iter().map(|nic| nic.gpu).collect();
         for (i, gpu) in named.iter().enumerate() {
             let gpu = gpu.map(|g| g as usize);
             if let Some(gpu) = gpu.filter(|g| !served.contains(g)) {
@@ -242,8 +233,9 @@ impl AcceleratorConfig {
     fn check_addresses(&self, out: &mut Findings) {
         let mut taken: BTreeMap<SocketAddr, String> = BTreeMap::new();
         let mut check = |address: SocketAddr, path: String| {
-            self.auth
-                .check_address(address.ip().is_loopback(), &address.to_string(), &path, out);
+            let loopback = address.ip().is_loopback();
+            self.auth()
+                .check_address(loopback, &address.to_string(), &path, out);
             if address.port() == 0 {
                 return;
             }
@@ -257,61 +249,51 @@ impl AcceleratorConfig {
         };
         check(self.control.listen, "control.listen".to_owned());
         for (i, nic) in self.nics.iter().enumerate() {
-            if let NicConfig::Tcp(nic) = nic {
-                check(nic.bind, format!("nics[{i}].listen"));
+            if let (NicAt::Tcp(_), Some(listen)) = (nic.at(), nic.listen) {
+                check(listen, format!("nics[{i}].listen"));
             }
         }
     }
 }
 
-/// An accelerator's file as it is written.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct AcceleratorFile {
-    node: String,
-    control: ControlFile,
-    token_file: Option<PathBuf>,
-    auth: Option<AuthWord>,
-    model: AcceleratorModel,
-    engine: EngineConfig,
-    nics: Vec<NicFile>,
-    memory_mib: Option<usize>,
-    #[serde(default)]
-    deadlines: AcceleratorDeadlines,
-}
+impl Root for AcceleratorConfig {
+    const SIDE: Side = Side::Accelerator;
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ControlFile {
-    listen: String,
-}
+    fn resolve(&mut self, base: &Path) {
+        self.engine.resolve(base);
+        for file in [&mut self.token_file, &mut self.model.file] {
+            file.iter_mut().for_each(|file| resolve(base, file));
+        }
+    }
 
-impl AcceleratorFile {
-    /// Sorts the keys out and resolves paths against `base`. `None` only with a finding.
-    pub(super) fn into_config(self, base: &Path, out: &mut Findings) -> Option<AcceleratorConfig> {
-        let auth = Auth::from_keys(self.token_file.map(|f| resolve(base, f)), self.auth, out);
-        let nics = super::nic_file::into_nics(self.nics, Side::Accelerator, out);
-        let listen = self.control.listen.parse().ok();
-        if listen.is_none() {
+    fn files(&self) -> Vec<(&'static str, &Path)> {
+        let files = [
+            ("model.file", &self.model.file),
+            ("token_file", &self.token_file),
+            ("engine.library", &self.engine.library),
+        ];
+        files
+            .into_iter()
+            .filter_map(|(key, file)| Some((key, file.as_deref()?)))
+            .collect()
+    }
+
+    fn check(&self, document: &Document, out: &mut Findings) {
+        self.auth().check(self.auth, out);
+        self.check_model(out);
+        self.check_addresses(out);
+        if self.nics.is_empty() {
             out.add(
-                "control.listen",
-                format!("`{}` is not an IP address with a port", self.control.listen),
-                "write an IP address with a port, as in `listen: 127.0.0.1:7400`",
+                "nics",
+                "the list of NICs is empty",
+                "add at least one, as in `- listen: 127.0.0.1:7410`",
             );
         }
-        let mut model = self.model;
-        model.file = model.file.map(|f| resolve(base, f));
-        let mut engine = self.engine;
-        engine.library = engine.library.map(|f| resolve(base, f));
-        Some(AcceleratorConfig {
-            node: self.node,
-            control: ControlConfig { listen: listen? },
-            auth,
-            model,
-            engine,
-            nics: nics?,
-            memory_mib: self.memory_mib.unwrap_or(DEFAULT_MEMORY_MIB),
-            deadlines: self.deadlines,
-        })
+        for (i, nic) in self.nics.iter().enumerate() {
+            nic.check(Self::SIDE, &format!("nics[{i}]"), document, out);
+        }
+        self.engine.check(out);
+        self.check_gpus(out);
+        self.deadlines.check(Self::SIDE, document, out);
     }
 }

@@ -2,71 +2,98 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
-    load::resolve,
-    rules::{Findings, within},
+    document::Document,
+    rules::{Findings, resolve, within},
 };
-use crate::model::{DType, ModelSpec};
+use crate::model::{DType, ModelSpec, TensorSpec};
 
-/// Default of `count` of a random data set, in samples.
-pub const DEFAULT_RANDOM_COUNT: usize = 1024;
-/// Default of `min_bytes` of a random data set of log-uniform sizes.
-pub const DEFAULT_RANDOM_MIN_BYTES: usize = 1;
-/// Default of `seed` of a random data set.
-pub const DEFAULT_RANDOM_SEED: u64 = 1;
 /// Most samples of a data set.
 pub(super) const MAX_SAMPLES: usize = 1 << 32;
 
-/// Where samples come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DatasetConfig {
-    /// `kind: raw`: a file of samples, back to back.
-    Raw {
-        /// Samples in the order of their indices, each of the model's input size unless `lengths` tells.
-        samples: PathBuf,
-        /// Bytes of each sample, little-endian `u32`, for a model with ragged inputs, which needs them; no other has any.
-        lengths: Option<PathBuf>,
-        /// One label for each sample, little-endian, either of the model's output type or `i64`: the length of
-        /// the file decides. Needed for accuracy alone.
-        labels: Option<PathBuf>,
-    },
-    /// `kind: random`: synthetic bytes, the same for the same seed.
-    Random {
-        /// Samples; default 1024.
-        count: usize,
-        /// Bytes of the shortest sample; default 1 for `log_uniform`, and `max_bytes` for `fixed`.
-        min_bytes: usize,
-        /// Bytes of the longest sample; default the model's input size.
-        max_bytes: usize,
-        /// Seed of sizes and bytes; default 1.
-        seed: u64,
-        /// How sizes are distributed; default `log_uniform` for a model with a ragged input, else `fixed`.
-        distribution: SizeDistribution,
-    },
-    /// `kind: tokens`: synthetic texts for a model whose inputs are ragged rows of `i64`: a mask of ones (its name has
-    /// `mask` in it), segments of zeros and then ones (`segment` or `type`), random words (any other). The same for
-    /// the same seed.
-    Tokens {
-        /// Samples; default 1024.
-        count: usize,
-        /// Tokens of the shortest sample; default 1.
-        min_len: usize,
-        /// Tokens of the longest sample; default the model's. Every length from the shortest to it is equally likely.
-        max_len: usize,
-        /// Words are drawn from 0 to one less than this; default 30,522, as many as BERT knows.
-        vocab: u32,
-        /// Seed of lengths and words; default 1.
-        seed: u64,
-    },
+/// Kinds of data sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DatasetKind {
+    /// A file of samples, back to back.
+    Raw,
+    /// Synthetic bytes, the same for the same seed.
+    Random,
+    /// Synthetic texts for a model whose inputs are ragged rows of `i64`: a mask of ones (its name
+    /// has `mask` in it), segments of zeros and then ones (`segment` or `type`), random words (any
+    /// other). The same for the same seed.
+    Tokens,
 }
 
-/// Default of `vocab` of a data set of tokens: the words that BERT knows.
-pub const DEFAULT_VOCAB: u32 = 30_522;
+impl DatasetKind {
+    /// As YAML spells it, and the keys it has beside `kind`.
+    fn keys(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            DatasetKind::Raw => ("raw", &["samples", "lengths", "labels"]),
+            DatasetKind::Random => (
+                "random",
+                &["count", "seed", "min_bytes", "max_bytes", "distribution"],
+            ),
+            DatasetKind::Tokens => ("tokens", &["count", "seed", "min_len", "max_len", "vocab"]),
+        }
+    }
+}
+
+/// Where samples come from. Which keys there are depends on the kind.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DatasetConfig {
+    /// What it is.
+    pub kind: DatasetKind,
+    /// `raw`: samples in the order of their indices, each of the model's input size unless
+    /// `lengths` says otherwise.
+    pub samples: Option<PathBuf>,
+    /// `raw`: bytes of each sample, little-endian `u32`, for a model with ragged inputs, which
+    /// needs them; no other has any.
+    pub lengths: Option<PathBuf>,
+    /// `raw`: one label for each sample, little-endian, either of the model's output type or `i64`:
+    /// the length of the file decides. Needed for accuracy alone.
+    pub labels: Option<PathBuf>,
+    /// Samples of a synthetic one; default 1024.
+    #[serde(default = "count")]
+    pub count: usize,
+    /// Seed of a synthetic one; default 1.
+    #[serde(default = "seed")]
+    pub seed: u64,
+    /// `random`: bytes of the shortest sample; see [`Self::bytes`].
+    pub min_bytes: Option<usize>,
+    /// `random`: bytes of the longest sample; see [`Self::bytes`].
+    pub max_bytes: Option<usize>,
+    /// `random`: how sizes are distributed; see [`Self::distribution`].
+    pub distribution: Option<SizeDistribution>,
+    /// `tokens`: tokens of the shortest sample; default 1.
+    #[serde(default = "min_len")]
+    pub min_len: usize,
+    /// `tokens`: tokens of the longest sample; see [`Self::max_len`].
+    pub max_len: Option<usize>,
+    /// `tokens`: words are drawn from 0 to one less than this; default 30,522, as many as BERT
+    /// knows.
+    #[serde(default = "vocab")]
+    pub vocab: u32,
+}
+
+fn count() -> usize {
+    1024
+}
+fn seed() -> u64 {
+    1
+}
+fn min_len() -> usize {
+    1
+}
+fn vocab() -> u32 {
+    30_522
+}
 
 /// How the sizes of random samples are distributed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SizeDistribution {
     /// Every magnitude is equally likely.
@@ -76,241 +103,222 @@ pub enum SizeDistribution {
 }
 
 impl DatasetConfig {
-    /// Checks it against the model.
-    pub(super) fn check(&self, model: &ModelSpec, loaded: Option<usize>, out: &mut Findings) {
+    /// A data set of this kind with every default.
+    pub fn new(kind: DatasetKind) -> Self {
+        DatasetConfig {
+            kind,
+            samples: None,
+            lengths: None,
+            labels: None,
+            count: count(),
+            seed: seed(),
+            min_bytes: None,
+            max_bytes: None,
+            distribution: None,
+            min_len: min_len(),
+            max_len: None,
+            vocab: vocab(),
+        }
+    }
+
+    /// `count` random samples of sizes from `bytes.0` to `bytes.1`, every magnitude equally likely.
+    pub fn random(count: usize, bytes: (usize, usize)) -> Self {
+        DatasetConfig {
+            count,
+            min_bytes: Some(bytes.0),
+            max_bytes: Some(bytes.1),
+            distribution: Some(if bytes.0 == bytes.1 {
+                SizeDistribution::Fixed
+            } else {
+                SizeDistribution::LogUniform
+            }),
+            ..DatasetConfig::new(DatasetKind::Random)
+        }
+    }
+
+    /// How the sizes of random samples are distributed; default `log_uniform` for a model with a
+    /// ragged input, else `fixed`.
+    pub fn distribution(&self, model: &ModelSpec) -> SizeDistribution {
+        self.distribution.unwrap_or(if model.fixed_size() {
+            SizeDistribution::Fixed
+        } else {
+            SizeDistribution::LogUniform
+        })
+    }
+
+    /// Bytes of the shortest and of the longest random sample. Default: to the model's input size,
+    /// from 1 for `log_uniform` and from the longest for `fixed`.
+    pub fn bytes(&self, model: &ModelSpec) -> (usize, usize) {
+        // A model whose size overflows is complained of elsewhere.
+        let max = self.max_bytes.or(model.max_input_bytes()).unwrap_or(1);
+        let min = self.min_bytes.unwrap_or(match self.distribution(model) {
+            SizeDistribution::LogUniform => 1,
+            SizeDistribution::Fixed => max,
+        });
+        (min, max)
+    }
+
+    /// Tokens of the longest text; default the model's. Every length from the shortest to it is
+    /// equally likely.
+    pub fn max_len(&self, model: &ModelSpec) -> usize {
+        self.max_len.or(token_rows(model)).unwrap_or(1)
+    }
+
+    /// Its files, with the keys that name them.
+    pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let files = [
+            ("dataset.samples", &self.samples),
+            ("dataset.lengths", &self.lengths),
+            ("dataset.labels", &self.labels),
+        ];
+        files
+            .into_iter()
+            .filter_map(|(key, file)| Some((key, file.as_deref()?)))
+    }
+
+    /// Makes its paths the process's own.
+    pub(super) fn resolve(&mut self, base: &Path) {
+        let files = [&mut self.samples, &mut self.lengths, &mut self.labels];
+        for file in files.into_iter().flatten() {
+            resolve(base, file);
+        }
+    }
+
+    /// Checks it against the model and against the samples that are loaded at a time.
+    pub(super) fn check(
+        &self,
+        model: &ModelSpec,
+        loaded: Option<usize>,
+        document: &Document,
+        out: &mut Findings,
+    ) {
+        let (kind, own) = self.kind.keys();
+        for key in document.keys("dataset") {
+            if key != "kind" && !own.contains(&key) {
+                out.add(
+                    format!("dataset.{key}"),
+                    format!("a data set of kind `{kind}` has no `{key}`"),
+                    format!("remove `{key}`, or use another kind"),
+                );
+            }
+        }
         let Some(largest) = model.max_input_bytes() else {
             return; // The model has been complained of.
         };
-        match self {
-            DatasetConfig::Raw { lengths, .. } => match (model.fixed_size(), lengths) {
-                (false, None) => out.add(
-                    "dataset",
-                    "the model has a ragged input, and the data set does not say how long each sample is",
-                    "add `lengths: PATH`, a file of little-endian u32, or use `kind: random` or `kind: tokens`",
-                ),
-                (true, Some(_)) => out.add(
-                    "dataset.lengths",
-                    "all samples of a model without ragged inputs have the same length",
-                    "remove `lengths`, or mark inputs `ragged: true`",
-                ),
-                _ => {}
-            },
-            DatasetConfig::Random {
-                count,
-                min_bytes,
-                max_bytes,
-                distribution,
-                ..
-            } => {
-                if let Err(error) = within(1..=MAX_SAMPLES)(count, &()) {
-                    out.garde("dataset.count", &error);
-                }
-                if *max_bytes > largest || *max_bytes == 0 {
-                    out.add(
-                        "dataset.max_bytes",
-                        format!("max_bytes is {max_bytes}"),
-                        format!("it must be 1 to {largest}, the size of the model's input"),
-                    );
-                } else if *min_bytes > *max_bytes || *min_bytes == 0 {
-                    out.add(
-                        "dataset.min_bytes",
-                        format!("min_bytes is {min_bytes}"),
-                        format!("it must be 1 to {max_bytes}, which is max_bytes"),
-                    );
-                } else if *distribution == SizeDistribution::Fixed && min_bytes != max_bytes {
-                    out.add(
-                        "dataset.min_bytes",
-                        format!("samples of fixed size have max_bytes, {max_bytes}, all of them"),
-                        "remove `min_bytes`, or use `distribution: log_uniform`",
-                    );
-                } else if model.fixed_size() && *min_bytes != largest {
-                    out.add(
-                        "dataset",
-                        format!(
-                            "samples of {min_bytes} to {max_bytes} bytes do not fit the model, which takes \
-                             {largest} bytes and no fewer"
-                        ),
-                        "use `distribution: fixed` without `min_bytes` and `max_bytes`, or mark the input \
-                         `ragged: true`",
-                    );
-                }
-                check_loaded(loaded, *count, out);
-            }
-            DatasetConfig::Tokens {
-                count,
-                min_len,
-                max_len,
-                vocab,
-                ..
-            } => {
-                if let Err(error) = within(1..=MAX_SAMPLES)(count, &()) {
-                    out.garde("dataset.count", &error);
-                }
-                let Some(longest) = token_rows(model) else {
-                    out.add(
-                        "dataset.kind",
-                        "a data set of tokens needs a model whose inputs are all ragged rows of i64 of one length",
-                        "give each input `dtype: i64, shape: [LENGTH], ragged: true`, or use `kind: random`",
-                    );
-                    return;
-                };
-                if *max_len > longest || *max_len == 0 {
-                    out.add(
-                        "dataset.max_len",
-                        format!("max_len is {max_len}"),
-                        format!("it must be 1 to {longest}, the length of the model's inputs"),
-                    );
-                } else if *min_len > *max_len || *min_len == 0 {
-                    out.add(
-                        "dataset.min_len",
-                        format!("min_len is {min_len}"),
-                        format!("it must be 1 to {max_len}, which is max_len"),
-                    );
-                }
-                if *vocab == 0 {
-                    out.add(
-                        "dataset.vocab",
-                        "vocab is 0",
-                        "it must be at least 1: the number of words",
-                    );
-                }
-                check_loaded(loaded, *count, out);
-            }
+        match self.kind {
+            DatasetKind::Raw => return self.check_raw(model, out),
+            DatasetKind::Random => self.check_random(model, largest, out),
+            DatasetKind::Tokens => self.check_tokens(model, out),
         }
-    }
-}
-
-fn check_loaded(loaded: Option<usize>, count: usize, out: &mut Findings) {
-    if let Some(loaded) = loaded
-        && loaded > count
-    {
-        out.add(
-            "performance_sample_count",
-            format!("performance_sample_count is {loaded}, the data set has {count} samples"),
-            format!("set it to at most {count}"),
-        );
-    }
-}
-
-/// Tokens of the longest sample of a model of ragged rows of `i64`; `None` where it is another kind of model.
-fn token_rows(model: &ModelSpec) -> Option<usize> {
-    let rows = match model.inputs.first()?.shape[..] {
-        [rows] => rows,
-        _ => return None,
-    };
-    let alike =
-        |t: &crate::model::TensorSpec| t.dtype == DType::I64 && t.ragged && t.shape == [rows];
-    model.inputs.iter().all(alike).then_some(rows)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum DatasetKind {
-    Raw,
-    Random,
-    Tokens,
-}
-
-/// The keys of every kind of data set.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DatasetFile {
-    kind: DatasetKind,
-    samples: Option<PathBuf>,
-    lengths: Option<PathBuf>,
-    labels: Option<PathBuf>,
-    count: Option<usize>,
-    min_bytes: Option<usize>,
-    max_bytes: Option<usize>,
-    seed: Option<u64>,
-    distribution: Option<SizeDistribution>,
-    min_len: Option<usize>,
-    max_len: Option<usize>,
-    vocab: Option<u32>,
-}
-
-impl DatasetFile {
-    /// Sorts the keys out and resolves paths against `base`. `None` only with a finding.
-    pub(super) fn into_config(
-        self,
-        model: &ModelSpec,
-        base: &Path,
-        out: &mut Findings,
-    ) -> Option<DatasetConfig> {
-        let (kind, own): (_, &[&str]) = match self.kind {
-            DatasetKind::Raw => ("raw", &["samples", "lengths", "labels"]),
-            DatasetKind::Random => (
-                "random",
-                &["count", "seed", "min_bytes", "max_bytes", "distribution"],
-            ),
-            DatasetKind::Tokens => ("tokens", &["count", "seed", "min_len", "max_len", "vocab"]),
-        };
-        let given = [
-            ("samples", self.samples.is_some()),
-            ("lengths", self.lengths.is_some()),
-            ("labels", self.labels.is_some()),
-            ("count", self.count.is_some()),
-            ("min_bytes", self.min_bytes.is_some()),
-            ("max_bytes", self.max_bytes.is_some()),
-            ("seed", self.seed.is_some()),
-            ("distribution", self.distribution.is_some()),
-            ("min_len", self.min_len.is_some()),
-            ("max_len", self.max_len.is_some()),
-            ("vocab", self.vocab.is_some()),
-        ];
-        for (key, _) in given
-            .into_iter()
-            .filter(|(key, present)| *present && !own.contains(key))
-        {
+        let count = self.count;
+        out.rule("dataset.count", &count, within(1..=MAX_SAMPLES));
+        if let Some(loaded) = loaded.filter(|loaded| *loaded > count) {
             out.add(
-                format!("dataset.{key}"),
-                format!("a data set of kind `{kind}` has no `{key}`"),
-                format!("remove `{key}`, or use another kind"),
+                "performance_sample_count",
+                format!("performance_sample_count is {loaded}, the data set has {count} samples"),
+                format!("set it to at most {count}"),
             );
         }
-        match self.kind {
-            DatasetKind::Raw => {
-                let Some(samples) = self.samples else {
-                    out.add(
-                        "dataset",
-                        "a data set of kind `raw` needs `samples`",
-                        "add `samples: PATH`, a file of samples, back to back",
-                    );
-                    return None;
-                };
-                Some(DatasetConfig::Raw {
-                    samples: resolve(base, samples),
-                    lengths: self.lengths.map(|lengths| resolve(base, lengths)),
-                    labels: self.labels.map(|labels| resolve(base, labels)),
-                })
-            }
-            DatasetKind::Random => {
-                let distribution = self.distribution.unwrap_or(if model.fixed_size() {
-                    SizeDistribution::Fixed
-                } else {
-                    SizeDistribution::LogUniform
-                });
-                // A model whose size overflows is complained of elsewhere.
-                let max_bytes = self.max_bytes.or(model.max_input_bytes()).unwrap_or(1);
-                let min_bytes = self.min_bytes.unwrap_or(match distribution {
-                    SizeDistribution::LogUniform => DEFAULT_RANDOM_MIN_BYTES,
-                    SizeDistribution::Fixed => max_bytes,
-                });
-                Some(DatasetConfig::Random {
-                    count: self.count.unwrap_or(DEFAULT_RANDOM_COUNT),
-                    min_bytes,
-                    max_bytes,
-                    seed: self.seed.unwrap_or(DEFAULT_RANDOM_SEED),
-                    distribution,
-                })
-            }
-            DatasetKind::Tokens => Some(DatasetConfig::Tokens {
-                count: self.count.unwrap_or(DEFAULT_RANDOM_COUNT),
-                min_len: self.min_len.unwrap_or(1),
-                max_len: self.max_len.or(token_rows(model)).unwrap_or(1),
-                vocab: self.vocab.unwrap_or(DEFAULT_VOCAB),
-                seed: self.seed.unwrap_or(DEFAULT_RANDOM_SEED),
-            }),
+    }
+
+    fn check_raw(&self, model: &ModelSpec, out: &mut Findings) {
+        if self.samples.is_none() {
+            out.add(
+                "dataset",
+                "a data set of kind `raw` needs `samples`",
+                "add `samples: PATH`, a file of samples, back to back",
+            );
+        }
+        match (model.fixed_size(), &self.lengths) {
+            (false, None) => out.add(
+                "dataset",
+                "the model has a ragged input, and the data set does not say how long each sample \
+                 is",
+                "add `lengths: PATH`, a file of little-endian u32, or use `kind: random` or \
+                 `kind: tokens`",
+            ),
+            (true, Some(_)) => out.add(
+                "dataset.lengths",
+                "all samples of a model without ragged inputs have the same length",
+                "remove `lengths`, or mark inputs `ragged: true`",
+            ),
+            _ => {}
         }
     }
+
+    fn check_random(&self, model: &ModelSpec, largest: usize, out: &mut Findings) {
+        let (min, max) = self.bytes(model);
+        if max > largest || max == 0 {
+            out.add(
+                "dataset.max_bytes",
+                format!("max_bytes is {max}"),
+                format!("it must be 1 to {largest}, the size of the model's input"),
+            );
+        } else if min > max || min == 0 {
+            out.add(
+                "dataset.min_bytes",
+                format!("min_bytes is {min}"),
+                format!("it must be 1 to {max}, which is max_bytes"),
+            );
+        } else if self.distribution(model) == SizeDistribution::Fixed && min != max {
+            out.add(
+                "dataset.min_bytes",
+                format!("samples of fixed size have max_bytes, {max}, all of them"),
+                "remove `min_bytes`, or use `distribution: log_uniform`",
+            );
+        } else if model.fixed_size() && min != largest {
+            out.add(
+                "dataset",
+                format!(
+                    "samples of {min} to {max} bytes do not fit the model, which takes {largest} \
+                     bytes and no fewer"
+                ),
+                "use `distribution: fixed` without `min_bytes` and `max_bytes`, or mark the input \
+                 `ragged: true`",
+            );
+        }
+    }
+
+    fn check_tokens(&self, model: &ModelSpec, out: &mut Findings) {
+        let Some(longest) = token_rows(model) else {
+            return out.add(
+                "dataset.kind",
+                "a data set of tokens needs a model whose inputs are all ragged rows of i64 of one \
+                 length",
+                "give each input `dtype: i64, shape: [LENGTH], ragged: true`, or use \
+                 `kind: random`",
+            );
+        };
+        let (min, max) = (self.min_len, self.max_len(model));
+        if max > longest || max == 0 {
+            out.add(
+                "dataset.max_len",
+                format!("max_len is {max}"),
+                format!("it must be 1 to {longest}, the length of the model's inputs"),
+            );
+        } else if min > max || min == 0 {
+            out.add(
+                "dataset.min_len",
+                format!("min_len is {min}"),
+                format!("it must be 1 to {max}, which is max_len"),
+            );
+        }
+        if self.vocab == 0 {
+            out.add(
+                "dataset.vocab",
+                "vocab is 0",
+                "it must be at least 1: the number of words",
+            );
+        }
+    }
+}
+
+/// Tokens of the longest sample of a model of ragged rows of `i64`; `None` where it is another kind
+/// of model.
+fn token_rows(model: &ModelSpec) -> Option<usize> {
+    let [rows] = model.inputs.first()?.shape[..] else {
+        return None;
+    };
+    let alike = |t: &TensorSpec| t.dtype == DType::I64 && t.ragged && t.shape == [rows];
+    model.inputs.iter().all(alike).then_some(rows)
 }

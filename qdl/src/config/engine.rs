@@ -1,24 +1,11 @@
 //! What runs the samples: the engine and the batcher in front of it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 
-use super::rules::{Findings, within, within_some};
-
-/// Default of [`EngineConfig::max_batch`].
-pub const DEFAULT_MAX_BATCH: usize = 64;
-/// Default of [`EngineConfig::max_delay_us`].
-pub const DEFAULT_MAX_DELAY_US: u64 = 500;
-/// Default of [`EngineConfig::threads`].
-pub const DEFAULT_THREADS: usize = 1;
-/// Default of [`EngineConfig::intra_threads`].
-pub const DEFAULT_INTRA_THREADS: usize = 1;
-/// Default of [`EngineConfig::delay_us`].
-pub const DEFAULT_DELAY_US: u64 = 0;
-/// Default of [`EngineConfig::spin_us`].
-pub const DEFAULT_ENGINE_SPIN_US: u64 = 20;
+use super::rules::{Findings, MAX_GPU, resolve, within, within_some};
 
 /// Largest batch, in samples.
 const MAX_BATCH: usize = 65_536;
@@ -28,11 +15,9 @@ const MAX_DELAY_US: u64 = 60_000_000;
 const MAX_THREADS: usize = 1024;
 /// Highest optimisation level of TensorRT's builder.
 const MAX_OPTIMIZATION_LEVEL: u8 = 5;
-/// Largest index of a GPU.
-const MAX_GPU: usize = 1023;
 
 /// Which engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EngineKind {
@@ -102,7 +87,7 @@ impl EngineKind {
 }
 
 /// What ONNX Runtime runs a model on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
     /// The CPU.
@@ -113,7 +98,7 @@ pub enum Provider {
 }
 
 /// How inputs that do not lie side by side get to a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Gather {
     /// By the kernel where it is the faster one, or the only one: many small pieces, slots in the GPU's own memory, several or
@@ -127,27 +112,27 @@ pub enum Gather {
 }
 
 /// Engine and batcher: the same for an accelerator and for a frontend's `--local`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
 pub struct EngineConfig {
     /// Which engine.
     #[garde(skip)]
     pub kind: EngineKind,
     /// Most samples in a batch, 1 to 65,536; default 64.
-    #[serde(default = "max_batch")]
+    #[serde(default = "count::<64>")]
     #[garde(custom(within(1..=MAX_BATCH)))]
     pub max_batch: usize,
     /// Longest time in microseconds that a sample waits for company while the engine is busy; default 500.
     /// An idle engine takes what is there at once.
-    #[serde(default = "max_delay_us")]
+    #[serde(default = "micros::<500>")]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub max_delay_us: u64,
     /// Worker threads, which is also how many batches run at the same time; default 1.
-    #[serde(default = "threads")]
+    #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub threads: usize,
     /// Threads of ONNX Runtime inside one batch, per worker; default 1.
-    #[serde(default = "intra_threads")]
+    #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub intra_threads: usize,
     /// The ONNX Runtime library (`onnx`), or the folder of PyTorch's (`aoti`) or TensorRT's (`tensorrt`) libraries; without
@@ -156,11 +141,11 @@ pub struct EngineConfig {
     #[garde(skip)]
     pub library: Option<PathBuf>,
     /// Pretended compute in microseconds per batch, for tests; default 0. `null` and `digest` only.
-    #[serde(default = "delay_us")]
+    #[serde(default)]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub delay_us: u64,
     /// Microseconds that an idle worker spins before it sleeps; default 20.
-    #[serde(default = "spin_us")]
+    #[serde(default = "micros::<20>")]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub spin_us: u64,
     /// What ONNX Runtime runs the model on; default `cpu`. `onnx` only.
@@ -205,49 +190,17 @@ pub struct EngineConfig {
     pub optimization_level: Option<u8>,
 }
 
-fn max_batch() -> usize {
-    DEFAULT_MAX_BATCH
+/// A default that is a number of things.
+fn count<const N: usize>() -> usize {
+    N
 }
-fn max_delay_us() -> u64 {
-    DEFAULT_MAX_DELAY_US
-}
-fn threads() -> usize {
-    DEFAULT_THREADS
-}
-fn intra_threads() -> usize {
-    DEFAULT_INTRA_THREADS
-}
-fn delay_us() -> u64 {
-    DEFAULT_DELAY_US
-}
-fn spin_us() -> u64 {
-    DEFAULT_ENGINE_SPIN_US
+
+/// A default in microseconds.
+fn micros<const N: u64>() -> u64 {
+    N
 }
 
 impl EngineConfig {
-    /// An engine of this kind with every default.
-    pub fn new(kind: EngineKind) -> Self {
-        EngineConfig {
-            kind,
-            max_batch: DEFAULT_MAX_BATCH,
-            max_delay_us: DEFAULT_MAX_DELAY_US,
-            threads: DEFAULT_THREADS,
-            intra_threads: DEFAULT_INTRA_THREADS,
-            library: None,
-            delay_us: DEFAULT_DELAY_US,
-            spin_us: DEFAULT_ENGINE_SPIN_US,
-            provider: Provider::Cpu,
-            gpu: 0,
-            gpus: Vec::new(),
-            gather: Gather::Auto,
-            batch_sizes: Vec::new(),
-            latency_us: None,
-            precision: None,
-            profiles: Vec::new(),
-            optimization_level: None,
-        }
-    }
-
     /// The GPUs it runs on, one pipeline each: `gpus`, or the one that `gpu` names.
     pub fn all_gpus(&self) -> Vec<usize> {
         match &self.gpus[..] {
@@ -300,7 +253,15 @@ impl EngineConfig {
         }
     }
 
-    pub(super) fn relations(&self, out: &mut Findings) {
+    /// Makes its paths the process's own.
+    pub(super) fn resolve(&mut self, base: &Path) {
+        if let Some(library) = &mut self.library {
+            resolve(base, library);
+        }
+    }
+
+    /// How its keys go together.
+    pub(super) fn check(&self, out: &mut Findings) {
         let kind = self.kind.as_str();
         self.check_gpus(out);
         if self.kind != EngineKind::Onnx && self.provider != Provider::Cpu {
@@ -377,14 +338,14 @@ impl EngineConfig {
                     "remove `library`, or set `kind: onnx`",
                 );
             }
-            if self.intra_threads != DEFAULT_INTRA_THREADS {
+            if self.intra_threads != 1 {
                 out.add(
                     "engine.intra_threads",
                     format!("engine `{kind}` has no threads of its own"),
                     "remove `intra_threads`, or set `kind: onnx`",
                 );
             }
-        } else if self.delay_us != DEFAULT_DELAY_US {
+        } else if self.delay_us != 0 {
             out.add(
                 "engine.delay_us",
                 format!("engine `{kind}` pretends no compute"),

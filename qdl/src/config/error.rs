@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf};
 
-use super::locate::Place;
+use super::document::Place;
 
 /// Characters of a line that are shown at most.
 const MAX_SHOWN: usize = 110;

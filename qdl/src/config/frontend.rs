@@ -1,4 +1,4 @@
-//! What a frontend is told.
+//! A frontend's file.
 
 use std::{
     collections::BTreeSet,
@@ -7,24 +7,25 @@ use std::{
 };
 
 use garde::Validate;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
-    Auth, DatasetConfig, Deadlines, EngineConfig, HealthConfig, LoadgenConfig, NicConfig, Policy,
-    WarmUpConfig,
-    auth::AuthWord,
-    dataset::{DatasetFile, MAX_SAMPLES},
-    load::resolve,
-    nic_file::{NicFile, Side},
-    rules::{Findings, check_model, name, within, within_some},
+    auth::{Auth, AuthWord},
+    dataset::{DatasetConfig, MAX_SAMPLES},
+    deadlines::Deadlines,
+    document::Document,
+    engine::EngineConfig,
+    health::HealthConfig,
+    loadgen::LoadgenConfig,
+    nic::NicConfig,
+    rules::{Findings, Root, Side, check_model, name, resolve, within, within_some},
+    warm_up::WarmUpConfig,
 };
-use crate::model::ModelSpec;
-
-/// Default of [`FrontendConfig::doorbell_wait_us`].
-pub const DEFAULT_DOORBELL_WAIT_US: u64 = 20;
+use crate::{model::ModelSpec, wire::Policy};
 
 /// Configuration of a frontend node.
-#[derive(Clone, Debug, PartialEq, Validate)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
+#[serde(deny_unknown_fields)]
 pub struct FrontendConfig {
     /// Name of the node, unique in the system: 1 to 64 of `A-Z a-z 0-9 . _ -`.
     #[garde(custom(name))]
@@ -36,14 +37,19 @@ pub struct FrontendConfig {
     #[garde(skip)]
     pub dataset: DatasetConfig,
     /// Where samples lie while they are sent; default `registered`.
+    #[serde(default)]
     #[garde(skip)]
     pub qsl: QslMode,
-    /// Samples that LoadGen may hold loaded at a time; default: all of the data set, as far as memory goes.
+    /// Samples that LoadGen may hold loaded at a time; default: all of the data set, as far as
+    /// memory goes.
     #[garde(custom(within_some(1..=MAX_SAMPLES)))]
     pub performance_sample_count: Option<usize>,
-    /// How the nodes prove who they are.
+    /// The same bytes on every node, by which they know each other; see [`Self::auth`].
     #[garde(skip)]
-    pub auth: Auth,
+    pub token_file: Option<PathBuf>,
+    /// `none` where no authentication is wanted; see [`Self::auth`].
+    #[garde(skip)]
+    pub auth: Option<AuthWord>,
     /// The accelerators behind this frontend; at least one.
     #[garde(skip)]
     pub accelerators: Vec<AcceleratorAddress>,
@@ -51,26 +57,33 @@ pub struct FrontendConfig {
     #[garde(dive)]
     pub nics: Vec<NicConfig>,
     /// Which connection takes the next sample; default `least_outstanding`.
+    #[serde(default)]
     #[garde(skip)]
     pub arbiter: Policy,
     /// How the health of rails is judged, where `arbiter` goes by it.
+    #[serde(default)]
     #[garde(dive)]
     pub health: HealthConfig,
-    /// A small sample, posted while many are in flight and so many microseconds after the last doorbell at most, may wait for
-    /// the next to share its system call; the rail thread rings at its next turn. Each stays a message of its own. 0: none
-    /// waits. Default 20.
-    #[garde(custom(within(0..=1000)))]
-    pub doorbell_wait_us: u64,
     /// What connections do before LoadGen's clock.
+    #[serde(default)]
     #[garde(dive)]
     pub warm_up: WarmUpConfig,
+    /// A small sample, posted while many are in flight and so many microseconds after the last
+    /// doorbell at most, may wait for the next to share its system call; the rail thread rings at
+    /// its next turn. Each stays a message of its own. 0: none waits. Default 20.
+    #[serde(default = "doorbell_wait_us")]
+    #[garde(custom(within(0..=1000)))]
+    pub doorbell_wait_us: u64,
     /// How long to wait for what.
+    #[serde(default)]
     #[garde(dive)]
     pub deadlines: Deadlines,
     /// Whether each response is compared with its own sample; default `none`.
+    #[serde(default)]
     #[garde(skip)]
     pub verify: Verify,
-    /// What LoadGen is told. The command line goes before it.
+    /// What LoadGen is given. The command line goes before it.
+    #[serde(default)]
     #[garde(skip)]
     pub loadgen: LoadgenConfig,
     /// The engine of `--local`, the run without a network; default none.
@@ -81,8 +94,12 @@ pub struct FrontendConfig {
     pub model_file: Option<PathBuf>,
 }
 
+fn doorbell_wait_us() -> u64 {
+    20
+}
+
 /// Where samples lie while they are sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QslMode {
     /// In memory that the fabric sends from: no copy.
@@ -93,7 +110,7 @@ pub enum QslMode {
 }
 
 /// Whether responses are compared with their samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verify {
     /// They are not.
@@ -104,7 +121,7 @@ pub enum Verify {
 }
 
 /// Where an accelerator is found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcceleratorAddress {
     /// `HOST:PORT` of its control plane; the host is a name or an address (IPv6 in brackets).
@@ -117,78 +134,9 @@ impl FrontendConfig {
         self.loadgen.model.as_deref().unwrap_or(&self.model.name)
     }
 
-    /// The files it names that must be there at the start, with the keys that name them.
-    pub(super) fn files(&self) -> Vec<(&'static str, &Path)> {
-        let mut files: Vec<(&'static str, &Path)> = Vec::new();
-        if let DatasetConfig::Raw {
-            samples,
-            lengths,
-            labels,
-        } = &self.dataset
-        {
-            files.push(("dataset.samples", samples));
-            files.extend(lengths.as_deref().map(|f| ("dataset.lengths", f)));
-            files.extend(labels.as_deref().map(|f| ("dataset.labels", f)));
-        }
-        if let Auth::Token(file) = &self.auth {
-            files.push(("token_file", file));
-        }
-        files.extend(
-            self.loadgen
-                .user_conf
-                .as_deref()
-                .map(|f| ("loadgen.user_conf", f)),
-        );
-        files.extend(
-            self.loadgen
-                .audit_config
-                .as_deref()
-                .map(|f| ("loadgen.audit_config", f)),
-        );
-        files
-    }
-
-    /// What garde's ranges do not say: how keys go together.
-    pub(super) fn relations(&self, out: &mut Findings) {
-        check_model(
-            "model",
-            &self.model.name,
-            &self.model.inputs,
-            &self.model.output,
-            out,
-        );
-        self.check_accelerators(out);
-        self.dataset
-            .check(&self.model, self.performance_sample_count, out);
-        if self.nics.is_empty() {
-            out.add(
-                "nics",
-                "the list of NICs is empty",
-                "add at least one, as in `- address: 127.0.0.1`",
-            );
-        }
-        if self.verify == Verify::Digest && self.model.max_output_bytes() != Some(8) {
-            out.add(
-                "verify",
-                format!(
-                    "`verify: digest` expects responses of 8 bytes, the model's output is {}",
-                    self.model.output
-                ),
-                "use a u8[8] output and accelerators with `engine: {kind: digest}`, or `verify: none`",
-            );
-        }
-        self.deadlines.relations(out);
-        self.health.relations(out);
-        if let Some(engine) = &self.engine {
-            engine.relations(out);
-            if !engine.kind.takes_any_bytes() && self.model_file.is_none() {
-                out.add(
-                    "engine.kind",
-                    format!("engine `{}` needs a model file", engine.kind.as_str()),
-                    "add `model_file: PATH`",
-                );
-            }
-        }
+    /// How the nodes prove who they are.
+    pub fn auth(&self) -> Auth<'_> {
+        Auth::of(self.token_file.as_ref(), self.auth)
     }
 
     fn check_accelerators(&self, out: &mut Findings) {
@@ -207,7 +155,8 @@ impl FrontendConfig {
                 out.add(
                     path,
                     format!("`{address}` is not HOST:PORT"),
-                    "write a host name or address and a port, as in `127.0.0.1:7400` or `[::1]:7400`",
+                    "write a host name or address and a port, as in `127.0.0.1:7400` or \
+                     `[::1]:7400`",
                 );
                 continue;
             };
@@ -215,12 +164,81 @@ impl FrontendConfig {
                 Ok(ip) => ip.is_loopback(),
                 Err(_) => host == "localhost",
             };
-            self.auth.check_address(loopback, address, &path, out);
+            self.auth().check_address(loopback, address, &path, out);
             if !seen.insert(address) {
                 out.add(
                     path,
                     format!("{address} is listed twice"),
                     "list each accelerator once; `connections` says how many connections it gets",
+                );
+            }
+        }
+    }
+}
+
+impl Root for FrontendConfig {
+    const SIDE: Side = Side::Frontend;
+
+    fn resolve(&mut self, base: &Path) {
+        self.dataset.resolve(base);
+        self.loadgen.resolve(base);
+        if let Some(engine) = &mut self.engine {
+            engine.resolve(base);
+        }
+        for file in [&mut self.token_file, &mut self.model_file] {
+            file.iter_mut().for_each(|file| resolve(base, file));
+        }
+    }
+
+    fn files(&self) -> Vec<(&'static str, &Path)> {
+        let own = [
+            ("token_file", &self.token_file),
+            ("loadgen.user_conf", &self.loadgen.user_conf),
+            ("loadgen.audit_config", &self.loadgen.audit_config),
+        ];
+        let own = own
+            .into_iter()
+            .filter_map(|(key, file)| Some((key, file.as_deref()?)));
+        self.dataset.files().chain(own).collect()
+    }
+
+    fn check(&self, document: &Document, out: &mut Findings) {
+        let model = &self.model;
+        check_model("model", &model.name, &model.inputs, &model.output, out);
+        self.auth().check(self.auth, out);
+        self.check_accelerators(out);
+        self.dataset
+            .check(model, self.performance_sample_count, document, out);
+        if self.nics.is_empty() {
+            out.add(
+                "nics",
+                "the list of NICs is empty",
+                "add at least one, as in `- address: 127.0.0.1`",
+            );
+        }
+        for (i, nic) in self.nics.iter().enumerate() {
+            nic.check(Self::SIDE, &format!("nics[{i}]"), document, out);
+        }
+        if self.verify == Verify::Digest && model.max_output_bytes() != Some(8) {
+            out.add(
+                "verify",
+                format!(
+                    "`verify: digest` expects responses of 8 bytes, the model's output is {}",
+                    model.output
+                ),
+                "use a u8[8] output and accelerators with `engine: {kind: digest}`, or \
+                 `verify: none`",
+            );
+        }
+        self.deadlines.check(Self::SIDE, document, out);
+        self.health.check(out);
+        if let Some(engine) = &self.engine {
+            engine.check(out);
+            if !engine.kind.takes_any_bytes() && self.model_file.is_none() {
+                out.add(
+                    "engine.kind",
+                    format!("engine `{}` needs a model file", engine.kind.as_str()),
+                    "add `model_file: PATH`",
                 );
             }
         }
@@ -238,68 +256,5 @@ fn host(address: &str) -> Option<&str> {
             let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
             (!host.is_empty() && host.chars().all(ok)).then_some(host)
         }
-    }
-}
-
-/// A frontend's file as it is written.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FrontendFile {
-    node: String,
-    model: ModelSpec,
-    dataset: DatasetFile,
-    #[serde(default)]
-    qsl: QslMode,
-    performance_sample_count: Option<usize>,
-    token_file: Option<PathBuf>,
-    auth: Option<AuthWord>,
-    accelerators: Vec<AcceleratorAddress>,
-    nics: Vec<NicFile>,
-    #[serde(default)]
-    arbiter: Policy,
-    #[serde(default)]
-    health: HealthConfig,
-    #[serde(default)]
-    warm_up: WarmUpConfig,
-    doorbell_wait_us: Option<u64>,
-    #[serde(default)]
-    deadlines: Deadlines,
-    #[serde(default)]
-    verify: Verify,
-    loadgen: Option<LoadgenConfig>,
-    engine: Option<EngineConfig>,
-    model_file: Option<PathBuf>,
-}
-
-impl FrontendFile {
-    /// Sorts the keys out and resolves paths against `base`. `None` only with a finding.
-    pub(super) fn into_config(self, base: &Path, out: &mut Findings) -> Option<FrontendConfig> {
-        let auth = Auth::from_keys(self.token_file.map(|f| resolve(base, f)), self.auth, out);
-        let dataset = self.dataset.into_config(&self.model, base, out);
-        let nics = super::nic_file::into_nics(self.nics, Side::Frontend, out);
-        let loadgen = self.loadgen.map(|l| l.resolved(base)).unwrap_or_default();
-        let mut engine = self.engine;
-        if let Some(engine) = &mut engine {
-            engine.library = engine.library.take().map(|f| resolve(base, f));
-        }
-        Some(FrontendConfig {
-            node: self.node,
-            model: self.model,
-            dataset: dataset?,
-            qsl: self.qsl,
-            performance_sample_count: self.performance_sample_count,
-            auth,
-            accelerators: self.accelerators,
-            nics: nics?,
-            arbiter: self.arbiter,
-            health: self.health,
-            doorbell_wait_us: self.doorbell_wait_us.unwrap_or(DEFAULT_DOORBELL_WAIT_US),
-            warm_up: self.warm_up,
-            deadlines: self.deadlines,
-            verify: self.verify,
-            loadgen,
-            engine,
-            model_file: self.model_file.map(|f| resolve(base, f)),
-        })
     }
 }

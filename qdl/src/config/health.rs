@@ -1,18 +1,13 @@
 //! How the health of rails is judged, under a policy by health.
 
 use garde::Validate;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::rules::{Findings, within};
-use crate::rails::{FailbackCfgs, HealthCfgs, Score};
+use super::rules::{Findings, MAX_MS, within};
+use crate::wire::Score;
 
-/// Longest time in milliseconds: one hour.
-const MAX_MS: u64 = 3_600_000;
-/// Nanoseconds in a millisecond.
-const MS: u64 = 1_000_000;
-
-/// [`HealthCfgs`] as a file has it: times in milliseconds. Every key has a default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
+/// How the health of rails is judged; times in milliseconds. Every key has a default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct HealthConfig {
     /// Scores are folded so often; default 2.
@@ -27,22 +22,26 @@ pub struct HealthConfig {
     /// It comes back above this fraction; default 0.6.
     #[garde(skip)]
     pub in_above: Score,
-    /// A rail whose baseline is more than this many times the best rail's counts as slow; default 4.
+    /// A rail whose baseline is more than this many times the best rail's counts as slow;
+    /// default 4.
     #[garde(custom(within(1..=1_000_000)))]
     pub baseline_spread: u32,
-    /// At most one sample in so many goes as a probe over a rail that is idle or out of service; default 128.
+    /// At most one sample in so many goes as a probe over a rail that is idle or out of service;
+    /// default 128.
     #[garde(custom(within(1..=1_000_000)))]
     pub probe_one_in: u32,
     /// A rail is probed no more often than this; default 50.
     #[garde(custom(within(1..=MAX_MS)))]
     pub probe_every_ms: u64,
-    /// How long a rail that was congested must look healthy before it is back; default 100. Doubles each time.
+    /// How long a rail that was congested must look healthy before it is back; default 100.
+    /// Doubles each time.
     #[garde(custom(within(1..=MAX_MS)))]
     pub congested_hold_ms: u64,
     /// The most that comes to; default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub congested_hold_max_ms: u64,
-    /// How long a rail that was lost must look healthy before it is back; default 1000. Doubles each time.
+    /// How long a rail that was lost must look healthy before it is back; default 1000.
+    /// Doubles each time.
     #[garde(custom(within(1..=MAX_MS)))]
     pub failed_hold_ms: u64,
     /// The most that comes to; default 60,000.
@@ -52,44 +51,26 @@ pub struct HealthConfig {
 
 impl Default for HealthConfig {
     fn default() -> Self {
-        let c = HealthCfgs::default();
+        let fraction = |tenths: u32| Score::from_steps((65_536 * tenths + 5) / 10);
         HealthConfig {
-            tick_ms: c.tick_ns / MS,
-            ewma_ms: c.ewma_ns / MS,
-            out_below: c.out_below,
-            in_above: c.in_above,
-            baseline_spread: c.baseline_spread,
-            probe_one_in: c.probe_one_in,
-            probe_every_ms: c.probe_every_ns / MS,
-            congested_hold_ms: c.congested.first_ns / MS,
-            congested_hold_max_ms: c.congested.most_ns / MS,
-            failed_hold_ms: c.failed.first_ns / MS,
-            failed_hold_max_ms: c.failed.most_ns / MS,
+            tick_ms: 2,
+            ewma_ms: 20,
+            out_below: fraction(3),
+            in_above: fraction(6),
+            baseline_spread: 4,
+            probe_one_in: 128,
+            probe_every_ms: 50,
+            congested_hold_ms: 100,
+            congested_hold_max_ms: 5000,
+            failed_hold_ms: 1000,
+            failed_hold_max_ms: 60_000,
         }
     }
 }
 
 impl HealthConfig {
-    /// As the rails want it.
-    pub fn cfgs(&self) -> HealthCfgs {
-        let hold = |first: u64, most: u64| FailbackCfgs {
-            first_ns: first * MS,
-            most_ns: most * MS,
-        };
-        HealthCfgs {
-            tick_ns: self.tick_ms * MS,
-            ewma_ns: self.ewma_ms * MS,
-            out_below: self.out_below,
-            in_above: self.in_above,
-            baseline_spread: self.baseline_spread,
-            probe_one_in: self.probe_one_in,
-            probe_every_ns: self.probe_every_ms * MS,
-            congested: hold(self.congested_hold_ms, self.congested_hold_max_ms),
-            failed: hold(self.failed_hold_ms, self.failed_hold_max_ms),
-        }
-    }
-
-    pub(super) fn relations(&self, out: &mut Findings) {
+    /// How its keys go together.
+    pub(super) fn check(&self, out: &mut Findings) {
         if self.out_below >= self.in_above {
             out.add(
                 "health.out_below",

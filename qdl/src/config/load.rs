@@ -6,32 +6,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use garde::Validate;
 use serde::de::DeserializeOwned;
-use serde_saphyr::Error as YamlError;
 
 use super::{
-    AcceleratorConfig, ConfigError, FrontendConfig, Problem,
-    accelerator::AcceleratorFile,
-    frontend::FrontendFile,
-    locate::{Place, locate, value_at},
-    rules::{Finding, Findings},
+    accelerator::AcceleratorConfig,
+    document::{Document, Place, options},
+    error::{ConfigError, Problem},
+    frontend::FrontendConfig,
+    moved::{MOVED, moved_keys},
+    rules::{Finding, Findings, Root},
+    words::{describe, is_about_value},
 };
 
 /// Longest file read, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Deepest nesting of a file.
-const MAX_DEPTH: usize = 32;
 
 /// Reads and checks a frontend's file, and that the files it names are there.
 ///
 /// # Errors
 /// [`ConfigError`], which names file, line and column.
 pub fn load_frontend(path: impl AsRef<Path>) -> Result<FrontendConfig, ConfigError> {
-    let file = Source::read(path.as_ref())?;
-    let config = parse_frontend(&file.text, &file.origin, &file.base)?;
-    file.check_files(&config.files())?;
-    Ok(config)
+    load(path.as_ref())
 }
 
 /// Reads and checks an accelerator's file, and that the files it names are there.
@@ -39,14 +34,11 @@ pub fn load_frontend(path: impl AsRef<Path>) -> Result<FrontendConfig, ConfigErr
 /// # Errors
 /// [`ConfigError`], which names file, line and column.
 pub fn load_accelerator(path: impl AsRef<Path>) -> Result<AcceleratorConfig, ConfigError> {
-    let file = Source::read(path.as_ref())?;
-    let config = parse_accelerator(&file.text, &file.origin, &file.base)?;
-    file.check_files(&config.files())?;
-    Ok(config)
+    load(path.as_ref())
 }
 
-/// Checks a frontend's YAML. `origin` names the text in errors, `base` is the folder that its paths are
-/// relative to. No file is looked at.
+/// Checks a frontend's YAML. `origin` names the text in errors, `base` is the folder that its paths
+/// are relative to. No file is looked at.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`].
@@ -55,12 +47,11 @@ pub fn parse_frontend(
     origin: &str,
     base: &Path,
 ) -> Result<FrontendConfig, ConfigError> {
-    let config = |file: FrontendFile, out: &mut _| file.into_config(base, out);
-    check(text, origin, config, FrontendConfig::relations)
+    Source::new(text, origin, base).parse()
 }
 
-/// Checks an accelerator's YAML. `origin` names the text in errors, `base` is the folder that its paths are
-/// relative to. No file is looked at.
+/// Checks an accelerator's YAML. `origin` names the text in errors, `base` is the folder that its
+/// paths are relative to. No file is looked at.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`].
@@ -69,24 +60,14 @@ pub fn parse_accelerator(
     origin: &str,
     base: &Path,
 ) -> Result<AcceleratorConfig, ConfigError> {
-    let config = |file: AcceleratorFile, out: &mut _| file.into_config(base, out);
-    check(text, origin, config, AcceleratorConfig::relations)
+    Source::new(text, origin, base).parse()
 }
 
-/// Decodes, converts and checks one by one and together; everything found is reported at once.
-fn check<F: DeserializeOwned, C: Validate<Context = ()>>(
-    text: &str,
-    origin: &str,
-    into_config: impl FnOnce(F, &mut Findings) -> Option<C>,
-    relations: fn(&C, &mut Findings),
-) -> Result<C, ConfigError> {
-    let mut out = Findings::default();
-    let config = into_config(decode(text, origin)?, &mut out);
-    if let Some(config) = &config {
-        garde(config, &mut out);
-        relations(config, &mut out);
-    }
-    finish(config, out, text, origin)
+fn load<C: Root>(path: &Path) -> Result<C, ConfigError> {
+    let source = Source::read(path)?;
+    let config: C = source.parse()?;
+    source.check_files(&config.files())?;
+    Ok(config)
 }
 
 impl ConfigError {
@@ -102,34 +83,11 @@ impl ConfigError {
             Ok(source) => source,
             Err(error) => return error,
         };
-        let place = locate(&source.text, key);
-        ConfigError::Invalid {
-            problems: vec![Problem::new(
-                &source.origin,
-                &source.text,
-                place,
-                what.into(),
-                help,
-            )],
-        }
-    }
-}
-
-/// A path of a file in the folder `base`.
-pub(super) fn resolve(base: &Path, path: PathBuf) -> PathBuf {
-    if path.is_absolute() || base.as_os_str().is_empty() {
-        path
-    } else {
-        base.join(path)
-    }
-}
-
-/// How YAML is read: no snippets (they are our own), `yes` is no boolean, little nesting.
-pub(super) fn options() -> serde_saphyr::Options {
-    serde_saphyr::options! {
-        with_snippet: false,
-        strict_booleans: true,
-        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
+        source.invalid(vec![Finding {
+            path: key.to_owned(),
+            what: what.into(),
+            help,
+        }])
     }
 }
 
@@ -137,9 +95,19 @@ struct Source {
     text: String,
     origin: String,
     base: PathBuf,
+    document: Document,
 }
 
 impl Source {
+    fn new(text: &str, origin: &str, base: &Path) -> Self {
+        Source {
+            text: text.to_owned(),
+            origin: origin.to_owned(),
+            base: base.to_owned(),
+            document: Document::new(text),
+        }
+    }
+
     fn read(path: &Path) -> Result<Self, ConfigError> {
         let read = |source| ConfigError::Read {
             path: path.to_owned(),
@@ -157,15 +125,41 @@ impl Source {
             return Err(not_text(format!("longer than {MAX_FILE_BYTES} bytes")));
         }
         let text = String::from_utf8(bytes).map_err(|error| {
-            not_text(format!(
-                "no UTF-8 at byte {}",
-                error.utf8_error().valid_up_to()
-            ))
+            let at = error.utf8_error().valid_up_to();
+            not_text(format!("no UTF-8 at byte {at}"))
         })?;
-        Ok(Source {
-            text,
-            origin: path.display().to_string(),
-            base: path.parent().unwrap_or(Path::new("")).to_owned(),
+        let base = path.parent().unwrap_or(Path::new(""));
+        Ok(Source::new(&text, &path.display().to_string(), base))
+    }
+
+    /// Keys that moved, then what serde finds, then ranges and relations, each all at once.
+    fn parse<C: Root>(&self) -> Result<C, ConfigError> {
+        let mut out = Findings::default();
+        moved_keys(MOVED, C::SIDE, &self.document, &mut out);
+        self.none(&mut out)?;
+        let mut config: C = self.decode()?;
+        config.resolve(&self.base);
+        if let Err(report) = config.validate() {
+            for (path, error) in report.iter() {
+                out.garde(path.to_string(), error);
+            }
+        }
+        config.check(&self.document, &mut out);
+        self.none(&mut out)?;
+        Ok(config)
+    }
+
+    fn decode<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        serde_saphyr::from_str_with_options(&self.text, options()).map_err(|error| {
+            let error = error.without_snippet();
+            let mut place = error.location().and_then(Place::of);
+            if is_about_value(error) {
+                place = place.map(|place| self.document.value_at(place));
+            }
+            let (what, help) = describe(error);
+            ConfigError::Invalid {
+                problems: vec![Problem::new(&self.origin, &self.text, place, what, help)],
+            }
         })
     }
 
@@ -186,168 +180,27 @@ impl Source {
                 out.add(*key, format!("{}: {problem}", file.display()), help);
             }
         }
-        finish(Some(()), out, &self.text, &self.origin)
+        self.none(&mut out)
     }
-}
 
-fn garde<T: Validate<Context = ()>>(config: &T, out: &mut Findings) {
-    if let Err(report) = config.validate() {
-        for (path, error) in report.iter() {
-            out.garde(path.to_string(), error);
-        }
-    }
-}
-
-fn finish<T>(value: Option<T>, out: Findings, text: &str, origin: &str) -> Result<T, ConfigError> {
-    match value {
-        Some(value) if out.list.is_empty() => Ok(value),
-        _ => {
-            let mut problems: Vec<Problem> = out
-                .list
-                .into_iter()
-                .map(|Finding { path, what, help }| {
-                    Problem::new(origin, text, locate(text, &path), what, help)
-                })
-                .collect();
-            problems.sort_by_key(|p| (p.line, p.column));
-            problems.dedup();
-            Err(ConfigError::Invalid { problems })
+    /// `Ok` where nothing was found.
+    fn none(&self, out: &mut Findings) -> Result<(), ConfigError> {
+        let list = std::mem::take(&mut out.list);
+        if list.is_empty() {
+            Ok(())
+        } else {
+            Err(self.invalid(list))
         }
     }
-}
 
-fn decode<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, ConfigError> {
-    serde_saphyr::from_str_with_options(text, options()).map_err(|error| {
-        let error = error.without_snippet();
-        let mut place = error.location().and_then(Place::of);
-        if is_about_value(error) {
-            place = place.map(|place| value_at(text, place));
-        }
-        let (what, help) = describe(error);
-        ConfigError::Invalid {
-            problems: vec![Problem::new(origin, text, place, what, help)],
-        }
-    })
-}
-
-/// What is wrong, and what would be right, in this project's words where it is an everyday mistake.
-fn describe(error: &YamlError) -> (String, Option<String>) {
-    match error {
-        YamlError::SerdeUnknownField {
-            field, expected, ..
-        } => (
-            format!("unknown key `{field}`"),
-            Some(nearest("keys here are", field, expected)),
-        ),
-        YamlError::SerdeUnknownVariant {
-            variant, expected, ..
-        } => (
-            format!("`{variant}` is not a value of this key"),
-            Some(nearest("it must be", variant, expected)),
-        ),
-        YamlError::SerdeMissingField { field, .. } => (
-            format!("the key `{field}` is missing"),
-            Some(format!("add `{field}: ...` here")),
-        ),
-        YamlError::SerdeInvalidType {
-            unexpected,
-            expected,
-            ..
-        }
-        | YamlError::SerdeInvalidValue {
-            unexpected,
-            expected,
-            ..
-        } => (
-            format!("found {unexpected}"),
-            Some(format!("it must be {expected}")),
-        ),
-        YamlError::DuplicateMappingKey { key, .. } => (
-            match key {
-                Some(key) => format!("the key `{key}` is here twice"),
-                None => "a key is here twice".to_owned(),
-            },
-            Some("remove one of the two".to_owned()),
-        ),
-        YamlError::InvalidScalar { ty, .. } => {
-            ("a value of the wrong type".to_owned(), Some(must_be(ty)))
-        }
-        YamlError::Unexpected { expected, .. } => (
-            "a value of the wrong type".to_owned(),
-            Some(must_be(expected)),
-        ),
-        YamlError::InvalidBooleanStrict { .. } => (
-            "a value of the wrong type".to_owned(),
-            Some("it must be true or false".to_owned()),
-        ),
-        YamlError::Eof { .. } => (
-            "the file ends too early".to_owned(),
-            Some("working examples are in configs/".to_owned()),
-        ),
-        other => {
-            // The parser's own words, without the place, which stands in front already.
-            let text = other.to_string();
-            let line = text.lines().next().unwrap_or_default();
-            let what = line.split_once(" at line ").map_or(line, |(what, _)| what);
-            (what.to_owned(), None)
-        }
+    fn invalid(&self, list: Vec<Finding>) -> ConfigError {
+        let problem = |Finding { path, what, help }| {
+            let place = self.document.locate(&path);
+            Problem::new(&self.origin, &self.text, place, what, help)
+        };
+        let mut problems: Vec<Problem> = list.into_iter().map(problem).collect();
+        problems.sort_by_key(|p| (p.line, p.column));
+        problems.dedup();
+        ConfigError::Invalid { problems }
     }
-}
-
-/// True where the parser names the place of a key and means its value.
-fn is_about_value(error: &YamlError) -> bool {
-    matches!(
-        error,
-        YamlError::SerdeInvalidType { .. }
-            | YamlError::SerdeInvalidValue { .. }
-            | YamlError::SerdeUnknownVariant { .. }
-    )
-}
-
-/// The parser's names of types in words.
-fn must_be(ty: &str) -> String {
-    let words = match ty {
-        "u8" => "a whole number from 0 to 255",
-        "u16" => "a whole number from 0 to 65535",
-        "u32" => "a whole number from 0 to 4294967295",
-        "u64" | "usize" => "a whole number, not negative",
-        "string scalar" => "a text",
-        "mapping start" => "a block of keys, as in `{key: value}`",
-        "sequence start" => "a list, as in `[a, b]`",
-        other => other,
-    };
-    format!("it must be {words}")
-}
-
-/// "it must be a, b or c", and which of them was probably meant.
-fn nearest(lead: &str, found: &str, allowed: &[&str]) -> String {
-    let list = allowed.join(", ");
-    // A third of the letters may be wrong.
-    let limit = found.chars().count().max(3) / 3;
-    match allowed
-        .iter()
-        .map(|word| (distance(found, word), word))
-        .min()
-    {
-        Some((d, word)) if d <= limit => format!("did you mean `{word}`? {lead}: {list}"),
-        _ => format!("{lead}: {list}"),
-    }
-}
-
-/// Letters to insert, remove or replace to make one word of the other.
-fn distance(a: &str, b: &str) -> usize {
-    const LONGEST: usize = 64;
-    let a: Vec<char> = a.chars().take(LONGEST).collect();
-    let b: Vec<char> = b.chars().take(LONGEST).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

@@ -1,19 +1,16 @@
-//! What LoadGen is told.
+//! What LoadGen is given.
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Scalar, load::resolve};
-
-/// Default of [`LoadgenConfig::output_dir`]: a folder in the working directory.
-pub const DEFAULT_OUTPUT_DIR: &str = "results";
+use super::{rules::resolve, values::Scalar};
 
 /// LoadGen's scenarios.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scenario {
     /// One query of one sample after the other.
@@ -26,8 +23,8 @@ pub enum Scenario {
     Offline,
 }
 
-/// What LoadGen is told.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+/// What LoadGen is given.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoadgenConfig {
     /// Scenario; default none, then the command line must name one.
@@ -38,38 +35,29 @@ pub struct LoadgenConfig {
     pub user_conf: Option<PathBuf>,
     /// LoadGen's `audit.config`; default none.
     pub audit_config: Option<PathBuf>,
-    /// Folder for logs and histograms; default `results` in the working directory.
-    // Empty until `resolved` has seen it: the default is no path of the file's folder.
-    #[serde(default = "PathBuf::new")]
-    pub output_dir: PathBuf,
-    /// Further settings by the names of LoadGen's own fields, such as `server_target_qps`; default none.
+    /// Folder for logs and histograms; see [`Self::output_dir`].
+    pub output_dir: Option<PathBuf>,
+    /// Further settings by the names of LoadGen's own fields, such as `server_target_qps`; default
+    /// none.
     pub settings: BTreeMap<String, Scalar>,
 }
 
-impl Default for LoadgenConfig {
-    fn default() -> Self {
-        LoadgenConfig {
-            scenario: None,
-            model: None,
-            user_conf: None,
-            audit_config: None,
-            output_dir: PathBuf::from(DEFAULT_OUTPUT_DIR),
-            settings: BTreeMap::new(),
-        }
-    }
-}
-
 impl LoadgenConfig {
-    /// With paths resolved against `base`.
-    pub(super) fn resolved(mut self, base: &Path) -> Self {
-        for file in [&mut self.user_conf, &mut self.audit_config] {
-            *file = file.take().map(|f| resolve(base, f));
+    /// Folder for logs and histograms; default `results` in the working directory, which is not the
+    /// folder of the configuration.
+    pub fn output_dir(&self) -> &Path {
+        self.output_dir.as_deref().unwrap_or(Path::new("results"))
+    }
+
+    /// Makes its paths the process's own.
+    pub(super) fn resolve(&mut self, base: &Path) {
+        let paths = [
+            &mut self.user_conf,
+            &mut self.audit_config,
+            &mut self.output_dir,
+        ];
+        for path in paths.into_iter().flatten() {
+            resolve(base, path);
         }
-        self.output_dir = if self.output_dir.as_os_str().is_empty() {
-            PathBuf::from(DEFAULT_OUTPUT_DIR)
-        } else {
-            resolve(base, self.output_dir)
-        };
-        self
     }
 }

@@ -1,324 +1,455 @@
 //! One NIC of a node: what its rail thread does and where it runs, and the sizes of its connections.
+//!
+//! An entry of `nics` is one mapping for both fabrics: `device` makes it an InfiniBand or RoCE NIC,
+//! `address` (a frontend's) or `listen` (an accelerator's) a TCP one. Keys of the other fabric are
+//! refused.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use garde::Validate;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
-    Auto, IbNicConfig,
-    rules::{auto_within, core_list, within, within_some},
-    values::never_or_number,
+    document::Document,
+    rules::{Findings, MAX_GPU, Side, auto_within, core_list, within, within_some},
+    values::{Auto, HELP, ip_address, never_or_number, some_socket_address, system_or_number},
 };
-use crate::{
-    fabric::MAX_SLOTS,
-    os::Near,
-    rail::{Spin, spin::DEFAULT_YIELD_AFTER_NS},
-    topology::{LinkWatch, Topology},
-};
+use crate::wire::MAX_SLOTS;
 
-/// Default of [`TcpNicConfig::connections`].
-pub const DEFAULT_CONNECTIONS: usize = 2;
-/// Default of [`Completion::spin_us`].
-pub const DEFAULT_SPIN_US: u64 = 50;
-/// Default of [`Completion::yield_after_us`].
-pub const DEFAULT_YIELD_AFTER_US: u64 = DEFAULT_YIELD_AFTER_NS / 1000;
-/// Default of [`TcpNicConfig::send_buffer_bytes`].
-pub const DEFAULT_SEND_BUFFER_BYTES: usize = 1 << 20;
-/// Default of [`TcpNicConfig::inline_bytes`].
-pub const DEFAULT_TCP_INLINE_BYTES: usize = 512;
-/// Default of [`TcpNicConfig::post_from_issue_thread_up_to`].
-pub const DEFAULT_POST_FROM_ISSUE_THREAD_UP_TO: usize = 16 << 10;
 /// Memory that `slots: auto` gives the slots of one connection, in bytes.
-pub const DEFAULT_BYTES_PER_CONNECTION: usize = 64 << 20;
+const AUTO_BYTES: usize = 64 << 20;
 /// Fewest slots that `slots: auto` chooses.
 pub const MIN_AUTO_SLOTS: usize = 16;
 /// Most slots that `slots: auto` chooses.
 pub const MAX_AUTO_SLOTS: usize = 2048;
 
 /// Most connections on one NIC to one accelerator.
-pub(super) const MAX_CONNECTIONS: usize = 256;
+const MAX_CONNECTIONS: usize = 256;
 /// Longest spin in microseconds: one second.
 const MAX_SPIN_US: u64 = 1_000_000;
 /// Largest NUMA node number.
-pub(super) const MAX_NUMA: u32 = 1023;
+const MAX_NUMA: u32 = 1023;
+/// Deepest queue, in work requests.
+const MAX_DEPTH: u32 = 65_536;
+/// Most retries: 7 would mean "for ever".
+const MAX_RETRIES: u8 = 6;
 
-/// One NIC, by fabric.
-#[derive(Clone, Debug, PartialEq)]
-pub enum NicConfig {
-    /// Sockets on an address.
-    Tcp(TcpNicConfig),
-    /// Queue pairs on an RDMA device.
-    Ib(IbNicConfig),
-}
+/// Keys that a NIC with `device` does not have.
+const TCP_KEYS: &[&str] = &[
+    "address",
+    "listen",
+    "connections",
+    "send_buffer_bytes",
+    "post_from_issue_thread_up_to",
+];
+/// Keys that a NIC without `device` does not have.
+const IB_KEYS: &[&str] = &[
+    "port",
+    "gid_index",
+    "mtu",
+    "queue_pairs",
+    "signal_every",
+    "send_depth",
+    "receive_depth",
+    "gpudirect",
+    "solicited",
+    "adaptive_routing",
+    "service_level",
+    "traffic_class",
+    "timeout",
+    "retry_count",
+    "rnr_retry",
+    "min_rnr_timer",
+];
 
-impl NicConfig {
-    /// `tcp` or `ib`.
-    pub fn fabric(&self) -> &'static str {
-        match self {
-            NicConfig::Tcp(_) => "tcp",
-            NicConfig::Ib(_) => "ib",
-        }
-    }
-
-    /// Address or device, for messages.
-    pub fn label(&self) -> String {
-        match self {
-            NicConfig::Tcp(nic) if nic.bind.port() == 0 => nic.bind.ip().to_string(),
-            NicConfig::Tcp(nic) => nic.bind.to_string(),
-            NicConfig::Ib(nic) => format!("{}:{}", nic.device, nic.port),
-        }
-    }
-
-    /// Connections or queue pairs to each accelerator.
-    pub fn connections(&self) -> usize {
-        match self {
-            NicConfig::Tcp(nic) => nic.connections,
-            NicConfig::Ib(nic) => nic.queue_pairs,
-        }
-    }
-
-    /// Slots of each connection, for slots of `stride` bytes.
-    pub fn resolve_slots(&self, stride: usize) -> usize {
-        match self {
-            NicConfig::Tcp(nic) => nic.resolve_slots(stride),
-            NicConfig::Ib(nic) => nic.resolve_slots(stride),
-        }
-    }
-
-    /// On an accelerator the GPU it is nearest to, where the file says so.
-    pub fn gpu(&self) -> Option<u32> {
-        match self {
-            NicConfig::Tcp(nic) => nic.gpu,
-            NicConfig::Ib(nic) => nic.gpu,
-        }
-    }
-
-    /// On a frontend whether its connections go round all GPUs of an accelerator.
-    pub fn all_gpus(&self) -> bool {
-        match self {
-            NicConfig::Tcp(nic) => nic.gpus == Gpus::All,
-            NicConfig::Ib(nic) => nic.gpus == Gpus::All,
-        }
-    }
-
-    /// How its rail thread waits.
-    pub fn completion(&self) -> Completion {
-        match self {
-            NicConfig::Tcp(nic) => nic.completion,
-            NicConfig::Ib(nic) => nic.completion,
-        }
-    }
-
-    /// Its NUMA node, where the machine has several: the configured one, or that of the hardware where it is known.
-    pub fn node(&self, topology: &Topology) -> Option<u32> {
-        match self {
-            NicConfig::Tcp(nic) => nic.node(topology),
-            NicConfig::Ib(nic) => nic.node(topology),
-        }
-    }
-
-    /// Where its threads run and its connections' memory lies: on its node, but for cores that `cpus` names.
-    pub fn near(&self, topology: &Topology) -> Near {
-        let near = topology.near(self.node(topology).as_slice());
-        match self.cpus() {
-            Some(cpus) => Near {
-                cpus: cpus.to_vec(),
-                ..near
-            },
-            None => near,
-        }
-    }
-
-    /// Cores its rail thread is pinned to.
-    pub fn cpus(&self) -> Option<&[usize]> {
-        match self {
-            NicConfig::Tcp(nic) => nic.cpus.as_deref(),
-            NicConfig::Ib(nic) => nic.cpus.as_deref(),
-        }
-    }
-}
-
-impl Validate for NicConfig {
-    type Context = ();
-
-    fn validate_into(
-        &self,
-        ctx: &(),
-        parent: &mut dyn FnMut() -> garde::Path,
-        report: &mut garde::Report,
-    ) {
-        match self {
-            NicConfig::Tcp(nic) => nic.validate_into(ctx, parent, report),
-            NicConfig::Ib(nic) => nic.validate_into(ctx, parent, report),
-        }
-    }
-}
-
-/// Where belongs what several NICs use: on their nodes, as far as these are known.
-pub fn near_all<'a>(nics: impl IntoIterator<Item = &'a NicConfig>, topology: &Topology) -> Near {
-    let nodes = nics.into_iter().filter_map(|n| n.node(topology));
-    topology.near(&nodes.collect::<Vec<_>>())
-}
-
-/// A warning for each NIC whose rail thread is pinned to cores of another NUMA node than its own.
-pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
-    if nics.iter().all(|n| n.cpus().is_none()) {
-        return Vec::new();
-    }
-    let Ok(topology) = Topology::of_this_machine() else {
-        return Vec::new();
-    };
-    let warning = |nic: &NicConfig| {
-        let device = match nic {
-            NicConfig::Ib(n) => n.device.clone(),
-            NicConfig::Tcp(n) => LinkWatch::of_address(n.bind.ip()).interface()?.to_owned(),
-        };
-        topology.pinning_warning(&device, nic.cpus()?)
-    };
-    nics.iter().filter_map(warning).collect()
-}
-
-/// A NIC on the TCP fabric.
-#[derive(Clone, Debug, PartialEq, Eq, Validate)]
-pub struct TcpNicConfig {
-    /// On a frontend (`address:`) the local address that data connections leave from, with port 0. On an
-    /// accelerator (`listen:`) the address and port that they arrive at; with port 0 the system chooses one.
-    #[garde(skip)]
-    pub bind: SocketAddr,
-    /// Connections to each accelerator, 1 to 256; default 2. The frontend's number counts.
-    #[garde(custom(within(1..=MAX_CONNECTIONS)))]
-    pub connections: usize,
-    /// Slots of each connection, 1 to 8192; default `auto` ([`Self::resolve_slots`]). The
+/// One NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[serde(deny_unknown_fields, default)]
+pub struct NicConfig {
+    /// Samples in flight on a connection, 1 to 8192; default `auto` ([`Self::resolve_slots`]). The
     /// frontend's number counts.
     #[garde(custom(auto_within(1..=MAX_SLOTS)))]
     pub slots: Auto<usize>,
+    /// Payloads up to this many bytes are copied behind their header (TCP: 0 to 64 KiB, default
+    /// 512), or ride in the work request (`ib`: 0 to 1024, default 64); see [`Self::inline_bytes`].
+    #[garde(skip)]
+    pub inline_bytes: Option<u32>,
     /// How the rail thread waits.
     #[garde(dive)]
     pub completion: Completion,
-    /// `SO_SNDBUF` in bytes, 4 KiB to 1 GiB; default 1 MiB. `None` (`system`) leaves it to the system, and so does a size that
-    /// the system does not grant (`net.core.wmem_max`).
-    #[garde(custom(within_some(4096..=1 << 30)))]
-    pub send_buffer_bytes: Option<usize>,
-    /// Payloads up to this many bytes are copied behind their header, 0 to 64 KiB; default 512.
-    #[garde(custom(within(0..=65_536)))]
-    pub inline_bytes: usize,
-    /// Payloads up to this many bytes are posted by the thread that issues them, larger ones by the rail
-    /// thread; default 16 KiB. Of no meaning on an accelerator.
-    #[garde(skip)]
-    pub post_from_issue_thread_up_to: usize,
-    /// NUMA node of rail thread and memory; default `auto`, the node of the NIC that has the address.
+    /// NUMA node of rail thread and memory; default `auto`, the NIC's own.
     #[garde(custom(auto_within(0..=MAX_NUMA)))]
     pub numa: Auto<u32>,
     /// Cores the rail thread is pinned to; default none.
     #[garde(custom(core_list))]
     pub cpus: Option<Vec<usize>>,
-    /// On an accelerator the GPU it is nearest to, whose engine its samples go to; default none: any engine.
-    #[garde(skip)]
+    /// On an accelerator the GPU it is nearest to, whose engine its samples go to; default none:
+    /// any engine.
+    #[garde(custom(within_some(0..=MAX_GPU as u32)))]
     pub gpu: Option<u32>,
     /// On a frontend the GPUs of an accelerator that its connections lead to; default `own`.
     #[garde(skip)]
     pub gpus: Gpus,
+
+    /// TCP, on a frontend: the local address that data connections leave from.
+    #[serde(deserialize_with = "ip_address")]
+    #[garde(skip)]
+    pub address: Option<IpAddr>,
+    /// TCP, on an accelerator: the address and port that data connections arrive at; with port 0
+    /// the system chooses one.
+    #[serde(deserialize_with = "some_socket_address")]
+    #[garde(skip)]
+    pub listen: Option<SocketAddr>,
+    /// Connections to each accelerator, 1 to 256; default 2. The frontend's number counts.
+    #[garde(custom(within(1..=MAX_CONNECTIONS)))]
+    pub connections: usize,
+    /// `SO_SNDBUF` in bytes, 4 KiB to 1 GiB; default 1 MiB. `None` (`system`) leaves it to the
+    /// system, and so does a size that the system does not grant (`net.core.wmem_max`).
+    #[serde(deserialize_with = "system_or_number")]
+    #[garde(custom(within_some(4096..=1 << 30)))]
+    pub send_buffer_bytes: Option<usize>,
+    /// Payloads up to this many bytes are posted by the thread that issues them, larger ones by the
+    /// rail thread; default 16 KiB. A frontend's.
+    #[garde(skip)]
+    pub post_from_issue_thread_up_to: usize,
+
+    /// Name of the RDMA device, as in `mlx5_0`.
+    #[garde(inner(custom(device_name)))]
+    pub device: Option<String>,
+    /// Physical port, from 1; default 1.
+    #[garde(custom(within(1..=254)))]
+    pub port: u8,
+    /// Index into the port's GID table; default `auto`, a RoCE v2 or InfiniBand GID that fits the
+    /// peer's.
+    #[garde(skip)]
+    pub gid_index: Auto<u8>,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; default `auto`, the smaller of both ports'
+    /// active MTUs.
+    #[garde(custom(path_mtu))]
+    pub mtu: Auto<u32>,
+    /// Queue pairs to each accelerator, 1 to 256; default 4. The frontend's number counts.
+    #[garde(custom(within(1..=MAX_CONNECTIONS)))]
+    pub queue_pairs: usize,
+    /// One write in this many is signaled, 1 to 32,768; default 64. Never more than half the send
+    /// queue.
+    #[garde(custom(within(1..=MAX_DEPTH / 2)))]
+    pub signal_every: u32,
+    /// Depth of the send queue in work requests, 2 to 65,536; default `auto`, from the slots.
+    #[garde(custom(auto_within(2..=MAX_DEPTH)))]
+    pub send_depth: Auto<u32>,
+    /// Depth of the receive queue in work requests, 1 to 65,536; default `auto`, the slots and one
+    /// batch more.
+    #[garde(custom(auto_within(1..=MAX_DEPTH)))]
+    pub receive_depth: Auto<u32>,
+    /// On an accelerator: slots lie in the memory of `gpu`, where the NIC writes them (GPUDirect);
+    /// default false. Where what it writes is not seen there, they lie in the host's memory, and a
+    /// warning says why.
+    #[garde(skip)]
+    pub gpudirect: bool,
+    /// Marks the last write of a burst solicited, so that a sleeping peer wakes once; default true.
+    #[garde(skip)]
+    pub solicited: bool,
+    /// Split writes for adaptive routing.
+    #[garde(skip)]
+    pub adaptive_routing: AdaptiveRouting,
+    /// InfiniBand service level, 0 to 15; default 0.
+    #[garde(custom(within(0..=15)))]
+    pub service_level: u8,
+    /// Traffic class of the GRH, which is the IP header's DSCP and ECN on RoCE; default 0.
+    #[garde(skip)]
+    pub traffic_class: u8,
+    /// Local ACK timeout, 1 to 31: 4.096 us x 2^timeout; default 14, 67 ms, which with 6 retries
+    /// nominally gives up after half a second. (0, which means "for ever", is refused.)
+    #[garde(custom(within(1..=31)))]
+    pub timeout: u8,
+    /// Retries after a timeout, 0 to 6; default 6.
+    #[garde(custom(within(0..=MAX_RETRIES)))]
+    pub retry_count: u8,
+    /// Retries after "receiver not ready", 0 to 6; default 6. (7, "for ever", is refused.)
+    #[garde(custom(within(0..=MAX_RETRIES)))]
+    pub rnr_retry: u8,
+    /// What this side asks a sender to wait before such a retry, as the verbs encode it, 1 to 31;
+    /// default 12, 0.64 ms.
+    #[garde(custom(within(1..=31)))]
+    pub min_rnr_timer: u8,
 }
 
-impl TcpNicConfig {
-    /// Its NUMA node, where the machine has several: the configured one, or that of the interface that has the address.
-    pub fn node(&self, topology: &Topology) -> Option<u32> {
-        let own = || topology.node_of_address(self.bind.ip());
-        self.numa.fixed().or_else(own)
-    }
-
-    /// A NIC at this address with every default.
-    pub fn new(bind: SocketAddr) -> Self {
-        TcpNicConfig {
-            bind,
-            connections: DEFAULT_CONNECTIONS,
+impl Default for NicConfig {
+    fn default() -> Self {
+        NicConfig {
             slots: Auto::Auto,
+            inline_bytes: None,
             completion: Completion::default(),
-            send_buffer_bytes: Some(DEFAULT_SEND_BUFFER_BYTES),
-            inline_bytes: DEFAULT_TCP_INLINE_BYTES,
-            post_from_issue_thread_up_to: DEFAULT_POST_FROM_ISSUE_THREAD_UP_TO,
             numa: Auto::Auto,
             cpus: None,
             gpu: None,
-            gpus: Gpus::default(),
+            gpus: Gpus::Own,
+            address: None,
+            listen: None,
+            connections: 2,
+            send_buffer_bytes: Some(1 << 20),
+            post_from_issue_thread_up_to: 16 << 10,
+            device: None,
+            port: 1,
+            gid_index: Auto::Auto,
+            mtu: Auto::Auto,
+            queue_pairs: 4,
+            signal_every: 64,
+            send_depth: Auto::Auto,
+            receive_depth: Auto::Auto,
+            gpudirect: false,
+            solicited: true,
+            adaptive_routing: AdaptiveRouting::default(),
+            service_level: 0,
+            traffic_class: 0,
+            timeout: 14,
+            retry_count: 6,
+            rnr_retry: 6,
+            min_rnr_timer: 12,
         }
-    }
-
-    /// Slots of each connection, for slots of `stride` bytes.
-    pub fn resolve_slots(&self, stride: usize) -> usize {
-        resolve_slots(self.slots, stride)
     }
 }
 
-/// Slots of a connection, for slots of `stride` bytes: the configured number, or as many as 64 MiB hold,
-/// at least 16 and at most 2048.
-pub fn resolve_slots(slots: Auto<usize>, stride: usize) -> usize {
-    match slots {
-        Auto::Fixed(slots) => slots,
-        Auto::Auto => {
-            (DEFAULT_BYTES_PER_CONNECTION / stride.max(1)).clamp(MIN_AUTO_SLOTS, MAX_AUTO_SLOTS)
+/// Where a NIC is found, which says what carries its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NicAt<'a> {
+    /// An address: sockets. The port is 0 on a frontend.
+    Tcp(SocketAddr),
+    /// An RDMA device: queue pairs.
+    Ib(&'a str),
+}
+
+impl NicConfig {
+    /// An accelerator's TCP NIC at this address, with every default.
+    pub fn tcp(listen: SocketAddr) -> Self {
+        NicConfig {
+            listen: Some(listen),
+            ..NicConfig::default()
+        }
+    }
+
+    /// Port 1 of this device, with every default.
+    pub fn ib(device: impl Into<String>) -> Self {
+        NicConfig {
+            device: Some(device.into()),
+            ..NicConfig::default()
+        }
+    }
+
+    /// Where it is.
+    pub fn at(&self) -> NicAt<'_> {
+        match &self.device {
+            Some(device) => NicAt::Ib(device),
+            None => NicAt::Tcp(self.listen.unwrap_or_else(|| {
+                // One of the two is there, or the file is refused.
+                let ip = self.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+                SocketAddr::new(ip, 0)
+            })),
+        }
+    }
+
+    /// `tcp` or `ib`.
+    pub fn fabric(&self) -> &'static str {
+        match self.at() {
+            NicAt::Tcp(_) => "tcp",
+            NicAt::Ib(_) => "ib",
+        }
+    }
+
+    /// Address or device, for messages.
+    pub fn label(&self) -> String {
+        match self.at() {
+            NicAt::Tcp(at) if at.port() == 0 => at.ip().to_string(),
+            NicAt::Tcp(at) => at.to_string(),
+            NicAt::Ib(device) => format!("{device}:{}", self.port),
+        }
+    }
+
+    /// Name of the RDMA device; empty on a TCP NIC.
+    pub fn device(&self) -> &str {
+        self.device.as_deref().unwrap_or_default()
+    }
+
+    /// Connections or queue pairs to each accelerator.
+    pub fn connections(&self) -> usize {
+        match self.at() {
+            NicAt::Tcp(_) => self.connections,
+            NicAt::Ib(_) => self.queue_pairs,
+        }
+    }
+
+    /// Payloads up to this many bytes go with their header or work request.
+    pub fn inline_bytes(&self) -> u32 {
+        self.inline_bytes.unwrap_or(match self.at() {
+            NicAt::Tcp(_) => 512,
+            NicAt::Ib(_) => 64,
+        })
+    }
+
+    /// Slots of a connection, for slots of `stride` bytes: the configured number, or as many as
+    /// 64 MiB hold, at least 16 and at most 2048.
+    pub fn resolve_slots(&self, stride: usize) -> usize {
+        match self.slots {
+            Auto::Fixed(slots) => slots,
+            Auto::Auto => (AUTO_BYTES / stride.max(1)).clamp(MIN_AUTO_SLOTS, MAX_AUTO_SLOTS),
+        }
+    }
+
+    /// Checks the entry found at `path`.
+    pub(super) fn check(&self, side: Side, path: &str, document: &Document, out: &mut Findings) {
+        let is_ib = self.device.is_some();
+        let foreign = if is_ib { TCP_KEYS } else { IB_KEYS };
+        for key in document.keys(path).filter(|key| foreign.contains(key)) {
+            let (what, help) = if is_ib {
+                let help = match key {
+                    "connections" => "an `ib` NIC has `queue_pairs` instead".to_owned(),
+                    _ => format!("remove `{key}`, or `device`"),
+                };
+                let what = "belongs to the TCP fabric, and `device` makes this an `ib` NIC";
+                (what, help)
+            } else {
+                let help = match key {
+                    "port" => "give the port in `listen: ADDRESS:PORT`".to_owned(),
+                    "queue_pairs" => "a TCP NIC has `connections` instead".to_owned(),
+                    _ => format!("remove `{key}`, or name an RDMA device: `device: mlx5_0`"),
+                };
+                let what = "belongs to the `ib` fabric, and this NIC has no `device`";
+                (what, help)
+            };
+            out.add(format!("{path}.{key}"), format!("`{key}` {what}"), help);
+        }
+        let largest = if is_ib { 1024 } else { 65_536 };
+        let inline = within_some(0..=largest);
+        out.rule(&format!("{path}.inline_bytes"), &self.inline_bytes, inline);
+        if is_ib {
+            self.check_gpudirect(side, path, out);
+            self.check_depths(path, out);
+        } else {
+            self.check_address(side, path, out);
+        }
+    }
+
+    fn check_address(&self, side: Side, path: &str, out: &mut Findings) {
+        let (address, listen) = (self.address.is_some(), self.listen.is_some());
+        let (wanted, wrong, whose, example) = match side {
+            Side::Frontend => ("address", "listen", "frontend", "address: 127.0.0.1"),
+            Side::Accelerator => ("listen", "address", "accelerator", "listen: 127.0.0.1:7410"),
+        };
+        let (has_wanted, has_wrong) = match side {
+            Side::Frontend => (address, listen),
+            Side::Accelerator => (listen, address),
+        };
+        if has_wrong {
+            out.add(
+                format!("{path}.{wrong}"),
+                format!("a NIC of this node, which is the {whose}, has no `{wrong}`"),
+                format!("write `{wanted}`, as in `{example}`"),
+            );
+        } else if !has_wanted {
+            out.add(
+                path,
+                format!("a NIC needs `{wanted}` (TCP) or `device` (InfiniBand, RoCE)"),
+                format!("add one of them, as in `{example}` or `device: mlx5_0`"),
+            );
+        }
+    }
+
+    fn check_gpudirect(&self, side: Side, path: &str, out: &mut Findings) {
+        if !self.gpudirect {
+            return;
+        }
+        let (what, help) = match side {
+            Side::Frontend => (
+                "a frontend has no slots for a GPU to read",
+                "remove `gpudirect`; it belongs into the accelerator's file",
+            ),
+            Side::Accelerator if self.gpu.is_none() => (
+                "`gpudirect` places slots in the memory of a GPU, and none is named",
+                "add `gpu: N`, the one that reads them",
+            ),
+            Side::Accelerator => return,
+        };
+        out.add(format!("{path}.gpudirect"), what, help);
+    }
+
+    fn check_depths(&self, path: &str, out: &mut Findings) {
+        if let Some(depth) = self.send_depth.fixed()
+            && self.signal_every > depth / 2
+        {
+            let every = self.signal_every;
+            out.add(
+                format!("{path}.signal_every"),
+                format!("one write in {every} is signaled, in a send queue of {depth}"),
+                format!(
+                    "set signal_every to at most half of send_depth, {}",
+                    depth / 2
+                ),
+            );
+        }
+        if let (Some(depth), Some(slots)) = (self.receive_depth.fixed(), self.slots.fixed())
+            && (depth as usize) < slots
+        {
+            out.add(
+                format!("{path}.receive_depth"),
+                format!("{depth} receives are fewer than the {slots} slots that can arrive"),
+                format!("set receive_depth to at least {slots}, or to `auto`"),
+            );
         }
     }
 }
 
 /// Which GPUs of an accelerator the connections of a frontend's NIC lead to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gpus {
     /// The one that the NIC at the other end is nearest to.
     #[default]
     Own,
-    /// One after the other, beginning with that one: a GPU is reached even when its own NIC is lost, across the
-    /// accelerator's interior. As many connections as GPUs, at least.
+    /// One after the other, beginning with that one: a GPU is reached even when its own NIC is
+    /// lost, across the accelerator's interior. As many connections as GPUs, at least.
     All,
 }
 
+/// Split writes: a payload above the threshold goes as a plain RDMA WRITE, which may be delivered
+/// out of order, followed by a WRITE_WITH_IMM, which may not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdaptiveRouting {
+    /// Payloads of more bytes than this are split; default `None` (`never`).
+    #[serde(deserialize_with = "never_or_number")]
+    pub split_above: Option<u32>,
+}
+
 /// How a rail thread waits for completions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct Completion {
     /// Spin, sleep, or first the one and then the other; default `adaptive`.
     #[garde(skip)]
     pub mode: CompletionMode,
-    /// Microseconds that `adaptive` spins without work before it sleeps, 0 to 1,000,000; default 50.
+    /// Microseconds that `adaptive` spins without work before it sleeps, 0 to 1,000,000;
+    /// default 50.
     #[garde(custom(within(0..=MAX_SPIN_US)))]
     pub spin_us: u64,
-    /// Microseconds of spinning after which the thread lets others run between two looks, 0 to 1,000,000; default 2.
-    /// `None` (`never`) is for a thread that has a core to itself.
+    /// Microseconds of spinning after which the thread lets others run between two looks, 0 to
+    /// 1,000,000; default 2. `None` (`never`) is for a thread that has a core to itself.
     #[garde(custom(within_some(0..=MAX_SPIN_US)))]
-    #[serde(with = "never_or_number")]
+    #[serde(deserialize_with = "never_or_number")]
     pub yield_after_us: Option<u64>,
 }
 
 impl Default for Completion {
     fn default() -> Self {
         Completion {
-            mode: CompletionMode::default(),
-            spin_us: DEFAULT_SPIN_US,
-            yield_after_us: Some(DEFAULT_YIELD_AFTER_US),
-        }
-    }
-}
-
-impl Completion {
-    /// How a rail thread looks for work: not at all before it sleeps for `event`, and without an end for `poll`.
-    pub fn spin(&self) -> Spin {
-        Spin {
-            yield_after_ns: self
-                .yield_after_us
-                .map_or(u64::MAX, |us| us.saturating_mul(1000)),
-            sleep_after_ns: match self.mode {
-                CompletionMode::Poll => u64::MAX,
-                CompletionMode::Event => 0,
-                CompletionMode::Adaptive => self.spin_us.saturating_mul(1000),
-            },
+            mode: CompletionMode::Adaptive,
+            spin_us: 50,
+            yield_after_us: Some(2),
         }
     }
 }
 
 /// Kinds of waiting.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompletionMode {
     /// Never sleep: one core is spent on it.
@@ -326,6 +457,25 @@ pub enum CompletionMode {
     /// Sleep whenever there is nothing to do.
     Event,
     /// Spin for a while, then sleep.
-    #[default]
     Adaptive,
+}
+
+fn device_name(value: &str, (): &()) -> garde::Result {
+    let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if !value.is_empty() && value.len() < 64 && value.chars().all(ok) {
+        Ok(())
+    } else {
+        Err(garde::Error::new(format!(
+            "is no device name{HELP}use a name that `ibv_devices` lists, such as mlx5_0"
+        )))
+    }
+}
+
+fn path_mtu(value: &Auto<u32>, (): &()) -> garde::Result {
+    match value {
+        Auto::Auto | Auto::Fixed(256 | 512 | 1024 | 2048 | 4096) => Ok(()),
+        Auto::Fixed(other) => Err(garde::Error::new(format!(
+            "is {other}{HELP}it must be auto, 256, 512, 1024, 2048 or 4096"
+        ))),
+    }
 }

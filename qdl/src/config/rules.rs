@@ -1,8 +1,59 @@
-//! Rules shared by several types: ranges as garde rules, and a list of problems found by other means.
+//! Rules shared by several types: ranges as garde rules, and a list of problems found by other
+//! means.
 
-use std::{fmt::Display, ops::RangeInclusive};
+use std::{
+    fmt::Display,
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+};
 
+use garde::Validate;
+use serde::de::DeserializeOwned;
+
+use super::{
+    document::Document,
+    values::{Auto, HELP},
+};
 use crate::model::TensorSpec;
+
+/// Whose file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Frontend,
+    Accelerator,
+}
+
+impl Side {
+    /// In words.
+    pub(super) fn whose(self) -> &'static str {
+        match self {
+            Side::Frontend => "a frontend",
+            Side::Accelerator => "an accelerator",
+        }
+    }
+}
+
+/// What a whole file becomes.
+pub(super) trait Root: DeserializeOwned + Validate<Context = ()> {
+    /// Whose file it is.
+    const SIDE: Side;
+
+    /// Makes paths that are relative to the folder `base` the process's own.
+    fn resolve(&mut self, base: &Path);
+
+    /// What garde's ranges do not say: how keys go together.
+    fn check(&self, document: &Document, out: &mut Findings);
+
+    /// The files it names that must be there at the start, with the keys that name them.
+    fn files(&self) -> Vec<(&'static str, &Path)>;
+}
+
+/// A path of a file in the folder `base`.
+pub(super) fn resolve(base: &Path, path: &mut PathBuf) {
+    if path.is_relative() && !base.as_os_str().is_empty() {
+        *path = base.join(&*path);
+    }
+}
 
 /// A problem that has a place in the document but no line yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +85,18 @@ impl Findings {
             what: what.into(),
             help: Some(help.into()),
         });
+    }
+
+    /// Adds what a rule finds wrong with a value, where it does.
+    pub(super) fn rule<T: ?Sized>(
+        &mut self,
+        path: &str,
+        value: &T,
+        rule: impl FnOnce(&T, &()) -> garde::Result,
+    ) {
+        if let Err(error) = rule(value, &()) {
+            self.garde(path, &error);
+        }
     }
 
     /// Adds what a garde rule found.
@@ -73,7 +136,7 @@ where
 /// Rule: `auto`, or a number in `range`.
 pub(super) fn auto_within<T>(
     range: RangeInclusive<T>,
-) -> impl FnOnce(&super::Auto<T>, &()) -> garde::Result
+) -> impl FnOnce(&Auto<T>, &()) -> garde::Result
 where
     T: PartialOrd + Display + Copy,
 {
@@ -92,15 +155,12 @@ fn check<T: PartialOrd + Display>(value: &T, range: &RangeInclusive<T>) -> garde
     }
 }
 
-/// Stands between what is wrong and what would be right in the message of a garde rule;
-/// [`Findings::garde`] takes the two apart.
-pub(super) const HELP: &str = "\u{1f}";
-
 /// Longest name of a node or model.
 const MAX_NAME: usize = 64;
 
 /// Rule: a name that is safe in file names, in logs and in LoadGen's reports.
-pub(super) fn name(value: &str, (): &()) -> garde::Result {
+pub(super) fn name<S: AsRef<str> + ?Sized>(value: &S, (): &()) -> garde::Result {
+    let value = value.as_ref();
     let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if !value.is_empty() && value.len() <= MAX_NAME && value.chars().all(ok) {
         Ok(())
@@ -122,12 +182,17 @@ pub(super) fn core_list(value: &Option<Vec<usize>>, (): &()) -> garde::Result {
         Ok(())
     } else {
         Err(garde::Error::new(format!(
-            "is no list of cores{HELP}list each core once, by its number from 0 to {}, as in [2, 3]",
+            "is no list of cores{HELP}list each core once, by its number from 0 to {}, as in \
+             [2, 3]",
             MAX_CPUS - 1
         )))
     }
 }
 
+/// Longest time in milliseconds: one hour.
+pub(super) const MAX_MS: u64 = 3_600_000;
+/// Largest index of a GPU.
+pub(super) const MAX_GPU: usize = 1023;
 /// Largest sample or response, in bytes: 1 GiB.
 pub(super) const MAX_SAMPLE_BYTES: usize = 1 << 30;
 
@@ -139,9 +204,7 @@ pub(super) fn check_model(
     output: &TensorSpec,
     out: &mut Findings,
 ) {
-    if let Err(error) = name(model, &()) {
-        out.garde(format!("{path}.name"), &error);
-    }
+    out.rule(&format!("{path}.name"), model, name);
     if inputs.is_empty() {
         out.add(
             format!("{path}.inputs"),

@@ -1,8 +1,18 @@
-//! Values that YAML writes more loosely than Rust does: "a number or the word `auto`", scalars of any type.
+//! Values that YAML writes more loosely than Rust does: "a number or the word `auto`", addresses,
+//! scalars of any type.
 
-use std::{fmt, marker::PhantomData};
+use std::{
+    fmt,
+    marker::PhantomData,
+    net::{IpAddr, SocketAddr},
+    str::FromStr,
+};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, de};
+
+/// Stands between what is wrong and what would be right in the message of a rule or of a type;
+/// `Findings::garde` and `describe` take the two apart.
+pub(super) const HELP: &str = "\u{1f}";
 
 /// A number, or the word `auto`, which leaves the choice to the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,15 +43,6 @@ impl<T: fmt::Display> fmt::Display for Auto<T> {
     }
 }
 
-impl<T: Serialize> Serialize for Auto<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Auto::Auto => serializer.serialize_str("auto"),
-            Auto::Fixed(value) => value.serialize(serializer),
-        }
-    }
-}
-
 impl<'de, T: TryFrom<u64>> Deserialize<'de> for Auto<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         word_or_number(deserializer, "auto").map(|value| match value {
@@ -51,35 +52,55 @@ impl<'de, T: TryFrom<u64>> Deserialize<'de> for Auto<T> {
     }
 }
 
-/// `system` or a number of bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SystemOr(pub(super) Option<usize>);
-
-impl<'de> Deserialize<'de> for SystemOr {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        word_or_number(deserializer, "system").map(SystemOr)
-    }
+/// A key that is `never` or a number, not negative.
+pub(super) fn never_or_number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    word_or_number(deserializer, "never")
 }
 
-/// A key that is `never` or a number, not negative.
-pub(super) mod never_or_number {
-    use serde::{Deserializer, Serialize, Serializer};
+/// A key that is `system` or a number, not negative.
+pub(super) fn system_or_number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    word_or_number(deserializer, "system")
+}
 
-    pub(in crate::config) fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<T>, D::Error> {
-        super::word_or_number(deserializer, "never")
-    }
+/// A key that is an IP address.
+pub(super) fn ip_address<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<IpAddr>, D::Error> {
+    parsed(deserializer, "an IP address", "address: 127.0.0.1").map(Some)
+}
 
-    pub(in crate::config) fn serialize<S: Serializer>(
-        value: &Option<u64>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(number) => number.serialize(serializer),
-            None => serializer.serialize_str("never"),
-        }
-    }
+/// A key that is an IP address with a port.
+pub(super) fn socket_address<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<SocketAddr, D::Error> {
+    parsed(
+        deserializer,
+        "an IP address with a port",
+        "listen: 127.0.0.1:7400",
+    )
+}
+
+/// As [`socket_address`], for a key that may be left out.
+pub(super) fn some_socket_address<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SocketAddr>, D::Error> {
+    socket_address(deserializer).map(Some)
+}
+
+fn parsed<'de, T: FromStr, D: Deserializer<'de>>(
+    deserializer: D,
+    what: &str,
+    example: &str,
+) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|_| {
+        let help = format!("write {what}, as in `{example}`");
+        de::Error::custom(format!("`{text}` is not {what}{HELP}{help}"))
+    })
 }
 
 /// A number, or `None` for the one word that may stand in its place.
@@ -129,8 +150,7 @@ where
 }
 
 /// One value of a setting that is handed on to LoadGen.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Scalar {
     /// `true` or `false`.
     Bool(bool),

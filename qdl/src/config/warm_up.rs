@@ -3,28 +3,21 @@
 use std::time::Duration;
 
 use garde::Validate;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::rules::within;
+use super::rules::{MAX_MS, within};
 
-/// Default of [`WarmUpConfig::budget_ms`].
-pub const DEFAULT_WARM_UP_BUDGET_MS: u64 = 1000;
-/// Default of [`WarmUpConfig::deadline_ms`].
-pub const DEFAULT_WARM_UP_DEADLINE_MS: u64 = 10_000;
-
-/// Longest time in milliseconds: one hour.
-const MAX_MS: u64 = 3_600_000;
-
-/// How connections are warmed up, once LoadGen has loaded its samples and before it issues the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Validate)]
+/// How connections are warmed up, once LoadGen has loaded its samples and before it issues the
+/// first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct WarmUpConfig {
-    /// What may be left out is left out after so long: everything but one sample over every connection. 0:
-    /// connections begin the run cold. Default 1000.
+    /// What may be left out is left out after so long: everything but one sample over every
+    /// connection. 0: connections begin the run cold. Default 1000.
     #[garde(custom(within(0..=MAX_MS)))]
     pub budget_ms: u64,
-    /// A connection that leaves its sample unanswered for so long, while no other has an answer either, ends the run;
-    /// default 10,000.
+    /// A connection that leaves its sample unanswered for so long, while no other has an answer
+    /// either, ends the run; default 10,000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub deadline_ms: u64,
 }
@@ -32,8 +25,8 @@ pub struct WarmUpConfig {
 impl Default for WarmUpConfig {
     fn default() -> Self {
         WarmUpConfig {
-            budget_ms: DEFAULT_WARM_UP_BUDGET_MS,
-            deadline_ms: DEFAULT_WARM_UP_DEADLINE_MS,
+            budget_ms: 1000,
+            deadline_ms: 10_000,
         }
     }
 }

@@ -15,8 +15,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Most slots a window can have.
-pub const MAX_SLOTS: usize = 8192;
+pub use crate::wire::MAX_SLOTS;
 
 const CONTROL: u32 = 1 << 31;
 const USE_MASK: u32 = 0x7fff;

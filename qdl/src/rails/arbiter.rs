@@ -8,47 +8,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use serde::{Deserialize, Serialize};
-
-use super::{RailPolicy, Score};
-
-/// How to choose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Policy {
-    /// Each in turn.
-    RoundRobin,
-    /// The one with the fewest samples in flight; in turn among equals.
-    #[default]
-    LeastOutstanding,
-    /// By health: the path with the highest score.
-    Best,
-    /// By health: the rail with the lowest score that still beats the own rails.
-    HealthBestFit,
-    /// By health: in turn over the rails about as good as the own ones.
-    HealthSpray {
-        /// How far from the own rails' score a rail's may be, in (0, 1].
-        delta: Score,
-        /// Leaves out the rails below it.
-        #[serde(default)]
-        above_only: bool,
-    },
-}
-
-impl Policy {
-    /// The policy by health, where it is one: such a choice is [`super::RailArbiter`]'s, not
-    /// [`Arbiter`]'s.
-    pub fn by_health(self) -> Option<RailPolicy> {
-        match self {
-            Policy::RoundRobin | Policy::LeastOutstanding => None,
-            Policy::Best => Some(RailPolicy::Best),
-            Policy::HealthBestFit => Some(RailPolicy::HealthBestFit),
-            Policy::HealthSpray { delta, above_only } => {
-                Some(RailPolicy::HealthSpray { delta, above_only })
-            }
-        }
-    }
-}
+pub use crate::wire::Policy;
 
 /// What the arbiter sees of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +81,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wire::Score;
 
     fn loads() -> impl Strategy<Value = Vec<Load>> {
         prop::collection::vec(

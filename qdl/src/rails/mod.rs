@@ -37,7 +37,6 @@ mod meters;
 mod ordered;
 mod paths;
 mod peer;
-mod score;
 mod scores;
 mod select;
 mod state;
@@ -47,7 +46,8 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub use arbiter::{Arbiter, Load, Policy};
+pub use crate::wire::{NotAScore, Policy, RailPolicy, Score};
+pub use arbiter::{Arbiter, Load};
 pub use failback::{Failback, FailbackCfgs};
 pub use fault::{Evidence, Fault};
 pub use lanes::{LaneRail, RailArbiter, RailArbiterCfgs};
@@ -55,9 +55,7 @@ pub use meters::Meters;
 use ordered::OrderedRails;
 use paths::{Ends, Path};
 pub use peer::{PeerCfgs, PeerRails, RailReport, RailsError, Want};
-pub use score::{NotAScore, Score};
 pub use scores::{EWMA_NS, Gauge, Interior, Meter, size_class};
-pub use select::RailPolicy;
 use select::Turn;
 pub use state::{Change, HealthCfgs, RailState};
 

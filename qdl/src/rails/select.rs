@@ -1,26 +1,6 @@
 //! The policies: which rail takes a sample, given the scores.
 
-use serde::Serialize;
-
-use super::{Ends, OrderedRails, Path, RailId, Score};
-
-/// How to choose a rail by health.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RailPolicy {
-    /// The path with the highest score.
-    Best,
-    /// The rail with the lowest score that still beats the own path; that path when none does.
-    /// Better rails stay free for those who need them.
-    HealthBestFit,
-    /// In turn over the rails about as good as the own path.
-    HealthSpray {
-        /// How far from m a rail's score may be, in (0, 1].
-        delta: Score,
-        /// Leaves out the rails below m.
-        above_only: bool,
-    },
-}
+use super::{Ends, OrderedRails, Path, RailId, RailPolicy, Score};
 
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

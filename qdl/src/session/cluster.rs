@@ -16,33 +16,27 @@ use super::{
     common::{ClusterOwner, Common, LaneOf, PeerState},
     control_thread::control,
     face::{ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory},
-    health::{RailMap, links},
+    health::RailMap,
     places::places,
-    request_stride, response_stride,
+    request_stride, response_stride, settings,
     transport::ClientNic,
 };
 use crate::{
-    config::{self, FrontendConfig, NicConfig},
-    control::{Auth, AuthError, ClientHandle, Token},
+    config::{FrontendConfig, NicAt, NicConfig},
+    control::ClientHandle,
     dispatch::{
         Completer, DispatchCfgs, DispatchRail, Dispatcher, LaneCfgs, Sample, WarmUpCfgs,
         WarmUpReport,
     },
     fabric::MAX_SLOTS,
     os::Near,
-    rail::{EchoCfgs, RailCfgs, join_all},
+    rail::join_all,
     stats::Places,
     topology::{LinkWatch, Topology},
 };
 
-/// Most writes queued on a connection before its doorbell must be rung.
-const SEND_DEPTH: usize = 256;
-
 /// How long the control thread may take to end once it was told to.
 const LEAVING: Duration = Duration::from_secs(10);
-
-/// Rail threads look at health at least so often, also while nothing arrives.
-const HEALTH_TICK_NS: u64 = 5_000_000;
 
 /// See the module.
 pub struct Cluster {
@@ -52,23 +46,6 @@ pub struct Cluster {
     warmed: Mutex<Option<WarmUpReport>>,
     /// Of each NIC.
     near: Vec<Near>,
-}
-
-fn rail_cfgs(name: String, nic: &NicConfig, near: &Near) -> RailCfgs {
-    RailCfgs {
-        name,
-        spin: nic.completion().spin(),
-        tick_ns: 25_000_000,
-        near: near.clone(),
-    }
-}
-
-pub(super) fn control_auth(auth: &config::Auth) -> Result<Auth, AuthError> {
-    Ok(match auth {
-        config::Auth::LoopbackOnly => Auth::Unset,
-        config::Auth::None => Auth::None,
-        config::Auth::Token(path) => Auth::Token(Token::from_file(path)?),
-    })
 }
 
 impl Cluster {
@@ -91,42 +68,24 @@ impl Cluster {
             .nics
             .iter()
             .enumerate()
-            .map(|(i, nic)| ClientNic::open(i, nic, d.echo_timeout_ms, &memory.sources, slots))
+            .map(|(i, nic)| ClientNic::open(i, nic, d, &memory.sources, slots))
             .collect::<Result<Vec<_>, _>>()?;
         let topology = Topology::of_this_machine().unwrap_or_default();
-        let near: Vec<_> = config.nics.iter().map(|n| n.near(&topology)).collect();
+        let near: Vec<_> = config.nics.iter().map(|n| topology.near_nic(n)).collect();
         let rails = config
             .nics
             .iter()
             .enumerate()
-            .map(|(i, nic)| DispatchRail {
-                cfgs: {
-                    let mut cfgs = rail_cfgs(format!("rail-{i}"), nic, &near[i]);
-                    if config.arbiter.by_health().is_some() {
-                        cfgs.tick_ns = cfgs.tick_ns.min(HEALTH_TICK_NS);
-                    }
-                    cfgs
-                },
+            .map(|(i, _)| DispatchRail {
+                cfgs: settings::frontend_rail(i, config, &near[i]),
                 completer: completer(i),
             })
             .collect();
-        let up_to = config.nics.iter().filter_map(|n| match n {
-            NicConfig::Tcp(t) => Some(t.post_from_issue_thread_up_to),
-            NicConfig::Ib(_) => None,
-        });
         let cfgs = DispatchCfgs {
-            policy: config.arbiter,
-            echo: EchoCfgs {
-                interval_ns: d.echo_interval_ms * 1_000_000,
-                timeout_ns: d.echo_timeout_ms * 1_000_000,
-            },
-            issue_post_up_to: up_to.min().unwrap_or(usize::MAX),
-            doorbell_wait_ns: config.doorbell_wait_us * 1000,
             sources: memory.sources,
             staged_from: memory.staged_from,
             lanes,
-            send_depth: SEND_DEPTH,
-            ..DispatchCfgs::default()
+            ..settings::dispatch(config)
         };
         let (losses, inboxes): (Vec<_>, Vec<_>) = config
             .accelerators
@@ -135,7 +94,7 @@ impl Cluster {
             .unzip();
         let common = Arc::new(Common {
             dispatcher: std::sync::OnceLock::new(),
-            auth: control_auth(&config.auth)?,
+            auth: settings::auth(config.auth())?,
             peers: config
                 .accelerators
                 .iter()
@@ -155,7 +114,7 @@ impl Cluster {
             lost: Mutex::default(),
             ends: Mutex::new(vec![None; lane_of.len()]),
             rails: std::sync::OnceLock::new(),
-            links: links(&config.nics),
+            links: config.nics.iter().map(settings::link).collect(),
             lane_of,
             nics,
         });
@@ -217,7 +176,7 @@ impl Cluster {
                 Some((peer, common.dispatcher().lane(lane).rail, (*end)?))
             })
             .collect();
-        let health = common.config.health.cfgs();
+        let health = settings::health(&common.config.health);
         let (map, arbiter) = RailMap::new(&lanes, common.peers.len(), policy, health)?;
         // The names come before the first change.
         let _ = common.rails.set(map);
@@ -368,9 +327,9 @@ impl Cluster {
 
     /// True where every data connection is to this very machine.
     pub fn loopback(&self) -> bool {
-        self.common.config.nics.iter().all(|n| match n {
-            NicConfig::Tcp(t) => t.bind.ip().is_loopback(),
-            NicConfig::Ib(_) => false,
+        self.common.config.nics.iter().all(|n| match n.at() {
+            NicAt::Tcp(address) => address.ip().is_loopback(),
+            NicAt::Ib(_) => false,
         })
     }
 

@@ -14,11 +14,12 @@ use super::{
     face::ClusterListener,
     health::{LaneEnd, RailMap},
     peer::LocalLoss,
+    settings,
     transport::ClientNic,
 };
 use crate::{
     config::FrontendConfig,
-    control::{Auth, ClientHandle, ClientParams, Counters, HeartbeatCfgs, Timing},
+    control::{Auth, ClientHandle, ClientParams, Counters},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
     stats::{BatchSizes, GpuRecord},
     topology::LinkWatch,
@@ -104,22 +105,12 @@ impl Common {
 
     /// How a session with an accelerator is opened.
     pub fn params(self: &Arc<Self>, index: usize) -> ClientParams {
-        let d = &self.config.deadlines;
-        let heartbeat = HeartbeatCfgs {
-            every: d.heartbeat_interval(),
-            suspect_after: (d.heartbeat_interval() + d.heartbeat_timeout()) / 2,
-            gone_after: d.heartbeat_timeout(),
-        };
         ClientParams {
             address: self.config.accelerators[index].control.to_string(),
             node: self.config.node.clone(),
             auth: self.auth.clone(),
             model: self.config.model.clone(),
-            timing: Timing {
-                connect: d.connect(),
-                handshake: d.connect(),
-                heartbeat,
-            },
+            timing: settings::timing(&self.config.deadlines),
             counters: Arc::new(Counters::default),
             scores: {
                 let common = Arc::downgrade(self);

@@ -6,14 +6,12 @@ use std::sync::{Mutex, PoisonError};
 use super::common::Common;
 use crate::{
     clock::now_ns,
-    config::NicConfig,
     control::{RailScore, Scores},
     rails::{
         Change, LaneRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy, RailState,
         RailsError, Score,
     },
     stats::{RailChange, RailRecord},
-    topology::LinkWatch,
 };
 
 /// Where a lane ends at the accelerator, as granted.
@@ -32,15 +30,6 @@ pub(super) struct RailMap {
     peers: Vec<Vec<RailEnds>>,
     changes: Mutex<Vec<(usize, Change)>>,
     began_ns: u64,
-}
-
-/// Asks each NIC of this node about its link.
-pub(super) fn links(nics: &[NicConfig]) -> Vec<LinkWatch> {
-    let watch = |n: &NicConfig| match n {
-        NicConfig::Tcp(t) => LinkWatch::of_address(t.bind.ip()),
-        NicConfig::Ib(ib) => LinkWatch::of_port(&ib.device, ib.port),
-    };
-    nics.iter().map(watch).collect()
 }
 
 impl RailMap {

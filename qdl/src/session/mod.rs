@@ -18,13 +18,15 @@ mod node;
 mod peer;
 mod places;
 mod served;
+mod settings;
 mod transport;
 
 pub use cluster::Cluster;
 pub use face::{
     ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory,
 };
-pub use node::{EngineTotals, Node, NodeError, NodeFabric, NodeNic, NodeParams, Stop};
+pub use node::{EngineTotals, Node, NodeError, NodeParams, Stop};
+pub use settings::pinning_warnings;
 
 use crate::response::RESPONSE_HEADER_BYTES;
 

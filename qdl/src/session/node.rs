@@ -15,60 +15,26 @@ use super::{
     door::let_in,
     lock, request_stride, response_stride,
     served::Session,
+    settings,
     transport::{IbNic, ServerNic},
 };
 use crate::{
-    config::IbNicConfig,
-    control::{self, Auth, ControlError, ErrorCode, ServerParams, Timing},
+    config::{AcceleratorConfig, NicAt},
+    control::{self, AuthError, ControlError, ErrorCode, ServerParams},
     fabric::{
         ib::IbError,
         tcp::{TcpCfgs, TcpDevice, TcpError},
     },
     model::ModelSpec,
-    rail::RailCfgs,
+    os::Near,
     rails::Score,
     serve::{LaneLost, OnLaneLost, ServeCounts, ServeLane, Server, Service},
     stats::{BatchSizes, GpuRecord, ServedReport},
-    topology::LinkWatch,
+    topology::{LinkWatch, Topology},
 };
 
 /// Handshakes that may be under way at once.
 const HANDSHAKES: usize = 32;
-
-/// One NIC of the node.
-#[derive(Clone, Debug)]
-pub struct NodeNic {
-    /// Its rail thread.
-    pub rail: RailCfgs,
-    /// What carries its connections.
-    pub fabric: NodeFabric,
-    /// The GPU it is nearest to; `None` where its samples may go to any engine.
-    pub gpu: Option<u32>,
-}
-
-/// What carries the connections of a [`NodeNic`].
-#[derive(Clone, Debug)]
-pub enum NodeFabric {
-    /// Sockets.
-    Tcp {
-        /// Where data connections arrive.
-        listen: SocketAddr,
-        /// Their sizes.
-        cfgs: TcpCfgs,
-    },
-    /// Queue pairs of an RDMA device.
-    Ib(IbNicConfig),
-}
-
-impl NodeFabric {
-    /// Address or device, for messages.
-    pub(super) fn label(&self) -> String {
-        match self {
-            NodeFabric::Tcp { listen, .. } => listen.to_string(),
-            NodeFabric::Ib(c) => format!("{}:{}", c.device, c.port),
-        }
-    }
-}
 
 /// What the engine has done since the node was started.
 #[derive(Clone, Debug, Default)]
@@ -83,27 +49,13 @@ pub struct EngineTotals {
     pub gpus: Vec<GpuRecord>,
 }
 
-/// What a node is made of.
+/// What a node is made of beside its configuration.
 #[derive(Clone)]
 pub struct NodeParams {
-    /// Its name, unique among all nodes.
-    pub node: String,
     /// What it adds to the SUT's name.
     pub sut_name: String,
-    /// Where the control plane listens.
-    pub control: SocketAddr,
-    /// How frontends prove who they are.
-    pub auth: Auth,
-    /// What its engine runs.
+    /// What its engine runs: where the configuration leaves it to the model file, what that holds.
     pub model: ModelSpec,
-    /// Its NICs, one rail thread each.
-    pub nics: Vec<NodeNic>,
-    /// Most bytes of slots, all connections together.
-    pub memory: usize,
-    /// Deadlines of the control plane.
-    pub timing: Timing,
-    /// How long batches may take to end after a session before its memory is written off.
-    pub drain: Duration,
     /// Serve one frontend, then end.
     pub once: bool,
     /// Asks the engine for its totals.
@@ -127,6 +79,9 @@ pub enum NodeError {
         /// What failed.
         source: IbError,
     },
+    /// The token.
+    #[error(transparent)]
+    Auth(#[from] AuthError),
     /// Threads or descriptors.
     #[error("starting: {0}")]
     Io(#[from] std::io::Error),
@@ -154,11 +109,14 @@ impl Stop {
 
 /// See the module.
 pub struct Node {
-    params: NodeParams,
+    config: Arc<AcceleratorConfig>,
+    params: Arc<NodeParams>,
     shared: Arc<Shared>,
     control: control::Server,
     nics: Arc<[ServerNic]>,
     links: Arc<[LinkWatch]>,
+    /// Where each NIC's threads and memory belong.
+    near: Arc<[Near]>,
     /// The data ports, with the rail each belongs to.
     data: Vec<(usize, TcpListener, TcpCfgs)>,
     runtime: tokio::runtime::Runtime,
@@ -184,7 +142,11 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`] names the port or key at fault.
-    pub fn start(params: NodeParams, service: &Arc<dyn Service>) -> Result<Node, NodeError> {
+    pub fn start(
+        config: &AcceleratorConfig,
+        params: NodeParams,
+        service: &Arc<dyn Service>,
+    ) -> Result<Node, NodeError> {
         let overflow = || NodeError::Model(params.model.name.clone());
         request_stride(&params.model).ok_or_else(overflow)?;
         response_stride(&params.model).ok_or_else(overflow)?;
@@ -194,30 +156,27 @@ impl Node {
             .build()?;
         let _inside = runtime.enter();
         let (mut nics, mut data, mut links) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, nic) in params.nics.iter().enumerate() {
-            links.push(match &nic.fabric {
-                NodeFabric::Tcp { listen, .. } => LinkWatch::of_address(listen.ip()),
-                NodeFabric::Ib(c) => LinkWatch::of_port(&c.device, c.port),
-            });
-            nics.push(match &nic.fabric {
-                NodeFabric::Tcp { listen, cfgs } => {
-                    let listener = TcpDevice::listen(*listen)?;
-                    let address = listener.local_addr().unwrap_or(*listen);
-                    data.push((index, listener, *cfgs));
+        for (index, nic) in config.nics.iter().enumerate() {
+            links.push(settings::link(nic));
+            nics.push(match nic.at() {
+                NicAt::Tcp(listen) => {
+                    let listener = TcpDevice::listen(listen)?;
+                    let address = listener.local_addr().unwrap_or(listen);
+                    data.push((index, listener, settings::tcp(nic, &config.deadlines)));
                     ServerNic::Tcp(address)
                 }
-                NodeFabric::Ib(config) => IbNic::open(config)
+                NicAt::Ib(_) => IbNic::open(nic)
                     .map(ServerNic::Ib)
                     .map_err(|source| NodeError::Ib { index, source })?,
             });
         }
         let control = runtime.block_on(control::Server::bind(
-            params.control,
+            config.control.listen,
             ServerParams {
-                node: params.node.clone(),
-                auth: params.auth.clone(),
+                node: config.node.clone(),
+                auth: settings::auth(config.auth())?,
                 model: params.model.clone(),
-                timing: params.timing,
+                timing: settings::timing(&config.deadlines),
                 pending: HANDSHAKES,
             },
         ))?;
@@ -228,7 +187,12 @@ impl Node {
                 shared.lost(&l);
             }
         });
-        let rails = params.nics.iter().map(|n| n.rail.clone()).collect();
+        // What sysfs does not say is not known, and nothing is bound.
+        let topology = Topology::of_this_machine().unwrap_or_default();
+        let near: Arc<[Near]> = config.nics.iter().map(|n| topology.near_nic(n)).collect();
+        let rails = config.nics.iter().zip(&*near).enumerate();
+        let rails = rails.map(|(i, (nic, near))| settings::rail(i, nic, near));
+        let rails = rails.collect();
         let shared = Arc::new(Shared {
             rails: Server::new(rails, service, &lost)?,
             service: service.clone(),
@@ -240,11 +204,13 @@ impl Node {
         let _ = back.set(Arc::downgrade(&shared));
         let (stop, _) = watch::channel(None);
         Ok(Node {
-            params,
+            config: Arc::new(config.clone()),
+            params: Arc::new(params),
             shared,
             control,
             nics: nics.into(),
             links: links.into(),
+            near,
             data,
             runtime,
             stop,
@@ -270,16 +236,17 @@ impl Node {
     /// The same; `served` hears what each frontend's connections did, once they are down.
     pub fn run_with(self, served: &mut dyn FnMut(&ServedReport)) -> Option<String> {
         let Node {
+            config,
             params,
             shared,
             mut control,
             nics,
             links,
+            near,
             data,
             runtime,
             stop,
         } = self;
-        let params = Arc::new(params);
         let why = runtime.block_on(async {
             for (rail, listener, cfgs) in data {
                 tokio::spawn(let_in(listener, rail, shared.clone(), cfgs));
@@ -299,6 +266,7 @@ impl Node {
                 let counts = shared.rails.counts();
                 let state = Arc::new(Session {
                     id: shared.sessions.fetch_add(1, Ordering::Relaxed) + 1,
+                    config: config.clone(),
                     params: params.clone(),
                     shared: Arc::downgrade(&shared),
                     handle: session.handle(),
@@ -313,6 +281,7 @@ impl Node {
                     losses: tokio::sync::Notify::new(),
                     ended: Mutex::default(),
                     links: links.clone(),
+                    near: near.clone(),
                 });
                 *lock(&shared.current) = Some(state.clone());
                 let handle = session.handle();
@@ -328,7 +297,7 @@ impl Node {
                 };
                 watching.abort();
                 // Rail threads still report the lanes they take down: until then it is the current session.
-                state.release(params.drain).await;
+                state.release(config.deadlines.drain()).await;
                 *lock(&shared.current) = None;
                 let clean = matches!(&ended, Ok(Ok(cause)) if cause.is_clean());
                 served(&state.report(&peer, clean));

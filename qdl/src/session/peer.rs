@@ -20,6 +20,7 @@ use super::{
     transport::Prepared,
 };
 use crate::{
+    config::Gpus,
     control::{
         ClientEvent, ClientHandle, ClientSession, ControlError, LaneGrant, LaneRequest, Scores,
     },
@@ -105,7 +106,11 @@ impl PeerTask {
                     // NICs are paired by their place. Where the accelerator has more of them, a NIC's connections go
                     // round those that are left over.
                     turn: (rail + connection * seen_nics) as u16,
-                    gpu_turn: if nic.all_gpus() { connection as u16 } else { 0 },
+                    gpu_turn: if nic.gpus == Gpus::All {
+                        connection as u16
+                    } else {
+                        0
+                    },
                     quarantine: Quarantine::new(),
                     stuck: false,
                     connecting: false,

@@ -15,11 +15,13 @@ use super::{
     transport::ServerNic,
 };
 use crate::{
+    config::{AcceleratorConfig, NicConfig},
     control::{
         ControlError, Counters, ErrorCode, GrantTransport, LaneGrant, LaneRequest, RailScore,
         Refusal, RequestTransport, Scores, ServerHandle, SessionHandler, message::Hex,
     },
     fabric::{Broken, MAX_SLOTS, ib::check_memory, tcp::Preamble},
+    os::Near,
     quarantine::Quarantine,
     rails::{MAX_RAILS, Score},
     serve::{LaneLost, ServeLane, ServeLaneCfgs},
@@ -48,6 +50,7 @@ pub(super) struct LaneState {
 /// One frontend being served.
 pub(super) struct Session {
     pub id: u64,
+    pub config: Arc<AcceleratorConfig>,
     pub params: Arc<NodeParams>,
     pub shared: Weak<Shared>,
     pub handle: ServerHandle,
@@ -67,6 +70,8 @@ pub(super) struct Session {
     /// Lanes that are no more.
     pub ended: Mutex<Vec<ServedConnection>>,
     pub links: Arc<[LinkWatch]>,
+    /// Where the threads and the memory of each NIC belong.
+    pub near: Arc<[Near]>,
 }
 
 impl Session {
@@ -194,8 +199,8 @@ impl Session {
             let counts = shared.rails.counts();
             report.sleeps = counts.sleeps - self.waits_before.0;
             report.woken = counts.wakeups - self.waits_before.1;
-            let nics = self.params.nics.iter();
-            let nics = nics.map(|n| (n.fabric.label(), &n.rail.near));
+            let nics = self.config.nics.iter().map(NicConfig::label);
+            let nics = nics.zip(&*self.near);
             report.places = places(nics, shared.rails.placed());
         }
         report.close();
@@ -238,13 +243,13 @@ impl Session {
         });
         // More than the budget allows is refused with the lane that exceeds it.
         let nic = self.nics.iter().find_map(|n| match n {
-            ServerNic::Ib(nic) if bytes <= self.params.memory => Some(nic.name()),
+            ServerNic::Ib(nic) if bytes <= self.config.memory() => Some(nic.name()),
             _ => None,
         });
         match nic.map(|name| check_memory(name, bytes)) {
             Some(Err(e)) => Err(Refusal {
                 code: ErrorCode::Budget,
-                text: format!("{}: {e}", self.params.node),
+                text: format!("{}: {e}", self.config.node),
             }),
             _ => Ok(()),
         }
@@ -272,9 +277,9 @@ impl Session {
             );
             return refuse(ErrorCode::Model, text);
         }
-        let rail = usize::from(r.rail) % self.params.nics.len().max(1);
+        let rail = usize::from(r.rail) % self.config.nics.len().max(1);
         let gpu = gpu_for(
-            &self.params.nics.iter().map(|n| n.gpu).collect::<Vec<_>>(),
+            &self.config.nics.iter().map(|n| n.gpu).collect::<Vec<_>>(),
             rail,
             r.gpu_turn,
         );
@@ -289,15 +294,15 @@ impl Session {
         };
         let bytes = cfgs.bytes().unwrap_or(usize::MAX);
         let in_use = shared.in_use();
-        if in_use.saturating_add(bytes) > self.params.memory {
+        if in_use.saturating_add(bytes) > self.config.memory() {
             let text = format!(
                 "lane {}: {slots} slots take {} MiB, {} of {} MiB are in use: raise `memory_mib` of {}, or \
                  lower `slots` or `connections` of the frontend",
                 r.lane,
                 bytes >> 20,
                 in_use >> 20,
-                self.params.memory >> 20,
-                self.params.node
+                self.config.memory_mib,
+                self.config.node
             );
             return refuse(ErrorCode::Budget, text);
         }
@@ -317,7 +322,7 @@ impl Session {
             }),
             ServerNic::Tcp(_) => None,
         };
-        let nodes = &self.params.nics[rail].rail.near.nodes;
+        let nodes = &self.near[rail].nodes;
         let mut lane =
             Arc::new(ServeLane::on_nodes(cfgs, nodes, on_gpu).map_err(|e| no_memory(&e))?);
         let (transport, link) = match (&self.nics[rail], &r.transport) {
@@ -343,7 +348,7 @@ impl Session {
                     "lane {}: asks for the {} fabric, and nics[{rail}] of {} is {}",
                     r.lane,
                     wanted.fabric(),
-                    self.params.node,
+                    self.config.node,
                     nic.fabric()
                 );
                 return refuse(ErrorCode::Protocol, text);

@@ -12,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-use super::{face::ClusterError, lock};
+use super::{face::ClusterError, lock, settings};
 use crate::{
-    config::{self, IbNicConfig, NicConfig},
+    config::{Deadlines, NicAt, NicConfig},
     control::{GrantTransport, LaneGrant, RequestTransport},
     fabric::{
         Endpoint, Link, Region,
@@ -33,14 +33,14 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct IbNic {
     resources: Arc<IbResources>,
-    config: IbNicConfig,
+    config: NicConfig,
     /// GPUs for which it is known whether what it writes to their memory is seen there.
     direct: Mutex<Vec<(Option<u32>, bool)>>,
 }
 
 impl IbNic {
     /// Opens the device.
-    pub fn open(config: &IbNicConfig) -> Result<Self, IbError> {
+    pub fn open(config: &NicConfig) -> Result<Self, IbError> {
         let device = IbDevice::open(config)?;
         let gpus = device.gpus();
         let names = gpus.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -132,7 +132,7 @@ impl IbNic {
 
     /// Name of the device.
     pub fn name(&self) -> &str {
-        &self.config.device
+        self.config.device()
     }
 
     /// Half a connection, which does not know its peer yet.
@@ -172,18 +172,18 @@ impl ClientNic {
     pub fn open(
         index: usize,
         nic: &NicConfig,
-        user_timeout_ms: u64,
+        deadlines: &Deadlines,
         sources: &[Arc<Region>],
         slots: usize,
     ) -> Result<Self, ClusterError> {
-        match nic {
-            NicConfig::Tcp(nic) => Ok(ClientNic::Tcp {
-                local: nic.bind.ip(),
-                cfgs: tcp_cfgs(nic, user_timeout_ms),
+        match nic.at() {
+            NicAt::Tcp(address) => Ok(ClientNic::Tcp {
+                local: address.ip(),
+                cfgs: settings::tcp(nic, deadlines),
             }),
-            NicConfig::Ib(nic) => {
+            NicAt::Ib(device) => {
                 let open = || {
-                    check_memory(&nic.device, slots)?;
+                    check_memory(device, slots)?;
                     let nic = IbNic::open(nic)?;
                     nic.resources.keep(sources)?;
                     Ok(nic)
@@ -246,16 +246,6 @@ impl ClientNic {
                 problem: format!("{node} granted a {} connection", granted.fabric()),
             }),
         }
-    }
-}
-
-/// TCP settings of a NIC entry.
-fn tcp_cfgs(nic: &config::TcpNicConfig, user_timeout_ms: u64) -> TcpCfgs {
-    TcpCfgs {
-        send_buffer: nic.send_buffer_bytes,
-        inline_bytes: nic.inline_bytes,
-        user_timeout_ms: user_timeout_ms.min(u64::from(u32::MAX)) as u32,
-        ..TcpCfgs::default()
     }
 }
 

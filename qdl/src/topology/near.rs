@@ -5,7 +5,10 @@
 use std::net::IpAddr;
 
 use super::{CpuList, Topology};
-use crate::os::{Near, affinity};
+use crate::{
+    config::{NicAt, NicConfig},
+    os::{Near, affinity},
+};
 
 impl Topology {
     /// True where it makes a difference which node memory lies on.
@@ -24,6 +27,35 @@ impl Topology {
     pub fn node_of_address(&self, address: IpAddr) -> Option<u32> {
         let nic = self.nics.iter().find(|n| n.addresses.contains(&address))?;
         nic.place.numa.filter(|_| self.has_several_nodes())
+    }
+
+    /// A NIC's NUMA node, where the machine has several: the configured one, or that of the hardware
+    /// where it is known.
+    pub fn node_of_nic(&self, nic: &NicConfig) -> Option<u32> {
+        let own = || match nic.at() {
+            NicAt::Tcp(address) => self.node_of_address(address.ip()),
+            NicAt::Ib(device) => self.node_of_device(device),
+        };
+        nic.numa.fixed().or_else(own)
+    }
+
+    /// Where a NIC's threads run and its connections' memory lies: on its node, but for cores that
+    /// `cpus` names.
+    pub fn near_nic(&self, nic: &NicConfig) -> Near {
+        let near = self.near(self.node_of_nic(nic).as_slice());
+        match &nic.cpus {
+            Some(cpus) => Near {
+                cpus: cpus.clone(),
+                ..near
+            },
+            None => near,
+        }
+    }
+
+    /// Where belongs what several NICs use: on their nodes, as far as these are known.
+    pub fn near_nics<'a>(&self, nics: impl IntoIterator<Item = &'a NicConfig>) -> Near {
+        let nodes = nics.into_iter().filter_map(|n| self.node_of_nic(n));
+        self.near(&nodes.collect::<Vec<_>>())
     }
 
     /// These nodes and their cores, as far as this thread may run there. Nothing on a machine with one node.

@@ -3,6 +3,7 @@
 
 use std::{
     net::SocketAddr,
+    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -12,17 +13,12 @@ use std::{
 
 use qdl::{
     clock::now_ns,
-    config::{self, FrontendConfig},
-    control::{Auth, Timing},
+    config::{self, FrontendConfig, NicConfig},
     dispatch::{Completer, Response, Sample, SampleTimes},
-    fabric::{Region, SourceId, tcp::TcpCfgs},
+    fabric::{Region, SourceId},
     model::ModelSpec,
-    os::Near,
-    rail::{RailCfgs, Spin},
     serve::{Arrival, Finished, Service, respond_all},
-    session::{
-        Cluster, ClusterListener, Node, NodeFabric, NodeNic, NodeParams, SampleMemory, Stop,
-    },
+    session::{Cluster, ClusterListener, Node, NodeParams, SampleMemory, Stop},
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -48,6 +44,11 @@ impl Service for Digest {
     }
 }
 
+/// A TCP NIC at any port.
+pub fn tcp_nic() -> NicConfig {
+    NicConfig::tcp("127.0.0.1:0".parse().expect("address"))
+}
+
 pub struct Running {
     pub stop: Stop,
     pub address: SocketAddr,
@@ -57,11 +58,7 @@ pub struct Running {
 impl Running {
     /// A node with one TCP NIC.
     pub fn start(name: &str, control: &str, model: &ModelSpec, memory: usize) -> Running {
-        let nic = NodeFabric::Tcp {
-            listen: "127.0.0.1:0".parse().expect("address"),
-            cfgs: TcpCfgs::default(),
-        };
-        Running::with(name, control, model, memory, vec![nic])
+        Running::with(name, control, model, memory, vec![tcp_nic()])
     }
 
     /// A node with these NICs.
@@ -70,10 +67,10 @@ impl Running {
         control: &str,
         model: &ModelSpec,
         memory: usize,
-        fabrics: Vec<NodeFabric>,
+        nics: Vec<NicConfig>,
     ) -> Running {
         let service: Arc<dyn Service> = Arc::new(Digest);
-        Running::serving(name, control, model, memory, fabrics, &service)
+        Running::serving(name, control, model, memory, nics, &service)
     }
 
     /// A node with these NICs that hands arrivals to `service`.
@@ -82,37 +79,26 @@ impl Running {
         control: &str,
         model: &ModelSpec,
         memory: usize,
-        fabrics: Vec<NodeFabric>,
+        nics: Vec<NicConfig>,
         service: &Arc<dyn Service>,
     ) -> Running {
-        let gpu = |fabric: &NodeFabric| match fabric {
-            NodeFabric::Ib(nic) => nic.gpu,
-            NodeFabric::Tcp { .. } => None,
-        };
-        let nics = fabrics.into_iter().enumerate().map(|(i, fabric)| NodeNic {
-            rail: RailCfgs {
-                name: format!("{name}-{i}"),
-                spin: Spin::new(20_000),
-                tick_ns: 10_000_000,
-                near: Near::default(),
-            },
-            gpu: gpu(&fabric),
-            fabric,
-        });
+        let text = format!(
+            "node: {name}\ncontrol: {{listen: '{control}'}}\nengine: {{kind: digest}}\nnics: \
+             [{{listen: '127.0.0.1:0'}}]\nmodel: {{name: {}, max_input_bytes: {LARGEST}}}\n\
+             deadlines: {{drain_ms: 2000}}\nmemory_mib: {}\n",
+            model.name,
+            memory >> 20
+        );
+        let mut config = config::parse_accelerator(&text, "test.yaml", Path::new("."))
+            .unwrap_or_else(|e| panic!("{e}"));
+        config.nics = nics;
         let params = NodeParams {
-            node: name.to_owned(),
             sut_name: format!("{name} (digest)"),
-            control: control.parse().expect("address"),
-            auth: Auth::Unset,
             model: model.clone(),
-            nics: nics.collect(),
-            memory,
-            timing: Timing::default(),
-            drain: Duration::from_secs(2),
             once: false,
             engine: Arc::new(Default::default),
         };
-        let node = Node::start(params, service).expect("started");
+        let node = Node::start(&config, params, service).expect("started");
         let (stop, address) = (node.stopper(), node.control_address());
         let thread = std::thread::spawn(move || {
             node.run();
@@ -249,8 +235,7 @@ pub fn config_at(
          accelerators:\n{accelerators}nics:\n{nics}{extra}",
         model.name
     );
-    config::parse_frontend(&text, "test.yaml", std::path::Path::new("."))
-        .unwrap_or_else(|e| panic!("{e}"))
+    config::parse_frontend(&text, "test.yaml", Path::new(".")).unwrap_or_else(|e| panic!("{e}"))
 }
 
 impl Front {

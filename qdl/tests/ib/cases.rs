@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qdl::{
-    config::{AdaptiveRouting, Auto, IbNicConfig},
+    config::{AdaptiveRouting, Auto, NicConfig},
     fabric::{
         Armed, Control, Event, FabricCounts, Flushed, Imm, Post, Region, SourceId, ib::IbEnd,
     },
@@ -224,7 +224,7 @@ pub fn a_wrong_rkey_is_told_at_both_ends() {
     let _ = a.tx.flush();
     let at_a = next_broken(&mut a).to_string();
     assert!(
-        at_a.contains("IBV_WC_REM_ACCESS_ERR") && at_a.contains(&pair.nics[0].device),
+        at_a.contains("IBV_WC_REM_ACCESS_ERR") && at_a.contains(pair.nics[0].device()),
         "{at_a}"
     );
     let at_b = next_broken(&mut b).to_string();
@@ -264,7 +264,7 @@ pub fn a_peer_that_announces_too_little_is_refused() {
 pub fn control_messages_have_receives_of_their_own() {
     let _alone = alone();
     let e = [endpoint(4, 64, 64), endpoint(4, 64, 64)];
-    let few = |nic: &mut IbNicConfig| {
+    let few = |nic: &mut NicConfig| {
         (nic.receive_depth, nic.send_depth) = (Auto::Fixed(21), Auto::Fixed(64));
     };
     let pair = Pair::open(few);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use qdl::{
-    config::IbNicConfig,
+    config::NicConfig,
     fabric::{
         Broken, Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window,
         ib::{IbCfgs, IbConnection, IbDevice, IbResources},
@@ -20,19 +20,19 @@ use super::devices;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a test changes in the configuration of both NICs.
-pub type Change = fn(&mut IbNicConfig);
+pub type Change = fn(&mut NicConfig);
 
 /// Two devices, opened for this test alone, so that tests share neither events nor counts.
 pub struct Pair {
-    pub nics: [IbNicConfig; 2],
+    pub nics: [NicConfig; 2],
     pub resources: [Arc<IbResources>; 2],
 }
 
 impl Pair {
-    pub fn open(change: impl Fn(&mut IbNicConfig)) -> Self {
+    pub fn open(change: impl Fn(&mut NicConfig)) -> Self {
         let (verbs, one, two) = devices();
         let nics = [one, two].map(|d| {
-            let mut nic = IbNicConfig::new(d);
+            let mut nic = NicConfig::ib(d);
             change(&mut nic);
             nic
         });

@@ -1,34 +1,35 @@
 //! What stands for a key that is not there, and what becomes of values that are.
 
-use std::{net::SocketAddr, path::Path};
+use std::path::Path;
 
 use super::*;
 
 #[test]
-fn every_default_is_its_constant() {
+fn what_is_left_out_has_its_default() {
     let c = frontend(&format!("{FRONTEND}{REST}")).unwrap();
-    assert_eq!(c.auth, Auth::LoopbackOnly);
+    assert_eq!(c.auth(), Auth::LoopbackOnly);
     assert_eq!((c.qsl, c.verify), (QslMode::Registered, Verify::None));
     assert_eq!(c.arbiter, Policy::LeastOutstanding);
     assert_eq!(c.deadlines, Deadlines::default());
     assert_eq!(c.loadgen, LoadgenConfig::default());
-    assert_eq!(c.loadgen.output_dir, Path::new("results"));
+    assert_eq!(c.loadgen.output_dir(), Path::new("results"));
     assert_eq!(c.loadgen_model(), "m");
-    let bind = SocketAddr::from(([127, 0, 0, 1], 0));
-    assert_eq!(c.nics, [NicConfig::Tcp(TcpNicConfig::new(bind))]);
-    assert_eq!(
-        c.dataset,
-        DatasetConfig::Random {
-            count: DEFAULT_RANDOM_COUNT,
-            min_bytes: 1,
-            max_bytes: 4,
-            seed: DEFAULT_RANDOM_SEED,
-            distribution: SizeDistribution::LogUniform,
-        }
-    );
+    let nic = NicConfig {
+        address: Some([127, 0, 0, 1].into()),
+        ..NicConfig::default()
+    };
+    assert_eq!(c.nics, [nic]);
+    let dataset = &c.dataset;
+    assert_eq!(*dataset, DatasetConfig::new(DatasetKind::Random));
+    assert_eq!((dataset.count, dataset.seed), (1024, 1));
+    assert_eq!(dataset.bytes(&c.model), (1, 4));
+    let distribution = dataset.distribution(&c.model);
+    assert_eq!(distribution, SizeDistribution::LogUniform);
     let a = accelerator(ACCELERATOR).unwrap();
-    assert_eq!(a.engine, EngineConfig::new(EngineKind::Digest));
-    assert_eq!(a.deadlines, AcceleratorDeadlines::default());
+    let e = &a.engine;
+    assert_eq!((e.max_batch, e.max_delay_us, e.spin_us), (64, 500, 20));
+    assert_eq!((e.threads, e.intra_threads, e.delay_us), (1, 1, 0));
+    assert_eq!(a.deadlines, Deadlines::default());
     assert_eq!(a.memory_mib, 4096);
     let spec = crate::model::ModelSpec::opaque("m", 4, 8);
     assert_eq!(a.model.spec(), Some(spec));
@@ -37,15 +38,10 @@ fn every_default_is_its_constant() {
 #[test]
 fn a_model_of_fixed_size_gets_samples_of_that_size() {
     let fixed = format!("{FRONTEND}{REST}").replace(", ragged: true", "");
-    assert!(matches!(
-        frontend(&fixed).unwrap().dataset,
-        DatasetConfig::Random {
-            min_bytes: 4,
-            max_bytes: 4,
-            distribution: SizeDistribution::Fixed,
-            ..
-        }
-    ));
+    let c = frontend(&fixed).unwrap();
+    assert_eq!(c.dataset.bytes(&c.model), (4, 4));
+    let distribution = c.dataset.distribution(&c.model);
+    assert_eq!(distribution, SizeDistribution::Fixed);
     let log = fixed.replace(
         "{kind: random}",
         "{kind: random, distribution: log_uniform}",
@@ -64,16 +60,11 @@ fn texts_have_the_length_of_the_models_rows() {
             "dtype: i64, shape: [48], ragged",
         )
         .replace("{kind: random}", "{kind: tokens, min_len: 2}");
-    assert_eq!(
-        frontend(&bert).unwrap().dataset,
-        DatasetConfig::Tokens {
-            count: DEFAULT_RANDOM_COUNT,
-            min_len: 2,
-            max_len: 48,
-            vocab: DEFAULT_VOCAB,
-            seed: DEFAULT_RANDOM_SEED,
-        }
-    );
+    let c = frontend(&bert).unwrap();
+    let d = &c.dataset;
+    assert_eq!((d.kind, d.count, d.seed), (DatasetKind::Tokens, 1024, 1));
+    assert_eq!((d.min_len, d.max_len(&c.model)), (2, 48));
+    assert_eq!(d.vocab, 30_522);
     let problem = |from: &str, to: &str| problems(frontend(&bert.replace(from, to))).join("; ");
     let long = problem("min_len: 2", "max_len: 49");
     assert!(long.contains("max_len is 49"), "{long}");
@@ -111,5 +102,5 @@ fn settings_keep_their_types_and_paths_their_folder() {
         Some(Path::new("/base/u.conf"))
     );
     assert_eq!(c.loadgen.audit_config.as_deref(), Some(Path::new("/etc/a")));
-    assert_eq!(c.loadgen.output_dir, Path::new("/base/results"));
+    assert_eq!(c.loadgen.output_dir(), Path::new("/base/results"));
 }

@@ -1,7 +1,6 @@
 //! The keys of a NIC, over TCP and over queue pairs.
 
 use super::*;
-use crate::rail::Wait;
 
 #[test]
 fn an_ib_nic_takes_every_key_and_no_tcp_key() {
@@ -30,25 +29,20 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
 ";
     let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
     let c = frontend(&format!("{head}{nic}")).unwrap();
-    let NicConfig::Ib(ib) = &c.nics[0] else {
-        panic!("{c:?}")
-    };
-    let expected = IbNicConfig {
-        device: "mlx5_0".to_owned(),
+    let expected = NicConfig {
         port: 2,
         gid_index: Auto::Fixed(3),
         mtu: Auto::Fixed(4096),
         queue_pairs: 8,
         slots: Auto::Fixed(2048),
-        inline_bytes: 128,
+        inline_bytes: Some(128),
         signal_every: 32,
         send_depth: Auto::Fixed(4096),
         receive_depth: Auto::Fixed(2112),
         solicited: false,
         completion: Completion {
             mode: CompletionMode::Poll,
-            spin_us: DEFAULT_SPIN_US,
-            yield_after_us: Some(DEFAULT_YIELD_AFTER_US),
+            ..Completion::default()
         },
         adaptive_routing: AdaptiveRouting {
             split_above: Some(8192),
@@ -64,10 +58,12 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
         gpu: Some(0),
         gpudirect: false,
         cpus: Some(vec![2, 3]),
+        ..NicConfig::ib("mlx5_0")
     };
-    assert_eq!(*ib, expected);
+    assert_eq!(c.nics[0], expected);
+    assert_eq!(c.nics[0].at(), NicAt::Ib("mlx5_0"));
     let plain = frontend(&format!("{head}  - device: mlx5_0\n")).unwrap();
-    assert_eq!(plain.nics, [NicConfig::Ib(IbNicConfig::new("mlx5_0"))]);
+    assert_eq!(plain.nics, [NicConfig::ib("mlx5_0")]);
 
     let bad = |line: &str| problems(frontend(&format!("{head}  - device: mlx5_0\n    {line}\n")));
     assert_eq!(bad("retry_count: 7"), ["10:18 retry_count is 7"]);
@@ -91,7 +87,7 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
         accelerator(&format!("{head}nics: [{{device: mlx5_0{keys}}}]\n"))
     };
     let direct = ours(", gpu: 3, gpudirect: true").unwrap_or_else(|e| panic!("{e}"));
-    assert!(matches!(&direct.nics[0], NicConfig::Ib(n) if n.gpudirect));
+    assert!(direct.nics[0].gpudirect);
     assert_eq!(
         problems(ours(", gpudirect: true")),
         ["5:36 `gpudirect` places slots in the memory of a GPU, and none is named"]
@@ -116,11 +112,9 @@ fn tcp_nic_keys() {
     let nic = &c.nics[0];
     assert_eq!((nic.fabric(), nic.connections()), ("tcp", 4));
     assert_eq!(nic.resolve_slots(usize::MAX), 33);
-    assert_eq!(nic.completion().spin().wait(0), Wait::Sleep);
-    let NicConfig::Tcp(tcp) = nic else {
-        panic!("{nic:?}")
-    };
-    assert_eq!((tcp.send_buffer_bytes, tcp.inline_bytes), (None, 0));
+    assert_eq!(nic.completion.mode, CompletionMode::Event);
+    assert_eq!((nic.send_buffer_bytes, nic.inline_bytes()), (None, 0));
+    assert_eq!(nic.at(), NicAt::Tcp("127.0.0.1:0".parse().unwrap()));
     let address = accelerator(&format!("{head}  - address: 127.0.0.1\n"));
     assert_eq!(
         problems(address),
@@ -135,11 +129,20 @@ fn tcp_nic_keys() {
 
 #[test]
 fn automatic_slots_stay_within_memory_and_bounds() {
-    assert_eq!(resolve_slots(Auto::Auto, 0), MAX_AUTO_SLOTS);
-    assert_eq!(resolve_slots(Auto::Auto, 64), MAX_AUTO_SLOTS);
-    assert_eq!(resolve_slots(Auto::Auto, 150_528), 445);
-    assert_eq!(resolve_slots(Auto::Auto, 64 << 20), MIN_AUTO_SLOTS);
-    assert_eq!(resolve_slots(Auto::Fixed(8192), 1 << 30), 8192);
+    let auto = NicConfig::default();
+    for (stride, slots) in [
+        (0, MAX_AUTO_SLOTS),
+        (64, MAX_AUTO_SLOTS),
+        (150_528, 445),
+        (64 << 20, MIN_AUTO_SLOTS),
+    ] {
+        assert_eq!(auto.resolve_slots(stride), slots, "{stride}");
+    }
+    let fixed = NicConfig {
+        slots: Auto::Fixed(8192),
+        ..auto
+    };
+    assert_eq!(fixed.resolve_slots(1 << 30), 8192);
 }
 
 #[test]
@@ -150,14 +153,14 @@ fn how_a_rail_thread_spins() {
             "{head}  - listen: 127.0.0.1:0\n    completion: {completion}\n"
         ))
     };
-    let spin = |completion: &str| nic(completion).unwrap().nics[0].completion().spin();
-    let usual = spin("{}");
-    assert_eq!(usual.wait(1_999), Wait::Look);
-    assert_eq!(usual.wait(2_000), Wait::Yield);
-    assert_eq!(usual.wait(50_000), Wait::Sleep);
-    let alone = spin("{mode: poll, yield_after_us: never}");
-    assert_eq!(alone.wait(u64::MAX - 1), Wait::Look);
-    assert_eq!(spin("{yield_after_us: 0}").wait(0), Wait::Yield);
+    let completion = |text: &str| nic(text).unwrap().nics[0].completion;
+    assert_eq!(completion("{}"), Completion::default());
+    let alone = completion("{mode: poll, yield_after_us: never}");
+    assert_eq!(
+        (alone.mode, alone.yield_after_us),
+        (CompletionMode::Poll, None)
+    );
+    assert_eq!(completion("{yield_after_us: 0}").yield_after_us, Some(0));
     let error = text(nic("{yield_after_us: always}"));
     assert!(error.contains("must be `never` or a number"), "{error}");
     let error = text(nic("{yield_after_us: 1000001}"));

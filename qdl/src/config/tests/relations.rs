@@ -1,9 +1,7 @@
 //! Keys that are good by themselves and must agree with one another.
 
-use std::path::PathBuf;
-
 use super::*;
-use crate::rails::{HealthCfgs, Score};
+use crate::wire::Score;
 
 #[test]
 fn an_engine_on_a_gpu() {
@@ -153,12 +151,15 @@ fn policies_by_health() {
         above_only: false,
     };
     assert_eq!(c.arbiter, spray);
-    let health = c.health.cfgs();
-    assert_eq!(health.probe_one_in, 200);
-    assert_eq!(health.ewma_ns, HealthCfgs::default().ewma_ns);
+    let expected = HealthConfig {
+        probe_one_in: 200,
+        out_below: Score::try_from(0.2).unwrap(),
+        ..HealthConfig::default()
+    };
+    assert_eq!(c.health, expected);
     assert_eq!(
-        arbiter("arbiter: best").unwrap().health.cfgs(),
-        HealthCfgs::default()
+        arbiter("arbiter: best").unwrap().health,
+        HealthConfig::default()
     );
     for (wrong, key) in [
         ("arbiter: {health_spray: {delta: 1.5}}", "1.5"),
@@ -190,9 +191,9 @@ a.yaml:5:17: 0.0.0.0:7410 is not a loopback address, and there is no token
   = add `token_file: PATH` with the same token on both nodes, or `auth: none` if the network is trusted"
     );
     let none = accelerator(&format!("{open}auth: none\n")).unwrap();
-    assert_eq!(none.auth, Auth::None);
+    assert_eq!(none.auth(), Auth::None);
     let token = accelerator(&format!("{open}token_file: t\n")).unwrap();
-    assert_eq!(token.auth, Auth::Token(PathBuf::from("/base/t")));
+    assert_eq!(token.auth(), Auth::Token(Path::new("/base/t")));
     let both = accelerator(&format!("{open}token_file: t\nauth: none\n"));
     assert_eq!(
         problems(both),

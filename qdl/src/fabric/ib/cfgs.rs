@@ -6,7 +6,7 @@ use std::time::Duration;
 use verbs::{DeviceLimits, Mtu};
 
 use super::IbError;
-use crate::config::{Auto, IbNicConfig};
+use crate::config::{Auto, NicConfig};
 
 /// Most receives that go back at once.
 pub const RECEIVE_BATCH: u32 = 64;
@@ -60,13 +60,13 @@ impl IbCfgs {
     /// # Errors
     /// [`IbError::Setting`] names the key and the limit.
     pub fn resolve(
-        nic: &IbNicConfig,
+        nic: &NicConfig,
         limits: &DeviceLimits,
         slots: usize,
     ) -> Result<IbCfgs, IbError> {
         let refuse = |key, problem| {
             Err(IbError::Setting {
-                device: nic.device.clone(),
+                device: nic.device().to_owned(),
                 key,
                 problem,
             })
@@ -135,7 +135,7 @@ impl IbCfgs {
         let mtu = nic.mtu.fixed().map(Mtu::from_bytes).transpose()?;
         Ok(IbCfgs {
             mtu,
-            inline_bytes: nic.inline_bytes,
+            inline_bytes: nic.inline_bytes(),
             signal_every: nic.signal_every.min(send_depth / 2).max(1),
             writes: (send_depth / each).max(1),
             send_depth,
@@ -174,8 +174,8 @@ mod tests {
         }
     }
 
-    fn nic() -> IbNicConfig {
-        IbNicConfig::new("mlx5_0")
+    fn nic() -> NicConfig {
+        NicConfig::ib("mlx5_0")
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn every_limit_is_named() {
-        let case = |nic: IbNicConfig, limits: DeviceLimits, slots, parts: &[&str]| {
+        let case = |nic: NicConfig, limits: DeviceLimits, slots, parts: &[&str]| {
             let text = IbCfgs::resolve(&nic, &limits, slots)
                 .expect_err("refused")
                 .to_string();

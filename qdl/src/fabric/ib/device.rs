@@ -16,7 +16,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    config::{Auto, IbNicConfig},
+    config::{Auto, NicConfig},
     fabric::Broken,
     os::{EventFd, Near},
     topology::Topology,
@@ -63,9 +63,9 @@ impl IbDevice {
     /// # Errors
     /// [`IbError`]: no library, no device, none of that name, no such port, no GID that will do, or a port
     /// that is down.
-    pub fn open(nic: &IbNicConfig) -> Result<Arc<IbDevice>, IbError> {
+    pub fn open(nic: &NicConfig) -> Result<Arc<IbDevice>, IbError> {
         #[cfg(feature = "stub")]
-        if nic.device.starts_with("stub") {
+        if nic.device().starts_with("stub") {
             return Self::open_with(&verbs::stub::verbs(), nic);
         }
         let verbs = match std::env::var(LIBRARY) {
@@ -79,11 +79,11 @@ impl IbDevice {
     ///
     /// # Errors
     /// As [`IbDevice::open`].
-    pub fn open_with(verbs: &Arc<Verbs>, nic: &IbNicConfig) -> Result<Arc<IbDevice>, IbError> {
+    pub fn open_with(verbs: &Arc<Verbs>, nic: &NicConfig) -> Result<Arc<IbDevice>, IbError> {
         // What sysfs does not say is not known; the device works all the same.
         let topology = Topology::of_this_machine().unwrap_or_default();
-        let near = topology.near(nic.node(&topology).as_slice());
-        let context = near.run(|| verbs.open(&nic.device))?;
+        let near = topology.near(topology.node_of_nic(nic).as_slice());
+        let context = near.run(|| verbs.open(nic.device()))?;
         let stop = EventFd::new().map_err(|source| IbError::System {
             what: "eventfd",
             source,
@@ -109,7 +109,7 @@ impl IbDevice {
                 Auto::Fixed(i) => Some(i),
             },
             near,
-            gpus: nearest(&topology, &nic.device),
+            gpus: nearest(&topology, nic.device()),
             stop,
             watcher: Some(watcher),
         };
@@ -325,13 +325,13 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let open = |device: &str, port| {
-            let mut nic = IbNicConfig::new(device);
+            let mut nic = NicConfig::ib(device);
             nic.port = port;
             IbDevice::open(&nic).expect_err("refused").to_string()
         };
         assert!(open("stub9", 1).contains("stub9"));
         assert!(open("stub0", 7).contains("port 7"));
-        let mut nic = IbNicConfig::new("stub0");
+        let mut nic = NicConfig::ib("stub0");
         nic.gid_index = Auto::Fixed(5);
         let text = IbDevice::open(&nic).expect_err("refused").to_string();
         assert!(

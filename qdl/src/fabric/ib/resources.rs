@@ -247,11 +247,11 @@ fn memlock() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::IbNicConfig;
+    use crate::config::NicConfig;
 
     #[test]
     fn a_source_is_registered_once_and_let_go() {
-        let device = IbDevice::open(&IbNicConfig::new("stub0")).expect("a stub device");
+        let device = IbDevice::open(&NicConfig::ib("stub0")).expect("a stub device");
         let resources = IbResources::new(device).expect("a domain");
         let region = Arc::new(Region::new(4096).expect("memory"));
         let (one, two) = (resources.source(&region), resources.source(&region));

@@ -1,0 +1,211 @@
+//! The document as a tree of keys and places: which keys are written, and where in the text a key or
+//! value stands.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, de};
+use serde_saphyr::{Location, Spanned};
+
+/// Deepest nesting of a file.
+const MAX_DEPTH: usize = 32;
+
+/// How YAML is read: no snippets (they are our own), `yes` is no boolean, little nesting.
+pub(super) fn options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        with_snippet: false,
+        strict_booleans: true,
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
+    }
+}
+
+/// A place in the text: line and column count from 1, the column in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) line: usize,
+    pub(super) column: usize,
+}
+
+impl Place {
+    /// From the parser's; `None` where it knows none.
+    pub(super) fn of(location: Location) -> Option<Self> {
+        if location.line() == 0 {
+            return None;
+        }
+        Some(Place {
+            line: usize::try_from(location.line()).ok()?,
+            column: usize::try_from(location.column()).ok()?.max(1),
+        })
+    }
+}
+
+/// A text of YAML; empty where it cannot be parsed, which the decoder says better.
+pub(super) struct Document {
+    root: Option<Spanned<Tree>>,
+}
+
+impl Document {
+    /// Parses it.
+    pub(super) fn new(text: &str) -> Self {
+        Document {
+            root: serde_saphyr::from_str_with_options(text, options()).ok(),
+        }
+    }
+
+    /// The place of `path`, as in `nics[0].slots`: its value, or where that is a block of its own
+    /// the key before it. Where the path leads to something that is not written, the nearest thing
+    /// above it that is.
+    pub(super) fn locate(&self, path: &str) -> Option<Place> {
+        self.walk(path).1
+    }
+
+    /// Is this key written?
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.walk(path).0.is_some()
+    }
+
+    /// The keys written in the mapping at `path`.
+    pub(super) fn keys(&self, path: &str) -> impl Iterator<Item = &str> {
+        let entries = match self.walk(path).0 {
+            Some(Tree::Map(entries)) => &entries[..],
+            _ => &[],
+        };
+        entries.iter().map(|(key, _)| &key.value[..])
+    }
+
+    /// The written keys that a pattern matches, in which `[]` is any entry of a list.
+    pub(super) fn matching(&self, pattern: &str) -> Vec<String> {
+        let Some((list, rest)) = pattern.split_once("[]") else {
+            let written = self.has(pattern).then(|| pattern.to_owned());
+            return written.into_iter().collect();
+        };
+        let entries = match self.walk(list).0 {
+            Some(Tree::Seq(items)) => items.len(),
+            _ => 0,
+        };
+        (0..entries)
+            .flat_map(|i| self.matching(&format!("{list}[{i}]{rest}")))
+            .collect()
+    }
+
+    /// What stands at `path`, and the nearest place.
+    fn walk(&self, path: &str) -> (Option<&Tree>, Option<Place>) {
+        let Some(root) = &self.root else {
+            return (None, None);
+        };
+        let mut here = &root.value;
+        let mut place = Place::of(root.referenced);
+        for step in steps(path) {
+            let next = match (step, here) {
+                (Step::Key(key), Tree::Map(entries)) => entries
+                    .iter()
+                    .find(|(k, _)| k.value == key)
+                    .map(|(k, v)| (Some(k.referenced), v)),
+                (Step::Index(i), Tree::Seq(items)) => items.get(i).map(|v| (None, v)),
+                _ => None,
+            };
+            let Some((key, value)) = next else {
+                return (None, place);
+            };
+            let best = match (key, &value.value) {
+                (Some(key), Tree::Map(_) | Tree::Seq(_)) => key,
+                _ => value.referenced,
+            };
+            place = Place::of(best).or(place);
+            here = &value.value;
+        }
+        (Some(here), place)
+    }
+
+    /// The place of the value where `place` is that of its key, else `place`.
+    pub(super) fn value_at(&self, place: Place) -> Place {
+        fn search(tree: &Tree, wanted: Place) -> Option<Place> {
+            match tree {
+                Tree::Map(entries) => entries.iter().find_map(|(key, value)| {
+                    if Place::of(key.referenced) == Some(wanted) {
+                        Place::of(value.referenced)
+                    } else {
+                        search(&value.value, wanted)
+                    }
+                }),
+                Tree::Seq(items) => items.iter().find_map(|item| search(&item.value, wanted)),
+                Tree::Scalar => None,
+            }
+        }
+        let root = self.root.as_ref();
+        root.and_then(|root| search(&root.value, place))
+            .unwrap_or(place)
+    }
+}
+
+enum Step<'a> {
+    Key(&'a str),
+    Index(usize),
+}
+
+fn steps(path: &str) -> impl Iterator<Item = Step<'_>> {
+    path.split(['.', '['])
+        .filter(|part| !part.is_empty())
+        .map(|part| match part.strip_suffix(']').map(str::parse) {
+            Some(Ok(index)) => Step::Index(index),
+            _ => Step::Key(part),
+        })
+}
+
+/// A document without its scalars' values.
+enum Tree {
+    Map(Vec<(Spanned<String>, Spanned<Tree>)>),
+    Seq(Vec<Spanned<Tree>>),
+    Scalar,
+}
+
+/// Visitor methods for scalars, whose values are of no interest here.
+macro_rules! scalars {
+    ($($visit:ident($ty:ty))+) => {
+        $(fn $visit<E>(self, _: $ty) -> Result<Tree, E> {
+            Ok(Tree::Scalar)
+        })+
+    };
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Tree;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("any YAML")
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Tree, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Tree::Map(entries))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Tree, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = seq.next_element()? {
+                    items.push(item);
+                }
+                Ok(Tree::Seq(items))
+            }
+
+            scalars! {
+                visit_bool(bool) visit_i64(i64) visit_u64(u64) visit_i128(i128) visit_u128(u128)
+                visit_f64(f64) visit_str(&str) visit_bytes(&[u8])
+            }
+            fn visit_unit<E>(self) -> Result<Tree, E> {
+                Ok(Tree::Scalar)
+            }
+            fn visit_none<E>(self) -> Result<Tree, E> {
+                Ok(Tree::Scalar)
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}

@@ -1,0 +1,55 @@
+//! Keys of earlier versions: a file that still has one is told the new name, or why there is none.
+
+use super::{
+    document::Document,
+    rules::{Findings, Side},
+};
+
+/// A key that is no longer known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moved {
+    /// Whose file it was in; `None` for both.
+    pub(super) side: Option<Side>,
+    /// Where it stood; `[]` is any entry of a list, as in `nics[].lanes`.
+    pub(super) path: &'static str,
+    /// What became of it.
+    pub(super) now: Now,
+}
+
+/// What became of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Now {
+    /// It has another name in the same place, or is found at another path.
+    #[allow(dead_code, reason = "no key has been renamed yet; the tests do")]
+    Called(&'static str),
+    /// It is gone, for this reason.
+    Gone(&'static str),
+}
+
+/// All of them.
+pub(super) const MOVED: &[Moved] = &[Moved {
+    side: Some(Side::Accelerator),
+    path: "deadlines.echo_interval_ms",
+    now: Now::Gone("the frontend's echo covers both directions"),
+}];
+
+/// Finds the keys of `table` in a document.
+pub(super) fn moved_keys(table: &[Moved], side: Side, document: &Document, out: &mut Findings) {
+    for moved in table.iter().filter(|m| m.side.is_none_or(|s| s == side)) {
+        for path in document.matching(moved.path) {
+            let key = path.rsplit('.').next().unwrap_or(&path).to_owned();
+            match moved.now {
+                Now::Called(new) => out.add(
+                    path,
+                    format!("`{key}` is called `{new}` now"),
+                    format!("write `{new}` in its place"),
+                ),
+                Now::Gone(why) => out.add(
+                    path,
+                    format!("`{key}` is no key of {} any more: {why}", side.whose()),
+                    format!("remove `{key}`"),
+                ),
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The parser's errors in this project's words: what is wrong, and what would be right.
+
+use serde_saphyr::Error as YamlError;
+
+use super::values::HELP;
+
+/// What is wrong and what would be right, where it is an everyday mistake.
+pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
+    match error {
+        YamlError::SerdeUnknownField {
+            field, expected, ..
+        } => (
+            format!("unknown key `{field}`"),
+            Some(nearest("keys here are", field, expected)),
+        ),
+        YamlError::SerdeUnknownVariant {
+            variant, expected, ..
+        } => (
+            format!("`{variant}` is not a value of this key"),
+            Some(nearest("it must be", variant, expected)),
+        ),
+        YamlError::SerdeMissingField { field, .. } => (
+            format!("the key `{field}` is missing"),
+            Some(format!("add `{field}: ...` here")),
+        ),
+        YamlError::SerdeInvalidType {
+            unexpected,
+            expected,
+            ..
+        }
+        | YamlError::SerdeInvalidValue {
+            unexpected,
+            expected,
+            ..
+        } => (
+            format!("found {unexpected}"),
+            Some(format!("it must be {expected}")),
+        ),
+        YamlError::DuplicateMappingKey { key, .. } => (
+            match key {
+                Some(key) => format!("the key `{key}` is here twice"),
+                None => "a key is here twice".to_owned(),
+            },
+            Some("remove one of the two".to_owned()),
+        ),
+        YamlError::InvalidScalar { ty, .. } => {
+            ("a value of the wrong type".to_owned(), Some(must_be(ty)))
+        }
+        YamlError::Unexpected { expected, .. } => (
+            "a value of the wrong type".to_owned(),
+            Some(must_be(expected)),
+        ),
+        YamlError::InvalidBooleanStrict { .. } => (
+            "a value of the wrong type".to_owned(),
+            Some("it must be true or false".to_owned()),
+        ),
+        YamlError::Eof { .. } => (
+            "the file ends too early".to_owned(),
+            Some("working examples are in configs/".to_owned()),
+        ),
+        other => {
+            // The parser's own words, without the place, which stands in front already.
+            let text = other.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            let what = line.split_once(" at line ").map_or(line, |(what, _)| what);
+            match what.split_once(HELP) {
+                Some((what, help)) => (what.to_owned(), Some(help.to_owned())),
+                None => (what.to_owned(), None),
+            }
+        }
+    }
+}
+
+/// True where the parser names the place of a key and means its value.
+pub(super) fn is_about_value(error: &YamlError) -> bool {
+    matches!(
+        error,
+        YamlError::SerdeInvalidType { .. }
+            | YamlError::SerdeInvalidValue { .. }
+            | YamlError::SerdeUnknownVariant { .. }
+    )
+}
+
+/// The parser's names of types in words.
+fn must_be(ty: &str) -> String {
+    let words = match ty {
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number, not negative",
+        "string scalar" => "a text",
+        "mapping start" => "a block of keys, as in `{key: value}`",
+        "sequence start" => "a list, as in `[a, b]`",
+        other => other,
+    };
+    format!("it must be {words}")
+}
+
+/// "it must be a, b or c", and which of them was probably meant.
+fn nearest(lead: &str, found: &str, allowed: &[&str]) -> String {
+    let list = allowed.join(", ");
+    // A third of the letters may be wrong.
+    let limit = found.chars().count().max(3) / 3;
+    match allowed
+        .iter()
+        .map(|word| (distance(found, word), word))
+        .min()
+    {
+        Some((d, word)) if d <= limit => format!("did you mean `{word}`? {lead}: {list}"),
+        _ => format!("{lead}: {list}"),
+    }
+}
+
+/// Letters to insert, remove or replace to make one word of the other.
+fn distance(a: &str, b: &str) -> usize {
+    const LONGEST: usize = 64;
+    let a: Vec<char> = a.chars().take(LONGEST).collect();
+    let b: Vec<char> = b.chars().take(LONGEST).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

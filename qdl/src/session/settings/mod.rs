@@ -1,0 +1,158 @@
+//! From the configuration to what each part of a run takes: one mapping for each concept, the same
+//! for both ends.
+
+use crate::{
+    config::{
+        self, Completion, CompletionMode, Deadlines, FrontendConfig, HealthConfig, NicAt, NicConfig,
+    },
+    control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
+    dispatch::DispatchCfgs,
+    fabric::tcp::TcpCfgs,
+    os::Near,
+    rail::{EchoCfgs, RailCfgs, Spin},
+    rails::{FailbackCfgs, HealthCfgs},
+    topology::{LinkWatch, Topology},
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Rail threads look after their connections so often.
+const TICK_NS: u64 = 25_000_000;
+/// And at health, under a policy by it, also while nothing arrives.
+const HEALTH_TICK_NS: u64 = 5_000_000;
+/// Most writes queued on a connection before its doorbell must be rung.
+const SEND_DEPTH: usize = 256;
+
+/// Nanoseconds, of milliseconds that a file gives.
+fn ns(ms: u64) -> u64 {
+    ms.saturating_mul(1_000_000)
+}
+
+/// How the nodes prove who they are; reads the token.
+pub(super) fn auth(auth: config::Auth<'_>) -> Result<Auth, AuthError> {
+    Ok(match auth {
+        config::Auth::LoopbackOnly => Auth::Unset,
+        config::Auth::None => Auth::None,
+        config::Auth::Token(path) => Auth::Token(Token::from_file(path)?),
+    })
+}
+
+/// The control plane's.
+pub(super) fn timing(d: &Deadlines) -> Timing {
+    Timing {
+        connect: d.connect(),
+        handshake: d.connect(),
+        heartbeat: HeartbeatCfgs {
+            every: d.heartbeat_interval(),
+            suspect_after: (d.heartbeat_interval() + d.heartbeat_timeout()) / 2,
+            gone_after: d.heartbeat_timeout(),
+        },
+    }
+}
+
+/// How a thread looks for work: not at all before it sleeps for `event`, without an end for `poll`.
+fn spin(c: &Completion) -> Spin {
+    Spin {
+        yield_after_ns: c
+            .yield_after_us
+            .map_or(u64::MAX, |us| us.saturating_mul(1000)),
+        sleep_after_ns: match c.mode {
+            CompletionMode::Poll => u64::MAX,
+            CompletionMode::Event => 0,
+            CompletionMode::Adaptive => c.spin_us.saturating_mul(1000),
+        },
+    }
+}
+
+/// The rail thread of `nics[index]`.
+pub(super) fn rail(index: usize, nic: &NicConfig, near: &Near) -> RailCfgs {
+    RailCfgs {
+        name: format!("rail-{index}"),
+        spin: spin(&nic.completion),
+        tick_ns: TICK_NS,
+        near: near.clone(),
+    }
+}
+
+/// The same on a frontend, where it may look at health.
+pub(super) fn frontend_rail(index: usize, config: &FrontendConfig, near: &Near) -> RailCfgs {
+    let mut cfgs = rail(index, &config.nics[index], near);
+    if config.arbiter.by_health().is_some() {
+        cfgs.tick_ns = cfgs.tick_ns.min(HEALTH_TICK_NS);
+    }
+    cfgs
+}
+
+/// Connections of a TCP NIC.
+pub(super) fn tcp(nic: &NicConfig, d: &Deadlines) -> TcpCfgs {
+    TcpCfgs {
+        send_buffer: nic.send_buffer_bytes,
+        inline_bytes: nic.inline_bytes() as usize,
+        user_timeout_ms: d.echo_timeout_ms.min(u64::from(u32::MAX)) as u32,
+        ..TcpCfgs::default()
+    }
+}
+
+/// What watches a NIC's link.
+pub(super) fn link(nic: &NicConfig) -> LinkWatch {
+    match nic.at() {
+        NicAt::Tcp(address) => LinkWatch::of_address(address.ip()),
+        NicAt::Ib(device) => LinkWatch::of_port(device, nic.port),
+    }
+}
+
+/// The dispatcher's, but for its lanes and its memory.
+pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
+    let d = &config.deadlines;
+    let tcp = config.nics.iter().filter(|n| n.device.is_none());
+    let up_to = tcp.map(|n| n.post_from_issue_thread_up_to).min();
+    DispatchCfgs {
+        policy: config.arbiter,
+        echo: EchoCfgs {
+            interval_ns: ns(d.echo_interval_ms),
+            timeout_ns: ns(d.echo_timeout_ms),
+        },
+        issue_post_up_to: up_to.unwrap_or(usize::MAX),
+        doorbell_wait_ns: config.doorbell_wait_us * 1000,
+        send_depth: SEND_DEPTH,
+        ..DispatchCfgs::default()
+    }
+}
+
+/// How the health of rails is judged.
+pub(super) fn health(c: &HealthConfig) -> HealthCfgs {
+    let hold = |first: u64, most: u64| FailbackCfgs {
+        first_ns: ns(first),
+        most_ns: ns(most),
+    };
+    HealthCfgs {
+        tick_ns: ns(c.tick_ms),
+        ewma_ns: ns(c.ewma_ms),
+        out_below: c.out_below,
+        in_above: c.in_above,
+        baseline_spread: c.baseline_spread,
+        probe_one_in: c.probe_one_in,
+        probe_every_ns: ns(c.probe_every_ms),
+        congested: hold(c.congested_hold_ms, c.congested_hold_max_ms),
+        failed: hold(c.failed_hold_ms, c.failed_hold_max_ms),
+    }
+}
+
+/// A warning for each NIC whose rail thread is pinned to cores of another NUMA node than its own.
+pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
+    if nics.iter().all(|n| n.cpus.is_none()) {
+        return Vec::new();
+    }
+    let Ok(topology) = Topology::of_this_machine() else {
+        return Vec::new();
+    };
+    let warning = |nic: &NicConfig| {
+        let device = match nic.at() {
+            NicAt::Ib(device) => device.to_owned(),
+            NicAt::Tcp(address) => LinkWatch::of_address(address.ip()).interface()?.to_owned(),
+        };
+        topology.pinning_warning(&device, nic.cpus.as_deref()?)
+    };
+    nics.iter().filter_map(warning).collect()
+}

@@ -1,0 +1,88 @@
+//! Every public field and accessor of the configuration is read by code outside of it.
+
+use super::source::{code, production, reads};
+
+/// A file of `qdl/src/config` as its public fields, and its public methods with their bodies.
+#[derive(Default)]
+struct Items {
+    fields: Vec<String>,
+    methods: Vec<(String, String)>,
+}
+
+impl Items {
+    fn read(&mut self, text: &str) {
+        let mut public_type = false;
+        let mut method: Option<usize> = None;
+        for line in text.lines() {
+            if !line.starts_with([' ', '}']) {
+                public_type = line.starts_with("pub struct ");
+            }
+            if let Some(field) = line.strip_prefix("    pub ").filter(|_| public_type) {
+                let name = field.split(':').next().unwrap_or_default();
+                self.fields.push(name.to_owned());
+            } else if line.starts_with("    pub fn ") && line.contains("self") {
+                let name = line["    pub fn ".len()..].split('(').next();
+                let name = name.unwrap_or_default().to_owned();
+                self.methods.push((name, String::new()));
+                method = Some(self.methods.len() - 1);
+            } else if line == "    }" {
+                method = None;
+            } else if let Some(method) = method {
+                self.methods[method].1.push_str(line);
+                self.methods[method].1.push('\n');
+            }
+        }
+    }
+
+    /// Fields and methods that no code outside (`rest`) reads, not even by way of a method that is
+    /// read.
+    fn dead(&self, rest: &str) -> Vec<String> {
+        let mut seen = rest.to_owned();
+        let mut left: Vec<_> = self.methods.iter().collect();
+        // A method that is called makes live what its body reads.
+        while let Some(i) = left.iter().position(|(name, _)| reads(&seen, name)) {
+            seen.push_str(&left.swap_remove(i).1);
+        }
+        let fields = self.fields.iter().filter(|f| !reads(&seen, f)).cloned();
+        fields
+            .chain(left.into_iter().map(|(name, _)| format!("{name}()")))
+            .collect()
+    }
+}
+
+/// The programs' code without the configuration itself.
+fn rest() -> String {
+    ["qdl/src", "frontend/src", "accelerator/src"]
+        .map(|path| code(path, "qdl/src/config"))
+        .concat()
+}
+
+#[test]
+fn every_field_is_read() {
+    let mut items = Items::default();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config");
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let named = |name: &str| path.file_name().is_some_and(|n| n == name);
+        // Errors are shown, not set.
+        if path.extension().is_some_and(|e| e == "rs") && !named("error.rs") {
+            items.read(&production(&std::fs::read_to_string(&path).expect("text")));
+        }
+    }
+    assert!(items.fields.len() > 90, "{}", items.fields.len());
+    assert!(items.methods.len() > 20, "{}", items.methods.len());
+    assert_eq!(items.dead(&rest()), [""; 0], "no code reads these");
+}
+
+#[test]
+fn a_dead_field_is_found() {
+    let mut items = Items::default();
+    items.read(
+        "pub struct Config {\n    pub alive: u64,\n    pub by_way_of: u64,\n    pub dead: u64,\n    \
+         pub checked: u64,\n}\nimpl Config {\n    pub fn way(&self) -> u64 {\n        \
+         self.by_way_of\n    }\n    pub fn unused(&self) -> u64 {\n        self.dead\n    }\n    \
+         pub(super) fn check(&self) {\n        self.checked;\n    }\n}\n",
+    );
+    let dead = items.dead("config.alive; config.way(); config.deadly");
+    assert_eq!(dead, ["dead", "checked", "unused()"]);
+}

@@ -1,0 +1,40 @@
+//! Defaults that are said in two places agree, and every key of `docs/configuration.md` has an
+//! effect ([`keys`]), as has every field of the configuration's types ([`fields`]).
+
+mod fields;
+mod keys;
+mod source;
+
+use super::*;
+use crate::rail::Wait;
+
+#[test]
+fn the_defaults_of_a_file_are_those_of_what_it_sets() {
+    assert_eq!(health(&HealthConfig::default()), HealthCfgs::default());
+    assert_eq!(spin(&Completion::default()), Spin::new(50_000));
+    let d = Deadlines::default();
+    assert_eq!(tcp(&NicConfig::default(), &d), TcpCfgs::default());
+    let echo = DispatchCfgs::default().echo;
+    assert_eq!(ns(d.echo_interval_ms), echo.interval_ns);
+    assert_eq!(ns(d.echo_timeout_ms), echo.timeout_ns);
+}
+
+#[test]
+fn how_a_rail_thread_spins() {
+    let with = |mode, yield_after_us| {
+        spin(&Completion {
+            mode,
+            yield_after_us,
+            ..Completion::default()
+        })
+    };
+    let usual = spin(&Completion::default());
+    assert_eq!(usual.wait(1_999), Wait::Look);
+    assert_eq!(usual.wait(2_000), Wait::Yield);
+    assert_eq!(usual.wait(50_000), Wait::Sleep);
+    let alone = with(CompletionMode::Poll, None);
+    assert_eq!(alone.wait(u64::MAX - 1), Wait::Look);
+    assert_eq!(with(CompletionMode::Event, Some(2)).wait(0), Wait::Sleep);
+    let polite = with(CompletionMode::Adaptive, Some(0));
+    assert_eq!(polite.wait(0), Wait::Yield);
+}

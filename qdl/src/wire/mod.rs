@@ -1,0 +1,17 @@
+//! The ground floor: small types that configuration, control plane and data plane all know, and
+//! that know nothing of them.
+//!
+//! | type | what it is |
+//! | --- | --- |
+//! | [`MAX_SLOTS`] | slots of a window, bounded by the immediate's layout |
+//! | [`Score`] | a health score in (0, 1], exact |
+//! | [`Policy`], [`RailPolicy`] | how the next sample's connection is chosen |
+
+mod policy;
+mod score;
+
+pub use policy::{Policy, RailPolicy};
+pub use score::{NotAScore, Score};
+
+/// Most slots a window can have.
+pub const MAX_SLOTS: usize = 8192;
