@@ -110,7 +110,8 @@ impl Accelerator {
         let params = engine_params(&config.engine, &config.model.name, file, spec.as_ref())?;
         let engines = pipelines::create(&params, &config.engine.all_gpus())?;
         let engine = engines[0].1.clone();
-        // The opaque engines take any bytes, whatever the configuration calls them; a model file has its say.
+        // The opaque engines take any bytes, whatever the configuration calls them; a model file
+        // has its say.
         let model = match (&spec, engine.runs_inline() || file.is_none()) {
             (Some(spec), true) => spec.clone(),
             (Some(spec), false) => {
@@ -178,8 +179,8 @@ impl Accelerator {
         self.node.stopper()
     }
 
-    /// Serves until stopped; `served` hears what each frontend's connections did. Returns what broke the engine, if that
-    /// is why it ended.
+    /// Serves until stopped; `served` hears what each frontend's connections did. Returns what
+    /// broke the engine, if that is why it ended.
     pub fn run(self, served: &mut dyn FnMut(&ServedReport)) -> Option<String> {
         self.node.run_with(served);
         if let Err(e) = self.pipelines.stop(Duration::from_secs(5)) {
