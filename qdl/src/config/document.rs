@@ -1,5 +1,5 @@
-//! The document as a tree of keys and places: which keys are written, and where in the text a key or
-//! value stands.
+//! The document as a tree of keys and places: which keys are written, and where in the text a key
+//! or value stands.
 
 use std::fmt;
 

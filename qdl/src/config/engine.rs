@@ -27,7 +27,8 @@ pub enum EngineKind {
     Digest,
     /// Runs an ONNX model on ONNX Runtime.
     Onnx,
-    /// Runs a model that PyTorch compiled ahead of time (`.pt2`), on the device it was compiled for.
+    /// Runs a model that PyTorch compiled ahead of time (`.pt2`), on the device it was compiled
+    /// for.
     Aoti,
     /// Runs a plan of TensorRT's, or builds one from an ONNX model, on an NVIDIA GPU.
     #[serde(rename = "tensorrt")]
@@ -38,7 +39,8 @@ pub enum EngineKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// 8-bit integers where the model says how (QuantizeLinear and DequantizeLinear), half precision elsewhere.
+    /// 8-bit integers where the model says how (QuantizeLinear and DequantizeLinear), half
+    /// precision elsewhere.
     Int8,
     /// Half precision.
     Fp16,
@@ -101,8 +103,8 @@ pub enum Provider {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Gather {
-    /// By the kernel where it is the faster one, or the only one: many small pieces, slots in the GPU's own memory, several or
-    /// ragged inputs.
+    /// By the kernel where it is the faster one, or the only one: many small pieces, slots in the
+    /// GPU's own memory, several or ragged inputs.
     #[default]
     Auto,
     /// By copies; several or ragged inputs are unpacked and padded on the CPU.
@@ -122,8 +124,8 @@ pub struct EngineConfig {
     #[serde(default = "count::<64>")]
     #[garde(custom(within(1..=MAX_BATCH)))]
     pub max_batch: usize,
-    /// Longest time in microseconds that a sample waits for company while the engine is busy; default 500.
-    /// An idle engine takes what is there at once.
+    /// Longest time in microseconds that a sample waits for company while the engine is busy;
+    /// default 500. An idle engine takes what is there at once.
     #[serde(default = "micros::<500>")]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub max_delay_us: u64,
@@ -135,8 +137,8 @@ pub struct EngineConfig {
     #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub intra_threads: usize,
-    /// The ONNX Runtime library (`onnx`), or the folder of PyTorch's (`aoti`) or TensorRT's (`tensorrt`) libraries; without
-    /// it the usual places are searched.
+    /// The ONNX Runtime library (`onnx`), or the folder of PyTorch's (`aoti`) or TensorRT's
+    /// (`tensorrt`) libraries; without it the usual places are searched.
     #[serde(default)]
     #[garde(skip)]
     pub library: Option<PathBuf>,
@@ -156,8 +158,9 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(custom(within(0..=MAX_GPU)))]
     pub gpu: usize,
-    /// Several GPUs, in place of `gpu`: each has a pipeline of its own, with `threads` worker threads and the samples of the
-    /// NICs whose entry names it. `null` and `digest` do the same with as many pipelines that need no GPU. Default: none.
+    /// Several GPUs, in place of `gpu`: each has a pipeline of its own, with `threads` worker
+    /// threads and the samples of the NICs whose entry names it. `null` and `digest` do the same
+    /// with as many pipelines that need no GPU. Default: none.
     #[serde(default)]
     #[garde(skip)]
     pub gpus: Vec<usize>,
@@ -165,13 +168,14 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(skip)]
     pub gather: Gather,
-    /// Sizes that batches are run at, ascending, the last of them `max_batch`; what falls between two is padded. Default:
-    /// any size. `aoti` and `tensorrt` only.
+    /// Sizes that batches are run at, ascending, the last of them `max_batch`; what falls between
+    /// two is padded. Default: any size. `aoti` and `tensorrt` only.
     #[serde(default)]
     #[garde(skip)]
     pub batch_sizes: Vec<usize>,
-    /// Microseconds from a sample's arrival to the point at which its answer is due: no batch is held back so long that, by
-    /// what batches of its size have taken, its oldest sample would miss it. Default: none; `max_delay_us` alone counts.
+    /// Microseconds from a sample's arrival to the point at which its answer is due: no batch is
+    /// held back so long that, by what batches of its size have taken, its oldest sample would miss
+    /// it. Default: none; `max_delay_us` alone counts.
     #[serde(default)]
     #[garde(custom(within_some(1..=MAX_DELAY_US)))]
     pub latency_us: Option<u64>,
@@ -179,12 +183,14 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(skip)]
     pub precision: Option<Precision>,
-    /// Largest batch of each optimisation profile of a plan that is built, ascending, the last of them at least `max_batch`;
-    /// kernels are chosen for these sizes. Default: one, `max_batch`. `tensorrt` only.
+    /// Largest batch of each optimisation profile of a plan that is built, ascending, the last of
+    /// them at least `max_batch`; kernels are chosen for these sizes. Default: one, `max_batch`.
+    /// `tensorrt` only.
     #[serde(default)]
     #[garde(skip)]
     pub profiles: Vec<usize>,
-    /// How hard the builder of such a plan looks for fast kernels, 0 to 5; default: TensorRT's own choice, 3. `tensorrt` only.
+    /// How hard the builder of such a plan looks for fast kernels, 0 to 5; default: TensorRT's own
+    /// choice, 3. `tensorrt` only.
     #[serde(default)]
     #[garde(custom(within_some(0..=MAX_OPTIMIZATION_LEVEL)))]
     pub optimization_level: Option<u8>,

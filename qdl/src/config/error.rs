@@ -11,7 +11,11 @@ const MAX_SHOWN: usize = 110;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file is not there or cannot be read.
-    #[error("{}: cannot read the configuration: {source}\n   = {}", .path.display(), read_help(.source))]
+    #[error(
+        "{}: cannot read the configuration: {source}\n   = {}",
+        .path.display(),
+        read_help(.source)
+    )]
     Read {
         /// The file.
         path: PathBuf,
@@ -19,7 +23,10 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The file is too long for a configuration, or not UTF-8.
-    #[error("{}: {what}\n   = a configuration is a YAML file like those in configs/", .path.display())]
+    #[error(
+        "{}: {what}\n   = a configuration is a YAML file like those in configs/",
+        .path.display()
+    )]
     NotText {
         /// The file.
         path: PathBuf,

@@ -1,4 +1,5 @@
-//! One NIC of a node: what its rail thread does and where it runs, and the sizes of its connections.
+//! One NIC of a node: what its rail thread does and where it runs, and the sizes of its
+//! connections.
 //!
 //! An entry of `nics` is one mapping for both fabrics: `device` makes it an InfiniBand or RoCE NIC,
 //! `address` (a frontend's) or `listen` (an accelerator's) a TCP one. Keys of the other fabric are
@@ -60,6 +61,14 @@ const IB_KEYS: &[&str] = &[
     "retry_count",
     "rnr_retry",
     "min_rnr_timer",
+];
+
+/// Keys that a frontend says for both ends.
+const FRONTEND_KEYS: &[&str] = &[
+    "slots",
+    "connections",
+    "post_from_issue_thread_up_to",
+    "gpus",
 ];
 
 /// One NIC.
@@ -298,25 +307,10 @@ impl NicConfig {
     /// Checks the entry found at `path`.
     pub(super) fn check(&self, side: Side, path: &str, document: &Document, out: &mut Findings) {
         let is_ib = self.device.is_some();
-        let foreign = if is_ib { TCP_KEYS } else { IB_KEYS };
-        for key in document.keys(path).filter(|key| foreign.contains(key)) {
-            let (what, help) = if is_ib {
-                let help = match key {
-                    "connections" => "an `ib` NIC has `queue_pairs` instead".to_owned(),
-                    _ => format!("remove `{key}`, or `device`"),
-                };
-                let what = "belongs to the TCP fabric, and `device` makes this an `ib` NIC";
-                (what, help)
-            } else {
-                let help = match key {
-                    "port" => "give the port in `listen: ADDRESS:PORT`".to_owned(),
-                    "queue_pairs" => "a TCP NIC has `connections` instead".to_owned(),
-                    _ => format!("remove `{key}`, or name an RDMA device: `device: mlx5_0`"),
-                };
-                let what = "belongs to the `ib` fabric, and this NIC has no `device`";
-                (what, help)
-            };
-            out.add(format!("{path}.{key}"), format!("`{key}` {what}"), help);
+        for key in document.keys(path) {
+            if let Some((what, help)) = refused(key, side, is_ib) {
+                out.add(format!("{path}.{key}"), format!("`{key}` {what}"), help);
+            }
         }
         let largest = if is_ib { 1024 } else { 65_536 };
         let inline = within_some(0..=largest);
@@ -458,6 +452,37 @@ pub enum CompletionMode {
     Event,
     /// Spin for a while, then sleep.
     Adaptive,
+}
+
+/// What is wrong with a key on a NIC of this side and fabric, and what would be right.
+fn refused(key: &str, side: Side, is_ib: bool) -> Option<(&'static str, String)> {
+    let help = match key {
+        "connections" if is_ib => "an `ib` NIC has `queue_pairs` instead".to_owned(),
+        _ if is_ib => format!("remove `{key}`, or `device`"),
+        "port" => "give the port in `listen: ADDRESS:PORT`".to_owned(),
+        "queue_pairs" => "a TCP NIC has `connections` instead".to_owned(),
+        _ => format!("remove `{key}`, or name an RDMA device: `device: mlx5_0`"),
+    };
+    let remove = format!("remove `{key}`");
+    Some(match (side, is_ib) {
+        (_, true) if TCP_KEYS.contains(&key) => (
+            "belongs to the TCP fabric, and `device` makes this an `ib` NIC",
+            help,
+        ),
+        (_, false) if IB_KEYS.contains(&key) => (
+            "belongs to the `ib` fabric, and this NIC has no `device`",
+            help,
+        ),
+        (Side::Accelerator, _) if FRONTEND_KEYS.contains(&key) => (
+            "does nothing on an accelerator: the frontend's value counts",
+            remove,
+        ),
+        (Side::Frontend, false) if key == "gpu" => (
+            "does nothing on a frontend: the accelerator's file says which GPU a NIC feeds",
+            remove,
+        ),
+        _ => return None,
+    })
 }
 
 fn device_name(value: &str, (): &()) -> garde::Result {

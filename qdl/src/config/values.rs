@@ -12,7 +12,8 @@ use serde::{Deserialize, Deserializer, de};
 
 /// Stands between what is wrong and what would be right in the message of a rule or of a type;
 /// `Findings::garde` and `describe` take the two apart.
-pub(super) const HELP: &str = "\u{1f}";
+/// A character that no key has, and that the parser does not escape.
+pub(super) const HELP: &str = "\u{2016}";
 
 /// A number, or the word `auto`, which leaves the choice to the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -227,8 +227,8 @@ impl Node {
         Stop(self.stop.clone())
     }
 
-    /// Serves frontends, one after the other, until stopped (or one, with `once`). Returns why it ended,
-    /// if it was stopped.
+    /// Serves frontends, one after the other, until stopped (or one, with `once`). Returns why it
+    /// ended, if it was stopped.
     pub fn run(self) -> Option<String> {
         self.run_with(&mut |_| {})
     }
@@ -296,7 +296,8 @@ impl Node {
                     }
                 };
                 watching.abort();
-                // Rail threads still report the lanes they take down: until then it is the current session.
+                // Rail threads still report the lanes they take down: until then it is the current
+                // session.
                 state.release(config.deadlines.drain()).await;
                 *lock(&shared.current) = None;
                 let clean = matches!(&ended, Ok(Ok(cause)) if cause.is_clean());

@@ -80,8 +80,9 @@ fn texts_have_the_length_of_the_models_rows() {
 #[test]
 fn settings_keep_their_types_and_paths_their_folder() {
     let c = frontend(&format!(
-        "{FRONTEND}{REST}loadgen:\n  scenario: single_stream\n  user_conf: u.conf\n  audit_config: /etc/a\n  \
-         output_dir: results\n  model: other\n  settings: {{a: 1, b: 0.5, c: true, d: text, e: \"1\"}}\n"
+        "{FRONTEND}{REST}loadgen:\n  scenario: single_stream\n  user_conf: u.conf\n  \
+         audit_config: /etc/a\n  output_dir: results\n  model: other\n  settings: {{a: 1, b: 0.5, \
+         c: true, d: text, e: \"1\"}}\n"
     ))
     .unwrap();
     let settings: Vec<_> = c.loadgen.settings.values().cloned().collect();

@@ -5,14 +5,17 @@ use super::*;
 #[test]
 fn unknown_key() {
     assert_eq!(
-        text(accelerator(&ACCELERATOR.replace("engine: {", "engine: {max_bach: 8, "))),
+        text(accelerator(
+            &ACCELERATOR.replace("engine: {", "engine: {max_bach: 8, ")
+        )),
         "\
 a.yaml:4:10: unknown key `max_bach`
   |
 4 | engine: {max_bach: 8, kind: digest}
   |          ^^^^^^^^
-  = did you mean `max_batch`? keys here are: kind, max_batch, max_delay_us, threads, intra_threads, library, \
-delay_us, spin_us, provider, gpu, gpus, gather, batch_sizes, latency_us, precision, profiles, optimization_level"
+  = did you mean `max_batch`? keys here are: kind, max_batch, max_delay_us, threads, \
+intra_threads, library, delay_us, spin_us, provider, gpu, gpus, gather, batch_sizes, latency_us, \
+precision, profiles, optimization_level"
     );
 }
 
@@ -25,7 +28,8 @@ f.yaml:9:10: `round-robin` is not a value of this key
   |
 9 | arbiter: round-robin
   |          ^^^^^^^^^^^
-  = did you mean `round_robin`? it must be: round_robin, least_outstanding, best, health_best_fit, health_spray"
+  = did you mean `round_robin`? it must be: round_robin, least_outstanding, best, \
+health_best_fit, health_spray"
     );
 }
 
@@ -103,8 +107,8 @@ f.yaml:1:9: invalid indentation in multiline quoted scalar
 fn out_of_range_names_key_and_range() {
     assert_eq!(
         text(frontend(&format!(
-            "{FRONTEND}accelerators: [{{control: 127.0.0.1:7400}}]\nnics:\n  - address: 127.0.0.1\n    \
-             slots: 8193\n    completion:\n      spin_us: 1000001\n"
+            "{FRONTEND}accelerators: [{{control: 127.0.0.1:7400}}]\nnics:\n  - address: \
+             127.0.0.1\n    slots: 8193\n    completion:\n      spin_us: 1000001\n"
         ))),
         "\
 f.yaml:10:12: slots is 8193

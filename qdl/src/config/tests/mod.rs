@@ -5,12 +5,14 @@
 //! * `relations`: keys that must agree with one another.
 //! * `nics`: the keys of a NIC, over TCP and over queue pairs.
 //! * `files`: every file in `configs/`.
+//! * `moved`: keys of earlier versions.
 //! * `reference`: `docs/configuration.md`.
 //! * `panics`: no panic on any bytes.
 
 mod defaults;
 mod errors;
 mod files;
+mod moved;
 mod nics;
 mod panics;
 mod reference;

@@ -105,13 +105,12 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
 fn tcp_nic_keys() {
     let head = ACCELERATOR.replace("nics: [{listen: 127.0.0.1:7410}]\n", "nics:\n");
     let c = accelerator(&format!(
-        "{head}  - listen: 127.0.0.1:0\n    connections: 4\n    slots: 33\n    send_buffer_bytes: system\n    \
-         inline_bytes: 0\n    numa: auto\n    completion: {{mode: event}}\n"
+        "{head}  - listen: 127.0.0.1:0\n    send_buffer_bytes: system\n    inline_bytes: 0\n    \
+         numa: auto\n    completion: {{mode: event}}\n"
     ))
     .unwrap();
     let nic = &c.nics[0];
-    assert_eq!((nic.fabric(), nic.connections()), ("tcp", 4));
-    assert_eq!(nic.resolve_slots(usize::MAX), 33);
+    assert_eq!((nic.fabric(), nic.connections()), ("tcp", 2));
     assert_eq!(nic.completion.mode, CompletionMode::Event);
     assert_eq!((nic.send_buffer_bytes, nic.inline_bytes()), (None, 0));
     assert_eq!(nic.at(), NicAt::Tcp("127.0.0.1:0".parse().unwrap()));
@@ -120,10 +119,27 @@ fn tcp_nic_keys() {
         problems(address),
         ["6:14 a NIC of this node, which is the accelerator, has no `address`"]
     );
-    let none = accelerator(&format!("{head}  - slots: 4\n"));
+    let none = accelerator(&format!("{head}  - inline_bytes: 4\n"));
     assert_eq!(
         problems(none),
         ["6:5 a NIC needs `listen` (TCP) or `device` (InfiniBand, RoCE)"]
+    );
+}
+
+#[test]
+fn keys_that_do_nothing_at_this_end_are_refused() {
+    let nics = |keys: &str| ACCELERATOR.replace("[{", &format!("[{{{keys}, "));
+    for key in ["slots: 4", "connections: 4", "gpus: all"] {
+        let all = text(accelerator(&nics(key)));
+        assert!(all.contains("does nothing on an accelerator"), "{all}");
+    }
+    let gpu = after_head(&REST.replace("nics: [{", "nics: [{gpu: 1, "));
+    let what = "does nothing on a frontend: the accelerator's file says which GPU a NIC feeds";
+    assert_eq!(gpu, [format!("8:14 `gpu` {what}")]);
+    let lost = format!("{ACCELERATOR}deadlines: {{lost_ms: 5000}}\n");
+    assert_eq!(
+        problems(accelerator(&lost)),
+        ["6:22 an accelerator has no `lost_ms`"]
     );
 }
 

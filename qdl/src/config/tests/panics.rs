@@ -56,7 +56,7 @@ proptest! {
             "slots", "connections", "inline_bytes", "send_buffer_bytes", "numa", "cpus",
             "post_from_issue_thread_up_to", "gid_index", "mtu", "send_depth", "port", "gpu",
         ][key];
-        both(&format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n  - {key}: {number}\n    \
-                       device: d\n"));
+        both(&format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n  - {key}: \
+                       {number}\n    device: d\n"));
     }
 }

@@ -58,7 +58,8 @@ fn plans_that_are_built() {
         accelerator(&model.replace("kind: digest", &format!("kind: tensorrt{keys}")))
     };
     let good = tensorrt(
-        ", gpu: 1, max_batch: 8, batch_sizes: [8], precision: int8, profiles: [4, 16], optimization_level: 5",
+        ", gpu: 1, max_batch: 8, batch_sizes: [8], precision: int8, profiles: [4, 16], \
+         optimization_level: 5",
     );
     let engine = good.unwrap_or_else(|e| panic!("{e}")).engine;
     assert_eq!(engine.kind.as_str(), "tensorrt");
@@ -188,7 +189,8 @@ a.yaml:5:17: 0.0.0.0:7410 is not a loopback address, and there is no token
   |
 5 | nics: [{listen: 0.0.0.0:7410}]
   |                 ^^^^^^^^^^^^
-  = add `token_file: PATH` with the same token on both nodes, or `auth: none` if the network is trusted"
+  = add `token_file: PATH` with the same token on both nodes, or `auth: none` if the network is \
+trusted"
     );
     let none = accelerator(&format!("{open}auth: none\n")).unwrap();
     assert_eq!(none.auth(), Auth::None);
@@ -225,7 +227,8 @@ fn relations_between_keys() {
     assert_eq!(
         rest("deadlines: {lost_ms: 2250}"),
         [
-            "9:22 lost_ms is 2250, but losing a connection alone takes echo_interval_ms + echo_timeout_ms = 2250"
+            "9:22 lost_ms is 2250, but losing a connection alone takes echo_interval_ms + \
+             echo_timeout_ms = 2250"
         ]
     );
     assert_eq!(
@@ -250,8 +253,8 @@ fn relations_between_keys() {
             "8:1 the list of NICs is empty"
         ]
     );
-    let twice = "accelerators: [{control: localhost:1}, {control: localhost:1}, {control: localhost}]\n\
-                 nics: [{address: '127.0.0.1:3'}]\n";
+    let twice = "accelerators: [{control: localhost:1}, {control: localhost:1}, {control: \
+                 localhost}]\nnics: [{address: '127.0.0.1:3'}]\n";
     assert_eq!(
         after_head(twice),
         ["8:18 `127.0.0.1:3` is not an IP address"]

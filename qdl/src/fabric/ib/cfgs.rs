@@ -1,5 +1,5 @@
-//! What a connection is made with: the values of a NIC's entry in the configuration, with `auto` resolved and every depth
-//! checked against the device.
+//! What a connection is made with: the values of a NIC's entry in the configuration, with `auto`
+//! resolved and every depth checked against the device.
 
 use std::time::Duration;
 
@@ -79,8 +79,9 @@ impl IbCfgs {
         let spare = 2;
         let send_depth = match nic.send_depth {
             Auto::Fixed(depth) => depth,
-            // A slot may be answered and used again before the write that was in it has retired; those are fewer than
-            // two signals apart, so that a full send queue is never what holds a sample up.
+            // A slot may be answered and used again before the write that was in it has retired;
+            // those are fewer than two signals apart, so that a full send queue is never what holds
+            // a sample up.
             Auto::Auto => slots
                 .saturating_add(2 * nic.signal_every)
                 .saturating_mul(each)
@@ -90,8 +91,8 @@ impl IbCfgs {
             return refuse(
                 "send_depth",
                 format!(
-                    "{send_depth} work requests (and {spare} of its own) exceed what the device takes: max_qp_wr {}, \
-                     max_cqe {}",
+                    "{send_depth} work requests (and {spare} of its own) exceed what the device \
+                     takes: max_qp_wr {}, max_cqe {}",
                     limits.max_qp_wr, limits.max_cqe
                 ),
             );
@@ -107,8 +108,8 @@ impl IbCfgs {
             return refuse(
                 "receive_depth",
                 format!(
-                    "{receive_depth} receives do not cover {slots} slots and {} control messages: set it to at least \
-                     {least}, or to `auto`",
+                    "{receive_depth} receives do not cover {slots} slots and {} control messages: \
+                     set it to at least {least}, or to `auto`",
                     CONTROL_RECEIVES
                 ),
             );
@@ -117,7 +118,8 @@ impl IbCfgs {
             return refuse(
                 "slots",
                 format!(
-                    "{slots} slots need {receive_depth} receives, and the device takes max_qp_wr {}, max_cqe {}",
+                    "{slots} slots need {receive_depth} receives, and the device takes max_qp_wr \
+                     {}, max_cqe {}",
                     limits.max_qp_wr, limits.max_cqe
                 ),
             );
@@ -127,7 +129,8 @@ impl IbCfgs {
             return refuse(
                 "queue_pairs",
                 format!(
-                    "{pairs} queue pairs with two completion queues each exceed the device's max_qp {}, max_cq {}",
+                    "{pairs} queue pairs with two completion queues each exceed the device's \
+                     max_qp {}, max_cq {}",
                     limits.max_qp, limits.max_cq
                 ),
             );

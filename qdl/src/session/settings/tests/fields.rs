@@ -78,8 +78,8 @@ fn every_field_is_read() {
 fn a_dead_field_is_found() {
     let mut items = Items::default();
     items.read(
-        "pub struct Config {\n    pub alive: u64,\n    pub by_way_of: u64,\n    pub dead: u64,\n    \
-         pub checked: u64,\n}\nimpl Config {\n    pub fn way(&self) -> u64 {\n        \
+        "pub struct Config {\n    pub alive: u64,\n    pub by_way_of: u64,\n    pub dead: u64,\n  \
+           pub checked: u64,\n}\nimpl Config {\n    pub fn way(&self) -> u64 {\n        \
          self.by_way_of\n    }\n    pub fn unused(&self) -> u64 {\n        self.dead\n    }\n    \
          pub(super) fn check(&self) {\n        self.checked;\n    }\n}\n",
     );

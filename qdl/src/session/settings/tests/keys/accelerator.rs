@@ -1,0 +1,119 @@
+//! The keys of an accelerator.
+
+use serde_json::{Value, json};
+
+use super::{accelerator, check, maps, read};
+
+#[test]
+fn every_key_of_an_accelerator_has_an_effect() {
+    let session = "qdl/src/session";
+    let node = "accelerator/src/node.rs";
+    let engines = "accelerator/src";
+    let any_bytes = || ("model", json!({"name": "m", "max_input_bytes": 64}));
+    let on_gpu = || {
+        [
+            ("model", json!({"name": "m", "file": "m.onnx"})),
+            ("engine", json!({"kind": "tensorrt"})),
+        ]
+    };
+    let onnx = || {
+        [
+            ("model", json!({"name": "m", "file": "m.onnx"})),
+            ("engine", json!({"kind": "onnx"})),
+        ]
+    };
+    let two = || ("nics", json!([{"listen": "127.0.0.1:1"}]));
+    let keys = [
+        read("node", json!("a-2"), session, "config.node.clone()"),
+        read(
+            "control.listen",
+            json!("127.0.0.1:1"),
+            session,
+            "config.control.listen",
+        ),
+        maps("token_file", json!("t"), "auth").given([("auth", Value::Null)]),
+        maps("auth", Value::Null, "auth"),
+        maps("model.name", json!("x"), "model"),
+        read("model.file", json!("x"), node, "config.model.file"),
+        maps("model.inputs[0].name", json!("x"), "model"),
+        maps("model.inputs[0].dtype", json!("f32"), "model"),
+        maps("model.inputs[0].shape", json!([7]), "model"),
+        maps("model.output.name", json!("x"), "model"),
+        maps("model.output.dtype", json!("f32"), "model"),
+        maps("model.output.shape", json!([7]), "model"),
+        maps("model.max_input_bytes", json!(7), "model").given([any_bytes()]),
+        maps("model.output_bytes", json!(7), "model").given([any_bytes()]),
+        read("engine.kind", json!("digest"), engines, "engine.kind").given([any_bytes()]),
+        read("engine.max_batch", json!(7), engines, "engine.max_batch"),
+        read(
+            "engine.max_delay_us",
+            json!(7),
+            engines,
+            "engine.max_delay_us",
+        ),
+        read("engine.latency_us", json!(7), engines, "engine.latency_us"),
+        read("engine.threads", json!(7), engines, "engine.threads"),
+        read(
+            "engine.intra_threads",
+            json!(7),
+            engines,
+            "engine.intra_threads",
+        )
+        .given(onnx()),
+        read("engine.library", json!("x"), engines, "engine.library").given(onnx()),
+        read("engine.provider", json!("cuda"), engines, "engine.provider").given(onnx()),
+        maps("engine.gpu", json!(7), "gpus").given(on_gpu()),
+        maps("engine.gpus", json!([0, 1]), "gpus").given([two()]),
+        read("engine.gather", json!("copies"), engines, "engine.gather").given(on_gpu()),
+        read(
+            "engine.batch_sizes",
+            json!([64]),
+            engines,
+            "engine.batch_sizes",
+        )
+        .given(on_gpu()),
+        read(
+            "engine.precision",
+            json!("int8"),
+            engines,
+            "engine.precision",
+        )
+        .given(on_gpu()),
+        read("engine.profiles", json!([64]), engines, "engine.profiles").given(on_gpu()),
+        read(
+            "engine.optimization_level",
+            json!(1),
+            engines,
+            "engine.optimization_level",
+        )
+        .given(on_gpu()),
+        read("engine.delay_us", json!(7), engines, "engine.delay_us"),
+        read("engine.spin_us", json!(7), engines, "engine.spin_us"),
+        read(
+            "nics[0].listen",
+            json!("127.0.0.1:1"),
+            session,
+            "TcpDevice::listen(listen)",
+        ),
+        read("nics[0].gpu", json!(0), session, ".map(|n| n.gpu)"),
+        read(
+            "nics[0].gpudirect",
+            json!(true),
+            session,
+            "config.gpudirect",
+        )
+        .given([("nics", json!([{"device": "mlx5_0", "gpu": 0}]))]),
+        maps("memory_mib", json!(7), "memory"),
+        maps("deadlines.connect_ms", json!(7), "timing"),
+        maps("deadlines.echo_timeout_ms", json!(7), "tcp"),
+        maps("deadlines.heartbeat_interval_ms", json!(7), "timing"),
+        maps("deadlines.heartbeat_timeout_ms", json!(700), "timing"),
+        read(
+            "deadlines.drain_ms",
+            json!(7),
+            session,
+            "config.deadlines.drain()",
+        ),
+    ];
+    check(1, &keys, accelerator);
+}

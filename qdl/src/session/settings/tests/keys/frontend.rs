@@ -1,0 +1,217 @@
+//! The keys of a frontend.
+
+use serde_json::{Value, json};
+
+use super::{Key, check, frontend, maps, read};
+
+fn raw() -> (&'static str, Value) {
+    ("dataset", json!({"kind": "raw", "samples": "s"}))
+}
+
+fn tokens() -> [(&'static str, Value); 2] {
+    let input = json!([{"name": "a", "dtype": "i64", "shape": [64], "ragged": true}]);
+    [
+        ("model.inputs", input),
+        ("dataset", json!({"kind": "tokens"})),
+    ]
+}
+
+fn ragged() -> [(&'static str, Value); 2] {
+    [
+        ("model.inputs[0].ragged", json!(true)),
+        ("dataset", json!({"kind": "random"})),
+    ]
+}
+
+#[test]
+fn every_key_of_a_frontend_has_an_effect() {
+    let data = "frontend/src/dataset.rs";
+    let run = "frontend/src/run.rs";
+    let loadgen = "frontend/src/settings.rs";
+    let session = "qdl/src/session";
+    let whole = ("dataset", json!({"kind": "random"}));
+    let mut keys = vec![
+        read("node", json!("f-2"), session, "config.node.clone()"),
+        maps("model.name", json!("m2"), "model"),
+        maps("model.inputs[0].name", json!("x"), "model"),
+        maps("model.inputs[0].dtype", json!("f32"), "model").given([whole.clone()]),
+        maps("model.inputs[0].shape", json!([32]), "model").given([whole.clone()]),
+        maps("model.inputs[0].ragged", json!(true), "model"),
+        maps("model.output.name", json!("x"), "model"),
+        maps("model.output.dtype", json!("f32"), "model"),
+        maps("model.output.shape", json!([100]), "model"),
+        read("dataset.kind", json!("tokens"), data, "match config.kind").given([
+            ("model.inputs[0].dtype", json!("i64")),
+            ("model.inputs[0].ragged", json!(true)),
+            whole,
+        ]),
+        read("dataset.count", json!(7), data, "config.count"),
+        read("dataset.seed", json!(7), data, "config.seed"),
+        maps("dataset.min_bytes", json!(7), "samples").given(ragged()),
+        maps("dataset.max_bytes", json!(7), "samples").given(ragged()),
+        maps("dataset.distribution", json!("fixed"), "samples").given(ragged()),
+        read("dataset.samples", json!("t"), data, "&config.samples").given([raw()]),
+        read("dataset.lengths", json!("l"), data, "&config.lengths").given([
+            ("model.inputs[0].ragged", json!(true)),
+            (
+                "dataset",
+                json!({"kind": "raw", "samples": "s", "lengths": "k"}),
+            ),
+        ]),
+        read("dataset.labels", json!("l"), run, "config.dataset.labels").given([raw()]),
+        read("dataset.min_len", json!(7), data, "config.min_len").given(tokens()),
+        maps("dataset.max_len", json!(7), "samples").given(tokens()),
+        read("dataset.vocab", json!(7), data, "config.vocab").given(tokens()),
+        read(
+            "qsl",
+            json!("staged"),
+            "frontend/src/network.rs",
+            "config.qsl",
+        ),
+        read(
+            "performance_sample_count",
+            json!(7),
+            run,
+            ".performance_sample_count",
+        ),
+        maps("token_file", json!("t"), "auth").given([("auth", Value::Null)]),
+        maps("auth", Value::Null, "auth"),
+        read(
+            "accelerators[0].control",
+            json!("localhost:1"),
+            session,
+            "a.control",
+        ),
+        maps("arbiter", json!("best"), "policy"),
+        maps("health.tick_ms", json!(7), "health"),
+        maps("health.ewma_ms", json!(7), "health"),
+        maps("health.out_below", json!(0.1), "health"),
+        maps("health.in_above", json!(0.7), "health"),
+        maps("health.baseline_spread", json!(7), "health"),
+        maps("health.probe_one_in", json!(7), "health"),
+        maps("health.probe_every_ms", json!(7), "health"),
+        maps("health.congested_hold_ms", json!(7), "health"),
+        maps("health.congested_hold_max_ms", json!(700), "health"),
+        maps("health.failed_hold_ms", json!(7), "health"),
+        maps("health.failed_hold_max_ms", json!(7000), "health"),
+        maps("doorbell_wait_us", json!(7), "dispatch"),
+        maps("warm_up.budget_ms", json!(7), "warm-up"),
+        maps("warm_up.deadline_ms", json!(7), "warm-up"),
+        read(
+            "verify",
+            json!("digest"),
+            run,
+            "config.verify == config::Verify::Digest",
+        ),
+        maps("deadlines.connect_ms", json!(7), "timing"),
+        read("deadlines.lost_ms", json!(4000), session, ".lost()"),
+        maps("deadlines.echo_interval_ms", json!(7), "dispatch"),
+        maps("deadlines.echo_timeout_ms", json!(700), "dispatch"),
+        maps("deadlines.heartbeat_interval_ms", json!(7), "timing"),
+        maps("deadlines.heartbeat_timeout_ms", json!(700), "timing"),
+        read("deadlines.name_ms", json!(7), session, "deadlines.name()"),
+        read("deadlines.drain_ms", json!(7), session, "deadlines.drain()"),
+        read(
+            "deadlines.watchdog_s",
+            json!(7),
+            run,
+            "deadlines.watchdog_s",
+        ),
+        read(
+            "loadgen.scenario",
+            json!("offline"),
+            loadgen,
+            "config.scenario",
+        ),
+        read(
+            "loadgen.model",
+            json!("x"),
+            "frontend/src",
+            ".loadgen_model()",
+        ),
+        read("loadgen.user_conf", json!("x"), loadgen, "config.user_conf"),
+        read(
+            "loadgen.audit_config",
+            json!("x"),
+            loadgen,
+            "config.audit_config",
+        ),
+        read(
+            "loadgen.output_dir",
+            json!("x"),
+            loadgen,
+            "config.output_dir()",
+        ),
+        read(
+            "loadgen.settings",
+            json!({"a": 1}),
+            loadgen,
+            "config.settings",
+        ),
+        read(
+            "engine.kind",
+            json!("digest"),
+            "accelerator/src",
+            "engine.kind",
+        ),
+        read(
+            "model_file",
+            json!("x"),
+            "frontend/src/local",
+            "config.model_file",
+        ),
+        read("nics[0].address", json!("127.0.0.2"), session, "nic.at()"),
+        maps("nics[0].post_from_issue_thread_up_to", json!(7), "dispatch"),
+    ];
+    // 8 bytes, as digests have.
+    for key in &mut keys {
+        if key.path == "verify" {
+            key.given.push(("model.output.dtype", json!("u8")));
+            key.given.push(("model.output.shape", json!([8])));
+        }
+    }
+    keys.extend(nic_keys());
+    check(0, &keys, frontend);
+}
+
+/// Keys of the frontend's two NICs.
+fn nic_keys() -> Vec<Key> {
+    let device = "qdl/src/fabric/ib/device.rs";
+    let peer = "qdl/src/session/peer.rs";
+    vec![
+        maps("nics[0].connections", json!(7), "lanes"),
+        maps("nics[0].slots", json!(7), "lanes"),
+        maps("nics[0].completion.mode", json!("poll"), "rail"),
+        maps("nics[0].completion.spin_us", json!(7), "rail"),
+        maps("nics[0].completion.yield_after_us", json!("never"), "rail"),
+        maps("nics[0].inline_bytes", json!(7), "tcp"),
+        maps("nics[0].send_buffer_bytes", json!("system"), "tcp"),
+        maps("nics[0].numa", json!(1), "rail"),
+        read("nics[0].gpus", json!("all"), peer, "nic.gpus == Gpus::All"),
+        maps("nics[0].cpus", json!([7]), "rail"),
+        read("nics[1].device", json!("mlx5_1"), device, "nic.device()"),
+        read("nics[1].port", json!(2), device, "nic.port"),
+        read("nics[1].gid_index", json!(2), device, "nic.gid_index"),
+        maps("nics[1].mtu", json!(512), "ib"),
+        maps("nics[1].queue_pairs", json!(7), "lanes"),
+        maps("nics[1].slots", json!(7), "lanes"),
+        maps("nics[1].inline_bytes", json!(7), "ib"),
+        maps("nics[1].signal_every", json!(7), "ib"),
+        maps("nics[1].send_depth", json!(500), "ib"),
+        maps("nics[1].receive_depth", json!(5000), "ib"),
+        maps("nics[1].solicited", json!(false), "ib"),
+        maps("nics[1].completion.mode", json!("poll"), "rail"),
+        maps("nics[1].completion.spin_us", json!(7), "rail"),
+        maps("nics[1].completion.yield_after_us", json!("never"), "rail"),
+        maps("nics[1].adaptive_routing.split_above", json!(7), "ib"),
+        maps("nics[1].service_level", json!(7), "ib"),
+        maps("nics[1].traffic_class", json!(7), "ib"),
+        maps("nics[1].timeout", json!(7), "ib"),
+        maps("nics[1].retry_count", json!(5), "ib"),
+        maps("nics[1].rnr_retry", json!(5), "ib"),
+        maps("nics[1].min_rnr_timer", json!(7), "ib"),
+        maps("nics[1].numa", json!(1), "rail"),
+        read("nics[1].gpus", json!("all"), peer, "nic.gpus == Gpus::All"),
+        maps("nics[1].cpus", json!([7]), "rail"),
+    ]
+}

@@ -1,0 +1,266 @@
+//! Every key of `docs/configuration.md` has an effect: for each there is another value and a probe.
+//!
+//! The document's two files are taken with the keys that stand in comments. A key without an entry
+//! here fails, and so does one whose other value leaves what the rest of the program takes
+//! ([`Effect::Maps`]) as it is, or that no code reads ([`Effect::Read`]).
+
+use std::{fmt::Debug, path::Path};
+
+use serde_json::Value;
+use verbs::DeviceLimits;
+
+use super::{super::*, source::code};
+use crate::{
+    config::{AcceleratorConfig, EngineConfig, parse_accelerator, parse_frontend},
+    fabric::ib::IbCfgs,
+    session::{request_stride, response_stride},
+    testkit::machine,
+};
+
+mod accelerator;
+mod frontend;
+
+const TEXT: &str = include_str!("../../../../../../docs/configuration.md");
+
+/// How it shows that a key does something.
+enum Effect {
+    /// What this part of a run takes becomes another.
+    Maps(&'static str),
+    /// The value is another, and the code at this path reads it by these words.
+    Read(&'static str, &'static str),
+}
+
+/// A key, another value for it, and what that does.
+struct Key {
+    path: &'static str,
+    /// Other keys that it needs beside it.
+    given: Vec<(&'static str, Value)>,
+    other: Value,
+    effect: Effect,
+}
+
+fn maps(path: &'static str, other: Value, to: &'static str) -> Key {
+    Key {
+        path,
+        given: Vec::new(),
+        other,
+        effect: Effect::Maps(to),
+    }
+}
+
+fn read(path: &'static str, other: Value, at: &'static str, words: &'static str) -> Key {
+    Key {
+        path,
+        given: Vec::new(),
+        other,
+        effect: Effect::Read(at, words),
+    }
+}
+
+impl Key {
+    fn given<const N: usize>(mut self, given: [(&'static str, Value); N]) -> Self {
+        self.given.extend(given);
+        self
+    }
+}
+
+/// The document's files as trees, with what stands in comments.
+fn files() -> [Value; 2] {
+    let blocks: Vec<Value> = TEXT
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|part| part.split("```").next())
+        .map(|block| {
+            let lines: Vec<String> = block.lines().map(uncommented).collect();
+            serde_saphyr::from_str(&lines.join("\n")).expect("YAML")
+        })
+        .collect();
+    blocks.try_into().expect("two files")
+}
+
+/// `  # key: value  # remark` as `  key: value  # remark`.
+fn uncommented(line: &str) -> String {
+    let blank = line.len() - line.trim_start().len();
+    let key = line[blank..].strip_prefix("# ").and_then(|rest| {
+        let (key, _) = rest.split_once(':')?;
+        let word = |c: char| c.is_ascii_lowercase() || c == '_';
+        key.chars().all(word).then_some(rest)
+    });
+    match key {
+        Some(rest) => format!("{}{rest}", &line[..blank]),
+        None => line.to_owned(),
+    }
+}
+
+/// The paths of all keys with a value of their own. LoadGen's settings are LoadGen's to know.
+fn leaves(path: &str, value: &Value, out: &mut Vec<String>) {
+    match value {
+        Value::Object(map) if !map.is_empty() && !path.ends_with(".settings") => {
+            for (key, value) in map {
+                let dot = if path.is_empty() { "" } else { "." };
+                leaves(&format!("{path}{dot}{key}"), value, out);
+            }
+        }
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            for (i, item) in items.iter().enumerate() {
+                leaves(&format!("{path}[{i}]"), item, out);
+            }
+        }
+        _ => out.push(path.to_owned()),
+    }
+}
+
+/// Sets `path`, whose mappings are made where there are none.
+fn set(tree: &mut Value, path: &str, value: &Value) {
+    let pointer = path.replace('[', ".").replace(']', "");
+    let mut here = tree;
+    for step in pointer.split('.') {
+        here = match step.parse::<usize>() {
+            Ok(index) => &mut here[index],
+            Err(_) => &mut here[step],
+        };
+    }
+    *here = value.clone();
+}
+
+/// The document's own values, without the keys that belong to another kind of model or engine.
+fn base(block: usize) -> Value {
+    let part = TEXT.split("```yaml\n").nth(block + 1).expect("two files");
+    serde_saphyr::from_str(part.split("```").next().expect("its end")).expect("YAML")
+}
+
+/// What the parts of a run take, by name.
+type Taken = Vec<(&'static str, String)>;
+
+fn text(value: impl Debug) -> String {
+    format!("{value:?}")
+}
+
+/// A machine where it makes a difference which node a thread is on.
+fn two_sockets() -> Topology {
+    let root = tempfile::tempdir().expect("a folder");
+    let addresses = machine::expand(machine::TWO_SOCKETS, root.path()).expect("a machine");
+    Topology::read(root.path(), &addresses).expect("a tree")
+}
+
+fn nics(nics: &[NicConfig], d: &Deadlines) -> Taken {
+    let limits = DeviceLimits {
+        max_qp: 1 << 20,
+        max_cq: 1 << 20,
+        max_qp_wr: 1 << 20,
+        max_cqe: 1 << 20,
+        ..DeviceLimits::default()
+    };
+    let ib = nics.iter().filter(|n| n.device.is_some());
+    let ib = ib.map(|n| IbCfgs::resolve(n, &limits, n.resolve_slots(64)).expect("within limits"));
+    let each = nics.iter();
+    let machine = two_sockets();
+    vec![
+        ("tcp", text(tcp(&nics[0], d))),
+        ("ib", text(ib.collect::<Vec<_>>())),
+        (
+            "rail",
+            text(
+                each.clone()
+                    .map(|n| rail(0, n, &machine.near_nic(n)))
+                    .collect::<Vec<_>>(),
+            ),
+        ),
+        (
+            "lanes",
+            text(
+                each.map(|n| (n.connections(), n.resolve_slots(64)))
+                    .collect::<Vec<_>>(),
+            ),
+        ),
+    ]
+}
+
+fn frontend(tree: &Value) -> (Taken, String) {
+    let c = parse_frontend(&tree.to_string(), "f.yaml", Path::new("/"));
+    let c: FrontendConfig = c.unwrap_or_else(|e| panic!("{e}"));
+    let d = dispatch(&c);
+    let mut all = nics(&c.nics, &c.deadlines);
+    let data = &c.dataset;
+    all.extend([
+        ("auth", text(c.auth())),
+        ("timing", text(timing(&c.deadlines))),
+        ("policy", text((d.policy, d.policy.by_health()))),
+        (
+            "dispatch",
+            text((d.echo, d.issue_post_up_to, d.doorbell_wait_ns)),
+        ),
+        ("health", text(health(&c.health))),
+        (
+            "warm-up",
+            text((c.warm_up.is_on(), c.warm_up.budget(), c.warm_up.deadline())),
+        ),
+        (
+            "model",
+            text((
+                &c.model,
+                request_stride(&c.model),
+                response_stride(&c.model),
+            )),
+        ),
+        (
+            "samples",
+            text((
+                data.bytes(&c.model),
+                data.distribution(&c.model),
+                data.max_len(&c.model),
+            )),
+        ),
+    ]);
+    (all, text(&c))
+}
+
+fn accelerator(tree: &Value) -> (Taken, String) {
+    let c = parse_accelerator(&tree.to_string(), "a.yaml", Path::new("/"));
+    let c: AcceleratorConfig = c.unwrap_or_else(|e| panic!("{e}"));
+    let mut all = nics(&c.nics, &c.deadlines);
+    all.extend([
+        ("auth", text(c.auth())),
+        ("timing", text(timing(&c.deadlines))),
+        ("model", text(c.model.spec())),
+        ("memory", text(c.memory())),
+        ("gpus", text(EngineConfig::all_gpus(&c.engine))),
+    ]);
+    (all, text(&c))
+}
+
+/// Checks the entries of one file; `taken` parses it.
+fn check(block: usize, keys: &[Key], taken: fn(&Value) -> (Taken, String)) {
+    let mut all = Vec::new();
+    leaves("", &files()[block], &mut all);
+    let without: Vec<_> = all
+        .iter()
+        .filter(|path| keys.iter().all(|k| k.path != **path))
+        .collect();
+    assert_eq!(without, [""; 0], "keys of the document without an entry");
+    for key in keys {
+        let known = all.iter().any(|path| path == key.path);
+        assert!(known, "{}: the document has no such key", key.path);
+        let mut before = base(block);
+        for (path, value) in &key.given {
+            set(&mut before, path, value);
+        }
+        let mut after = before.clone();
+        set(&mut after, key.path, &key.other);
+        let (before, whole_before) = taken(&before);
+        let (after, whole_after) = taken(&after);
+        match key.effect {
+            Effect::Maps(to) => {
+                let of = |all: &Taken| all.iter().find(|(name, _)| *name == to).cloned();
+                let (before, after) = (of(&before), of(&after));
+                assert!(before.is_some(), "{}: nothing is called {to}", key.path);
+                assert_ne!(before, after, "{}: nothing changes in {to}", key.path);
+            }
+            Effect::Read(at, words) => {
+                assert_ne!(whole_before, whole_after, "{}: dropped", key.path);
+                let found = code(at, "qdl/src/config").contains(words);
+                assert!(found, "{}: {at} does not read `{words}`", key.path);
+            }
+        }
+    }
+}
