@@ -23,9 +23,7 @@ use accelerator::{
 };
 use anyhow::{Context, bail, ensure};
 use qdl::{
-    fabric::{
-        Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window, probe,
-    },
+    fabric::{Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window, probe},
     model::ModelSpec,
     rail::{RailCfgs, Spin},
     response::RESPONSE_HEADER_BYTES,

@@ -56,7 +56,8 @@ impl Pretended {
         // SAFETY: `fd` was just made and nobody else owns it.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(bytes as u64)?;
-        // SAFETY: an anonymous mapping at an address of the kernel's choice aliases nothing. Whoever touches it, ends.
+        // SAFETY: an anonymous mapping at an address of the kernel's choice aliases nothing.
+        // Whoever touches it, ends.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
