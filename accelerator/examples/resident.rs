@@ -24,9 +24,7 @@ use accelerator::{
 };
 use anyhow::{Context, bail, ensure};
 use qdl::{
-    fabric::{
-        Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window, probe,
-    },
+    fabric::{Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window, probe},
     model::ModelSpec,
     os::Near,
     rail::{RailCfgs, Spin},

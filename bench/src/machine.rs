@@ -12,8 +12,8 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     set_affinity(&[cpu])
 }
 
-/// The first two CPUs this process may run on: the client's and the server's. The same one twice where
-/// there is only one.
+/// The first two CPUs this process may run on: the client's and the server's. The same one twice
+/// where there is only one.
 pub fn two_cpus() -> [usize; 2] {
     match affinity().as_slice() {
         [] => [0, 0],

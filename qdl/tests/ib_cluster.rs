@@ -1,5 +1,5 @@
-//! A frontend's cluster against real nodes over queue pairs, all in one process: on the provider inside the process, or,
-//! where `QDL_RDMA_DEVICES` names two devices, on those.
+//! A frontend's cluster against real nodes over queue pairs, all in one process: on the provider
+//! inside the process, or, where `QDL_RDMA_DEVICES` names two devices, on those.
 
 #[path = "cluster/harness.rs"]
 mod harness;
@@ -24,7 +24,8 @@ fn devices() -> [String; 2] {
 fn two_rails(change: &str) -> (Running, qdl::config::FrontendConfig) {
     let [one, two] = devices();
     let m = model();
-    // An emulated machine keeps an acknowledgement waiting for long; the default would take that for a loss.
+    // An emulated machine keeps an acknowledgement waiting for long; the default would take that
+    // for a loss.
     let nic = || {
         let mut nic = NicConfig::ib(&two);
         nic.timeout = 18;

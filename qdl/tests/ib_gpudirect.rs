@@ -1,5 +1,6 @@
-//! Slots in the memory of a GPU that a NIC writes, with a device and a NIC that are both inside the process: the memory is
-//! registered as a dma-buf, and its addresses fault when anybody here follows them.
+//! Slots in the memory of a GPU that a NIC writes, with a device and a NIC that are both inside the
+//! process: the memory is registered as a dma-buf, and its addresses fault when anybody here
+//! follows them.
 
 #[path = "cluster/harness.rs"]
 mod harness;
@@ -36,7 +37,8 @@ impl OnGpu {
         for region in regions.iter().filter_map(Weak::upgrade) {
             let offset = a.address().wrapping_sub(region.base() as usize);
             if offset < region.len() {
-                // SAFETY: the sample has arrived, and its slot is not written before it is answered.
+                // SAFETY: the sample has arrived, and its slot is not written before it is
+                // answered.
                 unsafe { region.load(offset, &mut bytes) }.expect("it lies inside");
                 return bytes;
             }

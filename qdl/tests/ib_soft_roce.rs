@@ -1,7 +1,7 @@
 //! The `ib` fabric on the real libibverbs and a real kernel driver.
 //!
-//! Ignored, since they need two RDMA devices that can reach each other: `cargo xtask soft-roce` runs
-//! them in a guest that has a pair. Elsewhere name two devices in `QDL_RDMA_DEVICES`, such as
+//! Ignored, since they need two RDMA devices that can reach each other: `cargo xtask soft-roce`
+//! runs them in a guest that has a pair. Elsewhere name two devices in `QDL_RDMA_DEVICES`, such as
 //! `rxa,rxb`, and run with `--ignored --test-threads=1`: some tests disturb the guest's link.
 #![cfg(not(qdl_loom))]
 
@@ -69,7 +69,8 @@ fn eight_thousand_slots_wrap() {
     cases::wrap_the_tracker(&pair, 10);
 }
 
-/// How long it took until a fault was told, and in which words. The guest is emulated: its times are upper bounds.
+/// How long it took until a fault was told, and in which words. The guest is emulated: its times
+/// are upper bounds.
 fn told(what: &str, since: Instant, by: &dyn Display) {
     println!(
         "{what}: told after {} ms: {by}",

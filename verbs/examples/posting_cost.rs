@@ -1,12 +1,13 @@
-//! What the software path costs per posted and per retired work request, with the device stubbed at the provider's table of
-//! operations, and how often it allocates (never).
+//! What the software path costs per posted and per retired work request, with the device stubbed at
+//! the provider's table of operations, and how often it allocates (never).
 //!
 //! ```text
 //! cargo run --release -p verbs --features stub --example posting_cost
 //! ```
 //!
-//! Prints one JSON object. The provider's own part is in the numbers: about one lock for each call, and a few counters for
-//! each work request. Compare runs on one machine with each other; they say nothing about a NIC.
+//! Prints one JSON object. The provider's own part is in the numbers: about one lock for each call,
+//! and a few counters for each work request. Compare runs on one machine with each other; they say
+//! nothing about a NIC.
 #![allow(clippy::expect_used)]
 
 use std::hint::black_box;
@@ -16,8 +17,8 @@ use std::time::Instant;
 
 use alloc_count::Counting;
 use verbs::{
-    Access, Context, Cq, Gid, InitAttr, Memory, Mr, Mtu, Path, Payload, Pd, Qp, QpCaps,
-    RtrAttr, Rts, RtsAttr, SendChain, Wc, Write, stub,
+    Access, Context, Cq, Gid, InitAttr, Memory, Mr, Mtu, Path, Payload, Pd, Qp, QpCaps, RtrAttr,
+    Rts, RtsAttr, SendChain, Wc, Write, stub,
 };
 
 #[global_allocator]

@@ -1,12 +1,14 @@
-//! What really crosses a network interface under RoCE v2: counts the opcodes of its packets, each sender's for itself.
+//! What really crosses a network interface under RoCE v2: counts the opcodes of its packets, each
+//! sender's for itself.
 //!
 //! ```text
 //! roce_capture va          until SIGTERM or SIGINT, as root; then one line for each sender
 //! ```
 //!
-//! A packet number that comes again with the same opcode is one that was sent again. Two things never follow from what a
-//! program posted, and are the sending device's own doing: a packet number that comes again with another opcode, and an
-//! immediate of a slot that comes again under another packet number (no slot's use count is posted twice).
+//! A packet number that comes again with the same opcode is one that was sent again. Two things
+//! never follow from what a program posted, and are the sending device's own doing: a packet number
+//! that comes again with another opcode, and an immediate of a slot that comes again under another
+//! packet number (no slot's use count is posted twice).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -56,7 +58,8 @@ impl Packet {
         }
         let bth = udp + 8;
         let opcode = *frame.get(bth)?;
-        // Behind the base header an immediate follows at once, or after the address and key of a write.
+        // Behind the base header an immediate follows at once, or after the address and key of a
+        // write.
         let imm = match opcode {
             0x09 => Some(word(bth + 12)?),
             0x0b => Some(word(bth + 28)?),
@@ -149,8 +152,8 @@ fn open(interface: &str) -> io::Result<libc::c_int> {
     };
     let name = CString::new(interface)?;
     let all = (libc::ETH_P_ALL as u16).to_be();
-    // SAFETY: plain system calls; every structure is a live local of the size that is handed over with it, and all-zero
-    // bytes are a `sockaddr_ll`.
+    // SAFETY: plain system calls; every structure is a live local of the size that is handed over
+    // with it, and all-zero bytes are a `sockaddr_ll`.
     unsafe {
         let index = libc::if_nametoindex(name.as_ptr());
         if index == 0 {
@@ -215,7 +218,8 @@ fn main() -> io::Result<()> {
     })?;
     let fd = open(&interface)?;
     for signal in [libc::SIGTERM, libc::SIGINT] {
-        // SAFETY: the handler stores to an atomic and does nothing else. Without SA_RESTART, so that `recv` returns.
+        // SAFETY: the handler stores to an atomic and does nothing else. Without SA_RESTART, so
+        // that `recv` returns.
         unsafe {
             let mut action: libc::sigaction = zeroed();
             action.sa_sigaction = stop as extern "C" fn(libc::c_int) as usize;

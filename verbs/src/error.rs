@@ -10,8 +10,8 @@ use std::io;
 pub enum Error {
     /// The library is not on this machine.
     #[error(
-        "no libibverbs on this machine ({detail}): install it (Debian: libibverbs1 and ibverbs-providers) or configure an \
-         address instead of a device"
+        "no libibverbs on this machine ({detail}): install it (Debian: libibverbs1 and \
+         ibverbs-providers) or configure an address instead of a device"
     )]
     NoLibrary {
         /// What the loader said.
@@ -27,8 +27,9 @@ pub enum Error {
     },
     /// The library is there, but the kernel offers no device.
     #[error(
-        "libibverbs is installed but finds no RDMA device{}: load the NIC's RDMA driver (see `ls /sys/class/infiniband`) or \
-         configure an address instead of a device", detail_of(*errno)
+        "libibverbs is installed but finds no RDMA device{}: load the NIC's RDMA driver \
+         (see `ls /sys/class/infiniband`) or configure an address instead of a device",
+        detail_of(*errno)
     )]
     NoDevice {
         /// The errno of `ibv_get_device_list`, 0 when the list was merely empty.
@@ -78,7 +79,8 @@ pub enum Error {
     },
     /// Two objects that must be on one device are not.
     #[error(
-        "{what} is on {one}, but what it is to work with is on {other}: both must be of one opened device"
+        "{what} is on {one}, but what it is to work with is on {other}: \
+         both must be of one opened device"
     )]
     Mismatch {
         /// Which object, such as "the completion queue".
@@ -107,7 +109,10 @@ pub enum Error {
         why: String,
     },
     /// A range outside a memory region.
-    #[error("bytes {offset}..{} are outside a memory region of {length} bytes", offset.saturating_add(*asked))]
+    #[error(
+        "bytes {offset}..{} are outside a memory region of {length} bytes",
+        offset.saturating_add(*asked)
+    )]
     OutOfRegion {
         /// Where the range begins.
         offset: usize,
@@ -166,7 +171,10 @@ impl Error {
 
 /// The error of a post: on the hot path, so without any text of its own until it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{verb}: {} after {posted} of {} work requests{}", Errno(*errno), *posted + *left, post_hint(*errno))]
+#[error(
+    "{verb}: {} after {posted} of {} work requests{}",
+    Errno(*errno), *posted + *left, post_hint(*errno)
+)]
 pub struct PostError {
     /// The verb by its libibverbs name.
     pub verb: &'static str,
@@ -206,8 +214,8 @@ impl fmt::Display for Errno {
     }
 }
 
-/// The errno that a verb's result stands for. Some providers return -errno, some -1 with errno set; otherwise the sign
-/// carries no meaning of its own.
+/// The errno that a verb's result stands for. Some providers return -errno, some -1 with errno set;
+/// otherwise the sign carries no meaning of its own.
 pub(crate) fn errno_of(returned: c_int) -> i32 {
     if returned == -1 {
         last_errno()
@@ -233,14 +241,16 @@ fn detail_of(errno: i32) -> String {
 fn hint(verb: &str, errno: i32) -> &'static str {
     match (verb, errno) {
         ("ibv_reg_mr" | "ibv_create_cq" | "ibv_create_qp", libc::ENOMEM) => {
-            ": the limit on locked memory may be too low (see `ulimit -l`, or the device's limits in `ibv_devinfo -v`)"
+            ": the limit on locked memory may be too low \
+             (see `ulimit -l`, or the device's limits in `ibv_devinfo -v`)"
         }
         ("ibv_reg_mr", libc::EFAULT) => ": the memory is not mapped, or not for writing",
         ("ibv_open_device", libc::EACCES | libc::EPERM) => {
             ": this user may not open /dev/infiniband/uverbs*"
         }
         ("ibv_modify_qp", libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ETIMEDOUT) => {
-            ": the peer's GID cannot be reached from this port (check addresses, routes and the link)"
+            ": the peer's GID cannot be reached from this port \
+             (check addresses, routes and the link)"
         }
         _ => "",
     }

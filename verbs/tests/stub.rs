@@ -82,7 +82,8 @@ fn a_refused_write_breaks_the_peer_too_and_names_its_queue_pair() {
     );
 }
 
-/// Fills, drains and wraps a deep queue, with one signaled write in 64, and reconciles what was counted with what was sent.
+/// Fills, drains and wraps a deep queue, with one signaled write in 64, and reconciles what was
+/// counted with what was sent.
 #[test]
 fn a_deep_queue_wraps_and_the_counts_agree() {
     const DEPTH: u64 = 8192;

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! With the h-ratios `gamma(source) = H(s) / H(near)` and `gamma(destination) = H(t) / H(far)`, rd
-//! beats dr exactly when `gamma(source) > gamma(destination)`, and drd over x beats both exactly when
-//! `H(x) > m`, the greater of the two (the Remote Rail Theorem; so no rail is worth the detour where
-//! either ratio is above 1). Where s is own at both ends, m is `H(s) / (H(near) * H(far))`.
+//! beats dr exactly when `gamma(source) > gamma(destination)`, and drd over x beats both exactly
+//! when `H(x) > m`, the greater of the two (the Remote Rail Theorem; so no rail is worth the detour
+//! where either ratio is above 1). Where s is own at both ends, m is `H(s) / (H(near) * H(far))`.
 //!
 //! `qdl::rails` chooses by the part of this that a frontend needs, whose NICs are all as near to a
 //! sample as any other: `H(near)` is 1, and every rail is own here.

@@ -1,8 +1,8 @@
 //! Rail-only or rail-optimised: for which health is a spine above the rails worth having?
 //!
-//! In a *rail-only* network the rails meet nowhere but inside the nodes: a sample that starts at one
-//! rail's NIC and belongs to another's GPU goes by rd, dr or drd. In a *rail-optimised* network a
-//! spine joins the rails: out on s, across the spine, in on t, for `H(s) * H(spine) * H(t)`. The
+//! In a *rail-only* network the rails meet nowhere but inside the nodes: a sample that starts at
+//! one rail's NIC and belongs to another's GPU goes by rd, dr or drd. In a *rail-optimised* network
+//! a spine joins the rails: out on s, across the spine, in on t, for `H(s) * H(spine) * H(t)`. The
 //! spine is better exactly when
 //!
 //! ```text
@@ -164,7 +164,7 @@ pub fn rows() -> Vec<Row> {
 /// The grids as text: the best rail-only path of each cell, and a mark where a spine beats it.
 pub fn render(rows: &[Row]) -> String {
     let mut t = String::from(
-        "rail-only and rail-optimised delivery: the best path without a spine, * where one beats it\n",
+        "rail-only and rail-optimised delivery: best path without a spine, * where one is better\n",
     );
     for grid in rows.chunks(OWN.len() * OWN.len()) {
         let Some(first) = grid.first() else { break };

@@ -1,8 +1,8 @@
 //! Which connection takes the next sample: the policies by name, and the arbiter for those that do
 //! not look at health.
 //!
-//! The arbiter looks at how many samples each connection has in flight and how many it has room for.
-//! It chooses among those that are up and not full; when there is none the sample waits in the
+//! The arbiter looks at how many samples each connection has in flight and how many it has room
+//! for. It chooses among those that are up and not full; when there is none the sample waits in the
 //! backlog, which every connection draws from as its slots come free, so a sample is bound to a
 //! connection as late as can be.
 
@@ -96,7 +96,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_a_connection_that_takes_a_sample_is_chosen(loads in loads(), rr: bool, turns in 0u32..20) {
+        fn only_a_connection_that_takes_a_sample_is_chosen(
+            loads in loads(), rr: bool, turns in 0u32..20,
+        ) {
             let a = Arbiter::new(if rr { Policy::RoundRobin } else { Policy::LeastOutstanding });
             a.turn.store(turns, Ordering::Relaxed);
             match a.pick(loads.len(), |i| loads[i]) {
@@ -116,7 +118,8 @@ mod tests {
             let a = Arbiter::new(if rr { Policy::RoundRobin } else { Policy::LeastOutstanding });
             let mut used = vec![0usize; n];
             for _ in 0..n * rounds {
-                let i = a.pick(n, |i| Load { up: true, in_flight: used[i], slots: 1000 }).expect("all take");
+                let load = |i: usize| Load { up: true, in_flight: used[i], slots: 1000 };
+                let i = a.pick(n, load).expect("all take");
                 used[i] += 1;
             }
             prop_assert!(used.iter().all(|u| *u == rounds));

@@ -1,5 +1,5 @@
-//! When a rail that was out of service may come back: after it has stayed healthy for a while, and for a
-//! longer while each time it falls out again soon.
+//! When a rail that was out of service may come back: after it has stayed healthy for a while, and
+//! for a longer while each time it falls out again soon.
 
 use serde::{Deserialize, Serialize};
 
@@ -102,7 +102,9 @@ mod tests {
     proptest! {
         /// A rail is back only after an unbroken stretch of health as long as the hold.
         #[test]
-        fn health_must_be_unbroken(looks in prop::collection::vec((0u64..60, prop::bool::weighted(0.9)), 1..80)) {
+        fn health_must_be_unbroken(
+            looks in prop::collection::vec((0u64..60, prop::bool::weighted(0.9)), 1..80),
+        ) {
             let mut f = Failback::new(CFGS);
             f.out(0);
             let (mut now, mut since) = (0, None);

@@ -1,8 +1,8 @@
 //! Whose fault it is that a rail is lost.
 //!
-//! A lost connection by itself does not say. What the other connections of the same NIC and to the same
-//! peer do at that moment tells the three cases apart, and what helps differs: another NIC here, another
-//! path, or another accelerator.
+//! A lost connection by itself does not say. What the other connections of the same NIC and to the
+//! same peer do at that moment tells the three cases apart, and what helps differs: another NIC
+//! here, another path, or another accelerator.
 
 use std::fmt;
 
@@ -33,8 +33,8 @@ impl fmt::Display for Fault {
 /// What was seen when a rail was lost. The lost rail itself is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// The NIC, or its port, says that it is down (no carrier, a port or device event); `None` when it does
-    /// not say.
+    /// The NIC, or its port, says that it is down (no carrier, a port or device event); `None` when
+    /// it does not say.
     pub local_down: Option<bool>,
     /// The control session with the peer is lost.
     pub control_lost: bool,
@@ -49,8 +49,8 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// The verdict. What a device says of itself comes first; then what works, which exonerates; only then what
-    /// does not.
+    /// The verdict. What a device says of itself comes first; then what works, which exonerates;
+    /// only then what does not.
     pub fn fault(&self) -> Fault {
         if self.local_down == Some(true) {
             return Fault::LocalNic;
@@ -63,7 +63,8 @@ impl Evidence {
             (true, false) => Fault::Path,
             (false, true) if self.same_nic_down > 0 => Fault::LocalNic,
             (false, true) => Fault::Path,
-            // Nothing works here or there: a peer that does not even answer on the control session is gone.
+            // Nothing works here or there: a peer that does not even answer on the control session
+            // is gone.
             (false, false) if self.control_lost => Fault::Peer,
             (false, false) if self.same_nic_down > self.same_peer_down => Fault::LocalNic,
             (false, false) if self.same_peer_down > 0 => Fault::Peer,
@@ -91,7 +92,8 @@ mod tests {
                 },
                 Fault::LocalNic,
             ),
-            // A NIC that hangs and says nothing: its rails to both peers are lost, other NICs reach them.
+            // A NIC that hangs and says nothing: its rails to both peers are lost, other NICs reach
+            // them.
             (
                 Evidence {
                     same_nic_down: 1,
@@ -155,7 +157,10 @@ mod tests {
                 same_nic_up: a, same_nic_down: b, same_peer_up: c, same_peer_down: d,
             };
             match e.fault() {
-                Fault::LocalNic => prop_assert!(local_down == Some(true) || (local_down.is_none() && a == 0)),
+                Fault::LocalNic => {
+                    let silent = local_down.is_none() && a == 0;
+                    prop_assert!(local_down == Some(true) || silent);
+                }
                 Fault::Peer => prop_assert!(c == 0 && (control_lost || d > 0)),
                 Fault::Path => prop_assert_ne!(local_down, Some(true)),
             }

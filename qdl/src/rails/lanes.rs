@@ -1,10 +1,10 @@
-//! The rails in terms of lanes: what a dispatcher with several peers, several queue pairs to a rail and
-//! several threads asks.
+//! The rails in terms of lanes: what a dispatcher with several peers, several queue pairs to a rail
+//! and several threads asks.
 //!
 //! A *lane* is one connection; it lies on one rail to one peer and ends at one of the peer's
 //! targets. The target with the fewest samples outstanding is next (in turn among equals), the
-//! peer's [`PeerRails`] choose the rail, and of that rail's lanes the one with the fewest samples in
-//! flight takes the sample.
+//! peer's [`PeerRails`] choose the rail, and of that rail's lanes the one with the fewest samples
+//! in flight takes the sample.
 //!
 //! A decision takes the peer's lock, held for the few hundred nanoseconds of [`PeerRails::pick`].
 //! Completions never take it: they are counted in [`Meters`], without a lock. The lock's one other
@@ -21,7 +21,8 @@ use std::{
 use crossbeam_utils::CachePadded;
 
 use super::{
-    Change, Evidence, Load, Meters, PeerCfgs, PeerRails, RailId, RailReport, RailsError, Score, Want,
+    Change, Evidence, Load, Meters, PeerCfgs, PeerRails, RailId, RailReport, RailsError, Score,
+    Want,
 };
 
 /// Where a lane lies.
@@ -205,7 +206,8 @@ impl RailArbiter {
         Some(lane)
     }
 
-    /// A sample that was given to `lane` was answered; `network_ns` is its round trip minus its residence.
+    /// A sample that was given to `lane` was answered; `network_ns` is its round trip minus its
+    /// residence.
     pub fn completed(&self, lane: usize, len: u32, network_ns: u64) {
         if let Some((l, t)) = self.at(lane) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
@@ -255,8 +257,9 @@ impl RailArbiter {
         }
     }
 
-    /// A lane that was up is lost. Its rail is lost with the last of its lanes; whose fault that is follows
-    /// from what else is up, what the local NIC says of itself, and whether the control session is lost.
+    /// A lane that was up is lost. Its rail is lost with the last of its lanes; whose fault that is
+    /// follows from what else is up, what the local NIC says of itself, and whether the control
+    /// session is lost.
     pub fn lane_lost(
         &self,
         now: u64,

@@ -28,8 +28,8 @@ impl Meters {
         self.rails.get(rail.index()).map(|m| &**m)
     }
 
-    /// A sample's response has come over `rail`: its `len` bytes are no longer in flight, and they took
-    /// `network_ns` (round trip minus residence). Called by the rail's own thread.
+    /// A sample's response has come over `rail`: its `len` bytes are no longer in flight, and they
+    /// took `network_ns` (round trip minus residence). Called by the rail's own thread.
     pub fn completed(&self, rail: RailId, len: u32, network_ns: u64) {
         if let Some(m) = self.get(rail) {
             m.gauge.observe_behind(len, network_ns, m.queue_ns(len));
@@ -39,8 +39,8 @@ impl Meters {
         }
     }
 
-    /// A sample that was assigned to `rail` goes another way after all: it could not be posted, or its
-    /// connection was lost.
+    /// A sample that was assigned to `rail` goes another way after all: it could not be posted, or
+    /// its connection was lost.
     pub fn taken_back(&self, rail: RailId, len: u32) {
         if let Some(m) = self.get(rail) {
             m.retire(len);
@@ -51,7 +51,8 @@ impl Meters {
     fn mark(&self, rail: RailId) {
         let word = &self.dirty[rail.index() / 64];
         let bit = 1 << (rail.0 % 64);
-        // Most of the time it is set already: a read is cheaper than taking the line away from others.
+        // Most of the time it is set already: a read is cheaper than taking the line away from
+        // others.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }

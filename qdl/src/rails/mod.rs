@@ -1,8 +1,8 @@
 //! Which connection takes the next sample. Data structures with the clock passed in: nothing here
 //! does I/O, and no decision allocates.
 //!
-//! A *rail* is a NIC here, a NIC at the peer and the way between; one or more connections lie on it.
-//! Two kinds of policy choose ([`Policy`]): `round_robin` and `least_outstanding` look at the
+//! A *rail* is a NIC here, a NIC at the peer and the way between; one or more connections lie on
+//! it. Two kinds of policy choose ([`Policy`]): `round_robin` and `least_outstanding` look at the
 //! connections alone ([`Arbiter`]); `best`, `health_best_fit` and `health_spray` look at the health
 //! of the rails ([`RailArbiter`]).
 //!

@@ -1,8 +1,8 @@
 //! The rails in service, sorted by score.
 //!
 //! One array of 32-bit keys: the score above, the rail's number below, so that equal scores have an
-//! order too and a search touches at most eight cache lines at 256 rails. Everything is allocated when
-//! the list is made.
+//! order too and a search touches at most eight cache lines at 256 rails. Everything is allocated
+//! when the list is made.
 
 use super::{MAX_RAILS, RailId, Score};
 
@@ -51,8 +51,8 @@ impl OrderedRails {
         }
     }
 
-    /// Puts a rail into the list, or moves it to where its new score belongs. A rail the list was not made
-    /// for is ignored.
+    /// Puts a rail into the list, or moves it to where its new score belongs. A rail the list was
+    /// not made for is ignored.
     pub fn set(&mut self, rail: RailId, score: Score) {
         let Some(slot) = self.of.get_mut(usize::from(rail.0)) else {
             return;
@@ -136,8 +136,8 @@ impl<'a> Window<'a> {
         self.0.first()
     }
 
-    /// The one whose number comes next after `last`, going round. Going by number and not by place keeps
-    /// turns even while the rails change places.
+    /// The one whose number comes next after `last`, going round. Going by number and not by place
+    /// keeps turns even while the rails change places.
     pub fn next_after(self, last: RailId) -> Option<(RailId, Score)> {
         // How far round each is, in a byte; the compiler makes vector code of this.
         let distance = |k: &u32| (*k as u8).wrapping_sub(last.0).wrapping_sub(1);
@@ -153,8 +153,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever is done to it, it is what sorting the rails afresh would give, and both searches are
-        /// what a linear scan would find.
+        /// Whatever is done to it, it is what sorting the rails afresh would give, and both
+        /// searches are what a linear scan would find.
         #[test]
         fn it_is_a_sorted_list(
             rails in 1usize..40,
@@ -181,7 +181,8 @@ mod tests {
             for (i, s) in model.iter().enumerate() {
                 prop_assert_eq!(list.score(RailId(i as u8)), *s);
             }
-            let above = sorted.iter().find(|(s, _)| u64::from(s.steps()) > m).map(|(s, r)| (*r, *s));
+            let above = sorted.iter().find(|(s, _)| u64::from(s.steps()) > m);
+            let above = above.map(|(s, r)| (*r, *s));
             prop_assert_eq!(list.lowest_above(m), above);
             let inside: Vec<_> = sorted.iter()
                 .filter(|(s, _)| (m..=m + wide).contains(&u64::from(s.steps()))).collect();

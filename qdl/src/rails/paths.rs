@@ -1,18 +1,19 @@
 //! What a rail is worth to a sample, once the way through the peer's node is counted.
 //!
-//! Every NIC here is as near to a sample as any other. At the peer some rails are the target's *own*
-//! (their NIC is the one next to its GPU); by any other rail the bytes also cross the peer's node,
-//! whose interior has a health `H(far)`:
+//! Every NIC here is as near to a sample as any other. At the peer some rails are the target's
+//! *own* (their NIC is the one next to its GPU); by any other rail the bytes also cross the peer's
+//! node, whose interior has a health `H(far)`:
 //!
 //! ```text
 //!   own       in on t, the target's own rail           H(t)
 //!   across    over any rail x, and across the node     H(x) * H(far)
 //! ```
 //!
-//! The *own path* of a sample is the better of two: the target's own rail in turn, and the rail whose
-//! turn it is here. A rail x is worth leaving that path exactly when `H(x) > m`, where m is the own
-//! path's score over `H(far)`; so one number divides the sorted list of rails. The wider algebra,
-//! where NICs of this node differ too, is in `bench/src/rails`, beside the comparison that it is for.
+//! The *own path* of a sample is the better of two: the target's own rail in turn, and the rail
+//! whose turn it is here. A rail x is worth leaving that path exactly when `H(x) > m`, where m is
+//! the own path's score over `H(far)`; so one number divides the sorted list of rails. The wider
+//! algebra, where NICs of this node differ too, is in `bench/src/rails`, beside the comparison that
+//! it is for.
 
 use super::{RailId, Score};
 
@@ -146,7 +147,7 @@ pub(super) mod tests {
 
         /// Where the own rail is healthier than the interior, no rail is worth the way across.
         #[test]
-        fn nothing_is_worth_a_way_across_that_is_worse_than_the_own_rail((rails, ends) in case(24)) {
+        fn nothing_is_worth_a_way_across_worse_than_the_own_rail((rails, ends) in case(24)) {
             if ends.target.is_some_and(|(_, h)| h > ends.far) {
                 prop_assert!(rails.iter().all(|h| u64::from(h.steps()) <= ends.threshold()));
             }

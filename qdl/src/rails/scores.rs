@@ -7,23 +7,26 @@
 //!   occupancy  W / (W + bytes assigned)
 //! ```
 //!
-//! *Network time* is round trip minus the accelerator's residence. The *baseline* of a size class is what the
-//! rail itself needed when it was unloaded: the first (warm-up) sample sets it, quicker ones lower it by a
-//! quarter of the difference each, and nothing raises it, so a rail that is slow for a long time
-//! does not come to look well. A network time of three baselines, say, is a latency factor of a third. What a sample
-//! waits behind others that were given to the same rail is no fault of the rail: those bytes, at the highest rate at which
-//! it has been seen to deliver, count as expected. So a rail that is busy with what we sent compares with one that is idle, and
-//! one that delivers at a tenth of its rate shows a tenth whether it is busy or not.
-//! The average is taken over time (a time constant of [`EWMA_NS`] by default), and no single sample weighs
-//! more than a quarter, so that one hiccup is not a congestion. What is published moves in steps of 1/32,
-//! and only when the average has left its step for good: rails that differ by a hair are alike.
+//! *Network time* is round trip minus the accelerator's residence. The *baseline* of a size class
+//! is what the rail itself needed when it was unloaded: the first (warm-up) sample sets it, quicker
+//! ones lower it by a quarter of the difference each, and nothing raises it, so a rail that is slow
+//! for a long time does not come to look well. A network time of three baselines, say, is a latency
+//! factor of a third. What a sample waits behind others that were given to the same rail is no
+//! fault of the rail: those bytes, at the highest rate at which it has been seen to deliver, count
+//! as expected. So a rail that is busy with what we sent compares with one that is idle, and one
+//! that delivers at a tenth of its rate shows a tenth whether it is busy or not. The average is
+//! taken over time (a time constant of [`EWMA_NS`] by default), and no single sample weighs more
+//! than a quarter, so that one hiccup is not a congestion. What is published moves in steps of
+//! 1/32, and only when the average has left its step for good: rails that differ by a hair are
+//! alike.
 //!
-//! *W* is what a rail holds in flight while nothing queues: the highest rate at which it has been seen to
-//! deliver, times its shortest baseline, and at least its longest sample. The bytes assigned count from the
-//! decision, before anything is posted, so that a burst does not mob the rail that was best when it
-//! began.
+//! *W* is what a rail holds in flight while nothing queues: the highest rate at which it has been
+//! seen to deliver, times its shortest baseline, and at least its longest sample. The bytes
+//! assigned count from the decision, before anything is posted, so that a burst does not mob the
+//! rail that was best when it began.
 //!
-//! A node's interior has a score of the same kind, [`Interior`], from the times of copies across it.
+//! A node's interior has a score of the same kind, [`Interior`], from the times of copies across
+//! it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -42,15 +45,16 @@ const FULL: u64 = 1 << 16;
 /// Bits of [`Gauge::seen`] that hold the sum of ratios; the rest counts them.
 const SUM_BITS: u32 = 40;
 
-/// The size class of a length in bytes: four to an octave. Baselines are kept, and connections warmed up, for each.
+/// The size class of a length in bytes: four to an octave. Baselines are kept, and connections
+/// warmed up, for each.
 pub fn size_class(len: u32) -> usize {
     let len = len.max(4);
     let octave = len.ilog2();
     (octave as usize) << 2 | (len >> (octave - 2) & 3) as usize
 }
 
-/// Network times against the baselines of their size classes. Written by one thread without waiting, folded
-/// by another.
+/// Network times against the baselines of their size classes. Written by one thread without
+/// waiting, folded by another.
 #[derive(Debug)]
 pub struct Gauge {
     /// Nanoseconds for each class; zero while there is none.
@@ -274,8 +278,8 @@ impl Window {
     }
 }
 
-/// Health of a node's interior, from the times of copies across it (from the NIC's side to the GPU's memory on
-/// an accelerator). An accelerator measures its own and tells its peers.
+/// Health of a node's interior, from the times of copies across it (from the NIC's side to the
+/// GPU's memory on an accelerator). An accelerator measures its own and tells its peers.
 #[derive(Debug)]
 pub struct Interior {
     gauge: Gauge,
@@ -393,7 +397,9 @@ mod tests {
     proptest! {
         /// Whatever is observed, a score is a score.
         #[test]
-        fn scores_stay_in_range(seen in prop::collection::vec((any::<u32>(), any::<u64>(), 0u64..1 << 40), 0..200)) {
+        fn scores_stay_in_range(
+            seen in prop::collection::vec((any::<u32>(), any::<u64>(), 0u64..1 << 40), 0..200),
+        ) {
             let mut interior = Interior::new(0);
             let mut now = 0;
             for (len, ns, passed) in seen {

@@ -10,8 +10,9 @@
 //!              healthy for the hold
 //! ```
 //!
-//! *Usual* is the upper median of the latency factors of the rails that carry samples, so that load, which
-//! all rails feel, takes none of them out, and at most half the rails are ever congested.
+//! *Usual* is the upper median of the latency factors of the rails that carry samples, so that
+//! load, which all rails feel, takes none of them out, and at most half the rails are ever
+//! congested.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,8 +33,8 @@ pub struct HealthCfgs {
     /// A rail whose baseline is more than this many times the best rail's is scored as if it were
     /// in excess: it was slow before anybody looked. Default 4.
     pub baseline_spread: u32,
-    /// At most one sample in so many goes as a probe over a rail that is idle or out of service; default
-    /// 128, under 1 %, so that no 99th percentile is made of probes.
+    /// At most one sample in so many goes as a probe over a rail that is idle or out of service;
+    /// default 128, under 1 %, so that no 99th percentile is made of probes.
     pub probe_one_in: u32,
     /// A rail is probed no more often than this, in nanoseconds; default 50 ms.
     pub probe_every_ns: u64,
@@ -137,7 +138,8 @@ impl Standing {
         }
     }
 
-    /// Looks at the latency factor once a tick. `may_go` is false when too many rails are out already.
+    /// Looks at the latency factor once a tick. `may_go` is false when too many rails are out
+    /// already.
     pub fn look(&mut self, now: u64, cfgs: &HealthCfgs, latency: f32, usual: f32, may_go: bool) {
         let well = latency >= cfgs.in_above.as_f32() * usual;
         match self.state {

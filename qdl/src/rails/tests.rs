@@ -64,7 +64,8 @@ impl Bench {
         b
     }
 
-    /// Samples, one after the other, `gap` apart; `slow` says how many baselines each takes on its rail.
+    /// Samples, one after the other, `gap` apart; `slow` says how many baselines each takes on its
+    /// rail.
     fn run(&mut self, samples: usize, gap: u64, slow: impl Fn(RailId) -> u64) {
         for _ in 0..samples {
             self.now += gap;
@@ -115,7 +116,11 @@ fn a_congested_rail_gets_probes_alone_and_comes_back() {
         b.run(5000, MS, slow);
         let used = b.take_used();
         assert!(used[2] > 0 && used[2] * 100 <= 5000, "{policy:?}: {used:?}");
-        eprintln!("{policy:?} {:?} {:?}", b.rails.state(RailId(2)), b.changes.len());
+        eprintln!(
+            "{policy:?} {:?} {:?}",
+            b.rails.state(RailId(2)),
+            b.changes.len()
+        );
         b.run(3000, MS, |_| 1);
         let state = b.rails.state(RailId(2));
         assert_eq!(state, Some(RailState::InService), "{policy:?}");
@@ -153,7 +158,8 @@ fn at_most_half_the_rails_are_congested() {
     b.run(1000, MS, |_| 1);
     b.run(1000, MS, |r| if r.0 < 2 { 1 } else { 50 });
     assert_eq!(out(&b), [RailId(2), RailId(3)]);
-    // Now the others are slow, and these look well: slow is not usual, and yet somebody must carry the samples.
+    // Now the others are slow, and these look well: slow is not usual, and yet somebody must carry
+    // the samples.
     b.run(5000, MS, |r| if r.0 < 2 { 50 } else { 1 });
     assert_eq!(out(&b), [RailId(2), RailId(3)]);
     assert!(
@@ -273,8 +279,8 @@ fn a_bad_configuration_is_named() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever rails are up and full: what is chosen is up and has room, and there is a choice whenever a
-    /// rail in service has room. What is assigned adds up.
+    /// Whatever rails are up and full: what is chosen is up and has room, and there is a choice
+    /// whenever a rail in service has room. What is assigned adds up.
     #[test]
     fn only_a_rail_with_room_is_chosen(
         policy in any_policy(), n in 1usize..20,
@@ -304,7 +310,10 @@ proptest! {
                             prop_assert!(up(&b, i) && in_flight[i] < room);
                             in_flight[i] += 1;
                         }
-                        None => prop_assert!((0..n).all(|r| !in_service(&b, r) || in_flight[r] >= room)),
+                        None => {
+                            let none = |r: usize| !in_service(&b, r) || in_flight[r] >= room;
+                            prop_assert!((0..n).all(none));
+                        }
                     }
                 }
             }

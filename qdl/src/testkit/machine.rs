@@ -3,7 +3,7 @@
 //! ```text
 //! node 0 cpus=0-15                                     a NUMA node
 //! pci pci0000:40/0000:40:01.1/0000:47:00.0 vendor=0x10de class=0x030200 numa=0
-//!   ib mlx5_0 rate=200 link=InfiniBand state=ACTIVE netdev=ib0     below the PCI function before it
+//!   ib mlx5_0 rate=200 link=InfiniBand state=ACTIVE netdev=ib0  below the PCI function before it
 //!   net ib0 speed=200000 state=up addr=10.0.0.1                    addresses: comma between
 //!   net virtio2/eth0 ...                                           a folder between
 //! virtual net docker0 state=down addr=172.17.0.1 bridge
@@ -21,7 +21,8 @@ use std::{
 
 use crate::topology::Addresses;
 
-/// A DGX A100: 8 GPUs and 8 InfiniBand NICs, two of each below a switch, and an Ethernet NIC for the rest.
+/// A DGX A100: 8 GPUs and 8 InfiniBand NICs, two of each below a switch, and an Ethernet NIC for
+/// the rest.
 pub const DGX_A100: &str = include_str!("machines/dgx-a100.txt");
 /// A machine like EC2's p5: 8 GPUs with 4 NICs each.
 pub const P5: &str = include_str!("machines/p5.txt");
@@ -40,7 +41,8 @@ pub struct MachineError {
     pub what: String,
 }
 
-/// Writes the tree of `machine` below `root`, which must exist, and returns the machine's addresses.
+/// Writes the tree of `machine` below `root`, which must exist, and returns the machine's
+/// addresses.
 ///
 /// # Errors
 /// [`MachineError`] with the line.

@@ -11,7 +11,8 @@ use std::{
 };
 
 use crate::fabric::{
-    Armed, Broken, Endpoint, Event, FabricCounts, Flushed, Imm, Link, Post, PostError, Rx, Tx, Window,
+    Armed, Broken, Endpoint, Event, FabricCounts, Flushed, Imm, Link, Post, PostError, Rx, Tx,
+    Window,
 };
 use crate::os::EventFd;
 
@@ -235,7 +236,8 @@ impl MemoryRx {
         }
         let offset = self.window.landing(frame.imm, frame.at, len)?;
         self.window.grants().permits(frame.imm)?;
-        // SAFETY: the slot is the sender's (its grant is open), and this is how the sender writes it.
+        // SAFETY: the slot is the sender's (its grant is open), and this is how the sender writes
+        // it.
         let stored = unsafe { self.window.region().store(offset, &frame.payload) };
         stored.map_err(|e| Broken::Device(e.to_string()))?;
         self.window.grants().take(frame.imm)?;

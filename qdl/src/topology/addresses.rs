@@ -26,7 +26,8 @@ pub fn interface_addresses() -> io::Result<Addresses> {
     let mut found = Addresses::new();
     let mut next = first;
     while !next.is_null() {
-        // SAFETY: `next` is `first` or a `ifa_next` of its list, which lives until `freeifaddrs` below.
+        // SAFETY: `next` is `first` or a `ifa_next` of its list, which lives until `freeifaddrs`
+        // below.
         let entry = unsafe { &*next };
         next = entry.ifa_next;
         if entry.ifa_name.is_null() || entry.ifa_addr.is_null() {
@@ -38,12 +39,14 @@ pub fn interface_addresses() -> io::Result<Addresses> {
         let family = i32::from(unsafe { (*entry.ifa_addr).sa_family });
         let address = match family {
             libc::AF_INET => {
-                // SAFETY: an address of this family is a `sockaddr_in`; it need not be aligned as one.
+                // SAFETY: an address of this family is a `sockaddr_in`; it need not be aligned as
+                // one.
                 let a = unsafe { ptr::read_unaligned(entry.ifa_addr.cast::<libc::sockaddr_in>()) };
                 IpAddr::V4(Ipv4Addr::from(u32::from_be(a.sin_addr.s_addr)))
             }
             libc::AF_INET6 => {
-                // SAFETY: an address of this family is a `sockaddr_in6`; it need not be aligned as one.
+                // SAFETY: an address of this family is a `sockaddr_in6`; it need not be aligned as
+                // one.
                 let a = unsafe { ptr::read_unaligned(entry.ifa_addr.cast::<libc::sockaddr_in6>()) };
                 IpAddr::V6(Ipv6Addr::from(a.sin6_addr.s6_addr))
             }

@@ -1,8 +1,8 @@
 //! A health score: a fraction in (0, 1], exact.
 //!
-//! Scores are whole steps of 1/65,536. Products of three of them fit a `u64` without rounding, so what
-//! the algebra of [`crate::rails`] says about them holds to the last bit, and a list sorted by score has one
-//! order on every machine.
+//! Scores are whole steps of 1/65,536. Products of three of them fit a `u64` without rounding, so
+//! what the algebra of [`crate::rails`] says about them holds to the last bit, and a list sorted by
+//! score has one order on every machine.
 
 use std::fmt;
 

@@ -15,7 +15,8 @@ use super::rig::{Pair, alone, endpoint, next_broken, post, until};
 /// What `offline` sends: about 150 MB.
 const SAMPLES: usize = 1024;
 
-/// Offline: bursts of 64 samples of 150,528 bytes, drawn from what is free, answered with 24 bytes each.
+/// Offline: bursts of 64 samples of 150,528 bytes, drawn from what is free, answered with 24 bytes
+/// each.
 fn offline(split_above: Option<u32>) -> (FabricCounts, FabricCounts) {
     const STRIDE: usize = 150_528;
     let (slots, samples) = (128, SAMPLES);

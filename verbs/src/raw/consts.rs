@@ -1,5 +1,6 @@
-//! Enumerators and flag bits. A C enum crosses the ABI as a 32-bit integer, so each is a plain constant: a value that this
-//! file does not know (a newer library's) is then data, never undefined behaviour.
+//! Enumerators and flag bits. A C enum crosses the ABI as a 32-bit integer, so each is a plain
+//! constant: a value that this file does not know (a newer library's) is then data, never undefined
+//! behaviour.
 
 use std::ffi::c_uint;
 

@@ -410,8 +410,9 @@ pub struct ibv_context {
 pub type query_port_fn =
     unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int;
 
-/// The extended context that surrounds an [`ibv_context`] when its `abi_compat` is all ones. It grows at its front, so
-/// that what is known of it is counted from its end; `sz` says how much the library filled in.
+/// The extended context that surrounds an [`ibv_context`] when its `abi_compat` is all ones. It
+/// grows at its front, so that what is known of it is counted from its end; `sz` says how much the
+/// library filled in.
 #[repr(C)]
 pub struct verbs_context {
     pub query_port: Option<query_port_fn>,

@@ -13,11 +13,11 @@ use crate::raw;
 pub enum Payload<'a> {
     /// Nothing: with an immediate, a bare signal.
     Empty,
-    /// Bytes that ride in the work request itself, one part after the other. They are copied when the write is pushed, so
-    /// they may be gone before it is posted.
+    /// Bytes that ride in the work request itself, one part after the other. They are copied when
+    /// the write is pushed, so they may be gone before it is posted.
     Inline(&'a [&'a [u8]]),
-    /// Bytes that the device fetches from a memory region when it carries the write out: they must stay until the write
-    /// is retired.
+    /// Bytes that the device fetches from a memory region when it carries the write out: they must
+    /// stay until the write is retired.
     Region(LocalSlice),
 }
 
@@ -30,7 +30,8 @@ pub struct Write<'a> {
     pub payload: Payload<'a>,
     /// Where to.
     pub remote: RemoteSlice,
-    /// Makes it a WRITE_WITH_IMM: consumes a receive of the peer and completes there with this number.
+    /// Makes it a WRITE_WITH_IMM: consumes a receive of the peer and completes there with this
+    /// number.
     pub imm: Option<u32>,
     /// Whether it completes here when it succeeds. (It always does when it fails.)
     pub signaled: bool,
@@ -77,7 +78,8 @@ unsafe impl Entry for SendEntry {
 
 /// Writes waiting for their doorbell.
 ///
-/// Pushing and posting allocate nothing. When the device takes only the first of them, the rest stay in the chain, in order.
+/// Pushing and posting allocate nothing. When the device takes only the first of them, the rest
+/// stay in the chain, in order.
 pub struct SendChain {
     entries: Entries<SendEntry>,
     /// `inline_bytes` for each entry.
@@ -89,8 +91,8 @@ pub struct SendChain {
 unsafe impl Send for SendChain {}
 
 impl SendChain {
-    /// A chain of up to `capacity` writes with up to `inline_bytes` inline each. `inline_bytes` must not exceed what the queue pair
-    /// was created with.
+    /// A chain of up to `capacity` writes with up to `inline_bytes` inline each. `inline_bytes`
+    /// must not exceed what the queue pair was created with.
     #[must_use]
     pub fn new(capacity: usize, inline_bytes: usize) -> Self {
         let wr = raw::ibv_send_wr {
@@ -141,7 +143,8 @@ impl SendChain {
         self.entries.clear();
     }
 
-    /// Makes the last that waits a solicited one: what a burst ends with is known only when it ends.
+    /// Makes the last that waits a solicited one: what a burst ends with is known only when it
+    /// ends.
     pub fn solicit_last(&mut self) {
         if let Some(entry) = self.entries.last() {
             // SAFETY: a filled entry.
@@ -210,8 +213,8 @@ impl SendChain {
         let start = unsafe { self.inline.as_mut_ptr().add(index * self.inline_bytes) };
         let mut at = start;
         for part in parts {
-            // SAFETY: all parts together fit into the entry's bytes; nothing else points there but entries not yet posted,
-            // and no entry shares its bytes with another.
+            // SAFETY: all parts together fit into the entry's bytes; nothing else points there but
+            // entries not yet posted, and no entry shares its bytes with another.
             unsafe {
                 ptr::copy_nonoverlapping(part.as_ptr(), at, part.len());
                 at = at.add(part.len());
@@ -224,8 +227,8 @@ impl SendChain {
         })
     }
 
-    /// Links what waits and gives it to `doorbell`, which returns what the verb returned and the first work request that it
-    /// did not take. Returns how many were taken.
+    /// Links what waits and gives it to `doorbell`, which returns what the verb returned and the
+    /// first work request that it did not take. Returns how many were taken.
     pub(crate) fn post(
         &mut self,
         verb: &'static str,
@@ -390,7 +393,8 @@ mod tests {
         let mut seen = Vec::new();
         let posted = chain.post("ibv_post_send", |mut wr, _| {
             while !wr.is_null() {
-                // SAFETY: the chain under test filled and linked it; inline bytes lie behind the address.
+                // SAFETY: the chain under test filled and linked it; inline bytes lie behind the
+                // address.
                 unsafe {
                     assert_eq!((*wr).num_sge, 1);
                     assert_eq!((*wr).opcode, raw::IBV_WR_RDMA_WRITE_WITH_IMM);

@@ -21,7 +21,8 @@ pub struct Context {
     limits: DeviceLimits,
 }
 
-// SAFETY: libibverbs locks inside of every call on a context; the context itself is freed only in `drop`.
+// SAFETY: libibverbs locks inside of every call on a context; the context itself is freed only in
+// `drop`.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -247,7 +248,8 @@ impl Context {
     /// The same for a library that knows GIDs but not their types: the kernel shows those in sysfs.
     fn gid_from_sysfs(&self, port: u8, index: u32) -> Result<Option<GidEntry>, Error> {
         let mut gid = raw::ibv_gid { raw: [0; 16] };
-        // SAFETY: the context is open and the GID is writable; the index came from the port's table length.
+        // SAFETY: the context is open and the GID is writable; the index came from the port's table
+        // length.
         let result =
             unsafe { (self.api().query_gid)(self.as_raw(), port, index as i32, &raw mut gid) };
         if result != 0 {
@@ -295,7 +297,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: opened by this library, closed once; everything made from it held an `Arc` of `self` and is gone.
+        // SAFETY: opened by this library, closed once; everything made from it held an `Arc` of
+        // `self` and is gone.
         unsafe { (self.api().close_device)(self.as_raw()) };
     }
 }

@@ -12,16 +12,19 @@ use super::wc::Wc;
 use crate::error::{CqError, Error, errno_of, last_errno};
 use crate::raw;
 
-/// A completion channel: a descriptor that becomes readable when an armed completion queue gets an entry.
+/// A completion channel: a descriptor that becomes readable when an armed completion queue gets an
+/// entry.
 ///
-/// No wake-up is lost when a thread arms, polls once more, and sleeps only if that poll found nothing: an entry that came
-/// before the arming is found by the poll, one that came after makes the descriptor readable.
+/// No wake-up is lost when a thread arms, polls once more, and sleeps only if that poll found
+/// nothing: an entry that came before the arming is found by the poll, one that came after makes
+/// the descriptor readable.
 pub struct CompChannel {
     context: Arc<Context>,
     raw: NonNull<raw::ibv_comp_channel>,
 }
 
-// SAFETY: libibverbs allows every call on a channel from every thread; it is destroyed only in `drop`.
+// SAFETY: libibverbs allows every call on a channel from every thread; it is destroyed only in
+// `drop`.
 unsafe impl Send for CompChannel {}
 // SAFETY: as above.
 unsafe impl Sync for CompChannel {}
@@ -46,8 +49,8 @@ impl CompChannel {
         Ok(Arc::new(channel))
     }
 
-    /// Takes all events that have come, and calls `each` with the token of the queue that each is for. Returns how many
-    /// there were; never waits.
+    /// Takes all events that have come, and calls `each` with the token of the queue that each is
+    /// for. Returns how many there were; never waits.
     ///
     /// # Errors
     ///
@@ -70,7 +73,8 @@ impl CompChannel {
                     }),
                 };
             }
-            // SAFETY: an event that was got and not yet acknowledged keeps its queue from being destroyed.
+            // SAFETY: an event that was got and not yet acknowledged keeps its queue from being
+            // destroyed.
             unsafe { (self.context.api().ack_cq_events)(cq, 1) };
             taken += 1;
             each(token as u64);
@@ -80,7 +84,8 @@ impl CompChannel {
 
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel's descriptor is open until the channel is destroyed, which `self`'s borrow precludes.
+        // SAFETY: the channel's descriptor is open until the channel is destroyed, which `self`'s
+        // borrow precludes.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
     }
 }
@@ -93,7 +98,8 @@ impl AsRawFd for CompChannel {
 
 impl Drop for CompChannel {
     fn drop(&mut self) {
-        // SAFETY: created by this library, destroyed once; the queues on it held an `Arc` of `self` and are gone.
+        // SAFETY: created by this library, destroyed once; the queues on it held an `Arc` of `self`
+        // and are gone.
         let result = unsafe { (self.context.api().destroy_comp_channel)(self.raw.as_ptr()) };
         if result != 0 {
             mem::forget(Arc::clone(&self.context));
@@ -125,9 +131,10 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// Creates a queue of at least `cqe` entries. `channel` takes its events, each with `token`; `comp_vector` picks the
-    /// interrupt, below [`Context::num_comp_vectors`]. A queue that overflows is lost for good, so `cqe` covers all receives and all
-    /// signaled sends that can be outstanding at once.
+    /// Creates a queue of at least `cqe` entries. `channel` takes its events, each with `token`;
+    /// `comp_vector` picks the interrupt, below [`Context::num_comp_vectors`]. A queue that
+    /// overflows is lost for good, so `cqe` covers all receives and all signaled sends that can be
+    /// outstanding at once.
     ///
     /// # Errors
     ///
@@ -180,7 +187,8 @@ impl Cq {
         }))
     }
 
-    /// Takes up to `wcs.len()` entries into `wcs`, oldest first, and returns how many. Allocates nothing and never waits.
+    /// Takes up to `wcs.len()` entries into `wcs`, oldest first, and returns how many. Allocates
+    /// nothing and never waits.
     ///
     /// # Errors
     ///
@@ -195,7 +203,8 @@ impl Cq {
         })
     }
 
-    /// Asks for one event on the channel. Entries that are there already raise none: poll again before sleeping.
+    /// Asks for one event on the channel. Entries that are there already raise none: poll again
+    /// before sleeping.
     ///
     /// # Errors
     ///
@@ -240,7 +249,8 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: created by this library, destroyed once; the queue pairs on it held an `Arc` of `self` and are gone.
+        // SAFETY: created by this library, destroyed once; the queue pairs on it held an `Arc` of
+        // `self` and are gone.
         let result = unsafe { (self.context.api().destroy_cq)(self.raw.as_ptr()) };
         if result != 0 {
             mem::forget((Arc::clone(&self.context), self.channel.clone()));

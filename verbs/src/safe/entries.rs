@@ -1,4 +1,5 @@
-//! What a chain of work requests is made of: entries in one buffer, filled in turn, linked when they are posted.
+//! What a chain of work requests is made of: entries in one buffer, filled in turn, linked when
+//! they are posted.
 
 use std::ffi::c_int;
 use std::mem::size_of;
@@ -26,8 +27,8 @@ pub(super) unsafe trait Entry: Copy {
 
 /// Entries of which `head..tail` are filled and wait.
 ///
-/// Every access goes through a pointer to the whole buffer, so that the pointers stored in one entry stay valid while another
-/// is written.
+/// Every access goes through a pointer to the whole buffer, so that the pointers stored in one
+/// entry stay valid while another is written.
 pub(super) struct Entries<E> {
     entries: Vec<E>,
     /// The first that is not posted.
@@ -71,7 +72,8 @@ impl<E: Entry> Entries<E> {
         }
     }
 
-    /// An entry; to be written to where `index` came from [`Self::free`] or is that of one that waits.
+    /// An entry; to be written to where `index` came from [`Self::free`] or is that of one that
+    /// waits.
     pub(super) fn at(&mut self, index: usize) -> *mut E {
         debug_assert!(index < self.entries.len());
         self.entries.as_mut_ptr().wrapping_add(index)
@@ -87,8 +89,8 @@ impl<E: Entry> Entries<E> {
         self.tail += 1;
     }
 
-    /// Links what waits and gives it to `doorbell`, which returns what the verb returned and the first work request that it
-    /// did not take. Returns how many were taken.
+    /// Links what waits and gives it to `doorbell`, which returns what the verb returned and the
+    /// first work request that it did not take. Returns how many were taken.
     pub(super) fn post(
         &mut self,
         verb: &'static str,
@@ -125,7 +127,8 @@ impl<E: Entry> Entries<E> {
     }
 }
 
-/// How many entries lie between the first and the one that failed; 0 for a pointer that is no entry of the chain.
+/// How many entries lie between the first and the one that failed; 0 for a pointer that is no entry
+/// of the chain.
 fn distance<E>(first: usize, bad: usize, count: usize) -> usize {
     match bad.checked_sub(first).map(|bytes| bytes / size_of::<E>()) {
         Some(posted) if posted < count => posted,

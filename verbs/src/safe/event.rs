@@ -15,12 +15,14 @@ pub enum AsyncEvent {
         /// The port, from 1.
         port: u8,
     },
-    /// The port's link is gone. Its queue pairs are not moved to ERR by this: who wants them to fail now must do that.
+    /// The port's link is gone. Its queue pairs are not moved to ERR by this: who wants them to
+    /// fail now must do that.
     PortDown {
         /// The port, from 1.
         port: u8,
     },
-    /// The port's address changed (LID, GID or partition key): connections may have to be made anew.
+    /// The port's address changed (LID, GID or partition key): connections may have to be made
+    /// anew.
     AddressChange {
         /// The port, from 1.
         port: u8,
@@ -53,7 +55,8 @@ pub enum AsyncEvent {
 }
 
 impl Context {
-    /// Takes the next asynchronous event, `None` when none has come. Never waits: wait on [`Context::async_fd`].
+    /// Takes the next asynchronous event, `None` when none has come. Never waits: wait on
+    /// [`Context::async_fd`].
     ///
     /// # Errors
     ///
@@ -82,7 +85,8 @@ impl Context {
     /// Readable when an asynchronous event has come.
     #[must_use]
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context's descriptor is open until the context is closed, which `self`'s borrow precludes.
+        // SAFETY: the context's descriptor is open until the context is closed, which `self`'s
+        // borrow precludes.
         unsafe { BorrowedFd::borrow_raw((*self.as_raw()).async_fd) }
     }
 }
@@ -97,7 +101,8 @@ impl AsFd for Context {
 ///
 /// # Safety
 ///
-/// `event` must come from the library and not be acknowledged: that keeps the object in it from being destroyed.
+/// `event` must come from the library and not be acknowledged: that keeps the object in it from
+/// being destroyed.
 unsafe fn describe(event: &raw::ibv_async_event) -> AsyncEvent {
     // SAFETY: for these types the element is a port number, of which a byte counts.
     let port = || u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);

@@ -86,8 +86,9 @@ pub struct GidEntry {
     pub ifindex: u32,
 }
 
-/// The entry that `gid_index: auto` means: on InfiniBand the first; on Ethernet a RoCE v2 one, IPv4 before routable IPv6
-/// before link-local, the lowest index among equals. RoCE v1 is never chosen: switches do not route it.
+/// The entry that `gid_index: auto` means: on InfiniBand the first; on Ethernet a RoCE v2 one, IPv4
+/// before routable IPv6 before link-local, the lowest index among equals. RoCE v1 is never chosen:
+/// switches do not route it.
 ///
 /// # Errors
 ///

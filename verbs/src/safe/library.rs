@@ -30,7 +30,8 @@ pub struct DeviceInfo {
     pub name: String,
     /// The node GUID, 0 where the device has none.
     pub guid: u64,
-    /// Whether it speaks InfiniBand's transport (also over Ethernet, as RoCE), rather than iWARP or another.
+    /// Whether it speaks InfiniBand's transport (also over Ethernet, as RoCE), rather than iWARP or
+    /// another.
     pub ib_transport: bool,
     /// Its folder in sysfs, under which `device/numa_node` and `ports/` are.
     pub sysfs: PathBuf,
@@ -41,7 +42,8 @@ impl Verbs {
     ///
     /// # Errors
     ///
-    /// [`Error::NoLibrary`] when this machine has none, [`Error::MissingSymbol`] when what is there is something else.
+    /// [`Error::NoLibrary`] when this machine has none, [`Error::MissingSymbol`] when what is there
+    /// is something else.
     pub fn load() -> Result<Arc<Self>, Error> {
         Self::load_from(LIBRARY)
     }
@@ -69,7 +71,8 @@ impl Verbs {
     ///
     /// # Safety
     ///
-    /// The functions must keep libibverbs' contract, also when they are called from several threads.
+    /// The functions must keep libibverbs' contract, also when they are called from several
+    /// threads.
     #[must_use]
     pub unsafe fn from_api(api: raw::Api) -> Arc<Self> {
         Arc::new(Self {
@@ -98,12 +101,13 @@ impl Verbs {
             .collect())
     }
 
-    /// Opens the device called `name`. Pin the thread to the device's NUMA node first: the library allocates on the node
-    /// that calls.
+    /// Opens the device called `name`. Pin the thread to the device's NUMA node first: the library
+    /// allocates on the node that calls.
     ///
     /// # Errors
     ///
-    /// [`Error::NoDevice`], [`Error::UnknownDevice`], or what opening and asking for its limits gave.
+    /// [`Error::NoDevice`], [`Error::UnknownDevice`], or what opening and asking for its limits
+    /// gave.
     pub fn open(self: &Arc<Self>, name: &str) -> Result<Arc<Context>, Error> {
         let list = DeviceList::get(self)?;
         let mut present = Vec::new();
@@ -128,7 +132,8 @@ impl Verbs {
     }
 
     fn describe(&self, device: NonNull<raw::ibv_device>) -> DeviceInfo {
-        // SAFETY: the device is in a list that has not been freed; its names are NUL-terminated arrays within it.
+        // SAFETY: the device is in a list that has not been freed; its names are NUL-terminated
+        // arrays within it.
         unsafe {
             let raw = device.as_ptr();
             DeviceInfo {

@@ -7,9 +7,10 @@
 //!             '---- async events
 //! ```
 //!
-//! Each object holds an `Arc` of what it stands on, so that libibverbs never sees an object destroyed under another.
-//! What a destroy call refuses stays allocated for good, together with everything it refers to: a leak, never a dangling
-//! pointer. Errors of the control path are [`Error`](crate::Error)s with text; the hot path's ([`PostError`](crate::PostError),
+//! Each object holds an `Arc` of what it stands on, so that libibverbs never sees an object
+//! destroyed under another. What a destroy call refuses stays allocated for good, together with
+//! everything it refers to: a leak, never a dangling pointer. Errors of the control path are
+//! [`Error`](crate::Error)s with text; the hot path's ([`PostError`](crate::PostError),
 //! [`CqError`](crate::CqError)) are plain numbers until they are shown.
 
 mod chain;

@@ -60,7 +60,8 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: allocated by this library, freed once; everything in it held an `Arc` of `self` and is gone.
+        // SAFETY: allocated by this library, freed once; everything in it held an `Arc` of `self`
+        // and is gone.
         let result = unsafe { (self.context.api().dealloc_pd)(self.as_raw()) };
         if result != 0 {
             mem::forget(Arc::clone(&self.context));
@@ -89,8 +90,9 @@ impl Access {
     pub const REMOTE_WRITE: Self = Self(raw::IBV_ACCESS_REMOTE_WRITE | raw::IBV_ACCESS_LOCAL_WRITE);
     /// Reading by peers.
     pub const REMOTE_READ: Self = Self(raw::IBV_ACCESS_REMOTE_READ);
-    /// PCIe writes may overtake each other, which fast NICs need for their full rate. A completion still comes after the
-    /// data that it completes. Left out silently where library, kernel or device do not know it.
+    /// PCIe writes may overtake each other, which fast NICs need for their full rate. A completion
+    /// still comes after the data that it completes. Left out silently where library, kernel or
+    /// device do not know it.
     pub const RELAXED_ORDERING: Self = Self(raw::IBV_ACCESS_RELAXED_ORDERING);
 
     /// The bits, as libibverbs has them.
@@ -136,7 +138,8 @@ impl Mr {
     ) -> Result<Arc<Self>, Error> {
         let (addr, len) = (memory.addr(), memory.len());
         Self::check_size(pd, len)?;
-        // SAFETY: the domain is live. `Memory` promises that the range is mapped for as long as `owner` lives.
+        // SAFETY: the domain is live. `Memory` promises that the range is mapped for as long as
+        // `owner` lives.
         let raw = unsafe {
             pd.context
                 .api()
@@ -157,9 +160,9 @@ impl Mr {
         }))
     }
 
-    /// Registers `len` bytes from `offset` of a dma-buf, such as the one that a GPU's driver exports for its memory.
-    /// Work requests address them from `iova` on (the GPU's own address is a good choice); `owner` is kept alive, with the
-    /// descriptor, until the region is dropped.
+    /// Registers `len` bytes from `offset` of a dma-buf, such as the one that a GPU's driver
+    /// exports for its memory. Work requests address them from `iova` on (the GPU's own address is
+    /// a good choice); `owner` is kept alive, with the descriptor, until the region is dropped.
     ///
     /// # Errors
     ///
@@ -182,7 +185,8 @@ impl Mr {
                 by: "this libibverbs: rdma-core 34 or newer is needed".to_owned(),
             })?;
         Self::check_size(pd, len)?;
-        // SAFETY: the domain is live; the kernel holds a dma-buf of its own from here on, so no mapping is promised.
+        // SAFETY: the domain is live; the kernel holds a dma-buf of its own from here on, so no
+        // mapping is promised.
         let raw = unsafe {
             register(
                 pd.as_raw(),
@@ -308,8 +312,8 @@ impl fmt::Debug for Mr {
     }
 }
 
-/// Bytes of a region of this node, as a work request names them. The device checks the key: once the region is gone, a
-/// work request with it fails and touches nothing.
+/// Bytes of a region of this node, as a work request names them. The device checks the key: once
+/// the region is gone, a work request with it fails and touches nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalSlice {
     pub(crate) addr: u64,
@@ -343,8 +347,8 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    /// Where `len` bytes at `offset` of it are. The peer's device checks as well; this check costs less than a broken
-    /// queue pair.
+    /// Where `len` bytes at `offset` of it are. The peer's device checks as well; this check costs
+    /// less than a broken queue pair.
     ///
     /// # Errors
     ///

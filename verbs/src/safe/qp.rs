@@ -50,8 +50,8 @@ states! {
     Rts: Receiving;
 }
 
-/// A reliably connected queue pair that has been moved to state `S`. The device may have moved it on
-/// to ERR by itself: completions say so.
+/// A reliably connected queue pair that has been moved to state `S`. The device may have moved it
+/// on to ERR by itself: completions say so.
 pub struct Qp<S: State> {
     inner: Inner,
     state: PhantomData<fn() -> S>,
@@ -189,8 +189,9 @@ impl Qp<Rts> {
     /// [`PostError`]; what was not taken is still in the chain.
     pub fn post_send(&self, chain: &mut SendChain) -> Result<usize, PostError> {
         chain.post("ibv_post_send", |first, bad| {
-            // SAFETY: the queue pair is live. The chain linked its own work requests, whose inline bytes are its own too,
-            // and outlives the call; other memory is named by keys, which the device checks.
+            // SAFETY: the queue pair is live. The chain linked its own work requests, whose inline
+            // bytes are its own too, and outlives the call; other memory is named by keys, which
+            // the device checks.
             unsafe { (self.inner.send)(self.inner.raw.as_ptr(), first, bad) }
         })
     }
@@ -204,16 +205,16 @@ impl<S: Receiving> Qp<S> {
     /// [`PostError`]; what was not taken is still in the chain.
     pub fn post_recv(&self, chain: &mut RecvChain) -> Result<usize, PostError> {
         chain.post("ibv_post_recv", |first, bad| {
-            // SAFETY: the queue pair is live; the chain linked its own receives and outlives the call; their memory is named
-            // by keys, which the device checks.
+            // SAFETY: the queue pair is live; the chain linked its own receives and outlives the
+            // call; their memory is named by keys, which the device checks.
             unsafe { (self.inner.recv)(self.inner.raw.as_ptr(), first, bad) }
         })
     }
 }
 
 impl<S: State> Qp<S> {
-    /// Moves it to ERR: whatever is posted is given back as `IBV_WC_WR_FLUSH_ERR`, and so is whatever is posted later.
-    /// By reference, since other threads may be posting.
+    /// Moves it to ERR: whatever is posted is given back as `IBV_WC_WR_FLUSH_ERR`, and so is
+    /// whatever is posted later. By reference, since other threads may be posting.
     ///
     /// # Errors
     ///

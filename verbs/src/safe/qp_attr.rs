@@ -37,7 +37,8 @@ impl Default for QpCaps {
 }
 
 impl QpCaps {
-    /// Refuses what the device cannot do. (Inline bytes have no limit that a device announces: creation fails.)
+    /// Refuses what the device cannot do. (Inline bytes have no limit that a device announces:
+    /// creation fails.)
     pub(crate) fn check(&self, context: &Context) -> Result<(), Error> {
         let limits = context.limits();
         let check = |what, asked: u32, limit: u32, name| {
@@ -146,8 +147,9 @@ pub struct GlobalRoute {
 }
 
 impl Path {
-    /// The path from a port with `local` chosen as its GID to the peer's `lid` and `gid`. It is by GID on Ethernet, where the port
-    /// demands it, and when the peer is on another InfiniBand subnet; otherwise by LID alone.
+    /// The path from a port with `local` chosen as its GID to the peer's `lid` and `gid`. It is by
+    /// GID on Ethernet, where the port demands it, and when the peer is on another InfiniBand
+    /// subnet; otherwise by LID alone.
     ///
     /// # Errors
     ///
@@ -212,7 +214,8 @@ pub struct RtrAttr {
     pub rq_psn: u32,
     /// RDMA reads that the peer may have outstanding here; none are used.
     pub max_dest_rd_atomic: u8,
-    /// How long the peer is asked to wait when no receive is posted, as the specification's 5-bit code (12 is 0.64 ms).
+    /// How long the peer is asked to wait when no receive is posted, as the specification's 5-bit
+    /// code (12 is 0.64 ms).
     pub min_rnr_timer: u8,
 }
 

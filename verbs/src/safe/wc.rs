@@ -16,8 +16,8 @@ impl Wc {
         self.0.wr_id
     }
 
-    /// Whether it succeeded. When it did not, only [`Wc::wr_id`], [`Wc::qp_num`], [`Wc::status`] and [`Wc::vendor_err`] mean
-    /// anything.
+    /// Whether it succeeded. When it did not, only [`Wc::wr_id`], [`Wc::qp_num`], [`Wc::status`]
+    /// and [`Wc::vendor_err`] mean anything.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.0.status == raw::IBV_WC_SUCCESS

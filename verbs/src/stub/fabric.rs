@@ -33,7 +33,8 @@ pub struct Fabric {
     regions: Vec<Option<Region>>,
 }
 
-// SAFETY: the pointers are followed under the lock only, and objects leave the tables before they are freed.
+// SAFETY: the pointers are followed under the lock only, and objects leave the tables before they
+// are freed.
 unsafe impl Send for Fabric {}
 
 static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
@@ -46,7 +47,8 @@ pub fn with<R>(work: impl FnOnce(&mut Fabric) -> R) -> R {
     work(&mut FABRIC.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// How a write ended, when it did not succeed: the sender's status, and whether the peer breaks too.
+/// How a write ended, when it did not succeed: the sender's status, and whether the peer breaks
+/// too.
 type Failure = (u32, bool);
 
 impl Fabric {
@@ -95,7 +97,8 @@ impl Fabric {
         }
     }
 
-    /// Whether `len` bytes at `addr` are within the region of that key, in that domain, with those rights.
+    /// Whether `len` bytes at `addr` are within the region of that key, in that domain, with those
+    /// rights.
     fn allows(&self, key: u32, pd: *mut raw::ibv_pd, addr: u64, len: u64, access: u32) -> bool {
         let place = self.regions.get(((key >> 8) as usize).wrapping_sub(1));
         place.copied().flatten().is_some_and(|region| {
@@ -189,8 +192,9 @@ impl Fabric {
         length: u64,
         inline: bool,
     ) -> Result<(), Failure> {
-        // SAFETY: live queue pairs of live contexts, and the lock is held. Local bytes are inline ones, which the caller
-        // promises, or in a registered region; remote bytes are in a registered region. Registered regions are mapped.
+        // SAFETY: live queue pairs of live contexts, and the lock is held. Local bytes are inline
+        // ones, which the caller promises, or in a registered region; remote bytes are in a
+        // registered region. Registered regions are mapped.
         unsafe {
             let pd = (*qp).raw.pd;
             if !inline

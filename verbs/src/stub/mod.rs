@@ -1,13 +1,15 @@
 //! A provider inside the process: libibverbs' contract, kept by memcpy.
 //!
-//! [`verbs`] gives a [`Verbs`] with four devices, `stub0` to `stub3`, each with one port of a RoCE kind. Queue pairs reach each
-//! other by number, whatever device they are on, and everything that posting sets off has happened when the post returns. What can
-//! be tested with it: the software above (trackers that wrap, partial posts, retirement, wake-ups, failures), and its cost
-//! per work request. What cannot: time, real ordering, real loss.
+//! [`verbs`] gives a [`Verbs`] with four devices, `stub0` to `stub3`, each with one port of a RoCE
+//! kind. Queue pairs reach each other by number, whatever device they are on, and everything that
+//! posting sets off has happened when the post returns. What can be tested with it: the software
+//! above (trackers that wrap, partial posts, retirement, wake-ups, failures), and its cost per work
+//! request. What cannot: time, real ordering, real loss.
 //!
-//! Kept from the real contract: states and what they allow; queue depths, with `ENOMEM` and the first work request not taken;
-//! send queue places that come free only when a later signaled completion is polled; keys, ranges and access rights; receives
-//! that are consumed by immediates, and `RNR_RETRY_EXC_ERR` at once when there is none; flushing; arming, solicited or not;
+//! Kept from the real contract: states and what they allow; queue depths, with `ENOMEM` and the
+//! first work request not taken; send queue places that come free only when a later signaled
+//! completion is polled; keys, ranges and access rights; receives that are consumed by immediates,
+//! and `RNR_RETRY_EXC_ERR` at once when there is none; flushing; arming, solicited or not;
 //! asynchronous events.
 //!
 //! * `fabric` - the state of all devices, under one lock, and what a work request does to it
@@ -35,7 +37,8 @@ pub const MAX_INLINE: u32 = 512;
 /// A library with the stub's devices.
 #[must_use]
 pub fn verbs() -> Arc<Verbs> {
-    // SAFETY: the table's functions keep libibverbs' contract; a lock is held wherever state is shared.
+    // SAFETY: the table's functions keep libibverbs' contract; a lock is held wherever state is
+    // shared.
     unsafe { Verbs::from_api(table::api()) }
 }
 
@@ -49,7 +52,8 @@ pub fn counts(context: &Context) -> Counts {
     fabric::with(|_| unsafe { (*stub).counts })
 }
 
-/// Pulls the device's cable, or plugs it in: raises the event, and lets every write to or from it fail while it is out.
+/// Pulls the device's cable, or plugs it in: raises the event, and lets every write to or from it
+/// fail while it is out.
 pub fn set_port(context: &Context, up: bool) {
     let Some(stub) = stub_of(context) else { return };
     fabric::with(|fabric| {
@@ -91,7 +95,8 @@ pub fn fail_device(context: &Context) {
     });
 }
 
-/// Lets this queue pair's writes succeed without touching memory or the peer: what remains is the cost of the software above.
+/// Lets this queue pair's writes succeed without touching memory or the peer: what remains is the
+/// cost of the software above.
 pub fn discard<S: State>(qp: &Qp<S>) {
     if stub_of(qp.pd().context()).is_none() {
         return;

@@ -1,5 +1,6 @@
-//! The stub's objects. Each begins with the structure that libibverbs defines, so that a pointer to the one is a pointer to the
-//! other; what follows is read and written under the fabric's lock only.
+//! The stub's objects. Each begins with the structure that libibverbs defines, so that a pointer to
+//! the one is a pointer to the other; what follows is read and written under the fabric's lock
+//! only.
 
 use std::collections::VecDeque;
 use std::ffi::c_char;

@@ -1,7 +1,7 @@
 //! The functions of the table that create, move and use queues, each under the fabric's lock.
 //!
-//! They are called by the safe layer only, with objects that the stub has created and that are live: that is what each
-//! SAFETY line refers to as "the caller's contract" (libibverbs' own).
+//! They are called by the safe layer only, with objects that the stub has created and that are
+//! live: that is what each SAFETY line refers to as "the caller's contract" (libibverbs' own).
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -41,7 +41,8 @@ pub unsafe extern "C" fn create_cq(
 }
 
 pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: the caller's contract: from `create_cq`, destroyed once. Its events go with it, under the lock.
+    // SAFETY: the caller's contract: from `create_cq`, destroyed once. Its events go with it, under
+    // the lock.
     unsafe {
         let channel = (*cq).channel.cast::<StubChannel>();
         if !channel.is_null() {
@@ -58,7 +59,8 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
 }
 
 pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: the caller's contract; null pointers, zeroed locks and numbers are values of the structure.
+    // SAFETY: the caller's contract; null pointers, zeroed locks and numbers are values of the
+    // structure.
     unsafe {
         let init = &*init;
         let caps = init.cap;
@@ -93,7 +95,8 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
 }
 
 pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: the caller's contract: from `create_qp`, destroyed once. It leaves the fabric before it is freed.
+    // SAFETY: the caller's contract: from `create_qp`, destroyed once. It leaves the fabric before
+    // it is freed.
     unsafe {
         fabric::with(|fabric| fabric.remove_qp((*qp).qp_num));
         drop(Box::from_raw(qp.cast::<StubQp>()));
@@ -101,7 +104,8 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     0
 }
 
-/// The attributes that each step must name, as the specification lists them for reliable connections.
+/// The attributes that each step must name, as the specification lists them for reliable
+/// connections.
 fn required(from: u32, to: u32) -> Option<u32> {
     match (from, to) {
         (_, IBV_QPS_RESET | IBV_QPS_ERR) => Some(0),

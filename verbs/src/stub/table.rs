@@ -1,4 +1,5 @@
-//! The functions of the table: devices, domains, regions, channels and events here, queues in the file beside.
+//! The functions of the table: devices, domains, regions, channels and events here, queues in the
+//! file beside.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::zeroed;
@@ -6,8 +7,8 @@ use std::ptr;
 
 use super::objects::{Events, Region, StubChannel, StubContext, devices};
 use super::queues::{
-    create_cq, create_qp, destroy_cq, destroy_qp, modify_qp, poll_cq,
-    post_recv, post_send, req_notify_cq,
+    create_cq, create_qp, destroy_cq, destroy_qp, modify_qp, poll_cq, post_recv, post_send,
+    req_notify_cq,
 };
 use super::{DEVICES, fabric};
 use crate::raw::*;
@@ -75,8 +76,9 @@ pub fn leak<T, Raw>(value: T) -> *mut Raw {
     Box::into_raw(Box::new(value)).cast()
 }
 
-// The functions below are called by the safe layer only, with objects that the stub has created and that are live: that is
-// what each SAFETY line refers to as "the caller's contract" (libibverbs' own).
+// The functions below are called by the safe layer only, with objects that the stub has created and
+// that are live: that is what each SAFETY line refers to as "the caller's contract" (libibverbs'
+// own).
 
 unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     let mut list = [ptr::null_mut(); DEVICES + 1];
@@ -112,8 +114,8 @@ unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     0
 }
 
-/// Takes one from a queue of events: waits on its descriptor as a real provider does, which is to say not at all once it is
-/// nonblocking.
+/// Takes one from a queue of events: waits on its descriptor as a real provider does, which is to
+/// say not at all once it is nonblocking.
 unsafe fn take<T>(events: *mut Events<T>) -> Option<T> {
     // SAFETY: the caller's contract; the descriptor does not change.
     let fd = unsafe { (*events).fd };
@@ -289,7 +291,8 @@ unsafe extern "C" fn reg_dmabuf_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     let before = offset % PAGE;
-    // SAFETY: a shared mapping at an address of the kernel's choice aliases nothing that has an address here.
+    // SAFETY: a shared mapping at an address of the kernel's choice aliases nothing that has an
+    // address here.
     let base = unsafe {
         libc::mmap(
             ptr::null_mut(),
@@ -346,7 +349,8 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     let region = fabric::with(|fabric| fabric.remove_region(mr.lkey));
     if let Some(mapped) = region.and_then(|r| r.mapped) {
         let before = mapped % PAGE;
-        // SAFETY: mapped by `reg_dmabuf_mr` with this length, and no write finds the region any more.
+        // SAFETY: mapped by `reg_dmabuf_mr` with this length, and no write finds the region any
+        // more.
         unsafe {
             libc::munmap(
                 ptr::with_exposed_provenance_mut((mapped - before) as usize),

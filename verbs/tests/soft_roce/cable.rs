@@ -77,7 +77,8 @@ fn a_pulled_cable_is_an_event_and_so_is_its_return() {
     // The device leaves its queue pairs alone: only a write shows that the peer is out of reach.
     a.send(&[a.write(&b, 1, 8)]);
     let failed = first_failure(&a).status();
-    // With the interface its route is gone, which soft-RoCE calls its own fault; a NIC retries first.
+    // With the interface its route is gone, which soft-RoCE calls its own fault; a NIC retries
+    // first.
     assert!(
         [
             WcStatus(verbs::raw::IBV_WC_LOC_QP_OP_ERR),

@@ -108,8 +108,7 @@ pub fn another_devices_queue_is_refused() {
     let pd = Pd::alloc(&one).expect("a domain");
     let own = Cq::create(&one, 16, None, 0, 0).expect("a queue");
     let foreign = Cq::create(&two, 16, None, 0, 0).expect("a queue");
-    let error =
-        Qp::create(&pd, &own, &foreign, QpCaps::default()).expect_err("a foreign queue");
+    let error = Qp::create(&pd, &own, &foreign, QpCaps::default()).expect_err("a foreign queue");
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
     assert!(
         error.to_string().contains(one.name()) && error.to_string().contains(two.name()),

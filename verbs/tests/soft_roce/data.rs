@@ -159,7 +159,8 @@ pub fn what_came_before_the_arming_is_found_by_the_poll_after_it() {
     }]);
     a.completions(1);
     b.cq.arm(Notify::Any).expect("arming");
-    // Whether an event comes is the device's affair; the poll after the arming finds the entry either way.
+    // Whether an event comes is the device's affair; the poll after the arming finds the entry
+    // either way.
     assert_eq!(b.completions(1)[0].imm(), Some(0));
     a.send(&[a.write(&b, 1, 8)]);
     assert!(readable(&b.channel, SOON));

@@ -1,4 +1,5 @@
-//! Which devices the tests on a real kernel driver use: this crate's, and those of `qdl`, which include this file.
+//! Which devices the tests on a real kernel driver use: this crate's, and those of `qdl`, which
+//! include this file.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Every verb that this project uses, on the real libibverbs and a real kernel driver.
 //!
-//! Ignored, since they need two RDMA devices that can reach each other: `cargo xtask soft-roce` runs
-//! them in a guest that has a pair. Elsewhere name two devices in `QDL_RDMA_DEVICES`, such as
+//! Ignored, since they need two RDMA devices that can reach each other: `cargo xtask soft-roce`
+//! runs them in a guest that has a pair. Elsewhere name two devices in `QDL_RDMA_DEVICES`, such as
 //! `rxa,rxb`, and run with `--ignored --test-threads=1`: one test takes the guest's link down.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 

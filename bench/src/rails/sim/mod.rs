@@ -1,22 +1,22 @@
-//! A discrete-event model of one frontend, D accelerators and the K rails between them, which drives
-//! the very `Arbiter` and `RailArbiter` a frontend runs, with a clock of its own.
+//! A discrete-event model of one frontend, D accelerators and the K rails between them, which
+//! drives the very `Arbiter` and `RailArbiter` a frontend runs, with a clock of its own.
 //!
 //! ```text
-//!   LoadGen --> arbiter --> NIC x out --> one of E links --> NIC (d, x) in --> interior of d --> engine
-//!   (Poisson)     ^          rate C       rate C/E each       rate C           where the rail is    |
-//!                 |                       chosen by the                        not the GPU's own    |
-//!                 |                       flow's hash                                               |
-//!                 +------------------------- response: a fixed delay <------------------------------+
+//! LoadGen -> arbiter -> NIC x out -> one of E links -> NIC (d, x) in -> interior of d -> engine
+//! (Poisson)    ^         rate C      rate C/E each      rate C          where the rail is   |
+//!              |                     chosen by the                      not the GPU's own   |
+//!              |                     flow's hash                                            |
+//!              +--------------------- response: a fixed delay <-----------------------------+
 //! ```
 //!
-//! Each box is a queue served in order of arrival, and a sample is stored in one before it goes to the next.
-//! Between the two ends of a rail there are E equal links, together as fast as a NIC; each flow (queue
-//! pair) keeps to the one its hash names, whatever the load, as ECMP does. With few flows some links get
-//! several and others none: that is what many queue pairs to a rail are for. A congested rail's links have a
-//! fraction of their rate left from a given moment on.
+//! Each box is a queue served in order of arrival, and a sample is stored in one before it goes to
+//! the next. Between the two ends of a rail there are E equal links, together as fast as a NIC;
+//! each flow (queue pair) keeps to the one its hash names, whatever the load, as ECMP does. With
+//! few flows some links get several and others none: that is what many queue pairs to a rail are
+//! for. A congested rail's links have a fraction of their rate left from a given moment on.
 //!
-//! What the model leaves out: packets, losses, and the engines' batches (their time is the same on every
-//! rail and is not counted as network time).
+//! What the model leaves out: packets, losses, and the engines' batches (their time is the same on
+//! every rail and is not counted as network time).
 
 mod fabric;
 mod report;
@@ -93,8 +93,8 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// K rails at 10 Gbit/s to four nodes, ImageNet's sample size, 60 % load, 16 flows to a rail, nothing
-    /// congested; as long as it takes to see a few hundred thousand samples.
+    /// K rails at 10 Gbit/s to four nodes, ImageNet's sample size, 60 % load, 16 flows to a rail,
+    /// nothing congested; as long as it takes to see a few hundred thousand samples.
     pub fn new(rails: usize, policy: SimPolicy) -> Self {
         let duration_us = match rails {
             0..32 => 8_000_000,
@@ -129,8 +129,8 @@ impl Scenario {
     }
 }
 
-/// What came of a run. Latencies are in microseconds, from a sample's arrival to its response, over the
-/// samples that arrived in the second half.
+/// What came of a run. Latencies are in microseconds, from a sample's arrival to its response, over
+/// the samples that arrived in the second half.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// Samples that arrived in the second half.

@@ -32,8 +32,8 @@ fn spray(above_only: bool) -> SimPolicy {
     })
 }
 
-/// K rails, 5 % of them congested to a tenth of their rate: every policy, and for each the yardstick, the same
-/// policy with the congested rails left out.
+/// K rails, 5 % of them congested to a tenth of their rate: every policy, and for each the
+/// yardstick, the same policy with the congested rails left out.
 ///
 /// # Errors
 /// [`RailsError`] where there are no rails or too many.

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::{
-    Change, Fault, HealthCfgs, MAX_RAILS, Meters, OrderedRails, RailId, RailPolicy, RailState, Score,
-    Turn,
+    Change, Fault, HealthCfgs, MAX_RAILS, Meters, OrderedRails, RailId, RailPolicy, RailState,
+    Score, Turn,
     scores::{Average, Window},
     state::Standing,
 };
@@ -38,7 +38,8 @@ pub struct PeerCfgs {
 pub enum RailsError {
     /// None, or too many.
     #[error(
-        "{0} rails to one peer: there must be 1 to {MAX_RAILS}; leave out NICs or split the peer in two"
+        "{0} rails to one peer: there must be 1 to {MAX_RAILS}; \
+         leave out NICs or split the peer in two"
     )]
     Count(usize),
     /// A target names a rail there is none of.
@@ -207,7 +208,8 @@ impl PeerRails {
         self.rails.get(rail.index()).map(|r| r.standing.state)
     }
 
-    /// A rail is up: for the first time, or again. One that failed takes probes alone until it is trusted.
+    /// A rail is up: for the first time, or again. One that failed takes probes alone until it is
+    /// trusted.
     pub fn restored(&mut self, now: u64, rail: RailId, on_change: &mut dyn FnMut(Change)) {
         let Some(r) = self.rails.get_mut(rail.index()) else {
             return;

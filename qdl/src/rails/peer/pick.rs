@@ -90,7 +90,8 @@ impl PeerRails {
         });
     }
 
-    /// The next rail that is due for a probe: up, nothing in flight on it, and none sent for a while.
+    /// The next rail that is due for a probe: up, nothing in flight on it, and none sent for a
+    /// while.
     fn due(&mut self, now: u64, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
         let n = self.rails.len();
         let due = (0..n).map(|i| (self.probe_at + i) % n).find(|i| {
@@ -113,8 +114,8 @@ impl PeerRails {
             .map(|(rail, _)| rail)
             .find(|r| takes(*r));
         in_service.or_else(|| {
-            // Samples wait rather than go by a congested rail; but where there is no rail in service at all,
-            // any is better than none.
+            // Samples wait rather than go by a congested rail; but where there is no rail in
+            // service at all, any is better than none.
             if !self.list.is_empty() {
                 return None;
             }

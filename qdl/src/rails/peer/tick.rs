@@ -1,4 +1,5 @@
-//! What is done once in a while: measurements become scores, and rails go out of service or come back.
+//! What is done once in a while: measurements become scores, and rails go out of service or come
+//! back.
 
 use super::{
     super::{Change, RailId, RailState},
@@ -57,8 +58,8 @@ impl PeerRails {
             .1
     }
 
-    /// Looks at one size class each tick: a rail whose baseline there is out of proportion to the best
-    /// rail's was slow before anybody looked.
+    /// Looks at one size class each tick: a rail whose baseline there is out of proportion to the
+    /// best rail's was slow before anybody looked.
     fn compare_baselines(&mut self) {
         self.class_of = (self.class_of + 1) % self.rails.len();
         let Some(class) = self

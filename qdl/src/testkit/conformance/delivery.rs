@@ -67,7 +67,8 @@ pub fn control_messages_keep_their_place(fabric: &dyn Fabric) {
     assert_eq!(b.next(), Event::Control(Control::EchoReply(0x0fff_ffff)));
 }
 
-/// Sleeping: arm, sleep on the descriptor, be woken; what came before arming is never slept through.
+/// Sleeping: arm, sleep on the descriptor, be woken; what came before arming is never slept
+/// through.
 pub fn a_sleeper_is_woken(fabric: &dyn Fabric) {
     let rounds = 200u16;
     let (mut a, mut b) = join(fabric, Shape::honest(usize::from(rounds), 64));

@@ -1,8 +1,8 @@
-//! One suite for every fabric: each clause of the contract as a function that joins two endpoints and
-//! panics where the fabric breaks its word.
+//! One suite for every fabric: each clause of the contract as a function that joins two endpoints
+//! and panics where the fabric breaks its word.
 //!
-//! A fabric implements [`Fabric`] and calls [`fabric_conformance!`](crate::fabric_conformance), which
-//! makes one test of each case. The cases are in modules by what they ask of it:
+//! A fabric implements [`Fabric`] and calls [`fabric_conformance!`](crate::fabric_conformance),
+//! which makes one test of each case. The cases are in modules by what they ask of it:
 //!
 //! * `delivery`: what is sent arrives, in order, and wakes who sleeps.
 //! * `refusals`: what is outside its bounds or was not granted does not.
@@ -45,13 +45,14 @@ pub trait Fabric: Sync {
     /// Joins two endpoints.
     fn pair(&self, a: Endpoint, b: Endpoint) -> (Link, Link);
 
-    /// True where a refused write leaves the slot untouched. A NIC writes first and is found out after.
+    /// True where a refused write leaves the slot untouched. A NIC writes first and is found out
+    /// after.
     fn looks_before_bytes_land(&self) -> bool {
         true
     }
 
-    /// True where writes stay in the sender's queue until the peer's software reads. A NIC takes them all by itself,
-    /// since every one has its slot.
+    /// True where writes stay in the sender's queue until the peer's software reads. A NIC takes
+    /// them all by itself, since every one has its slot.
     fn fills_up_unread(&self) -> bool {
         true
     }
@@ -61,8 +62,8 @@ pub trait Fabric: Sync {
         4000
     }
 
-    /// How long to wait for the next thing that must come. Never for all of them: how long those take together is the
-    /// machine's speed.
+    /// How long to wait for the next thing that must come. Never for all of them: how long those
+    /// take together is the machine's speed.
     fn patience(&self) -> Duration {
         Duration::from_secs(20)
     }

@@ -1,4 +1,5 @@
-//! What is outside its bounds or was not granted is refused: at the sender, and by a receiver whose sender lies.
+//! What is outside its bounds or was not granted is refused: at the sender, and by a receiver whose
+//! sender lies.
 
 use super::{
     Fabric,

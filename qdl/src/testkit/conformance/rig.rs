@@ -87,7 +87,8 @@ impl End {
     }
 
     pub(super) fn fill(&self, offset: usize, bytes: &[u8]) {
-        // SAFETY: these bytes are not being sent: each case fills before it posts or after a retirement.
+        // SAFETY: these bytes are not being sent: each case fills before it posts or after a
+        // retirement.
         unsafe { self.source.bytes_mut(offset, bytes.len()) }
             .expect("in bounds")
             .copy_from_slice(bytes);
