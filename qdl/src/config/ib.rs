@@ -111,7 +111,7 @@ pub struct IbNicConfig {
     /// What this side asks a sender to wait before such a retry, as the verbs encode it, 1 to 31; default 12.
     #[garde(custom(within(1..=31)))]
     pub min_rnr_timer: u8,
-    /// NUMA node of rail thread and memory; default `auto`, the device's own from sysfs.
+    /// NUMA node of its threads and memory; default `auto`, the device's own from sysfs.
     #[garde(custom(auto_within(0..=MAX_NUMA)))]
     pub numa: Auto<u32>,
     /// GPU that this NIC feeds, by its index; default none.

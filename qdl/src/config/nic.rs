@@ -161,11 +161,9 @@ pub fn near_all<'a>(nics: impl IntoIterator<Item = &'a NicConfig>, topology: &To
     topology.near(&nodes.collect::<Vec<_>>())
 }
 
-/// A warning for each NIC whose rail thread is pinned to cores of another NUMA node than its own.
+/// A warning for each NIC whose rail thread is pinned to cores of another NUMA node than its own, or whose `numa` names a node
+/// that is not there.
 pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
-    if nics.iter().all(|n| n.cpus().is_none()) {
-        return Vec::new();
-    }
     let Ok(topology) = Topology::of_this_machine() else {
         return Vec::new();
     };
@@ -176,7 +174,16 @@ pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
         };
         topology.pinning_warning(&device, nic.cpus()?)
     };
-    nics.iter().filter_map(warning).collect()
+    let nowhere = |nic: &NicConfig| {
+        let node = nic.node(&topology)?;
+        let is_there = topology.nodes.iter().any(|n| n.id == node);
+        (topology.has_several_nodes() && !is_there).then(|| {
+            let nic = nic.label();
+            format!("{nic}: this machine has no NUMA node {node}: its `numa` changes nothing")
+        })
+    };
+    let far = nics.iter().filter_map(warning);
+    far.chain(nics.iter().filter_map(nowhere)).collect()
 }
 
 /// A NIC on the TCP fabric.
@@ -207,10 +214,10 @@ pub struct TcpNicConfig {
     /// thread; default 16 KiB. Of no meaning on an accelerator.
     #[garde(skip)]
     pub post_from_issue_thread_up_to: usize,
-    /// NUMA node of rail thread and memory; default `auto`, the node of the NIC that has the address.
+    /// NUMA node of its threads and memory; default `auto`, the node of the NIC that has the address.
     #[garde(custom(auto_within(0..=MAX_NUMA)))]
     pub numa: Auto<u32>,
-    /// Cores the rail thread is pinned to; default none.
+    /// Cores the rail thread is pinned to; default those of its node, where the machine has several.
     #[garde(custom(core_list))]
     pub cpus: Option<Vec<usize>>,
     /// On an accelerator the GPU it is nearest to, whose engine its samples go to; default none: any engine.
