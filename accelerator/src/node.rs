@@ -176,3 +176,35 @@ fn engine_near(gpu: usize, nics: &[NicConfig], topology: &Topology) -> Near {
         false => topology.near_nics(nics),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use qdl::testkit::machine;
+
+    use super::*;
+
+    #[test]
+    fn an_engine_runs_near_the_nics_that_feed_it() {
+        let root = tempfile::tempdir().expect("a folder");
+        let addresses = machine::expand(
+            "node 0 cpus=0-3\nnode 1 cpus=4-7\n\
+             pci pci0000:10/0000:10:01.0 vendor=0x15b3 numa=0\n  net eth0 addr=10.0.0.2\n\
+             pci pci0000:80/0000:80:03.0 vendor=0x15b3 numa=1\n  net eth1 addr=10.0.1.2\n",
+            root.path(),
+        );
+        let addresses = addresses.expect("a good description");
+        let topology = Topology::read(root.path(), &addresses).expect("a tree");
+        let nic = |address: &str, gpu| NicConfig {
+            gpu,
+            ..NicConfig::tcp(address.parse().expect("an address"))
+        };
+        let nics = [nic("10.0.0.2:1", Some(0)), nic("10.0.1.2:1", Some(1))];
+        let nodes = |gpu, nics: &[NicConfig]| engine_near(gpu, nics, &topology).nodes;
+        assert_eq!(nodes(0, &nics), [0]);
+        assert_eq!(nodes(1, &nics), [1]);
+        assert_eq!(nodes(2, &nics), [0, 1], "any NIC's samples may come to it");
+        let any = [nic("10.0.1.2:1", None), nic("127.0.0.1:1", None)];
+        assert_eq!(nodes(0, &any), [1]);
+        assert!(nodes(0, &any[1..]).is_empty());
+    }
+}

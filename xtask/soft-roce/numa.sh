@@ -18,26 +18,36 @@ slot_pages=$((2 * SLOTS * BYTES / 4096))
 holds() {
     local text=$1
     shift
-    if "$@" >/dev/null 2>&1; then echo "holds: $text"; else echo "FAILS: $text"; failed=1; fi
+    local why
+    if why=$("$@" 2>&1); then echo "holds: $text"; else echo "FAILS: $text${why:+: $why}"; failed=1; fi
 }
 
-# cores PID THREAD: where the threads may run whose names begin so, each core list once
+# look: what the kernel says of both programs at this moment
+look() {
+    local who pid
+    for who in front acc; do
+        pid=${!who}
+        cat /proc/$pid/numa_maps >$out/$who.maps
+        cat /proc/$pid/task/*/status >$out/$who.status
+    done
+}
+
+# cores PROGRAM THREAD: where the threads may run whose names begin so, each core list once
 cores() {
-    local task
-    for task in /proc/$1/task/*; do
-        case $(cat $task/comm) in $2*) sed -n 's/^Cpus_allowed_list:\t//p' $task/status ;; esac
-    done | sort -u | paste -sd' '
+    awk -v name="$2" '$1 == "Name:" {ours = index($2, name) == 1}
+        ours && $1 == "Cpus_allowed_list:" && !seen[$2]++ {printf "%s%s", between, $2; between = " "}' $out/$1.status
 }
 
-# bound PID POLICY NODE: pages on this node of memory with this policy
-bound() {
-    awk -v policy="$2" -v node="N$3=" '$2 == policy {
-        for (i = 3; i <= NF; i++) if (index($i, node) == 1) n += substr($i, length(node) + 1)} END {print n + 0}' /proc/$1/numa_maps
+# bound PROGRAM POLICY NODE: pages on this node of memory with this policy
+bound() { pages "$2" "$3" $out/$1.maps; }
+pages() {
+    awk -v policy="$1" -v node="N$2=" '$2 == policy {
+        for (i = 3; i <= NF; i++) if (index($i, node) == 1) n += substr($i, length(node) + 1)} END {print n + 0}' "$3"
 }
 
-# unequal [ ... ] with words in between is hard to read in a failure
-same() { [ "$1" = "$2" ] || { echo "       it is $1, not $2" >>$out/why; return 1; }; }
-least() { [ "$1" -ge "$2" ] || { echo "       it is $1, less than $2" >>$out/why; return 1; }; }
+# same, least: what was found, and what it is to be
+same() { [ "$1" = "$2" ] || { echo "it is '$1', not '$2'"; return 1; }; }
+least() { [ "$1" -ge "$2" ] || { echo "it is '$1', less than '$2'"; return 1; }; }
 
 # configured NAME FRONTEND-NICS ACCELERATOR-NICS: a pair of configurations
 configured() {
@@ -50,6 +60,7 @@ engine: {kind: digest, threads: 2, max_batch: 8, max_delay_us: 200, delay_us: 10
 nics:
 $3
 memory_mib: 64
+auth: none
 deadlines: {heartbeat_timeout_ms: 20000}
 YAML
     cat >$out/$1/frontend.yaml <<YAML
@@ -63,15 +74,16 @@ verify: digest
 accelerators: [{control: 127.0.0.1:7900}]
 nics:
 $2
+auth: none
 deadlines: {heartbeat_timeout_ms: 20000, echo_timeout_ms: 20000, lost_ms: 40000}
 warm_up: {budget_ms: 0}
 loadgen:
-  settings: {server_target_qps: 20, server_target_latency_ns: 8000000000, min_query_count: 1, min_duration_ms: 4000}
+  settings: {server_target_qps: 20, server_target_latency_ns: 8000000000, min_query_count: 1, min_duration_ms: 5000}
 YAML
 }
 
-# began NAME FRONTEND-NICS ACCELERATOR-NICS: starts a run and waits until LoadGen is in the midst of it; $acc and $front
-# are the two programs
+# began NAME FRONTEND-NICS ACCELERATOR-NICS POLICY NODE: starts a run and waits until it is under way, its samples in
+# memory with this policy on this node; $front and $acc are the two programs
 began() {
     configured "$@"
     $programs/accelerator -v --once --config $out/$1/accelerator.yaml >$out/$1/accelerator.log 2>&1 &
@@ -81,37 +93,41 @@ began() {
     $programs/frontend --config $out/$1/frontend.yaml --scenario server --mode performance \
         --output $out/$1/run >$out/$1/frontend.log 2>&1 &
     front=$!
-    for try in $(seq 600); do [ -e $out/$1/run/mlperf_log_detail.txt ] && break; sleep 0.1; done
+    for try in $(seq 100); do [ -e $out/$1/run/mlperf_log_detail.txt ] && break; sleep 0.1; done
     # Samples are loaded before the clock starts, and answered from then on.
-    for try in $(seq 100); do [ "$(bound $front "$4" "$5")" -ge $((sample_pages / 2)) ] && break; sleep 0.1; done
-    sleep 1
+    for try in $(seq 50); do [ "$(pages $4 $5 /proc/$front/numa_maps)" -ge $((sample_pages / 2 - 1)) ] && break; sleep 0.1; done
+    sleep 0.5
+    look
 }
 
 # ended NAME: the run was a good one
 ended() {
+    local status
     wait $front
-    holds "$1: every sample is answered, with its own digest" same $? 0
+    status=$?
+    # LoadGen finds so short a run invalid, which is status 1; a wrong answer or a count that is off is not.
+    holds "$1: every sample is answered, with its own digest" least 1 $status
     wait $acc
 }
 
-# nic NAME INDEX KEY: what the frontend's summary says of a NIC, in one line
-place() { tr -d ' \n' <$out/$1/run/summary.json | sed 's/.*"places":{//; s/"ledger".*//'; }
+# says NAME PATTERN: what the frontend's summary says of places, in one line
+says() { tr -d ' \n' <$out/$1/run/summary.json | sed 's/.*"places":{//; s/"ledger".*//' | grep -q "$2"; }
 
-# all_on NAME NODE CORES: while the run goes on, then what the summaries say
+# all_on NAME NODE CORES [NIC-CORES]: what was seen while the run went on, then what the summaries say
 all_on() {
-    local name=$1 node=$2 cores=$3 other=$((1 - $2)) pid
-    holds "$name: the frontend's NIC thread runs on cores $cores" same "$(cores $front rail-)" "${4:-$cores}"
-    holds "$name: the accelerator's NIC thread and its helper run on cores $cores" same "$(cores $acc rail-)" "${4:-$cores}"
-    holds "$name: engine threads run on cores $cores" same "$(cores $acc engine-)" $cores
-    holds "$name: samples and responses lie on node $node" least "$(bound $front prefer:$node $node)" $sample_pages
-    holds "$name: slots and responses lie on node $node" least "$(bound $acc prefer:$node $node)" $slot_pages
-    for pid in $front $acc; do
-        holds "$name: none of them lies on node $other" same "$(bound $pid prefer:$node $other)" 0
+    local name=$1 node=$2 cores=$3 nic=${4:-$3} other=$((1 - $2)) who
+    holds "$name: the frontend's NIC thread runs on cores $nic" same "$(cores front rail-)" $nic
+    holds "$name: the accelerator's NIC thread and its helper run on cores $nic" same "$(cores acc rail-)" $nic
+    holds "$name: engine threads run on cores $cores" same "$(cores acc engine-)" $cores
+    holds "$name: samples and responses lie on node $node" least "$(bound front prefer:$node $node)" $sample_pages
+    holds "$name: slots and responses lie on node $node" least "$(bound acc prefer:$node $node)" $slot_pages
+    for who in front acc; do
+        holds "$name: none of $who's lies on node $other" same "$(bound $who prefer:$node $other)" 0
     done
     ended $name
-    holds "$name: the summary says so" grep -q "\"nodes\":2,\"nics\":\[{[^]]*\"slots\":\[$node\]}\],\"samples\":\[$node\]" <(place $name)
-    holds "$name: for people, too" grep -q "nics\[0\] .*: node $node; thread on cores ${4:-$cores}, slots on node $node" $out/$name/frontend.log
-    holds "$name: the accelerator's says so" grep -q "nics\[0\] .*: node $node; thread on cores ${4:-$cores}, slots on node $node" $out/$name/accelerator.log
+    holds "$name: the summary says so" says $name "\"nodes\":2,\"nics\":\[{.*\"slots\":\[$node\]}\],\"samples\":\[$node\]"
+    holds "$name: for people, too" grep -q "nics\[0\] .*: node $node; thread on cores $nic, slots on node $node" $out/$name/frontend.log
+    holds "$name: the accelerator's says so" grep -q "nics\[0\] .*: node $node; thread on cores $nic, slots on node $node" $out/$name/accelerator.log
 }
 
 ib='queue_pairs: 2, slots: 16, timeout: 18'
@@ -131,20 +147,19 @@ all_on cpus 1 2-3 1
 began both "  - {device: rxa, $ib}
   - {address: 10.9.2.1, $tcp}" "  - {device: rxb, timeout: 18}
   - {listen: 10.9.2.2:7902}" interleave:0-1 1
-for pid in $front $acc; do
-    holds "both: the thread of the NIC on node 1 runs there" same "$(cores $pid rail-0)" 2-3
-    holds "both: the thread of the NIC on node 0 runs there" same "$(cores $pid rail-1)" 0-1
+for who in front acc; do
+    holds "both: $who: the thread of the NIC on node 1 runs there" same "$(cores $who rail-0)" 2-3
+    holds "both: $who: the thread of the NIC on node 0 runs there" same "$(cores $who rail-1)" 0-1
     for node in 0 1; do
-        holds "both: memory that belongs on node $node lies there" same "$(bound $pid prefer:$node $((1 - node)))" 0
+        holds "both: $who: memory that belongs on node $node lies there" same "$(bound $who prefer:$node $((1 - node)))" 0
     done
 done
 for node in 0 1; do
-    holds "both: slots of the NIC on node $node" least "$(bound $acc prefer:$node $node)" $slot_pages
-    holds "both: half of the samples lie on node $node" least "$(bound $front interleave:0-1 $node)" $((sample_pages * 45 / 100))
+    holds "both: slots of the NIC on node $node" least "$(bound acc prefer:$node $node)" $slot_pages
+    holds "both: half of the samples lie on node $node" least "$(bound front interleave:0-1 $node)" $((sample_pages * 45 / 100))
 done
-holds "both: the engine runs on both nodes" same "$(cores $acc engine-)" 0-3
+holds "both: the engine runs on both nodes" same "$(cores acc engine-)" 0-3
 ended both
-holds "both: the summary says so" grep -q '"slots":\[1\]},.*"slots":\[0\]}\],"samples":\[0,1\]' <(place both)
-[ -e $out/why ] && cat $out/why
+holds "both: the summary says so" says both '"slots":\[1\]},.*"slots":\[0\]}\],"samples":\[0,1\]'
 [ $failed = 0 ] && rm -rf ${out:?}/*-auto ${out:?}/*-0 ${out:?}/cpus ${out:?}/both
 exit $failed

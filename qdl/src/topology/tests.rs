@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::{
-    config::{NicAt, parse_accelerator, parse_frontend},
+    config::{NicAt, NicConfig, parse_accelerator, parse_frontend},
     testkit::machine,
 };
 
@@ -127,6 +127,83 @@ fn soft_roce_and_virtio_sit_where_their_hardware_sits() {
     assert_eq!(rxe.place.numa, Some(1));
     assert_eq!(rxe.place.cpus.to_string(), "2-3");
     assert_eq!(rxe.addresses.len(), 1);
+}
+
+#[test]
+fn near_a_nic_are_the_cores_and_the_memory_of_its_node() {
+    const CARDS: &str = "\
+        pci pci0000:10/0000:10:01.0 vendor=0x15b3 numa=0\n  net eth0 addr=10.0.0.2\n\
+        pci pci0000:80/0000:80:03.0 vendor=0x15b3 numa=1\n  ib mlx5_0 rate=200\n  net ib0 addr=10.0.1.2\n\
+        pci pci0000:90/0000:90:03.0 vendor=0x15b3 numa=-1\n  net eth1 addr=10.0.2.2\n\
+        virtual net veth0 addr=10.0.3.2\n";
+    let two = read(&format!("node 0 cpus=0-3\nnode 1 cpus=4-7\n{CARDS}"));
+    let at = |t: &Topology, address: &str| t.node_of_address(address.parse().expect("an address"));
+    assert_eq!(at(&two, "10.0.0.2"), Some(0));
+    assert_eq!(
+        at(&two, "10.0.1.2"),
+        Some(1),
+        "the interface of an RDMA device"
+    );
+    assert_eq!(two.node_of_device("mlx5_0"), Some(1));
+    for unknown in ["10.0.2.2", "10.0.3.2", "127.0.0.1", "0.0.0.0", "192.0.2.1"] {
+        assert_eq!(at(&two, unknown), None, "{unknown}");
+    }
+    assert_eq!(two.node_of_device("mlx5_7"), None);
+
+    let near = |t: &Topology, nodes: &[u32], allowed: std::ops::Range<usize>| {
+        let near = t.near_within(nodes, &allowed.collect());
+        (near.nodes, near.cpus)
+    };
+    assert_eq!(near(&two, &[1], 0..8), (vec![1], vec![4, 5, 6, 7]));
+    assert_eq!(near(&two, &[1, 0, 1], 0..8), (vec![0, 1], (0..8).collect()));
+    assert_eq!(near(&two, &[], 0..8), (vec![], vec![]));
+    assert_eq!(near(&two, &[9], 0..8), (vec![], vec![]), "no such node");
+    // A process that was started on some cores stays on them.
+    assert_eq!(near(&two, &[1], 3..5), (vec![1], vec![4]));
+    assert_eq!(near(&two, &[1], 0..4), (vec![1], vec![]));
+
+    let one = read(&format!("node 0 cpus=0-7\n{CARDS}"));
+    assert_eq!(at(&one, "10.0.0.2"), None, "there is nothing to choose");
+    assert_eq!(near(&one, &[0], 0..8), (vec![], vec![]));
+    assert_eq!(near(&Topology::default(), &[0], 0..8), (vec![], vec![]));
+}
+
+#[test]
+fn a_nic_is_on_its_own_node_unless_its_entry_names_another() {
+    let t = read(
+        "node 0 cpus=0-3\nnode 1 cpus=4-7\n\
+         pci pci0000:10/0000:10:01.0 vendor=0x15b3 numa=0\n  net eth0 addr=10.0.0.2\n\
+         pci pci0000:80/0000:80:03.0 vendor=0x15b3 numa=1\n  ib mlx5_0 rate=200\n",
+    );
+    let nics = |entries: &str| {
+        let text = format!(
+            "node: f\nmodel:\n  name: m\n  inputs: [{{name: a, dtype: u8, shape: [4]}}]\n  \
+             output: {{name: o, dtype: u8, shape: [8]}}\ndataset: {{kind: random}}\nauth: none\n\
+             accelerators: [{{control: 127.0.0.1:7400}}]\nnics: [{entries}]\n"
+        );
+        parse_frontend(&text, "f.yaml", Path::new("/"))
+            .expect("sound")
+            .nics
+    };
+    let nodes = |entries: &str| -> Vec<_> { nics(entries).iter().map(|n| t.node_of_nic(n)).collect() };
+    assert_eq!(
+        nodes("{address: 10.0.0.2}, {device: mlx5_0}, {address: 127.0.0.1}"),
+        [Some(0), Some(1), None]
+    );
+    assert_eq!(
+        nodes(
+            "{address: 10.0.0.2, numa: 1}, {device: mlx5_0, numa: 0}, {address: 127.0.0.1, numa: 1}"
+        ),
+        [Some(1), Some(0), Some(1)]
+    );
+    // `cpus` is for the thread alone.
+    let with_cpus = t.near_nic(&nics("{device: mlx5_0, cpus: [3, 2]}")[0]);
+    assert_eq!((with_cpus.nodes, with_cpus.cpus), (vec![1], vec![3, 2]));
+    // What several NICs use is on all their nodes; one whose node is not known has no say.
+    let both = nics("{device: mlx5_0, cpus: [2]}, {address: 127.0.0.1}, {address: 10.0.0.2}");
+    assert_eq!(t.near_nics(&both).nodes, [0, 1]);
+    assert_eq!(t.near_nics(&both[..2]).nodes, [1]);
+    assert_eq!(t.near_nics(&both[1..2]), Default::default());
 }
 
 #[test]

@@ -139,11 +139,9 @@ pub(super) fn health(c: &HealthConfig) -> HealthCfgs {
     }
 }
 
-/// A warning for each NIC whose rail thread is pinned to cores of another NUMA node than its own.
+/// A warning for each NIC whose rail thread is pinned to cores of another NUMA node than its own, or
+/// whose `numa` names a node that is not there.
 pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
-    if nics.iter().all(|n| n.cpus.is_none()) {
-        return Vec::new();
-    }
     let Ok(topology) = Topology::of_this_machine() else {
         return Vec::new();
     };
@@ -154,5 +152,14 @@ pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
         };
         topology.pinning_warning(&device, nic.cpus.as_deref()?)
     };
-    nics.iter().filter_map(warning).collect()
+    let nowhere = |nic: &NicConfig| {
+        let node = topology.node_of_nic(nic)?;
+        let is_there = topology.nodes.iter().any(|n| n.id == node);
+        (topology.has_several_nodes() && !is_there).then(|| {
+            let nic = nic.label();
+            format!("{nic}: this machine has no NUMA node {node}: its `numa` changes nothing")
+        })
+    };
+    let far = nics.iter().filter_map(warning);
+    far.chain(nics.iter().filter_map(nowhere)).collect()
 }
