@@ -5,14 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Parser, ValueEnum};
 use loadgen_bridge::TestMode;
 
-const EXIT_CODES: &str = "\
-Exit codes:
-  0    LoadGen says VALID, or the accuracy run is complete
-  1    LoadGen says INVALID
-  2    wrong usage, configuration, data set, model or engine, or a peer that could not be reached at the start
-  3    no peer was left, or the run was aborted; one line says which, when and why
-  4    a response was not its sample's, or counts do not agree
-  130  interrupted";
+use crate::exit::HELP;
 
 /// Runs LoadGen against the accelerators of a configuration, over the network.
 ///
@@ -20,7 +13,7 @@ Exit codes:
 ///
 /// The logs of LoadGen, summary.json and latency histograms come to lie in the output folder.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "frontend", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "frontend", version, after_help = HELP, max_term_width = 100)]
 pub struct Args {
     /// The node's YAML file; configs/ holds working ones
     #[arg(short, long, value_name = "FILE")]
