@@ -21,8 +21,8 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     }
 }
 
-/// The first two CPUs this process may run on: the client's and the server's. The same one twice where
-/// there is only one.
+/// The first two CPUs this process may run on: the client's and
+/// the server's. The same one twice where there is only one.
 pub fn two_cpus() -> [usize; 2] {
     // SAFETY: a zeroed cpu_set_t is an empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };

@@ -9,7 +9,8 @@ use crate::exit::HELP;
 
 /// Runs LoadGen against the accelerators of a configuration, over the network.
 ///
-/// `frontend topology` shows this machine's NICs and GPUs, and with `--yaml` writes a configuration for it.
+/// `frontend topology` shows this machine's NICs and
+/// GPUs, and with `--yaml` writes a configuration for it.
 ///
 /// The logs of LoadGen, summary.json and latency histograms come to lie in the output folder.
 #[derive(Clone, Debug, Parser)]
@@ -27,7 +28,8 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "MODE")]
     pub mode: Option<Mode>,
 
-    /// No network: LoadGen, data set and engine in this one process, the yardstick for what the network costs
+    /// No network: LoadGen, data set and engine in this one
+    /// process, the yardstick for what the network costs
     #[arg(long)]
     pub local: bool,
 
@@ -40,8 +42,9 @@ pub struct Args {
     #[arg(long, value_name = "Q")]
     pub target_qps: Option<f64>,
 
-    /// The shortest that the run may be, in seconds (LoadGen's min_duration). Offline is one query, which LoadGen makes
-    /// beforehand so large that it fills this time at --target-qps: where samples go faster than that, the run is INVALID
+    /// The shortest that the run may be, in seconds (LoadGen's min_duration). Offline is one query,
+    /// which LoadGen makes beforehand so large that it fills this time at --target-qps: where
+    /// samples go faster than that, the run is INVALID
     #[arg(long, value_name = "S")]
     pub duration_s: Option<f64>,
 
@@ -53,11 +56,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub user_conf: Option<PathBuf>,
 
-    /// LoadGen's audit.config [default: loadgen.audit_config of the configuration; else none is read]
+    /// LoadGen's audit.config [default: loadgen.audit_config
+    /// of the configuration; else none is read]
     #[arg(long, value_name = "FILE")]
     pub audit_config: Option<PathBuf>,
 
-    /// Any field of LoadGen's TestSettings or LogSettings, by its name; goes before everything else; repeatable
+    /// Any field of LoadGen's TestSettings or LogSettings,
+    /// by its name; goes before everything else; repeatable
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
 
@@ -73,7 +78,8 @@ pub struct Args {
           value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub warm_up_ms: Option<u64>,
 
-    /// Seed of a random data set [default: dataset.seed of the configuration]. LoadGen's own seeds are set with --set
+    /// Seed of a random data set [default: dataset.seed of the
+    /// configuration]. LoadGen's own seeds are set with --set
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 

@@ -1,4 +1,5 @@
-//! From responses to LoadGen's `QuerySamplesComplete`: in bulk, with nothing copied and nothing allocated.
+//! From responses to LoadGen's `QuerySamplesComplete`:
+//! in bulk, with nothing copied and nothing allocated.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -98,8 +99,8 @@ impl Completers {
     }
 
     fn response<'a>(&self, id: u64, payload: &'a [u8]) -> QuerySampleResponse<'a> {
-        // SAFETY: sample ids are made from LoadGen's own in `Sut::issue_query`, and never leave this process: what comes
-        // back from the dispatcher is what its tracker kept.
+        // SAFETY: sample ids are made from LoadGen's own in `Sut::issue_query`, and never leave
+        // this process: what comes back from the dispatcher is what its tracker kept.
         let id = unsafe { ResponseId::from_bits(id) };
         let response = QuerySampleResponse::new(id, payload);
         match self.tokens {
@@ -127,9 +128,9 @@ impl Completer for LoadgenCompleter {
             // SAFETY: as below.
             unsafe { loadgen_bridge::first_token_complete(&batch) };
         }
-        // SAFETY: the ids are LoadGen's, of samples it issued in this process's one test; the dispatcher hands each to
-        // exactly one completer once (its tracker gives a slot's record to one owner), and the test does not end
-        // before all are completed.
+        // SAFETY: the ids are LoadGen's, of samples it issued in this process's one test; the
+        // dispatcher hands each to exactly one completer once (its tracker gives a slot's record to
+        // one owner), and the test does not end before all are completed.
         unsafe { complete(&batch) };
         self.scratch = recycled(batch);
     }
@@ -164,7 +165,8 @@ impl Drop for LoadgenCompleter {
     }
 }
 
-/// The memory of an emptied vector under another lifetime. Collecting in place keeps the allocation.
+/// The memory of an emptied vector under another
+/// lifetime. Collecting in place keeps the allocation.
 fn recycled<'a>(mut batch: Vec<QuerySampleResponse<'_>>) -> Vec<QuerySampleResponse<'a>> {
     batch.clear();
     batch

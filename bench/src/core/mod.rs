@@ -1,9 +1,9 @@
-//! `core`: the data structures that decide, on one thread, in nanoseconds and allocations per operation, at 8 to
-//! 8,192 in flight and 1 to 64 connections.
+//! `core`: the data structures that decide, on one thread, in nanoseconds and allocations per
+//! operation, at 8 to 8,192 in flight and 1 to 64 connections.
 //!
-//! Each cell is measured many times in short turns, all cells in each turn, and its best time is kept: work that
-//! has nothing to wait for is only ever made slower by the rest of the machine. Allocations are counted over all
-//! turns, from the moment the structure has been made.
+//! Each cell is measured many times in short turns, all cells in each turn, and its best time is
+//! kept: work that has nothing to wait for is only ever made slower by the rest of the machine.
+//! Allocations are counted over all turns, from the moment the structure has been made.
 
 mod ops;
 mod table;

@@ -248,7 +248,8 @@ impl Op for Record {
     fn run(&mut self, n: usize) {
         let rails = self.recorders.len();
         for i in 0..n {
-            // The more there are in flight, the longer each takes: 1 us each, give or take a quarter.
+            // The more there are in flight, the longer each
+            // takes: 1 us each, give or take a quarter.
             let typical = 1_000 * self.in_flight;
             let took = typical * 3 / 4 + self.random.next() % (typical / 2);
             let times = SampleTimes {

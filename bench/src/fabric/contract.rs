@@ -23,8 +23,8 @@ use super::{
     shape::{SAMPLES, Shape},
 };
 
-/// Events taken from one connection before the next has its turn, and before the peer hears of them: while we see
-/// to these, it sees to what else is in flight.
+/// Events taken from one connection before the next has its turn, and before the peer hears of
+/// them: while we see to these, it sees to what else is in flight.
 const BUDGET: usize = 128;
 
 struct Connection {

@@ -150,8 +150,9 @@ pub fn idle_percent(cpus: [usize; 2], args: &Args) -> Result<f64> {
     Ok(cpu * 1e5 / took as f64)
 }
 
-/// Alternations before everything is connected anew: what the kernel came to believe of one connection (a window, a
-/// loss that was none) lasts as long as the connection, and must not decide a row.
+/// Alternations before everything is connected anew: what the kernel
+/// came to believe of one connection (a window, a loss that was
+/// none) lasts as long as the connection, and must not decide a row.
 const ALTERNATIONS_OF_A_SET: usize = 3;
 
 /// Runs all alternations of one shape.

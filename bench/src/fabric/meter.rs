@@ -13,8 +13,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// An empty one. With many in flight every sixteenth request is timed: the clock would be a good part of
-    /// what is measured.
+    /// An empty one. With many in flight every sixteenth request is
+    /// timed: the clock would be a good part of what is measured.
     pub fn new(in_flight: usize) -> Self {
         let mut round_trips =
             Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");

@@ -1,9 +1,10 @@
 //! `fabric`: the TCP fabric beside plain sockets.
 //!
-//! Four contenders do the same exchange in the same run, on the same two CPUs, in rounds that take turns: plain
-//! sockets that spin, plain sockets that sleep, the fabric's contract with nothing above it, and the whole library
-//! (dispatcher, rail threads, server). Rates of one alternation are divided by one another and the median of those
-//! ratios is kept: the machine's mood changes between alternations, seldom within one.
+//! Four contenders do the same exchange in the same run, on the same two CPUs, in rounds that take
+//! turns: plain sockets that spin, plain sockets that sleep, the fabric's contract with nothing
+//! above it, and the whole library (dispatcher, rail threads, server). Rates of one alternation are
+//! divided by one another and the median of those ratios is kept: the machine's mood changes
+//! between alternations, seldom within one.
 
 mod contract;
 mod duel;
@@ -47,8 +48,9 @@ pub struct Args {
     /// The CPUs of client and server; the first two allowed ones unless given.
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Congestion control of every connection (`TCP_CONGESTION`), or `system`. Reno is everywhere and to be had by
-    /// everyone; BBR paces loopback by what it has guessed of it, and stalls both contenders now and then.
+    /// Congestion control of every connection (`TCP_CONGESTION`), or `system`.
+    /// Reno is everywhere and to be had by everyone; BBR paces loopback by
+    /// what it has guessed of it, and stalls both contenders now and then.
     #[arg(long, default_value = "reno")]
     congestion: String,
     /// Seconds for which an idle pair of connected rail threads is watched; 0 for not at all.

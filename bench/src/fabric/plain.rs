@@ -1,6 +1,6 @@
-//! What one would have written in a week over plain sockets, and written well: sizes agreed beforehand, no
-//! headers, answers in order; a burst is one `sendmsg`, everything that is there is one read, straight into
-//! place; buffers of the sizes that serve it best.
+//! What one would have written in a week over plain sockets, and written well: sizes agreed
+//! beforehand, no headers, answers in order; a burst is one `sendmsg`, everything that is there is
+//! one read, straight into place; buffers of the sizes that serve it best.
 
 use std::{
     io,
@@ -18,9 +18,11 @@ use super::{
     shape::{SAMPLES, Shape},
 };
 
-/// Requests up to this long are copied behind one another; longer ones are sent from where they lie.
+/// Requests up to this long are copied behind one
+/// another; longer ones are sent from where they lie.
 const COPY_UP_TO: usize = 1024;
-/// `SO_SNDBUF`: below the receive buffer, a reader that lags throws loopback out of step (see the README).
+/// `SO_SNDBUF`: below the receive buffer, a reader that
+/// lags throws loopback out of step (see the README).
 const SEND_BUFFER: usize = 1 << 20;
 /// `SO_RCVBUF`: the system's own guesses begin below one large payload.
 const RECEIVE_BUFFER: usize = 1 << 20;
@@ -107,8 +109,8 @@ struct Connection {
     last: usize,
 }
 
-// SAFETY: the addresses in `iov` point into `out` and into memory that whoever owns the connection keeps; they are
-// used only under `&mut self`.
+// SAFETY: the addresses in `iov` point into `out` and into memory that whoever owns the connection
+// keeps; they are used only under `&mut self`.
 unsafe impl Send for Connection {}
 
 impl Connection {
@@ -166,7 +168,8 @@ impl Connection {
             msg.msg_iov = iov.as_mut_ptr();
             msg.msg_iovlen = iov.len().min(1024);
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-            // SAFETY: the entries point into `out` and into memory that the owner keeps; the socket is open.
+            // SAFETY: the entries point into `out` and into
+            // memory that the owner keeps; the socket is open.
             let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &msg, flags) };
             if sent < 0 {
                 let e = io::Error::last_os_error();
@@ -202,7 +205,8 @@ impl Connection {
         msg.msg_iov = iov.as_mut_ptr();
         msg.msg_iovlen = 2;
         let flags = if block { 0 } else { libc::MSG_DONTWAIT };
-        // SAFETY: the entries are two disjoint runs of the ring, which `self` owns; the socket is open.
+        // SAFETY: the entries are two disjoint runs of the
+        // ring, which `self` owns; the socket is open.
         let n = unsafe { libc::recvmsg(self.stream.as_raw_fd(), &mut msg, flags) };
         match n {
             0 => bail!("a plain connection was closed"),
@@ -294,7 +298,8 @@ impl Client {
     pub fn round(&mut self, deadline: Deadline, meter: &mut Meter) -> Result<()> {
         let n = self.connections.len();
         let mut now = now_ns();
-        // What was left of a burst is sent before the next is queued: the copies of a burst lie together.
+        // What was left of a burst is sent before the next
+        // is queued: the copies of a burst lie together.
         let mut waiting = vec![0usize; n];
         for i in 0..self.shape.in_flight {
             self.queue(i % n, now);

@@ -1,5 +1,6 @@
-//! The whole way through the library: dispatcher, tracker, arbiter, rail threads, server, with the defaults of
-//! the configuration (spin 50 us, yielding after 2, then sleep). What is answered is issued again by the thread that completes it.
+//! The whole way through the library: dispatcher, tracker, arbiter, rail threads, server, with the
+//! defaults of the configuration (spin 50 us, yielding after 2, then sleep). What is answered is
+//! issued again by the thread that completes it.
 
 use std::{
     net::TcpStream,
@@ -139,7 +140,8 @@ pub struct Rails {
 }
 
 impl Rails {
-    /// Over pairs of connected streams, the client's rail thread on the first CPU, the server's on the second.
+    /// Over pairs of connected streams, the client's rail
+    /// thread on the first CPU, the server's on the second.
     pub fn new(shape: Shape, pairs: Vec<(TcpStream, TcpStream)>, cpus: [usize; 2]) -> Result<Self> {
         let source = Arc::new(Region::new(SAMPLES * shape.request)?);
         source.prefault();
@@ -239,7 +241,8 @@ impl Rails {
             );
             left = 200_000;
         }
-        // `record` follows `complete`; the counts are those of samples recorded, but for the last few.
+        // `record` follows `complete`; the counts are those
+        // of samples recorded, but for the last few.
         std::thread::sleep(Duration::from_millis(1));
         let mut mine = self
             .run

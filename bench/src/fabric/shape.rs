@@ -13,7 +13,8 @@ pub struct Shape {
     pub connections: usize,
 }
 
-/// Samples that requests are sent from: more than fit the cache for images, as in a query sample library.
+/// Samples that requests are sent from: more than fit
+/// the cache for images, as in a query sample library.
 pub const SAMPLES: usize = 128;
 
 impl Shape {
@@ -22,14 +23,14 @@ impl Shape {
         self.in_flight.div_ceil(self.connections)
     }
 
-    /// The sample that request number `n` carries. Neighbours in time are not neighbours in memory, as in a
-    /// real run, where LoadGen chooses.
+    /// The sample that request number `n` carries. Neighbours in time are not neighbours in memory,
+    /// as in a real run, where LoadGen chooses.
     pub fn sample(n: u64) -> usize {
         (n.wrapping_mul(37) % SAMPLES as u64) as usize
     }
 
-    /// The connection that takes the next request after one on `connection` was answered: the same, unless there
-    /// are fewer requests than connections, which then take turns.
+    /// The connection that takes the next request after one on `connection` was answered: the same,
+    /// unless there are fewer requests than connections, which then take turns.
     pub fn next(&self, connection: usize) -> usize {
         if self.in_flight < self.connections {
             (connection + 1) % self.connections

@@ -17,8 +17,8 @@ pub struct Medians {
     cpu_us: f64,
 }
 
-/// One row of `target/bench/fabric.json`. `plain_*` are those of the better kind of plain sockets; ratios are
-/// medians of the ratios within each alternation.
+/// One row of `target/bench/fabric.json`. `plain_*` are those of the better kind of plain sockets;
+/// ratios are medians of the ratios within each alternation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     request: usize,

@@ -56,7 +56,8 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens what the configuration says for `model`; `seed` replaces the configured one of random data.
+    /// Opens what the configuration says for `model`;
+    /// `seed` replaces the configured one of random data.
     ///
     /// # Errors
     /// [`DatasetError`].

@@ -45,7 +45,8 @@ pub(super) fn fill(seed: u64, index: usize, to: &mut [u8]) {
     }
 }
 
-/// A length between `min` and `max` of which every magnitude is equally likely, from 64 random bits.
+/// A length between `min` and `max` of which every
+/// magnitude is equally likely, from 64 random bits.
 fn log_uniform(bits: u64, min: u32, max: u32) -> u32 {
     // The upper 53 bits as a fraction in [0, 1).
     let fraction = (bits >> 11) as f64 / (1u64 << 53) as f64;

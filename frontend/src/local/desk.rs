@@ -33,7 +33,8 @@ const STOP: Duration = Duration::from_secs(5);
 /// The same after an abort, when nobody waits for them.
 const STOP_ABORTED: Duration = Duration::from_millis(200);
 
-/// Bytes from one output slot to the next: outputs written by different threads share no cache line.
+/// Bytes from one output slot to the next: outputs
+/// written by different threads share no cache line.
 pub(super) fn stride(output: usize) -> usize {
     output.max(1).next_multiple_of(64)
 }
@@ -66,7 +67,8 @@ pub(super) struct Desk {
     backlog_max: AtomicU64,
     /// Whoever has this hands arrivals to the pipeline.
     pump: Driven<Vec<Arrival>>,
-    /// As many as threads can answer at the same time: one of them is always free. Empty after [`Desk::finish`].
+    /// As many as threads can answer at the same time: one
+    /// of them is always free. Empty after [`Desk::finish`].
     cells: Box<[CachePadded<Mutex<Option<Cell>>>]>,
     completers: Completers,
     aborted: AtomicBool,
@@ -160,8 +162,8 @@ impl Desk {
 
     /// Fills free slots from `direct` and then from the backlog, unless somebody else does.
     ///
-    /// An engine that answers inline comes back here from within, by way of `respond`: it does not get the token, and
-    /// the owner looks again.
+    /// An engine that answers inline comes back here from within, by way of `respond`: it does not
+    /// get the token, and the owner looks again.
     fn pump(&self, mut direct: impl FnMut() -> Option<Sample>) {
         self.pump.drive(|arrivals| {
             loop {
@@ -176,7 +178,8 @@ impl Desk {
                     };
                     match self.arrival(slot, &sample, now) {
                         Some(arrival) => arrivals.push(arrival),
-                        // A place outside the QSL's memory, or a slot that is not ours: neither can be.
+                        // A place outside the QSL's memory, or a slot that
+                        // is not ours: neither can be.
                         None => self.complete_empty(&[sample]),
                     }
                 }
@@ -203,13 +206,15 @@ impl Desk {
             return None;
         };
         let ticket = u64::from(imm.use_count()) << 16 | u64::from(slot);
-        // SAFETY: the input lies in the QSL's region, which the desk holds, and which LoadGen changes only when no sample
-        // is outstanding. The output is the slot's, which is this arrival's alone until its response releases the
-        // slot; `finish`, which releases slots without a response, lets no arrival be made afterwards.
+        // SAFETY: the input lies in the QSL's region, which the desk holds, and which LoadGen
+        // changes only when no sample is outstanding. The output is the slot's, which is this
+        // arrival's alone until its response releases the slot; `finish`, which releases slots
+        // without a response, lets no arrival be made afterwards.
         Some(unsafe { Arrival::new(input, sample.len, output, self.capacity, ticket, now, me) })
     }
 
-    /// A cell that nobody uses at the moment; there is one, unless more threads answer than were announced.
+    /// A cell that nobody uses at the moment; there is one,
+    /// unless more threads answer than were announced.
     fn cell(&self) -> Option<MutexGuard<'_, Option<Cell>>> {
         for cell in &self.cells {
             match cell.try_lock() {
@@ -298,7 +303,8 @@ impl Desk {
         }
     }
 
-    /// From now on nothing more goes to the engine, and nobody waits for what is there: its answers are late.
+    /// From now on nothing more goes to the engine, and
+    /// nobody waits for what is there: its answers are late.
     pub(super) fn abort(&self) {
         self.aborted.store(true, Ordering::SeqCst);
         self.empty_backlog();

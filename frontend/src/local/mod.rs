@@ -1,13 +1,13 @@
-//! `--local`: LoadGen, the data set and the engine in one process. No network, and no copy of an input but the engine's own:
-//! what the same engine does without the division's wire.
+//! `--local`: LoadGen, the data set and the engine in one process. No network, and no copy of an
+//! input but the engine's own: what the same engine does without the division's wire.
 //!
 //! ```text
 //! issue --> a free output slot? --yes--> pipeline --> engine --> respond --> LoadGen
 //!                 \--no--> backlog <-- drawn from as slots come free --/
 //! ```
 //!
-//! Slots and backlog are the dispatcher's, so that both ways account for a sample alike. An arrival's input is the QSL's
-//! own memory; its output is a slot here.
+//! Slots and backlog are the dispatcher's, so that both ways account for a sample alike. An
+//! arrival's input is the QSL's own memory; its output is a slot here.
 
 mod desk;
 
@@ -73,8 +73,8 @@ pub enum LocalError {
     Memory(#[from] RegionError),
 }
 
-/// How many completers, and so places for live figures, a local run needs: one for each engine thread, and one for
-/// the thread that issues.
+/// How many completers, and so places for live figures, a local run needs: one for each engine
+/// thread, and one for the thread that issues.
 pub fn completers(config: &FrontendConfig) -> usize {
     config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
 }
@@ -163,7 +163,8 @@ fn check_model(
     }
 }
 
-/// Output slots: four batches for each of the engine's `threads`, as far as memory goes, and at least two.
+/// Output slots: four batches for each of the engine's
+/// `threads`, as far as memory goes, and at least two.
 fn slots(params: &EngineParams, threads: usize, output: usize) -> usize {
     let threads = threads.max(1);
     let wanted = params.max_batch.saturating_mul(4 * threads).max(1024);

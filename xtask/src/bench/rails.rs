@@ -4,7 +4,8 @@ use std::{path::Path, process::Command};
 
 use anyhow::{Context, bail};
 
-/// Builds and runs the simulator optimised, shows its tables, and leaves them in `target/bench/rails.json`.
+/// Builds and runs the simulator optimised, shows its
+/// tables, and leaves them in `target/bench/rails.json`.
 ///
 /// # Errors
 /// When it cannot be built or does not succeed.

@@ -1,15 +1,17 @@
 //! `cargo xtask soft-roce [-- command]`: real queue pairs without a NIC.
 //!
-//! Boots a guest whose kernel has soft-RoCE (`rdma_rxe`), with two devices joined by a cable, `rxa` (10.9.1.1) and `rxb`
-//! (10.9.1.2), and runs a command in it. The guest's root is this machine's own, read-only, under a tmpfs: what was built here runs
-//! there as it is, and nothing that it writes comes back, except under `/mnt/out`.
+//! Boots a guest whose kernel has soft-RoCE (`rdma_rxe`), with two devices joined by a cable, `rxa`
+//! (10.9.1.1) and `rxb` (10.9.1.2), and runs a command in it. The guest's root is this machine's
+//! own, read-only, under a tmpfs: what was built here runs there as it is, and nothing that it
+//! writes comes back, except under `/mnt/out`.
 //!
 //! * `packages` - the Debian packages that this needs
 //! * `kernel` - Debian's own kernel, downloaded and unpacked, not installed
 //! * `initramfs` - its modules and the first program, as an archive
 //! * `guest` - boots, shows the output, returns the exit status
 //!
-//! The shell pieces that run in the guest are in `xtask/soft-roce/`; everything fetched is under `.deps/soft-roce/`.
+//! The shell pieces that run in the guest are in `xtask/soft-roce/`;
+//! everything fetched is under `.deps/soft-roce/`.
 
 mod guest;
 mod initramfs;
@@ -21,15 +23,16 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// The tests that run when no command is given: crate and test binary. Each skips itself where there is no device.
+/// The tests that run when no command is given: crate and
+/// test binary. Each skips itself where there is no device.
 const TESTS: &[(&str, &str)] = &[
     ("verbs", "soft_roce"),
     ("qdl", "ib_soft_roce"),
     ("qdl", "ib_cluster"),
 ];
 
-/// What an error begins with where this machine cannot run a guest at all, as opposed to a command that fails in one. What
-/// is missing stands behind it, after a colon.
+/// What an error begins with where this machine cannot run a guest at all, as opposed to a command
+/// that fails in one. What is missing stands behind it, after a colon.
 pub const NO_GUEST: &str = "no soft-RoCE guest is to be had here";
 
 /// What a guest is booted from.
@@ -41,13 +44,13 @@ pub struct Guest {
     pub initramfs: PathBuf,
 }
 
-/// Makes ready what a guest is booted from: installs packages (as root), downloads the kernel, packs the initramfs.
-/// Does nothing when all is there.
+/// Makes ready what a guest is booted from: installs packages (as root), downloads the kernel,
+/// packs the initramfs. Does nothing when all is there.
 ///
 /// # Errors
 ///
-/// [`NO_GUEST`] when packages are missing and this is not root (they are named), or a download fails; others when the initramfs
-/// cannot be packed.
+/// [`NO_GUEST`] when packages are missing and this is not root (they are named), or a download
+/// fails; others when the initramfs cannot be packed.
 pub fn prepare(root: &Path) -> Result<Guest> {
     if !cfg!(target_arch = "x86_64") {
         return Err(anyhow!("it is for x86_64 machines").context(NO_GUEST));
@@ -63,12 +66,14 @@ pub fn prepare(root: &Path) -> Result<Guest> {
     })
 }
 
-/// Prepares and boots the guest, runs `command` in it (without one: the RDMA tests, built here first), and returns its exit
-/// status. The command's folder is the repository; `QDL_RDMA_DEVICES` names the two devices.
+/// Prepares and boots the guest, runs `command` in it (without one: the RDMA
+/// tests, built here first), and returns its exit status. The command's
+/// folder is the repository; `QDL_RDMA_DEVICES` names the two devices.
 ///
 /// # Errors
 ///
-/// When preparing, building or booting fails ([`NO_GUEST`] where it is the machine's fault); a command that fails is no error but a status.
+/// When preparing, building or booting fails ([`NO_GUEST`] where it is the machine's fault); a
+/// command that fails is no error but a status.
 pub fn run(root: &Path, command: &[String]) -> Result<i32> {
     let root = root
         .canonicalize()
