@@ -6,8 +6,9 @@ use std::process::exit;
 /// Where `cargo xtask setup` puts LoadGen's sources, from the repository's root.
 const FETCHED: &str = ".deps/loadgen-6.0.17";
 
-/// LoadGen without its Python binding and without `bindings/c_api.cc`, whose place the shim takes.
-/// `generated/version_generated.cc` comes with the archive: made again outside MLCommons' git it would lose its hashes.
+/// LoadGen without its Python binding and without `bindings/c_api.cc`,
+/// whose place the shim takes. `generated/version_generated.cc` comes with
+/// the archive: made again outside MLCommons' git it would lose its hashes.
 const SOURCES: &[&str] = &[
     "early_stopping.cc",
     "generated/version_generated.cc",
@@ -31,7 +32,8 @@ fn main() {
             .join("..")
             .join(FETCHED),
     };
-    // A folder that is missing now and comes later must be noticed, and so must a file that changes in it.
+    // A folder that is missing now and comes later must
+    // be noticed, and so must a file that changes in it.
     println!("cargo::rerun-if-changed={}", folder.display());
     let missing: Vec<_> = SOURCES
         .iter()

@@ -17,6 +17,14 @@ const ENGINE: u8 = 3;
 /// Counts that ought to agree do not.
 const MISMATCH: u8 = 4;
 
+/// The words of the README's table, as a test makes sure.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  stopped by SIGINT or SIGTERM, or, with --once, done with its frontend
+  2  usage, configuration, model, engine, or a port that is taken
+  3  the engine failed in mid-run
+  4  after a session the counts did not agree";
+
 /// A node of the system under test: takes samples from a frontend over the network, runs them in
 /// batches, answers.
 ///
@@ -25,11 +33,8 @@ const MISMATCH: u8 = 4;
 ///
 /// `accelerator topology` shows this machine's NICs and GPUs, and with `--yaml` writes a
 /// configuration for it.
-///
-/// Exit codes: 0 stopped or done, 2 configuration, model or port, 3 the engine failed in mid-run, 4
-/// after a session the counts did not agree.
 #[derive(Parser)]
-#[command(name = "accelerator", version)]
+#[command(name = "accelerator", version, after_help = EXIT_CODES, max_term_width = 100)]
 struct Arguments {
     /// Configuration of this node; see `configs/` for working ones.
     #[arg(short, long, value_name = "FILE")]
@@ -161,4 +166,29 @@ fn wait_for(signals: &libc::sigset_t) -> i32 {
     // SAFETY: `signals` was initialised by `block_signals`; `signal` lives through the call.
     unsafe { libc::sigwait(signals, &mut signal) };
     signal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_codes_are_those_of_the_manual() {
+        let text = include_str!("../../README.md").replace('`', "");
+        let (_, table) = text
+            .split_once("| accelerator | meaning |")
+            .expect("a table");
+        let rows = table.lines().skip(2).map_while(|l| l.strip_prefix("| "));
+        let rows: Vec<_> = rows
+            .map(|row| row.trim_end_matches(" |").replacen(" |", "", 1))
+            .collect();
+        let words: Vec<_> = EXIT_CODES.split_whitespace().collect();
+        assert_eq!(words.join(" "), format!("Exit codes: {}", rows.join(" ")));
+        for code in [OK, SETUP, ENGINE, MISMATCH] {
+            assert!(
+                rows.iter().any(|row| row.starts_with(&format!("{code} "))),
+                "{code} is missing"
+            );
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! The system's allocator, counting what is asked of it: for tests that nothing is allocated, and for measurements that
-//! say how often something is. No program that is shipped has it.
+//! The system's allocator, counting what is asked of it: for tests that nothing is allocated, and
+//! for measurements that say how often something is. No program that is shipped has it.
 //!
 //! A test or an example that counts is a program of its own, and installs it:
 //!
@@ -29,12 +29,14 @@ thread_local! {
     static OF_THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Allocations and reallocations of the whole process so far; 0 for ever where [`Counting`] is not installed.
+/// Allocations and reallocations of the whole process so
+/// far; 0 for ever where [`Counting`] is not installed.
 pub fn of_process() -> u64 {
     OF_PROCESS.load(Ordering::Relaxed)
 }
 
-/// Those of the calling thread alone: what other threads do meanwhile, a test runner's among them, does not show.
+/// Those of the calling thread alone: what other threads do
+/// meanwhile, a test runner's among them, does not show.
 pub fn of_thread() -> u64 {
     OF_THREAD.with(Cell::get)
 }
@@ -45,8 +47,8 @@ fn count() {
     let _ = OF_THREAD.try_with(|n| n.set(n.get() + 1));
 }
 
-// SAFETY: every call goes to `System`, which keeps the allocator's promises; counting allocates nothing (the thread-local
-// is constant-initialised and has no destructor).
+// SAFETY: every call goes to `System`, which keeps the allocator's promises; counting allocates
+// nothing (the thread-local is constant-initialised and has no destructor).
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();

@@ -86,7 +86,8 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// Reads the labels of so many samples. Whether they are 64-bit or of the output's type, the file's length says.
+    /// Reads the labels of so many samples. Whether they are
+    /// 64-bit or of the output's type, the file's length says.
     ///
     /// # Errors
     /// [`AccuracyError`].
@@ -149,7 +150,8 @@ impl Labels {
         Ok(score)
     }
 
-    /// The class that a response names: the value of a single element, or the index of the largest of several.
+    /// The class that a response names: the value of a single
+    /// element, or the index of the largest of several.
     fn class(&self, response: &[u8]) -> Option<i64> {
         let dtype = self.output.dtype;
         if response.is_empty() || Some(response.len()) != self.output.bytes() {
@@ -170,7 +172,8 @@ impl Labels {
     }
 }
 
-/// One little-endian element. Integers beyond 2^53 lose their last bits: no model has so many classes.
+/// One little-endian element. Integers beyond 2^53
+/// lose their last bits: no model has so many classes.
 fn value(b: &[u8], dtype: DType) -> f64 {
     let mut wide = [0u8; 8];
     wide[..b.len().min(8)].copy_from_slice(&b[..b.len().min(8)]);

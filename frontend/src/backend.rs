@@ -7,10 +7,11 @@ use qdl::{
     stats::{AcceleratorRecord, ConnectionRecord, Ledger, Places, RailRecord, WarmUpRecord},
 };
 
-/// The way of samples from LoadGen's SUT. Every sample issued is completed towards LoadGen exactly once.
+/// The way of samples from LoadGen's SUT. Every sample
+/// issued is completed towards LoadGen exactly once.
 pub trait Backend: Send + Sync {
-    /// Warms up with these samples, one for each size, before the first is issued. Returns a line that says what was done,
-    /// if anything was.
+    /// Warms up with these samples, one for each size, before the first is issued. Returns a line
+    /// that says what was done, if anything was.
     ///
     /// # Errors
     /// In words: which connection failed, and how.
@@ -19,8 +20,8 @@ pub trait Backend: Send + Sync {
         Ok(None)
     }
 
-    /// The same for a later phase's samples, once nothing is outstanding and loading them has taken `idle`. A connection that
-    /// fails here is lost as in the middle of a run.
+    /// The same for a later phase's samples, once nothing is outstanding and loading them has taken
+    /// `idle`. A connection that fails here is lost as in the middle of a run.
     fn warm_up_again(&self, samples: &[Sample], idle: Duration) {
         let _ = (samples, idle);
     }

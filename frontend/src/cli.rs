@@ -5,22 +5,16 @@ use std::path::PathBuf;
 use clap::{ArgAction, Parser, ValueEnum};
 use loadgen_bridge::TestMode;
 
-const EXIT_CODES: &str = "\
-Exit codes:
-  0    LoadGen says VALID, or the accuracy run is complete
-  1    LoadGen says INVALID
-  2    wrong usage, configuration, data set, model or engine, or a peer that could not be reached at the start
-  3    no peer was left, or the run was aborted; one line says which, when and why
-  4    a response was not its sample's, or counts do not agree
-  130  interrupted";
+use crate::exit::HELP;
 
 /// Runs LoadGen against the accelerators of a configuration, over the network.
 ///
-/// `frontend topology` shows this machine's NICs and GPUs, and with `--yaml` writes a configuration for it.
+/// `frontend topology` shows this machine's NICs and
+/// GPUs, and with `--yaml` writes a configuration for it.
 ///
 /// The logs of LoadGen, summary.json and latency histograms come to lie in the output folder.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "frontend", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "frontend", version, after_help = HELP, max_term_width = 100)]
 pub struct Args {
     /// The node's YAML file; configs/ holds working ones
     #[arg(short, long, value_name = "FILE")]
@@ -34,7 +28,8 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "MODE")]
     pub mode: Option<Mode>,
 
-    /// No network: LoadGen, data set and engine in this one process, the yardstick for what the network costs
+    /// No network: LoadGen, data set and engine in this one
+    /// process, the yardstick for what the network costs
     #[arg(long)]
     pub local: bool,
 
@@ -47,8 +42,9 @@ pub struct Args {
     #[arg(long, value_name = "Q")]
     pub target_qps: Option<f64>,
 
-    /// The shortest that the run may be, in seconds (LoadGen's min_duration). Offline is one query, which LoadGen makes
-    /// beforehand so large that it fills this time at --target-qps: where samples go faster than that, the run is INVALID
+    /// The shortest that the run may be, in seconds (LoadGen's min_duration). Offline is one query,
+    /// which LoadGen makes beforehand so large that it fills this time at --target-qps: where
+    /// samples go faster than that, the run is INVALID
     #[arg(long, value_name = "S")]
     pub duration_s: Option<f64>,
 
@@ -60,11 +56,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub user_conf: Option<PathBuf>,
 
-    /// LoadGen's audit.config [default: loadgen.audit_config of the configuration; else none is read]
+    /// LoadGen's audit.config [default: loadgen.audit_config
+    /// of the configuration; else none is read]
     #[arg(long, value_name = "FILE")]
     pub audit_config: Option<PathBuf>,
 
-    /// Any field of LoadGen's TestSettings or LogSettings, by its name; goes before everything else; repeatable
+    /// Any field of LoadGen's TestSettings or LogSettings,
+    /// by its name; goes before everything else; repeatable
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
 
@@ -80,7 +78,8 @@ pub struct Args {
           value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub warm_up_ms: Option<u64>,
 
-    /// Seed of a random data set [default: dataset.seed of the configuration]. LoadGen's own seeds are set with --set
+    /// Seed of a random data set [default: dataset.seed of the
+    /// configuration]. LoadGen's own seeds are set with --set
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 

@@ -1,4 +1,5 @@
-//! From responses to LoadGen's `QuerySamplesComplete`: in bulk, with nothing copied and nothing allocated.
+//! From responses to LoadGen's `QuerySamplesComplete`:
+//! in bulk, with nothing copied and nothing allocated.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -62,23 +63,44 @@ impl Completers {
 
     /// Completes samples with no bytes at all, after an abort.
     pub fn complete_empty(&self, samples: &[Sample]) {
+        // SAFETY: as in `LoadgenCompleter::complete`.
+        unsafe { complete(&self.unanswered(samples)) };
+    }
+
+    /// Empty responses to those of the samples that were not completed before.
+    fn unanswered(&self, samples: &[Sample]) -> Vec<QuerySampleResponse<'static>> {
         let wanted = |s: &&Sample| {
             self.verifier
                 .as_ref()
                 .is_none_or(|v| v.completed(s.id, s.index))
         };
-        let responses: Vec<_> = samples
+        samples
             .iter()
             .filter(wanted)
             .map(|s| self.response(s.id, &[]))
-            .collect();
-        // SAFETY: as in `LoadgenCompleter::complete`.
-        unsafe { complete(&responses) };
+            .collect()
+    }
+
+    /// Adds the responses that LoadGen is to hear of: those to samples not completed before.
+    fn gather<'a>(
+        &self,
+        responses: &mut dyn ExactSizeIterator<Item = Response<'a>>,
+        batch: &mut Vec<QuerySampleResponse<'a>>,
+    ) {
+        for r in responses {
+            let fresh = match &self.verifier {
+                Some(v) => v.answered(r.id, r.index, r.payload),
+                None => true,
+            };
+            if fresh {
+                batch.push(self.response(r.id, r.payload));
+            }
+        }
     }
 
     fn response<'a>(&self, id: u64, payload: &'a [u8]) -> QuerySampleResponse<'a> {
-        // SAFETY: sample ids are made from LoadGen's own in `Sut::issue_query`, and never leave this process: what comes
-        // back from the dispatcher is what its tracker kept.
+        // SAFETY: sample ids are made from LoadGen's own in `Sut::issue_query`, and never leave
+        // this process: what comes back from the dispatcher is what its tracker kept.
         let id = unsafe { ResponseId::from_bits(id) };
         let response = QuerySampleResponse::new(id, payload);
         match self.tokens {
@@ -100,23 +122,15 @@ pub struct LoadgenCompleter {
 impl Completer for LoadgenCompleter {
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
         let mut batch: Vec<QuerySampleResponse<'_>> = std::mem::take(&mut self.scratch);
-        for r in responses {
-            let fresh = match &self.shared.verifier {
-                Some(v) => v.answered(r.id, r.index, r.payload),
-                None => true,
-            };
-            if fresh {
-                batch.push(self.shared.response(r.id, r.payload));
-            }
-        }
+        self.shared.gather(responses, &mut batch);
         if self.shared.tokens.is_some() {
             // The whole response comes at once, so its first token comes no earlier.
             // SAFETY: as below.
             unsafe { loadgen_bridge::first_token_complete(&batch) };
         }
-        // SAFETY: the ids are LoadGen's, of samples it issued in this process's one test; the dispatcher hands each to
-        // exactly one completer once (its tracker gives a slot's record to one owner), and the test does not end
-        // before all are completed.
+        // SAFETY: the ids are LoadGen's, of samples it issued in this process's one test; the
+        // dispatcher hands each to exactly one completer once (its tracker gives a slot's record to
+        // one owner), and the test does not end before all are completed.
         unsafe { complete(&batch) };
         self.scratch = recycled(batch);
     }
@@ -151,7 +165,8 @@ impl Drop for LoadgenCompleter {
     }
 }
 
-/// The memory of an emptied vector under another lifetime. Collecting in place keeps the allocation.
+/// The memory of an emptied vector under another
+/// lifetime. Collecting in place keeps the allocation.
 fn recycled<'a>(mut batch: Vec<QuerySampleResponse<'_>>) -> Vec<QuerySampleResponse<'a>> {
     batch.clear();
     batch
@@ -162,6 +177,8 @@ fn recycled<'a>(mut batch: Vec<QuerySampleResponse<'_>>) -> Vec<QuerySampleRespo
 
 #[cfg(test)]
 mod tests {
+    use qdl::fabric::SourceId;
+
     use super::*;
 
     #[test]
@@ -198,9 +215,34 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_complete_is_no_call() {
-        let completers = Completers::new(Arc::new(Live::new(1)), None, None);
-        completers.make(0).complete(&mut std::iter::empty());
-        completers.complete_empty(&[]);
+    fn a_sample_is_completed_once_whatever_comes_for_it() {
+        let verifier = Arc::new(Verifier::new(4));
+        for id in [64, 128, 192] {
+            verifier.issued(id);
+        }
+        let completers = Completers::new(Arc::new(Live::new(1)), Some(verifier.clone()), None);
+        let ids = |batch: &[QuerySampleResponse<'_>]| -> Vec<u64> {
+            batch.iter().map(|r| r.id().to_bits()).collect()
+        };
+        let response = |id| Response {
+            id,
+            index: 0,
+            payload: &[7; 8],
+        };
+        let mut batch = Vec::new();
+        completers.gather(&mut [64, 128, 64].map(response).into_iter(), &mut batch);
+        assert_eq!(ids(&batch), [64, 128]);
+        let sample = |id| Sample {
+            id,
+            index: 0,
+            source: SourceId(0),
+            offset: 0,
+            len: 8,
+            issued_ns: 0,
+        };
+        let rest = completers.unanswered(&[64, 192, 192].map(sample));
+        assert_eq!(ids(&rest), [192]);
+        assert_eq!(verifier.findings().duplicates, 3);
+        assert!(completers.unanswered(&[]).is_empty());
     }
 }

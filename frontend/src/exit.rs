@@ -5,6 +5,19 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+/// What `--help` says of the exit codes: the words of the README's table, as a test makes sure.
+pub const HELP: &str = "\
+Exit codes:
+  0    LoadGen says VALID, or an accuracy run came to its end
+  1    LoadGen says INVALID
+  2    usage, configuration, data set, model, engine, or a peer that could not be reached at the
+       start: nothing was measured
+  3    no peer was left, a connection failed its warm-up, the watchdog ended the run, LoadGen threw
+       an exception or its logs cannot be read, or the engine of --local failed: the folder is
+       marked INVALID
+  4    a response was not its sample's, or counts do not agree
+  130  interrupted";
+
 /// The exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -95,10 +108,27 @@ mod tests {
         );
     }
 
+    /// The rows of the README's table for this program, as `code words`.
+    fn readme() -> Vec<String> {
+        let text = include_str!("../../README.md").replace('`', "");
+        let (_, table) = text.split_once("| frontend | meaning |").expect("a table");
+        let rows = table.lines().skip(2).map_while(|l| l.strip_prefix("| "));
+        rows.map(|row| row.trim_end_matches(" |").replacen(" |", "", 1))
+            .collect()
+    }
+
     #[test]
-    fn codes_are_those_of_the_manual() {
+    fn codes_and_help_are_those_of_the_manual() {
         use ExitCode::*;
         let codes = [Good, Invalid, Setup, Lost, Mismatch, Interrupted].map(ExitCode::code);
         assert_eq!(codes, [0, 1, 2, 3, 4, 130]);
+        let rows = readme();
+        let first = |row: &String| row.split(' ').next().unwrap_or_default().to_owned();
+        assert_eq!(
+            rows.iter().map(first).collect::<Vec<_>>(),
+            codes.map(|code| code.to_string())
+        );
+        let words: Vec<_> = HELP.split_whitespace().collect();
+        assert_eq!(words.join(" "), format!("Exit codes: {}", rows.join(" ")));
     }
 }

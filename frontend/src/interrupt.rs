@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM: the first asks for an orderly end, a second one ends the process as it always does.
+//! SIGINT and SIGTERM: the first asks for an orderly
+//! end, a second one ends the process as it always does.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -12,8 +13,9 @@ extern "C" fn came(signal: libc::c_int) {
 /// Begins to listen.
 pub fn listen() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: all-zero is a valid sigaction with an empty mask; the handler does nothing but store to an atomic, which
-        // a signal handler may. SA_RESETHAND gives the second signal its default meaning.
+        // SAFETY: all-zero is a valid sigaction with an empty mask; the
+        // handler does nothing but store to an atomic, which a signal handler
+        // may. SA_RESETHAND gives the second signal its default meaning.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = came as *const () as usize;

@@ -1,12 +1,13 @@
-//! `frontend --config F.yaml`: LoadGen on one side, the network (or, with `--local`, an engine) on the other.
+//! `frontend --config F.yaml`: LoadGen on one side, the
+//! network (or, with `--local`, an engine) on the other.
 //!
 //! | file | what it is for |
 //! | --- | --- |
 //! | `cli`, `settings` | the command line, and what LoadGen is told in the end |
 //! | `dataset`, `qsl` | samples, and LoadGen's library of them in the memory they are sent from |
 //! | `sut`, `backend` | LoadGen's system under test, over whatever stands behind it |
-//! | `network`, `local` | what stands behind it: a cluster of accelerators, or an engine in this process |
-//! | `completer`, `verify` | responses back to LoadGen, compared with their samples where asked for |
+//! | `network`, `local` | behind it: a cluster of accelerators, or an engine in this process |
+//! | `completer`, `verify` | responses back to LoadGen, compared with their samples if asked |
 //! | `run` | a run from beginning to end |
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
 //! | `accuracy`, `report`, `exit` | what it came to |

@@ -1,4 +1,5 @@
-//! How much memory a run will take, before it takes it: LoadGen keeps what it knows of every query until the end.
+//! How much memory a run will take, before it takes it:
+//! LoadGen keeps what it knows of every query until the end.
 
 use loadgen_bridge::{Scenario, TestMode, TestSettings};
 

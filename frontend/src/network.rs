@@ -49,8 +49,8 @@ impl ClusterListener for Listener {
 
 /// See the module.
 ///
-/// LoadGen holds its SUT for ever after an aborted test, so the SUT must not hold the cluster: it borrows it for
-/// the length of a call, which costs one atomic operation.
+/// LoadGen holds its SUT for ever after an aborted test, so the SUT must not hold the cluster: it
+/// borrows it for the length of a call, which costs one atomic operation.
 pub struct Network {
     cluster: Weak<Cluster>,
     held: Mutex<Option<Arc<Cluster>>>,

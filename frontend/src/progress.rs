@@ -1,5 +1,5 @@
-//! One line while a run goes on: samples done, rate, p99 so far. On a terminal it is redrawn in place; elsewhere a plain line
-//! is written every few seconds.
+//! One line while a run goes on: samples done, rate, p99 so far. On a terminal it is redrawn in
+//! place; elsewhere a plain line is written every few seconds.
 
 use std::{
     io::{IsTerminal, Write},

@@ -1,10 +1,12 @@
 //! LoadGen's query sample library: samples are loaded straight into the memory they are sent from.
 //!
-//! One [`Region`] holds all loaded samples, one behind the other. With `qsl: registered` the fabric sends from it, and
-//! with `qsl: staged` it is copied from. It is made once, large enough for whatever LoadGen may hold loaded
-//! at a time, because a fabric registers it before the test begins.
+//! One [`Region`] holds all loaded samples, one behind the other. With
+//! `qsl: registered` the fabric sends from it, and with `qsl: staged` it is
+//! copied from. It is made once, large enough for whatever LoadGen may hold
+//! loaded at a time, because a fabric registers it before the test begins.
 //!
-//! LoadGen loads, issues and unloads in this order, so a sample's place does not change while one of it is outstanding.
+//! LoadGen loads, issues and unloads in this order, so a sample's
+//! place does not change while one of it is outstanding.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -24,8 +26,8 @@ use crate::{
     verify::Verifier,
 };
 
-/// Samples of differing lengths begin on a cache line of their own, which suits every element type. Those of equal length
-/// lie back to back, so that neighbours can be run where they lie.
+/// Samples of differing lengths begin on a cache line of their own, which suits every element type.
+/// Those of equal length lie back to back, so that neighbours can be run where they lie.
 const ALIGN: usize = 64;
 
 /// A library that cannot be made, or a sample that cannot be loaded.
@@ -185,8 +187,8 @@ impl Qsl {
                 continue;
             }
             let (offset, bytes) = (loaded.used, len as usize);
-            // SAFETY: bytes from `used` on belong to no loaded sample, so nobody reads them: a sample is published in
-            // `places` only below.
+            // SAFETY: bytes from `used` on belong to no loaded sample, so nobody reads them: a
+            // sample is published in `places` only below.
             let to = unsafe { self.region.bytes_mut(offset, bytes) }.map_err(|e| {
                 fail(format!(
                     "{e}; set performance_sample_count to as many as LoadGen loads"

@@ -150,7 +150,8 @@ impl Ended<'_> {
 
     /// How the process ends, and why.
     fn verdict(&self, agrees: bool, mismatches: &[String]) -> (ExitCode, String) {
-        // A wrong answer is worse than a lost peer, and what was never answered is the lost peer's doing.
+        // A wrong answer is worse than a lost peer, and
+        // what was never answered is the lost peer's doing.
         let wrong = self
             .verified
             .as_ref()
@@ -220,8 +221,9 @@ impl Ended<'_> {
     }
 }
 
-/// Removes what an earlier run may have left in the folder and this one must not be taken for: LoadGen's logs too, as a run
-/// that does not begin writes none of its own. Logs with a date in their names stay: they say which run they are of.
+/// Removes what an earlier run may have left in the folder and this one must not be taken for:
+/// LoadGen's logs too, as a run that does not begin writes none of its own. Logs with a date in
+/// their names stay: they say which run they are of.
 pub fn clear(settings: &Settings) -> Result<(), ReportError> {
     let folder = settings.folder();
     let mut paths = Vec::new();

@@ -47,7 +47,8 @@ const GRACE: Duration = Duration::from_secs(3);
 
 type Result<T> = std::result::Result<T, anyhow::Error>;
 
-/// Runs, reports, and says how the process is to end. An error is one of the setup: nothing was measured.
+/// Runs, reports, and says how the process is to end.
+/// An error is one of the setup: nothing was measured.
 ///
 /// # Errors
 /// Whatever keeps the run from beginning.
@@ -371,7 +372,8 @@ impl Watch {
         }
     }
 
-    /// The share of right answers, from LoadGen's log. Labels that do not fit it are an error of the run.
+    /// The share of right answers, from LoadGen's log.
+    /// Labels that do not fit it are an error of the run.
     fn accuracy(&self, labels: Option<&Labels>, outcome: Option<&TestOutcome>) -> Option<f64> {
         let path: &Path = &outcome?.files.accuracy;
         match labels?.score(path) {
@@ -410,8 +412,8 @@ fn start_test(
     let _ = done.send(result);
 }
 
-/// True of errors that may come when samples have been on their way: such a run is lost, and leaves a folder that says so. The
-/// others keep a test from beginning.
+/// True of errors that may come when samples have been on their way: such a run is lost, and leaves
+/// a folder that says so. The others keep a test from beginning.
 fn broke_off(error: &LoadgenError) -> bool {
     matches!(
         error,
@@ -422,8 +424,8 @@ fn broke_off(error: &LoadgenError) -> bool {
     )
 }
 
-/// Lets the threads that come from this one sleep precisely: LoadGen charges what its issue thread oversleeps to the SUT, and
-/// the system's default adds 50 us to every sleep.
+/// Lets the threads that come from this one sleep precisely: LoadGen charges what its issue thread
+/// oversleeps to the SUT, and the system's default adds 50 us to every sleep.
 fn quick_timers() {
     // SAFETY: PR_SET_TIMERSLACK takes a number and touches no memory.
     let set = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };

@@ -166,7 +166,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets one field of `TestSettings` or `LogSettings` by its name, or by its name in `user.conf`.
+    /// Sets one field of `TestSettings` or `LogSettings`
+    /// by its name, or by its name in `user.conf`.
     fn set(&mut self, whence: &'static str, key: &str, value: &str) -> Result<(), SettingsError> {
         let wrong = |why: String| SettingsError::Value {
             whence,
@@ -193,7 +194,8 @@ impl Settings {
         })
     }
 
-    /// The field that a name of `user.conf` stands for in this scenario, and the value in the field's own unit.
+    /// The field that a name of `user.conf` stands for in
+    /// this scenario, and the value in the field's own unit.
     fn alias(&self, key: &str, value: &str) -> Result<(String, String), String> {
         let number = || {
             value
@@ -248,7 +250,8 @@ fn scenario(s: config::Scenario) -> Scenario {
 fn fields(of: &impl Serialize) -> Map<String, Value> {
     match serde_json::to_value(of) {
         Ok(Value::Object(map)) => map,
-        // A struct of scalars is an object; one whose floats are not finite never gets here (see `put`).
+        // A struct of scalars is an object; one whose floats
+        // are not finite never gets here (see `put`).
         _ => Map::new(),
     }
 }
@@ -257,7 +260,8 @@ fn read<T: DeserializeOwned>(map: Map<String, Value>) -> Result<T, String> {
     serde_json::from_value(Value::Object(map)).map_err(|e| e.to_string())
 }
 
-/// Puts a value where one of its name is, in the kind that is there. False where there is none of that name.
+/// Puts a value where one of its name is, in the kind
+/// that is there. False where there is none of that name.
 fn put(map: &mut Map<String, Value>, key: &str, text: &str) -> bool {
     let Some(old) = map.get_mut(key) else {
         return false;
@@ -294,7 +298,8 @@ fn number(text: &str, float: bool) -> Option<Value> {
 /// How many names a hint offers.
 const HINTS: usize = 4;
 
-/// The names that share most words with what was asked for, the shortest first among equals; all of them where none does.
+/// The names that share most words with what was asked for, the
+/// shortest first among equals; all of them where none does.
 fn hint(key: &str, names: &[&str]) -> String {
     let words: Vec<&str> = key.split(['_', '-', '.']).filter(|w| w.len() > 2).collect();
     let mut near: Vec<(usize, &str)> = names

@@ -19,7 +19,8 @@ use crate::{
     verify::Verifier,
 };
 
-/// Samples handed to the backend at a time: what Offline issues in one query of millions is not doubled in memory.
+/// Samples handed to the backend at a time: what Offline
+/// issues in one query of millions is not doubled in memory.
 const CHUNK: usize = 4096;
 
 thread_local! {

@@ -1,7 +1,9 @@
-//! `verify: digest`: proof that every response is its own sample's, and that none is lost and none comes twice.
+//! `verify: digest`: proof that every response is its own
+//! sample's, and that none is lost and none comes twice.
 //!
-//! The digest of a sample is computed when it is loaded. Every issued response id is kept until it is answered, in one of
-//! several sets behind a lock each: this costs a lock per sample, which is why it is for tests and not for figures.
+//! The digest of a sample is computed when it is loaded. Every issued response id is kept until it
+//! is answered, in one of several sets behind a lock each: this costs a lock per sample, which is
+//! why it is for tests and not for figures.
 
 use std::{
     collections::HashSet,
@@ -87,7 +89,8 @@ impl Verifier {
         self.shard(id).insert(id);
     }
 
-    /// A response came. False where LoadGen must not hear of it: the sample has been completed before.
+    /// A response came. False where LoadGen must not
+    /// hear of it: the sample has been completed before.
     pub fn answered(&self, id: u64, index: u64, payload: &[u8]) -> bool {
         if !self.completed(id, index) {
             return false;
@@ -147,7 +150,8 @@ impl Verifier {
             .get_or_insert_with(text);
     }
 
-    /// Ids are addresses: their low bits say little, so they are mixed. A number below [`SHARDS`] is its own shard.
+    /// Ids are addresses: their low bits say little, so they
+    /// are mixed. A number below [`SHARDS`] is its own shard.
     fn shard(&self, id: u64) -> MutexGuard<'_, HashSet<u64>> {
         let mixed = (id ^ (id >> 6) ^ (id >> 12)) as usize % SHARDS;
         self.outstanding[mixed]

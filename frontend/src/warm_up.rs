@@ -1,12 +1,13 @@
-//! The query sample library that LoadGen sees: once LoadGen has loaded samples, and before it issues one, the
-//! connections are warmed up with them.
+//! The query sample library that LoadGen sees: once LoadGen has loaded samples, and before it
+//! issues one, the connections are warmed up with them.
 //!
-//! LoadGen loads samples anew for every phase, with all of the last one's answered: each step of find-peak, and in a
-//! submission run the performance run behind the accuracy run. Each is timed on its own, so each has its warm-up; the first
-//! must succeed, the others are as long as the loading took and leave out what is down.
+//! LoadGen loads samples anew for every phase, with all of the last one's answered:
+//! each step of find-peak, and in a submission run the performance run behind the
+//! accuracy run. Each is timed on its own, so each has its warm-up; the first must
+//! succeed, the others are as long as the loading took and leave out what is down.
 //!
-//! That is the last moment before LoadGen's clock: a connection that is warmed up earlier, and then idle while gigabytes
-//! of samples are read from a disk, has lost its congestion window again.
+//! That is the last moment before LoadGen's clock: a connection that is warmed up earlier, and then
+//! idle while gigabytes of samples are read from a disk, has lost its congestion window again.
 
 use std::{
     collections::BTreeMap,

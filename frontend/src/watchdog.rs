@@ -1,7 +1,7 @@
 //! A lost sample would keep LoadGen in `StartTest` for ever; this notices.
 //!
-//! How long a response takes says nothing about a peer. That *none at all* comes while some are due, for so long that the
-//! configuration calls it too long, ends the run.
+//! How long a response takes says nothing about a peer. That *none at all* comes while some are
+//! due, for so long that the configuration calls it too long, ends the run.
 
 /// Samples that stopped coming back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,8 @@ mod tests {
     fn with_nothing_outstanding_there_is_nothing_to_wait_for() {
         let mut w = Watchdog::new(100, 0);
         assert_eq!(w.look(5000, 0, 0), None);
-        // The clock runs from when the first sample was seen outstanding, at the latest look before.
+        // The clock runs from when the first sample was
+        // seen outstanding, at the latest look before.
         assert_eq!(w.look(5099, 0, 1), None);
         assert!(w.look(5100, 0, 1).is_some());
     }

@@ -17,8 +17,9 @@ const MODEL: &str = "inputs: [\
     {name: segment_ids, dtype: i64, shape: [48], ragged: true}], \
     output: {name: span, dtype: i64, shape: [2]}";
 
-/// Asks ONNX Runtime itself, text by text, each padded by hand to the model's length: no slot, no batch, no wire. The
-/// arguments are the model and a file of `count` texts, each its length as i64 and then its three rows.
+/// Asks ONNX Runtime itself, text by text, each padded by hand to the model's
+/// length: no slot, no batch, no wire. The arguments are the model and a file
+/// of `count` texts, each its length as i64 and then its three rows.
 const ASK: &str = "
 import sys, numpy, onnxruntime
 session = onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])
@@ -56,8 +57,8 @@ fn packed(text: &[[u64; 3]]) -> Vec<u8> {
     columns.flat_map(u64::to_le_bytes).collect()
 }
 
-/// An accelerator and a frontend of BERT: the batches of the first may be as large as the first of `max_batch`, those of a
-/// run in one process as the second.
+/// An accelerator and a frontend of BERT: the batches of the first may be as large as the first of
+/// `max_batch`, those of a run in one process as the second.
 fn nodes(
     place: &Place,
     model: &Path,

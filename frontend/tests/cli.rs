@@ -164,8 +164,8 @@ fn local_without_an_engine_without_a_runtime_and_without_a_model() {
     );
     let mut command = place.frontend(&digest, "out", &arguments);
     command.args(["--duration-s", "0", "--samples", "10"]);
-    // The output is i64[1], eight bytes: any engine that answers with so many will do. Whether LoadGen calls ten
-    // samples a valid run does not matter here.
+    // The output is i64[1], eight bytes: any engine that answers with so many will do. Whether
+    // LoadGen calls ten samples a valid run does not matter here.
     let code = command.assert().get_output().status.code();
     assert!(matches!(code, Some(0 | 1)), "{code:?}");
 }

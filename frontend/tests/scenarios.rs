@@ -1,4 +1,5 @@
-//! All of LoadGen over the wire: every scenario and mode, judged by LoadGen, every response compared with its sample.
+//! All of LoadGen over the wire: every scenario and mode,
+//! judged by LoadGen, every response compared with its sample.
 
 mod common;
 
@@ -85,7 +86,8 @@ fn single_stream_sends_one_sample_at_a_time() {
         "--duration-s",
         "0.6",
     ];
-    // LoadGen makes its queries beforehand, as many as the target would need: it must not run out of them.
+    // LoadGen makes its queries beforehand, as many as
+    // the target would need: it must not run out of them.
     let s = rig.valid("out", &arguments);
     assert_eq!(s["scenario"], "SingleStream");
     // A large sample is posted by the rail's thread, and waits for it.
@@ -172,7 +174,8 @@ fn the_accuracy_mode_of_every_scenario_sends_each_sample_once() {
 
 #[test]
 fn find_peak_ends_with_a_rate_that_the_engines_can_do() {
-    // Two engines that do nothing for 5 ms with each sample: 400/s are completed at most, whatever the machine.
+    // Two engines that do nothing for 5 ms with each sample:
+    // 400/s are completed at most, whatever the machine.
     let rig = Rig::with("engine: {kind: digest, max_batch: 1, delay_us: 5000}\n");
     let arguments = [
         "--scenario",
@@ -191,8 +194,8 @@ fn find_peak_ends_with_a_rate_that_the_engines_can_do() {
         "server_find_peak_qps_decimals_of_precision=0",
     ];
     let ended = rig.run("out", &arguments);
-    // LoadGen looks for a rate within the bound on latency alone; whether its last run was long enough to be called valid
-    // is another matter.
+    // LoadGen looks for a rate within the bound on latency alone; whether its last run was long
+    // enough to be called valid is another matter.
     let code = ended.code.expect("an exit code");
     assert!(code <= 1, "{}{}", ended.stdout, ended.stderr);
     let log = rig.place.path("out").join("mlperf_log_detail.txt");

@@ -1,4 +1,5 @@
-//! Bytes of a control connection, in pieces. Whatever is taken for a message must survive being written again.
+//! Bytes of a control connection, in pieces. Whatever is
+//! taken for a message must survive being written again.
 //!
 //! The first byte says how long the pieces are, and whether the peer has proved who it is.
 

@@ -1,5 +1,6 @@
-//! Bytes of a data connection, through a socket into a window of eight slots. Whatever is reported must lie within its
-//! slot, no grant may be used twice, and not a byte outside the window may change.
+//! Bytes of a data connection, through a socket into a window of eight
+//! slots. Whatever is reported must lie within its slot, no grant may
+//! be used twice, and not a byte outside the window may change.
 
 #![no_main]
 

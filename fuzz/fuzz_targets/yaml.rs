@@ -1,4 +1,5 @@
-//! A configuration file of either node. Whatever is wrong with it must be told with a place and in bounded length.
+//! A configuration file of either node. Whatever is wrong
+//! with it must be told with a place and in bounded length.
 
 #![no_main]
 

@@ -1,6 +1,7 @@
 //! A SUT that answers at once: what LoadGen and the bridge cost by themselves.
 //!
-//! `cargo run --release -p loadgen-bridge --example null_sut -- --scenario server --target-qps 500000 --duration-ms 5000`
+//! `cargo run --release -p loadgen-bridge --example null_sut --
+//! --scenario server --target-qps 500000 --duration-ms 5000`
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -134,7 +135,8 @@ impl SystemUnderTest for InlineSut {
 const RING: usize = 1 << 16;
 const BATCH: usize = 256;
 
-/// Ids on their way to the completing thread. An id is never zero, so a slot says by itself whether it is full.
+/// Ids on their way to the completing thread. An id is
+/// never zero, so a slot says by itself whether it is full.
 struct Ring {
     slots: Box<[AtomicU64]>,
     head: AtomicUsize,
@@ -242,7 +244,8 @@ fn run(arguments: &Arguments) -> Result<TestOutcome, LoadgenError> {
         ..LogSettings::default()
     };
     if arguments.timer_slack_ns != 0 {
-        // SAFETY: PR_SET_TIMERSLACK takes a number and touches no memory. LoadGen's thread inherits it.
+        // SAFETY: PR_SET_TIMERSLACK takes a number and
+        // touches no memory. LoadGen's thread inherits it.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, arguments.timer_slack_ns) };
     }
     if let Language::Cpp = arguments.language {

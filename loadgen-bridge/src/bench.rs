@@ -7,8 +7,9 @@ use crate::raw::{self, Said};
 use crate::settings::TestSettings;
 use crate::summary::TestOutcome;
 
-/// Runs a test with a SUT and a QSL that are C++ from end to end, on this thread. The SUT answers each of `samples` samples with
-/// `response_bytes` zeroes, inline or on another thread, and has one issue thread.
+/// Runs a test with a SUT and a QSL that are C++ from end to end, on this
+/// thread. The SUT answers each of `samples` samples with `response_bytes`
+/// zeroes, inline or on another thread, and has one issue thread.
 ///
 /// # Errors
 ///
@@ -32,7 +33,8 @@ pub fn null_sut_cpp(
     CONTROL.begin()?;
     log.prepare()?;
     let mut said = Said::new();
-    // SAFETY: the structs are the shim's and live until the call returns, and `said` has the size that is given.
+    // SAFETY: the structs are the shim's and live until the
+    // call returns, and `said` has the size that is given.
     let threw = unsafe {
         raw::lg_bench_null(
             std::ptr::from_ref(settings).cast(),

@@ -1,7 +1,8 @@
 //! `user.conf` and `audit.config`: checked here, then read by LoadGen.
 //!
-//! LoadGen's own reader answers an error only for a file it cannot open and for a line it cannot split, and does not say which.
-//! A model, scenario or key that it does not know it passes over; `1e6` for a count it takes for 1.
+//! LoadGen's own reader answers an error only for a file it cannot open and
+//! for a line it cannot split, and does not say which. A model, scenario or
+//! key that it does not know it passes over; `1e6` for a count it takes for 1.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -82,15 +83,17 @@ const SCENARIOS: &[&str] = &["*", "SingleStream", "MultiStream", "Server", "Offl
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 impl TestSettings {
-    /// Sets what LoadGen's embedded `mlperf.conf` and then the given `user.conf` say about `model` in this scenario: LoadGen's
-    /// `FromConfig`. Read what came of it in the fields. One file per process, says LoadGen.
+    /// Sets what LoadGen's embedded `mlperf.conf` and then the given
+    /// `user.conf` say about `model` in this scenario: LoadGen's `FromConfig`.
+    /// Read what came of it in the fields. One file per process, says LoadGen.
     ///
-    /// `scenario` is to be set before, and stays as it is; `mode` changes only if the file has the key.
+    /// `scenario` is to be set before, and stays as it
+    /// is; `mode` changes only if the file has the key.
     ///
     /// # Errors
     ///
-    /// The file cannot be read; a line names a model, scenario or key that does not exist, or a value of the wrong kind; no
-    /// line is for the model; or it is the process's second file.
+    /// The file cannot be read; a line names a model, scenario or key that does not exist, or a
+    /// value of the wrong kind; no line is for the model; or it is the process's second file.
     pub fn apply_user_conf(&mut self, path: &Path, model: &str) -> Result<(), LoadgenError> {
         check_file(path, model, Kind::User)?;
         if TAKEN.swap(true, Ordering::Relaxed) {
@@ -101,8 +104,8 @@ impl TestSettings {
         self.apply_conf(path, model, Kind::User)
     }
 
-    /// Sets what LoadGen's embedded `mlperf.conf` says about `model` in this scenario. Not needed before
-    /// [`apply_user_conf`](Self::apply_user_conf), which does the same first.
+    /// Sets what LoadGen's embedded `mlperf.conf` says about `model` in this scenario. Not needed
+    /// before [`apply_user_conf`](Self::apply_user_conf), which does the same first.
     ///
     /// # Errors
     ///
@@ -118,8 +121,8 @@ impl TestSettings {
         let scenario = CString::new(self.scenario.name())
             .map_err(|_| LoadgenError::Nul { field: "scenario" })?;
         let mut said = Said::new();
-        // SAFETY: the settings are a whole struct in the shim's layout, the strings end in zero, and `said` has the size
-        // that is given.
+        // SAFETY: the settings are a whole struct in the shim's layout, the strings end in zero,
+        // and `said` has the size that is given.
         let code = unsafe {
             raw::lg_from_config(
                 std::ptr::from_mut(self).cast(),
@@ -143,7 +146,8 @@ impl TestSettings {
     }
 }
 
-/// Checks an `audit.config` that LoadGen is about to read: it ignores that file's errors, and the file if it is missing.
+/// Checks an `audit.config` that LoadGen is about to read: it
+/// ignores that file's errors, and the file if it is missing.
 pub(crate) fn check_audit(path: &Path) -> Result<(), LoadgenError> {
     check_file(path, "*", Kind::Audit)
 }
@@ -206,7 +210,8 @@ struct Entry<'a> {
     value: &'a str,
 }
 
-/// Splits a line as LoadGen does, at white space: `model.scenario.key = value`. A comment has its own line.
+/// Splits a line as LoadGen does, at white space:
+/// `model.scenario.key = value`. A comment has its own line.
 fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
     let mut words = line.split_whitespace();
     let Some(name) = words.next().filter(|word| *word != "#") else {

@@ -1,12 +1,13 @@
 //! Where a run stands, and how it is stopped.
 //!
-//! LoadGen's `AbortTest` ends its logging threads and no more: the thread in `StartTest` goes on issuing, and then waits for
-//! ever for latencies that nobody records; were it to come to its end it would end the logging threads a second time,
-//! which ends the process. So `AbortTest` may only be called when that thread is known never to come back, and what
-//! makes it known is that it passes through the SUT and the QSL on its way: between loading samples and
-//! unloading them, and while it is inside a callback, it cannot reach its end without asking here first, and once the
-//! test is stopped the answer is to stay. The thread sleeps until the process ends, and with it stays all memory that a
-//! [`ResponseId`](crate::ResponseId) may point to.
+//! LoadGen's `AbortTest` ends its logging threads and no more: the thread in `StartTest` goes on
+//! issuing, and then waits for ever for latencies that nobody records; were it to come to its end
+//! it would end the logging threads a second time, which ends the process. So `AbortTest` may only
+//! be called when that thread is known never to come back, and what makes it known is that it
+//! passes through the SUT and the QSL on its way: between loading samples and unloading them, and
+//! while it is inside a callback, it cannot reach its end without asking here first, and once the
+//! test is stopped the answer is to stay. The thread sleeps until the process ends, and with it
+//! stays all memory that a [`ResponseId`](crate::ResponseId) may point to.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -166,8 +167,8 @@ impl Control {
         }
     }
 
-    /// Waits for as many issue threads as are wanted, lets them register, and waits until LoadGen has them: it does not
-    /// notice one that comes while it waits.
+    /// Waits for as many issue threads as are wanted, lets them register, and waits until LoadGen
+    /// has them: it does not notice one that comes while it waits.
     pub(crate) fn gather_issue_threads(
         &self,
         wanted: u64,

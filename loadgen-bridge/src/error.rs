@@ -94,7 +94,8 @@ pub enum LoadgenError {
         /// How many came.
         came: u64,
     },
-    /// This issue thread is one more than the settings ask for. LoadGen would write past the end of a list.
+    /// This issue thread is one more than the settings ask
+    /// for. LoadGen would write past the end of a list.
     #[error(
         "a thread more than server_num_issue_query_threads called register_issue_query_thread; that many may"
     )]

@@ -1,11 +1,13 @@
 //! MLCommons LoadGen behind a C shim, with a safe Rust face.
 //!
-//! LoadGen is compiled from its released sources, unaltered (`cargo xtask setup` fetches them). The shim (`shim/shim.cc`) is plain C
-//! over its C++ classes: no C++ exception crosses it towards Rust, and no panic towards C++.
+//! LoadGen is compiled from its released sources, unaltered (`cargo xtask
+//! setup` fetches them). The shim (`shim/shim.cc`) is plain C over its C++
+//! classes: no C++ exception crosses it towards Rust, and no panic towards C++.
 //!
-//! Implement [`SystemUnderTest`] and [`QuerySampleLibrary`], fill in [`TestSettings`] and [`LogSettings`] (by hand, from YAML,
-//! or from a `user.conf`), and call [`run_test`]; answer what is issued with [`complete`]. The one promise that the compiler
-//! cannot check is that a sample is completed once, while its test runs: `complete` is `unsafe` for that.
+//! Implement [`SystemUnderTest`] and [`QuerySampleLibrary`], fill in [`TestSettings`] and
+//! [`LogSettings`] (by hand, from YAML, or from a `user.conf`), and call [`run_test`]; answer what
+//! is issued with [`complete`]. The one promise that the compiler cannot check is that a sample is
+//! completed once, while its test runs: `complete` is `unsafe` for that.
 //!
 //! A process runs one test: LoadGen keeps what a test left behind.
 //!

@@ -44,7 +44,8 @@ pub struct LogSettings {
     pub log_mode: LoggingMode,
     /// Not implemented in LoadGen, which always waits 10 ms.
     pub log_mode_async_poll_interval_ms: u64,
-    /// Whether every query is traced. LoadGen's default, and it costs more than half of the highest rate.
+    /// Whether every query is traced. LoadGen's default,
+    /// and it costs more than half of the highest rate.
     pub enable_trace: bool,
 }
 
@@ -98,7 +99,8 @@ pub(crate) struct CLogSettings {
     pub raw: RawLogSettings,
 }
 
-// SAFETY: the pointers are into the CStrings beside them, which move with them and are never changed.
+// SAFETY: the pointers are into the CStrings beside
+// them, which move with them and are never changed.
 unsafe impl Send for CLogSettings {}
 
 impl LogSettings {
@@ -135,8 +137,8 @@ impl LogSettings {
         stamps.max()
     }
 
-    /// Makes the folder and sees whether a file can be written in it. LoadGen itself, when it cannot write its logs, says so
-    /// on stderr, runs nothing and reports no error.
+    /// Makes the folder and sees whether a file can be written in it. LoadGen itself, when it
+    /// cannot write its logs, says so on stderr, runs nothing and reports no error.
     pub(crate) fn prepare(&self) -> Result<(), LoadgenError> {
         let failed = |path: &Path| {
             let path = path.to_owned();

@@ -25,14 +25,15 @@ const STACK_BYTES: usize = 8 << 20;
 ///
 /// A panic in any method stops the test, and [`run_test`] reports it.
 pub trait SystemUnderTest: Send + Sync + 'static {
-    /// What stands in the logs. LoadGen asks at the start, when it has a performance result, and more often in find-peak, and
-    /// each time the question comes here; the first answer's duration is logged. Quotation marks, backslashes and
+    /// What stands in the logs. LoadGen asks at the start, when it has a performance
+    /// result, and more often in find-peak, and each time the question comes here;
+    /// the first answer's duration is logged. Quotation marks, backslashes and
     /// control characters become `_`: LoadGen writes them unescaped into its logs.
     fn name(&self) -> String;
 
-    /// Takes a query. To return at once and complete elsewhere, or to complete before returning, is both fine. In
-    /// Server the caller is LoadGen's clock: what is late here makes later queries late. With several issue threads
-    /// they call at the same time.
+    /// Takes a query. To return at once and complete elsewhere, or to complete before returning, is
+    /// both fine. In Server the caller is LoadGen's clock: what is late here makes later queries
+    /// late. With several issue threads they call at the same time.
     fn issue_query(&self, samples: &[QuerySample]);
 
     /// No more queries will come in this series: whatever waits for company is to go now.
@@ -63,18 +64,22 @@ struct Run {
     qsl: Arc<dyn QuerySampleLibrary>,
 }
 
-/// Runs a test: LoadGen's `StartTest`. Returns when LoadGen is done, or soon after [`abort_test`] or a panic.
+/// Runs a test: LoadGen's `StartTest`. Returns when LoadGen
+/// is done, or soon after [`abort_test`] or a panic.
 ///
-/// LoadGen runs on a thread of its own, `loadgen`, which inherits this one's CPU affinity and timer slack. `audit` is an
-/// `audit.config`; without it none is read, not even one that lies in the working directory.
+/// LoadGen runs on a thread of its own, `loadgen`, which inherits this one's
+/// CPU affinity and timer slack. `audit` is an `audit.config`; without it
+/// none is read, not even one that lies in the working directory.
 ///
-/// A test that is stopped leaves that thread asleep, with the SUT and the QSL held, until the process ends: responses that
-/// are still on their way point into its memory. Such a process should end soon, best with [`exit`].
+/// A test that is stopped leaves that thread asleep, with the SUT and the QSL
+/// held, until the process ends: responses that are still on their way point
+/// into its memory. Such a process should end soon, best with [`exit`].
 ///
 /// # Errors
 ///
-/// Settings, files or threads that are not right, before anything runs; an abort or a panic, after LoadGen's logs have been
-/// closed; a result that cannot be read. A result that LoadGen calls INVALID is no error. A second test in one process is.
+/// Settings, files or threads that are not right, before anything runs; an abort or a panic, after
+/// LoadGen's logs have been closed; a result that cannot be read. A result that LoadGen calls
+/// INVALID is no error. A second test in one process is.
 pub fn run_test(
     sut: Arc<dyn SystemUnderTest>,
     qsl: Arc<dyn QuerySampleLibrary>,
@@ -129,7 +134,8 @@ pub fn run_test(
             // It has nothing left to do but to drop the SUT and the QSL, whose panics are theirs.
             let _ = thread.join();
             if result.is_err() {
-                // An exception left LoadGen's logging threads running, and a process cannot end with them.
+                // An exception left LoadGen's logging threads
+                // running, and a process cannot end with them.
                 let _ = close_logs();
             }
         }
@@ -142,18 +148,21 @@ pub fn run_test(
     }
 }
 
-/// Stops the test, from any thread; [`run_test`] then returns [`LoadgenError::Aborted`] with the first reason given.
+/// Stops the test, from any thread; [`run_test`] then returns
+/// [`LoadgenError::Aborted`] with the first reason given.
 ///
-/// LoadGen's logs are closed first (LoadGen's `AbortTest`). Samples need not be completed, and no more are issued, but for a
-/// query that is being issued at this moment. Before a test it keeps the next one from beginning.
+/// LoadGen's logs are closed first (LoadGen's `AbortTest`). Samples need not
+/// be completed, and no more are issued, but for a query that is being issued
+/// at this moment. Before a test it keeps the next one from beginning.
 pub fn abort_test(reason: &str) {
     CONTROL.stop(Stop::Aborted(reason.to_owned()));
 }
 
-/// Makes this thread one of those that issue queries: LoadGen's `RegisterIssueQueryThread`. Returns when the test ends.
+/// Makes this thread one of those that issue queries: LoadGen's
+/// `RegisterIssueQueryThread`. Returns when the test ends.
 ///
-/// Call it on exactly `server_num_issue_query_threads` threads, in Server, at about the time of [`run_test`], which waits 10 s
-/// for them.
+/// Call it on exactly `server_num_issue_query_threads` threads, in Server, at about the time of
+/// [`run_test`], which waits 10 s for them.
 ///
 /// # Errors
 ///
@@ -168,8 +177,9 @@ pub fn register_issue_query_thread() -> Result<(), LoadgenError> {
     }
 }
 
-/// Ends the process at once, with standard output and error flushed and no destructor run: LoadGen's own, at the ordinary end
-/// of a process, take logs away from threads that may still be completing samples.
+/// Ends the process at once, with standard output and error flushed and
+/// no destructor run: LoadGen's own, at the ordinary end of a process,
+/// take logs away from threads that may still be completing samples.
 pub fn exit(code: i32) -> ! {
     // Nothing is left to do about an output that cannot be written.
     let _ = std::io::stdout().flush();
@@ -181,7 +191,8 @@ pub fn exit(code: i32) -> ! {
 /// LoadGen's `AbortTest`.
 fn close_logs() -> Result<(), String> {
     let mut said = Said::new();
-    // SAFETY: `said` has the size that is given; `StartTest` is gone or will never come to its end (see `control`).
+    // SAFETY: `said` has the size that is given; `StartTest`
+    // is gone or will never come to its end (see `control`).
     match unsafe { raw::lg_abort_test(said.pointer(), said.size()) } {
         0 => Ok(()),
         _ => Err(said.text()),
@@ -209,8 +220,9 @@ fn start_test(
         performance_sample_count,
     };
     let mut said = Said::new();
-    // SAFETY: everything pointed to is borrowed by this function, which returns only when LoadGen is done with it: a stopped
-    // test's thread never comes back from here. The layouts are the shim's.
+    // SAFETY: everything pointed to is borrowed by this function, which
+    // returns only when LoadGen is done with it: a stopped test's
+    // thread never comes back from here. The layouts are the shim's.
     let threw = unsafe {
         raw::lg_start_test(
             &callbacks,
@@ -228,13 +240,15 @@ fn start_test(
 ///
 /// `context` is the one of [`start_test`], which has not returned.
 unsafe fn run<'a>(context: *mut c_void) -> &'a Run {
-    // SAFETY: it was made from a reference that lives until `start_test` returns; it is only ever shared.
+    // SAFETY: it was made from a reference that lives
+    // until `start_test` returns; it is only ever shared.
     unsafe { &*context.cast::<Run>() }
 }
 
 /// # Safety
 ///
-/// `first` points to `count` values that live and stay unchanged for as long as the caller holds the slice, or `count` is 0.
+/// `first` points to `count` values that live and stay unchanged
+/// for as long as the caller holds the slice, or `count` is 0.
 unsafe fn slice<'a, T>(first: *const T, count: usize) -> &'a [T] {
     // An empty C++ vector has no address.
     if count == 0 {
@@ -246,7 +260,8 @@ unsafe fn slice<'a, T>(first: *const T, count: usize) -> &'a [T] {
 
 /// Calls the SUT or the QSL where a panic must not get out; the panic stops the test.
 fn guarded(place: &'static str, call: impl FnOnce()) -> bool {
-    // What a panic leaves half done is not looked at again: no callback enters the SUT or the QSL afterwards.
+    // What a panic leaves half done is not looked at again:
+    // no callback enters the SUT or the QSL afterwards.
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(()) => true,
         Err(payload) => {
@@ -289,7 +304,8 @@ fn clean(name: &str) -> String {
 }
 
 thread_local! {
-    /// The last name that was given away on this thread; the shim copies it before it does anything else.
+    /// The last name that was given away on this thread;
+    /// the shim copies it before it does anything else.
     static NAME: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -313,7 +329,8 @@ extern "C" fn issue_query(context: *mut c_void, samples: *const c_void, count: u
         return STOP;
     }
     let went_well = guarded("SystemUnderTest::issue_query", || {
-        // SAFETY: LoadGen calls this inside `start_test`, with a vector that it leaves alone until this returns.
+        // SAFETY: LoadGen calls this inside `start_test`, with
+        // a vector that it leaves alone until this returns.
         let (run, samples) = unsafe { (run(context), slice(samples.cast::<QuerySample>(), count)) };
         run.sut.issue_query(samples);
     });

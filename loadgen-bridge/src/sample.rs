@@ -10,8 +10,9 @@ use crate::raw;
 
 /// LoadGen's name for one issued sample.
 ///
-/// Inside LoadGen it is a pointer, which [`complete`] follows: a number that LoadGen never gave away crashes the process,
-/// or worse. So it comes only out of a [`QuerySample`], or back from bits that one of those gave.
+/// Inside LoadGen it is a pointer, which [`complete`] follows: a number
+/// that LoadGen never gave away crashes the process, or worse. So it comes
+/// only out of a [`QuerySample`], or back from bits that one of those gave.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct ResponseId(usize);
@@ -26,8 +27,8 @@ impl ResponseId {
     ///
     /// # Safety
     ///
-    /// `bits` came from [`to_bits`](Self::to_bits) in this process. A number that a peer sent never qualifies: look the
-    /// id up by something that was checked.
+    /// `bits` came from [`to_bits`](Self::to_bits) in this process. A number that a peer sent never
+    /// qualifies: look the id up by something that was checked.
     pub unsafe fn from_bits(bits: u64) -> Self {
         Self(bits as usize)
     }
@@ -49,10 +50,11 @@ pub struct QuerySample {
     pub index: usize,
 }
 
-/// The response to one sample: 32 bytes, LoadGen's own, so that a slice of them is handed over as it is.
+/// The response to one sample: 32 bytes, LoadGen's own,
+/// so that a slice of them is handed over as it is.
 ///
-/// The data is borrowed: LoadGen reads it during [`complete`] (it copies it in accuracy mode and for the samples that
-/// an audit picks) and never afterwards.
+/// The data is borrowed: LoadGen reads it during [`complete`] (it copies it in accuracy mode and
+/// for the samples that an audit picks) and never afterwards.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct QuerySampleResponse<'a> {
@@ -112,22 +114,24 @@ const _: () = {
     assert!(offset_of!(QuerySampleResponse<'_>, n_tokens) == 24);
 };
 
-/// Completes samples, in any number, from any thread, in any mixture of queries: LoadGen's `QuerySamplesComplete`.
+/// Completes samples, in any number, from any thread, in any
+/// mixture of queries: LoadGen's `QuerySamplesComplete`.
 ///
-/// Nothing is copied on the way and nothing allocated but what LoadGen itself allocates. Wait-free, says LoadGen. It takes
-/// the time once per call, so samples that became ready together belong into one call, and no others.
+/// Nothing is copied on the way and nothing allocated but what LoadGen itself
+/// allocates. Wait-free, says LoadGen. It takes the time once per call, so
+/// samples that became ready together belong into one call, and no others.
 ///
 /// # Safety
 ///
-/// Every id was issued by the test of this process, appears once, was not completed before, and that test did not come to
-/// its end (it does not before every sample is completed). After an aborted or panicked test ids stay valid, and
-/// completing them does nothing.
+/// Every id was issued by the test of this process, appears once, was not completed before, and
+/// that test did not come to its end (it does not before every sample is completed). After an
+/// aborted or panicked test ids stay valid, and completing them does nothing.
 pub unsafe fn complete(responses: &[QuerySampleResponse<'_>]) {
     if responses.is_empty() {
         return;
     }
-    // SAFETY: the layout is the one that LoadGen's header has (asserted on both sides), the slice outlives the call, LoadGen
-    // only reads it, and the caller vouches for the ids.
+    // SAFETY: the layout is the one that LoadGen's header has (asserted on both sides), the slice
+    // outlives the call, LoadGen only reads it, and the caller vouches for the ids.
     let threw = unsafe {
         raw::lg_query_samples_complete(responses.as_ptr().cast::<c_void>(), responses.len())
     };
@@ -144,8 +148,9 @@ fn threw_in(function: &str) {
     )));
 }
 
-/// Reports the first token of samples whose whole response comes later: LoadGen's `FirstTokenComplete`. With
-/// `use_token_latencies` LoadGen wants one for every sample, before its [`complete`], except in Offline.
+/// Reports the first token of samples whose whole response comes later:
+/// LoadGen's `FirstTokenComplete`. With `use_token_latencies` LoadGen
+/// wants one for every sample, before its [`complete`], except in Offline.
 ///
 /// # Safety
 ///

@@ -22,7 +22,8 @@ pub enum Scenario {
     /// N samples at a time, the next when they are answered; a percentile of the query's latency.
     #[serde(alias = "multi_stream", alias = "multi-stream", alias = "multistream")]
     MultiStream = 1,
-    /// Single samples at Poisson-distributed times; whether a percentile of the latency keeps its bound.
+    /// Single samples at Poisson-distributed times; whether
+    /// a percentile of the latency keeps its bound.
     #[serde(alias = "server")]
     Server = 2,
     /// All samples at once; samples per second.
@@ -88,7 +89,8 @@ impl fmt::Display for TestMode {
     }
 }
 
-/// Every field of LoadGen's `TestSettings`, under LoadGen's names. [`Default`] is LoadGen's own, asked of the C++ struct.
+/// Every field of LoadGen's `TestSettings`, under LoadGen's
+/// names. [`Default`] is LoadGen's own, asked of the C++ struct.
 ///
 /// A run goes on until both minima are met, and ends before if either maximum is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -100,7 +102,8 @@ pub struct TestSettings {
     /// What kind of run.
     pub mode: TestMode,
 
-    /// SingleStream: about how long a sample takes, in ns. LoadGen makes as many queries beforehand as this asks for.
+    /// SingleStream: about how long a sample takes, in ns.
+    /// LoadGen makes as many queries beforehand as this asks for.
     pub single_stream_expected_latency_ns: f64,
     /// SingleStream: the percentile that is the result, as a fraction (0.90).
     pub single_stream_target_latency_percentile: f64,
@@ -118,7 +121,8 @@ pub struct TestSettings {
     pub server_target_latency_ns: u64,
     /// Server: the percentile that has to keep it, as a fraction (0.99).
     pub server_target_latency_percentile: f64,
-    /// Server: whether queries whose time has passed are issued together, as one query of several samples.
+    /// Server: whether queries whose time has passed are
+    /// issued together, as one query of several samples.
     pub server_coalesce_queries: bool,
     /// Find-peak: decimal places of the rate that is looked for.
     pub server_find_peak_qps_decimals_of_precision: i32,
@@ -127,10 +131,12 @@ pub struct TestSettings {
     /// Server: with more queries than this outstanding the run ends early; 0 is no limit.
     pub server_max_async_queries: u64,
     /// Server: how many threads issue, each of which calls
-    /// [`register_issue_query_thread`](crate::register_issue_query_thread); with 0 LoadGen's own does.
+    /// [`register_issue_query_thread`](crate::register_issue_query_thread);
+    /// with 0 LoadGen's own does.
     pub server_num_issue_query_threads: u64,
 
-    /// Offline: samples per second to expect. LoadGen makes 1.1 x this x the minimum duration of them.
+    /// Offline: samples per second to expect. LoadGen
+    /// makes 1.1 x this x the minimum duration of them.
     pub offline_expected_qps: f64,
     /// Whether the order of samples is a chain of permutations of the data set.
     pub sample_concatenate_permutation: bool,
@@ -154,7 +160,8 @@ pub struct TestSettings {
     pub accuracy_log_rng_seed: u64,
     /// The part of the responses that performance mode writes into the accuracy log (0 to 1).
     pub accuracy_log_probability: f64,
-    /// About how many responses performance mode writes into the accuracy log; 0 leaves it to the probability.
+    /// About how many responses performance mode writes into
+    /// the accuracy log; 0 leaves it to the probability.
     pub accuracy_log_sampling_target: u64,
 
     /// Whether this is audit test 05, which takes the three seeds below.
@@ -194,18 +201,21 @@ pub struct TestSettings {
 impl Default for TestSettings {
     fn default() -> Self {
         let mut settings = MaybeUninit::<Self>::zeroed();
-        // SAFETY: the pointer is to a whole TestSettings, whose layout is the shim's (a test compares every field).
+        // SAFETY: the pointer is to a whole TestSettings, whose
+        // layout is the shim's (a test compares every field).
         unsafe { raw::lg_default_test_settings(settings.as_mut_ptr().cast()) };
-        // SAFETY: the shim wrote every field; enums and flags come from C++ enums and bools of the same values. Padding may
-        // be anything.
+        // SAFETY: the shim wrote every field; enums and flags come from C++ enums and bools of the
+        // same values. Padding may be anything.
         unsafe { settings.assume_init() }
     }
 }
 
 impl TestSettings {
-    /// Whether LoadGen can run with these over a QSL of `total` samples of which `performance` are loaded at once.
+    /// Whether LoadGen can run with these over a QSL of `total`
+    /// samples of which `performance` are loaded at once.
     ///
-    /// LoadGen divides by some of these and takes the first of an empty list for others; it looks at none of them.
+    /// LoadGen divides by some of these and takes the first
+    /// of an empty list for others; it looks at none of them.
     ///
     /// # Errors
     ///
@@ -354,18 +364,20 @@ mod tests {
     #[test]
     fn every_field_lies_where_the_shim_has_it() {
         let ours = fields!(
-            scenario mode single_stream_expected_latency_ns single_stream_target_latency_percentile
-            multi_stream_expected_latency_ns multi_stream_target_latency_percentile multi_stream_samples_per_query
-            server_target_qps server_target_latency_ns server_target_latency_percentile server_coalesce_queries
-            server_find_peak_qps_decimals_of_precision server_find_peak_qps_boundary_step_size
-            server_max_async_queries server_num_issue_query_threads offline_expected_qps
-            sample_concatenate_permutation min_duration_ms max_duration_ms min_query_count max_query_count
-            qsl_rng_seed sample_index_rng_seed schedule_rng_seed accuracy_log_rng_seed accuracy_log_probability
+            scenario mode single_stream_expected_latency_ns
+            single_stream_target_latency_percentile multi_stream_expected_latency_ns
+            multi_stream_target_latency_percentile multi_stream_samples_per_query
+            server_target_qps server_target_latency_ns server_target_latency_percentile
+            server_coalesce_queries server_find_peak_qps_decimals_of_precision
+            server_find_peak_qps_boundary_step_size server_max_async_queries
+            server_num_issue_query_threads offline_expected_qps sample_concatenate_permutation
+            min_duration_ms max_duration_ms min_query_count max_query_count qsl_rng_seed
+            sample_index_rng_seed schedule_rng_seed accuracy_log_rng_seed accuracy_log_probability
             accuracy_log_sampling_target test05 test05_qsl_rng_seed test05_sample_index_rng_seed
-            test05_schedule_rng_seed print_timestamps performance_issue_unique performance_issue_same
-            performance_issue_same_index performance_sample_count_override accuracy_sample_count_override
-            use_token_latencies server_ttft_latency server_tpot_latency infer_token_latencies
-            token_latency_scaling_factor
+            test05_schedule_rng_seed print_timestamps performance_issue_unique
+            performance_issue_same performance_issue_same_index performance_sample_count_override
+            accuracy_sample_count_override use_token_latencies server_ttft_latency
+            server_tpot_latency infer_token_latencies token_latency_scaling_factor
         );
         let mut table = std::ptr::null();
         // SAFETY: the shim points `table` at a static array of as many entries as it answers.

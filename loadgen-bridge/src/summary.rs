@@ -40,7 +40,8 @@ pub enum Figure {
     },
 }
 
-/// Latencies as LoadGen computed them, in ns: of samples, in MultiStream of queries. All 0 where the summary has none.
+/// Latencies as LoadGen computed them, in ns: of samples, in
+/// MultiStream of queries. All 0 where the summary has none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Latencies {
     /// The shortest.
@@ -84,7 +85,8 @@ pub struct TestOutcome {
     pub warnings: u64,
     /// What the first 20 errors say.
     pub error_messages: Vec<String>,
-    /// Every `name : number` of the summary's results and additional statistics, under LoadGen's names.
+    /// Every `name : number` of the summary's results
+    /// and additional statistics, under LoadGen's names.
     pub statistics: BTreeMap<String, f64>,
     /// The settings that LoadGen ran with, as the summary lists them.
     pub parameters: BTreeMap<String, String>,
@@ -148,7 +150,8 @@ fn parse_summary(text: &str, files: LogFiles) -> (TestOutcome, bool) {
     let mut early = Vec::new();
     let mut in_early = false;
     for line in text.lines() {
-        // The last two lines, in every mode: "No errors encountered during test.", "1 ERROR encountered. …".
+        // The last two lines, in every mode: "No errors
+        // encountered during test.", "1 ERROR encountered. …".
         if let Some((count, what)) = line.split_once(' ')
             && line.contains("encountered")
         {
@@ -264,7 +267,8 @@ fn read_detail(mut detail: impl BufRead, outcome: &mut TestOutcome) -> std::io::
             return Ok(());
         }
         let line = String::from_utf8_lossy(&line);
-        // LoadGen escapes nothing, so this is not always JSON; what it writes around the value is always the same.
+        // LoadGen escapes nothing, so this is not always JSON;
+        // what it writes around the value is always the same.
         let value = || {
             line.split_once("\"value\": ")?
                 .1

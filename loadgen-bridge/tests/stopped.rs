@@ -1,4 +1,5 @@
-//! Runs that are stopped: by a panic, or by `abort_test`. What was issued is never completed, or comes too late.
+//! Runs that are stopped: by a panic, or by `abort_test`.
+//! What was issued is never completed, or comes too late.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 

@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: the fuzz targets in `fuzz/`, instrumented by this toolchain: neither cargo-fuzz nor a nightly one is
-//! needed, and with cargo-fuzz they run too.
+//! `cargo xtask fuzz`: the fuzz targets in `fuzz/`, instrumented by this toolchain: neither
+//! cargo-fuzz nor a nightly one is needed, and with cargo-fuzz they run too.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,8 @@ const LATE: Duration = Duration::from_secs(120);
 /// Kept apart from the folders that an input may be found in by hand.
 const CORPUS: &str = "corpus";
 
-/// What libFuzzer wants of the compiler: edges and comparisons counted, and AddressSanitizer watching.
+/// What libFuzzer wants of the compiler: edges and
+/// comparisons counted, and AddressSanitizer watching.
 const FLAGS: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -86,7 +87,8 @@ pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
     Ok(())
 }
 
-/// Something to begin with, where nothing could be guessed: the configurations of this repository; frames of both kinds.
+/// Something to begin with, where nothing could be guessed: the
+/// configurations of this repository; frames of both kinds.
 fn seed(root: &Path, target: &str, corpus: &Path) -> Result<()> {
     let put = |name: &str, bytes: &[u8]| {
         let path = corpus.join(format!("seed-{name}"));

@@ -39,9 +39,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Fetch what the programs need: C++ compiler, LoadGen, ONNX Runtime, the digits model. Does nothing twice.
+    /// Fetch what the programs need: C++ compiler, LoadGen,
+    /// ONNX Runtime, the digits model. Does nothing twice.
     Setup {
-        /// Models besides the small ones, written on request: ResNet-50 v1.5 takes 100 MB, BERT-large 1.3 GB.
+        /// Models besides the small ones, written on request:
+        /// ResNet-50 v1.5 takes 100 MB, BERT-large 1.3 GB.
         #[arg(long, value_enum, default_value_t = setup::Models::Digits)]
         models: setup::Models,
     },
@@ -50,15 +52,18 @@ enum Task {
         /// Leave out what takes minutes: clippy, documentation, loom, soft-roce, cargo-deny.
         #[arg(long)]
         quick: bool,
-        /// Run the unit tests of every crate with unsafe code under a sanitizer, and none of the other checks.
+        /// Run the unit tests of every crate with unsafe code
+        /// under a sanitizer, and none of the other checks.
         #[arg(long, value_enum, conflicts_with = "quick")]
         sanitize: Option<test::Sanitizer>,
         /// Run only the tests whose names contain one of these, and none of the other checks.
         filters: Vec<String>,
     },
-    /// Run digits over TCP on loopback: accuracy against --local, Server and Offline. Writes target/demo.
+    /// Run digits over TCP on loopback: accuracy against
+    /// --local, Server and Offline. Writes target/demo.
     Demo,
-    /// Measure: core, fabric, failover, idle, loadgen, local, rails, verbs, warm-up. Prints a table and writes target/bench/NAME.json.
+    /// Measure: core, fabric, failover, idle, loadgen, local, rails,
+    /// verbs, warm-up. Prints a table and writes target/bench/NAME.json.
     // Whatever stands behind the name belongs to the measurement, `--help` too.
     #[command(disable_help_flag = true)]
     Bench {
@@ -77,7 +82,8 @@ enum Task {
         #[arg(long, default_value_t = 600)]
         seconds: u64,
     },
-    /// Compile the shim over TensorRT, 8.5 to 11, with your headers of the version that will run: for engine `tensorrt`.
+    /// Compile the shim over TensorRT, 8.5 to 11, with your headers
+    /// of the version that will run: for engine `tensorrt`.
     Tensorrt {
         /// Folder of NvInfer.h and NvOnnxParser.h.
         #[arg(long, required_unless_present = "check")]
@@ -85,10 +91,12 @@ enum Task {
         /// Folder of cuda_runtime_api.h; without it a stand-in that declares as much as is needed.
         #[arg(long)]
         cuda_include: Option<PathBuf>,
-        /// The shim; by default target/tensorrt/libqdl_tensorrt.so, where programs in target/release look for it.
+        /// The shim; by default target/tensorrt/libqdl_tensorrt.so,
+        /// where programs in target/release look for it.
         #[arg(long)]
         out: Option<PathBuf>,
-        /// Compile with the headers of TensorRT 11.4, which are fetched, and test against its lean runtime, 44 MB.
+        /// Compile with the headers of TensorRT 11.4, which are
+        /// fetched, and test against its lean runtime, 44 MB.
         #[arg(long, conflicts_with_all = ["include", "cuda_include", "out"])]
         check: bool,
     },
@@ -105,8 +113,8 @@ enum Task {
     },
 }
 
-/// The repository: one up from this crate's manifest, wherever cargo found that today. A build folder may have been
-/// copied, so that the place of the build is only the second-best guess.
+/// The repository: one up from this crate's manifest, wherever cargo found that today. A build
+/// folder may have been copied, so that the place of the build is only the second-best guess.
 fn repository() -> PathBuf {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

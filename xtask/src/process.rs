@@ -1,4 +1,5 @@
-//! Other programs: started without standard input, waited for with a deadline, and never left behind.
+//! Other programs: started without standard input,
+//! waited for with a deadline, and never left behind.
 
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -26,12 +27,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `command`. The kernel kills the child when this program dies without running its destructors.
+    /// Starts `command`. The kernel kills the child when
+    /// this program dies without running its destructors.
     pub fn start(name: &str, command: &mut Command) -> Result<Self> {
         command.stdin(Stdio::null());
         let parent = std::process::id();
-        // SAFETY: between fork and exec the closure calls prctl, getppid and _exit only, all of them async-signal-safe,
-        // and touches no memory but its own copy of `parent`.
+        // SAFETY: between fork and exec the closure calls prctl, getppid and _exit only, all of
+        // them async-signal-safe, and touches no memory but its own copy of `parent`.
         unsafe {
             command.pre_exec(move || {
                 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) != 0 {
@@ -112,13 +114,15 @@ impl Running {
             return;
         }
         if let Ok(pid) = libc::pid_t::try_from(self.child.id()) {
-            // SAFETY: kill takes no pointers; the child has not been waited for, so its id is still its own.
+            // SAFETY: kill takes no pointers; the child has not
+            // been waited for, so its id is still its own.
             unsafe { libc::kill(pid, libc::SIGTERM) };
         }
         if matches!(self.wait_until(Instant::now() + self.grace), Ok(Some(_))) {
             return;
         }
-        // What fails here has no remedy: the child is gone, or the kernel will kill it with this program.
+        // What fails here has no remedy: the child is gone,
+        // or the kernel will kill it with this program.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -146,8 +150,8 @@ pub fn run_quietly(name: &str, command: &mut Command, deadline: Duration) -> Res
     bail!("{name}: {status}\n  {}\n{tail}", shown(command))
 }
 
-/// Runs `command`, gives back what it writes, standard output before standard error, and with `show` also shows it as
-/// it comes.
+/// Runs `command`, gives back what it writes, standard output before
+/// standard error, and with `show` also shows it as it comes.
 pub fn run_copying(
     name: &str,
     command: &mut Command,
@@ -193,8 +197,8 @@ fn copied(
     receiver
 }
 
-/// All that came through one pipe. Ends when the pipe is closed, or a while after the child ended: a process that it
-/// left behind may hold the pipe open.
+/// All that came through one pipe. Ends when the pipe is closed, or a while after the child ended:
+/// a process that it left behind may hold the pipe open.
 fn collect(receiver: &Receiver<Vec<u8>>) -> String {
     let mut bytes = Vec::new();
     while let Ok(part) = receiver.recv_timeout(LAST_OUTPUT) {
@@ -242,8 +246,8 @@ pub fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
 }
 
-/// Where to build instead, when the checkout's path has a blank in it and no `CARGO_TARGET_DIR` says
-/// where: jemalloc's configure script refuses such a path.
+/// Where to build instead, when the checkout's path has a blank in it and no `CARGO_TARGET_DIR`
+/// says where: jemalloc's configure script refuses such a path.
 pub fn target_elsewhere(root: &Path) -> Option<PathBuf> {
     if std::env::var_os("CARGO_TARGET_DIR").is_some() {
         return None;

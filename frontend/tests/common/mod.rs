@@ -100,7 +100,8 @@ impl Place {
         path
     }
 
-    /// A frontend of ragged random samples whose accelerators answer with digests. `more` is YAML of its own.
+    /// A frontend of ragged random samples whose accelerators
+    /// answer with digests. `more` is YAML of its own.
     pub fn digest_frontend(&self, controls: &[u16], more: &str) -> PathBuf {
         let mut yaml = "node: front\n\
              model: {name: digest, inputs: [{name: input, dtype: u8, shape: [20000], ragged: true}], \
@@ -249,7 +250,8 @@ impl Running {
         });
     }
 
-    /// Waits until a file of a run shows that LoadGen is at it: the test has begun, and samples may be on their way.
+    /// Waits until a file of a run shows that LoadGen is at it:
+    /// the test has begun, and samples may be on their way.
     pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut() -> bool) {
         let began = Instant::now();
         while !ready() {
@@ -278,8 +280,8 @@ pub fn run(place: &Place, command: Command) -> Ended {
     Running::start(place, "frontend", command).end()
 }
 
-/// An accuracy run over the network, into the folder `wire`, and one with `--local`, into `local`: both end well and have
-/// the same answers, which are returned.
+/// An accuracy run over the network, into the folder `wire`, and one with `--local`, into `local`:
+/// both end well and have the same answers, which are returned.
 pub fn wire_and_local(place: &Place, config: &Path) -> Vec<(u64, String)> {
     let accuracy = ["--scenario", "offline", "--mode", "accuracy"];
     let local = [&accuracy[..], &["--local"]].concat();

@@ -1,77 +1,35 @@
-//! Network namespaces of a test's own, joined by veth pairs: the one way to cut a path without either end
-//! being told. Needs root and iproute2.
+//! Network namespaces of a test's own, joined by veth pairs: the one way to cut a path without
+//! either end being told. Needs root and iproute2.
 
 use std::{
     path::Path,
     process::{Command, Stdio},
-    sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::atomic::{AtomicU32, Ordering},
 };
-
-/// True where namespaces can be made, with a cable between two of them: tried once, as even root is refused in many a
-/// sandbox.
-pub fn possible() -> bool {
-    static POSSIBLE: OnceLock<bool> = OnceLock::new();
-    *POSSIBLE.get_or_init(|| {
-        // SAFETY: no arguments, no memory.
-        let root = unsafe { libc::geteuid() } == 0;
-        root && tried().is_ok()
-    })
-}
-
-/// Makes a cable between two namespaces, with an address, and takes all of it away again.
-fn tried() -> Result<(), String> {
-    let (near, far) = (Namespace::try_new("try0")?, Namespace::try_new("try1")?);
-    try_ip(&[
-        "-n", &near.name, "link", "add", "port", "type", "veth", "peer", "name", "eth0", "netns",
-        &far.name,
-    ])?;
-    try_ip(&[
-        "-n",
-        &far.name,
-        "addr",
-        "add",
-        "10.97.0.2/24",
-        "dev",
-        "eth0",
-    ])?;
-    try_ip(&["-n", &far.name, "link", "set", "eth0", "up"])?;
-    try_ip(&["netns", "exec", &far.name, "true"])
-}
 
 /// One namespace; deleted, with its interfaces, when dropped.
 pub struct Namespace {
     name: String,
 }
 
-fn try_ip(arguments: &[&str]) -> Result<(), String> {
+fn ip(arguments: &[&str]) {
     let said = match Command::new("ip").args(arguments).output() {
-        Ok(out) if out.status.success() => return Ok(()),
+        Ok(out) if out.status.success() => return,
         Ok(out) => String::from_utf8_lossy(&out.stderr).into_owned(),
         Err(error) => error.to_string(),
     };
-    Err(format!("ip {}: {said}", arguments.join(" ")))
-}
-
-fn ip(arguments: &[&str]) {
-    try_ip(arguments).unwrap_or_else(|said| panic!("{said}"));
+    panic!("ip {}: {said}", arguments.join(" "));
 }
 
 impl Namespace {
     pub fn new(role: &str) -> Self {
-        Self::try_new(role).unwrap_or_else(|said| panic!("{said}"))
-    }
-
-    fn try_new(role: &str) -> Result<Self, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("qdl{}-{number}{role}", std::process::id());
-        try_ip(&["netns", "add", &name])?;
+        ip(&["netns", "add", &name]);
         let namespace = Namespace { name };
-        try_ip(&["-n", &namespace.name, "link", "set", "lo", "up"])?;
-        Ok(namespace)
+        namespace.ip(&["link", "set", "lo", "up"]);
+        namespace
     }
 
     /// `ip` inside.

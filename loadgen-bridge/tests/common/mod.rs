@@ -1,4 +1,5 @@
-//! What the tests share: each run gets a process of its own, because LoadGen allows one run per process.
+//! What the tests share: each run gets a process of its
+//! own, because LoadGen allows one run per process.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,8 @@ const CHILD: &str = "LOADGEN_BRIDGE_TEST_CHILD";
 /// Where that process may write.
 const FOLDER: &str = "LOADGEN_BRIDGE_TEST_FOLDER";
 
-/// Runs `body` in a process of its own, which is this test again, and fails if it fails or does not end.
+/// Runs `body` in a process of its own, which is this
+/// test again, and fails if it fails or does not end.
 pub fn in_a_process_of_its_own(test: &str, body: impl FnOnce(&Path)) {
     if std::env::var(CHILD).as_deref() == Ok(test) {
         body(&PathBuf::from(std::env::var_os(FOLDER).unwrap()));

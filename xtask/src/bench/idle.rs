@@ -1,4 +1,5 @@
-//! `bench idle`: what a connected pair of the real programs costs while it waits for samples, with the default configuration.
+//! `bench idle`: what a connected pair of the real programs costs
+//! while it waits for samples, with the default configuration.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,9 @@
-//! `bench loadgen`: what the bridge costs beside a SUT in C++ from end to end, and what the wire costs beside no wire.
+//! `bench loadgen`: what the bridge costs beside a SUT in C++
+//! from end to end, and what the wire costs beside no wire.
 //!
-//! Every SUT answers at once. For Server, the highest rate that LoadGen calls valid with 10 ms at the 99th percentile, each SUT
-//! taking one step of its search in turn; for Offline, the best of three turns.
+//! Every SUT answers at once. For Server, the highest rate that LoadGen
+//! calls valid with 10 ms at the 99th percentile, each SUT taking one
+//! step of its search in turn; for Offline, the best of three turns.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,7 +27,8 @@ const FIRST: f64 = 100_000.0;
 const LEAST: f64 = 500.0;
 /// Turns of Offline, and of find-peak.
 const TURNS: usize = 3;
-/// Samples of an Offline run: of a null SUT, which does tens of millions in a second, and of the whole path.
+/// Samples of an Offline run: of a null SUT, which does
+/// tens of millions in a second, and of the whole path.
 const NULL_QPS: &str = "60000000";
 const SAMPLES: &str = "1000000";
 
@@ -159,9 +162,9 @@ pub fn run(root: &Path) -> Result<()> {
     write(root, "loadgen", &rows)
 }
 
-/// LoadGen's own search beside ours, over the whole path, where the engine is the limit: prints a table and writes
-/// `target/bench/loadgen-find-peak.json`. Where the cores are the limit a stall of some milliseconds decides a run of a
-/// second; ours tries again then, LoadGen's does not.
+/// LoadGen's own search beside ours, over the whole path, where the engine is the limit: prints a
+/// table and writes `target/bench/loadgen-find-peak.json`. Where the cores are the limit a stall of
+/// some milliseconds decides a run of a second; ours tries again then, LoadGen's does not.
 ///
 /// # Errors
 /// A program cannot be built or came to no result.
@@ -253,7 +256,8 @@ fn offline_rate(root: &Path, null: &Path, pair: &Pair, sut: &Sut) -> Result<f64>
         let long = ["--set", "min_duration=0"];
         return Ok(pair.run(&[&arguments[..], &long[..]].concat())?.per_s());
     };
-    // LoadGen takes its samples from the expected rate; how long the run has to be is not asked here.
+    // LoadGen takes its samples from the expected rate;
+    // how long the run has to be is not asked here.
     let mut arguments = vec!["--scenario", "offline", "--target-qps", NULL_QPS];
     arguments.extend(["--duration-ms", "60"]);
     arguments.extend(kind);

@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: what it costs, beside what it might have cost.
 //!
-//! Each measurement is a program of its own crate, built in release, that prints a table and writes its rows to
-//! `target/bench/NAME.json`.
+//! Each measurement is a program of its own crate, built in release, that prints a table and writes
+//! its rows to `target/bench/NAME.json`.
 
 mod core;
 mod fabric;

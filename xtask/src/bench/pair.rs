@@ -1,4 +1,5 @@
-//! An accelerator and frontends for measurements: release builds, configurations of their own under `target/bench`.
+//! An accelerator and frontends for measurements: release
+//! builds, configurations of their own under `target/bench`.
 
 use std::fs;
 use std::net::TcpListener;

@@ -2,7 +2,8 @@
 
 /// How near the lowest rate that failed must be to the highest that held.
 const NEAR: f64 = 1.03;
-/// Tries of one rate before it counts as failed: a machine that does something else for a moment fails any.
+/// Tries of one rate before it counts as failed: a machine
+/// that does something else for a moment fails any.
 const TRIES: u32 = 3;
 
 /// A search under way.

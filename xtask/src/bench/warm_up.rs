@@ -1,8 +1,9 @@
-//! `bench warm-up`: the first second of a run against the rest of it, with connections that were warmed up and with cold ones,
-//! in turns.
+//! `bench warm-up`: the first second of a run against the rest of it, with connections that were
+//! warmed up and with cold ones, in turns.
 //!
-//! The engine takes its time, as a GPU does, and Offline is as fast as it: what the copies of this machine's kernel could do
-//! at the moment would decide the ratio otherwise, and that changes by half from one second to the next.
+//! The engine takes its time, as a GPU does, and Offline is as fast as it: what
+//! the copies of this machine's kernel could do at the moment would decide the
+//! ratio otherwise, and that changes by half from one second to the next.
 
 use std::path::Path;
 
@@ -17,8 +18,8 @@ const TURNS: usize = 5;
 const SECONDS: f64 = 4.0;
 /// Server's rate as a share of what the engine can do.
 const LOAD: f64 = 0.6;
-/// Bytes of a sample, an image of 224 by 224 in three colours and a small message; samples in a batch, and microseconds of
-/// the engine for it.
+/// Bytes of a sample, an image of 224 by 224 in three colours and a small message; samples in a
+/// batch, and microseconds of the engine for it.
 const SHAPES: [(usize, u32, u32); 2] = [(150_528, 32, 4000), (64, 512, 4000)];
 /// Connections of the pair.
 const CONNECTIONS: usize = 4;

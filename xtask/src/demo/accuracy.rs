@@ -42,7 +42,8 @@ fn parse(text: &str) -> Result<Answers> {
     Ok(answers)
 }
 
-/// Nothing when both hold the same bytes for the same samples; else the first sample where they part.
+/// Nothing when both hold the same bytes for the same
+/// samples; else the first sample where they part.
 pub fn difference(wire: &Answers, local: &Answers) -> Option<String> {
     for (index, bytes) in wire {
         match local.get(index) {

@@ -1,8 +1,9 @@
 //! `cargo xtask demo`: a real LoadGen run over a wire, from nothing to a screen of figures.
 //!
-//! Two processes, TCP on loopback. The accelerator is started once and serves one frontend after the other; the
-//! frontend runs four times, a process per LoadGen run, and leaves a folder each under `target/demo`. The two accuracy
-//! runs, over the wire and with `--local`, must give the same bytes for every sample.
+//! Two processes, TCP on loopback. The accelerator is started once and serves one
+//! frontend after the other; the frontend runs four times, a process per LoadGen
+//! run, and leaves a folder each under `target/demo`. The two accuracy runs, over
+//! the wire and with `--local`, must give the same bytes for every sample.
 
 mod accuracy;
 pub mod programs;
@@ -51,7 +52,8 @@ const SERVER: Planned = Planned {
         "10",
     ],
 };
-/// How fast this machine is: LoadGen makes all samples of an Offline run beforehand, so that it must be told.
+/// How fast this machine is: LoadGen makes all samples of
+/// an Offline run beforehand, so that it must be told.
 const PROBE: Planned = Planned {
     name: "offline-probe",
     about: "300,000 samples, to see how many make 10 s",
@@ -80,7 +82,8 @@ const OFFLINE: Planned = Planned {
     ],
 };
 
-/// An Offline run is valid if it took its 10 s, so LoadGen is told a little more than the machine has shown.
+/// An Offline run is valid if it took its 10 s, so LoadGen
+/// is told a little more than the machine has shown.
 const HEADROOM: [f64; 2] = [1.3, 2.0];
 
 /// What a run gave.

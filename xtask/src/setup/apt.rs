@@ -1,4 +1,5 @@
-//! What has to come from the distribution: a C++ compiler, make, and a Python that can make virtual environments.
+//! What has to come from the distribution: a C++ compiler,
+//! make, and a Python that can make virtual environments.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

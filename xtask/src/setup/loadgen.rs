@@ -1,8 +1,9 @@
 //! LoadGen's sources: MLCommons' source archive, unaltered.
 //!
-//! Two hashes are pinned: the archive's, which pip checks before it looks into it and this file checks again, and that of the
-//! tree it holds. The second makes a stamp needless: on every call the files themselves are hashed (half a
-//! megabyte), and a tree in which anything is missing, changed or added is extracted again.
+//! Two hashes are pinned: the archive's, which pip checks before it looks into it and this file
+//! checks again, and that of the tree it holds. The second makes a stamp needless: on every call
+//! the files themselves are hashed (half a megabyte), and a tree in which anything is missing,
+//! changed or added is extracted again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +29,8 @@ pub fn ensure(root: &Path) -> Result<()> {
     if tree_hash(&tree).is_ok_and(|hash| hash == TREE) {
         return Ok(());
     }
-    // In .deps, so that the last step is a rename; and of one name, so that one that was cut short is cleared away here.
+    // In .deps, so that the last step is a rename; and of one
+    // name, so that one that was cut short is cleared away here.
     let work = deps(root).join("loadgen.partial");
     remove(&work)?;
     std::fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
@@ -86,8 +88,8 @@ fn download(root: &Path, work: &Path) -> Result<PathBuf> {
         "--disable-pip-version-check",
         "--no-deps",
     ])
-    // The archive, and not the wheel, whose library exports nothing that could be linked; but wheels of what reads
-    // the archive's metadata, which would otherwise be built from source too.
+    // The archive, and not the wheel, whose library exports nothing that could be linked; but
+    // wheels of what reads the archive's metadata, which would otherwise be built from source too.
     .args([
         "--no-binary",
         "mlcommons-loadgen",

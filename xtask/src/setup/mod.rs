@@ -1,8 +1,10 @@
-//! `cargo xtask setup`: what the programs need and the repository does not carry, brought into `.deps`.
+//! `cargo xtask setup`: what the programs need and the
+//! repository does not carry, brought into `.deps`.
 //!
-//! One file per kind of thing. Everything is asked for by package name, through whatever apt and pip are configured to
-//! use on this machine. A step whose result is there does nothing; a result counts as there when the file that is
-//! written last, after everything else of the step succeeded, is there and says the same as the inputs do now.
+//! One file per kind of thing. Everything is asked for by package name, through whatever apt and
+//! pip are configured to use on this machine. A step whose result is there does nothing; a result
+//! counts as there when the file that is written last, after everything else of the step succeeded,
+//! is there and says the same as the inputs do now.
 
 mod apt;
 mod loadgen;
@@ -104,7 +106,8 @@ fn noticing(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Done> {
     })
 }
 
-/// Holds the lock file for as long as the result lives: two setups at once would write over each other.
+/// Holds the lock file for as long as the result lives:
+/// two setups at once would write over each other.
 fn lock(path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     let until = Instant::now() + OTHER_SETUP;
@@ -194,7 +197,8 @@ mod tests {
         let other = File::create(&path).unwrap();
         assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
         drop(held);
-        // Another test may be starting a program at this moment, which holds the file open until it is exec'd.
+        // Another test may be starting a program at this
+        // moment, which holds the file open until it is exec'd.
         drop(lock(&path).unwrap());
     }
 }

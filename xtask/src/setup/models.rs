@@ -38,7 +38,8 @@ pub fn bert(root: &Path) -> Result<Done> {
     write(root, &["models/bert.py"], &[], &["bert.onnx"])
 }
 
-/// Runs the first of `inputs` with `arguments` and the folder, unless its `outputs` are there and come from these very inputs.
+/// Runs the first of `inputs` with `arguments` and the folder,
+/// unless its `outputs` are there and come from these very inputs.
 fn write(root: &Path, inputs: &[&str], arguments: &[&str], outputs: &[&str]) -> Result<Done> {
     let script = root.join(inputs[0]);
     let folder = deps(root).join("models");

@@ -9,7 +9,8 @@ use super::{Done, deps, python, sha256};
 /// The version that `models/requirements.txt` pins.
 pub const VERSION: &str = "1.31.1";
 
-/// SHA-256 of the library for each kind of machine. It is the same file in the wheels of every Python.
+/// SHA-256 of the library for each kind of machine.
+/// It is the same file in the wheels of every Python.
 const HASHES: &[(&str, &str)] = &[
     (
         "x86_64",

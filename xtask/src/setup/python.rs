@@ -1,5 +1,5 @@
-//! The virtual environment in `.deps/venv`, with the packages of `models/requirements.txt`, each checked by the hash
-//! that `models/requirements.lock` has for it.
+//! The virtual environment in `.deps/venv`, with the packages of `models/requirements.txt`, each
+//! checked by the hash that `models/requirements.lock` has for it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,7 +64,8 @@ pub fn ensure(root: &Path) -> Result<Done> {
             "--requirement",
         ])
         .arg(requirements(root))
-        // Whatever else the machine says about pip holds; these two make no sense in an environment of our own.
+        // Whatever else the machine says about pip holds; these
+        // two make no sense in an environment of our own.
         .env("PIP_USER", "0")
         .env("PIP_REQUIRE_VIRTUALENV", "0");
     run_quietly("pip install", &mut install, DEADLINE)?;
@@ -72,7 +73,8 @@ pub fn ensure(root: &Path) -> Result<Done> {
     Ok(Done::Brought(format!("installed, Python {version}")))
 }
 
-/// Whether the environment's interpreter still starts: it is a link to one that may have been removed.
+/// Whether the environment's interpreter still starts:
+/// it is a link to one that may have been removed.
 fn works(root: &Path) -> bool {
     run_quietly(
         "python",

@@ -23,9 +23,9 @@ const HIDDEN: &[&str] = &["/dev", "/proc", "/run", "/sys"];
 
 /// Runs the commands one after the other in one guest; the first that fails gives the status.
 ///
-/// `QDL_GUEST_SECONDS` (default 240) limits the run, `QDL_GUEST_MIB` (default 2048) is the guest's memory,
-/// `QDL_GUEST_MTU` (default 1500) the cable's MTU, and `QDL_GUEST_KVM`, when set, has the machine's own virtualisation
-/// used instead of emulation.
+/// `QDL_GUEST_SECONDS` (default 240) limits the run, `QDL_GUEST_MIB` (default 2048) is the guest's
+/// memory, `QDL_GUEST_MTU` (default 1500) the cable's MTU, and `QDL_GUEST_KVM`, when set, has the
+/// machine's own virtualisation used instead of emulation.
 ///
 /// # Errors
 ///
@@ -79,7 +79,8 @@ fn boot(guest: &Guest, machine: Machine, out: &Path) -> Result<i32> {
     judge(out)
 }
 
-/// The exit status that the guest left in its folder, or how it died. Its log begins with its first command.
+/// The exit status that the guest left in its folder, or
+/// how it died. Its log begins with its first command.
 fn judge(out: &Path) -> Result<i32> {
     let status = fs::read_to_string(out.join("status")).ok();
     if let Some(status) = status.and_then(|text| text.trim().parse().ok()) {
@@ -113,7 +114,8 @@ fn start(guest: &Guest, machine: Machine, out: &Path) -> Result<Running> {
         "-cpu",
         "max",
     ]);
-    // Not tried by itself: inside of a virtual machine a KVM may be there, accept the guest, and never run it.
+    // Not tried by itself: inside of a virtual machine a
+    // KVM may be there, accept the guest, and never run it.
     if std::env::var_os("QDL_GUEST_KVM").is_some() {
         command.args(["-accel", "kvm"]);
     }

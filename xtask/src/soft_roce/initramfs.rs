@@ -1,5 +1,5 @@
-//! The archive that the guest's kernel starts from: a static busybox, the modules in the order in which they load, and the
-//! first program.
+//! The archive that the guest's kernel starts from: a static busybox, the modules in the order in
+//! which they load, and the first program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -119,7 +119,8 @@ impl Order<'_> {
             return Ok(());
         }
         let Some(file) = self.files.get(&name) else {
-            // Some kernels have it built in, and some have what replaced it: soft-RoCE itself must be there.
+            // Some kernels have it built in, and some have what
+            // replaced it: soft-RoCE itself must be there.
             if self.builtin.contains(&name) || name == "crc32_generic" {
                 return Ok(());
             }
@@ -205,7 +206,8 @@ impl Cpio {
         self.bytes
     }
 
-    /// A header of thirteen 8-digit hexadecimal numbers, the name, and the content, each padded to four bytes.
+    /// A header of thirteen 8-digit hexadecimal numbers, the
+    /// name, and the content, each padded to four bytes.
     fn entry(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entries += 1;
         let (inode, owner, links, time) = (self.entries, 0, 1, 0);

@@ -1,8 +1,9 @@
 //! `cargo xtask soft-roce [-- command]`: real queue pairs without a NIC.
 //!
-//! Boots a guest whose kernel has soft-RoCE (`rdma_rxe`), with two devices joined by a cable, `rxa` (10.9.1.1) and `rxb`
-//! (10.9.1.2), and runs a command in it. The guest's root is this machine's own, read-only, under a tmpfs: what was built here runs
-//! there as it is, and nothing that it writes comes back, except under `/mnt/out`.
+//! Boots a guest whose kernel has soft-RoCE (`rdma_rxe`), with two devices joined by a cable, `rxa`
+//! (10.9.1.1) and `rxb` (10.9.1.2), and runs a command in it. The guest's root is this machine's
+//! own, read-only, under a tmpfs: what was built here runs there as it is, and nothing that it
+//! writes comes back, except under `/mnt/out`.
 //!
 //! * `packages` - the Debian packages that this needs
 //! * `kernel` - Debian's own kernel, downloaded and unpacked, not installed
@@ -10,7 +11,8 @@
 //! * `machine` - what the emulator pretends: one with two CPUs, or one with two NUMA nodes (`--numa`)
 //! * `guest` - boots, shows the output, returns the exit status
 //!
-//! The shell pieces that run in the guest are in `xtask/soft-roce/`; everything fetched is under `.deps/soft-roce/`.
+//! The shell pieces that run in the guest are in `xtask/soft-roce/`;
+//! everything fetched is under `.deps/soft-roce/`.
 
 mod guest;
 mod initramfs;
@@ -33,8 +35,8 @@ const TESTS: &[(&str, &str)] = &[
     ("qdl", "ib_cluster"),
 ];
 
-/// What an error begins with where this machine cannot run a guest at all, as opposed to a command that fails in one. What
-/// is missing stands behind it, after a colon.
+/// What an error begins with where this machine cannot run a guest at all, as opposed to a command
+/// that fails in one. What is missing stands behind it, after a colon.
 pub const NO_GUEST: &str = "no soft-RoCE guest is to be had here";
 
 /// What a guest is booted from.
@@ -46,13 +48,13 @@ pub struct Guest {
     pub initramfs: PathBuf,
 }
 
-/// Makes ready what a guest is booted from: installs packages (as root), downloads the kernel, packs the initramfs.
-/// Does nothing when all is there.
+/// Makes ready what a guest is booted from: installs packages (as root), downloads the kernel,
+/// packs the initramfs. Does nothing when all is there.
 ///
 /// # Errors
 ///
-/// [`NO_GUEST`] when packages are missing and this is not root (they are named), or a download fails; others when the initramfs
-/// cannot be packed.
+/// [`NO_GUEST`] when packages are missing and this is not root (they are named), or a download
+/// fails; others when the initramfs cannot be packed.
 pub fn prepare(root: &Path) -> Result<Guest> {
     if !cfg!(target_arch = "x86_64") {
         return Err(anyhow!("it is for x86_64 machines").context(NO_GUEST));

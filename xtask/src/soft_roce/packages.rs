@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The emulator, the guest's first shell, what unpacks a kernel, and the RDMA tools and libraries that the guest finds on this
-/// machine's root.
+/// The emulator, the guest's first shell, what unpacks a kernel, and the RDMA tools and libraries
+/// that the guest finds on this machine's root.
 const PACKAGES: &[&str] = &[
     "qemu-system-x86",
     "busybox-static",

@@ -1,6 +1,7 @@
-//! What can be tried of engine `tensorrt` without a GPU: the shim compiles with the headers of TensorRT 11.4, which the crate
-//! `trtx-sys` carries, and the engine's error paths run against the lean runtime of that version, which loads on any machine
-//! and builds no plans. Both are fetched by name, through cargo and pip, and neither is ever part of this repository.
+//! What can be tried of engine `tensorrt` without a GPU: the shim compiles with the headers of
+//! TensorRT 11.4, which the crate `trtx-sys` carries, and the engine's error paths run against the
+//! lean runtime of that version, which loads on any machine and builds no plans. Both are fetched
+//! by name, through cargo and pip, and neither is ever part of this repository.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,7 +55,8 @@ pub fn check(root: &Path) -> Result<i32> {
 
     let mut tests = cargo(root);
     tests
-        // The whole workspace, as the suite builds it: another choice of packages could mean other features, and everything anew.
+        // The whole workspace, as the suite builds it: another choice
+        // of packages could mean other features, and everything anew.
         .args(["test", "--workspace", "--locked", "--lib"])
         .args(["--test", "tensorrt", "--", "--ignored", "lean_"])
         .env("QDL_TENSORRT_SHIM", &shim)

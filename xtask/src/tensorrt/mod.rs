@@ -1,5 +1,6 @@
-//! `cargo xtask tensorrt`: compiles the shim over TensorRT with the user's headers; with `--check`, with headers and a runtime
-//! that are fetched for it, and tries it as far as a machine without a GPU can.
+//! `cargo xtask tensorrt`: compiles the shim over TensorRT with the
+//! user's headers; with `--check`, with headers and a runtime that are
+//! fetched for it, and tries it as far as a machine without a GPU can.
 
 mod check;
 

@@ -1,4 +1,5 @@
-//! How many tests ran, read from what the runners print: their exit code says whether, never how many.
+//! How many tests ran, read from what the runners
+//! print: their exit code says whether, never how many.
 
 /// Tests that ran, by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +40,8 @@ fn line(line: &str) -> Option<Counts> {
         let (_, counts) = rest.split_once("run:")?;
         return Some(counted(&without_brackets(counts), ','));
     }
-    // test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+    // test result: FAILED. 3 passed; 1 failed; 0 ignored;
+    // 0 measured; 0 filtered out; finished in 0.00s
     let (_, counts) = plain.strip_prefix("test result:")?.split_once('.')?;
     Some(counted(counts, ';'))
 }

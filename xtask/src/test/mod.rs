@@ -1,10 +1,12 @@
 //! `cargo xtask test`: every check this repository has, a table of them, and one line of counts.
 //!
-//! A step that fails does not keep the next one from running: one run tells all there is to tell. No test at all
-//! counts as a failure, so that a wrong filter or an empty build cannot look like success.
+//! A step that fails does not keep the next one from running: one run
+//! tells all there is to tell. No test at all counts as a failure, so
+//! that a wrong filter or an empty build cannot look like success.
 
 mod columns;
 mod counts;
+mod namespaces;
 mod rooms;
 mod sanitize;
 mod source;
@@ -29,10 +31,12 @@ const ADVISORIES: Excuses = &[(
     Some("the advisory database cannot be reached from here"),
 )];
 
-/// The guest runs on one kind of machine, wants packages and a kernel that may be out of reach, and memory.
+/// The guest runs on one kind of machine, wants packages
+/// and a kernel that may be out of reach, and memory.
 const SOFT_ROCE: Excuses = &[(soft_roce::NO_GUEST, None)];
 
-/// Seconds for the guest: minutes where nothing else runs, and a multiple on a machine that has other work.
+/// Seconds for the guest: minutes where nothing else
+/// runs, and a multiple on a machine that has other work.
 const GUEST_SECONDS: &str = "1500";
 
 /// Headers and a runtime of TensorRT's are fetched for one step alone.
@@ -89,6 +93,12 @@ pub fn run(
         }
     }
     steps.run("tests", Wants::Tests, tests(root, filters));
+    if filters.is_empty() {
+        match namespaces::refused() {
+            None => steps.run("namespaces", Wants::Tests, namespaces::tests(root)),
+            Some(why) => steps.leave("namespaces", &why),
+        }
+    }
     if filters.is_empty() && !quick {
         steps.run(
             "doc tests",
@@ -141,8 +151,8 @@ fn check_sources(root: &Path, steps: &mut Steps) {
     steps.check("rooms", || rooms::check(root));
 }
 
-/// Unit and integration tests: cargo-nextest where there is one, as it runs all of them at once and ends those that
-/// hang; cargo's own harness elsewhere.
+/// Unit and integration tests: cargo-nextest where there is one, as it runs all of them at once and
+/// ends those that hang; cargo's own harness elsewhere.
 fn tests(root: &Path, filters: &[String]) -> Command {
     let mut command;
     if on_path("cargo-nextest") {
@@ -193,8 +203,8 @@ fn loom(root: &Path) -> Command {
     command
 }
 
-/// This program's own `soft-roce`. Without a cargo in between, so that the emulator ends with whoever started it, and by the
-/// name that stays when a build replaces the file.
+/// This program's own `soft-roce`. Without a cargo in between, so that the emulator ends with
+/// whoever started it, and by the name that stays when a build replaces the file.
 fn guest(root: &Path) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("xtask").arg("soft-roce").current_dir(root);

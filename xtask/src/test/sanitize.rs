@@ -1,5 +1,6 @@
-//! The tests of every crate with `unsafe` under AddressSanitizer and ThreadSanitizer, built apart: each flag changes every
-//! crate. Unit tests only; what runs other programs would run them without a sanitizer.
+//! The tests of every crate with `unsafe` under AddressSanitizer and
+//! ThreadSanitizer, built apart: each flag changes every crate. Unit tests
+//! only; what runs other programs would run them without a sanitizer.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,8 +10,8 @@ use std::process::Command;
 pub enum Sanitizer {
     /// Memory used after it is freed, or beyond its bounds; memory never freed.
     Address,
-    /// Memory that two threads touch with nothing between them. The standard library is not instrumented: what it
-    /// orders by itself, as fences do, may be reported though it is right.
+    /// Memory that two threads touch with nothing between them. The standard library is not
+    /// instrumented: what it orders by itself, as fences do, may be reported though it is right.
     Thread,
 }
 

@@ -1,5 +1,5 @@
-//! Rust source, read as far as the checks of this folder need: what is code, what is a comment, what
-//! is text in a literal, and what is compiled for tests alone.
+//! Rust source, read as far as the checks of this folder need: what is code, what is a comment,
+//! what is text in a literal, and what is compiled for tests alone.
 
 use std::path::{Path, PathBuf};
 

@@ -231,7 +231,8 @@ fn excuse(excuses: Excuses, output: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Steps that keep what they write to themselves: the runner of these tests reads closing lines.
+    /// Steps that keep what they write to themselves:
+    /// the runner of these tests reads closing lines.
     fn silent() -> Steps {
         Steps {
             rows: Vec::new(),

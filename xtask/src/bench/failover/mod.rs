@@ -1,5 +1,6 @@
-//! `cargo xtask bench failover [congestion|cut|silent|random ...]`: what a congested rail and a cut
-//! one cost, in real traffic between two processes over four shaped links in network namespaces. Needs root.
+//! `cargo xtask bench failover [congestion|cut|silent|random ...]`: what
+//! a congested rail and a cut one cost, in real traffic between two
+//! processes over four shaped links in network namespaces. Needs root.
 
 mod net;
 mod run;
@@ -25,7 +26,8 @@ const LOAD: f64 = 0.6;
 const SAMPLE: usize = 150_528;
 /// The rail that things happen to.
 const VICTIM: usize = 2;
-/// When it is throttled, from when on latencies count, when the throttle is lifted, and when the run ends, in seconds.
+/// When it is throttled, from when on latencies count, when
+/// the throttle is lifted, and when the run ends, in seconds.
 const THROTTLED: f64 = 5.0;
 const HALF: f64 = 10.0;
 const LIFTED: f64 = 20.0;

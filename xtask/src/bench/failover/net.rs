@@ -1,5 +1,5 @@
-//! Rails of the measurement's own: two network namespaces joined by a veth pair for each rail and one for the control
-//! plane, the rails shaped by tbf at both ends.
+//! Rails of the measurement's own: two network namespaces joined by a veth pair for each rail and
+//! one for the control plane, the rails shaped by tbf at both ends.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ const SOON: Duration = Duration::from_secs(20);
 const LINK: Duration = Duration::from_secs(10);
 /// Bytes that a token bucket holds. A packet larger than its bucket would be cut by the kernel.
 const BURST: &str = "128kb";
-/// Bytes that may wait for tokens: more than all connections of a rail have in flight, so that nothing is dropped.
+/// Bytes that may wait for tokens: more than all connections
+/// of a rail have in flight, so that nothing is dropped.
 const QUEUE: &str = "8mb";
 
 /// See the module.
@@ -48,7 +49,8 @@ impl Rails {
         for name in &net.names {
             call("ip", &["netns", "add", name])?;
             call("ip", &["-n", name, "link", "set", "lo", "up"])?;
-            // Not every kernel has it per namespace; what is in use then is the machine's own, and is printed.
+            // Not every kernel has it per namespace; what is in
+            // use then is the machine's own, and is printed.
             let set = format!("net.ipv4.tcp_congestion_control={congestion}");
             let _ = call("ip", &["netns", "exec", name, "sysctl", "-qw", &set]);
         }
@@ -107,7 +109,8 @@ impl Rails {
         Ok(())
     }
 
-    /// Waits until every rail's link says that it is up: the kernel tells of a change a second late.
+    /// Waits until every rail's link says that it is up:
+    /// the kernel tells of a change a second late.
     pub fn wait_up(&self) -> Result<()> {
         let end = Instant::now() + LINK;
         loop {
@@ -128,7 +131,8 @@ impl Rails {
         }
     }
 
-    /// Cuts a rail without either end being told, or heals it: what the accelerator's end is sent goes nowhere.
+    /// Cuts a rail without either end being told, or heals
+    /// it: what the accelerator's end is sent goes nowhere.
     pub fn silent(&self, k: usize, silent: bool) -> Result<()> {
         let (link, address) = (self.link(k), format!("10.98.{k}.2/24"));
         let verb = if silent { "del" } else { "add" };

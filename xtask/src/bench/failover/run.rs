@@ -256,7 +256,8 @@ impl Outcome {
         each.map(|m| (m * 10.0).round() / 10.0).collect()
     }
 
-    /// Seconds after `from` at which a rail carries four fifths of an even share again for half a second.
+    /// Seconds after `from` at which a rail carries four
+    /// fifths of an even share again for half a second.
     pub fn back_at(&self, rail: usize, from: f64) -> Option<f64> {
         let mut at = from;
         while at + 0.5 <= self.bytes.last()?.0 {

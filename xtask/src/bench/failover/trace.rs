@@ -55,7 +55,8 @@ impl Trace {
         Ok(Trace(samples.iter().map(sample).collect()))
     }
 
-    /// The latency, in milliseconds, below which this share of the samples due in a stretch of seconds stayed.
+    /// The latency, in milliseconds, below which this share
+    /// of the samples due in a stretch of seconds stayed.
     pub fn quantile_ms(&self, from: f64, to: f64, share: f64) -> f64 {
         let due = self.0.iter().filter(|s| (from..to).contains(&s.due));
         let mut all: Vec<_> = due.map(|s| (s.done - s.due) * 1e3).collect();
@@ -64,7 +65,8 @@ impl Trace {
         all.get(at - 1).copied().unwrap_or(f64::NAN)
     }
 
-    /// The longest time in milliseconds in which nothing came back, though something was due, in the whole run.
+    /// The longest time in milliseconds in which nothing came
+    /// back, though something was due, in the whole run.
     pub fn longest_stall_ms(&self) -> f64 {
         let mut done: Vec<_> = self.0.iter().map(|s| s.done).collect();
         done.sort_by(f64::total_cmp);

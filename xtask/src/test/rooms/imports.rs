@@ -82,7 +82,8 @@ impl Source {
     }
 }
 
-/// A path or a tree of paths that begins at a token: each leaf with its line. Returns where it ends.
+/// A path or a tree of paths that begins at a token:
+/// each leaf with its line. Returns where it ends.
 fn tree(
     tokens: &[Token],
     mut at: usize,

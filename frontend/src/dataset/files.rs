@@ -1,0 +1,177 @@
+//! Samples back to back in a file.
+
+use std::{fs::File, path::Path};
+
+use super::{Dataset, DatasetError, Lengths, Source, length};
+
+impl Dataset {
+    /// Samples of `sample` bytes each.
+    pub(super) fn raw(path: &Path, sample: usize) -> Result<Self, DatasetError> {
+        let len = length(sample)?;
+        let failed = |verb| {
+            move |source| DatasetError::Io {
+                path: path.to_owned(),
+                verb,
+                source,
+            }
+        };
+        let file = File::open(path).map_err(failed("cannot open it"))?;
+        let bytes = file
+            .metadata()
+            .map_err(failed("cannot ask for its size"))?
+            .len();
+        let empty = || DatasetError::Empty {
+            what: path.display().to_string(),
+        };
+        if bytes == 0 {
+            return Err(empty());
+        }
+        let whole = bytes.checked_div(u64::from(len)).ok_or_else(empty)?;
+        let rest = bytes % u64::from(len);
+        if rest != 0 {
+            return Err(DatasetError::Uneven {
+                path: path.to_owned(),
+                bytes,
+                sample,
+                whole,
+                rest,
+            });
+        }
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        Ok(Dataset {
+            name: name.into_owned(),
+            lengths: Lengths::Equal {
+                len,
+                count: whole as usize,
+            },
+            source: Source::File {
+                file,
+                path: path.to_owned(),
+            },
+        })
+    }
+
+    /// Samples back to back in one file, their lengths as little-endian `u32` in another.
+    pub(super) fn ragged(path: &Path, lengths: &Path) -> Result<Self, DatasetError> {
+        let failed = |path: &Path, verb| {
+            let path = path.to_owned();
+            move |source| DatasetError::Io { path, verb, source }
+        };
+        let wrong = |why: String| DatasetError::Lengths {
+            path: lengths.to_owned(),
+            why,
+        };
+        let bytes = std::fs::read(lengths).map_err(failed(lengths, "cannot read it"))?;
+        let (each, rest) = bytes.as_chunks::<4>();
+        if !rest.is_empty() {
+            return Err(wrong(format!(
+                "{} bytes are no whole number of u32",
+                bytes.len()
+            )));
+        }
+        let each: Box<[u32]> = each.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        if each.is_empty() {
+            return Err(DatasetError::Empty {
+                what: lengths.display().to_string(),
+            });
+        }
+        if let Some(index) = each.iter().position(|len| *len == 0) {
+            return Err(wrong(format!("sample {index} has no bytes")));
+        }
+        let file = File::open(path).map_err(failed(path, "cannot open it"))?;
+        let size = file
+            .metadata()
+            .map_err(failed(path, "cannot ask for its size"))?
+            .len();
+        // Each is below 2^32 and there are fewer than 2^62 of them in memory: no sum overflows.
+        let sum: u64 = each.iter().map(|len| u64::from(*len)).sum();
+        if sum != size {
+            return Err(wrong(format!(
+                "its lengths add up to {sum} bytes, and {} has {size}",
+                path.display()
+            )));
+        }
+        let starts = each.iter().scan(0, |at, len| {
+            let start = *at;
+            *at += u64::from(*len);
+            Some(start)
+        });
+        Ok(Dataset {
+            name: path
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
+            source: Source::Ragged {
+                file,
+                path: path.to_owned(),
+                starts: starts.collect(),
+            },
+            lengths: Lengths::Each(each),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::{super::bytes, *};
+
+    fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
+        let mut f = tempfile::NamedTempFile::new().expect("a file");
+        f.write_all(bytes).expect("written");
+        f
+    }
+
+    #[test]
+    fn a_raw_file_is_samples_back_to_back() {
+        let f = file(b"aaaabbbbcccc");
+        let d = Dataset::raw(f.path(), 4).expect("three samples");
+        assert_eq!((d.count(), d.len(2), d.len(3)), (3, Some(4), None));
+        assert_eq!(bytes(&d, 1), b"bbbb");
+    }
+
+    #[test]
+    fn an_empty_file_and_one_of_another_size_are_named() {
+        let error = Dataset::raw(file(b"").path(), 4).expect_err("empty");
+        assert!(error.to_string().contains("no samples"), "{error}");
+        let f = file(b"aaaabb");
+        let text = Dataset::raw(f.path(), 4).expect_err("uneven").to_string();
+        assert!(text.contains("6 bytes are 1 samples of 4 bytes"), "{text}");
+        assert!(text.contains(&f.path().display().to_string()), "{text}");
+        let error = Dataset::raw(Path::new("/no/such/file"), 4).expect_err("absent");
+        assert!(error.to_string().contains("/no/such/file: cannot open it"));
+    }
+
+    #[test]
+    fn a_file_that_shrinks_is_an_error_and_no_panic() {
+        let f = file(b"aaaabbbb");
+        let d = Dataset::raw(f.path(), 4).expect("two samples");
+        f.as_file().set_len(6).expect("cut");
+        assert!(matches!(
+            d.read(1, &mut [0; 4]),
+            Err(DatasetError::Io { .. })
+        ));
+    }
+
+    #[test]
+    fn a_ragged_file_is_samples_of_the_lengths_of_another() {
+        let le = |lengths: &[u32]| -> Vec<u8> {
+            lengths.iter().flat_map(|len| len.to_le_bytes()).collect()
+        };
+        let f = file(b"aabbbbc");
+        let d = Dataset::ragged(f.path(), file(&le(&[2, 4, 1])).path()).expect("three");
+        assert_eq!((d.count(), d.len(1), d.equal_len()), (3, Some(4), None));
+        assert_eq!([0, 1, 2].map(|i| bytes(&d, i)), [&b"aa"[..], b"bbbb", b"c"]);
+        let complaint = |lengths: &[u8]| {
+            Dataset::ragged(f.path(), file(lengths).path())
+                .expect_err("wrong")
+                .to_string()
+        };
+        assert!(complaint(&le(&[2, 4])).contains("add up to 6 bytes"));
+        assert!(complaint(&le(&[7, 0])).contains("sample 1 has no bytes"));
+        assert!(complaint(&[1, 0, 0]).contains("3 bytes are no whole"));
+        assert!(complaint(&[]).contains("no samples"));
+    }
+}

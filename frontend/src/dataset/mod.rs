@@ -1,0 +1,173 @@
+//! Samples: how many, how long, and their bytes, from a file or from a seed.
+//!
+//! * `files` - samples back to back in a file, all as long or with a file of lengths
+//! * `random` - bytes from a seed
+//! * `tokens` - texts from a seed: rows of words, mask and segments
+//! * `error` - what is wrong with a data set
+
+mod error;
+mod files;
+mod random;
+mod tokens;
+
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use qdl::{
+    config::{DatasetConfig, DatasetKind},
+    model::ModelSpec,
+};
+
+pub use self::error::DatasetError;
+use self::tokens::{Column, Tokens};
+
+/// Lengths of the samples.
+#[derive(Debug)]
+enum Lengths {
+    Equal { len: u32, count: usize },
+    Each(Box<[u32]>),
+}
+
+/// Where the bytes come from.
+#[derive(Debug)]
+enum Source {
+    File {
+        file: File,
+        path: PathBuf,
+    },
+    /// Samples of different lengths, and where each begins.
+    Ragged {
+        file: File,
+        path: PathBuf,
+        starts: Box<[u64]>,
+    },
+    Random {
+        seed: u64,
+    },
+    Tokens(Tokens),
+}
+
+/// Samples by index. Nothing is held in memory but lengths that differ.
+#[derive(Debug)]
+pub struct Dataset {
+    name: String,
+    lengths: Lengths,
+    source: Source,
+}
+
+impl Dataset {
+    /// Opens what the configuration says for `model`;
+    /// `seed` replaces the configured one of random data.
+    ///
+    /// # Errors
+    /// [`DatasetError`].
+    pub fn open(
+        config: &DatasetConfig,
+        model: &ModelSpec,
+        seed: Option<u64>,
+    ) -> Result<Self, DatasetError> {
+        let seed = seed.unwrap_or(config.seed);
+        match config.kind {
+            DatasetKind::Raw => match (&config.samples, &config.lengths) {
+                (Some(samples), Some(lengths)) => Self::ragged(samples, lengths),
+                (Some(samples), None) => {
+                    Self::raw(samples, model.max_input_bytes().unwrap_or(usize::MAX))
+                }
+                // A configuration without is refused.
+                (None, _) => Err(DatasetError::Empty {
+                    what: "of kind raw without `samples`".to_owned(),
+                }),
+            },
+            DatasetKind::Tokens => {
+                let tokens = Tokens {
+                    columns: model.inputs.iter().map(|t| Column::of(&t.name)).collect(),
+                    vocab: u64::from(config.vocab.max(1)),
+                    seed,
+                };
+                Self::tokens(config.count, config.min_len, config.max_len(model), tokens)
+            }
+            DatasetKind::Random => {
+                let (min, max) = config.bytes(model);
+                Self::random(config.count, min, max, seed, config.distribution(model))
+            }
+        }
+    }
+
+    /// For LoadGen's logs.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Number of samples; at least one.
+    pub fn count(&self) -> usize {
+        match &self.lengths {
+            Lengths::Equal { count, .. } => *count,
+            Lengths::Each(lengths) => lengths.len(),
+        }
+    }
+
+    /// Bytes of a sample; `None` where there is no such sample.
+    pub fn len(&self, index: usize) -> Option<u32> {
+        match &self.lengths {
+            Lengths::Equal { len, count } => (index < *count).then_some(*len),
+            Lengths::Each(lengths) => lengths.get(index).copied(),
+        }
+    }
+
+    /// Bytes of every sample, where all have as many.
+    pub fn equal_len(&self) -> Option<u32> {
+        match &self.lengths {
+            Lengths::Equal { len, .. } => Some(*len),
+            Lengths::Each(_) => None,
+        }
+    }
+
+    /// Writes the sample's bytes to `to`, which has [`Dataset::len`] of them.
+    ///
+    /// # Errors
+    /// The file cannot be read any more.
+    pub fn read(&self, index: usize, to: &mut [u8]) -> Result<(), DatasetError> {
+        let read = |file: &File, path: &Path, to: &mut [u8], at| {
+            file.read_exact_at(to, at)
+                .map_err(|source| DatasetError::Io {
+                    path: path.to_owned(),
+                    verb: "cannot read it",
+                    source,
+                })
+        };
+        match &self.source {
+            Source::File { file, path } => {
+                let at = index as u64 * to.len() as u64;
+                read(file, path, to, at)
+            }
+            Source::Ragged { file, path, starts } => {
+                // Whoever has a length for it has an index that is there.
+                let at = starts.get(index).copied().unwrap_or(u64::MAX >> 1);
+                read(file, path, to, at)
+            }
+            Source::Random { seed } => {
+                random::fill(*seed, index, to);
+                Ok(())
+            }
+            Source::Tokens(tokens) => {
+                tokens.read(index, to);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn length(bytes: usize) -> Result<u32, DatasetError> {
+    u32::try_from(bytes).map_err(|_| DatasetError::TooLong { bytes })
+}
+
+/// The bytes of a sample, for the tests of every kind.
+#[cfg(test)]
+fn bytes(d: &Dataset, index: usize) -> Vec<u8> {
+    let mut b = vec![0; d.len(index).expect("there") as usize];
+    d.read(index, &mut b).expect("read");
+    b
+}

@@ -1,0 +1,134 @@
+//! Random bytes from a seed, and lengths of every magnitude.
+
+use qdl::config::SizeDistribution;
+
+use super::{Dataset, DatasetError, Lengths, Source, length};
+
+impl Dataset {
+    /// `count` samples of `min` to `max` bytes.
+    pub(super) fn random(
+        count: usize,
+        min: usize,
+        max: usize,
+        seed: u64,
+        distribution: SizeDistribution,
+    ) -> Result<Self, DatasetError> {
+        let name = format!("random, seed {seed}");
+        let (shortest, longest) = (length(min)?, length(max)?);
+        if count == 0 || longest == 0 {
+            return Err(DatasetError::Empty { what: name });
+        }
+        let lengths = match distribution {
+            SizeDistribution::Fixed => Lengths::Equal {
+                len: longest,
+                count,
+            },
+            SizeDistribution::LogUniform => {
+                let mut stream = Stream::new(seed, u64::MAX);
+                let mut draw = || log_uniform(stream.next(), shortest.max(1), longest);
+                Lengths::Each((0..count).map(|_| draw()).collect())
+            }
+        };
+        Ok(Dataset {
+            name,
+            lengths,
+            source: Source::Random { seed },
+        })
+    }
+}
+
+/// The bytes of one sample of one seed.
+pub(super) fn fill(seed: u64, index: usize, to: &mut [u8]) {
+    let mut stream = Stream::new(seed, index as u64);
+    for chunk in to.chunks_mut(8) {
+        chunk.copy_from_slice(&stream.next().to_le_bytes()[..chunk.len()]);
+    }
+}
+
+/// A length between `min` and `max` of which every
+/// magnitude is equally likely, from 64 random bits.
+fn log_uniform(bits: u64, min: u32, max: u32) -> u32 {
+    // The upper 53 bits as a fraction in [0, 1).
+    let fraction = (bits >> 11) as f64 / (1u64 << 53) as f64;
+    let (low, high) = (f64::from(min).ln(), (f64::from(max) + 1.0).ln());
+    let len = (low + fraction * (high - low)).exp() as u32;
+    len.clamp(min, max)
+}
+
+/// SplitMix64: random enough that no two samples share a digest, and as fast as memory.
+pub(super) struct Stream(u64);
+
+impl Stream {
+    /// The stream of one sample of one seed.
+    pub(super) fn new(seed: u64, index: u64) -> Self {
+        let mut mixed = Stream(seed);
+        let first = mixed.next();
+        mixed.0 = first ^ index.wrapping_mul(0xD1B5_4A32_D192_ED03);
+        mixed.next();
+        mixed
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::{super::bytes, *};
+
+    fn random(count: usize, min: usize, max: usize, seed: u64) -> Dataset {
+        Dataset::random(count, min, max, seed, SizeDistribution::LogUniform).expect("sound")
+    }
+
+    #[test]
+    fn random_samples_are_those_of_their_seed_and_all_different() {
+        let (a, b, c) = (
+            random(300, 8, 5000, 1),
+            random(300, 8, 5000, 1),
+            random(300, 8, 5000, 2),
+        );
+        let mut seen = HashSet::new();
+        for i in 0..300 {
+            assert_eq!(bytes(&a, i), bytes(&b, i));
+            assert!(seen.insert(bytes(&a, i)), "sample {i} is there twice");
+            assert!(
+                seen.insert(bytes(&c, i)),
+                "sample {i} is another seed's too"
+            );
+        }
+    }
+
+    #[test]
+    fn log_uniform_sizes_have_every_magnitude() {
+        let d = random(20_000, 1, 150_528, 3);
+        let mut octaves = [0; 18];
+        for i in 0..d.count() {
+            let len = d.len(i).expect("there");
+            assert!((1..=150_528).contains(&len));
+            octaves[len.ilog2() as usize] += 1;
+        }
+        // 17.2 octaves share 20,000 samples; the last one is a fraction of an octave.
+        assert!(
+            octaves[..17].iter().all(|n| (900..1500).contains(n)),
+            "{octaves:?}"
+        );
+        assert_eq!(log_uniform(0, 5, 9), 5);
+        assert_eq!(log_uniform(u64::MAX, 5, 9), 9);
+        assert_eq!(log_uniform(u64::MAX, 1, u32::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn no_samples_at_all_are_refused() {
+        assert!(matches!(
+            Dataset::random(0, 1, 8, 1, SizeDistribution::Fixed),
+            Err(DatasetError::Empty { .. })
+        ));
+    }
+}

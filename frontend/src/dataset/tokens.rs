@@ -1,0 +1,115 @@
+//! Texts from a seed.
+
+use super::{Dataset, DatasetError, Lengths, Source, length, random::Stream};
+
+/// What one input of a text is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Column {
+    /// Random words.
+    Words,
+    /// Ones: every token that is there.
+    Mask,
+    /// Zeros for the first half of the text, ones for the second.
+    Segments,
+}
+
+impl Column {
+    pub(super) fn of(name: &str) -> Self {
+        if name.contains("mask") {
+            Column::Mask
+        } else if name.contains("segment") || name.contains("type") {
+            Column::Segments
+        } else {
+            Column::Words
+        }
+    }
+}
+
+/// Synthetic texts: the model's inputs back to back, each a row of `i64`.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    pub columns: Box<[Column]>,
+    pub vocab: u64,
+    pub seed: u64,
+}
+
+/// Bytes of an `i64`.
+const TOKEN: usize = 8;
+
+impl Tokens {
+    pub(super) fn read(&self, index: usize, to: &mut [u8]) {
+        let mut stream = Stream::new(self.seed, index as u64);
+        let rows = to.len() / (TOKEN * self.columns.len());
+        for (column, row) in self.columns.iter().zip(to.chunks_exact_mut(rows * TOKEN)) {
+            for (i, token) in row.chunks_exact_mut(TOKEN).enumerate() {
+                let value = match column {
+                    Column::Words => stream.next() % self.vocab,
+                    Column::Mask => 1,
+                    Column::Segments => u64::from(i >= rows.div_ceil(2)),
+                };
+                token.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+    }
+}
+
+impl Dataset {
+    /// `count` texts of `min` to `max` tokens.
+    pub(super) fn tokens(
+        count: usize,
+        min: usize,
+        max: usize,
+        tokens: Tokens,
+    ) -> Result<Self, DatasetError> {
+        let name = format!("tokens, seed {}", tokens.seed);
+        let row = tokens.columns.len() * TOKEN;
+        length(max.saturating_mul(row))?;
+        if count == 0 || row == 0 || max == 0 {
+            return Err(DatasetError::Empty { what: name });
+        }
+        let mut stream = Stream::new(tokens.seed, u64::MAX);
+        let (min, span) = (min.clamp(1, max), (max - min.clamp(1, max)) as u64 + 1);
+        // `max` rows fit 32 bits, and none is longer.
+        let mut draw = || ((min + (stream.next() % span) as usize) * row) as u32;
+        Ok(Dataset {
+            name,
+            lengths: Lengths::Each((0..count).map(|_| draw()).collect()),
+            source: Source::Tokens(tokens),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::{super::bytes, *};
+
+    #[test]
+    fn texts_are_rows_of_words_mask_and_segments() {
+        let columns = ["input_ids", "input_mask", "segment_ids"].map(Column::of);
+        let tokens = || Tokens {
+            columns: columns.into(),
+            vocab: 50,
+            seed: 4,
+        };
+        let d = Dataset::tokens(400, 2, 48, tokens()).expect("sound");
+        let again = Dataset::tokens(400, 2, 48, tokens()).expect("sound");
+        let mut lengths = HashSet::new();
+        for i in 0..d.count() {
+            let sample = bytes(&d, i);
+            assert_eq!(sample, bytes(&again, i));
+            let values: Vec<u64> = sample
+                .chunks_exact(8)
+                .map(|b| u64::from_le_bytes(b.try_into().expect("eight")))
+                .collect();
+            let rows = values.len() / 3;
+            assert!((2..=48).contains(&rows) && values.len().is_multiple_of(3));
+            lengths.insert(rows);
+            assert!(values[..rows].iter().all(|v| *v < 50));
+            assert!(values[rows..2 * rows].iter().all(|v| *v == 1));
+            assert_eq!((values[2 * rows], values[3 * rows - 1]), (0, 1));
+        }
+        assert_eq!(lengths.len(), 47, "every length from 2 to 48");
+    }
+}
