@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::{
-    config::{NicAt, NicConfig, parse_accelerator, parse_frontend},
+    config::{NicAt, parse_accelerator, parse_frontend},
     testkit::machine,
 };
 
@@ -185,7 +185,8 @@ fn a_nic_is_on_its_own_node_unless_its_entry_names_another() {
             .expect("sound")
             .nics
     };
-    let nodes = |entries: &str| -> Vec<_> { nics(entries).iter().map(|n| t.node_of_nic(n)).collect() };
+    let nodes =
+        |entries: &str| -> Vec<_> { nics(entries).iter().map(|n| t.node_of_nic(n)).collect() };
     assert_eq!(
         nodes("{address: 10.0.0.2}, {device: mlx5_0}, {address: 127.0.0.1}"),
         [Some(0), Some(1), None]
