@@ -22,14 +22,16 @@ holds() {
     if why=$("$@" 2>&1); then echo "holds: $text"; else echo "FAILS: $text${why:+: $why}"; failed=1; fi
 }
 
-# look: what the kernel says of both programs at this moment
+# look: what the kernel says of both programs at this moment. They stand still meanwhile, or a slow guest would see the end.
 look() {
     local who pid
+    kill -STOP $front $acc
     for who in front acc; do
         pid=${!who}
         cat /proc/$pid/numa_maps >$out/$who.maps
         cat /proc/$pid/task/*/status >$out/$who.status
     done
+    kill -CONT $front $acc
 }
 
 # cores PROGRAM THREAD: where the threads may run whose names begin so, each core list once
@@ -78,7 +80,7 @@ auth: none
 deadlines: {heartbeat_timeout_ms: 20000, echo_timeout_ms: 20000, lost_ms: 40000}
 warm_up: {budget_ms: 0}
 loadgen:
-  settings: {server_target_qps: 20, server_target_latency_ns: 8000000000, min_query_count: 1, min_duration_ms: 5000}
+  settings: {server_target_qps: 20, server_target_latency_ns: 8000000000, min_query_count: 1, min_duration_ms: 8000}
 YAML
 }
 
@@ -96,7 +98,6 @@ began() {
     for try in $(seq 100); do [ -e $out/$1/run/mlperf_log_detail.txt ] && break; sleep 0.1; done
     # Samples are loaded before the clock starts, and answered from then on.
     for try in $(seq 50); do [ "$(pages $4 $5 /proc/$front/numa_maps)" -ge $((sample_pages / 2 - 1)) ] && break; sleep 0.1; done
-    sleep 0.5
     look
 }
 
