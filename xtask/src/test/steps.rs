@@ -15,6 +15,9 @@ use crate::process::run_copying;
 /// No step takes longer, builds included, on any machine worth waiting for.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
+/// How many complaints of one check are printed.
+const SHOWN: usize = 200;
+
 /// How a step ended.
 enum Outcome {
     Passed,
@@ -65,8 +68,13 @@ impl Steps {
         println!("\n== {step}");
         let began = Instant::now();
         let complaints = check().unwrap_or_else(|error| vec![format!("{error:#}")]);
-        for complaint in complaints.iter().filter(|_| self.show) {
-            println!("{complaint}");
+        if self.show {
+            for complaint in complaints.iter().take(SHOWN) {
+                println!("{complaint}");
+            }
+            if let Some(more @ 1..) = complaints.len().checked_sub(SHOWN) {
+                println!("... and {more} more");
+            }
         }
         self.rows.push(Row {
             step,
