@@ -16,6 +16,7 @@
 pub mod arbiter;
 pub mod clock;
 pub mod config;
+mod connection;
 pub mod control;
 pub mod dispatch;
 pub mod drive;

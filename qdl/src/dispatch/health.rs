@@ -148,7 +148,7 @@ impl Shared {
     /// Sees that what was given to a lane is posted.
     fn kick(&self, lane: &Lane, small: bool) {
         if small {
-            self.drive(lane, || None);
+            self.drive(lane, false, || None);
         } else {
             self.handles()[lane.cfgs.rail].wake();
         }
