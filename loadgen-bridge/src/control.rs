@@ -166,9 +166,9 @@ impl Control {
         }
     }
 
-    /// Waits for as many issue threads as are wanted, lets them register, and waits until LoadGen has them: it does not
-    /// notice one that comes while it waits. Where some do not come `within` that time, `release` lets those go that LoadGen
-    /// has, and has yet to get: no test will.
+    /// Waits for as many issue threads as are wanted, lets them register, and waits until LoadGen
+    /// has them: it does not notice one that comes while it waits. Where some do not come `within`
+    /// that time, `release` lets those go that LoadGen has, and has yet to get: no test will.
     pub(crate) fn gather_issue_threads(
         &self,
         wanted: u64,

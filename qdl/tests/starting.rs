@@ -1,5 +1,5 @@
-//! A dispatcher or a server of which only some threads could be started leaves none behind. In a process of its own: the
-//! limit on descriptors is the process's.
+//! A dispatcher or a server of which only some threads could be started leaves none behind. In a
+//! process of its own: the limit on descriptors is the process's.
 #![cfg(not(qdl_loom))]
 
 use std::{

@@ -1,7 +1,8 @@
-//! What both ends of a connection have in common while it is up; [`crate::dispatch`] and [`crate::serve`] are the two faces
-//! of it, and hold what differs.
+//! What both ends of a connection have in common while it is up; [`crate::dispatch`] and
+//! [`crate::serve`] are the two faces of it, and hold what differs.
 //!
-//! * `send`: the sending half, behind its token: post, flush, control messages, what it counts, how it takes its leave.
+//! * `send`: the sending half, behind its token: post, flush, control messages, what it counts, how
+//!   it takes its leave.
 //! * `receive`: the receiving half, as the NIC's thread polls it.
 //! * `doorbell`: when a system call may wait for the next write.
 

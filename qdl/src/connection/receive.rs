@@ -5,8 +5,8 @@ use std::os::fd::RawFd;
 use super::SendHalf;
 use crate::fabric::{Broken, Control, Event, FabricCounts, Imm, Rx};
 
-/// Events taken from one connection before the next has its turn, and before the peer hears of them: while we see
-/// to these, it sees to what else is in flight.
+/// Events taken from one connection before the next has its turn, and before the peer hears of
+/// them: while we see to these, it sees to what else is in flight.
 pub(crate) const BUDGET: usize = 128;
 
 /// See the module.
@@ -30,8 +30,9 @@ impl Receiving {
         }
     }
 
-    /// Hands what has arrived to `arrived`, which says what is wrong with it, and notes what broke the connection. Returns
-    /// how many events there were, and whether one of them is to be answered at once: then [`SendHalf::drive`] is due.
+    /// Hands what has arrived to `arrived`, which says what is wrong with it, and notes what broke
+    /// the connection. Returns how many events there were, and whether one of them is to be
+    /// answered at once: then [`SendHalf::drive`] is due.
     pub fn poll(
         &mut self,
         send: &SendHalf,
@@ -49,7 +50,8 @@ impl Receiving {
             Event::Broken(b) => broken = Some(b),
         });
         if events == 0 {
-            // Where the sending half has failed, the receiving half may still have had something to report.
+            // Where the sending half has failed, the receiving half may still have had something to
+            // report.
             broken = send.take_failed();
         }
         if self.broken.is_none() {

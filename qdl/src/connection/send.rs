@@ -1,7 +1,8 @@
-//! The sending half of a connection: the link's behind the send token, what it could not get rid of, why it failed, and the
-//! control messages that go with the next doorbell.
+//! The sending half of a connection: the link's behind the send token, what it could not get rid
+//! of, why it failed, and the control messages that go with the next doorbell.
 //!
-//! What there is to send is the caller's ([`Outgoing`]): samples at the frontend, responses at the accelerator.
+//! What there is to send is the caller's ([`Outgoing`]): samples at the frontend, responses at the
+//! accelerator.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -22,7 +23,8 @@ pub(crate) trait Outgoing {
     /// Posts the next write.
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next;
 
-    /// So many writes were posted, and will be flushed. Returns how many the connection has in flight.
+    /// So many writes were posted, and will be flushed. Returns how many the connection has in
+    /// flight.
     fn posted(&mut self, writes: usize, counts: &mut SendCounts) -> usize;
 
     /// The connection is down: nothing can be posted.
@@ -101,7 +103,8 @@ pub(crate) struct SendHalf {
     flushing: AtomicBool,
     /// Writes were posted whose doorbell is left to the NIC's thread, or to the next who posts.
     unrung: AtomicBool,
-    /// Why nothing can be sent any more, until the NIC's thread takes it: only that takes a connection down.
+    /// Why nothing can be sent any more, until the NIC's thread takes it: only that takes a
+    /// connection down.
     failed: Mutex<Option<Broken>>,
     /// Whether there is something in `failed`.
     has_failed: AtomicBool,
@@ -110,8 +113,8 @@ pub(crate) struct SendHalf {
 }
 
 impl SendHalf {
-    /// Of a connection that is down. The doorbell is rung at least every `burst` writes, and waits at most
-    /// `doorbell_wait_ns` for the next.
+    /// Of a connection that is down. The doorbell is rung at least every `burst` writes, and waits
+    /// at most `doorbell_wait_ns` for the next.
     pub fn new(burst: usize, doorbell_wait_ns: u64) -> Self {
         SendHalf {
             token: Driven::new(Sending::default()),
@@ -136,8 +139,8 @@ impl SendHalf {
         });
     }
 
-    /// Posts nothing from now on, and says goodbye. True once that is over and the link is gone: until then it is to be
-    /// called again.
+    /// Posts nothing from now on, and says goodbye. True once that is over and the link is gone:
+    /// until then it is to be called again.
     pub fn finish(&self) -> bool {
         self.token.exclusive(|s| {
             if let Some(tx) = s.link.take() {
@@ -159,9 +162,9 @@ impl SendHalf {
         let _ = self.take_failed();
     }
 
-    /// Posts what there is for as long as there is room, and rings the doorbell once for each burst; or leaves all that to
-    /// the owner of the token, who looks again. `lazily`, the doorbell may be left to the NIC's thread, and is
-    /// [unrung](Self::is_unrung).
+    /// Posts what there is for as long as there is room, and rings the doorbell once for each
+    /// burst; or leaves all that to the owner of the token, who looks again. `lazily`, the doorbell
+    /// may be left to the NIC's thread, and is [unrung](Self::is_unrung).
     pub fn drive(&self, lazily: bool, out: &mut impl Outgoing) -> Posted {
         let mut total = Posted::default();
         self.token.drive(|s| {
@@ -251,7 +254,8 @@ impl SendHalf {
         }
     }
 
-    /// Notes that nothing can be sent any more. With the token: a link that is being replaced says nothing of the next.
+    /// Notes that nothing can be sent any more. With the token: a link that is being replaced says
+    /// nothing of the next.
     fn fail(&self, cause: &Broken) {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         failed.get_or_insert_with(|| cause.clone());
@@ -289,8 +293,9 @@ impl SendHalf {
         self.blocked.load(Ordering::SeqCst)
     }
 
-    /// Whether something may be left that the fabric had no room for. A flush in progress counts: what would wake the NIC's
-    /// thread may come between the flush and its result, and whoever flushes looks again for those who drove meanwhile.
+    /// Whether something may be left that the fabric had no room for. A flush in progress counts:
+    /// what would wake the NIC's thread may come between the flush and its result, and whoever
+    /// flushes looks again for those who drove meanwhile.
     pub fn is_held_up(&self) -> bool {
         // In this order: a flush that is seen to be over has left its result.
         self.flushing.load(Ordering::SeqCst) || self.is_blocked()
@@ -320,5 +325,176 @@ impl SendHalf {
     /// Takes back what was counted since `counts`.
     pub fn set_counts(&self, counts: SendCounts) {
         self.token.exclusive(|s| s.counts = counts);
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fabric::Imm;
+
+    /// What a [`Wire`] was asked for, and how its next flushes end.
+    #[derive(Debug, Default)]
+    struct Log {
+        posted: Vec<Imm>,
+        flushes: Vec<usize>,
+        results: Vec<Result<Flushed, Broken>>,
+    }
+
+    /// A link that notes what it is asked for. A flush makes its room good again unless it is blocked.
+    #[derive(Debug)]
+    struct Wire {
+        log: Arc<Mutex<Log>>,
+        depth: usize,
+        queued: usize,
+    }
+
+    impl Tx for Wire {
+        fn post(&mut self, post: &Post) -> Result<(), PostError> {
+            self.queued += 1;
+            self.log.lock().expect("alive").posted.push(post.imm);
+            Ok(())
+        }
+        fn flush(&mut self) -> Result<Flushed, Broken> {
+            let mut log = self.log.lock().expect("alive");
+            log.flushes.push(self.queued);
+            let result = log.results.pop().unwrap_or(Ok(Flushed::Done));
+            if result == Ok(Flushed::Done) {
+                self.queued = 0;
+            }
+            result
+        }
+        fn room(&self) -> usize {
+            self.depth - self.queued
+        }
+        fn posted(&self) -> u64 {
+            0
+        }
+        fn retired(&self) -> u64 {
+            0
+        }
+        fn inline_limit(&self) -> usize {
+            0
+        }
+        fn counts(&self) -> FabricCounts {
+            let writes = self.log.lock().expect("alive").posted.len() as u64;
+            FabricCounts {
+                writes,
+                ..FabricCounts::default()
+            }
+        }
+    }
+
+    /// So many writes to go, and how often there was no link for them.
+    #[derive(Default)]
+    struct Writes {
+        left: usize,
+        down: usize,
+    }
+
+    impl Outgoing for Writes {
+        fn begin(&mut self) -> u64 {
+            1
+        }
+        fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
+            if self.left == 0 {
+                return Next::Nothing;
+            }
+            self.left -= 1;
+            let post = Post {
+                imm: Imm::new(0, 1),
+                ..Post::control(Control::Echo(0))
+            };
+            tx.post(&post).map_or_else(Next::from, |()| Next::Posted)
+        }
+        fn posted(&mut self, _: usize, _: &mut SendCounts) -> usize {
+            self.left
+        }
+        fn down(&mut self) {
+            self.down += 1;
+        }
+    }
+
+    fn up(burst: usize, depth: usize) -> (SendHalf, Arc<Mutex<Log>>) {
+        let (half, log) = (SendHalf::new(burst, 0), Arc::<Mutex<Log>>::default());
+        let queued = 0;
+        half.attach(Box::new(Wire {
+            log: log.clone(),
+            depth,
+            queued,
+        }));
+        (half, log)
+    }
+
+    fn send(half: &SendHalf, left: usize) -> (Posted, Writes) {
+        let mut out = Writes { left, down: 0 };
+        (half.drive(false, &mut out), out)
+    }
+
+    #[test]
+    fn the_doorbell_is_rung_once_for_each_burst_and_where_there_is_no_room() {
+        for (burst, depth, flushes) in [
+            (64, 1000, vec![64, 64, 2]),
+            (usize::MAX, 1000, vec![130]),
+            (usize::MAX, 50, vec![50, 50, 30]),
+        ] {
+            let (half, log) = up(burst, depth);
+            let (done, out) = send(&half, 130);
+            assert_eq!((done.posted, out.left), (130, 0));
+            assert_eq!(log.lock().expect("alive").flushes, flushes);
+        }
+    }
+
+    #[test]
+    fn a_control_message_goes_first_and_rings_alone() {
+        let (half, log) = up(64, 8);
+        send(&half, 0);
+        half.ask(7);
+        half.answer(8);
+        send(&half, 1);
+        let log = log.lock().expect("alive");
+        let messages: Vec<_> = log.posted.iter().map(|imm| imm.message()).collect();
+        let (ask, answer) = (Control::Echo(7), Control::EchoReply(8));
+        assert_eq!(messages, [Some(ask), Some(answer), None]);
+        assert_eq!(log.flushes, [3], "and nothing is flushed for nothing");
+    }
+
+    #[test]
+    fn what_a_full_link_held_up_goes_with_the_next_drive() {
+        let (half, log) = up(64, 2);
+        log.lock().expect("alive").results = vec![Ok(Flushed::Blocked); 2];
+        let (done, out) = send(&half, 5);
+        assert_eq!((done.posted, out.left), (2, 3));
+        assert!(half.is_held_up());
+        // Still no room, with nothing new to send.
+        send(&half, 0);
+        assert!(half.is_held_up());
+        send(&half, 0);
+        assert!(!half.is_held_up());
+        assert_eq!(log.lock().expect("alive").flushes, [2, 2, 2]);
+        assert_eq!(half.counts().blocked, 2);
+    }
+
+    #[test]
+    fn a_failure_is_told_once_and_the_next_link_begins_afresh() {
+        let (half, log) = up(64, 8);
+        log.lock().expect("alive").results = vec![Err(Broken::Closed), Ok(Flushed::Blocked)];
+        send(&half, 1);
+        assert!(half.is_held_up() && !half.has_failed());
+        assert_eq!(send(&half, 1).0.broken, Some(Broken::Closed));
+        assert!(half.has_failed());
+        assert_eq!(half.take_failed(), Some(Broken::Closed));
+        assert_eq!(half.take_failed(), None);
+        send(&half, 0);
+        // What is left of it goes with it.
+        log.lock().expect("alive").results = vec![Err(Broken::Closed)];
+        send(&half, 1);
+        assert!(half.finish());
+        assert!(!half.is_held_up() && !half.has_failed() && !half.is_unrung());
+        let (done, out) = send(&half, 4);
+        assert_eq!((done.posted, out.left, out.down), (0, 4, 1));
+        assert_eq!(half.fabric_counts().writes, 3, "of the link that is gone");
     }
 }

@@ -1,4 +1,5 @@
-//! One connection as the frontend sees it over the whole run: its slots, its tracker, its sending half, and what it counts.
+//! One connection as the frontend sees it over the whole run: its slots, its tracker, its sending
+//! half, and what it counts.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -157,8 +158,8 @@ impl Lane {
         self.up.store(true, Ordering::SeqCst);
     }
 
-    /// Takes the lane down: afterwards nobody posts on it. True once it has said goodbye; until then it is to be called
-    /// again. The receiving half is the caller's to drop before it sweeps.
+    /// Takes the lane down: afterwards nobody posts on it. True once it has said goodbye; until
+    /// then it is to be called again. The receiving half is the caller's to drop before it sweeps.
     pub fn detach(&self) -> bool {
         self.up.store(false, Ordering::SeqCst);
         self.send.finish()
@@ -238,7 +239,8 @@ impl Lane {
     }
 }
 
-/// Samples on their way to a lane: the caller's own first, then (by health: what was given to this lane, else) the backlog.
+/// Samples on their way to a lane: the caller's own first, then (by health: what was given to this
+/// lane, else) the backlog.
 pub(super) struct Requests<'a, D> {
     pub shared: &'a Shared,
     pub lane: &'a Lane,

@@ -381,8 +381,9 @@ impl Shared {
         self.handles().iter().for_each(RailHandle::wake);
     }
 
-    /// Posts `direct` and then the backlog (by health: what was given to this lane) on a lane, or leaves it to the owner of
-    /// its token. `lazily`, the doorbell may be left to the lane's NIC thread.
+    /// Posts `direct` and then the backlog (by health: what was given to this lane) on a lane, or
+    /// leaves it to the owner of its token. `lazily`, the doorbell may be left to the lane's NIC
+    /// thread.
     fn drive(&self, lane: &Lane, lazily: bool, direct: impl FnMut() -> Option<Sample>) -> Posted {
         let mut requests = Requests {
             shared: self,
@@ -402,8 +403,8 @@ impl Shared {
         done
     }
 
-    /// Posts the backlog on every lane that has room, for as long as there is any: a lane whose token is taken may have
-    /// less room than there are samples. Begins with lane `first`.
+    /// Posts the backlog on every lane that has room, for as long as there is any: a lane whose
+    /// token is taken may have less room than there are samples. Begins with lane `first`.
     fn drive_all(&self, first: usize) {
         let (before, from) = self.lanes.split_at(first.min(self.lanes.len()));
         for lane in from.iter().chain(before).filter(|l| l.takes()) {

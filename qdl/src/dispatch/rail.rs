@@ -48,7 +48,8 @@ struct Up {
     epoch: u32,
     half: Receiving,
     echo: Echo,
-    /// The peer was asked for a sign of life and gave none; what it has said by the next poll counts still.
+    /// The peer was asked for a sign of life and gave none; what it has said by the next poll
+    /// counts still.
     silent: Option<Broken>,
     /// Responses taken from it.
     taken: u64,
@@ -151,8 +152,8 @@ impl FrontendRail {
         }
     }
 
-    /// Destroys the local side of lanes that are broken, or of all when this thread stops, as soon as they have said
-    /// goodbye: from then on nothing lands through them.
+    /// Destroys the local side of lanes that are broken, or of all when this thread stops, as soon
+    /// as they have said goodbye: from then on nothing lands through them.
     fn take_down(&mut self) {
         let down = |u: &mut Up| self.stopping || u.half.broken.is_some();
         self.leaving.extend(self.up.extract_if(.., down));
@@ -402,8 +403,8 @@ impl Shared {
         // The receiving half has closed the grant: the slot and its record are ours.
         let slot = imm.slot();
         let offset = lane.window.slot_offset(slot);
-        // SAFETY: the grant is closed, so the peer has no more business in the slot until it is opened
-        // again, which only `release` makes possible.
+        // SAFETY: the grant is closed, so the peer has no more business in the slot until it is
+        // opened again, which only `release` makes possible.
         let bytes = unsafe { lane.window.region().bytes(offset, len as usize) };
         let header = bytes
             .ok()
@@ -436,7 +437,8 @@ impl Shared {
         })
     }
 
-    /// A sample that was in flight has no answer, and its lane is lost. Samples that warm up do not go again.
+    /// A sample that was in flight has no answer, and its lane is lost. Samples that warm up do not
+    /// go again.
     fn goes_again(&self, lane: &Lane, sample: Sample) -> bool {
         if sample.id == WARM_UP_ID {
             return false;

@@ -120,8 +120,9 @@ impl RailHandle {
         }
     }
 
-    /// Whether it sleeps, or is about to and has yet to look once more, even if somebody else is about to wake it: that may
-    /// take its time. What the caller made known before is seen by the look of a thread that does not.
+    /// Whether it sleeps, or is about to and has yet to look once more, even if somebody else is
+    /// about to wake it: that may take its time. What the caller made known before is seen by the
+    /// look of a thread that does not.
     pub fn sleeps_now(&self) -> bool {
         // Pairs with the fence in `run`, as that of `wake`.
         fence(Ordering::SeqCst);

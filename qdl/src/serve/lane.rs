@@ -74,7 +74,8 @@ pub struct ServeLane {
     window: Window,
     output: Arc<Region>,
     pub(super) send: SendHalf,
-    /// Responses that are not posted yet. As many places as slots: a slot is granted again once its response is posted.
+    /// Responses that are not posted yet. As many places as slots: a slot is granted again once its
+    /// response is posted.
     ready: ArrayQueue<Ready>,
     responded: AtomicU64,
     late: AtomicU64,
@@ -195,7 +196,8 @@ impl ServeLane {
         self.window.region()
     }
 
-    /// Nothing is sent afterwards. True once the lane has said goodbye; until then it is to be called again.
+    /// Nothing is sent afterwards. True once the lane has said goodbye; until then it is to be
+    /// called again.
     pub(super) fn detach(&self) -> bool {
         let over = self.send.finish();
         self.drive();
@@ -217,11 +219,13 @@ impl ServeLane {
             .ok()?;
         let output = self.output.at(output, capacity).ok()?;
         let on_device = self.is_on_device();
-        // SAFETY: both addresses were checked to lie in regions that `self` keeps alive, and the arrival keeps
-        // `self` alive. The grant of the slot is closed, so the peer does not write the input. It is opened again only when
-        // the response has been posted (`post_next`): by then the arrival has ended (`respond`) and the output's bytes have
-        // left it, or are read by the kernel or the NIC alone, and by no reference of this process. A peer that writes before
-        // it has the response breaks the connection up to that moment, and afterwards spoils what is sent to it.
+        // SAFETY: both addresses were checked to lie in regions that `self` keeps alive, and the
+        // arrival keeps `self` alive. The grant of the slot is closed, so the peer does not write
+        // the input. It is opened again only when the response has been posted (`post_next`): by
+        // then the arrival has ended (`respond`) and the output's bytes have left it, or are read
+        // by the kernel or the NIC alone, and by no reference of this process. A peer that writes
+        // before it has the response breaks the connection up to that moment, and afterwards spoils
+        // what is sent to it.
         let arrival = unsafe {
             Arrival::new(
                 input,
@@ -269,7 +273,8 @@ impl Outgoing for Responses<'_> {
         });
         match posted {
             Ok(()) => {
-                // The frontend may use the slot again as soon as it has the response, and not before.
+                // The frontend may use the slot again as soon as it has the response, and not
+                // before.
                 lane.window.grants().open(slot);
                 Next::Posted
             }

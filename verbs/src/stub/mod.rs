@@ -100,7 +100,8 @@ pub fn discard<S: State>(qp: &Qp<S>) {
     fabric::with(|_| unsafe { (*qp.as_raw().cast::<objects::StubQp>()).discard = true });
 }
 
-/// Lets this queue pair's writes leave and never complete, as those to a peer that is gone do until retries are used up.
+/// Lets this queue pair's writes leave and never complete, as those to a peer that is gone do until
+/// retries are used up.
 pub fn swallow<S: State>(qp: &Qp<S>) {
     if stub_of(qp.pd().context()).is_none() {
         return;

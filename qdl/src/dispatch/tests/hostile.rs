@@ -64,7 +64,8 @@ fn a_slot_that_is_written_again_before_its_response_was_posted_breaks_the_connec
         assert!(Instant::now() < end, "nothing arrived");
         std::thread::yield_now();
     }
-    // The engine has given the slot's output back, and it waits to be sent. An engine that got it again would write into it.
+    // The engine has given the slot's output back, and it waits to be sent. An engine that got it
+    // again would write into it.
     write(2);
     let lost = b.lost.lock().expect("alive");
     let lost = match lost.recv_timeout(Duration::from_secs(10)) {

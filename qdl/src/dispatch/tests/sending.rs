@@ -109,8 +109,8 @@ fn room_that_comes_while_a_flush_ends_is_not_overlooked() {
         if !std::mem::take(&mut first) {
             return inner.flush();
         }
-        // There was no room. Before that is said, room comes, and wakes the NIC thread, which looks, and looks again
-        // before it sleeps: between two looks lies a whole turn.
+        // There was no room. Before that is said, room comes, and wakes the NIC thread, which
+        // looks, and looks again before it sleeps: between two looks lies a whole turn.
         let before = looks.load(Ordering::SeqCst);
         let end = Instant::now() + Duration::from_secs(10);
         while looks.load(Ordering::SeqCst) < before + 2 && Instant::now() < end {

@@ -85,8 +85,9 @@ impl Shared {
         token & !1 == self.token
     }
 
-    /// Breaks the connection: the first cause stands. Whatever is posted comes back undone. When this returns, and when
-    /// [`Shared::broken`] says so, the queue pair is in ERR and nothing lands through it any more, whichever thread was first.
+    /// Breaks the connection: the first cause stands. Whatever is posted comes back undone. When
+    /// this returns, and when [`Shared::broken`] says so, the queue pair is in ERR and nothing
+    /// lands through it any more, whichever thread was first.
     pub fn fail(&self, cause: Broken) {
         // Before the queue pair is in ERR: a flushed completion is no cause of its own.
         let _ = self.cause.set(cause);
