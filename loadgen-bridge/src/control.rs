@@ -383,7 +383,9 @@ mod tests {
                 Err(LoadgenError::IssueThreads { wanted: 2, came: 1 })
             ));
             assert!(let_go, "it waits inside LoadGen for ever");
-            threads.map(|t| t.join().unwrap().unwrap());
+            for thread in threads {
+                thread.join().unwrap().unwrap();
+            }
         });
         // And whoever comes late has nothing to wait for.
         assert!(matches!(

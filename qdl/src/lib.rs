@@ -8,7 +8,7 @@
 //! * Between them a [`fabric`] carries one-sided writes with a 32-bit immediate, and the
 //!   [`control`] plane sets everything up, watches it, and takes it down.
 //!
-//! Everything that decides ([`tracker`], [`arbiter`], [`quarantine`], heartbeats) is a plain data
+//! Everything that decides ([`connection::tracker`], [`arbiter`], [`quarantine`], heartbeats) is a plain data
 //! structure with the clock passed in; only the shells around it touch sockets and threads.
 //!
 //! The library knows no LoadGen and no GPU runtime.
@@ -16,10 +16,9 @@
 pub mod arbiter;
 pub mod clock;
 pub mod config;
-mod connection;
+pub mod connection;
 pub mod control;
 pub mod dispatch;
-pub mod drive;
 pub mod fabric;
 pub mod model;
 pub mod quarantine;
@@ -30,6 +29,5 @@ pub mod serve;
 pub mod session;
 pub mod stats;
 pub mod topology;
-pub mod tracker;
 
 mod sync;

@@ -5,10 +5,12 @@ use std::{collections::VecDeque, hint::black_box, sync::Arc};
 use accelerator::batcher::{Batcher, Policy, Step};
 use qdl::{
     arbiter::{self, Arbiter, Load},
-    drive::Driven,
+    connection::{
+        token::Driven,
+        tracker::{Sample, Tracker},
+    },
     fabric::{Grants, Imm, SourceId},
     stats::{Live, Recorder, SampleTimes},
-    tracker::{Sample, Tracker},
 };
 
 /// Slots over all connections.

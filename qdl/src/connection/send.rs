@@ -9,11 +9,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use super::doorbell::Doorbell;
-use crate::{
-    drive::Driven,
-    fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx},
-};
+use super::{doorbell::Doorbell, token::Driven};
+use crate::fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx};
 
 /// What a connection has to send.
 pub(crate) trait Outgoing {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use super::{DispatchEvent, Lane, Sample, Shared};
 use crate::{
     clock::now_ns,
-    drive::Driven,
+    connection::token::Driven,
     rails::{Change, RailArbiter, RailState},
 };
 

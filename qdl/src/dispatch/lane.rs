@@ -12,12 +12,14 @@ use super::{Shared, WARM_UP_ID};
 use crate::{
     arbiter::Load,
     clock::now_ns,
-    connection::{Next, Outgoing, SendCounts, SendHalf},
+    connection::{
+        Next, Outgoing, SendCounts, SendHalf,
+        tracker::{Sample, Tracker},
+    },
     fabric::{
         Endpoint, FabricCounts, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx,
         Window,
     },
-    tracker::{Sample, Tracker},
 };
 
 /// Samples posted before the doorbell is rung and the connection lets others look: enough to make a

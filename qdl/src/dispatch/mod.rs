@@ -30,7 +30,7 @@ use std::{
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
-pub use crate::{stats::SampleTimes, tracker::Sample};
+pub use crate::{connection::tracker::Sample, stats::SampleTimes};
 pub use face::{
     Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent, DispatchRail, Owner,
     Response,

@@ -15,12 +15,14 @@ use crossbeam_utils::CachePadded;
 use super::lane::Lane;
 use crate::{
     clock::now_ns,
-    connection::{BUDGET, Receiving},
+    connection::{
+        BUDGET, Receiving,
+        tracker::{InFlight, Sample},
+    },
     dispatch::{Completer, DispatchEvent, Response, SampleTimes, Shared, WARM_UP_ID},
     fabric::{Armed, Broken, Imm, Link},
     rail::{Echo, EchoAction, RailWork, Turn, arm_all},
     response::{RESPONSE_HEADER_BYTES, ResponseHeader},
-    tracker::{InFlight, Sample},
 };
 
 /// What the rail thread is told.

@@ -21,7 +21,9 @@ use std::{
 };
 
 use super::{Dispatcher, Lane, Sample, Shared};
-use crate::{clock::now_ns, fabric::Broken, response::ResponseHeader, tracker::InFlight};
+use crate::{
+    clock::now_ns, connection::tracker::InFlight, fabric::Broken, response::ResponseHeader,
+};
 
 /// Id of the samples that warm up; a caller's own may not have it.
 pub const WARM_UP_ID: u64 = u64::MAX;
