@@ -144,7 +144,7 @@ impl Backend for Network {
     fn issue(&self, samples: &[Sample]) {
         // It is gone only once the test has ended or was aborted: LoadGen waits for none of these.
         if let Some(cluster) = self.cluster.upgrade() {
-            cluster.issue(samples);
+            cluster.dispatcher().issue(samples);
         }
     }
 

@@ -250,6 +250,9 @@ size_t lg_registered_threads(void) {
   return (controller.*Get(ThreadIds())).size();
 }
 
+// Lets registered threads go, those too that are yet to register. For a test that will not begin.
+void lg_end_issue_threads(void) { Controller::GetInstance().EndThreads(); }
+
 int32_t lg_register_issue_query_thread(char* error, size_t error_size) {
   registered_thread = true;
   int32_t threw = Guard(error, error_size, [] {

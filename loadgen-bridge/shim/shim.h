@@ -124,6 +124,8 @@ int32_t lg_abort_test(char* error, size_t error_size);
 int32_t lg_register_issue_query_thread(char* error, size_t error_size);
 // How many threads have registered.
 size_t lg_registered_threads(void);
+// Lets threads go that have registered, and those that are yet to. For a test that will not begin.
+void lg_end_issue_threads(void);
 
 // QuerySamplesComplete and FirstTokenComplete: 0, or 1 when they threw.
 int32_t lg_query_samples_complete(const void* responses, size_t count);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::error::LoadgenError;
 
 /// How long a run waits for its issue threads: as long as LoadGen does.
-const ISSUE_THREADS_COME_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const ISSUE_THREADS_COME_WITHIN: Duration = Duration::from_secs(10);
 /// How long an issue thread waits for a run.
 const TEST_BEGINS_WITHIN: Duration = Duration::from_secs(60);
 
@@ -168,15 +168,18 @@ impl Control {
     }
 
     /// Waits for as many issue threads as are wanted, lets them register, and waits until LoadGen
-    /// has them: it does not notice one that comes while it waits.
+    /// has them: it does not notice one that comes while it waits. Where some do not come `within`
+    /// that time, `release` lets those go that LoadGen has, and has yet to get: no test will.
     pub(crate) fn gather_issue_threads(
         &self,
         wanted: u64,
+        within: Duration,
         registered: impl Fn() -> usize,
+        release: impl FnOnce(),
     ) -> Result<(), LoadgenError> {
         self.lock().wanted = Some(wanted);
         self.changed.notify_all();
-        let until = Instant::now() + ISSUE_THREADS_COME_WITHIN;
+        let until = Instant::now() + within;
         let mut state = self.wait(until, |state| state.came >= wanted || state.stop.is_some());
         let came = state.came;
         if came < wanted {
@@ -185,11 +188,8 @@ impl Control {
                 LoadgenError::IssueThreads { wanted, came },
                 LoadgenError::from,
             );
-            state
-                .stop
-                .get_or_insert_with(|| Stop::Aborted(error.to_string()));
             drop(state);
-            self.changed.notify_all();
+            self.stop(Stop::Aborted(error.to_string()));
             return Err(error);
         }
         state.go = true;
@@ -197,10 +197,11 @@ impl Control {
         self.changed.notify_all();
         while (registered() as u64) < wanted {
             if Instant::now() > until {
-                return Err(LoadgenError::IssueThreads {
-                    wanted,
-                    came: registered() as u64,
-                });
+                let came = registered() as u64;
+                let error = LoadgenError::IssueThreads { wanted, came };
+                self.stop(Stop::Aborted(error.to_string()));
+                release();
+                return Err(error);
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -290,6 +291,7 @@ impl Control {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raw;
 
     fn stop() -> Option<Stop> {
         Some(Stop::Aborted("enough".to_owned()))
@@ -363,12 +365,56 @@ mod tests {
         );
     }
 
+    /// Gathers issue threads of which LoadGen gets so many, and has none to let go.
+    fn gather(control: &Control, wanted: u64, registered: usize) -> Result<(), LoadgenError> {
+        let none = || panic!("all came");
+        control.gather_issue_threads(wanted, ISSUE_THREADS_COME_WITHIN, || registered, none)
+    }
+
+    #[test]
+    fn issue_threads_that_loadgen_has_are_let_go_where_one_does_not_come() {
+        let control = Control::new();
+        std::thread::scope(|scope| {
+            let threads = [(); 2].map(|()| scope.spawn(|| control.join_as_issue_thread()));
+            let mut let_go = false;
+            let within = Duration::from_secs(2);
+            let error = control.gather_issue_threads(2, within, || 1, || let_go = true);
+            assert!(matches!(
+                error,
+                Err(LoadgenError::IssueThreads { wanted: 2, came: 1 })
+            ));
+            assert!(let_go, "it waits inside LoadGen for ever");
+            for thread in threads {
+                thread.join().unwrap().unwrap();
+            }
+        });
+        // And whoever comes late has nothing to wait for.
+        assert!(matches!(
+            control.join_as_issue_thread(),
+            Err(LoadgenError::Aborted { .. })
+        ));
+    }
+
+    #[test]
+    fn a_registered_thread_is_let_go() {
+        let registered = std::thread::spawn(|| {
+            let mut said = raw::Said::new();
+            // SAFETY: `said` has the size that is given; there is no test, and none is begun.
+            unsafe { raw::lg_register_issue_query_thread(said.pointer(), said.size()) }
+        });
+        while raw::lg_registered_threads() == 0 {
+            std::thread::yield_now();
+        }
+        raw::lg_end_issue_threads();
+        assert_eq!(registered.join().unwrap(), 0);
+    }
+
     #[test]
     fn one_issue_thread_too_many_is_turned_away() {
         let control = Control::new();
         std::thread::scope(|scope| {
             let first = scope.spawn(|| control.join_as_issue_thread());
-            control.gather_issue_threads(1, || 1).unwrap();
+            gather(&control, 1, 1).unwrap();
             first.join().unwrap().unwrap();
         });
         assert!(matches!(

@@ -80,6 +80,7 @@ unsafe extern "C" {
     pub(crate) fn lg_abort_test(error: *mut c_char, error_size: usize) -> i32;
     pub(crate) fn lg_register_issue_query_thread(error: *mut c_char, error_size: usize) -> i32;
     pub(crate) safe fn lg_registered_threads() -> usize;
+    pub(crate) safe fn lg_end_issue_threads();
     pub(crate) fn lg_query_samples_complete(responses: *const c_void, count: usize) -> i32;
     pub(crate) fn lg_first_token_complete(responses: *const c_void, count: usize) -> i32;
     #[cfg(feature = "bench")]

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::conf::check_audit;
-use crate::control::{CONTROL, End, Stop};
+use crate::control::{CONTROL, End, ISSUE_THREADS_COME_WITHIN, Stop};
 use crate::error::LoadgenError;
 use crate::log_settings::{CLogSettings, LogSettings};
 use crate::raw::{self, GO_ON, RawCallbacks, STOP, Said};
@@ -104,9 +104,12 @@ pub fn run_test(
     let raw_log = log.to_c()?;
     CONTROL.begin()?;
     log.prepare()?;
-    CONTROL.gather_issue_threads(settings.server_num_issue_query_threads, || {
-        raw::lg_registered_threads()
-    })?;
+    CONTROL.gather_issue_threads(
+        settings.server_num_issue_query_threads,
+        ISSUE_THREADS_COME_WITHIN,
+        || raw::lg_registered_threads(),
+        || raw::lg_end_issue_threads(),
+    )?;
 
     let run = Run { sut, qsl };
     let settings = settings.clone();

@@ -8,16 +8,17 @@
 //! * Between them a [`fabric`] carries one-sided writes with a 32-bit immediate, and the
 //!   [`control`] plane sets everything up, watches it, and takes it down.
 //!
-//! Everything that decides ([`tracker`], [`rails`], [`quarantine`], heartbeats) is a plain data
+//! Everything that decides ([`connection::tracker`], [`rails`], [`quarantine`], heartbeats) is a
+//! plain data
 //! structure with the clock passed in; only the shells around it touch sockets and threads.
 //!
 //! The library knows no LoadGen and no GPU runtime.
 
 pub mod clock;
 pub mod config;
+pub mod connection;
 pub mod control;
 pub mod dispatch;
-pub mod drive;
 pub mod fabric;
 pub mod model;
 pub mod os;
@@ -31,7 +32,6 @@ pub mod stats;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 pub mod topology;
-pub mod tracker;
 pub mod wire;
 
 mod sync;

@@ -4,11 +4,13 @@ use std::{collections::VecDeque, hint::black_box, sync::Arc};
 
 use accelerator::batcher::{Batcher, Policy, Step};
 use qdl::{
-    drive::Driven,
+    connection::{
+        token::Driven,
+        tracker::{Sample, Tracker},
+    },
     fabric::{Grants, Imm, SourceId},
     rails::{self, Arbiter, Load},
     stats::{Live, Recorder, SampleTimes},
-    tracker::{Sample, Tracker},
 };
 
 /// Slots over all connections.

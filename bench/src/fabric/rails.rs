@@ -15,7 +15,8 @@ use anyhow::{Result, ensure};
 use qdl::{
     clock::now_ns,
     dispatch::{
-        Completer, DispatchCfgs, DispatchEvent, DispatchRail, Dispatcher, LaneCfgs, Owner, Response,
+        Completer, DispatchCfgs, DispatchEvent, DispatchRail, Dispatcher, LaneCfgs, Owner,
+        Response, Sample,
     },
     fabric::{
         Region, SourceId,
@@ -28,7 +29,6 @@ use qdl::{
         Arrival, Finished, OnLaneLost, ServeLane, ServeLaneCfgs, Server, Service, respond_all,
     },
     stats::{Live, Recorder, SampleTimes},
-    tracker::Sample,
 };
 
 use super::{

@@ -17,12 +17,14 @@ use crossbeam_queue::{ArrayQueue, SegQueue};
 use crossbeam_utils::CachePadded;
 use qdl::{
     clock::now_ns,
+    connection::{
+        token::Driven,
+        tracker::{InFlight, Tracker},
+    },
     dispatch::{Completer, Response, Sample, SampleTimes},
-    drive::Driven,
     fabric::{Grants, Imm, Region, RegionError},
     serve::{Arrival, Finished, Origin, Service},
     stats::{AcceleratorRecord, BatchSizes, Ledger},
-    tracker::{InFlight, Tracker},
 };
 
 use crate::{

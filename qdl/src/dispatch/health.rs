@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use super::{DispatchEvent, Lane, Sample, Shared};
 use crate::{
     clock::now_ns,
-    drive::Driven,
+    connection::token::Driven,
     rails::{Change, RailArbiter, RailState},
 };
 
@@ -148,7 +148,7 @@ impl Shared {
     /// Sees that what was given to a lane is posted.
     fn kick(&self, lane: &Lane, small: bool) {
         if small {
-            self.drive(lane, || None);
+            self.drive(lane, false, || None);
         } else {
             self.handles()[lane.cfgs.rail].wake();
         }

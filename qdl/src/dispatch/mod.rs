@@ -12,7 +12,6 @@
 //! Every sample issued is completed exactly once: with its response, after having been sent again if its
 //! connection was lost, or empty once the dispatcher was told to [`Dispatcher::abort`].
 
-mod doorbell;
 mod face;
 mod health;
 mod lane;
@@ -22,7 +21,7 @@ mod warm_up;
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
     },
     thread::JoinHandle,
@@ -32,7 +31,7 @@ use std::{
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
-pub use crate::{stats::SampleTimes, tracker::Sample};
+pub use crate::{connection::tracker::Sample, stats::SampleTimes};
 pub use face::{
     Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent, DispatchRail, Owner,
     Response,
@@ -43,13 +42,14 @@ pub use warm_up::{LaneWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpReport}
 
 use crate::{
     clock::now_ns,
+    connection::Posted,
     fabric::{Broken, Endpoint, Link, Region},
     rail::{self as rails, EchoCfgs, Placed, RailHandle},
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
 
 use health::Health;
-use lane::{Lane, Posted};
+use lane::{Lane, Requests};
 use rail::{Command, FrontendRail};
 use warm_up::WarmUp;
 
@@ -134,27 +134,32 @@ impl Dispatcher {
             rails: OnceLock::new(),
             warm_up: WarmUp::default(),
         });
-        let (mut handles, mut threads, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, r) in rails.into_iter().enumerate() {
-            let inbox = Arc::new(SegQueue::new());
-            let (s, i) = (shared.clone(), inbox.clone());
-            let (handle, thread) = rails::spawn(r.cfgs, move |handle| {
-                FrontendRail::new(index, s, i, r.completer, &handle)
-            })?;
-            handles.push(handle);
-            threads.push(thread);
-            inboxes.push(inbox);
-        }
-        let _ = shared.rails.set(handles.clone());
-        Ok(Dispatcher {
+        // Dropped where a thread cannot be started, it ends those before it.
+        let mut dispatcher = Dispatcher {
             shared,
-            handles,
-            inboxes,
-            threads: Mutex::new(threads),
+            handles: Vec::new(),
+            inboxes: Vec::new(),
+            threads: Mutex::default(),
             issue_post_up_to: cfgs.issue_post_up_to,
             issue_burst: cfgs.issue_burst,
             send_depth: cfgs.send_depth,
-        })
+        };
+        for (index, r) in rails.into_iter().enumerate() {
+            let inbox = Arc::new(SegQueue::new());
+            let (s, i) = (dispatcher.shared.clone(), inbox.clone());
+            let (handle, thread) = rails::spawn(r.cfgs, move |handle| {
+                FrontendRail::new(index, s, i, r.completer, &handle)
+            })?;
+            dispatcher.handles.push(handle);
+            dispatcher.inboxes.push(inbox);
+            dispatcher.threads().push(thread);
+        }
+        let _ = dispatcher.shared.rails.set(dispatcher.handles.clone());
+        Ok(dispatcher)
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the threads run and the connections' memory lies, by rail.
@@ -188,14 +193,15 @@ impl Dispatcher {
             return;
         }
         let mut left = samples.iter().copied();
-        if small && s.backlog_len.load(Ordering::SeqCst) == 0 {
+        let mut last = 0;
+        if small && !s.has_backlog() {
             while left.len() > 0 {
                 let Some(lane) = s.arbiter.pick(s.lanes.len(), |i| s.lanes[i].load()) else {
                     break;
                 };
                 let before = left.len();
-                let lane = &s.lanes[lane];
-                self.drive_lazily(lane, || left.next());
+                last = lane;
+                s.drive(&s.lanes[lane], true, || left.next());
                 if left.len() == before {
                     break;
                 }
@@ -206,24 +212,13 @@ impl Dispatcher {
             // Slots may have come free between the look and the push, with nobody left to notice.
             fence(Ordering::SeqCst);
             if small {
-                if let Some(lane) = s.lanes.iter().find(|l| l.takes()) {
-                    self.drive_lazily(lane, || None);
-                }
+                s.drive_all(last);
             } else {
-                self.handles.iter().for_each(RailHandle::wake);
+                s.wake_all();
             }
         }
         if s.aborted.load(Ordering::SeqCst) {
             s.empty_backlog();
-        }
-    }
-
-    /// Posts `direct` and then the backlog; the doorbell may be left to the rail thread.
-    fn drive_lazily(&self, lane: &Lane, direct: impl FnMut() -> Option<Sample>) {
-        self.shared.drive_as(lane, true, direct);
-        // A rail thread that is awake looks for doorbells that wait before it sleeps.
-        if lane.unrung.load(Ordering::SeqCst) && self.handles[lane.cfgs.rail].sleeps_now() {
-            self.shared.drive(lane, || None);
         }
     }
 
@@ -353,8 +348,7 @@ impl Dispatcher {
             inbox.push(Command::Stop);
         }
         self.handles.iter().for_each(RailHandle::wake);
-        let threads =
-            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *self.threads());
         rails::join_all(threads, rails::ENDING);
     }
 
@@ -380,11 +374,7 @@ impl Dispatcher {
 
     /// Counts of each lane; complete once the dispatcher has been stopped.
     pub fn lane_counts(&self) -> Vec<LaneCounts> {
-        let each = |l: &Lane| {
-            l.settle();
-            *l.counts()
-        };
-        self.shared.lanes.iter().map(each).collect()
+        self.shared.lanes.iter().map(Lane::settled).collect()
     }
 }
 
@@ -405,48 +395,38 @@ impl Shared {
         self.handles().iter().for_each(RailHandle::wake);
     }
 
-    /// Posts `direct` and then the backlog (by health: what was given to this lane) on a lane, or leaves it to
-    /// whoever has its token.
-    fn drive(&self, lane: &Lane, direct: impl FnMut() -> Option<Sample>) -> Posted {
-        self.drive_as(lane, false, direct)
+    /// Posts `direct` and then the backlog (by health: what was given to this lane) on a lane, or
+    /// leaves it to the owner of its token. `lazily`, the doorbell may be left to the lane's NIC
+    /// thread.
+    fn drive(&self, lane: &Lane, lazily: bool, direct: impl FnMut() -> Option<Sample>) -> Posted {
+        let mut requests = Requests {
+            shared: self,
+            lane,
+            direct,
+            now: 0,
+        };
+        let done = lane.send.drive(lazily, &mut requests);
+        let thread = || self.handles().get(lane.cfgs.rail);
+        if done.broken.is_some() {
+            // It takes the lane down, even if nothing comes over it any more.
+            thread().inspect(|t| t.wake());
+        } else if lazily && lane.send.is_unrung() && thread().is_some_and(RailHandle::sleeps_now) {
+            // A NIC thread that is awake looks for doorbells that wait before it sleeps.
+            lane.send.drive(false, &mut requests);
+        }
+        done
     }
 
-    /// The same; `lazily`, the doorbell may be left to the lane's rail thread ([`Lane::unrung`]).
-    fn drive_as(
-        &self,
-        lane: &Lane,
-        lazily: bool,
-        mut direct: impl FnMut() -> Option<Sample>,
-    ) -> Posted {
-        let mut total = Posted::default();
-        lane.send.drive(|tx| {
-            let staged = self.staged_from.as_deref();
-            let next = || {
-                direct().or_else(|| match &lane.assigned {
-                    Some(assigned) => assigned.pop(),
-                    None => self.pop(),
-                })
-            };
-            let done = lane.post_all(tx, lazily, self.sources.len(), staged, next, |s| {
-                if s.id == WARM_UP_ID {
-                    return self.warm_up.not_posted(lane.index);
-                }
-                if let Some(h) = self.health.get() {
-                    h.arbiter.taken_back(lane.index, s.len);
-                }
-                self.push_all(std::iter::once(s));
-            });
-            total.posted += done.posted;
-            total.full = done.full;
-            total.broken = done.broken.or(total.broken.take());
-        });
-        if total.broken.is_some()
-            && let Some(rail) = self.handles().get(lane.cfgs.rail)
-        {
-            // Whoever posts finds it out; the rail thread takes the lane down, even if nothing comes over it any more.
-            rail.wake();
+    /// Posts the backlog on every lane that has room, for as long as there is any: a lane whose
+    /// token is taken may have less room than there are samples. Begins with lane `first`.
+    fn drive_all(&self, first: usize) {
+        let (before, from) = self.lanes.split_at(first.min(self.lanes.len()));
+        for lane in from.iter().chain(before).filter(|l| l.takes()) {
+            self.drive(lane, true, || None);
+            if !self.has_backlog() {
+                return;
+            }
         }
-        total
     }
 
     fn push_all(&self, samples: impl ExactSizeIterator<Item = Sample>) {

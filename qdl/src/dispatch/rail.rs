@@ -12,18 +12,18 @@ use std::{
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
+use super::lane::Lane;
 use crate::{
     clock::now_ns,
+    connection::{
+        BUDGET, Receiving,
+        tracker::{InFlight, Sample},
+    },
     dispatch::{Completer, DispatchEvent, Response, SampleTimes, Shared, WARM_UP_ID},
-    fabric::{Armed, Broken, Control, Event, Imm, Link, Rx},
+    fabric::{Armed, Broken, Imm, Link},
     rail::{Echo, EchoAction, RailHandle, RailWork, Turn, arm_all},
     response::{RESPONSE_HEADER_BYTES, ResponseHeader},
-    tracker::InFlight,
 };
-
-/// Events taken from one lane before the next has its turn, and before the peer hears of them: while we see
-/// to these, it sees to what else is in flight.
-const BUDGET: usize = 128;
 
 /// What the rail thread is told.
 pub(super) enum Command {
@@ -48,11 +48,11 @@ pub(super) enum Command {
 struct Up {
     lane: usize,
     epoch: u32,
-    rx: Box<dyn Rx>,
+    half: Receiving,
     echo: Echo,
-    broken: Option<Broken>,
-    /// Sleeps that it ended.
-    wakeups: u64,
+    /// The peer was asked for a sign of life and gave none; what it has said by the next poll
+    /// counts still.
+    silent: Option<Broken>,
     /// Responses taken from it.
     taken: u64,
     /// Those who choose by health know that it is up.
@@ -73,7 +73,8 @@ pub(super) struct FrontendRail {
     inbox: Arc<SegQueue<Command>>,
     completer: Box<dyn Completer>,
     up: Vec<Up>,
-    arrived: Vec<(Imm, u32)>,
+    /// Those that take their leave: nobody posts on them, and what still comes is not looked at.
+    leaving: Vec<Up>,
     seen: Vec<Seen>,
     new_fds: Vec<RawFd>,
     stopping: bool,
@@ -98,7 +99,7 @@ impl FrontendRail {
             inbox,
             completer,
             up: Vec::new(),
-            arrived: Vec::with_capacity(BUDGET),
+            leaving: Vec::new(),
             seen: Vec::with_capacity(4 * BUDGET),
             new_fds: Vec::new(),
             stopping: false,
@@ -121,10 +122,9 @@ impl FrontendRail {
                 self.up.push(Up {
                     lane,
                     epoch,
-                    rx,
+                    half: Receiving::new(rx),
                     echo: Echo::new(self.shared.echo, now_ns()),
-                    broken: None,
-                    wakeups: 0,
+                    silent: None,
                     taken: 0,
                     known: false,
                 });
@@ -132,25 +132,17 @@ impl FrontendRail {
             }
             Command::Health => self.make_known(),
             Command::GiveUp { lane, epoch, cause } => {
-                if let Some(i) = self
-                    .up
-                    .iter()
-                    .position(|u| u.lane == lane && u.epoch == epoch)
-                {
-                    self.lose(i, cause);
+                let mut up = self.up.iter_mut();
+                if let Some(up) = up.find(|u| u.lane == lane && u.epoch == epoch) {
+                    up.half.broken = Some(cause);
                 }
             }
             Command::Abort(cause) | Command::GiveUpAll(cause) => {
-                while !self.up.is_empty() {
-                    self.lose(0, cause.clone());
+                for up in &mut self.up {
+                    up.half.broken = Some(cause.clone());
                 }
             }
-            Command::Stop => {
-                self.stopping = true;
-                while !self.up.is_empty() {
-                    self.take_down(0);
-                }
-            }
+            Command::Stop => self.stopping = true,
         }
     }
 
@@ -164,52 +156,60 @@ impl FrontendRail {
         }
     }
 
-    /// Destroys the local side of a lane: nobody posts on it any more and nothing lands through it.
-    fn take_down(&mut self, i: usize) -> Up {
-        let up = self.up.swap_remove(i);
-        let lane = &self.shared.lanes[up.lane];
-        lane.detach();
-        {
-            let mut counts = lane.counts();
-            counts.received.add(&up.rx.counts());
-            counts.wakeups += up.wakeups;
-            counts.taken += up.taken;
+    /// Destroys the local side of lanes that are broken, or of all when this thread stops, as soon
+    /// as they have said goodbye: from then on nothing lands through them.
+    fn take_down(&mut self) {
+        let down = |u: &mut Up| self.stopping || u.half.broken.is_some();
+        self.leaving.extend(self.up.extract_if(.., down));
+        let mut i = 0;
+        while i < self.leaving.len() {
+            let lane = &self.shared.lanes[self.leaving[i].lane];
+            if !lane.detach() {
+                i += 1;
+                continue;
+            }
+            let up = self.leaving.swap_remove(i);
+            {
+                let mut counts = lane.counts();
+                counts.received.add(&up.half.counts());
+                counts.wakeups += up.half.wakeups;
+                counts.taken += up.taken;
+            }
+            self.new_fds.retain(|fd| *fd != up.half.rx.fd());
+            self.lose(up);
         }
-        self.new_fds.retain(|fd| *fd != up.rx.fd());
-        up
     }
 
-    /// A lane is lost: destroy its local side, then send its samples again by whatever lane is left.
-    fn lose(&mut self, i: usize, cause: Broken) {
-        let up = self.take_down(i);
-        let (index, epoch, known) = (up.lane, up.epoch, up.known);
-        drop(up);
+    /// A lane is lost, unless this thread stops: its samples go again by whatever lane is left.
+    fn lose(&mut self, up: Up) {
+        let Up {
+            lane: index,
+            epoch,
+            known,
+            half: Receiving { rx, broken, .. },
+            ..
+        } = up;
+        drop(rx);
+        let Some(cause) = broken else { return };
         let shared = self.shared.clone();
         let mut again = 0;
         let health = shared.health.get();
-        shared.lanes[index].tracker.sweep(|f: InFlight| {
-            if f.sample.id == WARM_UP_ID {
-                return;
-            }
-            again += 1;
-            if let Some(h) = health {
-                h.arbiter.taken_back(index, f.sample.len);
-            }
-            shared.push_all(std::iter::once(f.sample));
-        });
+        let lane = &shared.lanes[index];
+        lane.tracker
+            .sweep(|f: InFlight| again += usize::from(shared.goes_again(lane, f.sample)));
         shared.warm_up.lost(index, &cause);
         if let Some(h) = health {
-            shared.take_assigned_back(h, &shared.lanes[index]);
+            shared.take_assigned_back(h, lane);
         }
-        shared.again.fetch_add(again as u64, Ordering::Relaxed);
         shared.lanes_lost.fetch_add(1, Ordering::Relaxed);
         if shared.aborted.load(Ordering::SeqCst) {
             shared.empty_backlog();
-        } else if again > 0 {
+        } else if shared.has_backlog() {
+            // What was in flight, and what the lane refused.
             shared.wake_all();
         }
         if known {
-            shared.health_lost(&shared.lanes[index]);
+            shared.health_lost(lane);
         }
         shared.owner.event(DispatchEvent::LaneLost {
             lane: index,
@@ -222,75 +222,27 @@ impl FrontendRail {
     /// Polls one lane; returns how many events there were.
     fn poll(&mut self, i: usize, now: u64) -> usize {
         let Self {
-            up,
-            arrived,
-            shared,
-            seen,
-            ..
+            up, shared, seen, ..
         } = self;
         let up = &mut up[i];
         let lane = &shared.lanes[up.lane];
-        let mut reply = None;
-        let mut broken = None;
-        let events = up.rx.poll(BUDGET, &mut |event| match event {
-            Event::Arrived { imm, len } => arrived.push((imm, len)),
-            Event::Control(Control::Echo(v)) => reply = Some(v),
-            Event::Control(Control::EchoReply(_)) => {}
-            Event::Broken(b) => broken = Some(b),
-        });
-        if events == 0 {
-            // Where the sending half has failed, the receiving half may still have had something to report.
-            up.broken = up.broken.take().or_else(|| lane.take_failed());
-            return 0;
-        }
-        up.echo.heard(now);
         let before = seen.len();
-        for (imm, len) in arrived.drain(..) {
-            // The receiving half has closed the grant: the slot and its record are ours.
-            let offset = lane.window.slot_offset(imm.slot());
-            // SAFETY: the grant is closed, so the peer has no more business in the slot until it is opened
-            // again, which only `release` below makes possible.
-            let slot = unsafe { lane.window.region().bytes(offset, len as usize) };
-            let header = slot
-                .ok()
-                .and_then(|b| ResponseHeader::decode(b, len, imm.use_count()));
-            match (header, lane.tracker.arrived(imm.slot())) {
-                (Some(header), Some(f)) if f.sample.id == WARM_UP_ID => {
-                    lane.tracker.release(imm.slot());
-                    shared.warmed(lane, &f, &header);
-                }
-                (Some(header), Some(in_flight)) => seen.push(Seen {
-                    lane: up.lane,
-                    slot: imm.slot(),
-                    in_flight,
-                    header,
-                }),
-                (_, in_flight) => {
-                    broken = Some(Broken::BadFrame {
-                        what: "response header",
-                        value: u64::from(len),
-                    });
-                    // The sample was taken from the tracker and has no answer: it goes again.
-                    if let Some(f) = in_flight {
-                        lane.tracker.release(imm.slot());
-                        if f.sample.id == WARM_UP_ID {
-                            continue;
-                        }
-                        if let Some(h) = shared.health.get() {
-                            h.arbiter.taken_back(lane.index, f.sample.len);
-                        }
-                        shared.push_all(std::iter::once(f.sample));
-                        shared.again.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
+        let (events, answer) = up.half.poll(&lane.send, |imm, len| {
+            if let Some(s) = shared.arrived(lane, imm, len)? {
+                seen.push(s);
             }
+            Ok(())
+        });
+        if events > 0 {
+            up.echo.heard(now);
+            up.silent = None;
+        } else if up.silent.is_some() && up.half.broken.is_none() {
+            up.half.broken = up.silent.take();
         }
         up.taken += (seen.len() - before) as u64;
-        if let Some(v) = reply {
-            lane.answer.put(Control::EchoReply(v));
-            shared.drive(lane, || None);
+        if answer {
+            shared.drive(lane, false, || None);
         }
-        up.broken = broken;
         events
     }
 
@@ -347,13 +299,9 @@ impl FrontendRail {
         }
         for i in 0..self.up.len() {
             let lane = &self.shared.lanes[self.up[i].lane];
-            let held_up = lane.held_up() || lane.unrung.load(Ordering::SeqCst);
-            let waiting = match &lane.assigned {
-                Some(assigned) => !assigned.is_empty(),
-                None => self.shared.has_backlog(),
-            };
-            if held_up || (waiting && lane.tracker.has_free()) {
-                posted += self.shared.drive(lane, || None).posted;
+            let held_up = lane.send.is_held_up() || lane.send.is_unrung();
+            if held_up || (self.shared.waits_for(lane) && lane.tracker.has_free()) {
+                posted += self.shared.drive(lane, false, || None).posted;
             }
         }
         posted
@@ -366,7 +314,12 @@ impl RailWork for FrontendRail {
             self.command(c);
         }
         if self.stopping {
-            return Turn::Stop;
+            self.take_down();
+            return if self.leaving.is_empty() {
+                Turn::Stop
+            } else {
+                Turn::Idle
+            };
         }
         let mut events = 0;
         for i in 0..self.up.len() {
@@ -376,11 +329,7 @@ impl RailWork for FrontendRail {
             self.complete(now_ns());
             self.shared.health_tick(now);
         }
-        while let Some(i) = self.up.iter().position(|u| u.broken.is_some()) {
-            if let Some(cause) = self.up[i].broken.take() {
-                self.lose(i, cause);
-            }
-        }
+        self.take_down();
         let posted = self.post(events > 0);
         if events + posted > 0 {
             Turn::Busy
@@ -393,18 +342,18 @@ impl RailWork for FrontendRail {
         for up in &mut self.up {
             let lane = &self.shared.lanes[up.lane];
             if up.echo.waits()
-                && let Some(bytes) = up.rx.confirmed()
+                && let Some(bytes) = up.half.rx.confirmed()
             {
                 up.echo.confirmed(now, bytes);
             }
             match up.echo.tick(now) {
                 EchoAction::Wait => {}
                 EchoAction::Ask(v) => {
-                    lane.ask.put(Control::Echo(v));
-                    self.shared.drive(lane, || None);
+                    lane.send.ask(v);
+                    self.shared.drive(lane, false, || None);
                 }
                 EchoAction::Lost(ns) => {
-                    up.broken = Some(Broken::Silent(format!(
+                    up.silent = Some(Broken::Silent(format!(
                         "no sign of life on the data connection for {} ms",
                         ns / 1_000_000
                     )));
@@ -421,32 +370,88 @@ impl RailWork for FrontendRail {
     }
 
     fn arm(&mut self) -> Armed {
-        let work = !self.inbox.is_empty()
-            || self
-                .up
-                .iter()
-                .any(|u| u.broken.is_some() || self.shared.lanes[u.lane].has_failed())
-            || self.up.iter().any(|u| {
-                let lane = &self.shared.lanes[u.lane];
-                let waiting = match &lane.assigned {
-                    Some(assigned) => !assigned.is_empty(),
-                    None => self.shared.has_backlog(),
-                };
-                lane.unrung.load(Ordering::SeqCst) || (waiting && lane.takes())
-            });
-        if work {
+        let work = |u: &Up| {
+            let lane = &self.shared.lanes[u.lane];
+            u.half.broken.is_some()
+                || u.silent.is_some()
+                || lane.send.has_failed()
+                || lane.send.is_unrung()
+                || (self.shared.waits_for(lane) && lane.takes())
+        };
+        if !self.inbox.is_empty() || !self.leaving.is_empty() || self.up.iter().any(work) {
             return Armed::Ready;
         }
-        arm_all(self.up.iter_mut().map(|u| &mut u.rx))
+        arm_all(self.up.iter_mut().map(|u| &mut u.half.rx))
     }
 
     fn woken_by(&mut self, fd: RawFd) {
-        if let Some(up) = self.up.iter_mut().find(|u| u.rx.fd() == fd) {
-            up.wakeups += 1;
-        }
+        self.up.iter_mut().any(|u| u.half.woken_by(fd));
     }
 
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd)) {
         self.new_fds.drain(..).for_each(add);
+    }
+}
+
+impl Shared {
+    /// Whether samples wait that may go by this lane.
+    fn waits_for(&self, lane: &Lane) -> bool {
+        match &lane.assigned {
+            Some(assigned) => !assigned.is_empty(),
+            None => self.has_backlog(),
+        }
+    }
+
+    /// A write has arrived on a lane. `None` where it was the answer to a sample that warms up.
+    fn arrived(&self, lane: &Lane, imm: Imm, len: u32) -> Result<Option<Seen>, Broken> {
+        // The receiving half has closed the grant: the slot and its record are ours.
+        let slot = imm.slot();
+        let offset = lane.window.slot_offset(slot);
+        // SAFETY: the grant is closed, so the peer has no more business in the slot until it is
+        // opened again, which only `release` makes possible.
+        let bytes = unsafe { lane.window.region().bytes(offset, len as usize) };
+        let header = bytes
+            .ok()
+            .and_then(|b| ResponseHeader::decode(b, len, imm.use_count()));
+        let in_flight = lane.tracker.arrived(slot);
+        match (header, in_flight) {
+            (Some(header), Some(in_flight)) if in_flight.sample.id != WARM_UP_ID => {
+                return Ok(Some(Seen {
+                    lane: lane.index,
+                    slot,
+                    in_flight,
+                    header,
+                }));
+            }
+            (Some(header), Some(in_flight)) => {
+                lane.tracker.release(slot);
+                self.warmed(lane, &in_flight, &header);
+                return Ok(None);
+            }
+            // The sample was taken from the tracker and has no answer: it goes again.
+            (None, Some(in_flight)) => {
+                lane.tracker.release(slot);
+                self.goes_again(lane, in_flight.sample);
+            }
+            (_, None) => {}
+        }
+        Err(Broken::BadFrame {
+            what: "response header",
+            value: u64::from(len),
+        })
+    }
+
+    /// A sample that was in flight has no answer, and its lane is lost. Samples that warm up do not
+    /// go again.
+    fn goes_again(&self, lane: &Lane, sample: Sample) -> bool {
+        if sample.id == WARM_UP_ID {
+            return false;
+        }
+        if let Some(h) = self.health.get() {
+            h.arbiter.taken_back(lane.index, sample.len);
+        }
+        self.push_all(std::iter::once(sample));
+        self.again.fetch_add(1, Ordering::Relaxed);
+        true
     }
 }

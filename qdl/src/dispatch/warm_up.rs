@@ -21,7 +21,9 @@ use std::{
 };
 
 use super::{Dispatcher, Lane, Sample, Shared};
-use crate::{clock::now_ns, fabric::Broken, response::ResponseHeader, tracker::InFlight};
+use crate::{
+    clock::now_ns, connection::tracker::InFlight, fabric::Broken, response::ResponseHeader,
+};
 
 /// Id of the samples that warm up; a caller's own may not have it.
 pub const WARM_UP_ID: u64 = u64::MAX;
@@ -197,11 +199,13 @@ impl Dispatcher {
             due: vec![0; lanes],
             ..State::default()
         };
-        let before: Vec<_> = self.shared.lanes.iter().map(Lane::counted).collect();
+        let counts = |l: &Lane| l.send.counts();
+        let before: Vec<_> = self.shared.lanes.iter().map(counts).collect();
         let report = Round::new(self, cfgs).run();
         self.shared.warm_up.lock().running = false;
         for (lane, before) in self.shared.lanes.iter().zip(before) {
-            lane.forget_warm_up(before);
+            // All but the fabric's own.
+            lane.send.set_counts(before);
         }
         report
     }
@@ -372,7 +376,7 @@ impl<'a> Round<'a> {
                 return Err(self.failed(WarmUpError::Down { lane }));
             }
             // Whoever has the token meanwhile does not know of these.
-            let done = self.shared.drive(to, || {
+            let done = self.shared.drive(to, false, || {
                 let mut sample = samples.pop_front()?;
                 sample.issued_ns = now_ns();
                 self.shared.warm_up.lock().due[lane] += 1;

@@ -406,9 +406,13 @@ pub trait Tx: Send + fmt::Debug {
     /// Longest payload, in bytes, whose memory is free as soon as `post` returns.
     fn inline_limit(&self) -> usize;
 
-    /// The last call before it is dropped: says goodbye where the fabric does not do so by itself, and waits a
-    /// moment (milliseconds) for what was posted to retire, so that [`Tx::counts`] are complete.
-    fn finish(&mut self) {}
+    /// The last that is asked of it: says goodbye where the fabric does not do so by itself. True
+    /// once that is over and what was posted has retired, or some milliseconds have passed; until
+    /// then call it again. It never waits. Nothing is posted after the first call, and
+    /// [`Tx::counts`] are complete when it is over.
+    fn finish(&mut self) -> bool {
+        true
+    }
 
     /// What this half has done.
     fn counts(&self) -> FabricCounts;

@@ -7,7 +7,7 @@ use std::{
     os::fd::RawFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering, fence},
+        atomic::{AtomicU8, AtomicU64, Ordering, fence},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -73,7 +73,9 @@ pub trait RailWork {
     fn turn(&mut self, now_ns: u64) -> Turn;
 
     /// Called about every `tick_ns`: echoes and deadlines.
-    fn tick(&mut self, now_ns: u64);
+    fn tick(&mut self, now_ns: u64) {
+        let _ = now_ns;
+    }
 
     /// Before sleeping: arms every connection, and says whether there is anything to do after all.
     fn arm(&mut self) -> Armed;
@@ -87,13 +89,33 @@ pub trait RailWork {
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd));
 }
 
+/// It turns, or will before it sleeps.
+const AWAKE: u8 = 0;
+/// It sleeps, or is about to and has yet to look once more.
+const ASLEEP: u8 = 1;
+/// The same, and somebody is about to wake it.
+const WAKING: u8 = 2;
+
 #[derive(Debug)]
 struct Shared {
     waker: Waker,
-    asleep: AtomicBool,
+    state: AtomicU8,
     wakeups: AtomicU64,
     sleeps: AtomicU64,
     placed: Mutex<Placed>,
+}
+
+impl Shared {
+    /// Whether the thread sleeps and the caller is the one to wake it.
+    fn claim(&self) -> bool {
+        // Pairs with the fence in `run`: the thread sees what was made known, or we see it asleep.
+        fence(Ordering::SeqCst);
+        let state = &self.state;
+        state.load(Ordering::SeqCst) == ASLEEP
+            && state
+                .compare_exchange(ASLEEP, WAKING, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok()
+    }
 }
 
 /// Wakes a rail thread. Cheap while the thread is awake: one load.
@@ -103,21 +125,20 @@ pub struct RailHandle(Arc<Shared>);
 impl RailHandle {
     /// Makes sure that the thread turns once more. What the caller made known before is seen by that turn.
     pub fn wake(&self) {
-        // Pairs with the fence in `run`: the thread sees what was made known, or we see it asleep.
-        fence(Ordering::SeqCst);
-        if self.0.asleep.load(Ordering::SeqCst) && self.0.asleep.swap(false, Ordering::SeqCst) {
+        if self.0.claim() {
             self.0.wakeups.fetch_add(1, Ordering::Relaxed);
             // Fails only if the eventfd's counter is full, and then the thread is being woken.
             let _ = self.0.waker.wake();
         }
     }
 
-    /// Whether it sleeps, or is about to and has yet to look once more. What the caller made known before is seen by
-    /// the look of a thread that does not.
+    /// Whether it sleeps, or is about to and has yet to look once more, even if somebody else is
+    /// about to wake it: that may take its time. What the caller made known before is seen by the
+    /// look of a thread that does not.
     pub fn sleeps_now(&self) -> bool {
         // Pairs with the fence in `run`, as that of `wake`.
         fence(Ordering::SeqCst);
-        self.0.asleep.load(Ordering::SeqCst)
+        self.0.state.load(Ordering::SeqCst) != AWAKE
     }
 
     /// How often another thread had to wake it.
@@ -158,7 +179,7 @@ pub fn spawn<W: RailWork>(
     let poll = Poll::new()?;
     let handle = RailHandle(Arc::new(Shared {
         waker: Waker::new(poll.registry(), WAKER)?,
-        asleep: AtomicBool::new(false),
+        state: AtomicU8::new(AWAKE),
         wakeups: AtomicU64::new(0),
         sleeps: AtomicU64::new(0),
         placed: Mutex::default(),
@@ -194,7 +215,7 @@ fn run(cfgs: &RailCfgs, shared: &Shared, mut poll: Poll, mut work: impl RailWork
             Turn::Idle if cfgs.spin.wait(now - idle_since).pause() => {}
             Turn::Idle => {
                 events.clear();
-                shared.asleep.store(true, Ordering::SeqCst);
+                shared.state.store(ASLEEP, Ordering::SeqCst);
                 fence(Ordering::SeqCst);
                 if work.arm() == Armed::Sleep {
                     shared.sleeps.fetch_add(1, Ordering::Relaxed);
@@ -202,7 +223,7 @@ fn run(cfgs: &RailCfgs, shared: &Shared, mut poll: Poll, mut work: impl RailWork
                     // An interrupted sleep is a short one.
                     let _ = poll.poll(&mut events, Some(patience));
                 }
-                shared.asleep.store(false, Ordering::SeqCst);
+                shared.state.store(AWAKE, Ordering::SeqCst);
                 now = now_ns();
                 for e in events.iter().filter(|e| e.is_readable()) {
                     if e.token() != WAKER {
@@ -254,8 +275,11 @@ pub fn join_all(threads: Vec<JoinHandle<()>>, patience: Duration) {
 
 #[cfg(all(test, not(qdl_loom)))]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
+    #[derive(Default)]
     struct Counter {
         mail: Arc<AtomicU64>,
         seen: Arc<AtomicU64>,
@@ -283,13 +307,8 @@ mod tests {
         fn new_descriptors(&mut self, _add: &mut dyn FnMut(RawFd)) {}
     }
 
-    #[test]
-    fn a_wake_is_never_lost() {
-        let (mail, seen, stop) = (
-            Arc::new(AtomicU64::new(0)),
-            Arc::new(AtomicU64::new(0)),
-            Arc::new(AtomicBool::new(false)),
-        );
+    /// A thread that sleeps at once.
+    fn sleeper(work: Counter) -> (RailHandle, JoinHandle<()>) {
         let cfgs = RailCfgs {
             name: "test-rail".into(),
             spin: Spin::new(0),
@@ -297,12 +316,36 @@ mod tests {
             tick_ns: 3_600_000_000_000,
             near: Near::default(),
         };
-        let work = Counter {
-            mail: mail.clone(),
-            seen: seen.clone(),
-            stop: stop.clone(),
-        };
-        let (handle, thread) = spawn(cfgs, move |_| work).expect("started");
+        spawn(cfgs, move |_| work).expect("started")
+    }
+
+    #[test]
+    fn a_thread_that_somebody_is_about_to_wake_still_sleeps() {
+        let work = Counter::default();
+        let stop = work.stop.clone();
+        let (handle, thread) = sleeper(work);
+        let end = Instant::now() + Duration::from_secs(20);
+        while !handle.sleeps_now() {
+            assert!(Instant::now() < end, "it never slept");
+            std::thread::yield_now();
+        }
+        // A waker that is preempted before it writes.
+        assert!(handle.0.claim());
+        assert!(
+            handle.sleeps_now(),
+            "whoever trusts it to look waits for another"
+        );
+        stop.store(true, Ordering::SeqCst);
+        handle.0.waker.wake().expect("room");
+        thread.join().expect("stopped");
+        assert!(!handle.0.claim(), "it has ended, and was awake");
+    }
+
+    #[test]
+    fn a_wake_is_never_lost() {
+        let work = Counter::default();
+        let (mail, seen, stop) = (work.mail.clone(), work.seen.clone(), work.stop.clone());
+        let (handle, thread) = sleeper(work);
         let end = Instant::now() + Duration::from_secs(20);
         for i in 1..=2000u64 {
             mail.store(i, Ordering::SeqCst);

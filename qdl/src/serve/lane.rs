@@ -1,11 +1,11 @@
 //! One connection as the accelerator sees it: the slots its samples land in, the slots its responses are
-//! sent from, and, while it is up, the sending half of its link behind the send token.
+//! sent from, and its sending half.
 
 use std::{
     fmt,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
@@ -13,10 +13,10 @@ use crossbeam_queue::ArrayQueue;
 
 use super::arrival::{Arrival, Finished, Origin};
 use crate::{
-    drive::Driven,
+    connection::{Next, Outgoing, SendCounts, SendHalf},
     fabric::{
-        Broken, Endpoint, FabricCounts, Flushed, Grants, Imm, Mailbox, Post, PostError, Region,
-        RegionError, SourceId, Tx, Window,
+        Broken, Endpoint, FabricCounts, Grants, Imm, Post, PostError, Region, RegionError,
+        SourceId, Tx, Window,
     },
     response::{RESPONSE_HEADER_BYTES, ResponseHeader},
     stats::ServedConnection,
@@ -57,13 +57,6 @@ struct Ready {
     bytes: u32,
 }
 
-#[derive(Debug, Default)]
-struct ServeTx {
-    link: Option<Box<dyn Tx>>,
-    counts: FabricCounts,
-    blocked: u64,
-}
-
 /// What the rail thread counted of its receiving half.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Received {
@@ -80,17 +73,12 @@ pub struct ServeLane {
     cfgs: ServeLaneCfgs,
     window: Window,
     output: Arc<Region>,
-    send: Driven<ServeTx>,
+    pub(super) send: SendHalf,
+    /// Responses that are not posted yet. As many places as slots: a slot is granted again once its
+    /// response is posted.
     ready: ArrayQueue<Ready>,
-    /// The last flush did not get rid of everything.
-    blocked: AtomicBool,
-    /// A flush is under way, and whether it gets rid of everything is not written down yet.
-    flushing: AtomicBool,
-    /// The sending half has failed.
-    broken: AtomicBool,
     /// A sample that came by it cannot be run: the rail thread gives the connection up.
     refused: OnceLock<Broken>,
-    pub(super) answer: Mailbox,
     responded: AtomicU64,
     late: AtomicU64,
     /// There once the local side is destroyed.
@@ -136,13 +124,10 @@ impl ServeLane {
         Ok(ServeLane {
             window: Window::new(slots, 0, cfgs.request_stride, grants)?,
             output: Arc::new(Region::on_nodes(bytes(cfgs.response_stride)?, nodes)?),
-            send: Driven::new(ServeTx::default()),
+            // One doorbell for all that is ready.
+            send: SendHalf::new(usize::MAX, 0),
             ready: ArrayQueue::new(cfgs.slots.max(1)),
-            blocked: AtomicBool::new(false),
-            flushing: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
             refused: OnceLock::new(),
-            answer: Mailbox::default(),
             responded: AtomicU64::new(0),
             late: AtomicU64::new(0),
             received: Mutex::default(),
@@ -188,10 +173,7 @@ impl ServeLane {
 
     /// Counts of its sending half.
     pub fn sent_counts(&self) -> FabricCounts {
-        self.send.exclusive(|s| match &s.link {
-            Some(tx) => tx.counts(),
-            None => s.counts,
-        })
+        self.send.fabric_counts()
     }
 
     /// What it did; complete once its local side is destroyed and nothing reads it any more.
@@ -204,7 +186,7 @@ impl ServeLane {
             answered: self.responded(),
             dropped_late: self.late(),
             wakeups: received.wakeups,
-            blocked: self.send.exclusive(|s| s.blocked),
+            blocked: self.send.counts().blocked,
             tx: self.sent_counts(),
             rx: received.fabric,
             lost: false,
@@ -227,30 +209,12 @@ impl ServeLane {
         self.window.region()
     }
 
-    pub(super) fn attach(&self, tx: Box<dyn Tx>) {
-        self.send.exclusive(|s| s.link = Some(tx));
-    }
-
-    /// Nothing is sent afterwards.
-    pub(super) fn detach(&self) {
-        self.send.exclusive(|s| {
-            if let Some(mut tx) = s.link.take() {
-                tx.finish();
-                s.counts = tx.counts();
-            }
-        });
+    /// Nothing is sent afterwards. True once the lane has said goodbye; until then it is to be
+    /// called again.
+    pub(super) fn detach(&self) -> bool {
+        let over = self.send.finish();
         self.drive();
-    }
-
-    /// Whether something may be left that the fabric had no room for. A flush that is under way counts: what would wake
-    /// the rail thread may come between the flush and its result.
-    pub(super) fn held_up(&self) -> bool {
-        // In this order: whoever sees the flush over sees its result.
-        self.flushing.load(Ordering::SeqCst) || self.blocked.load(Ordering::SeqCst)
-    }
-
-    pub(super) fn cannot_send(&self) -> bool {
-        self.broken.load(Ordering::SeqCst)
+        over
     }
 
     /// Why a sample of it was refused, if one was.
@@ -273,9 +237,13 @@ impl ServeLane {
             .ok()?;
         let output = self.output.at(output, capacity).ok()?;
         let on_device = self.is_on_device();
-        // SAFETY: both addresses were checked to lie in regions that `self` keeps alive, and the arrival keeps
-        // `self` alive. The grant of the slot is closed, so the peer does not write the input, and it is opened
-        // again only by `respond`, which is the end of the arrival; the output slot goes with the input's.
+        // SAFETY: both addresses were checked to lie in regions that `self` keeps alive, and the
+        // arrival keeps `self` alive. The grant of the slot is closed, so the peer does not write
+        // the input. It is opened again only when the response has been posted (`post_next`): by
+        // then the arrival has ended (`respond`) and the output's bytes have left it, or are read
+        // by the kernel or the NIC alone, and by no reference of this process. A peer that writes
+        // before it has the response breaks the connection up to that moment, and afterwards spoils
+        // what is sent to it.
         let arrival = unsafe {
             Arrival::new(
                 input,
@@ -294,86 +262,57 @@ impl ServeLane {
         })
     }
 
-    /// Sends what is ready, or leaves it to whoever has the token. Returns responses posted.
+    /// Sends what is ready, or leaves it to the owner of the token. Returns responses posted.
     pub(super) fn drive(&self) -> usize {
-        let mut posted = 0;
-        self.send.drive(|s| posted += self.post_all(s));
-        posted
+        self.send.drive(false, &mut Responses(self)).posted
+    }
+}
+
+/// Responses on their way to the frontend.
+struct Responses<'a>(&'a ServeLane);
+
+impl Outgoing for Responses<'_> {
+    fn begin(&mut self) -> u64 {
+        0
     }
 
-    fn post_all(&self, s: &mut ServeTx) -> usize {
-        let Some(link) = s.link.as_mut() else {
-            // Nobody is there to have them.
-            while self.ready.pop().is_some() {
-                self.late.fetch_add(1, Ordering::Relaxed);
-            }
-            return 0;
+    fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
+        let lane = self.0;
+        let Some(ready) = lane.ready.pop() else {
+            return Next::Nothing;
         };
-        let mut posted = 0;
-        let mut must_flush = self.blocked.load(Ordering::Relaxed);
-        if link.room() > 0
-            && let Some(message) = self.answer.take()
-        {
-            self.note(link.post(&Post::control(message)));
-            must_flush = true;
-        }
-        loop {
-            let mut full = false;
-            while !self.ready.is_empty() && !full {
-                if link.room() == 0 {
-                    full = true;
-                } else if let Some(r) = self.ready.pop() {
-                    let offset = usize::from(r.imm.slot()) * self.cfgs.response_stride;
-                    let result = link.post(&Post {
-                        source: SourceId(0),
-                        offset,
-                        len: r.bytes,
-                        at: 0,
-                        imm: r.imm,
-                    });
-                    match result {
-                        Ok(()) => posted += 1,
-                        Err(e) => {
-                            self.note(Err(e));
-                            self.late.fetch_add(1, Ordering::Relaxed);
-                        }
-                    }
-                }
+        let slot = ready.imm.slot();
+        let posted = tx.post(&Post {
+            source: SourceId(0),
+            offset: usize::from(slot) * lane.cfgs.response_stride,
+            len: ready.bytes,
+            at: 0,
+            imm: ready.imm,
+        });
+        match posted {
+            Ok(()) => {
+                // The frontend may use the slot again as soon as it has the response, and not
+                // before.
+                lane.window.grants().open(slot);
+                Next::Posted
             }
-            // Where there is no room a flush makes some, or finds out why there is none.
-            if posted > 0 || must_flush || full {
-                self.flushing.store(true, Ordering::SeqCst);
-                let flushed = link.flush();
-                match &flushed {
-                    Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
-                    Ok(Flushed::Blocked) => {
-                        self.blocked.store(true, Ordering::SeqCst);
-                        s.blocked += 1;
-                    }
-                    Err(b) => self.note(Err(b.clone().into())),
-                }
-                self.flushing.store(false, Ordering::SeqCst);
-                if flushed != Ok(Flushed::Done) {
-                    break;
-                }
-            }
-            if !full {
-                break;
+            Err(PostError::Full) if lane.ready.push(ready).is_ok() => Next::Full,
+            Err(e) => {
+                lane.late.fetch_add(1, Ordering::Relaxed);
+                e.into()
             }
         }
-        self.responded.fetch_add(posted as u64, Ordering::Relaxed);
-        posted
     }
 
-    fn note(&self, result: Result<(), PostError>) {
-        match result {
-            Ok(()) | Err(PostError::Full) => {}
-            Err(PostError::Broken(Broken::Closed)) => self.broken.store(true, Ordering::SeqCst),
-            Err(e) => {
-                if !self.broken.swap(true, Ordering::SeqCst) {
-                    tracing::debug!("lane {}: a response cannot be sent: {e}", self.cfgs.lane);
-                }
-            }
+    fn posted(&mut self, writes: usize, _: &mut SendCounts) -> usize {
+        self.0.responded.fetch_add(writes as u64, Ordering::Relaxed);
+        0
+    }
+
+    /// Nobody is there to have them.
+    fn down(&mut self) {
+        while self.0.ready.pop().is_some() {
+            self.0.late.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -411,14 +350,12 @@ impl Origin for ServeLane {
             if let Ok(to) = to {
                 to.copy_from_slice(&header.encode());
             }
-            // The frontend may use the slot again as soon as it has the response.
-            self.window.grants().open(slot);
             let ready = Ready {
                 imm,
                 bytes: len + RESPONSE_HEADER_BYTES as u32,
             };
             if self.ready.push(ready).is_err() {
-                // As many places as slots: only a slot answered twice could fill it.
+                // Only a slot that was answered twice could fill it.
                 self.late.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -16,7 +16,7 @@ mod rail;
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64, atomic::Ordering},
     thread::JoinHandle,
 };
 
@@ -90,28 +90,34 @@ impl Server {
         service: &Arc<dyn Service>,
         lost: &Arc<OnLaneLost>,
     ) -> io::Result<Self> {
-        let (mut handles, mut threads, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut all_counts, mut preparers) = (Vec::new(), Vec::new());
+        // Dropped where a thread cannot be started, it ends those before it.
+        let mut server = Server {
+            handles: Vec::new(),
+            inboxes: Vec::new(),
+            preparers: Vec::new(),
+            counts: Vec::new(),
+            threads: Mutex::default(),
+        };
         for cfgs in rails {
             let inbox = Arc::new(SegQueue::new());
             let counts = Arc::new(RailCounts::default());
             let (i, c) = (inbox.clone(), counts.clone());
             let (s, l) = (service.clone(), lost.clone());
             let (handle, thread) = rails::spawn(cfgs.clone(), move |_| ServeRail::new(i, s, l, c))?;
-            let (s, i) = (service.clone(), inbox.clone());
-            preparers.push(Preparer::new(&cfgs, s, i, handle.clone())?);
-            handles.push(handle);
-            threads.push(thread);
-            inboxes.push(inbox);
-            all_counts.push(counts);
+            server.handles.push(handle.clone());
+            server.inboxes.push(inbox.clone());
+            server.counts.push(counts);
+            server.threads().push(thread);
+            let s = service.clone();
+            server
+                .preparers
+                .push(Preparer::new(&cfgs, s, inbox, handle)?);
         }
-        Ok(Server {
-            handles,
-            inboxes,
-            preparers,
-            counts: all_counts,
-            threads: Mutex::new(threads),
-        })
+        Ok(server)
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Number of rails.
@@ -174,8 +180,7 @@ impl Server {
         for rail in 0..self.rails() {
             self.command(rail, Command::Stop);
         }
-        let threads =
-            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *self.threads());
         rails::join_all(threads, rails::ENDING);
     }
 }

@@ -14,13 +14,10 @@ use super::{
 };
 use crate::{
     clock::now_ns,
-    fabric::{Armed, Broken, Control, Event, Link, Rx},
+    connection::{BUDGET, Receiving},
+    fabric::{Armed, Broken, Link},
     rail::{RailWork, Turn, arm_all},
 };
-
-/// Events taken from one lane before the next has its turn, and before the peer hears of them: while we see
-/// to these, it sees to what else is in flight.
-const BUDGET: usize = 128;
 
 /// What the rail thread is told.
 pub(super) enum Command {
@@ -31,11 +28,8 @@ pub(super) enum Command {
 
 struct Up {
     lane: Arc<ServeLane>,
-    rx: Box<dyn Rx>,
-    broken: Option<Broken>,
+    half: Receiving,
     arrived: u64,
-    /// Sleeps that it ended.
-    wakeups: u64,
 }
 
 pub(super) struct ServeRail {
@@ -44,6 +38,8 @@ pub(super) struct ServeRail {
     lost: Arc<OnLaneLost>,
     counts: Arc<RailCounts>,
     up: Vec<Up>,
+    /// Those that take their leave: nothing is sent on them, and what still comes is not looked at.
+    leaving: Vec<Up>,
     arrivals: Vec<Arrival>,
     new_fds: Vec<RawFd>,
     stopping: bool,
@@ -62,6 +58,7 @@ impl ServeRail {
             lost,
             counts,
             up: Vec::new(),
+            leaving: Vec::new(),
             arrivals: Vec::with_capacity(4 * BUDGET),
             new_fds: Vec::new(),
             stopping: false,
@@ -72,19 +69,17 @@ impl ServeRail {
         match command {
             Command::Attach { lane, link } => {
                 self.new_fds.push(link.rx.fd());
-                lane.attach(link.tx);
+                lane.send.attach(link.tx);
                 self.up.push(Up {
                     lane,
-                    rx: link.rx,
-                    broken: None,
+                    half: Receiving::new(link.rx),
                     arrived: 0,
-                    wakeups: 0,
                 });
             }
             Command::GiveUp { which, cause } => {
                 for up in &mut self.up {
                     if which(&up.lane.cfgs()) {
-                        up.broken = Some(cause.clone());
+                        up.half.broken = Some(cause.clone());
                     }
                 }
             }
@@ -93,27 +88,31 @@ impl ServeRail {
                 let cause = Broken::GivenUp("this node is stopping".to_owned());
                 self.up
                     .iter_mut()
-                    .for_each(|u| u.broken = Some(cause.clone()));
+                    .for_each(|u| u.half.broken = Some(cause.clone()));
             }
         }
     }
 
-    /// Destroys the local side of every broken lane and tells of it.
+    /// Destroys the local side of every broken lane that has said goodbye, and tells of it.
     fn take_down(&mut self) {
-        while let Some(i) = self.up.iter().position(|u| u.broken.is_some()) {
+        let broken = |u: &mut Up| u.half.broken.is_some();
+        self.leaving.extend(self.up.extract_if(.., broken));
+        let mut i = 0;
+        while i < self.leaving.len() {
+            if !self.leaving[i].lane.detach() {
+                i += 1;
+                continue;
+            }
             let Up {
                 lane,
-                rx,
-                broken,
+                half,
                 arrived,
-                wakeups,
-            } = self.up.swap_remove(i);
-            self.new_fds.retain(|fd| *fd != rx.fd());
-            lane.detach();
-            let (sent, received) = (lane.sent_counts(), rx.counts());
+            } = self.leaving.swap_remove(i);
+            self.new_fds.retain(|fd| *fd != half.rx.fd());
+            let (sent, received) = (lane.sent_counts(), half.counts());
             lane.received(Received {
                 arrived,
-                wakeups,
+                wakeups: half.wakeups,
                 fabric: received,
             });
             self.counts
@@ -121,6 +120,7 @@ impl ServeRail {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .add(&received);
+            let Receiving { rx, broken, .. } = half;
             drop(rx);
             let c = lane.cfgs();
             tracing::debug!(
@@ -152,35 +152,21 @@ impl ServeRail {
         let Self { up, arrivals, .. } = self;
         let up = &mut up[i];
         let lane = &up.lane;
-        let (mut reply, mut broken) = (None, None);
         let before = arrivals.len();
-        let events = up.rx.poll(BUDGET, &mut |event| match event {
-            Event::Arrived { imm, len } => match lane.arrival(imm, len, now) {
-                Some(a) => arrivals.push(a),
-                None => {
-                    broken = Some(Broken::BadFrame {
-                        what: "request slot",
-                        value: u64::from(imm.bits()),
-                    });
-                }
-            },
-            Event::Control(Control::Echo(v)) => reply = Some(v),
-            Event::Control(Control::EchoReply(_)) => {}
-            Event::Broken(b) => broken = Some(b),
+        let (events, answer) = up.half.poll(&lane.send, |imm, len| {
+            let arrival = lane.arrival(imm, len, now).ok_or(Broken::BadFrame {
+                what: "request slot",
+                value: u64::from(imm.bits()),
+            })?;
+            arrivals.push(arrival);
+            Ok(())
         });
         up.arrived += (arrivals.len() - before) as u64;
-        if let Some(v) = reply {
-            lane.answer.put(Control::EchoReply(v));
+        if answer {
             lane.drive();
         }
-        if events == 0 && lane.cannot_send() {
-            broken = Some(Broken::Closed);
-        }
         if let Some(why) = lane.refused() {
-            broken = Some(why.clone());
-        }
-        if up.broken.is_none() {
-            up.broken = broken;
+            up.half.broken = Some(why.clone());
         }
         events
     }
@@ -206,31 +192,28 @@ impl RailWork for ServeRail {
             self.arrivals.clear();
         }
         for up in &self.up {
-            if up.lane.held_up() {
+            if up.lane.send.is_held_up() {
                 work += up.lane.drive();
             }
         }
         self.take_down();
-        match (self.stopping, work) {
+        match (self.stopping && self.leaving.is_empty(), work) {
             (true, _) => Turn::Stop,
             (false, 0) => Turn::Idle,
             _ => Turn::Busy,
         }
     }
 
-    fn tick(&mut self, _now: u64) {}
-
     fn arm(&mut self) -> Armed {
-        if !self.inbox.is_empty() {
+        let failed = |u: &Up| u.half.broken.is_some() || u.lane.send.has_failed();
+        if !self.inbox.is_empty() || !self.leaving.is_empty() || self.up.iter().any(failed) {
             return Armed::Ready;
         }
-        arm_all(self.up.iter_mut().map(|u| &mut u.rx))
+        arm_all(self.up.iter_mut().map(|u| &mut u.half.rx))
     }
 
     fn woken_by(&mut self, fd: RawFd) {
-        if let Some(up) = self.up.iter_mut().find(|u| u.rx.fd() == fd) {
-            up.wakeups += 1;
-        }
+        self.up.iter_mut().any(|u| u.half.woken_by(fd));
     }
 
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd)) {

@@ -261,9 +261,9 @@ impl Cluster {
         }
     }
 
-    /// Sends samples; each is completed exactly once.
-    pub fn issue(&self, samples: &[Sample]) {
-        self.common.dispatcher().issue(samples);
+    /// What sends samples ([`Dispatcher::issue`]).
+    pub fn dispatcher(&self) -> &Dispatcher {
+        self.common.dispatcher()
     }
 
     /// Asks every accelerator for its part of the SUT's name, over the wire, now. The time is that of the

@@ -293,7 +293,7 @@ impl Front {
 
     pub fn issue(&self, ids: std::ops::Range<usize>) {
         let samples: Vec<_> = ids.map(|i| self.sample(i)).collect();
-        self.cluster.issue(&samples);
+        self.cluster.dispatcher().issue(&samples);
     }
 
     /// Issues `0..total` as LoadGen would: a long query, many short ones, and everything between. No burst begins while

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use qdl::{
     config::{AdaptiveRouting, Auto, NicConfig},
+    connection::tracker::{Sample, Tracker},
     fabric::{
         Armed, Control, Event, FabricCounts, Flushed, Imm, Post, Region, SourceId, ib::IbEnd,
     },
-    tracker::{Sample, Tracker},
 };
 
 use super::rig::{Pair, alone, endpoint, next_broken, post, until};

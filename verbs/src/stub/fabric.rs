@@ -153,6 +153,9 @@ impl Fabric {
             counts.signaled += u64::from(signaled);
             counts.inline += u64::from(inline);
 
+            if (*qp).swallow && state == raw::IBV_QPS_RTS {
+                return 0;
+            }
             let result = match state {
                 raw::IBV_QPS_ERR => Err((raw::IBV_WC_WR_FLUSH_ERR, false)),
                 _ if (*qp).discard => Ok(()),

@@ -105,6 +105,16 @@ pub fn discard<S: State>(qp: &Qp<S>) {
     fabric::with(|_| unsafe { (*qp.as_raw().cast::<objects::StubQp>()).discard = true });
 }
 
+/// Lets this queue pair's writes leave and never complete, as those to a peer that is gone do until
+/// retries are used up.
+pub fn swallow<S: State>(qp: &Qp<S>) {
+    if stub_of(qp.pd().context()).is_none() {
+        return;
+    }
+    // SAFETY: as in `discard`.
+    fabric::with(|_| unsafe { (*qp.as_raw().cast::<objects::StubQp>()).swallow = true });
+}
+
 /// The stub's view of a context, `None` for another provider's.
 fn stub_of(context: &Context) -> Option<*mut objects::StubContext> {
     let raw = context.as_raw();

@@ -156,6 +156,8 @@ pub struct StubQp {
     /// Whether peers may write through it.
     pub remote_write: bool,
     pub discard: bool,
+    /// What is posted is taken and never completes.
+    pub swallow: bool,
     /// Places of the send queue in use.
     pub outstanding: u32,
     /// Of those, the ones since the last that will complete.

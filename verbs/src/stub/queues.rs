@@ -85,6 +85,7 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
             dest_qp_num: 0,
             remote_write: false,
             discard: false,
+            swallow: false,
             outstanding: 0,
             unsignaled: 0,
             receives: VecDeque::with_capacity(caps.max_recv_wr as usize),

@@ -8,13 +8,19 @@
 //! * `attaching`: lanes that come while others carry samples.
 //! * `by_health`: the same where rails are chosen by health.
 //! * `warm_up`: samples before the first.
+//! * `closing`: connections that take their leave beside others.
+//! * `hostile`: a frontend that does not keep to the protocol.
+//! * `tampered`: links that misbehave.
 
 mod attaching;
 mod by_health;
+mod closing;
 mod everything;
+mod hostile;
 mod losses;
 mod rig;
 mod sending;
+mod tampered;
 mod warm_up;
 
 use super::*;

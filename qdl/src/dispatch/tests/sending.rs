@@ -2,89 +2,29 @@
 //! has no tick to come to the rescue here.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
 
-use super::{rig::*, *};
-use crate::{
-    fabric::{FabricCounts, Flushed, Post, PostError, Tx},
-    testkit::memory,
-};
+use super::{rig::*, tampered::*, *};
+use crate::fabric::{Flushed, Post, PostError, Tx};
 
 /// Rail threads that sleep at once, and nothing that wakes them by and by.
-fn asleep(lanes: usize) -> Bench {
-    let policy = Policy::default();
-    Bench::with(
-        lanes,
-        8,
-        Arc::new(Digest),
-        false,
-        1 << 20,
-        policy,
-        Wait::asleep(),
-    )
+fn asleep(lanes: usize, policy: Policy) -> Bench {
+    let service = Arc::new(Digest);
+    Bench::with(lanes, 8, service, false, 1 << 20, policy, Wait::asleep())
 }
 
-/// A sending half whose flushes are tampered with.
-struct Tampered<F> {
-    inner: Box<dyn Tx>,
-    flush: F,
-}
-
-impl<F: FnMut(&mut dyn Tx) -> Result<Flushed, Broken> + Send> Tx for Tampered<F> {
-    fn post(&mut self, post: &Post) -> Result<(), PostError> {
-        self.inner.post(post)
-    }
-    fn flush(&mut self) -> Result<Flushed, Broken> {
-        (self.flush)(&mut *self.inner)
-    }
-    fn room(&self) -> usize {
-        self.inner.room()
-    }
-    fn posted(&self) -> u64 {
-        self.inner.posted()
-    }
-    fn retired(&self) -> u64 {
-        self.inner.retired()
-    }
-    fn inline_limit(&self) -> usize {
-        self.inner.inline_limit()
-    }
-    fn counts(&self) -> FabricCounts {
-        self.inner.counts()
-    }
-}
-
-impl<F> std::fmt::Debug for Tampered<F> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tampered")
-    }
-}
-
-/// Joins both ends of lane 0, of which this end flushes like this.
-fn connect(
-    b: &Bench,
-    flush: impl FnMut(&mut dyn Tx) -> Result<Flushed, Broken> + Send + 'static,
-) -> memory::MemoryFaults {
-    let serve = b.serve_lane(0, 1);
-    let (near, far, faults) =
-        memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
-    b.server.attach(0, serve, far);
-    let tx = Box::new(Tampered {
-        inner: near.tx,
-        flush,
-    });
-    let rx = near.rx;
-    b.dispatcher.attach(0, 1, Link { tx, rx });
-    faults
+fn drained(b: &Bench) {
+    let drained = b.dispatcher.drain(Duration::from_secs(10));
+    assert!(drained, "{:?}", b.dispatcher.counts());
 }
 
 #[test]
 fn a_link_that_fails_whoever_posts_is_lost_though_nothing_comes_over_it() {
-    let b = asleep(2);
+    let b = asleep(2, Policy::default());
     let failed = || Broken::Device("its port is down".to_owned());
-    let _faults = connect(&b, move |_| Err(failed()));
+    let _faults = b.connect_tampered(0, move |_: &mut dyn Tx| Err(failed()));
     b.wait_up(1);
     b.dispatcher.issue(&[b.sample(0)]);
     b.wait_events(1);
@@ -96,40 +36,92 @@ fn a_link_that_fails_whoever_posts_is_lost_though_nothing_comes_over_it() {
         assert_eq!((cause, *again), (&failed(), 1));
     }
     b.connect(1, 1, &Over::Memory);
-    assert!(
-        b.dispatcher.drain(Duration::from_secs(10)),
-        "{:?}",
-        b.dispatcher.counts()
-    );
+    drained(&b);
     b.check(1);
+}
+
+/// Takes no write at all.
+struct Refuses;
+
+impl Tamper for Refuses {
+    fn post(&mut self, _: &mut dyn Tx, _: &Post) -> Result<(), PostError> {
+        Err(Broken::Device("its port is down".to_owned()).into())
+    }
+}
+
+#[test]
+fn samples_that_a_failing_link_refuses_go_by_another_nic_at_once() {
+    let b = asleep(2, Policy::RoundRobin);
+    let _faults = b.connect_tampered(0, Refuses);
+    b.connect(1, 1, &Over::Memory);
+    b.wait_up(2);
+    // The first finds out; the thread of the other NIC sleeps.
+    b.dispatcher.issue(&[b.sample(0)]);
+    drained(&b);
+    b.check(1);
+    b.wait_events(1);
+}
+
+#[test]
+fn samples_of_a_connection_whose_token_is_taken_go_by_another_that_has_room() {
+    let b = asleep(2, Policy::RoundRobin);
+    let (flushing, is_flushing) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let mut first = true;
+    let _faults = b.connect_tampered(0, move |tx: &mut dyn Tx| {
+        if std::mem::take(&mut first) {
+            let _ = flushing.send(());
+            let _ = may_go_on.recv_timeout(Duration::from_secs(30));
+        }
+        tx.flush()
+    });
+    b.connect(1, 1, &Over::Memory);
+    b.wait_up(2);
+    std::thread::scope(|scope| {
+        // It has the token of connection 0, and keeps it.
+        scope.spawn(|| b.dispatcher.issue(&[b.sample(0)]));
+        is_flushing
+            .recv_timeout(Duration::from_secs(10))
+            .expect("flushed");
+        // In turn: connection 1, then 0.
+        b.dispatcher.issue(&[b.sample(1)]);
+        b.dispatcher.issue(&[b.sample(2)]);
+        let end = Instant::now() + Duration::from_secs(10);
+        while b.dispatcher.outstanding() > 1 && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        let waiting = b.dispatcher.outstanding() - 1;
+        let _ = go_on.send(());
+        assert_eq!(waiting, 0, "samples waited for connection 0 alone");
+    });
+    drained(&b);
+    b.check(3);
 }
 
 #[test]
 fn room_that_comes_while_a_flush_ends_is_not_overlooked() {
-    let b = asleep(1);
-    let rail = b.dispatcher.handles[0].clone();
+    let b = asleep(1, Policy::default());
+    let nic_thread = b.dispatcher.handles[0].clone();
+    let armed = Arc::new(AtomicU64::new(0));
+    let looks = armed.clone();
     let mut first = true;
-    let _faults = connect(&b, move |inner| {
+    let flush = move |inner: &mut dyn Tx| {
         if !std::mem::take(&mut first) {
             return inner.flush();
         }
-        // There was no room. Before that is said, room comes, and wakes the rail thread, which looks and sleeps again.
-        let sleeps = rail.sleeps();
-        rail.wake();
+        // There was no room. Before that is said, room comes, and wakes the NIC thread, which
+        // looks, and looks again before it sleeps: between two looks lies a whole turn.
+        let before = looks.load(Ordering::SeqCst);
         let end = Instant::now() + Duration::from_secs(10);
-        while rail.sleeps() == sleeps && Instant::now() < end {
+        while looks.load(Ordering::SeqCst) < before + 2 && Instant::now() < end {
+            nic_thread.wake();
             std::thread::yield_now();
         }
         Ok(Flushed::Blocked)
-    });
+    };
+    let _faults = b.connect_counting(0, flush, &armed);
     b.wait_up(1);
-    // Until it has gone to sleep for good.
-    std::thread::sleep(Duration::from_millis(50));
     b.dispatcher.issue(&[b.sample(0)]);
-    assert!(
-        b.dispatcher.drain(Duration::from_secs(10)),
-        "{:?}",
-        b.dispatcher.counts()
-    );
+    drained(&b);
     b.check(1);
 }

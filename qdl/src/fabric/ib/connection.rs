@@ -274,3 +274,79 @@ impl std::fmt::Debug for IbConnection {
         )
     }
 }
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{super::IbDevice, *};
+    use crate::{
+        config::NicConfig,
+        fabric::{Broken, Event, Grants, Imm, Post, SourceId, Window},
+    };
+
+    /// Four slots, of which the first may be written.
+    fn endpoint() -> Endpoint {
+        let grants = Arc::new(Grants::new(4));
+        grants.open(0);
+        let region = || Arc::new(Region::new(4 * 64).expect("memory"));
+        Endpoint {
+            window: Window::new(region(), 0, 64, grants).expect("fits"),
+            sources: vec![region()],
+            peer_slots: 4,
+            peer_stride: 64,
+            send_depth: 8,
+        }
+    }
+
+    /// Both ends, of which the first is changed before it is introduced.
+    fn link(linger: Duration, change: impl Fn(&Qp<Init>)) -> (Link, Link) {
+        let [a, b] = ["stub0", "stub1"].map(|name| {
+            let nic = NicConfig::ib(name);
+            let device = IbDevice::open(&nic).expect("a stub device");
+            let mut cfgs = IbCfgs::resolve(&nic, device.limits(), 4).expect("within limits");
+            cfgs.linger = linger;
+            let resources = IbResources::new(device).expect("a domain");
+            IbConnection::prepare(&resources, endpoint(), &cfgs).expect("prepared")
+        });
+        change(&a.qp);
+        let (at_a, at_b) = (a.end(), b.end());
+        let a = a.connect(&at_b).expect("connected");
+        (a, b.connect(&at_a).expect("connected"))
+    }
+
+    #[test]
+    fn a_goodbye_to_a_peer_that_is_gone_is_said_once_and_waited_for_by_nobody() {
+        let (mut a, _b) = link(Duration::from_secs(3), verbs::stub::swallow);
+        assert!(!a.tx.finish(), "it has retired, or was waited for");
+        let end = Instant::now() + Duration::from_secs(30);
+        while !a.tx.finish() {
+            assert!(Instant::now() < end, "it lingers for ever");
+        }
+        let counts = a.tx.counts();
+        assert_eq!(
+            (counts.work_requests, counts.doorbells, counts.retired),
+            (1, 1, 0)
+        );
+    }
+
+    #[test]
+    fn a_goodbye_that_the_peer_has_heard_is_over_at_once() {
+        let (mut a, mut b) = link(Duration::from_secs(3600), |_| {});
+        let imm = Imm::new(0, 1);
+        let post = Post {
+            source: SourceId(0),
+            offset: 0,
+            len: 8,
+            at: 0,
+            imm,
+        };
+        a.tx.post(&post).expect("room");
+        assert!(a.tx.finish(), "{:?}", a.tx);
+        assert_eq!(a.tx.counts().retired, 2);
+        let mut events = Vec::new();
+        while b.rx.poll(8, &mut |e| events.push(e)) > 0 {}
+        let arrived = Event::Arrived { imm, len: 8 };
+        assert_eq!(events, [arrived, Event::Broken(Broken::Closed)]);
+    }
+}

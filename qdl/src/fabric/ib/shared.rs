@@ -85,13 +85,18 @@ impl Shared {
         token & !1 == self.token
     }
 
-    /// Breaks the connection: the first cause stands. Whatever is posted comes back undone.
+    /// Breaks the connection: the first cause stands. Whatever is posted comes back undone. When
+    /// this returns, and when [`Shared::broken`] says so, the queue pair is in ERR and nothing
+    /// lands through it any more, whichever thread was first.
     pub fn fail(&self, cause: Broken) {
-        if self.cause.set(cause).is_ok() {
-            self.is_broken.store(true, Ordering::Release);
+        // Before the queue pair is in ERR: a flushed completion is no cause of its own.
+        let _ = self.cause.set(cause);
+        if !self.is_broken.load(Ordering::Acquire) {
+            // Twice is harmless, and waiting for another thread that does it is not.
             if let Err(e) = self.qp.set_error() {
                 tracing::debug!("{e}");
             }
+            self.is_broken.store(true, Ordering::Release);
         }
     }
 

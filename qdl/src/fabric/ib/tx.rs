@@ -48,7 +48,9 @@ pub(super) struct IbTx {
     last_signaled: u64,
     /// The last one pushed carries an immediate, so that it can wake the peer.
     ends_in_imm: bool,
-    finished: bool,
+    said_goodbye: bool,
+    /// When the goodbye is over at the latest.
+    until: Option<Instant>,
     counts: FabricCounts,
 }
 
@@ -73,7 +75,8 @@ impl IbTx {
             work_requests: 0,
             last_signaled: 0,
             ends_in_imm: false,
-            finished: false,
+            said_goodbye: false,
+            until: None,
             counts: FabricCounts::default(),
         }
     }
@@ -299,31 +302,27 @@ impl Tx for IbTx {
         self.cfgs.inline_bytes
     }
 
-    fn finish(&mut self) {
-        if std::mem::replace(&mut self.finished, true) {
-            return;
+    fn finish(&mut self) -> bool {
+        if self.shared.broken().is_some() {
+            return true;
         }
-        let end = Instant::now() + self.cfgs.linger;
-        let mut said = false;
-        while self.shared.broken().is_none() {
-            if !said {
-                let remote = base(self.target.slots);
-                let imm = Some(Imm::from_bits(CLOSE).bits());
-                said = self.push(Payload::Empty, remote, imm, false, true);
-                if said {
-                    // Whatever it ends, it is the last: the peer's sleeper must hear it.
-                    self.chain.solicit_last();
-                }
+        let until = *self
+            .until
+            .get_or_insert_with(|| Instant::now() + self.cfgs.linger);
+        if !self.said_goodbye {
+            let remote = base(self.target.slots);
+            let imm = Some(Imm::from_bits(CLOSE).bits());
+            self.said_goodbye = self.push(Payload::Empty, remote, imm, false, true);
+            if self.said_goodbye {
+                // Whatever it ends, it is the last: the peer's sleeper must hear it.
+                self.chain.solicit_last();
             }
-            if self.ring().is_err() {
-                return;
-            }
-            self.shared.retire();
-            if (said && self.under_way() == 0) || Instant::now() >= end {
-                return;
-            }
-            thread::yield_now();
         }
+        if self.ring().is_err() {
+            return true;
+        }
+        self.shared.retire();
+        (self.said_goodbye && self.under_way() == 0) || Instant::now() >= until
     }
 
     fn counts(&self) -> FabricCounts {
@@ -337,7 +336,10 @@ impl Tx for IbTx {
 
 impl Drop for IbTx {
     fn drop(&mut self) {
-        self.finish();
+        // Over already, but where a connection is dropped that never came up.
+        while !self.finish() {
+            thread::yield_now();
+        }
         self.shared.half_gone();
     }
 }

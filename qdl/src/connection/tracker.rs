@@ -276,7 +276,7 @@ impl FreeSlots {
     fn emptied(&self, word: usize) {
         let (s, bit) = (word / 64, 1u64 << (word % 64));
         self.summary[s].fetch_and(!bit, Ordering::SeqCst);
-        told_to_loom();
+        loom_fence();
         if self.words[word].load(Ordering::SeqCst) != 0 {
             self.summary[s].fetch_or(bit, Ordering::SeqCst);
         }
@@ -290,7 +290,7 @@ impl FreeSlots {
             self.freed.store(word as u32, Ordering::Relaxed);
             // Set already, or cleared by a search that has yet to look at the word, and will see the slot.
             let (s, bit) = (word / 64, 1u64 << (word % 64));
-            told_to_loom();
+            loom_fence();
             if self.summary[s].load(Ordering::SeqCst) & bit == 0 {
                 self.summary[s].fetch_or(bit, Ordering::SeqCst);
             }
@@ -298,9 +298,9 @@ impl FreeSlots {
     }
 }
 
-/// Between two accesses of which both are sequentially consistent. loom takes them for less, so that it alone must
-/// be told that they keep their order.
-fn told_to_loom() {
+/// loom takes sequentially consistent accesses for less; this fence, loom's alone, restores their
+/// order.
+fn loom_fence() {
     #[cfg(qdl_loom)]
     crate::sync::fence(Ordering::SeqCst);
 }

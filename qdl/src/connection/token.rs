@@ -1,4 +1,4 @@
-//! The send token: one owner of a connection's send side at a time, and nobody waits for it.
+//! The send token: a lock whose losers leave their work to its owner, and wait for nothing.
 //!
 //! Whoever has something to send makes it known (in a backlog, a free slot, a readable flag) and calls
 //! [`Driven::drive`]. The one who gets the token does the work; a loser goes on with its life, because

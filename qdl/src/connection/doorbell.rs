@@ -9,7 +9,7 @@ const WAITING: usize = 32;
 
 /// Writes posted since the last ring, and when that was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Doorbell {
+pub(crate) struct Doorbell {
     /// Where the last ring is longer ago than this, nothing waits: the next sample may be as far. 0: nothing ever waits.
     recent_ns: u64,
     waiting: usize,

@@ -1,0 +1,497 @@
+//! The sending half of a connection: the link's behind the send token, what it could not get rid
+//! of, why it failed, and the control messages that go with the next doorbell.
+//!
+//! What there is to send is the caller's ([`Outgoing`]): samples at the frontend, responses at the
+//! accelerator.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use super::{doorbell::Doorbell, token::Driven};
+use crate::fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx};
+
+/// What a connection has to send.
+pub(crate) trait Outgoing {
+    /// A burst begins. The time now, where a doorbell may wait; 0 where none does.
+    fn begin(&mut self) -> u64;
+
+    /// Posts the next write.
+    fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next;
+
+    /// So many writes were posted, and will be flushed. Returns how many the connection has in
+    /// flight.
+    fn posted(&mut self, writes: usize, counts: &mut SendCounts) -> usize;
+
+    /// The connection is down: nothing can be posted.
+    fn down(&mut self) {}
+}
+
+/// What became of the next write.
+pub(crate) enum Next {
+    /// It was posted.
+    Posted,
+    /// There is none.
+    Nothing,
+    /// There is no slot for it, or the fabric did not take it after all. It is where it was.
+    Full,
+    /// Nothing can be sent any more.
+    Broken(Broken),
+}
+
+impl From<PostError> for Next {
+    fn from(error: PostError) -> Self {
+        match error {
+            PostError::Full => Next::Full,
+            PostError::Broken(b) => Next::Broken(b),
+            e @ PostError::OutOfBounds { .. } => {
+                Next::Broken(Broken::GivenUp(format!("a payload cannot be sent: {e}")))
+            }
+        }
+    }
+}
+
+/// What a sending half counts beside the fabric.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SendCounts {
+    /// Payloads copied into registered memory before they were sent.
+    pub staged: u64,
+    /// Bytes of those.
+    pub staged_bytes: u64,
+    /// Most writes in flight at once.
+    pub in_flight_max: u64,
+    /// Doorbells after which something was left that the socket or queue pair had no room for.
+    pub blocked: u64,
+}
+
+/// What a drive achieved.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Posted {
+    /// Writes posted.
+    pub posted: usize,
+    /// The link failed. The NIC's thread, once it is awake, finds that noted.
+    pub broken: Option<Broken>,
+}
+
+/// What is the owner's of the token.
+#[derive(Debug, Default)]
+struct Sending {
+    /// There while the connection is up.
+    link: Option<Box<dyn Tx>>,
+    /// There while it takes its leave.
+    leaving: Option<Box<dyn Tx>>,
+    doorbell: Doorbell,
+    counts: SendCounts,
+    /// Of links that are gone.
+    past: FabricCounts,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct SendHalf {
+    token: Driven<Sending>,
+    /// Writes posted before the doorbell is rung for them.
+    burst: usize,
+    doorbell_wait_ns: u64,
+    /// The last flush did not get rid of everything.
+    blocked: AtomicBool,
+    /// A flush is in progress: its writable edge may come before its result is in `blocked`.
+    flushing: AtomicBool,
+    /// Writes were posted whose doorbell is left to the NIC's thread, or to the next who posts.
+    unrung: AtomicBool,
+    /// Why nothing can be sent any more, until the NIC's thread takes it: only that takes a
+    /// connection down.
+    failed: Mutex<Option<Broken>>,
+    /// Whether there is something in `failed`.
+    has_failed: AtomicBool,
+    ask: Mailbox,
+    answer: Mailbox,
+}
+
+impl SendHalf {
+    /// Of a connection that is down. The doorbell is rung at least every `burst` writes, and waits
+    /// at most `doorbell_wait_ns` for the next.
+    pub fn new(burst: usize, doorbell_wait_ns: u64) -> Self {
+        SendHalf {
+            token: Driven::new(Sending::default()),
+            burst: burst.max(1),
+            doorbell_wait_ns,
+            blocked: AtomicBool::new(false),
+            flushing: AtomicBool::new(false),
+            unrung: AtomicBool::new(false),
+            failed: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+            ask: Mailbox::default(),
+            answer: Mailbox::default(),
+        }
+    }
+
+    /// Posts by a fresh link from now on.
+    pub fn attach(&self, tx: Box<dyn Tx>) {
+        self.token.exclusive(|s| {
+            s.doorbell = Doorbell::new(self.doorbell_wait_ns);
+            self.forget(s);
+            s.link = Some(tx);
+        });
+    }
+
+    /// Posts nothing from now on, and says goodbye. True once that is over and the link is gone:
+    /// until then it is to be called again.
+    pub fn finish(&self) -> bool {
+        self.token.exclusive(|s| {
+            if let Some(tx) = s.link.take() {
+                s.leaving = Some(tx);
+                self.forget(s);
+            }
+            let over = s.leaving.as_mut().is_none_or(|tx| tx.finish());
+            if over && let Some(tx) = s.leaving.take() {
+                s.past.add(&tx.counts());
+            }
+            over
+        })
+    }
+
+    /// What was noted of the last link. With the token, so that nothing of the next one's is lost.
+    fn forget(&self, _: &mut Sending) {
+        self.blocked.store(false, Ordering::SeqCst);
+        self.unrung.store(false, Ordering::SeqCst);
+        let _ = self.take_failed();
+    }
+
+    /// Posts what there is for as long as there is room, and rings the doorbell once for each
+    /// burst; or leaves all that to the owner of the token, who looks again. `lazily`, the doorbell
+    /// may be left to the NIC's thread, and is [unrung](Self::is_unrung).
+    pub fn drive(&self, lazily: bool, out: &mut impl Outgoing) -> Posted {
+        let mut total = Posted::default();
+        self.token.drive(|s| {
+            let done = self.post(s, lazily, out);
+            total.posted += done.posted;
+            if let Some(cause) = done.broken {
+                self.fail(&cause);
+                total.broken.get_or_insert(cause);
+            }
+        });
+        total
+    }
+
+    fn post(&self, s: &mut Sending, lazily: bool, out: &mut impl Outgoing) -> Posted {
+        let mut done = Posted::default();
+        let Sending {
+            link,
+            doorbell,
+            counts,
+            ..
+        } = s;
+        let Some(tx) = link.as_deref_mut() else {
+            out.down();
+            return done;
+        };
+        let mut must_flush = self.blocked.load(Ordering::Relaxed) || (!lazily && doorbell.waits());
+        loop {
+            for mailbox in [&self.ask, &self.answer] {
+                if tx.room() > 0
+                    && let Some(message) = mailbox.take()
+                {
+                    if let Err(PostError::Broken(b)) = tx.post(&Post::control(message)) {
+                        done.broken = Some(b);
+                    }
+                    must_flush = true;
+                }
+            }
+            let now = out.begin();
+            let (mut burst, mut no_room) = (0, false);
+            while burst < self.burst && done.broken.is_none() {
+                no_room = tx.room() == 0;
+                if no_room {
+                    // A flush makes some, or finds out why there is none.
+                    must_flush = true;
+                    break;
+                }
+                match out.post_next(tx, counts) {
+                    Next::Posted => burst += 1,
+                    Next::Nothing => break,
+                    Next::Full => {
+                        must_flush |= doorbell.waits();
+                        break;
+                    }
+                    Next::Broken(b) => done.broken = Some(b),
+                }
+            }
+            let in_flight = out.posted(burst, counts);
+            done.posted += burst;
+            if done.broken.is_some() || (burst == 0 && !must_flush) {
+                return done;
+            }
+            if lazily && !must_flush && doorbell.wait(burst, in_flight, now) {
+                self.unrung.store(true, Ordering::SeqCst);
+                return done;
+            }
+            doorbell.rung(now);
+            // Written with the token alone.
+            if self.unrung.load(Ordering::Relaxed) {
+                self.unrung.store(false, Ordering::SeqCst);
+            }
+            self.flushing.store(true, Ordering::SeqCst);
+            let flushed = tx.flush();
+            match &flushed {
+                Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
+                Ok(Flushed::Blocked) => {
+                    self.blocked.store(true, Ordering::SeqCst);
+                    counts.blocked += 1;
+                }
+                Err(b) => done.broken = Some(b.clone()),
+            }
+            self.flushing.store(false, Ordering::SeqCst);
+            must_flush = false;
+            let more = burst == self.burst || (no_room && tx.room() > 0);
+            if flushed != Ok(Flushed::Done) || !more {
+                return done;
+            }
+        }
+    }
+
+    /// Notes that nothing can be sent any more. With the token: a link that is being replaced says
+    /// nothing of the next.
+    fn fail(&self, cause: &Broken) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.get_or_insert_with(|| cause.clone());
+        self.has_failed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nothing can be sent any more, and the NIC's thread does not know.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::SeqCst)
+    }
+
+    /// Why nothing can be sent any more, once.
+    pub fn take_failed(&self) -> Option<Broken> {
+        if !self.has_failed() || !self.has_failed.swap(false, Ordering::SeqCst) {
+            return None;
+        }
+        self.failed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// Sends an echo with the next doorbell.
+    pub fn ask(&self, echo: u32) {
+        self.ask.put(Control::Echo(echo));
+    }
+
+    /// Answers an echo with the next doorbell.
+    pub fn answer(&self, echo: u32) {
+        self.answer.put(Control::EchoReply(echo));
+    }
+
+    /// Whether the last flush did not get rid of everything.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::SeqCst)
+    }
+
+    /// Whether something may be left that the fabric had no room for. A flush in progress counts:
+    /// what would wake the NIC's thread may come between the flush and its result, and whoever
+    /// flushes looks again for those who drove meanwhile.
+    pub fn is_held_up(&self) -> bool {
+        // In this order: a flush that is seen to be over has left its result.
+        self.flushing.load(Ordering::SeqCst) || self.is_blocked()
+    }
+
+    /// Whether writes were posted whose doorbell waits.
+    pub fn is_unrung(&self) -> bool {
+        self.unrung.load(Ordering::SeqCst)
+    }
+
+    /// What its links have done, past and present.
+    pub fn fabric_counts(&self) -> FabricCounts {
+        self.token.exclusive(|s| {
+            let mut counts = s.past;
+            if let Some(tx) = s.link.as_ref().or(s.leaving.as_ref()) {
+                counts.add(&tx.counts());
+            }
+            counts
+        })
+    }
+
+    /// What it has counted itself.
+    pub fn counts(&self) -> SendCounts {
+        self.token.exclusive(|s| s.counts)
+    }
+
+    /// Takes back what was counted since `counts`.
+    pub fn set_counts(&self, counts: SendCounts) {
+        self.token.exclusive(|s| s.counts = counts);
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fabric::Imm;
+
+    /// What a [`Wire`] was asked for, and how its next flushes end.
+    #[derive(Debug, Default)]
+    struct Log {
+        posted: Vec<Imm>,
+        flushes: Vec<usize>,
+        results: Vec<Result<Flushed, Broken>>,
+    }
+
+    /// A link that notes what it is asked for. A flush makes its room good again unless it is blocked.
+    #[derive(Debug)]
+    struct Wire {
+        log: Arc<Mutex<Log>>,
+        depth: usize,
+        queued: usize,
+    }
+
+    impl Tx for Wire {
+        fn post(&mut self, post: &Post) -> Result<(), PostError> {
+            self.queued += 1;
+            self.log.lock().expect("alive").posted.push(post.imm);
+            Ok(())
+        }
+        fn flush(&mut self) -> Result<Flushed, Broken> {
+            let mut log = self.log.lock().expect("alive");
+            log.flushes.push(self.queued);
+            let result = log.results.pop().unwrap_or(Ok(Flushed::Done));
+            if result == Ok(Flushed::Done) {
+                self.queued = 0;
+            }
+            result
+        }
+        fn room(&self) -> usize {
+            self.depth - self.queued
+        }
+        fn posted(&self) -> u64 {
+            0
+        }
+        fn retired(&self) -> u64 {
+            0
+        }
+        fn inline_limit(&self) -> usize {
+            0
+        }
+        fn counts(&self) -> FabricCounts {
+            let writes = self.log.lock().expect("alive").posted.len() as u64;
+            FabricCounts {
+                writes,
+                ..FabricCounts::default()
+            }
+        }
+    }
+
+    /// So many writes to go, and how often there was no link for them.
+    #[derive(Default)]
+    struct Writes {
+        left: usize,
+        down: usize,
+    }
+
+    impl Outgoing for Writes {
+        fn begin(&mut self) -> u64 {
+            1
+        }
+        fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
+            if self.left == 0 {
+                return Next::Nothing;
+            }
+            self.left -= 1;
+            let post = Post {
+                imm: Imm::new(0, 1),
+                ..Post::control(Control::Echo(0))
+            };
+            tx.post(&post).map_or_else(Next::from, |()| Next::Posted)
+        }
+        fn posted(&mut self, _: usize, _: &mut SendCounts) -> usize {
+            self.left
+        }
+        fn down(&mut self) {
+            self.down += 1;
+        }
+    }
+
+    fn up(burst: usize, depth: usize) -> (SendHalf, Arc<Mutex<Log>>) {
+        let (half, log) = (SendHalf::new(burst, 0), Arc::<Mutex<Log>>::default());
+        let queued = 0;
+        half.attach(Box::new(Wire {
+            log: log.clone(),
+            depth,
+            queued,
+        }));
+        (half, log)
+    }
+
+    fn send(half: &SendHalf, left: usize) -> (Posted, Writes) {
+        let mut out = Writes { left, down: 0 };
+        (half.drive(false, &mut out), out)
+    }
+
+    #[test]
+    fn the_doorbell_is_rung_once_for_each_burst_and_where_there_is_no_room() {
+        for (burst, depth, flushes) in [
+            (64, 1000, vec![64, 64, 2]),
+            (usize::MAX, 1000, vec![130]),
+            (usize::MAX, 50, vec![50, 50, 30]),
+        ] {
+            let (half, log) = up(burst, depth);
+            let (done, out) = send(&half, 130);
+            assert_eq!((done.posted, out.left), (130, 0));
+            assert_eq!(log.lock().expect("alive").flushes, flushes);
+        }
+    }
+
+    #[test]
+    fn a_control_message_goes_first_and_rings_alone() {
+        let (half, log) = up(64, 8);
+        send(&half, 0);
+        half.ask(7);
+        half.answer(8);
+        send(&half, 1);
+        let log = log.lock().expect("alive");
+        let messages: Vec<_> = log.posted.iter().map(|imm| imm.message()).collect();
+        let (ask, answer) = (Control::Echo(7), Control::EchoReply(8));
+        assert_eq!(messages, [Some(ask), Some(answer), None]);
+        assert_eq!(log.flushes, [3], "and nothing is flushed for nothing");
+    }
+
+    #[test]
+    fn what_a_full_link_held_up_goes_with_the_next_drive() {
+        let (half, log) = up(64, 2);
+        log.lock().expect("alive").results = vec![Ok(Flushed::Blocked); 2];
+        let (done, out) = send(&half, 5);
+        assert_eq!((done.posted, out.left), (2, 3));
+        assert!(half.is_held_up());
+        // Still no room, with nothing new to send.
+        send(&half, 0);
+        assert!(half.is_held_up());
+        send(&half, 0);
+        assert!(!half.is_held_up());
+        assert_eq!(log.lock().expect("alive").flushes, [2, 2, 2]);
+        assert_eq!(half.counts().blocked, 2);
+    }
+
+    #[test]
+    fn a_failure_is_told_once_and_the_next_link_begins_afresh() {
+        let (half, log) = up(64, 8);
+        log.lock().expect("alive").results = vec![Err(Broken::Closed), Ok(Flushed::Blocked)];
+        send(&half, 1);
+        assert!(half.is_held_up() && !half.has_failed());
+        assert_eq!(send(&half, 1).0.broken, Some(Broken::Closed));
+        assert!(half.has_failed());
+        assert_eq!(half.take_failed(), Some(Broken::Closed));
+        assert_eq!(half.take_failed(), None);
+        send(&half, 0);
+        // What is left of it goes with it.
+        log.lock().expect("alive").results = vec![Err(Broken::Closed)];
+        send(&half, 1);
+        assert!(half.finish());
+        assert!(!half.is_held_up() && !half.has_failed() && !half.is_unrung());
+        let (done, out) = send(&half, 4);
+        assert_eq!((done.posted, out.left, out.down), (0, 4, 1));
+        assert_eq!(half.fabric_counts().writes, 3, "of the link that is gone");
+    }
+}

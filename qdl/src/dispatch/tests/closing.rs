@@ -1,0 +1,83 @@
+//! A connection that is given up says goodbye, and its neighbours on the same NIC go on meanwhile.
+
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
+
+use super::{rig::*, tampered::*, *};
+use crate::{fabric::Tx, testkit::memory};
+
+/// Takes its time to say goodbye: until it may stop.
+#[derive(Clone, Default)]
+struct Lingers {
+    began: Arc<AtomicBool>,
+    enough: Arc<AtomicBool>,
+}
+
+impl Lingers {
+    fn wait_begun(&self) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !self.began.load(Ordering::SeqCst) {
+            assert!(Instant::now() < end, "it never said goodbye");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Tamper for Lingers {
+    fn finish(&mut self, _: &mut dyn Tx) -> bool {
+        self.began.store(true, Ordering::SeqCst);
+        self.enough.load(Ordering::SeqCst)
+    }
+}
+
+/// Whether samples go by lane 2 while lane 0, of the same NIC, takes its leave.
+fn neighbours_go_on(b: &Bench, lingers: &Lingers) {
+    lingers.wait_begun();
+    let samples: Vec<_> = (0..100).map(|i| b.sample(i)).collect();
+    b.dispatcher.issue(&samples);
+    let end = Instant::now() + Duration::from_secs(5);
+    while b.dispatcher.outstanding() > 0 && Instant::now() < end {
+        std::thread::yield_now();
+    }
+    let waiting = b.dispatcher.outstanding();
+    let told = b.book.events.lock().expect("alive").len();
+    lingers.enough.store(true, Ordering::SeqCst);
+    assert_eq!(
+        waiting, 0,
+        "samples waited for another connection's goodbye"
+    );
+    assert_eq!(told, 0, "lost before its local side was destroyed");
+    b.check(100);
+}
+
+#[test]
+fn a_frontends_goodbye_holds_up_no_other_connection() {
+    let b = Bench::new(3, 8, Arc::new(Digest), false, 1 << 20);
+    let lingers = Lingers::default();
+    let _faults = b.connect_tampered(0, lingers.clone());
+    b.connect(2, 1, &Over::Memory);
+    b.wait_up(2);
+    b.dispatcher.give_up(0, 1, Broken::Closed);
+    neighbours_go_on(&b, &lingers);
+    b.wait_events(1);
+}
+
+#[test]
+fn an_accelerators_goodbye_holds_up_no_other_connection() {
+    let b = Bench::new(3, 8, Arc::new(Digest), false, 1 << 20);
+    let lingers = Lingers::default();
+    // The frontend's end of lane 0 is nobody's: only its neighbour carries samples.
+    let serve = b.serve_lane(0, 1);
+    let (_near, far, _faults) =
+        memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
+    b.server.attach(0, serve, tampered(far, lingers.clone()));
+    b.connect(2, 1, &Over::Memory);
+    b.wait_up(1);
+    b.server.give_up(|c| c.lane == 0, &Broken::Closed);
+    neighbours_go_on(&b, &lingers);
+    let lost = b.lost.lock().expect("alive");
+    let lost = lost.recv_timeout(Duration::from_secs(10)).expect("told");
+    assert_eq!((lost.lane, lost.cause), (0, Broken::Closed));
+}

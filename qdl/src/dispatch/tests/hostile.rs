@@ -1,0 +1,80 @@
+//! A frontend that does not keep to the protocol harms itself alone.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
+
+use super::{rig::*, tampered::*, *};
+use crate::{
+    fabric::{Flushed, Imm, Post, SourceId, Tx},
+    serve::{Arrival, Service},
+    testkit::memory,
+};
+
+/// Answers at once, and counts.
+#[derive(Default)]
+struct Counted(AtomicU64);
+
+impl Service for Counted {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let n = arrivals.len() as u64;
+        Digest.arrived(arrivals);
+        self.0.fetch_add(n, Ordering::SeqCst);
+    }
+}
+
+/// Has no room for a single response, for now.
+struct NoRoom;
+
+impl Tamper for NoRoom {
+    fn room(&self, _: &dyn Tx) -> usize {
+        0
+    }
+    fn flush(&mut self, _: &mut dyn Tx) -> Result<Flushed, Broken> {
+        Ok(Flushed::Blocked)
+    }
+}
+
+#[test]
+fn a_slot_that_is_written_again_before_its_response_was_posted_breaks_the_connection() {
+    let counted = Arc::new(Counted::default());
+    let b = Bench::new(1, 8, counted.clone(), false, 1 << 20);
+    let serve = b.serve_lane(0, 1);
+    let (mut near, far, _faults) =
+        memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
+    b.server.attach(0, serve, tampered(far, NoRoom));
+    let mut write = |use_count| {
+        let post = Post {
+            source: SourceId(0),
+            offset: 0,
+            len: 16,
+            at: 0,
+            imm: Imm::new(3, use_count),
+        };
+        near.tx.post(&post).expect("room");
+        near.tx.flush().expect("alive");
+    };
+    write(1);
+    let end = Instant::now() + Duration::from_secs(10);
+    while counted.0.load(Ordering::SeqCst) == 0 {
+        assert!(Instant::now() < end, "nothing arrived");
+        std::thread::yield_now();
+    }
+    // The engine has given the slot's output back, and it waits to be sent. An engine that got it
+    // again would write into it.
+    write(2);
+    let lost = b.lost.lock().expect("alive");
+    let lost = match lost.recv_timeout(Duration::from_secs(10)) {
+        Ok(lost) => lost,
+        Err(mpsc::RecvTimeoutError::Timeout | mpsc::RecvTimeoutError::Disconnected) => {
+            panic!("{} arrivals of one slot", counted.0.load(Ordering::SeqCst))
+        }
+    };
+    assert!(matches!(lost.cause, Broken::Grant(_)), "{:?}", lost.cause);
+    assert_eq!(counted.0.load(Ordering::SeqCst), 1);
+}

@@ -1,0 +1,126 @@
+//! Links that misbehave.
+
+use std::{fmt, os::fd::RawFd, sync::Arc};
+
+use super::{rig::Bench, *};
+use crate::{
+    fabric::{Armed, Event, FabricCounts, Flushed, Post, PostError, Rx, Tx},
+    testkit::{memory, memory::MemoryFaults},
+};
+
+/// What is done instead of what a sending half does.
+pub trait Tamper: Send + 'static {
+    fn post(&mut self, tx: &mut dyn Tx, post: &Post) -> Result<(), PostError> {
+        tx.post(post)
+    }
+    fn flush(&mut self, tx: &mut dyn Tx) -> Result<Flushed, Broken> {
+        tx.flush()
+    }
+    fn room(&self, tx: &dyn Tx) -> usize {
+        tx.room()
+    }
+    fn finish(&mut self, tx: &mut dyn Tx) -> bool {
+        tx.finish()
+    }
+}
+
+impl<F: FnMut(&mut dyn Tx) -> Result<Flushed, Broken> + Send + 'static> Tamper for F {
+    fn flush(&mut self, tx: &mut dyn Tx) -> Result<Flushed, Broken> {
+        self(tx)
+    }
+}
+
+struct Tampered<T> {
+    tx: Box<dyn Tx>,
+    tamper: T,
+}
+
+impl<T: Tamper> Tx for Tampered<T> {
+    fn post(&mut self, post: &Post) -> Result<(), PostError> {
+        self.tamper.post(&mut *self.tx, post)
+    }
+    fn flush(&mut self) -> Result<Flushed, Broken> {
+        self.tamper.flush(&mut *self.tx)
+    }
+    fn room(&self) -> usize {
+        self.tamper.room(&*self.tx)
+    }
+    fn posted(&self) -> u64 {
+        self.tx.posted()
+    }
+    fn retired(&self) -> u64 {
+        self.tx.retired()
+    }
+    fn inline_limit(&self) -> usize {
+        self.tx.inline_limit()
+    }
+    fn finish(&mut self) -> bool {
+        self.tamper.finish(&mut *self.tx)
+    }
+    fn counts(&self) -> FabricCounts {
+        self.tx.counts()
+    }
+}
+
+impl<T> fmt::Debug for Tampered<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tampered({:?})", self.tx)
+    }
+}
+
+/// A receiving half that counts how often it is made ready for a sleep.
+#[derive(Debug)]
+struct Counting {
+    rx: Box<dyn Rx>,
+    armed: Arc<AtomicU64>,
+}
+
+impl Rx for Counting {
+    fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
+        self.rx.poll(budget, sink)
+    }
+    fn arm(&mut self) -> Armed {
+        self.armed.fetch_add(1, Ordering::SeqCst);
+        self.rx.arm()
+    }
+    fn fd(&self) -> RawFd {
+        self.rx.fd()
+    }
+    fn counts(&self) -> FabricCounts {
+        self.rx.counts()
+    }
+}
+
+/// The same link with its sending half tampered with.
+pub fn tampered(link: Link, tamper: impl Tamper) -> Link {
+    let tx = Box::new(Tampered {
+        tx: link.tx,
+        tamper,
+    });
+    Link { tx, rx: link.rx }
+}
+
+impl Bench {
+    /// Joins both ends of a lane over memory; the dispatcher's end is tampered with.
+    pub fn connect_tampered(&self, lane: usize, tamper: impl Tamper) -> MemoryFaults {
+        self.connect_counting(lane, tamper, &Arc::default())
+    }
+
+    /// The same, where it is counted how often the NIC thread is about to sleep.
+    pub fn connect_counting(
+        &self,
+        lane: usize,
+        tamper: impl Tamper,
+        armed: &Arc<AtomicU64>,
+    ) -> MemoryFaults {
+        let serve = self.serve_lane(lane, 1);
+        let (near, far, faults) =
+            memory::pair(self.dispatcher.endpoint(lane), serve.endpoint(64)).expect("joined");
+        self.server.attach(lane % 2, serve, far);
+        let Link { tx, rx } = tampered(near, tamper);
+        let armed = armed.clone();
+        let rx = Box::new(Counting { rx, armed });
+        self.dispatcher.attach(lane, 1, Link { tx, rx });
+        faults
+    }
+}

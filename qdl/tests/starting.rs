@@ -1,0 +1,113 @@
+//! A dispatcher or a server of which only some threads could be started leaves none behind. In a
+//! process of its own: the limit on descriptors is the process's.
+#![cfg(not(qdl_loom))]
+
+use std::{
+    fs, io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use qdl::{
+    dispatch::{
+        Completer, DispatchCfgs, DispatchEvent, DispatchRail, Dispatcher, Owner, Response, Sample,
+        SampleTimes,
+    },
+    rail::{RailCfgs, Spin},
+    serve::{Arrival, OnLaneLost, Server, Service},
+};
+
+struct Nothing;
+
+impl Completer for Nothing {
+    fn complete(&mut self, _: &mut dyn ExactSizeIterator<Item = Response<'_>>) {}
+    fn record(&mut self, _: &SampleTimes) {}
+}
+
+impl Owner for Nothing {
+    fn complete_empty(&self, _: &[Sample]) {}
+    fn event(&self, _: DispatchEvent) {}
+}
+
+impl Service for Nothing {
+    fn arrived(&self, _: &mut Vec<Arrival>) {}
+}
+
+fn nic_threads() -> Vec<RailCfgs> {
+    let cfgs = |i| RailCfgs {
+        name: format!("starts-{i}"),
+        spin: Spin::new(0),
+        tick_ns: 1_000_000,
+        near: Default::default(),
+    };
+    (0..3).map(cfgs).collect()
+}
+
+/// Threads of this process that are one of ours.
+fn running() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").expect("procfs");
+    tasks
+        .flatten()
+        .filter_map(|t| fs::read_to_string(t.path().join("comm")).ok())
+        .filter(|name| name.starts_with("starts-"))
+        .count()
+}
+
+/// Lets this process open so many descriptors more.
+fn descriptors_left(n: u64) {
+    let used = fs::read_dir("/proc/self/fd").expect("procfs").flatten();
+    let mut used: Vec<u64> = used
+        .filter_map(|f| f.file_name().to_str()?.parse().ok())
+        .collect();
+    // The folder's own was the lowest that was free, and is free again.
+    used.sort_unstable();
+    let mut free = 0;
+    let highest = (0..).find(|fd| {
+        free += u64::from(!used.contains(fd));
+        free == n
+    });
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: plain system calls on a live structure.
+    let done = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        limit.rlim_cur = highest.unwrap_or(0).min(limit.rlim_max);
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit)
+    };
+    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+}
+
+fn none_is_left() {
+    let end = Instant::now() + Duration::from_secs(10);
+    while running() > 0 {
+        assert!(Instant::now() < end, "{} threads run for ever", running());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_could_not_be_started_whole_leaves_no_thread_behind() {
+    // Two for each thread: the third finds one.
+    descriptors_left(5);
+    let rails = nic_threads()
+        .into_iter()
+        .map(|cfgs| DispatchRail {
+            cfgs,
+            completer: Box::new(Nothing),
+        })
+        .collect();
+    let made = Dispatcher::new(DispatchCfgs::default(), rails, Arc::new(Nothing));
+    assert!(made.is_err(), "there were descriptors for every thread");
+    descriptors_left(64);
+    none_is_left();
+
+    descriptors_left(5);
+    let service: Arc<dyn Service> = Arc::new(Nothing);
+    let lost: Arc<OnLaneLost> = Arc::new(|_| {});
+    let made = Server::new(nic_threads(), &service, &lost);
+    assert!(made.is_err(), "there were descriptors for every thread");
+    descriptors_left(64);
+    none_is_left();
+}
