@@ -21,7 +21,6 @@ pub mod dispatch;
 pub mod drive;
 pub mod fabric;
 pub mod model;
-pub mod quarantine;
 pub mod rail;
 pub mod rails;
 pub mod response;

@@ -6,6 +6,7 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
+        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -22,6 +23,7 @@ use qdl::{
     session::{
         Cluster, ClusterListener, Node, NodeFabric, NodeNic, NodeParams, SampleMemory, Stop,
     },
+    stats::ServedReport,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -84,6 +86,48 @@ impl Running {
         fabrics: Vec<NodeFabric>,
         service: &Arc<dyn Service>,
     ) -> Running {
+        let drain = Duration::from_secs(2);
+        Running::start_node(
+            name,
+            control,
+            model,
+            memory,
+            fabrics,
+            service,
+            drain,
+            |_| (),
+        )
+    }
+
+    /// A node with one NIC that says when a session is over and what it took is written off, which it is soon.
+    pub fn reporting(
+        name: &str,
+        model: &ModelSpec,
+        memory: usize,
+        fabric: NodeFabric,
+        service: &Arc<dyn Service>,
+    ) -> (Running, mpsc::Receiver<()>) {
+        let (tell, told) = mpsc::channel();
+        let (at, drain) = ("127.0.0.1:0", Duration::from_millis(100));
+        let tell = move |_: &ServedReport| {
+            let _ = tell.send(());
+        };
+        let fabrics = vec![fabric];
+        let node = Running::start_node(name, at, model, memory, fabrics, service, drain, tell);
+        (node, told)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a node's parameters, one by one")]
+    fn start_node(
+        name: &str,
+        control: &str,
+        model: &ModelSpec,
+        memory: usize,
+        fabrics: Vec<NodeFabric>,
+        service: &Arc<dyn Service>,
+        drain: Duration,
+        mut served: impl FnMut(&ServedReport) + Send + 'static,
+    ) -> Running {
         let gpu = |fabric: &NodeFabric| match fabric {
             NodeFabric::Ib(nic) => nic.gpu,
             NodeFabric::Tcp { .. } => None,
@@ -107,14 +151,14 @@ impl Running {
             nics: nics.collect(),
             memory,
             timing: Timing::default(),
-            drain: Duration::from_secs(2),
+            drain,
             once: false,
             engine: Arc::new(Default::default),
         };
         let node = Node::start(params, service).expect("started");
         let (stop, address) = (node.stopper(), node.control_address());
         let thread = std::thread::spawn(move || {
-            node.run();
+            node.run_with(&mut served);
         });
         Running {
             stop,
