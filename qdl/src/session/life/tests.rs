@@ -591,7 +591,9 @@ proptest! {
                 _ => {}
             }
         }
-        served.end();
+        if !served.over {
+            served.end();
+        }
         served.run_out();
         prop_assert_eq!(served.granted.busy(), 0);
         prop_assert!(served.made.iter().all(|s| s.strong_count() == 0));
