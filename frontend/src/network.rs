@@ -54,6 +54,7 @@ impl ClusterListener for Listener {
 pub struct Network {
     cluster: Weak<Cluster>,
     held: Mutex<Option<Arc<Cluster>>>,
+    verdict: Verdict,
     /// The first name, given when every node was there.
     answered: Mutex<String>,
 }
@@ -91,6 +92,7 @@ impl Network {
         Ok(Network {
             cluster: Arc::downgrade(&cluster),
             held: Mutex::new(Some(cluster)),
+            verdict: verdict.clone(),
             answered: Mutex::default(),
         })
     }
@@ -152,7 +154,14 @@ impl Backend for Network {
         let Some(cluster) = self.cluster.upgrade() else {
             return ("Network SUT: (the run is over)".to_owned(), None);
         };
-        let (name, took) = cluster.name();
+        let (name, took) = match cluster.name() {
+            Ok(answer) => answer,
+            Err(e) => {
+                let issued = cluster.completed() + cluster.outstanding() > 0;
+                self.verdict.fail(without_name(issued), e.to_string());
+                return (format!("Network SUT: ({e})"), None);
+            }
+        };
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         if answered.is_empty() {
             answered.clone_from(&name);
@@ -200,6 +209,15 @@ impl Backend for Network {
             loopback,
             ..counts(&report, &name)
         }
+    }
+}
+
+/// How a run ends whose system cannot be named: the rules want `Name()` answered by every node.
+fn without_name(issued: bool) -> ExitCode {
+    if issued {
+        ExitCode::Lost
+    } else {
+        ExitCode::Setup
     }
 }
 
@@ -370,8 +388,14 @@ mod tests {
     }
 
     #[test]
+    fn without_a_name_nothing_is_measured_or_the_run_is_lost() {
+        assert_eq!(without_name(false), ExitCode::Setup);
+        assert_eq!(without_name(true), ExitCode::Lost);
+    }
+
+    #[test]
     fn an_engine_is_found_only_where_it_stands() {
-        assert_eq!(engine_of("Network SUT: a (no answer)", "a"), None);
+        assert_eq!(engine_of("Network SUT: a (what it is)", "a"), None);
         assert_eq!(engine_of("", "a"), None);
     }
 }

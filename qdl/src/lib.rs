@@ -22,7 +22,6 @@ pub mod dispatch;
 pub mod fabric;
 pub mod model;
 pub mod os;
-pub mod quarantine;
 pub mod rail;
 pub mod rails;
 pub mod response;

@@ -38,7 +38,7 @@ fn every_response_is_the_digest_of_its_own_sample() {
     );
     let total = million();
     let front = Front::connect(&config(&[&a, &b], &m, 3, ""), 2048, total);
-    let (name, _) = front.cluster.name();
+    let (name, _) = front.cluster.name().expect("both answer");
     assert_eq!(name, "Network SUT: acc-a (digest) + acc-b (digest)");
     front.issue_in_bursts(total, 20_000);
     front.wait_done();
@@ -61,7 +61,8 @@ fn the_run_goes_on_when_one_of_two_accelerators_dies_and_uses_it_again_when_it_i
     front.wait_noted("is back");
     front.issue(40_000..60_000);
     front.wait_done();
-    assert!(front.cluster.name().0.contains("acc-a"));
+    let name = front.cluster.name().expect("it is back").0;
+    assert!(name.contains("acc-a"), "{name}");
     front.check();
     drop(again);
 }
@@ -92,7 +93,12 @@ fn with_no_accelerator_left_the_run_is_aborted_within_the_deadline_and_names_the
         cause.contains("acc-a (127.0.0.1:") && cause.contains("lost"),
         "{cause}"
     );
-    assert!(front.cluster.name().0.contains("acc-a (no answer)"));
+    let unnamed = front.cluster.name().expect_err("nobody is there");
+    let unnamed = unnamed.to_string();
+    assert!(
+        unnamed.contains("acc-a (127.0.0.1:") && unnamed.contains("did not answer Name()"),
+        "{unnamed}"
+    );
     let Front { cluster, book } = front;
     cluster.finish();
     assert!(
@@ -197,6 +203,48 @@ fn a_path_that_swallows_everything_holds_up_no_other_connection() {
     let outstanding = || front.cluster.outstanding();
     wait("the first was never made again", &|| outstanding() == 0);
     front.check();
+}
+
+#[test]
+fn an_accelerator_that_has_no_name_is_an_error_that_names_it() {
+    let fake = Fake::start();
+    let nics = "  - {address: 127.0.0.1, connections: 1, slots: 64}\n";
+    let front = Front::connect(&config_at(&[fake.control], &model(), nics, ""), 64, 10);
+    let (name, _) = front.cluster.name().expect("it answers");
+    assert_eq!(name, "Network SUT: fake");
+    fake.forget_name();
+    let error = front.cluster.name().expect_err("no name").to_string();
+    let text = format!("fake ({}) did not answer Name()", fake.control);
+    assert!(error.contains(&text), "{error}");
+    front.issue(0..10);
+    front.wait_done();
+    front.check();
+}
+
+#[test]
+fn a_slow_open_costs_no_other_connection() {
+    let fake = Fake::start();
+    let extra = "deadlines: {connect_ms: 300, lost_ms: 50000}\n";
+    let nics = "  - {address: 127.0.0.1, connections: 2, slots: 64}\n";
+    let front = Front::connect(&config_at(&[fake.control], &model(), nics, extra), 64, 1000);
+    let held = fake.hold();
+    fake.cut(1);
+    front.wait_noted("connection 1 (epoch 1) lost");
+    // The frontend does not wait for longer than its deadline, and says so.
+    let end = Instant::now() + Duration::from_secs(20);
+    while !fake.has_let_go(1, 2) {
+        let notes = front.book.notes.lock().expect("alive").join("\n");
+        assert!(!notes.contains("connection 0"), "{notes}");
+        assert!(Instant::now() < end, "{notes}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    front.issue(0..1000);
+    front.wait_done();
+    drop(held);
+    front.wait_noted("connection 1 opened again");
+    let notes = front.book.notes.lock().expect("alive").join("\n");
+    assert!(!notes.contains("connection 0"), "{notes}");
+    assert_eq!(front.check(), 0, "nothing went again");
 }
 
 #[test]

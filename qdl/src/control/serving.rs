@@ -50,6 +50,8 @@ pub(super) struct Serving {
     peer: Peer,
     /// Highest epoch of each lane.
     lanes: HashMap<u16, u32>,
+    /// Highest epoch of each lane that was asked for, opened or not: it may be given up before its turn.
+    asked: HashMap<u16, u32>,
     /// A start was asked for and has not been refused.
     started: bool,
     waiting: VecDeque<Work>,
@@ -66,6 +68,7 @@ impl Serving {
             handler,
             peer,
             lanes: HashMap::new(),
+            asked: HashMap::new(),
             started: false,
             waiting: VecDeque::new(),
             working: None,
@@ -203,7 +206,13 @@ impl Serving {
 
     async fn handle(&mut self, wire: &mut Wire, message: Message) -> Result<(), ControlError> {
         match message {
-            Message::Open { id, lanes } => self.enqueue(Work::Open(id, lanes)),
+            Message::Open { id, lanes } => {
+                for l in &lanes {
+                    let last = self.asked.entry(l.lane).or_default();
+                    *last = l.epoch.max(*last);
+                }
+                self.enqueue(Work::Open(id, lanes))
+            }
             Message::Start { id } => {
                 if self.started {
                     return Err(self.bad("start", "id", "a session starts once".to_owned()));
@@ -335,7 +344,7 @@ impl Serving {
     }
 
     fn check_lane(&self, kind: &'static str, lane: u16, epoch: u32) -> Result<(), ControlError> {
-        let problem = match self.lanes.get(&lane) {
+        let problem = match self.asked.get(&lane) {
             None => format!("lane {lane} was never opened"),
             Some(last) if epoch > *last => {
                 format!("lane {lane} is at epoch {last}, this says {epoch}")

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
         mpsc::RecvTimeoutError,
     },
@@ -49,9 +49,9 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Reaches every accelerator, checks models and names, and opens every connection. Each step ends within
-    /// `deadlines.connect_ms`: reaching all of them and the handshakes, then, for one after the other, having lanes granted,
-    /// connecting them and starting.
+    /// Reaches every accelerator, checks models and names, and opens every connection. Each step
+    /// ends within `deadlines.connect_ms`: reaching all of them and the handshakes, then, for one
+    /// after the other, having lanes granted, connecting them and starting.
     ///
     /// # Errors
     /// [`ClusterError`] names the peer or the configuration key.
@@ -138,7 +138,8 @@ impl Cluster {
             warmed: Mutex::default(),
             near,
         };
-        // Every step has its deadline, and there are two with all and three with each; this is for what nobody thought of.
+        // Every step has its deadline, and there are two with all and three with each; this is for
+        // what nobody thought of.
         let steps = 2 + 3 * config.accelerators.len() as u32;
         let deadline = d.connect().saturating_mul(steps) + LEAVING;
         match told.recv_timeout(deadline) {
@@ -163,11 +164,7 @@ impl Cluster {
         let Some(policy) = common.config.arbiter.by_health() else {
             return Ok(());
         };
-        let ends = common
-            .ends
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let ends = super::lock(&common.ends).clone();
         let lanes: Vec<_> = ends
             .iter()
             .enumerate()
@@ -204,8 +201,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Warms every connection up with these samples, one for each size that is used, as the configuration's `warm_up`
-    /// says. Before the first sample is issued. `None` where it says that they begin cold.
+    /// Warms every connection up with these samples, one for each size that is used, as the
+    /// configuration's `warm_up` says. Before the first sample is issued. `None` where it says that
+    /// they begin cold.
     ///
     /// # Errors
     /// [`ClusterError::WarmUp`] names the connection that failed.
@@ -235,10 +233,11 @@ impl Cluster {
         Ok(Some(report))
     }
 
-    /// The same before a later phase of the run, whose samples LoadGen has loaded anew: connections that were idle meanwhile have
-    /// lost their congestion windows. It takes about as long as the loading took, `idle`, but no less than a tenth of the
-    /// budget and no more than all of it. Connections that are down are left out, and one that fails now is lost like any
-    /// other in the middle of a run. After [`Cluster::warm_up`] alone.
+    /// The same before a later phase of the run, whose samples LoadGen has loaded anew: connections
+    /// that were idle meanwhile have lost their congestion windows. It takes about as long as the
+    /// loading took, `idle`, but no less than a tenth of the budget and no more than all of it.
+    /// Connections that are down are left out, and one that fails now is lost like any other in the
+    /// middle of a run. After [`Cluster::warm_up`] alone.
     pub fn warm_up_again(&self, samples: Vec<Sample>, idle: Duration) {
         let config = self.common.config.warm_up;
         if !config.is_on() {
@@ -266,32 +265,39 @@ impl Cluster {
         self.common.dispatcher()
     }
 
-    /// Asks every accelerator for its part of the SUT's name, over the wire, now. The time is that of the
-    /// slowest answer.
-    pub fn name(&self) -> (String, Duration) {
+    /// Asks every accelerator for its part of the SUT's name, over the wire, now. The time is that
+    /// of the slowest answer.
+    ///
+    /// # Errors
+    /// [`ClusterError::Name`] names the first that does not answer: a system is named by all of its
+    /// nodes or not at all.
+    pub fn name(&self) -> Result<(String, Duration), ClusterError> {
         let began = Instant::now();
         let deadline = self.common.config.deadlines.name();
-        let asked: Vec<_> = (0..self.common.peers.len())
-            .map(|i| {
+        let ask = |i| {
+            let peer = self.common.peer(i);
+            let asked = peer.handle.as_ref().map(ClientHandle::name);
+            asked.ok_or_else(|| match &peer.lost {
+                Some(loss) => loss.cause.clone(),
+                None => "its session is over".to_owned(),
+            })
+        };
+        let asked: Vec<_> = (0..self.common.peers.len()).map(ask).collect();
+        let mut parts = Vec::with_capacity(asked.len());
+        for (i, asked) in asked.into_iter().enumerate() {
+            let left = deadline.saturating_sub(began.elapsed());
+            let answer = asked.and_then(|p| p.wait(left).map_err(|e| e.to_string()));
+            parts.push(answer.map_err(|problem| {
                 let peer = self.common.peer(i);
-                let handle = peer.handle.clone();
-                (peer.node.clone(), handle.map(|h| h.name()))
-            })
-            .collect();
-        let parts: Vec<String> = asked
-            .into_iter()
-            .map(|(node, pending)| {
-                let left = deadline.saturating_sub(began.elapsed());
-                match pending.map(|p| p.wait(left)) {
-                    Some(Ok(name)) => name,
-                    Some(Err(_)) | None => format!("{node} (no answer)"),
+                ClusterError::Name {
+                    node: peer.node.clone(),
+                    address: peer.address.clone(),
+                    problem,
                 }
-            })
-            .collect();
-        (
-            format!("Network SUT: {}", parts.join(" + ")),
-            began.elapsed(),
-        )
+            })?);
+        }
+        let name = format!("Network SUT: {}", parts.join(" + "));
+        Ok((name, began.elapsed()))
     }
 
     /// Samples issued and not completed.

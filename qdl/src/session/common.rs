@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -81,9 +81,7 @@ impl Common {
     }
 
     pub fn peer(&self, index: usize) -> MutexGuard<'_, PeerState> {
-        self.peers[index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        super::lock(&self.peers[index])
     }
 
     /// Whether the link of a NIC is down, as far as it can be told.
@@ -104,7 +102,7 @@ impl Common {
     }
 
     /// How a session with an accelerator is opened.
-    pub fn params(self: &Arc<Self>, index: usize) -> ClientParams {
+    pub fn params(&self, index: usize) -> ClientParams {
         ClientParams {
             address: self.config.accelerators[index].control.to_string(),
             node: self.config.node.clone(),
@@ -112,19 +110,15 @@ impl Common {
             model: self.config.model.clone(),
             timing: settings::timing(&self.config.deadlines),
             counters: Arc::new(Counters::default),
-            scores: {
-                let common = Arc::downgrade(self);
-                Arc::new(move || {
-                    let common = common.upgrade()?;
-                    common.rails.get()?.scores(&common, index)
-                })
-            },
+            // No accelerator chooses rails.
+            scores: Arc::new(|| None),
         }
     }
 }
 
 /// What the dispatcher tells goes to the look-out of the peer it concerns.
-/// Held weakly: the dispatcher is a part of what it tells. It is stopped before the last of that goes.
+/// Held weakly: the dispatcher is a part of what it tells. It is stopped before the last of that
+/// goes.
 pub(super) struct ClusterOwner(pub Weak<Common>);
 
 impl Owner for ClusterOwner {
@@ -156,11 +150,7 @@ impl Owner for ClusterOwner {
             }
         };
         let (peer, index) = common.lane_of[lane];
-        common
-            .lost
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((lane, cause.to_string()));
+        super::lock(&common.lost).push((lane, cause.to_string()));
         // The task is gone only once the cluster is closing.
         let _ = common.losses[peer].send(LocalLoss {
             index,

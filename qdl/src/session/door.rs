@@ -1,7 +1,8 @@
 //! A data port: lets connections in that show the key of a lane.
 //!
-//! Whoever connects has a moment to show a key. So that those who connect and say nothing can neither pile up nor keep others
-//! out, no more of them wait at a time than there are lanes to come, and some; one more costs the oldest its place.
+//! Whoever connects has a moment to show a key. So that those who connect and say nothing can
+//! neither pile up nor keep others out, no more of them wait at a time than there are lanes to
+//! come, and some; one more costs the oldest its place.
 
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -37,8 +38,11 @@ pub(super) async fn let_in(listener: TcpListener, rail: usize, shared: Arc<Share
                     if oldest_first.len() >= STRANGERS + lanes_to_come(&shared)
                         && let Some(oldest) = oldest_first.pop_front()
                     {
-                        tracing::warn!("data port: {} connections have shown no key: the oldest gives way to {address}",
-                            oldest_first.len() + 1);
+                        tracing::warn!(
+                            "data port: {} connections have shown no key: the oldest gives way \
+                             to {address}",
+                            oldest_first.len() + 1
+                        );
                         oldest.abort();
                     }
                     oldest_first.push_back(showing.spawn(async move {
@@ -66,7 +70,7 @@ pub(super) async fn let_in(listener: TcpListener, rail: usize, shared: Arc<Share
 /// Lanes that were granted and whose connection has not come yet.
 fn lanes_to_come(shared: &Shared) -> usize {
     let session = lock(&shared.current).clone();
-    session.map_or(0, |s| lock(&s.waiting).len())
+    session.map_or(0, |s| lock(&s.lanes).awaited())
 }
 
 /// Puts the lane up whose key was shown.
@@ -81,10 +85,9 @@ async fn admit(
     let session = lock(&shared.current)
         .clone()
         .ok_or("no frontend is being served")?;
-    let waiting = session
-        .take_waiting(&preamble)
+    let (lane, expected) = lock(&session.lanes)
+        .take(&preamble.key, preamble.lane, preamble.epoch)
         .ok_or("its key is not one that was handed out")?;
-    let (lane, expected) = waiting;
     let linked = if expected == rail {
         // A few bytes into an empty socket: nobody waits here for the peer to read.
         TcpDevice::welcome(&mut stream)
@@ -96,10 +99,9 @@ async fn admit(
         Err(format!("its lane belongs to NIC {expected}, not {rail}"))
     };
     match linked {
-        Ok(link) => {
-            shared.rails.attach(rail, lane, link);
-            Ok(())
-        }
+        Ok(link) => session
+            .attach(shared, rail, lane, link)
+            .ok_or_else(|| "its lane was given up meanwhile".to_owned()),
         Err(why) => {
             // No rail thread ever had it, and none will say that it is down.
             session.lost_here(&LaneLost {
@@ -119,6 +121,7 @@ mod tests {
 
     use super::*;
     use crate::serve::{Arrival, Server, Service};
+    use crate::session::budget::Budget;
 
     struct Nobody;
 
@@ -140,7 +143,7 @@ mod tests {
             service,
             sessions: 0.into(),
             current: Mutex::default(),
-            allocated: Mutex::default(),
+            budget: Budget::new(),
             settled: Mutex::default(),
         });
         let silent = 4 * STRANGERS;

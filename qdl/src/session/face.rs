@@ -88,6 +88,16 @@ pub enum ClusterError {
         /// What failed.
         source: WarmUpError,
     },
+    /// An accelerator that does not say its name.
+    #[error("{node} ({address}) did not answer Name(): {problem}")]
+    Name {
+        /// Its node name.
+        node: String,
+        /// Its control plane.
+        address: String,
+        /// Why there is no answer.
+        problem: String,
+    },
     /// The control thread.
     #[error("control thread: {0}")]
     Thread(#[from] std::io::Error),

@@ -8,12 +8,14 @@
 //! [`Node`] is the accelerator's side: it grants slots within its memory budget, lets data connections in
 //! that show their key, and takes a session's lanes down when its frontend leaves or dies.
 
+mod budget;
 mod cluster;
 mod common;
 mod control_thread;
 mod door;
 mod face;
 mod health;
+mod life;
 mod node;
 mod peer;
 mod places;

@@ -12,6 +12,7 @@ use std::{
 use tokio::{net::TcpListener, sync::watch};
 
 use super::{
+    budget::Budget,
     door::let_in,
     lock, request_stride, response_stride,
     served::Session,
@@ -131,8 +132,8 @@ pub(super) struct Shared {
     /// Sessions so far.
     pub sessions: AtomicU64,
     pub current: Mutex<Option<Arc<Session>>>,
-    /// Lanes whose memory may still be in use, with its bytes.
-    pub allocated: Mutex<Vec<(Weak<ServeLane>, usize)>>,
+    /// Memory of slots.
+    pub budget: Budget<ServeLane>,
     /// What lanes that are no more had answered, and had to drop.
     pub settled: Mutex<(u64, u64)>,
 }
@@ -198,7 +199,7 @@ impl Node {
             service: service.clone(),
             sessions: AtomicU64::new(0),
             current: Mutex::default(),
-            allocated: Mutex::default(),
+            budget: Budget::new(),
             settled: Mutex::default(),
         });
         let _ = back.set(Arc::downgrade(&shared));
@@ -273,7 +274,6 @@ impl Node {
                     local: session.local_address(),
                     nics: nics.clone(),
                     lanes: Mutex::default(),
-                    waiting: Mutex::default(),
                     arrived_before: counts.arrived,
                     settled_before: *lock(&shared.settled),
                     engine_before: (params.engine)(),
@@ -330,13 +330,6 @@ impl Shared {
         if let Some(session) = current.filter(|s| s.id == l.session) {
             session.lost_here(l);
         }
-    }
-
-    /// Bytes of slots in use, those that a batch still reads included.
-    pub fn in_use(&self) -> usize {
-        let mut allocated = lock(&self.allocated);
-        allocated.retain(|(lane, _)| lane.strong_count() > 0);
-        allocated.iter().map(|(_, bytes)| bytes).sum()
     }
 }
 

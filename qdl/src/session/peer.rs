@@ -1,11 +1,7 @@
-//! The frontend's look-out for one accelerator: opens its lanes, quarantines lost ones until both ends
-//! have let go, opens them again, and comes back to an accelerator that was gone.
+//! The frontend's look-out for one accelerator: opens its lanes, quarantines lost ones until both
+//! ends have let go, opens them again, and comes back to an accelerator that was gone.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
@@ -17,6 +13,7 @@ use super::{
     common::{Common, Loss},
     face::ClusterError,
     health::LaneEnd,
+    life::dialled::{Answer, Dialled, Pace, Todo},
     transport::Prepared,
 };
 use crate::{
@@ -25,12 +22,7 @@ use crate::{
         ClientEvent, ClientHandle, ClientSession, ControlError, LaneGrant, LaneRequest, Scores,
     },
     fabric::{Broken, Link},
-    quarantine::Quarantine,
 };
-
-/// First pause before something is tried again; doubles up to the last.
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LAST_RETRY: Duration = Duration::from_secs(1);
 
 /// A lane's local side was destroyed.
 #[derive(Debug)]
@@ -49,22 +41,7 @@ struct PeerLane {
     /// Which of the accelerator's NICs to ask for, and which of its GPUs.
     turn: u16,
     gpu_turn: u16,
-    quarantine: Quarantine,
-    /// Its local side was not taken down in time, and the session it was opened in is over: it is nobody's until it is down.
-    stuck: bool,
-    /// It was granted, and its data connection is being made.
-    connecting: bool,
-    /// The next attempt to open it, and the pause before the one after.
-    retry_at: Instant,
-    pause: Duration,
-}
-
-impl PeerLane {
-    /// It is tried again after a pause, twice as long as the last.
-    fn later(&mut self) {
-        self.pause = (self.pause * 2).min(LAST_RETRY);
-        self.retry_at = Instant::now() + self.pause;
-    }
+    life: Dialled,
 }
 
 /// See the module.
@@ -73,13 +50,28 @@ pub(super) struct PeerTask {
     common: Arc<Common>,
     losses: mpsc::UnboundedReceiver<LocalLoss>,
     lanes: Vec<PeerLane>,
-    /// Lanes that were granted and whose data connection is being made. While a session is served nobody waits for them: a
-    /// path that swallows everything must not hold up the lanes of the others.
-    connecting: JoinSet<Connected>,
+    /// What is asked of the accelerator and the data connections that are being made. While a
+    /// session is served nothing waits for them: neither a slow answer nor a path that swallows
+    /// everything may hold up the other connections.
+    tasks: JoinSet<Done>,
+    /// A request for connections is under way. There is one at a time, since the accelerator works
+    /// on one at a time.
+    asking: bool,
+    /// When the accelerator is tried again, once its session is over.
+    pace: Pace,
 }
 
-/// A grant and what came of connecting to it.
-type Connected = (LaneGrant, Result<Link, ClusterError>);
+/// What a task comes back with.
+enum Done {
+    /// What was asked for (number and epoch), the local halves, and the answer.
+    Answered {
+        asked: Vec<(u16, u32)>,
+        prepared: HashMap<u16, Prepared>,
+        answer: Result<Vec<LaneGrant>, ControlError>,
+    },
+    /// A grant and what came of connecting to it.
+    Connected(LaneGrant, Result<Link, ClusterError>),
+}
 
 impl PeerTask {
     pub fn new(
@@ -103,19 +95,15 @@ impl PeerTask {
                 PeerLane {
                     lane,
                     rail,
-                    // NICs are paired by their place. Where the accelerator has more of them, a NIC's connections go
-                    // round those that are left over.
+                    // NICs are paired by their place. Where the accelerator has more of them, a
+                    // NIC's connections go round those that are left over.
                     turn: (rail + connection * seen_nics) as u16,
                     gpu_turn: if nic.gpus == Gpus::All {
                         connection as u16
                     } else {
                         0
                     },
-                    quarantine: Quarantine::new(),
-                    stuck: false,
-                    connecting: false,
-                    retry_at: Instant::now(),
-                    pause: FIRST_RETRY,
+                    life: Dialled::new(),
                 }
             })
             .collect();
@@ -124,25 +112,31 @@ impl PeerTask {
             common,
             losses,
             lanes,
-            connecting: JoinSet::new(),
+            tasks: JoinSet::new(),
+            asking: false,
+            pace: Pace::new(),
         }
+    }
+
+    /// The time by which connections live.
+    fn now(&self) -> Duration {
+        self.common.began.elapsed()
     }
 
     /// Opens every lane of a fresh session, then says that all are up.
     pub async fn open_all(&mut self, session: &ClientSession) -> Result<(), ClusterError> {
-        let all: Vec<_> = (0..self.lanes.len())
-            .filter(|i| !self.lanes[*i].stuck)
-            .collect();
-        if all.is_empty() {
+        let free = |l: &PeerLane| l.life.due();
+        let Some(all_due) = self.lanes.iter().filter_map(free).max() else {
             return Err(ClusterError::Slots(format!(
                 "no connection to {} has been taken down yet",
                 session.peer_node
             )));
-        }
-        let mut failed = self.open(&session.handle, &all).await.err();
-        while let Some(done) = self.connecting.join_next().await {
+        };
+        // A fresh session opens all that it can at once.
+        let mut failed = self.open(&session.handle, self.now().max(all_due)).err();
+        while let Some(done) = self.tasks.join_next().await {
             let done = done.map_err(std::io::Error::other)?;
-            failed = failed.or(self.connected(&session.handle, done).err());
+            failed = failed.or(self.done(&session.handle, done).err());
         }
         if let Some(e) = failed {
             return Err(e);
@@ -168,7 +162,7 @@ impl PeerTask {
             if self.common.is_closing() {
                 return;
             }
-            self.gone(&cause);
+            self.gone(&cause).await;
             session = tokio::select! {
                 s = self.come_back() => s,
                 _ = stopped.wait_for(|s| *s) => return,
@@ -184,41 +178,47 @@ impl PeerTask {
             tokio::select! {
                 event = session.events.next() => match event {
                     Some(ClientEvent::LaneLost { lane, epoch, cause }) => {
-                        if let Some(l) = self.lanes.get(usize::from(lane)) {
-                            let cause = Broken::GivenUp(format!("the accelerator lost it: {cause}"));
-                            self.common.dispatcher().give_up(l.lane, epoch, cause);
-                        }
+                        let text = format!("the accelerator lost it: {cause}");
+                        self.step(&handle, lane, epoch, &text, |l| l.lost_there(epoch));
                     }
                     Some(ClientEvent::LaneReset { lane, epoch }) => {
                         if let Some(l) = self.lanes.get_mut(usize::from(lane)) {
-                            l.quarantine.reset_there(epoch);
+                            l.life.reset_there(epoch);
                         }
                     }
                     Some(ClientEvent::Heartbeat(counters)) => {
                         self.common.peer(self.index).counters = Some(counters);
                     }
                     Some(ClientEvent::Health(_)) => {}
-                    Some(ClientEvent::Scores(scores)) => self.told(&scores),
+                    Some(ClientEvent::Scores(scores)) => self.scored(&scores),
                     Some(ClientEvent::Gone(cause)) => return cause,
                     None => return self.over(&handle),
                 },
                 Some(loss) = self.losses.recv() => self.lost(&handle, &loss),
-                Some(Ok(done)) = self.connecting.join_next() => {
-                    let lane = done.0.lane;
-                    match self.connected(&handle, done) {
-                        Ok(()) => self.back(&format!("connection {lane} opened again")),
-                        Err(e) => tracing::debug!("reopening connection {lane}: {e}"),
+                Some(Ok(done)) = self.tasks.join_next() => {
+                    let up = match &done {
+                        Done::Connected(grant, _) => Some(grant.lane),
+                        Done::Answered { .. } => None,
+                    };
+                    match (self.done(&handle, done), up) {
+                        (Ok(()), Some(lane)) => {
+                            self.back(&format!("connection {lane} opened again"));
+                        }
+                        (Ok(()), None) => {}
+                        (Err(e), _) => tracing::debug!("opening connections again: {e}"),
                     }
                 }
-                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    self.reopen(&handle).await;
+                () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => {
+                    if let Err(e) = self.open(&handle, self.now()) {
+                        tracing::debug!("opening connections again: {e}");
+                    }
                 }
             }
         }
     }
 
     /// The accelerator's view of its interior and its NICs.
-    fn told(&self, scores: &Scores) {
+    fn scored(&self, scores: &Scores) {
         let Some(rails) = self.common.rails.get() else {
             return;
         };
@@ -242,26 +242,39 @@ impl PeerTask {
         })
     }
 
+    /// Takes a step of a connection's life, and does what follows from it. True where what was
+    /// brought is to be gone on with.
+    fn step(
+        &mut self,
+        handle: &ClientHandle,
+        number: u16,
+        epoch: u32,
+        cause: &str,
+        step: impl FnOnce(&mut Dialled) -> Todo,
+    ) -> bool {
+        let Some(l) = self.lanes.get_mut(usize::from(number)) else {
+            return false;
+        };
+        let todo = step(&mut l.life);
+        if todo.give_up {
+            let cause = Broken::GivenUp(cause.to_owned());
+            self.common.dispatcher().give_up(l.lane, epoch, cause);
+        }
+        if todo.tell_lost {
+            handle.lane_lost(number, epoch, cause);
+        }
+        if todo.tell_reset {
+            handle.lane_reset(number, epoch);
+        }
+        todo.go_on
+    }
+
     /// The dispatcher has destroyed this end of a lane and sent its samples elsewhere.
     fn lost(&mut self, handle: &ClientHandle, loss: &LocalLoss) {
         self.report(loss);
-        let Some(l) = self.lanes.get_mut(usize::from(loss.index)) else {
-            return;
-        };
-        if std::mem::take(&mut l.stuck) {
-            // The session that it was opened in is over: the peer knows of no such lane in this one.
-            let epoch = l.quarantine.epoch();
-            l.quarantine.lost(epoch);
-            l.quarantine.reset_here(epoch);
-            l.quarantine.reset_there(epoch);
-        } else {
-            if l.quarantine.lost(loss.epoch) {
-                handle.lane_lost(loss.index, loss.epoch, &loss.cause.to_string());
-            }
-            l.quarantine.reset_here(loss.epoch);
-            handle.lane_reset(loss.index, loss.epoch);
-        }
-        l.later();
+        let (epoch, now) = (loss.epoch, self.now());
+        let cause = loss.cause.to_string();
+        self.step(handle, loss.index, epoch, &cause, |l| l.lost(epoch, now));
     }
 
     fn report(&self, loss: &LocalLoss) {
@@ -283,27 +296,11 @@ impl PeerTask {
         }
     }
 
-    /// When the next lane that is out of quarantine is to be opened again.
-    fn reopen_at(&self) -> Option<Instant> {
-        self.lanes
-            .iter()
-            .filter(|l| l.quarantine.is_free())
-            .map(|l| l.retry_at)
-            .min()
-    }
-
-    async fn reopen(&mut self, handle: &ClientHandle) {
-        let now = Instant::now();
-        let due: Vec<_> = (0..self.lanes.len())
-            .filter(|i| self.lanes[*i].quarantine.is_free() && self.lanes[*i].retry_at <= now)
-            .collect();
-        if self.common.is_closing() || due.is_empty() {
-            return;
-        }
-        if let Err(e) = self.open(handle, &due).await {
-            tracing::debug!("reopening {} connections: {e}", due.len());
-            due.into_iter().for_each(|i| self.lanes[i].later());
-        }
+    /// In how long the next lane that is out of quarantine is to be opened again.
+    fn reopen_at(&self) -> Option<Duration> {
+        let due = self.lanes.iter().filter_map(|l| l.life.due()).min();
+        due.filter(|_| !self.asking && !self.common.is_closing())
+            .map(|at| at.saturating_sub(self.now()))
     }
 
     fn back(&self, what: &str) {
@@ -314,14 +311,15 @@ impl PeerTask {
         self.common.listener.note(&line);
     }
 
-    /// Has lanes granted and begins to make their data connections.
-    async fn open(&mut self, handle: &ClientHandle, which: &[usize]) -> Result<(), ClusterError> {
-        let deadline = self.common.config.deadlines.connect();
-        let (mut requests, mut prepared) = (Vec::with_capacity(which.len()), HashMap::new());
+    /// Asks for all lanes that are due.
+    fn open(&mut self, handle: &ClientHandle, now: Duration) -> Result<(), ClusterError> {
+        let (mut requests, mut prepared) = (Vec::new(), HashMap::new());
         let mut failed = None;
-        for &i in which {
-            let l = &self.lanes[i];
-            let dispatcher = self.common.dispatcher();
+        let dispatcher = self.common.dispatcher();
+        for (number, l) in (0u16..).zip(&mut self.lanes) {
+            let Some(epoch) = l.life.ask(now) else {
+                continue;
+            };
             let cfgs = dispatcher.lane(l.lane);
             let nic = &self.common.nics[l.rail];
             let (half, transport) = match nic.prepare(l.rail, || dispatcher.endpoint(l.lane)) {
@@ -329,89 +327,104 @@ impl PeerTask {
                 Err(e) => {
                     // A NIC that is down holds up its own lanes alone.
                     failed = Some(e);
+                    let _ = l.life.answered(epoch, Answer::Refused, now);
                     continue;
                 }
             };
-            prepared.insert(i as u16, half);
+            prepared.insert(number, half);
             requests.push(LaneRequest {
-                lane: i as u16,
+                lane: number,
                 rail: l.turn,
                 gpu_turn: l.gpu_turn,
-                epoch: l.quarantine.epoch() + 1,
+                epoch,
                 slots: cfgs.slots as u32,
                 request_stride: cfgs.request_stride as u32,
                 response_stride: cfgs.response_stride as u32,
                 transport,
             });
         }
-        if let Some(e) = failed.take_if(|_| prepared.is_empty()) {
-            return Err(e);
-        }
-        let asked: Vec<_> = requests.iter().map(|r| (r.lane, r.epoch)).collect();
-        let grants = match handle.open(requests).within(deadline).await {
-            Ok(grants) => grants,
-            Err(e) => {
-                if matches!(e, ControlError::Timeout { .. }) {
-                    self.let_go(handle, &asked, &e);
+        if !requests.is_empty() {
+            let asked = requests.iter().map(|r| (r.lane, r.epoch)).collect();
+            let answer = handle.open(requests);
+            let deadline = self.common.config.deadlines.connect();
+            self.asking = true;
+            self.tasks.spawn(async move {
+                Done::Answered {
+                    asked,
+                    prepared,
+                    answer: answer.within(deadline).await,
                 }
-                return Err(e.into());
-            }
-        };
-        for g in &grants {
-            let lane = self.lanes[usize::from(g.lane)].lane;
-            let mut ends = self
-                .common
-                .ends
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            ends[lane] = Some(LaneEnd {
-                nic: g.nic,
-                gpu: g.gpu,
             });
-            drop(ends);
-            // Nothing was open before, so nothing stands in the way.
-            let _ = self.lanes[usize::from(g.lane)].quarantine.open(g.epoch);
-        }
-        for g in grants {
-            let half = prepared.remove(&g.lane).unwrap_or(Prepared::Tcp);
-            self.lanes[usize::from(g.lane)].connecting = true;
-            let connecting = self.connect(g, half);
-            self.connecting.spawn(connecting);
         }
         failed.map_or(Ok(()), Err)
     }
 
-    /// A data connection was made and is put up, or it was not.
-    fn connected(
-        &mut self,
-        handle: &ClientHandle,
-        (grant, link): Connected,
-    ) -> Result<(), ClusterError> {
-        let l = &mut self.lanes[usize::from(grant.lane)];
-        l.connecting = false;
-        let link = link.inspect_err(|e| {
-            // It never carried anything here, but the accelerator has slots waiting for it.
-            l.quarantine.lost(grant.epoch);
-            l.quarantine.reset_here(grant.epoch);
-            l.later();
-            handle.lane_lost(grant.lane, grant.epoch, &e.to_string());
-            handle.lane_reset(grant.lane, grant.epoch);
-        })?;
-        l.pause = FIRST_RETRY;
-        self.common.dispatcher().attach(l.lane, grant.epoch, link);
-        Ok(())
+    /// A task has come back. What is not wanted any more is dropped in here, before the control
+    /// session, whose task is on this thread too, tells the accelerator that this end has let go.
+    fn done(&mut self, handle: &ClientHandle, done: Done) -> Result<(), ClusterError> {
+        let now = self.now();
+        match done {
+            Done::Answered {
+                prepared,
+                answer: Ok(grants),
+                ..
+            } => {
+                self.asking = false;
+                self.granted(handle, grants, prepared);
+                Ok(())
+            }
+            Done::Answered {
+                asked,
+                prepared,
+                answer: Err(e),
+            } => {
+                self.asking = false;
+                // Before the accelerator hears that nothing of them is here.
+                drop(prepared);
+                let answer = match e {
+                    ControlError::Refused { .. } => Answer::Refused,
+                    _ => Answer::Missing,
+                };
+                let cause = e.to_string();
+                for (number, epoch) in asked {
+                    let step = |l: &mut Dialled| l.answered(epoch, answer, now);
+                    self.step(handle, number, epoch, &cause, step);
+                }
+                Err(e.into())
+            }
+            Done::Connected(LaneGrant { lane, epoch, .. }, Ok(link)) => {
+                if self.step(handle, lane, epoch, "", |l| l.connected(epoch)) {
+                    let l = &self.lanes[usize::from(lane)];
+                    self.common.dispatcher().attach(l.lane, epoch, link);
+                }
+                Ok(())
+            }
+            Done::Connected(LaneGrant { lane, epoch, .. }, Err(e)) => {
+                self.step(handle, lane, epoch, &e.to_string(), |l| l.lost(epoch, now));
+                Err(e)
+            }
+        }
     }
 
-    /// Lanes that were asked for and not granted in time: they may have been granted all the same, so the accelerator is told
-    /// that nobody will come, and their epochs are not used again.
-    fn let_go(&mut self, handle: &ClientHandle, asked: &[(u16, u32)], why: &ControlError) {
-        for &(lane, epoch) in asked {
-            let quarantine = &mut self.lanes[usize::from(lane)].quarantine;
-            if quarantine.open(epoch).is_ok() {
-                quarantine.lost(epoch);
-                quarantine.reset_here(epoch);
-                handle.lane_lost(lane, epoch, &why.to_string());
-                handle.lane_reset(lane, epoch);
+    /// Begins to make the data connections that were granted.
+    fn granted(
+        &mut self,
+        handle: &ClientHandle,
+        grants: Vec<LaneGrant>,
+        mut prepared: HashMap<u16, Prepared>,
+    ) {
+        let now = self.now();
+        for g in grants {
+            let half = prepared.remove(&g.lane).unwrap_or(Prepared::Tcp);
+            let step = |l: &mut Dialled| l.answered(g.epoch, Answer::Granted, now);
+            if self.step(handle, g.lane, g.epoch, "", step) {
+                let lane = self.lanes[usize::from(g.lane)].lane;
+                super::lock(&self.common.ends)[lane] = Some(LaneEnd {
+                    nic: g.nic,
+                    gpu: g.gpu,
+                });
+                let connecting = self.connect(g, half);
+                self.tasks.spawn(connecting);
             }
         }
     }
@@ -421,7 +434,7 @@ impl PeerTask {
         &self,
         grant: LaneGrant,
         prepared: Prepared,
-    ) -> impl Future<Output = (LaneGrant, Result<Link, ClusterError>)> + Send + use<> {
+    ) -> impl Future<Output = Done> + Send + use<> {
         let common = self.common.clone();
         let lane = &self.lanes[usize::from(grant.lane)];
         let (lane, rail) = (lane.lane, lane.rail);
@@ -432,22 +445,20 @@ impl PeerTask {
             let link = common.nics[rail]
                 .connect(rail, prepared, &grant, endpoint, &node, deadline)
                 .await;
-            (grant, link)
+            Done::Connected(grant, link)
         }
     }
 
     /// The session is over: all of the peer's lanes are given up.
-    fn gone(&mut self, cause: &ControlError) {
+    async fn gone(&mut self, cause: &ControlError) {
         self.common.dispatcher().control_session(self.index, true);
         self.common.peer(self.index).handle = None;
-        self.connecting = JoinSet::new();
+        // Each ends where it waits; none of them has a connection afterwards.
+        self.tasks.shutdown().await;
+        self.asking = false;
         for l in &mut self.lanes {
-            if std::mem::take(&mut l.connecting) {
-                // No rail thread ever had it, and none will say that it is down.
-                l.quarantine.lost(l.quarantine.epoch());
-                l.quarantine.reset_here(l.quarantine.epoch());
-            } else if l.quarantine.is_live() {
-                let (epoch, cause) = (l.quarantine.epoch(), given_up(cause));
+            if l.life.session_over().give_up {
+                let (epoch, cause) = (l.life.epoch(), given_up(cause));
                 self.common.dispatcher().give_up(l.lane, epoch, cause);
             }
         }
@@ -457,37 +468,39 @@ impl PeerTask {
     /// Tries the accelerator again and again; the monitor says when that has gone on for too long.
     async fn come_back(&mut self) -> ClientSession {
         self.all_down().await;
-        let mut pause = FIRST_RETRY;
         loop {
+            let pause = self.pace.at().saturating_sub(self.now());
+            tokio::time::sleep(pause).await;
+            if self.common.is_closing() {
+                return std::future::pending().await;
+            }
+            self.pace.tried(self.now());
             match self.try_again().await {
                 Ok(session) => {
+                    self.pace.succeeded();
                     self.back("is back");
                     return session;
                 }
                 Err(e) => tracing::debug!("{e}"),
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LAST_RETRY);
-            if self.common.is_closing() {
-                return std::future::pending().await;
-            }
         }
     }
 
-    /// After a session: waits until every lane's local side is down. The peer's memory belongs to a session that is over and is
-    /// not used again. A lane that is not down in time stays out of use until it is.
+    /// After a session: waits until every lane's local side is down. The peer's memory belongs to a
+    /// session that is over and is not used again. A lane that is not down in time stays out of use
+    /// until it is.
     async fn all_down(&mut self) {
         let deadline = self.common.config.deadlines.connect();
         let end = Instant::now() + deadline;
-        let waited_for = |l: &PeerLane| l.quarantine.is_live() && !l.stuck;
-        while self.lanes.iter().any(waited_for) {
+        let held = |l: &&PeerLane| l.life.is_on_nic_thread();
+        while self.lanes.iter().any(|l| held(&l)) {
             match tokio::time::timeout_at(end, self.losses.recv()).await {
                 Ok(Some(loss)) => {
                     self.report(&loss);
+                    let now = self.now();
                     if let Some(l) = self.lanes.get_mut(usize::from(loss.index)) {
-                        l.stuck = false;
-                        l.quarantine.lost(loss.epoch);
-                        l.quarantine.reset_here(loss.epoch);
+                        // There is no session to tell.
+                        let _ = l.life.lost(loss.epoch, now);
                     }
                 }
                 // The cluster is going.
@@ -495,18 +508,12 @@ impl PeerTask {
                 Err(_) => break,
             }
         }
-        let mut left = 0;
-        for l in &mut self.lanes {
-            if waited_for(l) {
-                (l.stuck, left) = (true, left + 1);
-            } else {
-                l.quarantine.reset_there(l.quarantine.epoch());
-            }
-        }
+        let left = self.lanes.iter().filter(held).count();
         if left > 0 {
             let node = self.common.peer(self.index).node.clone();
             self.common.listener.note(&format!(
-                "{node}: {left} connections were not taken down within {deadline:?}; they stay out of use until they are"
+                "{node}: {left} connections were not taken down within {deadline:?}; \
+                 they stay out of use until they are"
             ));
         }
     }
@@ -526,7 +533,8 @@ impl PeerTask {
             self.gone(&ControlError::Setting {
                 key: "control",
                 problem: e.to_string(),
-            });
+            })
+            .await;
             session.handle.bye();
             self.all_down().await;
             return Err(e);

@@ -1,13 +1,16 @@
 //! One frontend being served: its lanes, their memory, and what its control session asks for.
 
 use std::{
-    collections::HashMap,
     net::SocketAddr,
     sync::{Arc, Mutex, Weak},
     time::{Duration, Instant},
 };
 
 use super::{
+    life::{
+        LifeError,
+        granted::{Granted, LostThere},
+    },
     lock,
     node::{EngineTotals, NodeParams, Shared},
     places::places,
@@ -20,9 +23,8 @@ use crate::{
         ControlError, Counters, ErrorCode, GrantTransport, LaneGrant, LaneRequest, RailScore,
         Refusal, RequestTransport, Scores, ServerHandle, SessionHandler, message::Hex,
     },
-    fabric::{Broken, MAX_SLOTS, ib::check_memory, tcp::Preamble},
+    fabric::{Broken, Link, MAX_SLOTS, ib::check_memory},
     os::Near,
-    quarantine::Quarantine,
     rails::{MAX_RAILS, Score},
     serve::{LaneLost, ServeLane, ServeLaneCfgs},
     stats::{BatchSizes, GpuRecord, ServedConnection, ServedReport},
@@ -37,16 +39,6 @@ const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 /// Writes queued on a connection before its doorbell must be rung.
 pub(super) const SEND_DEPTH: usize = 256;
 
-/// One lane of the session.
-pub(super) struct LaneState {
-    /// There while its memory is in use.
-    lane: Option<Arc<ServeLane>>,
-    quarantine: Quarantine,
-    rail: usize,
-    /// Its local side is destroyed (or was never made).
-    down: bool,
-}
-
 /// One frontend being served.
 pub(super) struct Session {
     pub id: u64,
@@ -57,9 +49,8 @@ pub(super) struct Session {
     /// The address of this node by which the frontend reached it.
     pub local: SocketAddr,
     pub nics: Arc<[ServerNic]>,
-    pub lanes: Mutex<HashMap<u16, LaneState>>,
-    /// Lanes granted whose data connection has not come yet, by key.
-    pub waiting: Mutex<HashMap<[u8; 16], u16>>,
+    /// What it was granted.
+    pub lanes: Mutex<Granted<Arc<ServeLane>>>,
     pub arrived_before: u64,
     pub settled_before: (u64, u64),
     pub engine_before: EngineTotals,
@@ -75,35 +66,41 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// The lane a preamble names, once, if its key and epoch are right.
-    pub fn take_waiting(&self, p: &Preamble) -> Option<(Arc<ServeLane>, usize)> {
-        let lane = lock(&self.waiting).remove(&p.key)?;
+    /// Serves a lane on a rail whose data connection has come, unless it was given up meanwhile.
+    pub fn attach(
+        &self,
+        shared: &Shared,
+        rail: usize,
+        lane: Arc<ServeLane>,
+        link: Link,
+    ) -> Option<()> {
+        // Under the lock, so that what gives the lane up comes behind it on its way to the rail
+        // thread.
         let mut lanes = lock(&self.lanes);
-        let state = lanes.get_mut(&lane)?;
-        let fits =
-            p.lane == lane && state.quarantine.epoch() == p.epoch && state.quarantine.is_live();
-        let serve = state.lane.clone().filter(|_| fits)?;
-        state.down = false;
-        Some((serve, state.rail))
+        let ServeLaneCfgs {
+            lane: number,
+            epoch,
+            ..
+        } = lane.cfgs();
+        let wanted = lanes.up(number, epoch);
+        wanted.then(|| shared.rails.attach(rail, lane, link))
     }
 
     /// The rail thread has destroyed this end of a lane.
     pub fn lost_here(&self, l: &LaneLost) {
+        // Under the lock, so that the frontend hears of the loss before it hears that this end has
+        // let go.
         let mut lanes = lock(&self.lanes);
-        if let Some(state) = lanes.get_mut(&l.lane)
-            && state.quarantine.epoch() == l.epoch
-        {
-            state.down = true;
-            self.losses.notify_one();
-            if state.quarantine.lost(l.epoch) {
-                self.handle.lane_lost(l.lane, l.epoch, &l.cause.to_string());
-                let (lane, epoch, cause) = (l.lane, l.epoch, &l.cause);
-                // At the end of a run the frontend closes its connections before it says so.
-                if matches!(cause, Broken::Closed) {
-                    tracing::debug!("connection {lane} (epoch {epoch}) closed by the frontend");
-                } else {
-                    tracing::info!("connection {lane} (epoch {epoch}) lost: {cause}");
-                }
+        let news = lanes.lost_here(l.lane, l.epoch);
+        self.losses.notify_one();
+        if news {
+            self.handle.lane_lost(l.lane, l.epoch, &l.cause.to_string());
+            let (lane, epoch, cause) = (l.lane, l.epoch, &l.cause);
+            // At the end of a run the frontend closes its connections before it says so.
+            if matches!(cause, Broken::Closed) {
+                tracing::debug!("connection {lane} (epoch {epoch}) closed by the frontend");
+            } else {
+                tracing::info!("connection {lane} (epoch {epoch}) lost: {cause}");
             }
         }
     }
@@ -111,15 +108,7 @@ impl Session {
     /// Confirms to the frontend when this end of a lost lane is down and no batch reads its slots.
     pub async fn watch(self: Arc<Self>) {
         loop {
-            let quarantined = {
-                let mut lanes = lock(&self.lanes);
-                for (number, state) in lanes.iter_mut() {
-                    self.let_go(*number, state);
-                }
-                let held = |s: &LaneState| s.lane.is_some() && !s.quarantine.is_live();
-                lanes.values().any(held)
-            };
-            if quarantined {
+            if self.collect(true) {
                 tokio::time::sleep(LOOK).await;
             } else {
                 // Whoever lost a lane before this call has left a permit.
@@ -128,17 +117,13 @@ impl Session {
         }
     }
 
-    fn let_go(&self, number: u16, state: &mut LaneState) {
-        if state.quarantine.is_live() || !state.down {
-            return;
+    /// Lets go of lost lanes that nothing reads any more. True while some are not let go of.
+    fn collect(&self, lost: bool) -> bool {
+        let mut lanes = lock(&self.lanes);
+        for (lane, epoch) in lanes.collect(|l| l.readers() == 0, |l| self.settle(&l, lost)) {
+            self.handle.lane_reset(lane, epoch);
         }
-        if let Some(lane) = state.lane.take_if(|l| l.readers() == 0) {
-            self.settle(&lane, true);
-            drop(lane);
-            let epoch = state.quarantine.epoch();
-            state.quarantine.reset_here(epoch);
-            self.handle.lane_reset(number, epoch);
-        }
+        lanes.quarantined()
     }
 
     fn settle(&self, lane: &ServeLane, lost: bool) {
@@ -158,23 +143,15 @@ impl Session {
     pub async fn release(&self, patience: Duration) {
         let end = Instant::now() + patience;
         loop {
-            let busy = {
-                let mut lanes = lock(&self.lanes);
-                lanes.retain(|_, state| {
-                    let gone = state.lane.take_if(|l| state.down && l.readers() == 0);
-                    if let Some(lane) = &gone {
-                        self.settle(lane, false);
-                    }
-                    state.lane.is_some()
-                });
-                lanes.len()
-            };
+            self.collect(false);
+            let busy = lock(&self.lanes).busy();
             if busy == 0 {
                 return;
             }
             if Instant::now() >= end {
                 tracing::warn!(
-                    "{busy} connections are still read by batches after {patience:?}; their slots stay out of use"
+                    "{busy} connections are still opened, or read by batches, after {patience:?}; \
+                     their slots are free once they are not"
                 );
                 return;
             }
@@ -188,7 +165,7 @@ impl Session {
         let mut report = ServedReport {
             frontend: frontend.to_owned(),
             // Where a batch still reads a connection, its counts are not complete.
-            clean: clean && lock(&self.lanes).values().all(|s| s.lane.is_none()),
+            clean: clean && lock(&self.lanes).busy() == 0,
             connections: std::mem::take(&mut *lock(&self.ended)),
             batches: engine.batches.since(&self.engine_before.batches),
             engine_copies: engine.copies.saturating_sub(self.engine_before.copies),
@@ -214,7 +191,7 @@ impl Session {
         let (mut responded, mut late) = *lock(&shared.settled);
         {
             let lanes = lock(&self.lanes);
-            for lane in lanes.values().filter_map(|s| s.lane.as_ref()) {
+            for lane in lanes.slots() {
                 responded += lane.responded();
                 late += lane.late();
             }
@@ -234,8 +211,8 @@ impl Session {
         )
     }
 
-    /// Lanes that a NIC is to write are pinned: all of a request must fit into this machine's memory, before the first of
-    /// them is made.
+    /// Lanes that a NIC is to write are pinned: all of a request must fit into this machine's
+    /// memory, before the first of them is made.
     fn room_for(&self, requests: &[LaneRequest]) -> Result<(), Refusal> {
         let bytes = requests.iter().fold(0usize, |sum, r| {
             let slot = (r.request_stride as usize).saturating_add(r.response_stride as usize);
@@ -255,7 +232,8 @@ impl Session {
         }
     }
 
-    fn grant(&self, shared: &Shared, r: &LaneRequest) -> Result<LaneGrant, Refusal> {
+    /// Makes one lane, which nothing knows of yet.
+    fn make(&self, shared: &Shared, r: &LaneRequest) -> Result<Made, Refusal> {
         let refuse = |code, text| Err(Refusal { code, text });
         let model = &self.params.model;
         let (request, response) = (
@@ -293,19 +271,21 @@ impl Session {
             response_stride: response,
         };
         let bytes = cfgs.bytes().unwrap_or(usize::MAX);
-        let in_use = shared.in_use();
-        if in_use.saturating_add(bytes) > self.config.memory() {
+        let share = shared.budget.take(bytes, self.config.memory()).map_err(|in_use| {
             let text = format!(
-                "lane {}: {slots} slots take {} MiB, {} of {} MiB are in use: raise `memory_mib` of {}, or \
-                 lower `slots` or `connections` of the frontend",
+                "lane {}: {slots} slots take {} MiB, {} of {} MiB are in use: raise `memory_mib` of {}, \
+                 or lower `slots` or `connections` of the frontend",
                 r.lane,
                 bytes >> 20,
                 in_use >> 20,
                 self.config.memory_mib,
                 self.config.node
             );
-            return refuse(ErrorCode::Budget, text);
-        }
+            Refusal {
+                code: ErrorCode::Budget,
+                text,
+            }
+        })?;
         let no_random = |e: ControlError| Refusal {
             code: ErrorCode::ShuttingDown,
             text: e.to_string(),
@@ -354,63 +334,45 @@ impl Session {
                 return refuse(ErrorCode::Protocol, text);
             }
         };
-        {
-            let mut lanes = lock(&self.lanes);
-            let state = lanes.entry(r.lane).or_insert_with(|| LaneState {
-                lane: None,
-                quarantine: Quarantine::new(),
-                rail,
-                down: true,
-            });
-            if let Err(e) = state.quarantine.open(r.epoch) {
-                return refuse(ErrorCode::Protocol, format!("lane {}: {e}", r.lane));
-            }
-            lock(&shared.allocated).push((Arc::downgrade(&lane), bytes));
-            *state = LaneState {
-                lane: Some(lane.clone()),
-                quarantine: state.quarantine.clone(),
-                rail,
-                // Until a data connection comes there is nothing to take down.
-                down: link.is_none(),
-            };
-        }
-        match link {
-            Some(link) => shared.rails.attach(rail, lane, link),
-            None => {
-                lock(&self.waiting).insert(key.0, r.lane);
-            }
-        }
-        Ok(LaneGrant {
-            lane: r.lane,
-            epoch: r.epoch,
-            slots: r.slots,
-            nic: rail as u16,
-            gpu,
-            key,
-            transport,
+        share.made(&lane);
+        Ok(Made {
+            lane,
+            link,
+            grant: LaneGrant {
+                lane: r.lane,
+                epoch: r.epoch,
+                slots: r.slots,
+                nic: rail as u16,
+                gpu,
+                key,
+                transport,
+            },
         })
     }
 
-    /// Takes grants back that were made for a request which failed as a whole.
-    fn take_back(&self, shared: &Shared, grants: &[LaneGrant]) {
-        let taken: Vec<_> = grants.iter().map(|g| (g.lane, g.epoch)).collect();
-        let session = self.id;
-        let cause = Broken::GivenUp("its request was refused as a whole".to_owned());
-        // Those over a queue pair are up already.
-        shared.rails.give_up(
-            move |c: &ServeLaneCfgs| c.session == session && taken.contains(&(c.lane, c.epoch)),
-            &cause,
-        );
-        let mut lanes = lock(&self.lanes);
-        let mut waiting = lock(&self.waiting);
-        for g in grants {
-            lanes.remove(&g.lane);
-            waiting.remove(&g.key.0);
+    /// Hands out what was made. What the frontend has given up meanwhile is dropped.
+    fn hand_out(&self, shared: &Shared, made: Made) -> LaneGrant {
+        let Made { lane, link, grant } = made;
+        let (number, rail) = ((grant.lane, grant.epoch), usize::from(grant.nic));
+        let key = link.is_none().then_some(grant.key.0);
+        let wanted = lock(&self.lanes).granted(number, lane.clone(), rail, key);
+        if let Some(link) = link.filter(|_| wanted) {
+            let _ = self.attach(shared, rail, lane, link);
         }
+        grant
     }
 }
 
-/// The address by which the frontend reached the control plane serves for data too, where none is configured.
+/// A lane that was made for a request.
+struct Made {
+    lane: Arc<ServeLane>,
+    /// There where the accelerator makes the connection.
+    link: Option<Link>,
+    grant: LaneGrant,
+}
+
+/// The address by which the frontend reached the control plane serves for data too, where none is
+/// configured.
 fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> SocketAddr {
     if configured.ip().is_unspecified() {
         configured.set_ip(reached.ip());
@@ -449,16 +411,6 @@ impl SessionHandler for Session {
         })
     }
 
-    fn told(&self, scores: &Scores) {
-        for r in &scores.rails {
-            tracing::debug!(
-                "the frontend scores the rail to nics[{}] {}",
-                r.nic,
-                r.score
-            );
-        }
-    }
-
     fn open(&self, requests: &[LaneRequest]) -> Result<Vec<LaneGrant>, Refusal> {
         let Some(shared) = self.shared.upgrade() else {
             return Err(Refusal {
@@ -466,18 +418,33 @@ impl SessionHandler for Session {
                 text: "this node is stopping".to_owned(),
             });
         };
-        self.room_for(requests)?;
-        let mut grants = Vec::with_capacity(requests.len());
-        for r in requests {
-            match self.grant(&shared, r) {
-                Ok(g) => grants.push(g),
-                Err(refusal) => {
-                    self.take_back(&shared, &grants);
-                    return Err(refusal);
-                }
+        let wanted: Vec<_> = requests.iter().map(|r| (r.lane, r.epoch)).collect();
+        lock(&self.lanes)
+            .ask(&wanted)
+            .map_err(|(lane, e)| Refusal {
+                code: match e {
+                    LifeError::Over => ErrorCode::ShuttingDown,
+                    _ => ErrorCode::Protocol,
+                },
+                text: format!("lane {lane}: {e}"),
+            })?;
+        let made = self.room_for(requests).and_then(|()| {
+            let each = requests.iter().map(|r| self.make(&shared, r));
+            each.collect::<Result<Vec<_>, _>>()
+        });
+        let granted = match made {
+            Ok(made) => Ok(made
+                .into_iter()
+                .map(|m| self.hand_out(&shared, m))
+                .collect()),
+            Err(refusal) => {
+                lock(&self.lanes).refused(&wanted);
+                Err(refusal)
             }
-        }
-        Ok(grants)
+        };
+        // Some may have been given up meanwhile.
+        self.losses.notify_one();
+        granted
     }
 
     fn start(&self) -> Result<(), Refusal> {
@@ -485,15 +452,15 @@ impl SessionHandler for Session {
     }
 
     fn lane_lost(&self, lane: u16, epoch: u32, cause: &str) {
-        {
-            let mut lanes = lock(&self.lanes);
-            if let Some(state) = lanes.get_mut(&lane) {
-                state.quarantine.lost(epoch);
-                self.losses.notify_one();
-            }
+        let LostThere {
+            give_up,
+            tell_reset,
+        } = lock(&self.lanes).lost_there(lane, epoch);
+        self.losses.notify_one();
+        if tell_reset {
+            self.handle.lane_reset(lane, epoch);
         }
-        lock(&self.waiting).retain(|_, l| *l != lane);
-        if let Some(shared) = self.shared.upgrade() {
+        if give_up && let Some(shared) = self.shared.upgrade() {
             let session = self.id;
             let which =
                 move |c: &ServeLaneCfgs| (c.session, c.lane, c.epoch) == (session, lane, epoch);
@@ -503,9 +470,7 @@ impl SessionHandler for Session {
     }
 
     fn lane_reset(&self, lane: u16, epoch: u32) {
-        if let Some(state) = lock(&self.lanes).get_mut(&lane) {
-            state.quarantine.reset_there(epoch);
-        }
+        lock(&self.lanes).reset_there(lane, epoch);
     }
 
     fn drain(&self) -> Option<Counters> {
@@ -533,7 +498,7 @@ impl SessionHandler for Session {
     }
 
     fn gone(&self, cause: &ControlError) {
-        lock(&self.waiting).clear();
+        lock(&self.lanes).end();
         if let Some(shared) = self.shared.upgrade() {
             let session = self.id;
             let which = move |c: &ServeLaneCfgs| c.session == session;

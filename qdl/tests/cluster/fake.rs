@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -43,11 +43,15 @@ struct Inner {
     swallowed: Mutex<(HashSet<u16>, usize)>,
     /// Lanes and epochs that were confirmed to be down.
     let_go: Mutex<HashSet<(u16, u32)>>,
+    /// Opening waits for it.
+    gate: Mutex<()>,
+    nameless: AtomicBool,
     ending: AtomicBool,
 }
 
 impl SessionHandler for Inner {
     fn open(&self, requests: &[LaneRequest]) -> Result<Vec<LaneGrant>, Refusal> {
+        let _open = self.gate.lock();
         let grant = |r: &LaneRequest| {
             let cfgs = ServeLaneCfgs {
                 gpu: None,
@@ -84,6 +88,9 @@ impl SessionHandler for Inner {
         Some(Counters::default())
     }
     fn name(&self) -> String {
+        if self.nameless.load(Ordering::SeqCst) {
+            return String::new();
+        }
         "fake".to_owned()
     }
     fn counters(&self) -> Counters {
@@ -143,6 +150,8 @@ impl Fake {
             lanes: Mutex::default(),
             swallowed: Mutex::default(),
             let_go: Mutex::default(),
+            gate: Mutex::default(),
+            nameless: AtomicBool::new(false),
             ending: AtomicBool::new(false),
         });
         let (tell, told) = std::sync::mpsc::channel();
@@ -205,6 +214,22 @@ impl Fake {
         let handle = self.inner.handle.get().expect("a session");
         handle.lane_lost(lane, epoch, "as the test has it");
         self.inner.let_go(lane, epoch);
+    }
+
+    /// Nothing is opened while this is held.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        self.inner.gate.lock().expect("alive")
+    }
+
+    /// From now on its name is none that may be answered.
+    pub fn forget_name(&self) {
+        self.inner.nameless.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether this end was confirmed to be down.
+    pub fn has_let_go(&self, lane: u16, epoch: u32) -> bool {
+        let confirmed = self.inner.let_go.lock().expect("alive");
+        confirmed.contains(&(lane, epoch))
     }
 
     /// From now on nobody answers who connects for this lane.

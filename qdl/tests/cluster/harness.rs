@@ -7,6 +7,7 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
+        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -19,6 +20,7 @@ use qdl::{
     model::ModelSpec,
     serve::{Arrival, Finished, Service, respond_all},
     session::{Cluster, ClusterListener, Node, NodeParams, SampleMemory, Stop},
+    stats::ServedReport,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -82,12 +84,44 @@ impl Running {
         nics: Vec<NicConfig>,
         service: &Arc<dyn Service>,
     ) -> Running {
+        Running::start_node(name, control, model, memory, nics, service, 2000, |_| ())
+    }
+
+    /// A node with one NIC that says when a session is over and what it took is written off, which
+    /// it is soon.
+    pub fn reporting(
+        name: &str,
+        model: &ModelSpec,
+        memory: usize,
+        nic: NicConfig,
+        service: &Arc<dyn Service>,
+    ) -> (Running, mpsc::Receiver<()>) {
+        let (tell, told) = mpsc::channel();
+        let tell = move |_: &ServedReport| {
+            let _ = tell.send(());
+        };
+        let (at, nics) = ("127.0.0.1:0", vec![nic]);
+        let node = Running::start_node(name, at, model, memory, nics, service, 100, tell);
+        (node, told)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a node's parameters, one by one")]
+    fn start_node(
+        name: &str,
+        control: &str,
+        model: &ModelSpec,
+        memory: usize,
+        nics: Vec<NicConfig>,
+        service: &Arc<dyn Service>,
+        drain_ms: u64,
+        mut served: impl FnMut(&ServedReport) + Send + 'static,
+    ) -> Running {
         let text = format!(
             "node: {name}\ncontrol: {{listen: '{control}'}}\nengine: {{kind: digest}}\nnics: \
              [{{listen: '127.0.0.1:0'}}]\nmodel: {{name: {}, max_input_bytes: {LARGEST}}}\n\
-             deadlines: {{drain_ms: 2000}}\nmemory_mib: {}\n",
+             deadlines: {{drain_ms: {drain_ms}}}\nmemory_mib: {}\n",
             model.name,
-            memory >> 20
+            memory.div_ceil(1 << 20)
         );
         let mut config = config::parse_accelerator(&text, "test.yaml", Path::new("."))
             .unwrap_or_else(|e| panic!("{e}"));
@@ -101,7 +135,7 @@ impl Running {
         let node = Node::start(&config, params, service).expect("started");
         let (stop, address) = (node.stopper(), node.control_address());
         let thread = std::thread::spawn(move || {
-            node.run();
+            node.run_with(&mut served);
         });
         Running {
             stop,

@@ -26,6 +26,15 @@ pub struct Counts {
     pub cq_events: u64,
 }
 
+/// What exists now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Queue pairs.
+    pub queue_pairs: usize,
+    /// Registrations.
+    pub regions: usize,
+}
+
 /// Everything that queue pairs share. Keys and numbers are places in these tables.
 #[derive(Default)]
 pub struct Fabric {
@@ -61,6 +70,13 @@ impl Fabric {
     pub fn remove_qp(&mut self, number: u32) {
         if let Some(place) = self.qps.get_mut((number as usize).wrapping_sub(1)) {
             *place = ptr::null_mut();
+        }
+    }
+
+    pub fn live(&self) -> Live {
+        Live {
+            queue_pairs: self.qps.iter().filter(|qp| !qp.is_null()).count(),
+            regions: self.regions.iter().flatten().count(),
         }
     }
 

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use crate::raw;
 use crate::safe::{Context, Qp, State, Verbs};
 
-pub use fabric::Counts;
+pub use fabric::{Counts, Live};
 
 /// How many devices there are.
 pub const DEVICES: usize = 4;
@@ -50,6 +50,12 @@ pub fn counts(context: &Context) -> Counts {
     };
     // SAFETY: `stub_of` checked whose context it is, and `context` keeps it open; the lock is held.
     fabric::with(|_| unsafe { (*stub).counts })
+}
+
+/// Queue pairs and registrations that exist now, on all devices together.
+#[must_use]
+pub fn live() -> Live {
+    fabric::with(|fabric| fabric.live())
 }
 
 /// Pulls the device's cable, or plugs it in: raises the event, and lets every write to or from it

@@ -1,0 +1,101 @@
+//! The accelerator's memory for slots, over all of its sessions: taken before slots are made, and
+//! free once nothing reads them any more, whatever has become of their session.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use super::lock;
+
+/// See the module. `S` owns slots.
+#[derive(Debug)]
+pub(super) struct Budget<S>(Arc<Mutex<Uses<S>>>);
+
+#[derive(Debug)]
+struct Uses<S> {
+    /// Bytes of slots that are being made.
+    making: usize,
+    made: Vec<(Weak<S>, usize)>,
+}
+
+/// Bytes for slots that are being made; free again when this is dropped.
+#[derive(Debug)]
+pub(super) struct Share<S> {
+    uses: Arc<Mutex<Uses<S>>>,
+    bytes: usize,
+}
+
+impl<S> Budget<S> {
+    pub fn new() -> Self {
+        Budget(Arc::new(Mutex::new(Uses {
+            making: 0,
+            made: Vec::new(),
+        })))
+    }
+
+    /// Takes `bytes` where all together stay within `limit`.
+    ///
+    /// # Errors
+    /// The bytes that are in use.
+    pub fn take(&self, bytes: usize, limit: usize) -> Result<Share<S>, usize> {
+        let mut uses = lock(&self.0);
+        let in_use = uses.in_use();
+        if in_use.saturating_add(bytes) > limit {
+            return Err(in_use);
+        }
+        uses.making += bytes;
+        Ok(Share {
+            uses: self.0.clone(),
+            bytes,
+        })
+    }
+
+    #[cfg(test)]
+    fn in_use(&self) -> usize {
+        lock(&self.0).in_use()
+    }
+}
+
+impl<S> Uses<S> {
+    fn in_use(&mut self) -> usize {
+        self.made.retain(|(slots, _)| slots.strong_count() > 0);
+        self.making + self.made.iter().map(|(_, bytes)| bytes).sum::<usize>()
+    }
+}
+
+impl<S> Share<S> {
+    /// From now on the bytes are in use for as long as `slots` lives.
+    pub fn made(self, slots: &Arc<S>) {
+        let made = (Arc::downgrade(slots), self.bytes);
+        lock(&self.uses).made.push(made);
+    }
+}
+
+impl<S> Drop for Share<S> {
+    fn drop(&mut self) {
+        lock(&self.uses).making -= self.bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_in_use_from_before_slots_are_made_until_nothing_reads_them() {
+        let budget = Budget::new();
+        let first = budget.take(60, 100).expect("free");
+        assert_eq!(budget.take(50, 100).err(), Some(60), "being made");
+        drop(first);
+        let slots = Arc::new(());
+        budget.take(60, 100).expect("free again").made(&slots);
+        assert_eq!(
+            (budget.in_use(), budget.take(41, 100).err()),
+            (60, Some(60))
+        );
+        let reader = slots.clone();
+        drop(slots);
+        assert_eq!(budget.in_use(), 60, "a batch reads them");
+        drop(reader);
+        assert_eq!(budget.in_use(), 0);
+        assert_eq!(budget.take(usize::MAX, 100).err(), Some(0), "no overflow");
+    }
+}

@@ -1,0 +1,228 @@
+//! Sessions that are cut at random moments: whatever a session took is free when it ends, however
+//! it ends. Counted: the memory budget, queue pairs, registrations, descriptors and threads.
+//!
+//! `QDL_CUT_SESSIONS` is how many sessions each fabric has, `QDL_CUT_SEED` where the moments come
+//! from.
+#![cfg(not(qdl_loom))]
+
+#[path = "cluster/harness.rs"]
+mod harness;
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use harness::*;
+use qdl::{
+    config::NicConfig,
+    session::{request_stride, response_stride},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+};
+use verbs::stub;
+use xxhash_rust::xxh3::xxh3_64;
+
+const CONNECTIONS: usize = 2;
+const SLOTS: usize = 16;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// More than a session says until its connections are up.
+const WORDS: u64 = 6000;
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn number(key: &str, default: u64) -> u64 {
+    let given = std::env::var(key).ok();
+    given.map_or(default, |n| n.parse().expect("a number"))
+}
+
+/// Stands before an accelerator's control plane, and cuts connections.
+struct Scissors {
+    address: SocketAddr,
+    /// Bytes that still pass.
+    left: Arc<AtomicI64>,
+    cut: Arc<Notify>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Scissors {
+    fn before(node: SocketAddr) -> Scissors {
+        let (left, cut) = (Arc::new(AtomicI64::new(0)), Arc::new(Notify::new()));
+        let (tell, told) = std::sync::mpsc::channel();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let (l, c) = (left.clone(), cut.clone());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+                tell.send(listener.local_addr().expect("bound"))
+                    .expect("waited for");
+                let serve = async {
+                    loop {
+                        let (front, _) = listener.accept().await.expect("accepted");
+                        tokio::spawn(pass(front, node, l.clone(), c.clone()));
+                    }
+                };
+                tokio::select! {
+                    () = serve => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Scissors {
+            address: told.recv_timeout(PATIENCE).expect("bound"),
+            left,
+            cut,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Scissors {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+/// One connection, until nothing more may pass.
+async fn pass(front: TcpStream, node: SocketAddr, left: Arc<AtomicI64>, cut: Arc<Notify>) {
+    let Ok(back) = TcpStream::connect(node).await else {
+        return;
+    };
+    let ((mut fr, mut fw), (mut br, mut bw)) = (front.into_split(), back.into_split());
+    let there = copy(&mut fr, &mut bw, &left);
+    let here = copy(&mut br, &mut fw, &left);
+    tokio::select! {
+        // Where one side is done, the other may still have something to say.
+        _ = async { tokio::join!(there, here) } => {}
+        () = cut.notified() => {}
+        () = exhausted(&left) => {}
+    }
+}
+
+async fn exhausted(left: &AtomicI64) {
+    while left.load(SeqCst) > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn copy(
+    from: &mut (impl AsyncReadExt + Unpin),
+    to: &mut (impl AsyncWriteExt + Unpin),
+    left: &AtomicI64,
+) {
+    let mut bytes = [0; 512];
+    while let Ok(n @ 1..) = from.read(&mut bytes).await {
+        let may = left.fetch_sub(n as i64, SeqCst).clamp(0, n as i64) as usize;
+        if to.write_all(&bytes[..may]).await.is_err() || may < n {
+            return;
+        }
+    }
+    let _ = to.shutdown().await;
+}
+
+/// What the process holds beside the queue pairs: descriptors, and threads but those that a runtime
+/// keeps for later.
+fn held() -> (usize, usize) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").expect("there").count();
+    let threads = std::fs::read_dir("/proc/self/task").expect("there");
+    let name = |t: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(t.ok()?.path().join("comm")).ok()
+    };
+    let threads = threads
+        .filter_map(name)
+        .filter(|n| !n.starts_with("tokio-"));
+    (descriptors, threads.count())
+}
+
+/// Waits for what must come to hold, and says what there is where it does not.
+fn wait_for<T: std::fmt::Debug>(what: &str, now: impl Fn() -> T, holds: impl Fn(&T) -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds(&now()) {
+        assert!(Instant::now() < end, "{what}: {:?} are left", now());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn cut_at_random_moments(accelerators: NicConfig, nic: &str) {
+    let _alone = ALONE.lock();
+    let sessions = number("QDL_CUT_SESSIONS", 1000);
+    let seed = number("QDL_CUT_SEED", 1);
+    let m = model();
+    let slot = request_stride(&m).expect("small") + response_stride(&m).expect("small");
+    // Just enough for one frontend: one that finds something in use is refused.
+    let memory = CONNECTIONS * SLOTS * slot;
+    let node = Running::with("acc-a", "127.0.0.1:0", &m, memory, vec![accelerators]);
+    let scissors = Scissors::before(node.address);
+    let nics = format!("  - {{{nic}: {CONNECTIONS}, slots: {SLOTS}}}\n");
+    let extra = "deadlines: {connect_ms: 5000}\n";
+    let cut = config_at(&[scissors.address], &m, &nics, extra);
+    let whole = || {
+        scissors.left.store(i64::MAX, SeqCst);
+        let end = Instant::now() + PATIENCE;
+        // The last session may not be over yet.
+        let front = loop {
+            match Front::try_connect(&cut, 4, 100) {
+                Ok(front) => break front,
+                Err(e) => assert!(e.contains("is served") && Instant::now() < end, "{e}"),
+            }
+        };
+        front.issue(0..100);
+        front.wait_done();
+        front.check();
+    };
+    // What is made once is there afterwards.
+    whole();
+    wait_for("queue pairs", stub::live, |l| l.queue_pairs == 0);
+    let (before, live) = (held(), stub::live());
+    let mut up = 0;
+    for i in 0..sessions {
+        let dice = |what: u64| xxh3_64(&[seed, i, what].map(u64::to_le_bytes).concat());
+        scissors.left.store((dice(0) % WORDS) as i64, SeqCst);
+        let Ok(front) = Front::try_connect(&cut, 4, 100) else {
+            continue;
+        };
+        up += 1;
+        front.issue(0..(dice(1) % 100) as usize);
+        match dice(2) % 4 {
+            0 => scissors.cut.notify_waiters(),
+            1 => front.wait_done(),
+            2 => drop(front.cluster.finish()),
+            _ => {}
+        }
+    }
+    assert!(
+        (sessions / 20..sessions).contains(&up),
+        "{up} of {sessions} came up"
+    );
+    whole();
+    wait_for("queue pairs and registrations", stub::live, |l| *l == live);
+    // The first session may not have been gone to the last descriptor.
+    wait_for("descriptors and threads", held, |h| {
+        h.0 <= before.0 && h.1 <= before.1
+    });
+}
+
+#[test]
+fn nothing_is_left_of_sessions_over_tcp() {
+    let listen = "127.0.0.1:0".parse().expect("address");
+    cut_at_random_moments(NicConfig::tcp(listen), "address: 127.0.0.1, connections");
+}
+
+#[test]
+fn nothing_is_left_of_sessions_over_queue_pairs() {
+    cut_at_random_moments(NicConfig::ib("stub1"), "device: stub0, queue_pairs");
+}

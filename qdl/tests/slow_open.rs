@@ -1,0 +1,212 @@
+//! Frontends that do not wait for what they asked for, on an accelerator that takes long to open
+//! connections: what it opens too late is taken down again. Over the provider inside the process,
+//! whose queue pairs can be counted.
+#![cfg(not(qdl_loom))]
+
+#[path = "cluster/harness.rs"]
+mod harness;
+
+use std::{
+    sync::{Arc, Mutex, mpsc},
+    time::{Duration, Instant},
+};
+
+use harness::*;
+use qdl::{
+    config::NicConfig,
+    control::{
+        Auth, ClientEvent, ClientParams, ClientSession, Counters, LaneGrant, LaneRequest, Pending,
+        RequestTransport, Timing,
+    },
+    fabric::{
+        Endpoint, Grants, Region, Window,
+        ib::{IbCfgs, IbConnection, IbDevice, IbResources},
+    },
+    serve::{Arrival, Service},
+    session::{request_stride, response_stride},
+};
+use verbs::stub;
+
+const SLOTS: usize = 16;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A service whose slots come from nowhere in particular, but not while the gate is held.
+#[derive(Default)]
+struct Gated {
+    gate: Mutex<()>,
+    asked: Mutex<Option<mpsc::Sender<()>>>,
+}
+
+impl Gated {
+    /// Hears of each time somebody comes to the gate.
+    fn hear(&self) -> mpsc::Receiver<()> {
+        let (tell, told) = mpsc::channel();
+        *self.asked.lock().expect("alive") = Some(tell);
+        told
+    }
+}
+
+impl Service for Gated {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        Digest.arrived(arrivals);
+    }
+
+    fn slots(&self, _gpu: Option<u32>, bytes: usize) -> Result<Arc<Region>, String> {
+        if let Some(tell) = &*self.asked.lock().expect("alive") {
+            let _ = tell.send(());
+        }
+        let _open = self.gate.lock();
+        Region::new(bytes).map(Arc::new).map_err(|e| e.to_string())
+    }
+}
+
+/// A node over `stub1` with room for two connections, and the reports of its sessions.
+fn node(service: &Arc<Gated>) -> (Running, mpsc::Receiver<()>) {
+    let m = model();
+    let mut nic = NicConfig::ib("stub1");
+    nic.gpudirect = true;
+    let service: Arc<dyn Service> = service.clone();
+    let slot = request_stride(&m).expect("small") + response_stride(&m).expect("small");
+    let memory = 2 * SLOTS * slot;
+    Running::reporting("acc-a", &m, memory, nic, &service)
+}
+
+fn wait_for_queue_pairs(expected: usize) {
+    let end = Instant::now() + PATIENCE;
+    while stub::live().queue_pairs != expected {
+        assert!(
+            Instant::now() < end,
+            "{} queue pairs are left, {expected} expected",
+            stub::live().queue_pairs
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_frontend_that_leaves_during_open_leaves_nothing_behind() {
+    let service = Arc::new(Gated::default());
+    let (node, reports) = node(&service);
+    let nics = format!("  - {{device: stub0, queue_pairs: 2, slots: {SLOTS}}}\n");
+    let config = |extra: &str| config_with(&[&node], &model(), &nics, extra);
+    let held = service.gate.lock().expect("alive");
+    let hasty = "deadlines: {connect_ms: 300}\n";
+    let refused = Front::try_connect(&config(hasty), 4, 1).err();
+    assert!(refused.is_some_and(|e| e.contains("300")), "it left");
+    reports.recv_timeout(PATIENCE).expect("its session is over");
+    drop(held);
+    // All of the budget is there for the next, as soon as what is opened for nobody is down again.
+    let end = Instant::now() + PATIENCE;
+    let front = loop {
+        match Front::try_connect(&config(""), 64, 500) {
+            Ok(front) => break front,
+            Err(e) => assert!(Instant::now() < end, "{e}"),
+        }
+    };
+    front.issue(0..500);
+    front.wait_done();
+    assert_eq!(front.check(), 0);
+    wait_for_queue_pairs(0);
+}
+
+/// The frontend's half of a queue pair.
+fn half(resources: &Arc<IbResources>) -> IbConnection {
+    let stride = response_stride(&model()).expect("small");
+    let region = Arc::new(Region::new(SLOTS * stride).expect("memory"));
+    let window = Window::new(region.clone(), 0, stride, Arc::new(Grants::new(SLOTS)));
+    let endpoint = Endpoint {
+        window: window.expect("fits"),
+        sources: vec![region],
+        peer_slots: SLOTS,
+        peer_stride: request_stride(&model()).expect("small"),
+        send_depth: 16,
+    };
+    let limits = resources.device().limits().clone();
+    let cfgs = IbCfgs::resolve(&NicConfig::ib("stub0"), &limits, SLOTS).expect("fits");
+    IbConnection::prepare(resources, endpoint, &cfgs).expect("prepared")
+}
+
+fn request(lane: u16, epoch: u32, half: &IbConnection) -> LaneRequest {
+    LaneRequest {
+        lane,
+        rail: 0,
+        gpu_turn: 0,
+        epoch,
+        slots: SLOTS as u32,
+        request_stride: request_stride(&model()).expect("small") as u32,
+        response_stride: response_stride(&model()).expect("small") as u32,
+        transport: RequestTransport::Ib { end: half.end() },
+    }
+}
+
+/// The frontend gives up a connection that it asked for and that is still being opened: its session
+/// and its other connection live on, the accelerator takes down what it opened too late and says
+/// so, and the next epoch is granted.
+#[test]
+fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
+    let service = Arc::new(Gated::default());
+    let (node, _reports) = node(&service);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let device = IbDevice::open(&NicConfig::ib("stub0")).expect("the stub");
+    let resources = IbResources::new(device).expect("a domain");
+    let params = ClientParams {
+        address: node.address.to_string(),
+        node: "front".to_owned(),
+        auth: Auth::Unset,
+        model: model(),
+        timing: Timing::default(),
+        counters: Arc::new(Counters::default),
+        scores: Arc::new(|| None),
+    };
+    let mut session = runtime
+        .block_on(ClientSession::connect(params))
+        .expect("taken");
+    let handle = session.handle.clone();
+    let open = |lane, epoch, half: &IbConnection| handle.open(vec![request(lane, epoch, half)]);
+    let granted = |p: Pending<Vec<LaneGrant>>| {
+        let g = runtime.block_on(p.within(PATIENCE)).expect("granted");
+        (g[0].lane, g[0].epoch)
+    };
+    let name = || runtime.block_on(handle.name().within(PATIENCE));
+
+    let healthy = half(&resources);
+    assert_eq!(granted(open(0, 1, &healthy)), (0, 1));
+    let asked = service.hear();
+    let held = service.gate.lock().expect("alive");
+    let slow = half(&resources);
+    // One is being opened, another waits for its turn behind it.
+    let _late = (open(1, 1, &slow), open(2, 1, &slow));
+    name().expect("what was asked before is on its way");
+    asked.recv_timeout(PATIENCE).expect("being opened");
+    for lane in [1, 2] {
+        handle.lane_lost(lane, 1, "nothing came in time");
+        handle.lane_reset(lane, 1);
+    }
+    drop(slow);
+    let named = name().expect("the session lives on");
+    assert_eq!(named, "acc-a (digest)");
+    drop(held);
+    let mut confirmed = Vec::new();
+    while confirmed.len() < 2 {
+        let next =
+            runtime.block_on(async { tokio::time::timeout(PATIENCE, session.events.next()).await });
+        match next.expect("both are taken down again") {
+            Some(ClientEvent::LaneReset { lane, epoch }) => confirmed.push((lane, epoch)),
+            Some(ClientEvent::Gone(cause)) => panic!("{cause}"),
+            _ => {}
+        }
+    }
+    confirmed.sort_unstable();
+    assert_eq!(confirmed, [(1, 1), (2, 1)]);
+    // The healthy one's two ends.
+    wait_for_queue_pairs(2);
+    let again = half(&resources);
+    assert_eq!(granted(open(1, 2, &again)), (1, 2), "there is room");
+    handle.bye();
+    while runtime.block_on(session.events.next()).is_some() {}
+    drop((healthy, again));
+    wait_for_queue_pairs(0);
+}
