@@ -259,14 +259,12 @@ impl World {
     }
 
     fn answered(&mut self, which: Which, answer: Answer) -> bool {
-        let front = &mut self.front[usize::from(which.0)];
         if answer != Answer::Granted {
-            self.memory[usize::from(which.0)].retain(|e| *e != which.1);
+            self.drop_half(which);
         }
+        let front = &mut self.front[usize::from(which.0)];
+        let todo = front.answered(which.1, answer, self.now);
         // What is not wanted any more is dropped before the peer hears that it is.
-        let mut trial = front.clone();
-        let todo = trial.answered(which.1, answer, self.now);
-        *front = trial;
         if answer == Answer::Granted && !todo.go_on {
             self.drop_half(which);
         }
@@ -311,10 +309,8 @@ impl World {
                 }
             }
             Some(ToFront::Refused(of)) => {
-                if self.asking.take_if(|a| *a == of).is_some() {
-                    for which in of {
-                        self.answered(which, Answer::Refused);
-                    }
+                for which in self.asking.take_if(|a| *a == of).into_iter().flatten() {
+                    self.answered(which, Answer::Refused);
                 }
             }
             None => {}
