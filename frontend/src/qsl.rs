@@ -99,7 +99,8 @@ pub struct Qsl {
 }
 
 impl Qsl {
-    /// Over a data set. `performance_count` samples may be loaded at a time (`None`: all), and lie near the NICs.
+    /// Over a data set. `performance_count` samples may be loaded at a time (`None`: all), and lie
+    /// near the NICs.
     ///
     /// # Errors
     /// [`QslError`].
@@ -260,7 +261,8 @@ impl QuerySampleLibrary for Qsl {
     }
 
     fn load_samples(&self, indices: &[usize]) {
-        // Where memory cannot be bound to a node, it comes to lie near the cores that touch it first.
+        // Where memory cannot be bound to a node, it comes to lie near the cores that touch it
+        // first.
         if let Err(error) = self.near.run(|| self.load(indices)) {
             self.verdict.fail(ExitCode::Setup, error.to_string());
         }

@@ -104,7 +104,8 @@ enum Task {
     Rooms,
     /// Run a command in a guest that has an RDMA device in software.
     SoftRoce {
-        /// In a guest with two NUMA nodes; without a command: see that threads and memory are on the NIC's node.
+        /// In a guest with two NUMA nodes; without a command: see that threads and memory are on
+        /// the NIC's node.
         #[arg(long)]
         numa: bool,
         /// The command and its arguments.

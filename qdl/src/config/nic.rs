@@ -89,7 +89,8 @@ pub struct NicConfig {
     /// NUMA node of rail thread and memory; default `auto`, the NIC's own.
     #[garde(custom(auto_within(0..=MAX_NUMA)))]
     pub numa: Auto<u32>,
-    /// Cores the rail thread is pinned to; default those of its node, where the machine has several.
+    /// Cores the rail thread is pinned to; default those of its node, where the machine has
+    /// several.
     #[garde(custom(core_list))]
     pub cpus: Option<Vec<usize>>,
     /// On an accelerator the GPU it is nearest to, whose engine its samples go to; default none:

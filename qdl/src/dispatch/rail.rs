@@ -88,7 +88,8 @@ impl FrontendRail {
         completer: Box<dyn Completer>,
         handle: &RailHandle,
     ) -> Self {
-        // Touched from the pinned thread: where memory cannot be bound to a node, it comes to lie near.
+        // Touched from the pinned thread: where memory cannot be bound to a node, it comes to lie
+        // near.
         for lane in shared.lanes.iter().filter(|l| l.cfgs.rail == index) {
             lane.window.region().prefault();
             handle.note_memory(lane.window.region());

@@ -12,9 +12,10 @@ use std::{
 use super::DeviceMemory;
 use crate::os::{HUGE_PAGE, Mapping};
 
-/// One mapping, or a piece of a device's memory ([`Region::of_device`]). A mapping is page-aligned, zero at first, and
-/// unmapped when the last `Arc` is dropped. One of at least 2 MiB lies in huge pages where the machine has enough of
-/// them free (`vm.nr_hugepages`): a NIC then keeps fewer translations.
+/// One mapping, or a piece of a device's memory ([`Region::of_device`]). A mapping is page-aligned,
+/// zero at first, and unmapped when the last `Arc` is dropped. One of at least 2 MiB lies in huge
+/// pages where the machine has enough of them free (`vm.nr_hugepages`): a NIC then keeps fewer
+/// translations.
 ///
 /// A region is written by the kernel, a NIC or another thread while this process holds only its address,
 /// so it is never seen as one `&[u8]`: the slot protocol (see the module above) says who may touch
@@ -89,8 +90,9 @@ impl Region {
         Self::on_nodes(len, &[])
     }
 
-    /// The same, with pages on this NUMA node, or on several in turns. Where the system refuses that (as in many
-    /// containers), they come to lie near the thread that touches them first, as without a node.
+    /// The same, with pages on this NUMA node, or on several in turns. Where the system refuses
+    /// that (as in many containers), they come to lie near the thread that touches them first, as
+    /// without a node.
     ///
     /// # Errors
     /// [`RegionError::Map`].
@@ -140,8 +142,8 @@ impl Region {
         matches!(self.memory, Behind::Host { huge: true, .. })
     }
 
-    /// The NUMA nodes that its pages lie on; empty where none is there yet, where the kernel does not say, and for a
-    /// device's memory. Costs a system call.
+    /// The NUMA nodes that its pages lie on; empty where none is there yet, where the kernel does
+    /// not say, and for a device's memory. Costs a system call.
     pub fn nodes(&self) -> BTreeSet<u32> {
         match &self.memory {
             Behind::Host { mapping, .. } => mapping.nodes(),
@@ -171,8 +173,8 @@ impl Region {
         kept.push(guard);
     }
 
-    /// Touches every page, so that it exists before it is timed: on the nodes that it was placed on, or else on this
-    /// thread's.
+    /// Touches every page, so that it exists before it is timed: on the nodes that it was placed
+    /// on, or else on this thread's.
     pub fn prefault(&self) {
         if let Behind::Host { mapping, .. } = &self.memory {
             mapping.populate();

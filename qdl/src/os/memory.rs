@@ -40,7 +40,8 @@ impl Mapping {
         )
     }
 
-    /// At least `bytes` zeroes in huge pages, which are set aside now, so that touching them never fails.
+    /// At least `bytes` zeroes in huge pages, which are set aside now, so that touching them never
+    /// fails.
     ///
     /// # Errors
     /// There are not as many free (`vm.nr_hugepages`).
@@ -60,7 +61,8 @@ impl Mapping {
     }
 
     fn map(len: usize, access: libc::c_int, flags: libc::c_int) -> io::Result<Self> {
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice aliases nothing.
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice aliases
+        // nothing.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -93,8 +95,9 @@ impl Mapping {
         self.len == 0
     }
 
-    /// Pages that are not there yet come from this NUMA node, from several in turns, or, for none, from the node of the
-    /// thread that touches them first. A node without room is passed over: far memory is slow, not wrong.
+    /// Pages that are not there yet come from this NUMA node, from several in turns, or, for none,
+    /// from the node of the thread that touches them first. A node without room is passed over: far
+    /// memory is slow, not wrong.
     ///
     /// # Errors
     /// The kernel has no NUMA, no such node, or lets this process not ask (as in many containers).
@@ -109,8 +112,8 @@ impl Mapping {
             [_] => libc::MPOL_PREFERRED,
             _ => libc::MPOL_INTERLEAVE,
         };
-        // SAFETY: the range is this mapping, whose bytes the call leaves alone; the mask has the bits that the call is
-        // told of (it counts one more) and lives through it.
+        // SAFETY: the range is this mapping, whose bytes the call leaves alone; the mask has the
+        // bits that the call is told of (it counts one more) and lives through it.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -130,8 +133,8 @@ impl Mapping {
 
     /// Touches every page, so that it exists before it is timed.
     pub fn populate(&self) {
-        // SAFETY: the range is this mapping; MADV_POPULATE_WRITE changes no byte. Where the kernel is too
-        // old for it (before 5.14) the call fails and pages come at first use instead.
+        // SAFETY: the range is this mapping; MADV_POPULATE_WRITE changes no byte. Where the kernel
+        // is too old for it (before 5.14) the call fails and pages come at first use instead.
         unsafe {
             libc::madvise(
                 self.base.as_ptr().cast(),
@@ -141,8 +144,8 @@ impl Mapping {
         }
     }
 
-    /// The nodes that its pages lie on, as the kernel says now, from up to 256 pages all over it. Empty where no page is
-    /// there yet, or where the kernel does not say.
+    /// The nodes that its pages lie on, as the kernel says now, from up to 256 pages all over it.
+    /// Empty where no page is there yet, or where the kernel does not say.
     pub fn nodes(&self) -> BTreeSet<u32> {
         const PAGE: usize = 4096;
         let pages = self.len.div_ceil(PAGE).max(1);
@@ -153,8 +156,8 @@ impl Mapping {
         };
         let addresses: Vec<*mut u8> = (0..looked_at).map(at).collect();
         let mut nodes = vec![-1 as libc::c_int; looked_at];
-        // SAFETY: both arrays have `looked_at` entries and live through the call, which moves nothing, since it is given
-        // no nodes to move to; 0 means this process.
+        // SAFETY: both arrays have `looked_at` entries and live through the call, which moves
+        // nothing, since it is given no nodes to move to; 0 means this process.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_move_pages,

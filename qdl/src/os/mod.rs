@@ -1,5 +1,5 @@
-//! What the rest of the crate asks of the operating system, each thing once. It knows nothing of samples, NICs or
-//! configurations, so everything above may use it.
+//! What the rest of the crate asks of the operating system, each thing once. It knows nothing of
+//! samples, NICs or configurations, so everything above may use it.
 //!
 //! | file | purpose |
 //! | --- | --- |

@@ -25,7 +25,8 @@ impl Near {
         pin(&self.cpus);
     }
 
-    /// Runs `work` there, on this thread: what it touches first lies near, and threads that it starts stay. Best effort.
+    /// Runs `work` there, on this thread: what it touches first lies near, and threads that it
+    /// starts stay. Best effort.
     pub fn run<R>(&self, work: impl FnOnce() -> R) -> R {
         let _back = Back::after(&self.cpus);
         work()

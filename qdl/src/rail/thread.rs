@@ -156,7 +156,8 @@ impl RailHandle {
         self.lock_placed().clone()
     }
 
-    /// Notes where memory of one of its connections lies, whose pages are there. Costs a system call.
+    /// Notes where memory of one of its connections lies, whose pages are there. Costs a system
+    /// call.
     pub(crate) fn note_memory(&self, region: &Region) {
         let nodes = region.nodes();
         self.lock_placed().nodes.extend(nodes);

@@ -94,7 +94,8 @@ impl ServeLane {
         Self::on_nodes(cfgs, &[], None)
     }
 
-    /// As [`ServeLane::new`], on these NUMA nodes; with request slots in memory that is there already, a GPU's perhaps.
+    /// As [`ServeLane::new`], on these NUMA nodes; with request slots in memory that is there
+    /// already, a GPU's perhaps.
     ///
     /// # Errors
     /// [`RegionError`] when it is too small, or when there is none for responses.

@@ -35,7 +35,8 @@ impl Preparer {
         let thread = std::thread::Builder::new()
             .name(format!("{}-lanes", rail.name))
             .spawn(move || {
-                // Where memory cannot be bound to a node, it comes to lie near the cores that touch it first.
+                // Where memory cannot be bound to a node, it comes to lie near the cores that touch
+                // it first.
                 near.pin();
                 for command in queue {
                     if let Command::Attach { lane, .. } = &command {

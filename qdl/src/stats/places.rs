@@ -12,7 +12,8 @@ pub struct NicPlace {
     pub node: Option<u32>,
     /// Cores that its thread may run on, as the kernel writes them.
     pub cpus: String,
-    /// Nodes that the memory its connections' slots and responses are in lies on; empty where the system does not say.
+    /// Nodes that the memory its connections' slots and responses are in lies on; empty where the
+    /// system does not say.
     pub slots: Vec<u32>,
 }
 
@@ -24,7 +25,8 @@ pub struct Places {
     pub nodes: usize,
     /// Each NIC.
     pub nics: Vec<NicPlace>,
-    /// Nodes that loaded samples lie on; empty on an accelerator, and where the system does not say.
+    /// Nodes that loaded samples lie on; empty on an accelerator, and where the system does not
+    /// say.
     pub samples: Vec<u32>,
 }
 

@@ -16,14 +16,15 @@ impl Topology {
         self.nodes.len() > 1
     }
 
-    /// The node that this RDMA device or network interface sits on, where there are several and it is known.
+    /// The node that this RDMA device or network interface sits on, where there are several and it
+    /// is known.
     pub fn node_of_device(&self, name: &str) -> Option<u32> {
         let nic = self.nics.iter().find(|n| n.name == name)?;
         nic.place.numa.filter(|_| self.has_several_nodes())
     }
 
-    /// The node of the network interface that has this address, likewise. Loopback, a bridge and what else has no
-    /// hardware have none.
+    /// The node of the network interface that has this address, likewise. Loopback, a bridge and
+    /// what else has no hardware have none.
     pub fn node_of_address(&self, address: IpAddr) -> Option<u32> {
         let nic = self.nics.iter().find(|n| n.addresses.contains(&address))?;
         nic.place.numa.filter(|_| self.has_several_nodes())
@@ -58,7 +59,8 @@ impl Topology {
         self.near(&nodes.collect::<Vec<_>>())
     }
 
-    /// These nodes and their cores, as far as this thread may run there. Nothing on a machine with one node.
+    /// These nodes and their cores, as far as this thread may run there. Nothing on a machine with
+    /// one node.
     pub fn near(&self, nodes: &[u32]) -> Near {
         self.near_within(nodes, &affinity())
     }
@@ -74,7 +76,8 @@ impl Topology {
         }
         let own = self.nodes.iter().filter(|n| nodes.contains(&n.id));
         let cpus = own.flat_map(|n| n.cpus.as_slice());
-        // Whoever started the program on certain cores meant those. Where none is left, memory alone is near.
+        // Whoever started the program on certain cores meant those. Where none is left, memory
+        // alone is near.
         let cpus: Vec<usize> = cpus.copied().filter(|c| allowed.contains(*c)).collect();
         Near { cpus, nodes }
     }

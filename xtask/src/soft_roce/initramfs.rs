@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 
 use super::kernel::Kernel;
 
-/// What the guest needs: the two file systems of its root, the cable or the NICs in its place, what disturbs it, and
-/// soft-RoCE (which will not add a link without a CRC-32).
+/// What the guest needs: the two file systems of its root, the cable or the NICs in its place, what
+/// disturbs it, and soft-RoCE (which will not add a link without a CRC-32).
 const MODULES: &[&str] = &[
     "virtio_pci",
     "9pnet_virtio",

@@ -5,8 +5,8 @@
 pub enum Machine {
     /// Two CPUs. Its devices are joined by a cable of the kernel's own.
     Plain,
-    /// Four CPUs on two NUMA nodes, each with two NICs that are joined by a cable: `va` and `vb` on node 1, `vc` and `vd` on
-    /// node 0.
+    /// Four CPUs on two NUMA nodes, each with two NICs that are joined by a cable: `va` and `vb` on
+    /// node 1, `vc` and `vd` on node 0.
     TwoNodes,
 }
 

@@ -8,7 +8,8 @@
 //! * `packages` - the Debian packages that this needs
 //! * `kernel` - Debian's own kernel, downloaded and unpacked, not installed
 //! * `initramfs` - its modules and the first program, as an archive
-//! * `machine` - what the emulator pretends: one with two CPUs, or one with two NUMA nodes (`--numa`)
+//! * `machine` - what the emulator pretends: one with two CPUs, or one with two NUMA nodes
+//! (`--numa`)
 //! * `guest` - boots, shows the output, returns the exit status
 //!
 //! The shell pieces that run in the guest are in `xtask/soft-roce/`;
@@ -70,8 +71,10 @@ pub fn prepare(root: &Path) -> Result<Guest> {
     })
 }
 
-/// Prepares and boots the guest, runs `command` in it, and returns its exit status. The command's folder is the repository;
-/// `QDL_RDMA_DEVICES` names the two devices. Without a command, what the machine is for, built here first: the RDMA tests, or
+/// Prepares and boots the guest, runs `command` in it, and returns its exit status. The command's
+/// folder is the repository;
+/// `QDL_RDMA_DEVICES` names the two devices. Without a command, what the machine is for, built here
+/// first: the RDMA tests, or
 /// `numa.sh`.
 ///
 /// # Errors

@@ -138,7 +138,8 @@ impl IbDevice {
         attr.gbps
     }
 
-    /// Its NUMA node, where the machine has several: the configured one, or the device's own. And the cores there.
+    /// Its NUMA node, where the machine has several: the configured one, or the device's own. And
+    /// the cores there.
     pub fn near(&self) -> &Near {
         &self.near
     }
