@@ -232,7 +232,7 @@ fn trials(kinds: &[Fault], default: u64) {
         let fault = kinds[(i % turns) as usize];
         let trial = Trial {
             fault,
-            second: (i / turns) % 2 == 0,
+            second: (i / turns).is_multiple_of(2),
             offline: random.below(3) == 0,
             at: random.below(1200),
             connections: 1 + random.below(4),
