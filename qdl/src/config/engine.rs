@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use garde::Validate;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::rules::{Findings, MAX_GPU, resolve, within, within_some};
 
@@ -36,7 +36,7 @@ pub enum EngineKind {
 }
 
 /// What a plan that TensorRT builds computes in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// 8-bit integers where the model says how (QuantizeLinear and DequantizeLinear), half
