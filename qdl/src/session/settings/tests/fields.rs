@@ -74,15 +74,30 @@ fn every_field_is_read() {
     assert_eq!(items.dead(&rest()), [""; 0], "no code reads these");
 }
 
+const TYPE: &str = "
+pub struct Config {
+    pub alive: u64,
+    pub by_way_of: u64,
+    pub dead: u64,
+    pub checked: u64,
+}
+impl Config {
+    pub fn way(&self) -> u64 {
+        self.by_way_of
+    }
+    pub fn unused(&self) -> u64 {
+        self.dead
+    }
+    pub(super) fn check(&self) {
+        self.checked;
+    }
+}
+";
+
 #[test]
 fn a_dead_field_is_found() {
     let mut items = Items::default();
-    items.read(
-        "pub struct Config {\n    pub alive: u64,\n    pub by_way_of: u64,\n    pub dead: u64,\n  \
-           pub checked: u64,\n}\nimpl Config {\n    pub fn way(&self) -> u64 {\n        \
-         self.by_way_of\n    }\n    pub fn unused(&self) -> u64 {\n        self.dead\n    }\n    \
-         pub(super) fn check(&self) {\n        self.checked;\n    }\n}\n",
-    );
+    items.read(TYPE);
     let dead = items.dead("config.alive; config.way(); config.deadly");
     assert_eq!(dead, ["dead", "checked", "unused()"]);
 }

@@ -81,7 +81,9 @@ fn files() -> [Value; 2] {
 /// `  # key: value  # remark` as `  key: value  # remark`.
 fn uncommented(line: &str) -> String {
     let blank = line.len() - line.trim_start().len();
-    let key = line[blank..].strip_prefix("# ").and_then(|rest| {
+    // Farther to the right a remark goes on.
+    let comment = line[blank..].strip_prefix("# ").filter(|_| blank < 10);
+    let key = comment.and_then(|rest| {
         let (key, _) = rest.split_once(':')?;
         let word = |c: char| c.is_ascii_lowercase() || c == '_';
         key.chars().all(word).then_some(rest)
