@@ -157,7 +157,6 @@ impl Accelerator {
                     handshake: d.connect(),
                     heartbeat: HeartbeatCfgs {
                         every: d.heartbeat_interval(),
-                        suspect_after: (d.heartbeat_interval() + d.heartbeat_timeout()) / 2,
                         gone_after: d.heartbeat_timeout(),
                     },
                 },

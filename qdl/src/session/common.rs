@@ -103,11 +103,10 @@ impl Common {
     }
 
     /// How a session with an accelerator is opened.
-    pub fn params(self: &Arc<Self>, index: usize) -> ClientParams {
+    pub fn params(&self, index: usize) -> ClientParams {
         let d = &self.config.deadlines;
         let heartbeat = HeartbeatCfgs {
             every: d.heartbeat_interval(),
-            suspect_after: (d.heartbeat_interval() + d.heartbeat_timeout()) / 2,
             gone_after: d.heartbeat_timeout(),
         };
         ClientParams {
@@ -119,14 +118,6 @@ impl Common {
                 connect: d.connect(),
                 handshake: d.connect(),
                 heartbeat,
-            },
-            counters: Arc::new(Counters::default),
-            scores: {
-                let common = Arc::downgrade(self);
-                Arc::new(move || {
-                    let common = common.upgrade()?;
-                    common.rails.get()?.scores(&common, index)
-                })
             },
         }
     }

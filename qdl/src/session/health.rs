@@ -1,5 +1,5 @@
 //! The rails of a cluster by name: what dispatch chooses among by health, made from what the accelerators granted,
-//! and what is told of them in the log, in heartbeats and in the report.
+//! and what is told of them in the log and in the report.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,10 +7,9 @@ use super::common::Common;
 use crate::{
     clock::now_ns,
     config::NicConfig,
-    control::{RailScore, Scores},
     rails::{
         Change, LaneRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy, RailState,
-        RailsError, Score,
+        RailsError,
     },
     stats::{RailChange, RailRecord},
     topology::LinkWatch,
@@ -136,27 +135,6 @@ impl RailMap {
         rails
             .filter(move |(_, (_, there))| *there == nic)
             .map(|(i, _)| RailId(i as u8))
-    }
-
-    /// What a heartbeat says of the rails to a peer: of each of its NICs the worst rail's score.
-    pub fn scores(&self, common: &Common, peer: usize) -> Option<Scores> {
-        let report = common.dispatcher.get()?.rail_report(peer);
-        let mut rails: Vec<RailScore> = Vec::new();
-        for r in report {
-            let (_, nic) = *self.peers.get(peer)?.get(r.rail.index())?;
-            let score = match r.state {
-                RailState::Down(_) => Score::MIN,
-                _ => r.latency,
-            };
-            match rails.iter_mut().find(|o| o.nic == nic) {
-                Some(other) => other.score = other.score.min(score),
-                None => rails.push(RailScore { nic, score }),
-            }
-        }
-        (!rails.is_empty()).then_some(Scores {
-            interior: Score::ONE,
-            rails,
-        })
     }
 
     /// Every rail for the summary.

@@ -297,7 +297,7 @@ impl Session {
             );
             return refuse(ErrorCode::Budget, text);
         }
-        let no_random = |e: ControlError| Refusal {
+        let no_random = |e: std::io::Error| Refusal {
             code: ErrorCode::ShuttingDown,
             text: e.to_string(),
         };
@@ -442,16 +442,6 @@ impl SessionHandler for Session {
         })
     }
 
-    fn told(&self, scores: &Scores) {
-        for r in &scores.rails {
-            tracing::debug!(
-                "the frontend scores the rail to nics[{}] {}",
-                r.nic,
-                r.score
-            );
-        }
-    }
-
     fn open(&self, requests: &[LaneRequest]) -> Result<Vec<LaneGrant>, Refusal> {
         let Some(shared) = self.shared.upgrade() else {
             return Err(Refusal {
@@ -471,10 +461,6 @@ impl SessionHandler for Session {
             }
         }
         Ok(grants)
-    }
-
-    fn start(&self) -> Result<(), Refusal> {
-        Ok(())
     }
 
     fn lane_lost(&self, lane: u16, epoch: u32, cause: &str) {
