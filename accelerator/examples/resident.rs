@@ -1,6 +1,6 @@
 //! Slots in the memory of a GPU, beside slots in the host's: the same samples through the same
-//! lane, rail thread, batcher and engine, over the fabric inside the process, whose writes go to
-//! wherever the slots are. Counts copies for each batch, and compares the answers.
+//! connection, NIC thread, batcher and engine, over the fabric inside the process, whose writes go
+//! to wherever the slots are. Counts copies for each batch, and compares the answers.
 //!
 //! ```text
 //! cargo run --release -p accelerator --example resident -- CONFIG [ROUNDS]
@@ -24,19 +24,19 @@ use accelerator::{
 };
 use anyhow::{Context, bail, ensure};
 use qdl::{
+    connection::{NicThreadCfgs, Spin},
     fabric::{Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window, probe},
     model::ModelSpec,
     os::Near,
-    rail::{RailCfgs, Spin},
     response::RESPONSE_HEADER_BYTES,
-    serve::{OnLaneLost, ServeLane, ServeLaneCfgs, Server, Service},
-    session::request_stride,
+    run::request_stride,
+    serve::{OnConnectionLost, ServeConnection, ServeConnectionCfgs, Server, Service},
     stats::GpuRecord,
     testkit::memory,
 };
 use serde_json::{Value, json};
 
-/// What one poll of a rail thread takes: so many slots arrive together, and become one batch.
+/// What one poll of a NIC thread takes: so many slots arrive together, and become one batch.
 const MOST: usize = 128;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -99,7 +99,7 @@ fn run(args: &[String]) -> anyhow::Result<bool> {
         ("pinned", Arc::new(Region::new(size * slots)?)),
         ("gpu", gpu(size * slots)?),
     ] {
-        let mut lane = Lane::new(&pipelines, &model, slots, &samples, region)?;
+        let mut connection = Connection::new(&pipelines, &model, slots, &samples, region)?;
         let all: Vec<u16> = (0..slots as u16).collect();
         let every_other: Vec<u16> = all.iter().copied().step_by(2).collect();
         let middle_first: Vec<u16> = [&all[slots / 2..], &all[..slots / 2]].concat();
@@ -112,7 +112,7 @@ fn run(args: &[String]) -> anyhow::Result<bool> {
             let before = record(&pipelines)?;
             let begun = Instant::now();
             for _ in 0..rounds {
-                answers.push(lane.round(of)?);
+                answers.push(connection.round(of)?);
             }
             let took = begun.elapsed();
             let since = record(&pipelines)?.since(&before);
@@ -150,7 +150,7 @@ fn told(r: &GpuRecord, took: Duration) -> Value {
 }
 
 /// A connection over the fabric inside the process, its accelerator's end served by the pipelines.
-struct Lane {
+struct Connection {
     link: Link,
     responses: Window,
     uses: Vec<u16>,
@@ -160,7 +160,7 @@ struct Lane {
     _server: Server,
 }
 
-impl Lane {
+impl Connection {
     fn new(
         pipelines: &Arc<Pipelines>,
         model: &ModelSpec,
@@ -171,16 +171,16 @@ impl Lane {
         let size = request_stride(model).context("a model too large")?;
         let output = model.max_output_bytes().context("a model too large")?;
         let response_stride = (output + RESPONSE_HEADER_BYTES).next_multiple_of(64);
-        let cfgs = ServeLaneCfgs {
+        let cfgs = ServeConnectionCfgs {
             session: 1,
-            lane: 0,
+            connection: 0,
             epoch: 1,
             gpu: None,
             slots,
             request_stride: size,
             response_stride,
         };
-        let lane = Arc::new(ServeLane::on_nodes(cfgs, &[], Some(region))?);
+        let connection = Arc::new(ServeConnection::on_nodes(cfgs, &[], Some(region))?);
         let memory = Arc::new(Region::new(response_stride * slots)?);
         let responses = Window::new(memory, 0, response_stride, Arc::new(Grants::new(slots)))?;
         let ours = Endpoint {
@@ -190,18 +190,18 @@ impl Lane {
             peer_stride: size,
             send_depth: 2 * slots,
         };
-        let (link, theirs, _) = memory::pair(ours, lane.endpoint(2 * slots))?;
-        let rail = RailCfgs {
+        let (link, theirs, _) = memory::pair(ours, connection.endpoint(2 * slots))?;
+        let rail = NicThreadCfgs {
             name: "rail-0".to_owned(),
             spin: Spin::new(50_000),
             tick_ns: 25_000_000,
             near: Near::default(),
         };
         let service: Arc<dyn Service> = pipelines.clone();
-        let lost: Arc<OnLaneLost> = Arc::new(|_| {});
+        let lost: Arc<OnConnectionLost> = Arc::new(|_| {});
         let server = Server::new(vec![rail], &service, &lost)?;
-        server.attach(0, lane, theirs);
-        Ok(Lane {
+        server.attach(0, connection, theirs);
+        Ok(Connection {
             link,
             responses,
             uses: vec![0; slots],

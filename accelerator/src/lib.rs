@@ -2,7 +2,7 @@
 //! the output slot.
 //!
 //! ```text
-//! rail threads ── arrived() ──> queue ──> batcher ──> engine worker ──> respond_all() ──> origins
+//! NIC threads ── arrived() ──> queue ──> batcher ──> engine worker ──> respond_all() ──> origins
 //! ```
 //!
 //! * [`engine`] runs batches: `null`, `digest` and `onnx` behind one trait.
@@ -14,7 +14,7 @@
 //! * [`node`] makes all of it from a configuration and hangs it on the network.
 //!
 //! Nothing but [`node`] knows a socket. The accelerator binary feeds the [`pipelines::Pipelines`]
-//! from its rail threads; `frontend --local` feeds the same from LoadGen, in one process.
+//! from its NIC threads; `frontend --local` feeds the same from LoadGen, in one process.
 
 pub mod batcher;
 pub mod engine;

@@ -107,7 +107,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
             return SETUP;
         }
     };
-    for warning in qdl::session::pinning_warnings(&config.nics) {
+    for warning in qdl::run::pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
     let accelerator = match Accelerator::start(&config, arguments.once) {

@@ -1,4 +1,4 @@
-//! From a configuration to a node that serves: engine, pipeline, rail threads, control plane.
+//! From a configuration to a node that serves: engine, pipeline, NIC threads, control plane.
 
 use std::{
     path::Path,
@@ -10,8 +10,8 @@ use qdl::{
     config::{AcceleratorConfig, EngineConfig, NicConfig},
     model::{ModelMismatch, ModelSpec},
     os::Near,
+    run::{Node, NodeError, NodeParams, Stop},
     serve::Service,
-    session::{Node, NodeError, NodeParams, Stop},
     stats::ServedReport,
     topology::Topology,
 };

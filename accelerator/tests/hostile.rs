@@ -15,7 +15,7 @@ use accelerator::node::Accelerator;
 use qdl::{
     config::load_accelerator,
     control::{
-        Auth, ClientEvent, ClientParams, ClientSession, GrantTransport, LaneRequest,
+        Auth, ClientEvent, ClientParams, ClientSession, ConnectionRequest, GrantTransport,
         RequestTransport, Timing,
     },
     fabric::{
@@ -24,7 +24,7 @@ use qdl::{
     },
     model::{DType, ModelSpec, TensorSpec},
     response::RESPONSE_HEADER_BYTES,
-    session::Stop,
+    run::Stop,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -117,9 +117,9 @@ impl Frontend {
             largest.next_multiple_of(64)
         };
         let output = model.max_output_bytes().expect("small");
-        let request = |lane| LaneRequest {
-            lane,
-            rail: 0,
+        let request = |connection| ConnectionRequest {
+            connection,
+            nic: 0,
             gpu_turn: 0,
             epoch: 1,
             slots: 8,
@@ -139,14 +139,14 @@ impl Frontend {
                 .expect("ready");
             (session, grants.expect("granted"))
         });
-        let connect = |grant: &qdl::control::LaneGrant| {
+        let connect = |grant: &qdl::control::ConnectionGrant| {
             let GrantTransport::Tcp { address } = grant.transport else {
                 panic!("not over TCP");
             };
             let mut stream = TcpStream::connect(address).expect("connected");
             stream.set_read_timeout(Some(PATIENCE)).expect("set");
             let preamble = Preamble {
-                lane: grant.lane,
+                connection: grant.connection,
                 epoch: grant.epoch,
                 key: grant.key.0,
             };
@@ -196,7 +196,9 @@ impl Frontend {
         let lost = async {
             loop {
                 match session.events.next().await.expect("an event") {
-                    ClientEvent::LaneLost { lane, cause, .. } => return (lane, cause),
+                    ClientEvent::ConnectionLost {
+                        connection, cause, ..
+                    } => return (connection, cause),
                     ClientEvent::Gone(e) => panic!("the session ended: {e}"),
                     _ => {}
                 }

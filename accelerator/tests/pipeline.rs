@@ -50,7 +50,7 @@ fn start(params: &EngineParams) -> Pipeline {
     Pipeline::start(engine, &Options::from(params), no_error).expect("workers start")
 }
 
-/// Several rail threads deliver in bursts; every sample is answered once with its own hash.
+/// Several NIC threads deliver in bursts; every sample is answered once with its own hash.
 #[test]
 fn every_sample_is_answered_once_with_its_own_digest() {
     const RAILS: usize = 3;

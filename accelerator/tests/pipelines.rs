@@ -145,7 +145,7 @@ fn samples_go_to_the_gpu_of_their_connection() {
         let (memory, pipelines) = (Memory::new(250), start(&[3, 7], delay_us));
         let (a, b) = (Connection::new(Some(3)), Connection::new(Some(7)));
         pipelines.memory(&memory.inputs);
-        // One rail thread's burst may be of several connections.
+        // One NIC thread's burst may be of several connections.
         let mut burst = memory.arrivals(0..20, &a);
         burst.extend(memory.arrivals(20..100, &b));
         pipelines.arrived(&mut burst);

@@ -72,7 +72,7 @@ pub struct Counts {
     pub backlog_max: u64,
     /// Samples that waited for one.
     pub backlogged: u64,
-    /// Times that rail threads went to sleep, and that other threads woke them.
+    /// Times that NIC threads went to sleep, and that other threads woke them.
     pub waits: (u64, u64),
     /// What else the user ought to know, a line each.
     pub notes: Vec<String>,

@@ -40,11 +40,11 @@ impl Completers {
         }
     }
 
-    /// The completer of one rail.
-    pub fn make(&self, rail: usize) -> LoadgenCompleter {
+    /// The completer of one NIC.
+    pub fn make(&self, nic_index: usize) -> LoadgenCompleter {
         LoadgenCompleter {
             scratch: Vec::with_capacity(256),
-            recorder: Some(Recorder::new(self.live.clone(), rail)),
+            recorder: Some(Recorder::new(self.live.clone(), nic_index)),
             last_ns: 0,
             shared: self.clone(),
         }
@@ -110,7 +110,7 @@ impl Completers {
     }
 }
 
-/// Completes the samples of one rail. It lives on the rail's thread.
+/// Completes the samples of one NIC. It lives on the NIC's thread.
 pub struct LoadgenCompleter {
     scratch: Vec<QuerySampleResponse<'static>>,
     /// Gone only while it is dropped.

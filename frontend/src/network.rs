@@ -8,8 +8,9 @@ use std::{
 use qdl::{
     config::{FrontendConfig, QslMode},
     dispatch::Sample,
-    session::{
-        Cluster, ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory,
+    run::{
+        Cluster, ClusterError, ClusterListener, ClusterReport, ConnectionReport, PeerReport,
+        SampleMemory,
     },
     stats::{AcceleratorRecord, ConnectionRecord, Ledger, WarmUpRecord},
 };
@@ -87,7 +88,7 @@ impl Network {
             verdict: verdict.clone(),
             notes: Mutex::new(notes),
         });
-        let mut make = |rail| Box::new(completers.make(rail)) as _;
+        let mut make = |nic_index| Box::new(completers.make(nic_index)) as _;
         let cluster = Arc::new(Cluster::connect(config, memory, &mut make, listener)?);
         Ok(Network {
             cluster: Arc::downgrade(&cluster),
@@ -129,7 +130,7 @@ impl Backend for Network {
             .warm_up(samples.to_vec())
             .map_err(|e| e.to_string())?;
         Ok(report.map(|r| {
-            let (connections, ms) = (r.lanes.len(), r.took_ns / 1_000_000);
+            let (connections, ms) = (r.connections.len(), r.took_ns / 1_000_000);
             format!(
                 "{} samples warmed {connections} connections up in {ms} ms",
                 r.samples
@@ -233,15 +234,15 @@ fn counts(report: &ClusterReport, name: &str) -> Counts {
             responses: d.completed,
             redispatched: d.again,
             late_dropped: 0,
-            lost_connections: d.lanes_lost,
+            lost_connections: d.connections_lost,
             warmed: report.warm_up.as_ref().map_or(0, |w| w.samples),
         },
         accelerators: report
             .peers
             .iter()
-            .map(|p| accelerator(p, &report.lanes, name))
+            .map(|p| accelerator(p, &report.connections, name))
             .collect(),
-        connections: connections(&report.lanes),
+        connections: connections(&report.connections),
         places: report.places.clone(),
         rails: report.rails.clone(),
         warm_up: report.warm_up.as_ref().map(|w| WarmUpRecord {
@@ -251,8 +252,12 @@ fn counts(report: &ClusterReport, name: &str) -> Counts {
             of_sizes: w.sizes.1,
             at_once: w.at_once,
         }),
-        staged_copies: report.lanes.iter().map(|l| l.counts.staged).sum(),
-        staged_bytes: report.lanes.iter().map(|l| l.counts.staged_bytes).sum(),
+        staged_copies: report.connections.iter().map(|l| l.counts.staged).sum(),
+        staged_bytes: report
+            .connections
+            .iter()
+            .map(|l| l.counts.staged_bytes)
+            .sum(),
         backlog_max: d.backlog_max,
         backlogged: d.backlogged,
         waits: (d.sleeps, d.wakeups),
@@ -260,11 +265,15 @@ fn counts(report: &ClusterReport, name: &str) -> Counts {
     }
 }
 
-fn accelerator(peer: &PeerReport, lanes: &[LaneReport], name: &str) -> AcceleratorRecord {
+fn accelerator(
+    peer: &PeerReport,
+    connections: &[ConnectionReport],
+    name: &str,
+) -> AcceleratorRecord {
     AcceleratorRecord {
         node: peer.node.clone(),
         engine: engine_of(name, &peer.node).unwrap_or_default().to_owned(),
-        connections: lanes.iter().filter(|l| l.peer == peer.node).count(),
+        connections: connections.iter().filter(|l| l.peer == peer.node).count(),
         samples: peer.counters.map(|c| c.responded),
         arrived: peer.counters.map(|c| c.arrived),
         dropped_late: peer.counters.map_or(0, |c| c.dropped_late),
@@ -282,24 +291,29 @@ fn engine_of<'a>(name: &'a str, node: &str) -> Option<&'a str> {
     Some(inside.rsplit_once(" on ")?.1)
 }
 
-/// Lanes by the node they lead to, counted from 0 at each.
-fn connections(lanes: &[LaneReport]) -> Vec<ConnectionRecord> {
-    let mut records = Vec::with_capacity(lanes.len());
-    for (i, lane) in lanes.iter().enumerate() {
-        let index = lanes[..i].iter().filter(|l| l.peer == lane.peer).count();
+/// Connections by the node they lead to, counted from 0 at each.
+fn connections(connections: &[ConnectionReport]) -> Vec<ConnectionRecord> {
+    let mut records = Vec::with_capacity(connections.len());
+    for (i, connection) in connections.iter().enumerate() {
+        let index = connections[..i]
+            .iter()
+            .filter(|l| l.peer == connection.peer)
+            .count();
         records.push(ConnectionRecord {
-            name: format!("{}/{index}", lane.peer),
-            samples: lane.counts.taken,
-            posted: lane.counts.posted,
-            blocked: lane.counts.blocked,
-            tx: lane.counts.sent,
-            rx: lane.counts.received,
-            in_flight_max: lane.counts.in_flight_max,
-            wakeups: lane.counts.wakeups,
-            warmed: lane.counts.warmed,
-            cold_us: lane.warm_up.map(|w| w.cold_ns.div_ceil(1000)),
-            warm_us: lane.warm_up.and_then(|w| Some(w.warm_ns?.div_ceil(1000))),
-            lost: lane.lost.clone(),
+            name: format!("{}/{index}", connection.peer),
+            samples: connection.counts.taken,
+            posted: connection.counts.posted,
+            blocked: connection.counts.blocked,
+            tx: connection.counts.sent,
+            rx: connection.counts.received,
+            in_flight_max: connection.counts.in_flight_max,
+            wakeups: connection.counts.wakeups,
+            warmed: connection.counts.warmed,
+            cold_us: connection.warm_up.map(|w| w.cold_ns.div_ceil(1000)),
+            warm_us: connection
+                .warm_up
+                .and_then(|w| Some(w.warm_ns?.div_ceil(1000))),
+            lost: connection.lost.clone(),
         });
     }
     records
@@ -309,30 +323,30 @@ fn connections(lanes: &[LaneReport]) -> Vec<ConnectionRecord> {
 mod tests {
     use qdl::{
         control::Counters,
-        dispatch::{DispatchCounts, LaneCounts},
+        dispatch::{ConnectionCounts, DispatchCounts},
         fabric::FabricCounts,
         stats::{BatchSizes, Places},
     };
 
     use super::*;
 
-    fn lane(peer: &str, lane: usize, writes: u64) -> LaneReport {
+    fn connection(peer: &str, connection: usize, writes: u64) -> ConnectionReport {
         let half = FabricCounts {
             writes,
             ..FabricCounts::default()
         };
-        LaneReport {
+        ConnectionReport {
             peer: peer.to_owned(),
-            rail: 0,
-            lane,
-            counts: LaneCounts {
+            nic_index: 0,
+            connection,
+            counts: ConnectionCounts {
                 sent: half,
                 received: half,
                 staged: 1,
                 staged_bytes: 64,
                 posted: writes,
                 taken: writes,
-                ..LaneCounts::default()
+                ..ConnectionCounts::default()
             },
             warm_up: None,
             lost: Vec::new(),
@@ -364,7 +378,11 @@ mod tests {
                 backlog_max: 3,
                 ..DispatchCounts::default()
             },
-            lanes: vec![lane("a", 0, 4), lane("b", 1, 1), lane("a", 2, 5)],
+            connections: vec![
+                connection("a", 0, 4),
+                connection("b", 1, 1),
+                connection("a", 2, 5),
+            ],
             peers: vec![peer("a", 9), peer("b", 1)],
             rails: vec![],
             places: Places::default(),

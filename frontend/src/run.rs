@@ -15,7 +15,7 @@ use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig},
     os::{Near, available_memory},
-    session,
+    run::pinning_warnings,
     stats::{Histograms, Live, Recorder, Throughput},
     topology::Topology,
 };
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(ms) = args.warm_up_ms {
         config.warm_up.budget_ms = ms;
     }
-    for warning in session::pinning_warnings(&config.nics) {
+    for warning in pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
     let settings = Settings::build(args, &config.loadgen, config.loadgen_model())?;

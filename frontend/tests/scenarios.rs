@@ -90,7 +90,7 @@ fn single_stream_sends_one_sample_at_a_time() {
     // the target would need: it must not run out of them.
     let s = rig.valid("out", &arguments);
     assert_eq!(s["scenario"], "SingleStream");
-    // A large sample is posted by the rail's thread, and waits for it.
+    // A large sample is posted by the NIC's thread, and waits for it.
     assert!(s["backlog_max"].as_u64() <= Some(1));
     assert!(rig.said("out", "90.0th percentile latency (ns)") > 0.0);
 }

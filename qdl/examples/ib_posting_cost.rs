@@ -1,12 +1,13 @@
-//! What the `ib` fabric's software costs for each write posted, retired and received, with the device stubbed at the provider's
-//! table of operations, and how often it allocates (never).
+//! What the `ib` fabric's software costs for each write posted, retired and received, with the
+//! device stubbed at the provider's table of operations, and how often it allocates (never).
 //!
 //! ```text
 //! cargo run --release -p qdl --features stub --example ib_posting_cost
 //! ```
 //!
-//! Prints one JSON object. The stub's own part is in the numbers: a lock for each call, a look-up and a memcpy for each
-//! write. Compare runs on one machine with each other; they say nothing about a NIC.
+//! Prints one JSON object. The stub's own part is in the numbers: a
+//! lock for each call, a look-up and a memcpy for each write. Compare
+//! runs on one machine with each other; they say nothing about a NIC.
 #![allow(clippy::expect_used)]
 
 use std::sync::Arc;
@@ -58,8 +59,8 @@ struct Measured {
     allocations: u64,
 }
 
-/// Nanoseconds for each write: `post`; `flush`, which rings the doorbell and retires; the peer's `poll`, which puts receives
-/// back.
+/// Nanoseconds for each write: `post`; `flush`, which rings the
+/// doorbell and retires; the peer's `poll`, which puts receives back.
 fn measure(len: u32, split_above: Option<u32>) -> Measured {
     let (mut a, mut b, grants) = links(split_above);
     let (mut posting, mut flushing, mut receiving) = (0, 0, 0);

@@ -1,4 +1,5 @@
-//! What a response begins with: 16 bytes, written by the same work request as the payload behind them.
+//! What a response begins with: 16 bytes, written by
+//! the same work request as the payload behind them.
 //!
 //! ```text
 //!  0        4           8          12            16
@@ -7,8 +8,9 @@
 //! +--------+-----------+----------+-------------+----------------
 //! ```
 //!
-//! Little-endian u32 each. `length` counts the payload alone. The two durations are the accelerator's own:
-//! how long the sample waited for its batch, and how long the batch was in the engine.
+//! Little-endian u32 each. `length` counts the payload alone. The
+//! two durations are the accelerator's own: how long the sample
+//! waited for its batch, and how long the batch was in the engine.
 
 /// Bytes of the header.
 pub const RESPONSE_HEADER_BYTES: usize = 16;
@@ -42,8 +44,8 @@ impl ResponseHeader {
         b
     }
 
-    /// From the first bytes of a response; `None` where they contradict what the fabric said: a response
-    /// of `arrived` bytes for use `use_count`.
+    /// From the first bytes of a response; `None` where they contradict what the fabric said: a
+    /// response of `arrived` bytes for use `use_count`.
     pub fn decode(b: &[u8], arrived: u32, use_count: u16) -> Option<Self> {
         let word = |i: usize| {
             let b = b.get(i * 4..i * 4 + 4)?;

@@ -1,5 +1,5 @@
-//! A frontend's cluster against real nodes over loopback sockets, all in one process: what LoadGen and the
-//! engines would see, without either.
+//! A frontend's cluster against real nodes over loopback sockets, all in one process: what LoadGen
+//! and the engines would see, without either.
 
 #[path = "cluster/fake.rs"]
 mod fake;
@@ -18,7 +18,7 @@ use fake::Fake;
 use harness::*;
 use qdl::{
     dispatch::{Completer, Response, Sample, SampleTimes},
-    session::{Cluster, ClusterListener, SampleMemory},
+    run::{Cluster, ClusterListener, SampleMemory},
 };
 
 fn million() -> usize {
@@ -127,7 +127,7 @@ impl Completer for Gated {
 }
 
 #[test]
-fn an_accelerator_comes_back_though_a_rail_thread_hangs() {
+fn an_accelerator_comes_back_though_a_nic_thread_hangs() {
     let m = model();
     let nics = || vec![tcp_nic(), tcp_nic()];
     let a = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, nics());
@@ -248,12 +248,12 @@ fn a_slow_open_costs_no_other_connection() {
 }
 
 #[test]
-fn a_lane_that_the_accelerator_lost_first_is_made_again() {
+fn a_connection_that_the_accelerator_lost_first_is_made_again() {
     let fake = Fake::start();
     let nics = "  - {address: 127.0.0.1, connections: 2, slots: 64}\n";
     let front = Front::connect(&config_at(&[fake.control], &model(), nics, ""), 64, 1000);
     for epoch in 1..4 {
-        // What it has let go of may be told before the rail thread has taken its own end down.
+        // What it has let go of may be told before the NIC thread has taken its own end down.
         fake.lose(1, epoch);
         front.wait_noted(&format!("connection 1 (epoch {epoch}) lost"));
         front.wait_noted_times("connection 1 opened again", epoch as usize);

@@ -20,7 +20,7 @@ use std::{
 use harness::*;
 use qdl::{
     config::NicConfig,
-    session::{request_stride, response_stride},
+    run::{request_stride, response_stride},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

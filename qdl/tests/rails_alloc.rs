@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use alloc_count::{Counting, of_thread as asked};
 use qdl::rails::{
-    Fault, HealthCfgs, LaneRail, Load, MAX_RAILS, PeerCfgs, PeerRails, RailArbiter,
+    ConnectionRail, Fault, HealthCfgs, Load, MAX_RAILS, PeerCfgs, PeerRails, RailArbiter,
     RailArbiterCfgs, RailId, RailPolicy, Score, Want,
 };
 
@@ -70,8 +70,8 @@ fn choosing_a_rail_allocates_nothing() {
 }
 
 #[test]
-fn choosing_a_lane_allocates_nothing() {
-    let lane = |i: usize| LaneRail {
+fn choosing_a_connection_allocates_nothing() {
+    let connection = |i: usize| ConnectionRail {
         peer: i / 64,
         rail: RailId((i % 64 / 8) as u8),
         target: i % 8,
@@ -79,11 +79,11 @@ fn choosing_a_lane_allocates_nothing() {
     };
     let arbiter = RailArbiter::new(&RailArbiterCfgs {
         peers: vec![cfgs(policies()[1], 8); 2],
-        lanes: (0..128).map(lane).collect(),
+        connections: (0..128).map(connection).collect(),
     })
     .expect("good");
     for l in 0..128 {
-        arbiter.lane_up(0, l, &mut |_| {});
+        arbiter.connection_up(0, l, &mut |_| {});
     }
     let before = asked();
     for i in 0..20_000u64 {
@@ -92,8 +92,8 @@ fn choosing_a_lane_allocates_nothing() {
             in_flight: l % 3,
             slots: 8,
         };
-        let lane = arbiter.pick(i * 1000, 150_528, load).expect("room");
-        arbiter.completed(lane, 150_528, 100_000);
+        let connection = arbiter.pick(i * 1000, 150_528, load).expect("room");
+        arbiter.completed(connection, 150_528, 100_000);
         arbiter.tick(i * 1000, &mut |_, _| {});
     }
     assert_eq!(asked(), before);

@@ -15,15 +15,15 @@ use harness::*;
 use qdl::{
     config::NicConfig,
     control::{
-        Auth, ClientEvent, ClientParams, ClientSession, LaneGrant, LaneRequest, Pending,
-        RequestTransport, Timing,
+        Auth, ClientEvent, ClientParams, ClientSession, ConnectionGrant, ConnectionRequest,
+        Pending, RequestTransport, Timing,
     },
     fabric::{
         Endpoint, Grants, Region, Window,
         ib::{IbCfgs, IbConnection, IbDevice, IbResources},
     },
+    run::{request_stride, response_stride},
     serve::{Arrival, Service},
-    session::{request_stride, response_stride},
 };
 use verbs::stub;
 
@@ -126,10 +126,10 @@ fn half(resources: &Arc<IbResources>) -> IbConnection {
     IbConnection::prepare(resources, endpoint, &cfgs).expect("prepared")
 }
 
-fn request(lane: u16, epoch: u32, half: &IbConnection) -> LaneRequest {
-    LaneRequest {
-        lane,
-        rail: 0,
+fn request(connection: u16, epoch: u32, half: &IbConnection) -> ConnectionRequest {
+    ConnectionRequest {
+        connection,
+        nic: 0,
         gpu_turn: 0,
         epoch,
         slots: SLOTS as u32,
@@ -163,10 +163,12 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
         .block_on(ClientSession::connect(params))
         .expect("taken");
     let handle = session.handle.clone();
-    let open = |lane, epoch, half: &IbConnection| handle.open(vec![request(lane, epoch, half)]);
-    let granted = |p: Pending<Vec<LaneGrant>>| {
+    let open = |connection, epoch, half: &IbConnection| {
+        handle.open(vec![request(connection, epoch, half)])
+    };
+    let granted = |p: Pending<Vec<ConnectionGrant>>| {
         let g = runtime.block_on(p.within(PATIENCE)).expect("granted");
-        (g[0].lane, g[0].epoch)
+        (g[0].connection, g[0].epoch)
     };
     let name = || runtime.block_on(handle.name().within(PATIENCE));
 
@@ -179,9 +181,9 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
     let _late = (open(1, 1, &slow), open(2, 1, &slow));
     name().expect("what was asked before is on its way");
     asked.recv_timeout(PATIENCE).expect("being opened");
-    for lane in [1, 2] {
-        handle.lane_lost(lane, 1, "nothing came in time");
-        handle.lane_reset(lane, 1);
+    for connection in [1, 2] {
+        handle.connection_lost(connection, 1, "nothing came in time");
+        handle.connection_reset(connection, 1);
     }
     drop(slow);
     let named = name().expect("the session lives on");
@@ -192,7 +194,9 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
         let next =
             runtime.block_on(async { tokio::time::timeout(PATIENCE, session.events.next()).await });
         match next.expect("both are taken down again") {
-            Some(ClientEvent::LaneReset { lane, epoch }) => confirmed.push((lane, epoch)),
+            Some(ClientEvent::ConnectionReset { connection, epoch }) => {
+                confirmed.push((connection, epoch))
+            }
             Some(ClientEvent::Gone(cause)) => panic!("{cause}"),
             _ => {}
         }

@@ -9,12 +9,12 @@ use std::{
 };
 
 use qdl::{
+    connection::{NicThreadCfgs, Spin},
     dispatch::{
-        Completer, DispatchCfgs, DispatchEvent, DispatchRail, Dispatcher, Owner, Response, Sample,
+        Completer, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner, Response, Sample,
         SampleTimes,
     },
-    rail::{RailCfgs, Spin},
-    serve::{Arrival, OnLaneLost, Server, Service},
+    serve::{Arrival, OnConnectionLost, Server, Service},
 };
 
 struct Nothing;
@@ -33,8 +33,8 @@ impl Service for Nothing {
     fn arrived(&self, _: &mut Vec<Arrival>) {}
 }
 
-fn nic_threads() -> Vec<RailCfgs> {
-    let cfgs = |i| RailCfgs {
+fn nic_threads() -> Vec<NicThreadCfgs> {
+    let cfgs = |i| NicThreadCfgs {
         name: format!("starts-{i}"),
         spin: Spin::new(0),
         tick_ns: 1_000_000,
@@ -93,7 +93,7 @@ fn what_could_not_be_started_whole_leaves_no_thread_behind() {
     descriptors_left(5);
     let rails = nic_threads()
         .into_iter()
-        .map(|cfgs| DispatchRail {
+        .map(|cfgs| DispatchNic {
             cfgs,
             completer: Box::new(Nothing),
         })
@@ -105,7 +105,7 @@ fn what_could_not_be_started_whole_leaves_no_thread_behind() {
 
     descriptors_left(5);
     let service: Arc<dyn Service> = Arc::new(Nothing);
-    let lost: Arc<OnLaneLost> = Arc::new(|_| {});
+    let lost: Arc<OnConnectionLost> = Arc::new(|_| {});
     let made = Server::new(nic_threads(), &service, &lost);
     assert!(made.is_err(), "there were descriptors for every thread");
     descriptors_left(64);

@@ -1,5 +1,5 @@
-//! Recording a sample allocates nothing. A program of its own, because it counts what the allocator of
-//! the whole process is asked for.
+//! Recording a sample allocates nothing. A program of its own, because
+//! it counts what the allocator of the whole process is asked for.
 
 use std::{hint::black_box, sync::Arc};
 

@@ -63,7 +63,7 @@ pub trait Engine: Send + Sync {
     fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError>;
 
     /// The engine's short cut past queue and worker threads, where it has one: then samples are
-    /// answered on the rail thread that brought them, with no wake-up.
+    /// answered on the NIC thread that brought them, with no wake-up.
     fn inline(&self) -> Option<&dyn Inline> {
         None
     }
@@ -99,7 +99,7 @@ pub trait Engine: Send + Sync {
         None
     }
 
-    /// True where samples are answered on the rail thread that brought them.
+    /// True where samples are answered on the NIC thread that brought them.
     fn runs_inline(&self) -> bool {
         self.inline().is_some()
     }
@@ -151,7 +151,7 @@ pub struct EngineParams {
     pub max_input: usize,
     /// Bytes of a response of `null`.
     pub output_bytes: usize,
-    /// Lets `null` and `digest` answer on the rail thread where they pretend no compute.
+    /// Lets `null` and `digest` answer on the NIC thread where they pretend no compute.
     pub inline: bool,
     /// Inputs of an ONNX model that may be shorter along their first dimension. They travel at
     /// their true length and are padded with zeros here.

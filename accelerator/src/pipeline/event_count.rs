@@ -22,7 +22,7 @@ use std::{
 use crossbeam_utils::CachePadded;
 use qdl::{
     clock,
-    rail::{Spin, Wait},
+    connection::{Spin, Wait},
 };
 
 /// See the module's words.

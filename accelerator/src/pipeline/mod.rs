@@ -1,12 +1,12 @@
 //! The shell around batcher and engine: a queue, worker threads, counters.
 //!
-//! A [`Pipeline`] is the [`Service`] that rail threads call. They push what a poll brought into a
+//! A [`Pipeline`] is the [`Service`] that NIC threads call. They push what a poll brought into a
 //! lock-free queue and wake one worker, once per burst. A worker that is free moves samples from
 //! the queue to the batcher, takes a batch when the batcher says so, runs it and answers it.
-//! Workers share one lock, taken once per batch; rail threads never take it while the pipeline
+//! Workers share one lock, taken once per batch; NIC threads never take it while the pipeline
 //! runs.
 //!
-//! An engine that answers inline needs none of that: its samples are answered on the rail thread.
+//! An engine that answers inline needs none of that: its samples are answered on the NIC thread.
 //!
 //! # When a connection is lost
 //! Memory of a lost connection may be reused once no batch reads it. Every sample holds its origin
@@ -16,7 +16,7 @@
 //! writes nobody's memory.
 //!
 //! # When a sample cannot be run
-//! A length that the model cannot have is refused on the rail thread, before the queue. Where the
+//! A length that the model cannot have is refused on the NIC thread, before the queue. Where the
 //! engine refuses a batch, for what it holds, its samples are run one by one. The connection of a
 //! sample that is refused is lost, and nothing else.
 //!
@@ -43,9 +43,9 @@ use std::{
 use qdl::{
     clock,
     config::EngineConfig,
+    connection::join_all,
     fabric::Region,
     os::Near,
-    rail::thread::join_all,
     serve::{Arrival, Finished, Service, respond_all},
 };
 
@@ -274,7 +274,7 @@ impl Service for Pipeline {
 }
 
 thread_local! {
-    /// Lengths and responses of one burst, kept so that a rail thread allocates only while bursts
+    /// Lengths and responses of one burst, kept so that a NIC thread allocates only while bursts
     /// grow.
     static SCRATCH: Cell<(Vec<u32>, Vec<Finished>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }

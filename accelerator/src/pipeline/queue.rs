@@ -1,4 +1,4 @@
-//! The way from rail threads to workers: lock-free, in order, and never full.
+//! The way from NIC threads to workers: lock-free, in order, and never full.
 
 use crossbeam_queue::{ArrayQueue, SegQueue};
 

@@ -1,4 +1,4 @@
-//! What rail threads and workers share, and the worker's loop.
+//! What NIC threads and workers share, and the worker's loop.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -12,7 +12,7 @@ use std::{
 use crossbeam_utils::CachePadded;
 use qdl::{
     clock,
-    rail::Spin,
+    connection::Spin,
     serve::{Arrival, Finished, Origin, respond_all},
 };
 
@@ -100,7 +100,7 @@ impl Shared {
         self.mode.load(SeqCst) == RUNNING
     }
 
-    /// From a rail thread: hands samples to the workers and wakes one of them.
+    /// From a NIC thread: hands samples to the workers and wakes one of them.
     pub fn submit(&self, arrivals: &mut Vec<Arrival>) {
         if arrivals.is_empty() {
             return;
@@ -369,7 +369,7 @@ impl Drop for Live {
     fn drop(&mut self) {
         let shared = &self.0;
         if shared.live.fetch_sub(1, SeqCst) == 1 && !shared.running() {
-            // After the count: a rail thread that pushed later finds it at 0 and empties the queue
+            // After the count: a NIC thread that pushed later finds it at 0 and empties the queue
             // itself.
             shared.drop_pending(&mut shared.lock());
         }

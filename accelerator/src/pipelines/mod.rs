@@ -1,9 +1,9 @@
 //! One [`Pipeline`] for each GPU of a node: its own engine, queue, batcher and worker threads.
 //!
 //! ```text
-//! nics[0], gpu: 0 ── rail thread ──┬── gpu 0 ──> queue ──> batcher ──> engine on GPU 0
-//! nics[1], gpu: 1 ── rail thread ──┼── gpu 1 ──> queue ──> batcher ──> engine on GPU 1
-//! nics[2]         ── rail thread ──┘── any ────> whichever has the fewest samples in flight
+//! nics[0], gpu: 0 ── NIC thread ──┬── gpu 0 ──> queue ──> batcher ──> engine on GPU 0
+//! nics[1], gpu: 1 ── NIC thread ──┼── gpu 1 ──> queue ──> batcher ──> engine on GPU 1
+//! nics[2]         ── NIC thread ──┘── any ────> whichever has the fewest samples in flight
 //! ```
 //!
 //! A sample's [`Origin`](qdl::serve::Origin) says where it goes: a connection belongs to a GPU, and
@@ -16,8 +16,8 @@ use std::{cell::Cell, fmt, sync::Arc, time::Duration};
 use qdl::{
     clock::now_ns,
     fabric::Region,
+    run::EngineTotals,
     serve::{Arrival, Service},
-    session::EngineTotals,
     stats::{BatchSizes, GpuRecord},
 };
 
@@ -213,7 +213,7 @@ struct Sorted {
 }
 
 thread_local! {
-    /// Kept empty, so that a rail thread allocates only while bursts grow.
+    /// Kept empty, so that a NIC thread allocates only while bursts grow.
     static SORTED: Cell<Option<Box<Sorted>>> = const { Cell::new(None) };
 }
 

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, hint::black_box, sync::Arc};
 use accelerator::batcher::{Batcher, Policy, Step};
 use qdl::{
     connection::{
-        token::Driven,
+        token::SendToken,
         tracker::{Sample, Tracker},
     },
     fabric::{Grants, Imm, SourceId},
@@ -235,7 +235,7 @@ struct Record {
 
 impl Record {
     fn new(connections: usize, in_flight: usize) -> Self {
-        // One for each rail thread: at most eight.
+        // One for each NIC thread: at most eight.
         let rails = connections.min(8);
         let live = Arc::new(Live::new(rails));
         Record {
@@ -270,13 +270,13 @@ impl Op for Record {
 }
 
 struct Drive {
-    tokens: Vec<Driven<u64>>,
+    tokens: Vec<SendToken<u64>>,
 }
 
 impl Drive {
     fn new(connections: usize) -> Self {
         Drive {
-            tokens: (0..connections).map(|_| Driven::new(0)).collect(),
+            tokens: (0..connections).map(|_| SendToken::new(0)).collect(),
         }
     }
 }

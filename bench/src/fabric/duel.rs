@@ -133,7 +133,7 @@ fn pairs(n: usize, congestion: &str) -> Result<Vec<(TcpStream, TcpStream)>> {
         .collect()
 }
 
-/// CPU time of a connected, idle pair of rail threads, in hundredths of a core.
+/// CPU time of a connected, idle pair of NIC threads, in hundredths of a core.
 pub fn idle_percent(cpus: [usize; 2], args: &Args) -> Result<f64> {
     let shape = Shape {
         request: 64,

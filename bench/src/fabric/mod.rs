@@ -2,7 +2,7 @@
 //!
 //! Four contenders do the same exchange in the same run, on the same two CPUs, in rounds that take
 //! turns: plain sockets that spin, plain sockets that sleep, the fabric's contract with nothing
-//! above it, and the whole library (dispatcher, rail threads, server). Rates of one alternation are
+//! above it, and the whole library (dispatcher, NIC threads, server). Rates of one alternation are
 //! divided by one another and the median of those ratios is kept: the machine's mood changes
 //! between alternations, seldom within one.
 
@@ -53,7 +53,7 @@ pub struct Args {
     /// contenders now and then.
     #[arg(long, default_value = "reno")]
     congestion: String,
-    /// Seconds for which an idle pair of connected rail threads is watched; 0 for not at all.
+    /// Seconds for which an idle pair of connected NIC threads is watched; 0 for not at all.
     #[arg(long, default_value_t = 2)]
     idle_s: u64,
     /// Where the rows go as JSON.
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn idle(cpus: [usize; 2], args: &Args) -> Result<()> {
     let percent = duel::idle_percent(cpus, args)?;
     println!(
-        "{} an idle pair of connected rail threads: {percent:.2} % of a core (at most 2 wanted)",
+        "{} an idle pair of connected NIC threads: {percent:.2} % of a core (at most 2 wanted)",
         if percent < 2.0 { "met  " } else { "SHORT" }
     );
     if let Some(path) = &args.json {

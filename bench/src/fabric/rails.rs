@@ -1,4 +1,4 @@
-//! The whole way through the library: dispatcher, tracker, arbiter, rail threads, server, with the
+//! The whole way through the library: dispatcher, tracker, arbiter, NIC threads, server, with the
 //! defaults of the configuration (spin 50 us, yielding after 2, then sleep). What is answered is
 //! issued again by the thread that completes it.
 
@@ -14,8 +14,9 @@ use std::{
 use anyhow::{Result, ensure};
 use qdl::{
     clock::now_ns,
+    connection::{NicThreadCfgs, Spin},
     dispatch::{
-        Completer, DispatchCfgs, DispatchEvent, DispatchRail, Dispatcher, LaneCfgs, Owner,
+        Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
         Response, Sample,
     },
     fabric::{
@@ -23,10 +24,10 @@ use qdl::{
         tcp::{TcpCfgs, link},
     },
     os::Near,
-    rail::{RailCfgs, Spin},
     response::RESPONSE_HEADER_BYTES,
     serve::{
-        Arrival, Finished, OnLaneLost, ServeLane, ServeLaneCfgs, Server, Service, respond_all,
+        Arrival, Finished, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Server, Service,
+        respond_all,
     },
     stats::{Live, Recorder, SampleTimes},
 };
@@ -141,7 +142,7 @@ pub struct Rails {
 }
 
 impl Rails {
-    /// Over pairs of connected streams, the client's rail thread on the first CPU, the server's on
+    /// Over pairs of connected streams, the client's NIC thread on the first CPU, the server's on
     /// the second.
     pub fn new(shape: Shape, pairs: Vec<(TcpStream, TcpStream)>, cpus: [usize; 2]) -> Result<Self> {
         let source = Arc::new(Region::new(SAMPLES * shape.request)?);
@@ -155,27 +156,27 @@ impl Rails {
             in_flight: AtomicU64::new(0),
             meter: Mutex::new(Meter::new(shape.in_flight)),
         });
-        let rail = |name: &str, cpu| RailCfgs {
+        let thread = |name: &str, cpu| NicThreadCfgs {
             name: name.to_owned(),
             spin: Spin::new(SPIN_NS),
             tick_ns: TICK_NS,
             near: Near::cpus(&[cpu]),
         };
-        let lane = LaneCfgs {
+        let connection = ConnectionCfgs {
             peer: 0,
-            rail: 0,
+            nic_index: 0,
             slots,
             response_stride: RESPONSE_HEADER_BYTES + shape.response,
             request_stride: shape.request,
         };
         let cfgs = DispatchCfgs {
             sources: vec![source],
-            lanes: vec![lane; shape.connections],
+            connections: vec![connection; shape.connections],
             send_depth: slots.max(64),
             ..DispatchCfgs::default()
         };
-        let front = DispatchRail {
-            cfgs: rail("front", cpus[0]),
+        let front = DispatchNic {
+            cfgs: thread("front", cpus[0]),
             completer: Box::new(Again {
                 run: run.clone(),
                 dispatcher: None,
@@ -190,17 +191,17 @@ impl Rails {
             response: shape.response as u32,
             scratch: Mutex::default(),
         });
-        let lost: Arc<OnLaneLost> = Arc::new(|_| {});
-        let server = Server::new(vec![rail("back", cpus[1])], &service, &lost)?;
+        let lost: Arc<OnConnectionLost> = Arc::new(|_| {});
+        let server = Server::new(vec![thread("back", cpus[1])], &service, &lost)?;
         for (i, (near, far)) in pairs.into_iter().enumerate() {
-            let serve = Arc::new(ServeLane::new(ServeLaneCfgs {
+            let serve = Arc::new(ServeConnection::new(ServeConnectionCfgs {
                 gpu: None,
                 session: 1,
-                lane: i as u16,
+                connection: i as u16,
                 epoch: 1,
                 slots,
-                request_stride: lane.request_stride,
-                response_stride: lane.response_stride,
+                request_stride: connection.request_stride,
+                response_stride: connection.response_stride,
             })?);
             let tcp = TcpCfgs::default();
             let far = link(far, serve.endpoint(slots.max(64)), &tcp)?;
@@ -209,8 +210,8 @@ impl Rails {
             dispatcher.attach(i, 1, near);
         }
         let end = now_ns() + 5_000_000_000;
-        while dispatcher.lanes_up() < shape.connections {
-            ensure!(now_ns() < end, "the lanes did not come up");
+        while dispatcher.connections_up() < shape.connections {
+            ensure!(now_ns() < end, "the connections did not come up");
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(Rails {
@@ -259,7 +260,7 @@ impl Rails {
         format!(
             "{:?}\n{:?}\n{:?}",
             self.dispatcher.counts(),
-            self.dispatcher.lane_counts(),
+            self.dispatcher.connection_counts(),
             self.server.counts()
         )
     }

@@ -18,7 +18,7 @@ use crossbeam_utils::CachePadded;
 use qdl::{
     clock::now_ns,
     connection::{
-        token::Driven,
+        token::SendToken,
         tracker::{InFlight, Tracker},
     },
     dispatch::{Completer, Response, Sample, SampleTimes},
@@ -79,7 +79,7 @@ pub struct LocalBackend {
     backlog: SegQueue<Sample>,
     backlog_max: AtomicU64,
     /// The thread that has this hands arrivals to the pipeline.
-    pump: Driven<Vec<Arrival>>,
+    pump: SendToken<Vec<Arrival>>,
     /// One for each thread that can answer. Empty when the run is over.
     cells: ArrayQueue<Box<Cell>>,
     aborted: AtomicBool,
@@ -112,7 +112,7 @@ impl LocalBackend {
             grants,
             backlog: SegQueue::new(),
             backlog_max: AtomicU64::new(0),
-            pump: Driven::new(Vec::with_capacity(BURST)),
+            pump: SendToken::new(Vec::with_capacity(BURST)),
             cells,
             aborted: AtomicBool::new(false),
             issued: CachePadded::default(),

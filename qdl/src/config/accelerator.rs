@@ -50,7 +50,7 @@ pub struct AcceleratorConfig {
     /// Engine and batcher.
     #[garde(dive)]
     pub engine: EngineConfig,
-    /// The NICs of this node; at least one. Each has a rail thread.
+    /// The NICs of this node; at least one. Each has a NIC thread.
     #[garde(dive)]
     pub nics: Vec<NicConfig>,
     /// Budget for all slots of this node, in MiB; default 4096.

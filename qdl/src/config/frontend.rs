@@ -53,7 +53,7 @@ pub struct FrontendConfig {
     /// The accelerators behind this frontend; at least one.
     #[garde(skip)]
     pub accelerators: Vec<AcceleratorAddress>,
-    /// The NICs of this node; at least one. Each has a rail thread.
+    /// The NICs of this node; at least one. Each has a NIC thread.
     #[garde(dive)]
     pub nics: Vec<NicConfig>,
     /// Which connection takes the next sample; default `least_outstanding`.
@@ -69,7 +69,7 @@ pub struct FrontendConfig {
     #[garde(dive)]
     pub warm_up: WarmUpConfig,
     /// A small sample, posted while many are in flight and so many microseconds after the last
-    /// doorbell at most, may wait for the next to share its system call; the rail thread rings at
+    /// doorbell at most, may wait for the next to share its system call; the NIC thread rings at
     /// its next turn. Each stays a message of its own. 0: none waits. Default 20.
     #[serde(default = "doorbell_wait_us")]
     #[garde(custom(within(0..=1000)))]

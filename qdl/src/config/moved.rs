@@ -10,7 +10,7 @@ use super::{
 pub(super) struct Moved {
     /// Whose file it was in; `None` for both.
     pub(super) side: Option<Side>,
-    /// Where it stood; `[]` is any entry of a list, as in `nics[].lanes`.
+    /// Where it stood; `[]` is any entry of a list, as in `nics[].connections`.
     pub(super) path: &'static str,
     /// What became of it.
     pub(super) now: Now,

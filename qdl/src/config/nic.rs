@@ -1,4 +1,4 @@
-//! One NIC of a node: what its rail thread does and where it runs, and the sizes of its
+//! One NIC of a node: what its NIC thread does and where it runs, and the sizes of its
 //! connections.
 //!
 //! An entry of `nics` is one mapping for both fabrics: `device` makes it an InfiniBand or RoCE NIC,
@@ -83,13 +83,13 @@ pub struct NicConfig {
     /// 512), or ride in the work request (`ib`: 0 to 1024, default 64); see [`Self::inline_bytes`].
     #[garde(skip)]
     pub inline_bytes: Option<u32>,
-    /// How the rail thread waits.
+    /// How the NIC thread waits.
     #[garde(dive)]
     pub completion: Completion,
-    /// NUMA node of rail thread and memory; default `auto`, the NIC's own.
+    /// NUMA node of NIC thread and memory; default `auto`, the NIC's own.
     #[garde(custom(auto_within(0..=MAX_NUMA)))]
     pub numa: Auto<u32>,
-    /// Cores the rail thread is pinned to; default those of its node, where the machine has
+    /// Cores the NIC thread is pinned to; default those of its node, where the machine has
     /// several.
     #[garde(custom(core_list))]
     pub cpus: Option<Vec<usize>>,
@@ -119,7 +119,7 @@ pub struct NicConfig {
     #[garde(custom(within_some(4096..=1 << 30)))]
     pub send_buffer_bytes: Option<usize>,
     /// Payloads up to this many bytes are posted by the thread that issues them, larger ones by the
-    /// rail thread; default 16 KiB. A frontend's.
+    /// NIC thread; default 16 KiB. A frontend's.
     #[garde(skip)]
     pub post_from_issue_thread_up_to: usize,
 
@@ -415,7 +415,7 @@ pub struct AdaptiveRouting {
     pub split_above: Option<u32>,
 }
 
-/// How a rail thread waits for completions.
+/// How a NIC thread waits for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct Completion {

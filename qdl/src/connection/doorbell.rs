@@ -1,8 +1,8 @@
-//! When the doorbell of a connection may wait for the next sample: a system call for each of half a million samples a
-//! second is what the thread that issues them would spend its time on.
+//! When the doorbell of a connection may wait for the next sample: a system call for each of half a
+//! million samples a second is what the thread that issues them would spend its time on.
 
-/// A sample that is issued while this many are in flight may wait for the next one's doorbell: its answer comes behind
-/// theirs, and the rail thread comes by to take them.
+/// A sample that is issued while this many are in flight may wait for the next one's doorbell: its
+/// answer comes behind theirs, and the NIC thread comes by to take them.
 const COMPANY: usize = 16;
 /// Most writes that wait.
 const WAITING: usize = 32;
@@ -10,7 +10,8 @@ const WAITING: usize = 32;
 /// Writes posted since the last ring, and when that was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Doorbell {
-    /// Where the last ring is longer ago than this, nothing waits: the next sample may be as far. 0: nothing ever waits.
+    /// Where the last ring is longer ago than this, nothing waits:
+    /// the next sample may be as far. 0: nothing ever waits.
     recent_ns: u64,
     waiting: usize,
     rung_ns: u64,
@@ -25,7 +26,8 @@ impl Doorbell {
         }
     }
 
-    /// Whether `posted` writes more, the last of `in_flight` samples, may wait with those that do. If so they are noted.
+    /// Whether `posted` writes more, the last of `in_flight`
+    /// samples, may wait with those that do. If so they are noted.
     pub fn wait(&mut self, posted: usize, in_flight: usize, now_ns: u64) -> bool {
         let wait = in_flight >= COMPANY
             && self.waiting + posted <= WAITING
@@ -56,7 +58,8 @@ mod tests {
     const RECENT_NS: u64 = 20_000;
 
     proptest! {
-        /// Whoever posts rings where the doorbell does not wait: then no write is older than the bound at any post.
+        /// Whoever posts rings where the doorbell does not wait:
+        /// then no write is older than the bound at any post.
         #[test]
         fn nothing_waits_longer_than_the_bound_once_another_comes(
             posts in prop::collection::vec((0u64..40_000, 1usize..40, 0usize..64), 1..200),

@@ -1,18 +1,31 @@
-//! What both ends of a connection have in common while it is up; [`crate::dispatch`] and
-//! [`crate::serve`] are the two faces of it, and hold what differs.
+//! What both ends of a connection have in common while it is up. [`crate::dispatch`] is the
+//! frontend's side and [`crate::serve`] the accelerator's; they hold what differs.
 //!
 //! * [`token`]: a lock whose losers leave their work to its owner.
 //! * [`tracker`]: which slot belongs to which sample, at the frontend.
 //! * `send`: the sending half, behind its token: post, flush, control messages, what it counts, how
 //!   it takes its leave.
-//! * `receive`: the receiving half, as the NIC's thread polls it.
+//! * `receive`: the receiving half, as the NIC thread polls it.
 //! * `doorbell`: when a system call may wait for the next write.
+//! * [`nic_thread`]: the thread of each entry of `nics`, which polls the connections of that NIC.
+//!   Both ends run the same loop over different work.
+//! * [`echo`]: when a quiet connection is asked for a sign of life, and when it is given up. The
+//!   clock is passed in.
+//! * [`spin`]: how a thread that finds nothing waits.
+
+pub mod echo;
+pub mod nic_thread;
+pub mod spin;
+pub mod token;
+pub mod tracker;
 
 mod doorbell;
 mod receive;
 mod send;
-pub mod token;
-pub mod tracker;
 
+pub use echo::{Echo, EchoAction, EchoCfgs};
+pub(crate) use nic_thread::{ENDING, arm_all};
+pub use nic_thread::{NicThreadCfgs, NicThreadHandle, NicWork, Placed, Turn, join_all, spawn};
 pub(crate) use receive::{BUDGET, Receiving};
 pub(crate) use send::{Next, Outgoing, Posted, SendCounts, SendHalf};
+pub use spin::{Spin, Wait};

@@ -9,7 +9,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use super::{doorbell::Doorbell, token::Driven};
+use super::{doorbell::Doorbell, token::SendToken};
 use crate::fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx};
 
 /// What a connection has to send.
@@ -90,7 +90,7 @@ struct Sending {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct SendHalf {
-    token: Driven<Sending>,
+    token: SendToken<Sending>,
     /// Writes posted before the doorbell is rung for them.
     burst: usize,
     doorbell_wait_ns: u64,
@@ -114,7 +114,7 @@ impl SendHalf {
     /// at most `doorbell_wait_ns` for the next.
     pub fn new(burst: usize, doorbell_wait_ns: u64) -> Self {
         SendHalf {
-            token: Driven::new(Sending::default()),
+            token: SendToken::new(Sending::default()),
             burst: burst.max(1),
             doorbell_wait_ns,
             blocked: AtomicBool::new(false),
@@ -340,7 +340,8 @@ mod tests {
         results: Vec<Result<Flushed, Broken>>,
     }
 
-    /// A link that notes what it is asked for. A flush makes its room good again unless it is blocked.
+    /// A link that notes what it is asked for. A flush
+    /// makes its room good again unless it is blocked.
     #[derive(Debug)]
     struct Wire {
         log: Arc<Mutex<Log>>,

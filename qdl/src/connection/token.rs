@@ -1,36 +1,38 @@
 //! The send token: a lock whose losers leave their work to its owner, and wait for nothing.
 //!
-//! Whoever has something to send makes it known (in a backlog, a free slot, a readable flag) and calls
-//! [`Driven::drive`]. The one who gets the token does the work; a loser goes on with its life, because
-//! the owner looks again before it leaves. So work that was made known before a call to `drive` is done by
-//! the time that every call has returned, and a waker is never needed to hand it over.
+//! Whoever has something to send makes it known (in a backlog, a free slot, a
+//! readable flag) and calls [`SendToken::drive`]. The one who gets the token does
+//! the work; a loser goes on with its life, because the owner looks again before
+//! it leaves. So work that was made known before a call to `drive` is done by the
+//! time that every call has returned, and a waker is never needed to hand it over.
 
 use crate::sync::{AtomicBool, Mutex, Ordering, fence};
 
 /// A value that is driven by whoever comes by.
 #[derive(Debug)]
-pub struct Driven<T> {
+pub struct SendToken<T> {
     /// Somebody came by since the owner began to look.
     again: AtomicBool,
     value: Mutex<T>,
 }
 
-impl<T> Driven<T> {
+impl<T> SendToken<T> {
     /// Nobody drives it.
     pub fn new(value: T) -> Self {
-        Driven {
+        SendToken {
             again: AtomicBool::new(false),
             value: Mutex::new(value),
         }
     }
 
-    /// Runs `work`, unless somebody else does: then they run theirs once more. Returns whether `work`
-    /// ran here. It may run several times, and does what is there to do each time.
+    /// Runs `work`, unless somebody else does: then they run theirs once more. Returns whether
+    /// `work` ran here. It may run several times, and does what is there to do each time.
     pub fn drive(&self, mut work: impl FnMut(&mut T)) -> bool {
         let mut ran = false;
         self.again.store(true, Ordering::SeqCst);
         loop {
-            // Pairs with the fence below: either we see the token free, or its owner sees our `again`.
+            // Pairs with the fence below: either we see the
+            // token free, or its owner sees our `again`.
             fence(Ordering::SeqCst);
             let Some(mut value) = self.try_lock() else {
                 return ran;
@@ -47,8 +49,8 @@ impl<T> Driven<T> {
         }
     }
 
-    /// Waits for the token: for setting up and tearing down, never on the way of a sample. What came by
-    /// meanwhile is not driven; call [`Driven::drive`] afterwards.
+    /// Waits for the token: for setting up and tearing down, never on the way of a sample. What
+    /// came by meanwhile is not driven; call [`SendToken::drive`] afterwards.
     pub fn exclusive<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         match self.value.lock() {
             Ok(mut value) => f(&mut value),
@@ -88,7 +90,7 @@ mod tests {
 
     #[test]
     fn nothing_made_known_is_left_undone() {
-        let driven = Arc::new(Driven::new(0u64));
+        let driven = Arc::new(SendToken::new(0u64));
         let backlog = Arc::new(SegQueue::new());
         let done = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..4)
@@ -125,9 +127,9 @@ mod loom_tests {
     #[test]
     fn loom_the_loser_of_the_token_is_served_by_its_owner() {
         loom::model(|| {
-            let driven = Arc::new(Driven::new(0u32));
+            let driven = Arc::new(SendToken::new(0u32));
             let backlog = Arc::new(AtomicU32::new(0));
-            let send = |driven: &Driven<u32>, backlog: &AtomicU32| {
+            let send = |driven: &SendToken<u32>, backlog: &AtomicU32| {
                 backlog.fetch_add(1, Ordering::Relaxed);
                 driven.drive(|sent| *sent += backlog.swap(0, Ordering::Relaxed));
             };

@@ -8,15 +8,15 @@
 //!                        +--release--> free   +--sweep (connection lost)--> arrived
 //! ```
 //!
-//! *Free* slots are set bits in a two-level bitmap; [`Tracker::reserve`] takes the first at or after a
-//! cursor, so that samples that are neighbours in time are neighbours in memory (the accelerator runs
-//! them where they lie), and skips busy ones, so that a slot held for ever costs one slot. (Where the next
-//! 64 are all busy there are no neighbours to be had, and the slot freed last will do.) *In flight*
-//! is an open grant ([`Grants`]) of the response window. Whoever closes the grant, the response or the
-//! sweep, owns the record; nobody else reads it.
+//! *Free* slots are set bits in a two-level bitmap; [`Tracker::reserve`] takes the first at or
+//! after a cursor, so that samples that are neighbours in time are neighbours in memory (the
+//! accelerator runs them where they lie), and skips busy ones, so that a slot held for ever costs
+//! one slot. (Where the next 64 are all busy there are no neighbours to be had, and the slot freed
+//! last will do.) *In flight* is an open grant ([`Grants`]) of the response window. Whoever closes
+//! the grant, the response or the sweep, owns the record; nobody else reads it.
 //!
-//! Records are plain relaxed atomics: they are written before the grant is opened (release) and read
-//! after it is closed (acquire), which orders them, and the structure needs no `unsafe`.
+//! Records are plain relaxed atomics: they are written before the grant is opened (release) and
+//! read after it is closed (acquire), which orders them, and the structure needs no `unsafe`.
 
 use std::sync::Arc;
 
@@ -114,8 +114,8 @@ impl Tracker {
         Some(slot)
     }
 
-    /// Records the sample under a reserved slot and grants the slot's response to the peer. The write
-    /// that carries the returned immediate may be posted afterwards.
+    /// Records the sample under a reserved slot and grants the slot's response to the peer. The
+    /// write that carries the returned immediate may be posted afterwards.
     ///
     /// `None` when the slot was not a reserved one.
     pub fn begin(&self, slot: u16, sample: &Sample, posted_ns: u64) -> Option<Imm> {
@@ -133,7 +133,8 @@ impl Tracker {
         Some(Imm::new(slot, use_count))
     }
 
-    /// What was in flight in a slot whose grant the caller (or the receiving half for it) has closed.
+    /// What was in flight in a slot whose grant the
+    /// caller (or the receiving half for it) has closed.
     pub fn arrived(&self, slot: u16) -> Option<InFlight> {
         let r = self.records.get(usize::from(slot))?;
         let source_len = r.source_len.load(Ordering::Relaxed);
@@ -150,15 +151,17 @@ impl Tracker {
         })
     }
 
-    /// Makes a slot free again: its response has been used, or nothing was posted. The caller owns it.
+    /// Makes a slot free again: its response has been
+    /// used, or nothing was posted. The caller owns it.
     pub fn release(&self, slot: u16) {
         self.free.give(slot);
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes back everything in flight on a connection that is lost and whose local side is destroyed:
-    /// each sample is handed to `lost` once, and never if its response was taken. The slots are free
-    /// afterwards; when they may be *used* again is for [`crate::quarantine`] to say.
+    /// Takes back everything in flight on a connection that is lost and
+    /// whose local side is destroyed: each sample is handed to `lost` once,
+    /// and never if its response was taken. The slots are free afterwards;
+    /// when they may be *used* again is for [`crate::quarantine`] to say.
     pub fn sweep(&self, mut lost: impl FnMut(InFlight)) {
         for slot in 0..self.slots() as u16 {
             if self.grants.revoke(slot)
@@ -171,17 +174,19 @@ impl Tracker {
     }
 }
 
-/// The free slots: one bit for each, and one summary bit for each word that may have some, so that the
-/// next free one is found in a handful of instructions however many slots there are.
+/// The free slots: one bit for each, and one summary bit for each word that may have some, so that
+/// the next free one is found in a handful of instructions however many slots there are.
 ///
-/// A summary bit is cleared only by a search that found its word empty, not by whoever emptied the word: on a
-/// connection that is always full, words are emptied and refilled with every sample, and the summary is left alone.
+/// A summary bit is cleared only by a search that found its word empty, not
+/// by whoever emptied the word: on a connection that is always full, words
+/// are emptied and refilled with every sample, and the summary is left alone.
 #[derive(Debug)]
 struct FreeSlots {
     words: Box<[AtomicU64]>,
     summary: Box<[AtomicU64]>,
     cursor: CachePadded<AtomicU32>,
-    /// The word that a slot came back to last: where to look when nearly all are busy. Only ever a hint.
+    /// The word that a slot came back to last: where to
+    /// look when nearly all are busy. Only ever a hint.
     freed: CachePadded<AtomicU32>,
 }
 
@@ -264,15 +269,17 @@ impl FreeSlots {
         None
     }
 
-    /// Looks past the summary: while somebody else clears the bit of a word and sets it again, it can seem
-    /// that nothing is free, and a slot overlooked now might be waited for until the next one comes back.
+    /// Looks past the summary: while somebody else clears the bit of a word
+    /// and sets it again, it can seem that nothing is free, and a slot
+    /// overlooked now might be waited for until the next one comes back.
     fn any_word(&self) -> Option<usize> {
         self.words
             .iter()
             .position(|w| w.load(Ordering::SeqCst) != 0)
     }
 
-    /// Clears the summary bit of a word seen empty, and sets it again if a slot came back meanwhile.
+    /// Clears the summary bit of a word seen empty, and
+    /// sets it again if a slot came back meanwhile.
     fn emptied(&self, word: usize) {
         let (s, bit) = (word / 64, 1u64 << (word % 64));
         self.summary[s].fetch_and(!bit, Ordering::SeqCst);
@@ -288,7 +295,8 @@ impl FreeSlots {
         debug_assert_eq!(old & bit, 0, "slot {slot} was free already");
         if old == 0 {
             self.freed.store(word as u32, Ordering::Relaxed);
-            // Set already, or cleared by a search that has yet to look at the word, and will see the slot.
+            // Set already, or cleared by a search that has yet
+            // to look at the word, and will see the slot.
             let (s, bit) = (word / 64, 1u64 << (word % 64));
             loom_fence();
             if self.summary[s].load(Ordering::SeqCst) & bit == 0 {
@@ -376,8 +384,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model: a map from slot to sample. Every slot has one owner, records come back as they
-        /// went in, a sweep gives exactly what was in flight.
+        /// Against a model: a map from slot to sample. Every slot has one owner, records come back
+        /// as they went in, a sweep gives exactly what was in flight.
         #[test]
         fn behaves_like_a_map(
             slots in 1usize..200,

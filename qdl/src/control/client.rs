@@ -22,7 +22,7 @@ use super::{
     },
     error::{ControlError, Peer},
     io::Wire,
-    message::{Counters, ErrorCode, Hex, LaneGrant, LaneRequest, Message},
+    message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message},
     pending::{Ended, Pending, ReplySender},
 };
 
@@ -92,12 +92,12 @@ pub struct ClientHandle {
 
 impl ClientHandle {
     /// Asks for connections; all of them are granted, in this order, or none.
-    pub fn open(&self, lanes: Vec<LaneRequest>) -> Pending<Vec<LaneGrant>> {
+    pub fn open(&self, connections: Vec<ConnectionRequest>) -> Pending<Vec<ConnectionGrant>> {
         let take = |r| match r {
-            Message::Opened { lanes, .. } => Some(lanes),
+            Message::Opened { connections, .. } => Some(connections),
             _ => None,
         };
-        self.ask("opened", take, |session, to| session.open(lanes, to))
+        self.ask("opened", take, |session, to| session.open(connections, to))
     }
 
     /// Says that all data connections are up; answered when the accelerator is ready to serve.
@@ -130,14 +130,18 @@ impl ClientHandle {
     }
 
     /// This node has given up a connection.
-    pub fn lane_lost(&self, lane: u16, epoch: u32, cause: &str) {
+    pub fn connection_lost(&self, connection: u16, epoch: u32, cause: &str) {
         let cause = cause.to_owned();
-        self.command(move |session, _| session.link_mut().lane_lost(lane, epoch, &cause));
+        self.command(move |session, _| {
+            session
+                .link_mut()
+                .connection_lost(connection, epoch, &cause)
+        });
     }
 
     /// This node's end of a lost connection is torn down and nothing here uses its slots.
-    pub fn lane_reset(&self, lane: u16, epoch: u32) {
-        self.command(move |session, _| session.link_mut().lane_reset(lane, epoch));
+    pub fn connection_reset(&self, connection: u16, epoch: u32) {
+        self.command(move |session, _| session.link_mut().connection_reset(connection, epoch));
     }
 
     /// Ends the session; the accelerator serves the next frontend. [`ClientEvent::Gone`] follows.

@@ -9,7 +9,7 @@ use crate::{
     rails::MAX_RAILS,
 };
 
-use super::message::{LaneRequest, MAX_TEXT, Message, Scores};
+use super::message::{ConnectionRequest, MAX_TEXT, Message, Scores};
 
 /// Longest node name, in bytes.
 pub const MAX_NODE: usize = 64;
@@ -85,15 +85,15 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
             Ok(())
         }
         Message::Model { spec } => check_model(spec),
-        Message::Open { lanes, .. } => {
-            check_lanes(lanes.iter().map(|l| (l.lane, l.epoch, l.slots)))?;
-            lanes.iter().try_for_each(check_request)
+        Message::Open { connections, .. } => {
+            check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))?;
+            connections.iter().try_for_each(check_request)
         }
-        Message::Opened { lanes, .. } => {
-            check_lanes(lanes.iter().map(|l| (l.lane, l.epoch, l.slots)))
+        Message::Opened { connections, .. } => {
+            check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))
         }
         Message::NameIs { name, .. } => check_sut_name(name).or_else(|p| outside("name", p)),
-        Message::LaneLost { cause: text, .. } => check_text("cause", text),
+        Message::ConnectionLost { cause: text, .. } => check_text("cause", text),
         Message::Refused { text, .. } | Message::Error { text, .. } => check_text("text", text),
         Message::Heartbeat {
             scores: Some(Scores { rails, .. }),
@@ -109,7 +109,7 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
         | Message::Name { .. }
         | Message::Drain { .. }
         | Message::Drained { .. }
-        | Message::LaneReset { .. }
+        | Message::ConnectionReset { .. }
         | Message::Bye {} => Ok(()),
     }
 }
@@ -124,34 +124,45 @@ fn check_text(field: &'static str, text: &str) -> Result<(), Outside> {
     Ok(())
 }
 
-fn check_lanes(lanes: impl ExactSizeIterator<Item = (u16, u32, u32)>) -> Result<(), Outside> {
-    if lanes.len() == 0 || lanes.len() > MAX_LANES {
+fn check_connections(
+    connections: impl ExactSizeIterator<Item = (u16, u32, u32)>,
+) -> Result<(), Outside> {
+    if connections.len() == 0 || connections.len() > MAX_LANES {
         return outside(
-            "lanes",
-            format!("{}, must be 1 to {MAX_LANES}", lanes.len()),
+            "connections",
+            format!("{}, must be 1 to {MAX_LANES}", connections.len()),
         );
     }
     let mut seen = HashSet::new();
-    for (lane, epoch, slots) in lanes {
-        if !seen.insert(lane) {
-            return outside("lanes", format!("lane {lane} is there twice"));
+    for (connection, epoch, slots) in connections {
+        if !seen.insert(connection) {
+            return outside(
+                "connections",
+                format!("connection {connection} is there twice"),
+            );
         }
         if epoch == 0 {
-            return outside("lanes", format!("lane {lane}: epoch 0, must be at least 1"));
+            return outside(
+                "connections",
+                format!("connection {connection}: epoch 0, must be at least 1"),
+            );
         }
         if slots == 0 || slots as usize > MAX_SLOTS {
             return outside(
-                "lanes",
-                format!("lane {lane}: {slots} slots, must be 1 to {MAX_SLOTS}"),
+                "connections",
+                format!("connection {connection}: {slots} slots, must be 1 to {MAX_SLOTS}"),
             );
         }
     }
     Ok(())
 }
 
-fn check_request(l: &LaneRequest) -> Result<(), Outside> {
+fn check_request(l: &ConnectionRequest) -> Result<(), Outside> {
     if l.request_stride == 0 || l.response_stride == 0 {
-        return outside("lanes", format!("lane {}: a stride of 0 bytes", l.lane));
+        return outside(
+            "connections",
+            format!("connection {}: a stride of 0 bytes", l.connection),
+        );
     }
     Ok(())
 }

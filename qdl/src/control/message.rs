@@ -99,7 +99,7 @@ impl fmt::Display for ErrorCode {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Hex<const N: usize>(pub [u8; N]);
 
-/// What a data connection must show to be let in: random, fresh for each lane and epoch.
+/// What a data connection must show to be let in: random, fresh for each connection and epoch.
 pub type Key = Hex<16>;
 
 impl<const N: usize> Hex<N> {
@@ -173,7 +173,7 @@ pub struct RailScore {
     pub score: Score,
 }
 
-/// How a lane's bytes will cross, as the frontend asks for it.
+/// How a connection's bytes will cross, as the frontend asks for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fabric", rename_all = "snake_case", deny_unknown_fields)]
 pub enum RequestTransport {
@@ -196,7 +196,7 @@ impl RequestTransport {
     }
 }
 
-/// How a lane's bytes will cross, as the accelerator grants it.
+/// How a connection's bytes will cross, as the accelerator grants it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fabric", rename_all = "snake_case", deny_unknown_fields)]
 pub enum GrantTransport {
@@ -225,15 +225,15 @@ impl GrantTransport {
 /// One connection the frontend asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LaneRequest {
+pub struct ConnectionRequest {
     /// Number of the connection within the session; it stays when the connection is rebuilt.
-    pub lane: u16,
+    pub connection: u16,
     /// Which of the accelerator's NICs, modulo their number.
-    pub rail: u16,
+    pub nic: u16,
     /// Which of the accelerator's GPUs, counted from the NIC's own, modulo their number: 0 is its
     /// own.
     pub gpu_turn: u16,
-    /// From 1; higher each time the lane is opened.
+    /// From 1; higher each time the connection is opened.
     pub epoch: u32,
     /// Slots in each direction, at most [`MAX_SLOTS`](crate::fabric::MAX_SLOTS).
     pub slots: u32,
@@ -248,9 +248,9 @@ pub struct LaneRequest {
 /// One connection the accelerator grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LaneGrant {
+pub struct ConnectionGrant {
     /// As asked for.
-    pub lane: u16,
+    pub connection: u16,
     /// As asked for.
     pub epoch: u32,
     /// As asked for.
@@ -299,14 +299,14 @@ pub enum Message {
         /// Of the request.
         id: u64,
         /// Those wanted.
-        lanes: Vec<LaneRequest>,
+        connections: Vec<ConnectionRequest>,
     },
     /// Grants all of an [`Message::Open`].
     Opened {
         /// Of the request.
         id: u64,
         /// One for each asked for, in the same order.
-        lanes: Vec<LaneGrant>,
+        connections: Vec<ConnectionGrant>,
     },
     /// All data connections are up.
     Start {
@@ -368,19 +368,19 @@ pub enum Message {
         scores: Option<Scores>,
     },
     /// The sender has given up a connection.
-    LaneLost {
+    ConnectionLost {
         /// Which.
-        lane: u16,
+        connection: u16,
         /// Which life of it.
         epoch: u32,
         /// In words.
         cause: String,
     },
-    /// The sender's end of a lost connection is torn down and no batch of its reads the lane's
-    /// slots.
-    LaneReset {
+    /// The sender's end of a lost connection is torn down
+    /// and no batch of its reads the connection's slots.
+    ConnectionReset {
         /// Which.
-        lane: u16,
+        connection: u16,
         /// Which life of it.
         epoch: u32,
     },
@@ -411,8 +411,8 @@ impl Message {
         "drained",
         "refused",
         "heartbeat",
-        "lane_lost",
-        "lane_reset",
+        "connection_lost",
+        "connection_reset",
         "bye",
         "error",
     ];
@@ -433,8 +433,8 @@ impl Message {
             Message::Drained { .. } => 10,
             Message::Refused { .. } => 11,
             Message::Heartbeat { .. } => 12,
-            Message::LaneLost { .. } => 13,
-            Message::LaneReset { .. } => 14,
+            Message::ConnectionLost { .. } => 13,
+            Message::ConnectionReset { .. } => 14,
             Message::Bye {} => 15,
             Message::Error { .. } => 16,
         }]

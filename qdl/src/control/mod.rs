@@ -35,8 +35,8 @@ pub use auth::{Auth, AuthError, Token};
 pub use client::{ClientEvents, ClientHandle, ClientParams, ClientSession};
 pub use error::{ControlError, Peer, check_unique_names};
 pub use message::{
-    Counters, ErrorCode, GrantTransport, Key, LaneGrant, LaneRequest, RailScore, RequestTransport,
-    Role, Scores,
+    ConnectionGrant, ConnectionRequest, Counters, ErrorCode, GrantTransport, Key, RailScore,
+    RequestTransport, Role, Scores,
 };
 pub use pending::Pending;
 pub use server::{Server, ServerParams};

@@ -19,24 +19,24 @@ use super::{
     },
     error::ControlError,
     io::Wire,
-    message::{Counters, ErrorCode, LaneGrant, LaneRequest, Scores},
+    message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Scores},
 };
 
 /// What an accelerator does when its frontend asks. Calls come from the session's task and must not
 /// wait, but for [`SessionHandler::open`], which comes once at a time on a thread of its own.
 pub trait SessionHandler: Send + Sync + 'static {
-    /// Makes connections: one grant for each request, in the same order, or none at all. A lane
-    /// that is open already comes with a higher epoch: it is to be rebuilt.
+    /// Makes connections: one grant for each request, in the same order, or none at all. A
+    /// connection that is open already comes with a higher epoch: it is to be rebuilt.
     ///
     /// # Errors
     /// The frontend is told, and nothing has changed.
-    fn open(&self, lanes: &[LaneRequest]) -> Result<Vec<LaneGrant>, Refusal>;
+    fn open(&self, connections: &[ConnectionRequest]) -> Result<Vec<ConnectionGrant>, Refusal>;
 
     /// The frontend has given up this connection.
-    fn lane_lost(&self, lane: u16, epoch: u32, cause: &str);
+    fn connection_lost(&self, connection: u16, epoch: u32, cause: &str);
 
     /// The frontend's end of this connection is torn down, and nothing there uses its slots.
-    fn lane_reset(&self, lane: u16, epoch: u32);
+    fn connection_reset(&self, connection: u16, epoch: u32);
 
     /// The totals once everything that has arrived is answered, `None` while it is not. Called
     /// again until it is.
@@ -116,14 +116,18 @@ pub struct ServerHandle {
 
 impl ServerHandle {
     /// This node has given up a connection.
-    pub fn lane_lost(&self, lane: u16, epoch: u32, cause: &str) {
+    pub fn connection_lost(&self, connection: u16, epoch: u32, cause: &str) {
         let cause = cause.to_owned();
-        self.command(move |session, _| session.link_mut().lane_lost(lane, epoch, &cause));
+        self.command(move |session, _| {
+            session
+                .link_mut()
+                .connection_lost(connection, epoch, &cause)
+        });
     }
 
     /// This node's end of a lost connection is torn down and no batch reads its slots.
-    pub fn lane_reset(&self, lane: u16, epoch: u32) {
-        self.command(move |session, _| session.link_mut().lane_reset(lane, epoch));
+    pub fn connection_reset(&self, connection: u16, epoch: u32) {
+        self.command(move |session, _| session.link_mut().connection_reset(connection, epoch));
     }
 
     /// Ends the session and tells the frontend why.
@@ -220,9 +224,11 @@ impl ServerSession {
                 }
             };
             match event {
-                Some(Event::Open(lanes)) => {
+                Some(Event::Open(connections)) => {
                     let handler = handler.clone();
-                    opening = Some(tokio::task::spawn_blocking(move || handler.open(&lanes)));
+                    opening = Some(tokio::task::spawn_blocking(move || {
+                        handler.open(&connections)
+                    }));
                 }
                 Some(Event::Name(id)) => core.named(id, handler.name()),
                 Some(Event::Drain) => {
@@ -232,10 +238,16 @@ impl ServerSession {
                     }
                 }
                 Some(Event::Beat) => core.beat(handler.counters(), handler.scores()),
-                Some(Event::LaneLost { lane, epoch, cause }) => {
-                    handler.lane_lost(lane, epoch, &cause);
+                Some(Event::ConnectionLost {
+                    connection,
+                    epoch,
+                    cause,
+                }) => {
+                    handler.connection_lost(connection, epoch, &cause);
                 }
-                Some(Event::LaneReset { lane, epoch }) => handler.lane_reset(lane, epoch),
+                Some(Event::ConnectionReset { connection, epoch }) => {
+                    handler.connection_reset(connection, epoch)
+                }
                 Some(Event::Gone(cause)) => {
                     end.cause = cause;
                     break;

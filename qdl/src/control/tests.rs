@@ -95,7 +95,7 @@ async fn bind(params: ServerParams) -> Server {
 /// What a handler was told.
 #[derive(Clone, Debug, PartialEq)]
 enum Told {
-    Open(Vec<LaneRequest>),
+    Open(Vec<ConnectionRequest>),
     Lost(u16, u32, String),
     Reset(u16, u32),
     Gone(String, bool),
@@ -143,26 +143,26 @@ impl Handler {
 }
 
 impl SessionHandler for Handler {
-    fn open(&self, lanes: &[LaneRequest]) -> Result<Vec<LaneGrant>, Refusal> {
-        self.tell(Told::Open(lanes.to_vec()));
+    fn open(&self, connections: &[ConnectionRequest]) -> Result<Vec<ConnectionGrant>, Refusal> {
+        self.tell(Told::Open(connections.to_vec()));
         if let Some(gate) = &self.gate {
             let gate = gate.lock().expect("not poisoned");
             let _ = gate.recv_timeout(LONG);
         }
-        let slots: u32 = lanes.iter().map(|l| l.slots).sum();
+        let slots: u32 = connections.iter().map(|l| l.slots).sum();
         if slots > self.budget {
             return Err(Refusal {
                 code: ErrorCode::Budget,
                 text: format!("{slots} slots asked for, {} there are", self.budget),
             });
         }
-        Ok(lanes
+        Ok(connections
             .iter()
-            .map(|l| LaneGrant {
-                lane: l.lane,
+            .map(|l| ConnectionGrant {
+                connection: l.connection,
                 epoch: l.epoch,
                 slots: l.slots,
-                nic: l.rail,
+                nic: l.nic,
                 gpu: None,
                 key: Key::random().expect("random bytes"),
                 transport: GrantTransport::Tcp {
@@ -172,12 +172,12 @@ impl SessionHandler for Handler {
             .collect())
     }
 
-    fn lane_lost(&self, lane: u16, epoch: u32, cause: &str) {
-        self.tell(Told::Lost(lane, epoch, cause.to_owned()));
+    fn connection_lost(&self, connection: u16, epoch: u32, cause: &str) {
+        self.tell(Told::Lost(connection, epoch, cause.to_owned()));
     }
 
-    fn lane_reset(&self, lane: u16, epoch: u32) {
-        self.tell(Told::Reset(lane, epoch));
+    fn connection_reset(&self, connection: u16, epoch: u32) {
+        self.tell(Told::Reset(connection, epoch));
     }
 
     fn drain(&self) -> Option<Counters> {
@@ -200,10 +200,10 @@ impl SessionHandler for Handler {
     }
 }
 
-fn lane(lane: u16, epoch: u32, slots: u32) -> LaneRequest {
-    LaneRequest {
-        lane,
-        rail: 0,
+fn connection(connection: u16, epoch: u32, slots: u32) -> ConnectionRequest {
+    ConnectionRequest {
+        connection,
+        nic: 0,
         gpu_turn: 0,
         epoch,
         slots,

@@ -1,36 +1,38 @@
 //! Choosing by health: what the dispatcher does where the policy is one of [`RailArbiter`]'s.
 //!
 //! ```text
-//!   issue --> assign: pick a rail, one of its lanes --> the lane's queue --> whoever drives the lane posts it
-//!         \-> no lane has room --> backlog --> distribute, when slots come free --/
+//!   issue --> assign: pick a NIC, one of its connections --> the connection's queue --> whoever drives the connection posts it
+//!         \-> no connection has room --> backlog --> distribute, when slots come free --/
 //! ```
 //!
-//! A sample is picked for before it is posted, so that bytes count against a rail from the decision on. From
-//! then on it belongs to its lane, and only what drives that lane posts it: the issuing thread if it is small,
-//! the lane's rail thread if the kernel's copy is the cost. Every pick ends in exactly one `completed` or `taken_back`:
-//! the sample is answered, or could not be posted, or its lane was lost or its rail is congested before it was posted.
+//! A sample is picked for before it is posted, so that bytes count against a NIC from the decision
+//! on. From then on it belongs to its connection, and only what drives that connection posts it:
+//! the issuing thread if it is small, the connection's NIC thread if the kernel's copy is the cost.
+//! Every pick ends in exactly one `completed` or `taken_back`: the sample is answered, or could not
+//! be posted, or its connection was lost or its rail is congested before it was posted.
 //!
-//! The backlog is handed out by whoever comes by, one at a time ([`Driven`]): a sample for which there is no room is
-//! held, not put back, so that samples keep their order. A lane never draws from the backlog by itself: a sample
-//! waits rather than go by a rail that is congested.
+//! The backlog is handed out by whoever comes by, one at a time ([`SendToken`]): a sample for which
+//! there is no room is held, not put back, so that samples keep their order. A connection never
+//! draws from the backlog by itself: a sample waits rather than go by a rail that is congested.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-use super::{DispatchEvent, Lane, Sample, Shared};
+use super::{Connection, DispatchEvent, Sample, Shared};
 use crate::{
     clock::now_ns,
-    connection::token::Driven,
+    connection::token::SendToken,
     rails::{Change, RailArbiter, RailState},
 };
 
-/// Asks whether a NIC of this node, by its index, says of itself that it is down; `None` where it cannot be asked.
+/// Asks whether a NIC of this node, by its index, says of
+/// itself that it is down; `None` where it cannot be asked.
 pub type NicDown = dyn Fn(usize) -> Option<bool> + Send + Sync;
 
 /// What choosing by health takes.
 pub(super) struct Health {
     pub arbiter: RailArbiter,
     /// The sample of the backlog that there was no room for.
-    turn: Driven<Option<Sample>>,
+    turn: SendToken<Option<Sample>>,
     pub next_tick_ns: AtomicU64,
     tick_ns: u64,
     nic_down: Box<NicDown>,
@@ -42,7 +44,7 @@ impl Health {
     pub fn new(arbiter: RailArbiter, peers: usize, tick_ns: u64, nic_down: Box<NicDown>) -> Self {
         Health {
             arbiter,
-            turn: Driven::new(None),
+            turn: SendToken::new(None),
             next_tick_ns: AtomicU64::new(0),
             tick_ns,
             nic_down,
@@ -58,59 +60,63 @@ impl Health {
 }
 
 impl Shared {
-    /// Gives a sample to a lane; `None` when none has room.
+    /// Gives a sample to a connection; `None` when none has room.
     fn assign(&self, h: &Health, now: u64, sample: &Sample) -> Option<usize> {
-        let load = |i: usize| self.lanes[i].load();
+        let load = |i: usize| self.connections[i].load();
         let index = h.arbiter.pick(now, sample.len, load)?;
-        let lane = &self.lanes[index];
-        let queue = lane.assigned.as_ref()?;
+        let connection = &self.connections[index];
+        let queue = connection.assigned.as_ref()?;
         if queue.push(*sample).is_err() {
             // Others filled it since the look.
             h.arbiter.taken_back(index, sample.len);
             return None;
         }
-        // Either the lane is seen to be down here, or whoever takes it down sees the sample.
+        // Either the connection is seen to be down here, or whoever takes it down sees the sample.
         fence(Ordering::SeqCst);
-        if !lane.up.load(Ordering::SeqCst) {
-            self.take_assigned_back(h, lane);
+        if !connection.up.load(Ordering::SeqCst) {
+            self.take_assigned_back(h, connection);
         }
         Some(index)
     }
 
-    /// Takes back what was given to a lane and not posted. Returns how many samples that were.
-    pub(super) fn take_assigned_back(&self, h: &Health, lane: &Lane) -> usize {
-        let Some(queue) = &lane.assigned else {
+    /// Takes back what was given to a connection and not
+    /// posted. Returns how many samples that were.
+    pub(super) fn take_assigned_back(&self, h: &Health, connection: &Connection) -> usize {
+        let Some(queue) = &connection.assigned else {
             return 0;
         };
         let mut n = 0;
         while let Some(sample) = queue.pop() {
-            h.arbiter.taken_back(lane.index, sample.len);
+            h.arbiter.taken_back(connection.index, sample.len);
             self.push_all(std::iter::once(sample));
             n += 1;
         }
         n
     }
 
-    /// [`super::Dispatcher::issue`] by health. `small` samples are posted here, others by the rail threads.
+    /// [`super::Dispatcher::issue`] by health. `small`
+    /// samples are posted here, others by the NIC threads.
     pub(super) fn issue_by_health(&self, h: &Health, samples: &[Sample], small: bool) {
         let now = now_ns();
         let mut left = samples.iter();
         let mut last = None;
         if self.backlog_len.load(Ordering::SeqCst) == 0 {
             for sample in left.by_ref() {
-                let lane = self.assign(h, now, sample);
-                if lane.is_none() {
+                let connection = self.assign(h, now, sample);
+                if connection.is_none() {
                     self.push_all(std::iter::once(*sample));
                     break;
                 }
-                last = lane;
+                last = connection;
             }
         }
         if left.len() > 0 {
             self.push_all(left.copied());
         }
         match last {
-            Some(lane) if samples.len() == 1 => self.kick(&self.lanes[lane], small),
+            Some(connection) if samples.len() == 1 => {
+                self.kick(&self.connections[connection], small)
+            }
             _ => self.kick_all(small),
         }
         if self.has_backlog() {
@@ -145,39 +151,40 @@ impl Shared {
         }
     }
 
-    /// Sees that what was given to a lane is posted.
-    fn kick(&self, lane: &Lane, small: bool) {
+    /// Sees that what was given to a connection is posted.
+    fn kick(&self, connection: &Connection, small: bool) {
         if small {
-            self.drive(lane, false, || None);
+            self.drive(connection, false, || None);
         } else {
-            self.handles()[lane.cfgs.rail].wake();
+            self.handles()[connection.cfgs.nic_index].wake();
         }
     }
 
     fn kick_all(&self, small: bool) {
-        for lane in self.lanes.iter().filter(|l| l.assigned() > 0) {
-            self.kick(lane, small);
+        for connection in self.connections.iter().filter(|l| l.assigned() > 0) {
+            self.kick(connection, small);
         }
     }
 
-    /// A lane has come up.
-    pub(super) fn health_up(&self, lane: usize) {
+    /// A connection has come up.
+    pub(super) fn health_up(&self, connection: usize) {
         if let Some(h) = self.health.get() {
             let mut changes = Vec::new();
-            h.arbiter.lane_up(now_ns(), lane, &mut |c| changes.push(c));
-            self.tell(h, self.lanes[lane].cfgs.peer, &changes);
+            h.arbiter
+                .connection_up(now_ns(), connection, &mut |c| changes.push(c));
+            self.tell(h, self.connections[connection].cfgs.peer, &changes);
         }
     }
 
-    /// A lane was lost, and its samples are in the backlog.
-    pub(super) fn health_lost(&self, lane: &Lane) {
+    /// A connection was lost, and its samples are in the backlog.
+    pub(super) fn health_lost(&self, connection: &Connection) {
         if let Some(h) = self.health.get() {
-            let (peer, mut changes) = (lane.cfgs.peer, Vec::new());
+            let (peer, mut changes) = (connection.cfgs.peer, Vec::new());
             let control = h.control_lost.get(peer);
-            h.arbiter.lane_lost(
+            h.arbiter.connection_lost(
                 now_ns(),
-                lane.index,
-                (h.nic_down)(lane.cfgs.rail),
+                connection.index,
+                (h.nic_down)(connection.cfgs.nic_index),
                 control.is_some_and(|c| c.load(Ordering::Relaxed)),
                 &mut |c| changes.push(c),
             );
@@ -186,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Folds what was measured into the scores, where it is time: one of the rail threads does.
+    /// Folds what was measured into the scores, where it is time: one of the NIC threads does.
     pub(super) fn health_tick(&self, now: u64) {
         let Some(h) = self.health.get() else { return };
         let due = h.next_tick_ns.load(Ordering::Relaxed);
@@ -211,8 +218,8 @@ impl Shared {
     fn tell(&self, h: &Health, peer: usize, changes: &[Change]) {
         for change in changes {
             if matches!(change.to, RailState::Congested) {
-                for lane in h.arbiter.lanes_of(peer, change.rail) {
-                    self.take_assigned_back(h, &self.lanes[lane]);
+                for connection in h.arbiter.connections_of(peer, change.rail) {
+                    self.take_assigned_back(h, &self.connections[connection]);
                 }
             }
             self.owner.event(DispatchEvent::Rail {

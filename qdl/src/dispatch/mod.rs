@@ -3,19 +3,20 @@
 //! ```text
 //!   issue(samples) --> a connection with a free slot, chosen by the arbiter: posted here and now
 //!                  \-> none, or a payload that is dear to copy: the backlog, which every connection
-//!                      draws from as slots come free and rail threads come by
+//!                      draws from as slots come free and NIC threads come by
 //! ```
 //!
-//! The backlog is one for all connections, not one for each: a sample is bound to a connection only when it
-//! has a slot, so a slow accelerator holds up nobody else's samples and a lost connection has none waiting.
+//! The backlog is one for all connections, not one for each: a sample is
+//! bound to a connection only when it has a slot, so a slow accelerator
+//! holds up nobody else's samples and a lost connection has none waiting.
 //!
-//! Every sample issued is completed exactly once: with its response, after having been sent again if its
-//! connection was lost, or empty once the dispatcher was told to [`Dispatcher::abort`].
+//! Every sample issued is completed exactly once: with its response, after having been sent again
+//! if its connection was lost, or empty once the dispatcher was told to [`Dispatcher::abort`].
 
-mod face;
+mod api;
+mod end;
 mod health;
-mod lane;
-mod rail;
+mod nic;
 mod warm_up;
 
 use std::{
@@ -32,29 +33,28 @@ use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
 pub use crate::{connection::tracker::Sample, stats::SampleTimes};
-pub use face::{
-    Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent, DispatchRail, Owner,
+pub use api::{
+    Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent, DispatchNic, Owner,
     Response,
 };
+pub use end::{ConnectionCfgs, ConnectionCounts};
 pub use health::NicDown;
-pub use lane::{LaneCfgs, LaneCounts};
-pub use warm_up::{LaneWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpReport};
+pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpReport};
 
 use crate::{
     clock::now_ns,
-    connection::Posted,
+    connection::{self, EchoCfgs, NicThreadHandle, Placed, Posted},
     fabric::{Broken, Endpoint, Link, Region},
-    rail::{self as rails, EchoCfgs, Placed, RailHandle},
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
 
+use end::{Connection, Requests};
 use health::Health;
-use lane::{Lane, Requests};
-use rail::{Command, FrontendRail};
+use nic::{Command, FrontendNic};
 use warm_up::WarmUp;
 
 pub(crate) struct Shared {
-    lanes: Box<[Lane]>,
+    connections: Box<[Connection]>,
     sources: Vec<Arc<Region>>,
     staged_from: Option<Arc<Region>>,
     backlog: SegQueue<Sample>,
@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     backlog_max: AtomicU64,
     backlogged: AtomicU64,
     arbiter: Arbiter,
-    /// Set once the peers have said what their lanes lead to, under a policy by health.
+    /// Set once the peers have said what their connections lead to, under a policy by health.
     health: OnceLock<Health>,
     owner: Arc<dyn Owner>,
     aborted: AtomicBool,
@@ -70,16 +70,16 @@ pub(crate) struct Shared {
     completed: Box<[CachePadded<AtomicU64>]>,
     completed_empty: AtomicU64,
     again: AtomicU64,
-    lanes_lost: AtomicU64,
+    connections_lost: AtomicU64,
     echo: EchoCfgs,
-    rails: OnceLock<Vec<RailHandle>>,
+    nic_threads: OnceLock<Vec<NicThreadHandle>>,
     warm_up: WarmUp,
 }
 
 /// See the module.
 pub struct Dispatcher {
     shared: Arc<Shared>,
-    handles: Vec<RailHandle>,
+    handles: Vec<NicThreadHandle>,
     inboxes: Vec<Arc<SegQueue<Command>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     issue_post_up_to: usize,
@@ -88,25 +88,25 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Maps the response slots and starts the rail threads. All lanes are down.
+    /// Maps the response slots and starts the NIC threads. All connections are down.
     ///
     /// # Errors
     /// [`DispatchError`].
     pub fn new(
         cfgs: DispatchCfgs,
-        rails: Vec<DispatchRail>,
+        nics: Vec<DispatchNic>,
         owner: Arc<dyn Owner>,
     ) -> Result<Self, DispatchError> {
         let staged = cfgs.staged_from.is_some();
-        let lanes = cfgs
-            .lanes
+        let connections = cfgs
+            .connections
             .iter()
             .enumerate()
             .map(|(i, l)| {
-                Lane::new(
+                Connection::new(
                     i,
                     *l,
-                    rails.get(l.rail).map_or(&[], |r| &r.cfgs.near.nodes),
+                    nics.get(l.nic_index).map_or(&[], |r| &r.cfgs.near.nodes),
                     staged,
                     cfgs.policy.by_health().is_some(),
                     cfgs.doorbell_wait_ns,
@@ -114,7 +114,7 @@ impl Dispatcher {
             })
             .collect::<Result<Box<[_]>, _>>()?;
         let shared = Arc::new(Shared {
-            lanes,
+            connections,
             sources: cfgs.sources,
             staged_from: cfgs.staged_from,
             backlog: SegQueue::new(),
@@ -126,12 +126,12 @@ impl Dispatcher {
             owner,
             aborted: AtomicBool::new(false),
             issued: CachePadded::default(),
-            completed: rails.iter().map(|_| CachePadded::default()).collect(),
+            completed: nics.iter().map(|_| CachePadded::default()).collect(),
             completed_empty: AtomicU64::new(0),
             again: AtomicU64::new(0),
-            lanes_lost: AtomicU64::new(0),
+            connections_lost: AtomicU64::new(0),
             echo: cfgs.echo,
-            rails: OnceLock::new(),
+            nic_threads: OnceLock::new(),
             warm_up: WarmUp::default(),
         });
         // Dropped where a thread cannot be started, it ends those before it.
@@ -144,17 +144,20 @@ impl Dispatcher {
             issue_burst: cfgs.issue_burst,
             send_depth: cfgs.send_depth,
         };
-        for (index, r) in rails.into_iter().enumerate() {
+        for (index, r) in nics.into_iter().enumerate() {
             let inbox = Arc::new(SegQueue::new());
             let (s, i) = (dispatcher.shared.clone(), inbox.clone());
-            let (handle, thread) = rails::spawn(r.cfgs, move |handle| {
-                FrontendRail::new(index, s, i, r.completer, &handle)
+            let (handle, thread) = connection::spawn(r.cfgs, move |handle| {
+                FrontendNic::new(index, s, i, r.completer, &handle)
             })?;
             dispatcher.handles.push(handle);
             dispatcher.inboxes.push(inbox);
             dispatcher.threads().push(thread);
         }
-        let _ = dispatcher.shared.rails.set(dispatcher.handles.clone());
+        let _ = dispatcher
+            .shared
+            .nic_threads
+            .set(dispatcher.handles.clone());
         Ok(dispatcher)
     }
 
@@ -162,9 +165,9 @@ impl Dispatcher {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the threads run and the connections' memory lies, by rail.
+    /// Where the threads run and the connections' memory lies, by NIC.
     pub fn placed(&self) -> Vec<Placed> {
-        self.handles.iter().map(RailHandle::placed).collect()
+        self.handles.iter().map(NicThreadHandle::placed).collect()
     }
 
     /// NUMA nodes that the samples lie on, as the system says.
@@ -174,10 +177,10 @@ impl Dispatcher {
         regions.flat_map(|r| r.nodes()).collect()
     }
 
-    /// Sends samples. Returns at once; each is completed exactly once, from a rail thread.
+    /// Sends samples. Returns at once; each is completed exactly once, from a NIC thread.
     ///
-    /// Nothing here sleeps, nothing locks (but by health, where each choice takes the peer's lock), and nothing allocates
-    /// unless every connection is full or its sending half taken.
+    /// Nothing here sleeps, nothing locks (but by health, where each choice takes the peer's lock),
+    /// and nothing allocates unless every connection is full or its sending half taken.
     pub fn issue(&self, samples: &[Sample]) {
         let s = &*self.shared;
         s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed);
@@ -196,12 +199,15 @@ impl Dispatcher {
         let mut last = 0;
         if small && !s.has_backlog() {
             while left.len() > 0 {
-                let Some(lane) = s.arbiter.pick(s.lanes.len(), |i| s.lanes[i].load()) else {
+                let Some(connection) = s
+                    .arbiter
+                    .pick(s.connections.len(), |i| s.connections[i].load())
+                else {
                     break;
                 };
                 let before = left.len();
-                last = lane;
-                s.drive(&s.lanes[lane], true, || left.next());
+                last = connection;
+                s.drive(&s.connections[connection], true, || left.next());
                 if left.len() == before {
                     break;
                 }
@@ -222,52 +228,68 @@ impl Dispatcher {
         }
     }
 
-    /// What a lane's link is to be made with. The peer's side must have as many slots.
-    pub fn endpoint(&self, lane: usize) -> Endpoint {
-        self.shared.lanes[lane].endpoint(&self.shared.sources, self.send_depth)
+    /// What a connection's link is to be made with. The peer's side must have as many slots.
+    pub fn endpoint(&self, connection: usize) -> Endpoint {
+        self.shared.connections[connection].endpoint(&self.shared.sources, self.send_depth)
     }
 
-    /// Configuration of a lane.
-    pub fn lane(&self, lane: usize) -> LaneCfgs {
-        self.shared.lanes[lane].cfgs
+    /// Configuration of a connection.
+    pub fn connection(&self, connection: usize) -> ConnectionCfgs {
+        self.shared.connections[connection].cfgs
     }
 
-    /// Number of lanes.
-    pub fn lanes(&self) -> usize {
-        self.shared.lanes.len()
+    /// Number of connections.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.len()
     }
 
-    /// Puts a lane up: a fresh link of a new epoch. Its memory must be out of quarantine.
-    pub fn attach(&self, lane: usize, epoch: u32, link: Link) {
-        self.command(lane, Command::Attach { lane, epoch, link });
+    /// Puts a connection up: a fresh link of a new epoch. Its memory must be out of quarantine.
+    pub fn attach(&self, connection: usize, epoch: u32, link: Link) {
+        self.command(
+            connection,
+            Command::Attach {
+                connection,
+                epoch,
+                link,
+            },
+        );
     }
 
-    /// Gives a lane's connection up, as if the fabric had reported it broken.
-    pub fn give_up(&self, lane: usize, epoch: u32, cause: Broken) {
-        self.command(lane, Command::GiveUp { lane, epoch, cause });
+    /// Gives a connection's connection up, as if the fabric had reported it broken.
+    pub fn give_up(&self, connection: usize, epoch: u32, cause: Broken) {
+        self.command(
+            connection,
+            Command::GiveUp {
+                connection,
+                epoch,
+                cause,
+            },
+        );
     }
 
-    /// Gives up every lane that is up on a rail thread: its NIC's link is down.
-    pub fn give_up_rail(&self, rail: usize, cause: Broken) {
-        if let (Some(inbox), Some(handle)) = (self.inboxes.get(rail), self.handles.get(rail)) {
+    /// Gives up every connection that is up on a NIC thread: its NIC's link is down.
+    pub fn give_up_nic(&self, nic_index: usize, cause: Broken) {
+        if let (Some(inbox), Some(handle)) =
+            (self.inboxes.get(nic_index), self.handles.get(nic_index))
+        {
             inbox.push(Command::GiveUpAll(cause));
             handle.wake();
         }
     }
 
-    fn command(&self, lane: usize, command: Command) {
-        let rail = self.shared.lanes[lane].cfgs.rail;
-        self.inboxes[rail].push(command);
-        self.handles[rail].wake();
+    fn command(&self, connection: usize, command: Command) {
+        let nic_index = self.shared.connections[connection].cfgs.nic_index;
+        self.inboxes[nic_index].push(command);
+        self.handles[nic_index].wake();
     }
 
-    /// From now on rails are chosen by health. Without it, a dispatcher whose policy is by health keeps all samples
-    /// in its backlog. `tick_ns` is how often scores are folded; `nic_down` says of a rail thread's NIC whether it is
-    /// down. The first call counts.
+    /// From now on rails are chosen by health. Without it, a dispatcher whose policy is by health
+    /// keeps all samples in its backlog. `tick_ns` is how often scores are folded; `nic_down` says
+    /// of a NIC thread's NIC whether it is down. The first call counts.
     pub fn choose_by_health(&self, arbiter: RailArbiter, tick_ns: u64, nic_down: Box<NicDown>) {
         let peers = 1 + self
             .shared
-            .lanes
+            .connections
             .iter()
             .map(|l| l.cfgs.peer)
             .max()
@@ -279,10 +301,11 @@ impl Dispatcher {
         for inbox in &self.inboxes {
             inbox.push(Command::Health);
         }
-        self.handles.iter().for_each(RailHandle::wake);
+        self.handles.iter().for_each(NicThreadHandle::wake);
     }
 
-    /// The control session with a peer is lost, or there is one again: whose fault the loss of a rail is depends on it.
+    /// The control session with a peer is lost, or there is one
+    /// again: whose fault the loss of a rail is depends on it.
     pub fn control_session(&self, peer: usize, lost: bool) {
         if let Some(h) = self.shared.health.get() {
             h.control(peer, lost);
@@ -307,10 +330,10 @@ impl Dispatcher {
         health.map_or_else(Vec::new, |h| h.arbiter.report(peer))
     }
 
-    /// How many lanes are up.
-    pub fn lanes_up(&self) -> usize {
-        let up = |l: &&Lane| l.up.load(Ordering::Relaxed);
-        self.shared.lanes.iter().filter(up).count()
+    /// How many connections are up.
+    pub fn connections_up(&self) -> usize {
+        let up = |l: &&Connection| l.up.load(Ordering::Relaxed);
+        self.shared.connections.iter().filter(up).count()
     }
 
     /// Samples issued and not completed.
@@ -319,13 +342,14 @@ impl Dispatcher {
         c.issued - c.completed - c.completed_empty
     }
 
-    /// Ends it: every lane is given up, and what is outstanding and what still comes is completed empty.
+    /// Ends it: every connection is given up, and what is
+    /// outstanding and what still comes is completed empty.
     pub fn abort(&self, cause: &str) {
         self.shared.aborted.store(true, Ordering::SeqCst);
         for inbox in &self.inboxes {
             inbox.push(Command::Abort(Broken::GivenUp(cause.to_owned())));
         }
-        self.handles.iter().for_each(RailHandle::wake);
+        self.handles.iter().for_each(NicThreadHandle::wake);
         self.shared.empty_backlog();
     }
 
@@ -341,15 +365,15 @@ impl Dispatcher {
         true
     }
 
-    /// Stops the rail threads and takes every lane down. A thread that does not end, because what it calls does not return, is
-    /// left to itself after a while.
+    /// Stops the NIC threads and takes every connection down. A thread that does not end, because
+    /// what it calls does not return, is left to itself after a while.
     pub fn stop(&self) {
         for inbox in &self.inboxes {
             inbox.push(Command::Stop);
         }
-        self.handles.iter().for_each(RailHandle::wake);
+        self.handles.iter().for_each(NicThreadHandle::wake);
         let threads = std::mem::take(&mut *self.threads());
-        rails::join_all(threads, rails::ENDING);
+        connection::join_all(threads, connection::ENDING);
     }
 
     /// Totals so far.
@@ -363,18 +387,26 @@ impl Dispatcher {
             // Read last: what is completed was issued before.
             issued: s.issued.load(Ordering::Acquire),
             again: s.again.load(Ordering::Relaxed),
-            posted: s.lanes.iter().map(Lane::posted_for_callers).sum(),
-            lanes_lost: s.lanes_lost.load(Ordering::Relaxed),
+            posted: s
+                .connections
+                .iter()
+                .map(Connection::posted_for_callers)
+                .sum(),
+            connections_lost: s.connections_lost.load(Ordering::Relaxed),
             backlog_max: s.backlog_max.load(Ordering::Relaxed),
             backlogged: s.backlogged.load(Ordering::Relaxed),
-            wakeups: self.handles.iter().map(RailHandle::wakeups).sum(),
-            sleeps: self.handles.iter().map(RailHandle::sleeps).sum(),
+            wakeups: self.handles.iter().map(NicThreadHandle::wakeups).sum(),
+            sleeps: self.handles.iter().map(NicThreadHandle::sleeps).sum(),
         }
     }
 
-    /// Counts of each lane; complete once the dispatcher has been stopped.
-    pub fn lane_counts(&self) -> Vec<LaneCounts> {
-        self.shared.lanes.iter().map(Lane::settled).collect()
+    /// Counts of each connection; complete once the dispatcher has been stopped.
+    pub fn connection_counts(&self) -> Vec<ConnectionCounts> {
+        self.shared
+            .connections
+            .iter()
+            .map(Connection::settled)
+            .collect()
     }
 }
 
@@ -385,44 +417,53 @@ impl Drop for Dispatcher {
 }
 
 impl Shared {
-    /// The rail threads; none while the first of them are being started.
-    fn handles(&self) -> &[RailHandle] {
-        self.rails.get().map_or(&[], Vec::as_slice)
+    /// The NIC threads; none while the first of them are being started.
+    fn handles(&self) -> &[NicThreadHandle] {
+        self.nic_threads.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Wakes every rail thread: a lost connection's samples may go by any of them.
+    /// Wakes every NIC thread: a lost connection's samples may go by any of them.
     fn wake_all(&self) {
-        self.handles().iter().for_each(RailHandle::wake);
+        self.handles().iter().for_each(NicThreadHandle::wake);
     }
 
-    /// Posts `direct` and then the backlog (by health: what was given to this lane) on a lane, or
-    /// leaves it to the owner of its token. `lazily`, the doorbell may be left to the lane's NIC
-    /// thread.
-    fn drive(&self, lane: &Lane, lazily: bool, direct: impl FnMut() -> Option<Sample>) -> Posted {
+    /// Posts `direct` and then the backlog (by health: what was given to this
+    /// connection) on a connection, or leaves it to the owner of its token.
+    /// `lazily`, the doorbell may be left to the connection's NIC thread.
+    fn drive(
+        &self,
+        connection: &Connection,
+        lazily: bool,
+        direct: impl FnMut() -> Option<Sample>,
+    ) -> Posted {
         let mut requests = Requests {
             shared: self,
-            lane,
+            connection,
             direct,
             now: 0,
         };
-        let done = lane.send.drive(lazily, &mut requests);
-        let thread = || self.handles().get(lane.cfgs.rail);
+        let done = connection.send.drive(lazily, &mut requests);
+        let thread = || self.handles().get(connection.cfgs.nic_index);
         if done.broken.is_some() {
-            // It takes the lane down, even if nothing comes over it any more.
+            // It takes the connection down, even if nothing comes over it any more.
             thread().inspect(|t| t.wake());
-        } else if lazily && lane.send.is_unrung() && thread().is_some_and(RailHandle::sleeps_now) {
+        } else if lazily
+            && connection.send.is_unrung()
+            && thread().is_some_and(NicThreadHandle::sleeps_now)
+        {
             // A NIC thread that is awake looks for doorbells that wait before it sleeps.
-            lane.send.drive(false, &mut requests);
+            connection.send.drive(false, &mut requests);
         }
         done
     }
 
-    /// Posts the backlog on every lane that has room, for as long as there is any: a lane whose
-    /// token is taken may have less room than there are samples. Begins with lane `first`.
+    /// Posts the backlog on every connection that has room, for as long
+    /// as there is any: a connection whose token is taken may have less
+    /// room than there are samples. Begins with connection `first`.
     fn drive_all(&self, first: usize) {
-        let (before, from) = self.lanes.split_at(first.min(self.lanes.len()));
-        for lane in from.iter().chain(before).filter(|l| l.takes()) {
-            self.drive(lane, true, || None);
+        let (before, from) = self.connections.split_at(first.min(self.connections.len()));
+        for connection in from.iter().chain(before).filter(|l| l.takes()) {
+            self.drive(connection, true, || None);
             if !self.has_backlog() {
                 return;
             }

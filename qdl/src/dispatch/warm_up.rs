@@ -1,6 +1,6 @@
-//! Warming connections up: before the caller's first sample, samples of every size go over every connection and come back,
-//! so that what happens once (pages mapped, windows grown, caches and branch predictors filled, clocks raised) has
-//! happened.
+//! Warming connections up: before the caller's first sample, samples of every size go over every
+//! connection and come back, so that what happens once (pages mapped, windows grown, caches and
+//! branch predictors filled, clocks raised) has happened.
 //!
 //! ```text
 //!   cold    the longest sample over each connection          must be answered
@@ -9,10 +9,11 @@
 //!   ramp    2, 4, 8 .. at once over all, up to their slots   /
 //! ```
 //!
-//! All but the ramp send one sample at a time, so that a connection's figures are its own; where the budget is gone before
-//! every connection had its first, the rest of those go at once. Samples carry [`WARM_UP_ID`] and
-//! end in the rail thread: no completer sees them, none goes again by another connection, and a connection that is lost, or
-//! does not answer, ends the warm-up with its name.
+//! All but the ramp send one sample at a time, so that a connection's figures
+//! are its own; where the budget is gone before every connection had its first,
+//! the rest of those go at once. Samples carry [`WARM_UP_ID`] and end in the NIC
+//! thread: no completer sees them, none goes again by another connection, and a
+//! connection that is lost, or does not answer, ends the warm-up with its name.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Dispatcher, Lane, Sample, Shared};
+use super::{Connection, Dispatcher, Sample, Shared};
 use crate::{
     clock::now_ns, connection::tracker::InFlight, fabric::Broken, response::ResponseHeader,
 };
@@ -48,67 +49,68 @@ pub struct WarmUpCfgs {
 
 /// How one connection warmed up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LaneWarmUp {
+pub struct ConnectionWarmUp {
     /// Network time (round trip minus residence) of the very first sample, in nanoseconds.
     pub cold_ns: u64,
-    /// The same of later samples of that size, sent one at a time: their median; `None` if the budget was gone.
+    /// The same of later samples of that size, sent one at
+    /// a time: their median; `None` if the budget was gone.
     pub warm_ns: Option<u64>,
 }
 
 /// What a warm-up did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WarmUpReport {
-    /// Each lane, in order; empty if there was nothing to send.
-    pub lanes: Vec<LaneWarmUp>,
+    /// Each connection, in order; empty if there was nothing to send.
+    pub connections: Vec<ConnectionWarmUp>,
     /// Samples answered.
     pub samples: u64,
     /// How long it took, in nanoseconds.
     pub took_ns: u64,
-    /// Sizes that went over every lane, and sizes there are.
+    /// Sizes that went over every connection, and sizes there are.
     pub sizes: (usize, usize),
-    /// Most samples that were sent at once over one lane.
+    /// Most samples that were sent at once over one connection.
     pub at_once: usize,
 }
 
-/// A warm-up that failed. Every variant names the lane.
+/// A warm-up that failed. Every variant names the connection.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub enum WarmUpError {
     /// It was down before its first sample.
     #[error("it is down")]
     Down {
-        /// The lane.
-        lane: usize,
+        /// The connection.
+        connection: usize,
     },
     /// It was lost.
     #[error("{cause}")]
     Lost {
-        /// The lane.
-        lane: usize,
+        /// The connection.
+        connection: usize,
         /// Why.
         cause: Broken,
     },
     /// Nothing came back, or there was no room to send.
     #[error("no answer within {after:?}, nor from any other connection (warm_up.deadline_ms)")]
     Silent {
-        /// The first lane that owes an answer.
-        lane: usize,
+        /// The first connection that owes an answer.
+        connection: usize,
         /// How long was waited.
         after: Duration,
     },
 }
 
 impl WarmUpError {
-    /// The lane that failed.
-    pub fn lane(&self) -> usize {
+    /// The connection that failed.
+    pub fn connection(&self) -> usize {
         match self {
-            WarmUpError::Down { lane }
-            | WarmUpError::Lost { lane, .. }
-            | WarmUpError::Silent { lane, .. } => *lane,
+            WarmUpError::Down { connection }
+            | WarmUpError::Lost { connection, .. }
+            | WarmUpError::Silent { connection, .. } => *connection,
         }
     }
 }
 
-/// Between who warms up and the rail threads.
+/// Between who warms up and the NIC threads.
 #[derive(Debug, Default)]
 pub(super) struct WarmUp {
     state: Mutex<State>,
@@ -120,7 +122,7 @@ struct State {
     running: bool,
     /// One sample at a time is on its way.
     alone: bool,
-    /// Answers due from each lane.
+    /// Answers due from each connection.
     due: Vec<u32>,
     /// Network times since the last look.
     answers: Vec<(usize, u64)>,
@@ -139,28 +141,30 @@ impl WarmUp {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A sample could not be posted on `lane` after all.
-    pub fn not_posted(&self, lane: usize) {
-        self.answer(lane, None);
+    /// A sample could not be posted on `connection` after all.
+    pub fn not_posted(&self, connection: usize) {
+        self.answer(connection, None);
     }
 
-    /// A lane was lost.
-    pub fn lost(&self, lane: usize, cause: &Broken) {
+    /// A connection was lost.
+    pub fn lost(&self, connection: usize, cause: &Broken) {
         let mut state = self.lock();
         if state.running {
-            state.lost.get_or_insert_with(|| (lane, cause.clone()));
+            state
+                .lost
+                .get_or_insert_with(|| (connection, cause.clone()));
             self.moved.notify_all();
         }
     }
 
     /// Returns whether it was the only sample on its way.
-    fn answer(&self, lane: usize, network_ns: Option<u64>) -> bool {
+    fn answer(&self, connection: usize, network_ns: Option<u64>) -> bool {
         let mut state = self.lock();
-        if let Some(due) = state.due.get_mut(lane) {
+        if let Some(due) = state.due.get_mut(connection) {
             *due = due.saturating_sub(1);
         }
         if let Some(ns) = network_ns {
-            state.answers.push((lane, ns));
+            state.answers.push((connection, ns));
             state.answered += 1;
         }
         if state.owes().is_none() {
@@ -172,40 +176,40 @@ impl WarmUp {
 
 impl Shared {
     /// An answer to a warm-up's sample; its slot is free again.
-    pub(super) fn warmed(&self, lane: &Lane, f: &InFlight, header: &ResponseHeader) {
+    pub(super) fn warmed(&self, connection: &Connection, f: &InFlight, header: &ResponseHeader) {
         let residence = u64::from(header.queue_us) + u64::from(header.compute_us);
         let round_trip = now_ns().saturating_sub(f.posted_ns);
         let network = round_trip.saturating_sub(residence * 1000);
-        lane.warmed.fetch_add(1, Ordering::Relaxed);
-        let alone = self.warm_up.answer(lane.index, Some(network));
+        connection.warmed.fetch_add(1, Ordering::Relaxed);
+        let alone = self.warm_up.answer(connection.index, Some(network));
         if alone && let Some(h) = self.health.get() {
-            h.arbiter.unloaded(lane.index, f.sample.len, network);
+            h.arbiter.unloaded(connection.index, f.sample.len, network);
         }
     }
 }
 
 impl Dispatcher {
-    /// Warms every lane up. Nobody may issue meanwhile, and nothing may be outstanding.
+    /// Warms every connection up. Nobody may issue meanwhile, and nothing may be outstanding.
     ///
     /// # Errors
-    /// [`WarmUpError`] names the lane that failed.
+    /// [`WarmUpError`] names the connection that failed.
     pub fn warm_up(&self, cfgs: &WarmUpCfgs) -> Result<WarmUpReport, WarmUpError> {
         if cfgs.samples.is_empty() {
             return Ok(WarmUpReport::default());
         }
-        let lanes = self.lanes();
+        let connections = self.connections();
         *self.shared.warm_up.lock() = State {
             running: true,
-            due: vec![0; lanes],
+            due: vec![0; connections],
             ..State::default()
         };
-        let counts = |l: &Lane| l.send.counts();
-        let before: Vec<_> = self.shared.lanes.iter().map(counts).collect();
+        let counts = |l: &Connection| l.send.counts();
+        let before: Vec<_> = self.shared.connections.iter().map(counts).collect();
         let report = Round::new(self, cfgs).run();
         self.shared.warm_up.lock().running = false;
-        for (lane, before) in self.shared.lanes.iter().zip(before) {
+        for (connection, before) in self.shared.connections.iter().zip(before) {
             // All but the fabric's own.
-            lane.send.set_counts(before);
+            connection.send.set_counts(before);
         }
         report
     }
@@ -218,7 +222,7 @@ struct Round<'a> {
     /// Longest first.
     samples: Vec<Sample>,
     /// Those that are warmed up.
-    lanes: Vec<usize>,
+    connections: Vec<usize>,
     began: Instant,
     report: WarmUpReport,
 }
@@ -229,13 +233,13 @@ impl<'a> Round<'a> {
         samples.sort_by_key(|s| std::cmp::Reverse(s.len));
         samples.iter_mut().for_each(|s| s.id = WARM_UP_ID);
         let shared = &*dispatcher.shared;
-        let wanted = |l: &&Lane| !cfgs.again || l.up.load(Ordering::SeqCst);
+        let wanted = |l: &&Connection| !cfgs.again || l.up.load(Ordering::SeqCst);
         Round {
             shared,
             cfgs,
             samples,
-            lanes: shared
-                .lanes
+            connections: shared
+                .connections
                 .iter()
                 .filter(wanted)
                 .map(|l| l.index)
@@ -259,34 +263,35 @@ impl<'a> Round<'a> {
         Ok(self.report)
     }
 
-    /// The longest sample over each lane, for the first time.
+    /// The longest sample over each connection, for the first time.
     fn cold(&mut self) -> Result<(), WarmUpError> {
-        // A lane that is left out has nothing to wait for.
-        let mut first: Vec<Option<u64>> = vec![Some(0); self.shared.lanes.len()];
-        self.lanes.iter().for_each(|l| first[*l] = None);
+        // A connection that is left out has nothing to wait for.
+        let mut first: Vec<Option<u64>> = vec![Some(0); self.shared.connections.len()];
+        self.connections.iter().for_each(|l| first[*l] = None);
         let mut since = Instant::now();
-        while let Some(lane) = first.iter().position(Option::is_none) {
+        while let Some(connection) = first.iter().position(Option::is_none) {
             let answers = if self.in_budget() {
-                self.one(lane, self.samples[0])?.map(|ns| (lane, ns))
+                self.one(connection, self.samples[0])?
+                    .map(|ns| (connection, ns))
             } else {
                 let missing = (0..first.len()).filter(|l| first[*l].is_none());
-                for lane in missing {
-                    self.send(lane, [self.samples[0]].into())?;
+                for connection in missing {
+                    self.send(connection, [self.samples[0]].into())?;
                 }
                 self.wait()?;
                 None
             };
             let rest = std::mem::take(&mut self.shared.warm_up.lock().answers);
             let mut came = false;
-            for (lane, ns) in answers.into_iter().chain(rest) {
-                first[lane].get_or_insert(ns);
+            for (connection, ns) in answers.into_iter().chain(rest) {
+                first[connection].get_or_insert(ns);
                 came = true;
             }
             if came {
                 since = Instant::now();
             } else if since.elapsed() >= self.cfgs.deadline {
                 let after = self.cfgs.deadline;
-                return Err(WarmUpError::Silent { lane, after });
+                return Err(WarmUpError::Silent { connection, after });
             } else {
                 // It could not be posted: there was less room than it seemed.
                 std::thread::sleep(AGAIN);
@@ -294,9 +299,9 @@ impl<'a> Round<'a> {
         }
         self.report.at_once = 1;
         self.report.sizes = (1, self.samples.len());
-        self.report.lanes = first
+        self.report.connections = first
             .into_iter()
-            .map(|cold| LaneWarmUp {
+            .map(|cold| ConnectionWarmUp {
                 cold_ns: cold.unwrap_or_default(),
                 warm_ns: None,
             })
@@ -304,14 +309,14 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Every other size over each lane.
+    /// Every other size over each connection.
     fn sizes(&mut self) -> Result<(), WarmUpError> {
         for i in 1..self.samples.len() {
-            for lane in self.lanes.clone() {
+            for connection in self.connections.clone() {
                 if !self.in_budget() {
                     return Ok(());
                 }
-                self.one(lane, self.samples[i])?;
+                self.one(connection, self.samples[i])?;
             }
             self.report.sizes.0 += 1;
         }
@@ -320,33 +325,34 @@ impl<'a> Round<'a> {
 
     /// The longest again, for the figures.
     fn warm(&mut self) -> Result<(), WarmUpError> {
-        for lane in self.lanes.clone() {
+        for connection in self.connections.clone() {
             let mut times = Vec::with_capacity(WARM);
             for _ in 0..WARM {
                 if !self.in_budget() {
                     return Ok(());
                 }
-                times.extend(self.one(lane, self.samples[0])?);
+                times.extend(self.one(connection, self.samples[0])?);
             }
             times.sort_unstable();
-            self.report.lanes[lane].warm_ns = times.get(times.len() / 2).copied();
+            self.report.connections[connection].warm_ns = times.get(times.len() / 2).copied();
         }
         Ok(())
     }
 
-    /// More and more at once. A round takes about twice as long as the one before it, if it takes longer at all.
+    /// More and more at once. A round takes about twice as
+    /// long as the one before it, if it takes longer at all.
     fn ramp(&mut self) -> Result<(), WarmUpError> {
-        let slots = |l: &usize| self.shared.lanes[*l].cfgs.slots;
-        let most = self.lanes.iter().map(slots).max().unwrap_or(1);
+        let slots = |l: &usize| self.shared.connections[*l].cfgs.slots;
+        let most = self.connections.iter().map(slots).max().unwrap_or(1);
         let mut last = Duration::ZERO;
         let mut at_once = 1;
         while at_once < most && self.began.elapsed() + 2 * last <= self.cfgs.budget {
             at_once = (2 * at_once).min(most);
             let began = Instant::now();
-            for &lane in &self.lanes {
-                let n = at_once.min(self.shared.lanes[lane].cfgs.slots);
+            for &connection in &self.connections {
+                let n = at_once.min(self.shared.connections[connection].cfgs.slots);
                 let samples = self.samples.iter().cycle().take(n);
-                self.send(lane, samples.copied().collect())?;
+                self.send(connection, samples.copied().collect())?;
             }
             self.wait()?;
             self.shared.warm_up.lock().answers.clear();
@@ -357,9 +363,9 @@ impl<'a> Round<'a> {
     }
 
     /// One sample, and nothing else on its way. `None` if it could not be posted.
-    fn one(&self, lane: usize, sample: Sample) -> Result<Option<u64>, WarmUpError> {
+    fn one(&self, connection: usize, sample: Sample) -> Result<Option<u64>, WarmUpError> {
         self.shared.warm_up.lock().alone = true;
-        self.send(lane, [sample].into())?;
+        self.send(connection, [sample].into())?;
         self.wait()?;
         let mut state = self.shared.warm_up.lock();
         state.alone = false;
@@ -367,23 +373,23 @@ impl<'a> Round<'a> {
         Ok(answers.first().map(|(_, ns)| *ns))
     }
 
-    /// Posts samples on a lane, as it has room.
-    fn send(&self, lane: usize, mut samples: VecDeque<Sample>) -> Result<(), WarmUpError> {
-        let to = &self.shared.lanes[lane];
+    /// Posts samples on a connection, as it has room.
+    fn send(&self, connection: usize, mut samples: VecDeque<Sample>) -> Result<(), WarmUpError> {
+        let to = &self.shared.connections[connection];
         let (mut since, mut seen) = (Instant::now(), (samples.len(), 0));
         while !samples.is_empty() {
             if !to.up.load(Ordering::SeqCst) {
-                return Err(self.failed(WarmUpError::Down { lane }));
+                return Err(self.failed(WarmUpError::Down { connection }));
             }
             // Whoever has the token meanwhile does not know of these.
             let done = self.shared.drive(to, false, || {
                 let mut sample = samples.pop_front()?;
                 sample.issued_ns = now_ns();
-                self.shared.warm_up.lock().due[lane] += 1;
+                self.shared.warm_up.lock().due[connection] += 1;
                 Some(sample)
             });
             if let Some(cause) = done.broken {
-                return Err(self.failed(WarmUpError::Lost { lane, cause }));
+                return Err(self.failed(WarmUpError::Lost { connection, cause }));
             }
             if samples.is_empty() {
                 break;
@@ -394,17 +400,17 @@ impl<'a> Round<'a> {
                 (since, seen) = (Instant::now(), now);
             }
             if since.elapsed() >= after {
-                return Err(self.failed(WarmUpError::Silent { lane, after }));
+                return Err(self.failed(WarmUpError::Silent { connection, after }));
             }
             std::thread::sleep(AGAIN);
         }
         Ok(())
     }
 
-    /// Why it failed: a lane that was lost comes before one that is found down because of it.
+    /// Why it failed: a connection that was lost comes before one that is found down because of it.
     fn failed(&self, otherwise: WarmUpError) -> WarmUpError {
         match self.shared.warm_up.lock().lost.take() {
-            Some((lane, cause)) => WarmUpError::Lost { lane, cause },
+            Some((connection, cause)) => WarmUpError::Lost { connection, cause },
             None => otherwise,
         }
     }
@@ -415,10 +421,10 @@ impl<'a> Round<'a> {
         let mut state = warm_up.lock();
         let (mut answered, mut since) = (state.answered, Instant::now());
         loop {
-            if let Some((lane, cause)) = state.lost.take() {
-                return Err(WarmUpError::Lost { lane, cause });
+            if let Some((connection, cause)) = state.lost.take() {
+                return Err(WarmUpError::Lost { connection, cause });
             }
-            let Some(lane) = state.owes() else {
+            let Some(connection) = state.owes() else {
                 return Ok(());
             };
             if state.answered != answered {
@@ -426,7 +432,7 @@ impl<'a> Round<'a> {
             }
             let after = self.cfgs.deadline;
             let Some(left) = after.checked_sub(since.elapsed()) else {
-                return Err(WarmUpError::Silent { lane, after });
+                return Err(WarmUpError::Silent { connection, after });
             };
             state = warm_up
                 .moved

@@ -12,8 +12,9 @@ use super::{
     Window,
 };
 
-/// A piece of memory of a device, behind a [`Region`] ([`Region::of_device`]). Its addresses are those by which the device, and
-/// a NIC that it is registered with, know it; this process must not follow them. Freed when dropped.
+/// A piece of memory of a device, behind a [`Region`] ([`Region::of_device`]).
+/// Its addresses are those by which the device, and a NIC that it is registered
+/// with, know it; this process must not follow them. Freed when dropped.
 pub trait DeviceMemory: Send + Sync {
     /// Address of the first byte.
     fn base(&self) -> NonNull<u8>;
@@ -24,7 +25,8 @@ pub trait DeviceMemory: Send + Sync {
     /// The device, for messages: `GPU 0`.
     fn device(&self) -> String;
 
-    /// Copies bytes of this process there. They are there when it returns. Of a range that lies inside.
+    /// Copies bytes of this process there. They are there
+    /// when it returns. Of a range that lies inside.
     ///
     /// # Errors
     /// The device's own words.
@@ -36,7 +38,8 @@ pub trait DeviceMemory: Send + Sync {
     /// The device's own words.
     fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), String>;
 
-    /// After it, the device sees what others have written there before. Once for a batch, not for a write.
+    /// After it, the device sees what others have written
+    /// there before. Once for a batch, not for a write.
     ///
     /// # Errors
     /// The device's own words.
@@ -86,9 +89,10 @@ pub enum ProbeError {
 /// Bytes of each write of a probe, or somewhat more.
 const PROBED: usize = 64 << 10;
 
-/// Writes a pattern through a fabric to the beginning and to the end of `region`, and reads it back as the memory's device sees
-/// it: that a NIC takes a registration of a GPU's memory does not say that what it writes gets there. `pair` joins two ends,
-/// the writer's and the memory's, by the fabric in question. The region's content is lost.
+/// Writes a pattern through a fabric to the beginning and to the end of `region`, and reads it back
+/// as the memory's device sees it: that a NIC takes a registration of a GPU's memory does not say
+/// that what it writes gets there. `pair` joins two ends, the writer's and the memory's, by the
+/// fabric in question. The region's content is lost.
 ///
 /// # Errors
 /// [`ProbeError`] says how far it came.
@@ -107,7 +111,8 @@ pub fn probe(
     let other: Vec<u8> = pattern.iter().map(|b| !b).collect();
     let places = [0, slots - 1];
     let source = Arc::new(Region::new(2 * len).map_err(made)?);
-    // SAFETY: nobody else knows the source, and nobody uses the region but this probe; what it held is not wanted.
+    // SAFETY: nobody else knows the source, and nobody uses
+    // the region but this probe; what it held is not wanted.
     unsafe {
         source.store(0, &pattern).map_err(made)?;
         for (bytes, slot) in other.chunks(len).zip(places) {

@@ -9,9 +9,9 @@
 //! +--+-------+-----------+
 //! ```
 //!
-//! `op` set: the peer owns the slot and owes one write with this use count. Clear: the slot is ours.
-//! Whoever clears the bit (the arrival, or the sweep of a lost connection) owns what goes with the slot,
-//! which is how a sample is completed or sent again, and never both.
+//! `op` set: the peer owns the slot and owes one write with this use count. Clear: the slot is
+//! ours. Whoever clears the bit (the arrival, or the sweep of a lost connection) owns what goes
+//! with the slot, which is how a sample is completed or sent again, and never both.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -76,9 +76,9 @@ impl Grants {
         self.words.len()
     }
 
-    /// Grants the next use of a slot to the peer and returns its use count, or `None` when the slot is
-    /// granted already or does not exist. Everything the caller wrote before is visible to whoever takes
-    /// the grant.
+    /// Grants the next use of a slot to the peer and returns its use count, or
+    /// `None` when the slot is granted already or does not exist. Everything
+    /// the caller wrote before is visible to whoever takes the grant.
     pub fn open(&self, slot: u16) -> Option<u16> {
         let word = self.words.get(usize::from(slot))?;
         let old = word.load(Ordering::Relaxed);
@@ -128,8 +128,8 @@ impl Grants {
             .map_err(|word| refusal(imm, word))
     }
 
-    /// Takes a slot back whatever its use count, for the sweep of a lost connection. Returns true where
-    /// the grant was open: the caller now owns what goes with the slot.
+    /// Takes a slot back whatever its use count, for the sweep of a lost connection. Returns true
+    /// where the grant was open: the caller now owns what goes with the slot.
     pub fn revoke(&self, slot: u16) -> bool {
         let Some(word) = self.words.get(usize::from(slot)) else {
             return false;
@@ -137,8 +137,8 @@ impl Grants {
         word.fetch_and(!OPEN, Ordering::AcqRel) & OPEN != 0
     }
 
-    /// Closes every grant and begins the use counts anew, for a connection that is made again. Nobody
-    /// else may use the window meanwhile.
+    /// Closes every grant and begins the use counts anew, for a connection that is made again.
+    /// Nobody else may use the window meanwhile.
     pub fn reset(&self) {
         self.words
             .iter()

@@ -26,7 +26,7 @@ const VALUE_MASK: u32 = 0x0fff_ffff;
 pub struct Imm(u32);
 
 /// Control messages of the data plane: they travel as zero-length writes, in order with the others,
-/// and the peer's rail thread answers them, so they prove that the whole path is alive.
+/// and the peer's NIC thread answers them, so they prove that the whole path is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// Asks for an [`Control::EchoReply`] with the same value (28 bits).

@@ -3,50 +3,51 @@
 //! # The contract
 //!
 //! A fabric joins two peers by **connections**. A connection carries one-sided writes with a 32-bit
-//! immediate from memory of one peer into *slots* of the other. That is what RDMA does natively, and
-//! what TCP can do with a 16-byte frame header.
+//! immediate from memory of one peer into *slots* of the other. That is what RDMA does natively,
+//! and what TCP can do with a 16-byte frame header.
 //!
-//! **Windows.** Each end of a connection grants the other a [`Window`]: a run of equally spaced slots
-//! in a [`Region`]. A write names a slot (in its [`Imm`]), an offset within it and a length; it can
-//! touch nothing else. A fabric that cannot check this before the bytes land (RDMA: the NIC checks the
-//! region alone) checks what it can when they have.
+//! **Windows.** Each end of a connection grants the other a [`Window`]: a run of equally spaced
+//! slots in a [`Region`]. A write names a slot (in its [`Imm`]), an offset within it and a length;
+//! it can touch nothing else. A fabric that cannot check this before the bytes land (RDMA: the NIC
+//! checks the region alone) checks what it can when they have.
 //!
-//! **Ownership.** The sender owns the receiver's slot. Slot *i* belongs to the sender from the moment
-//! its grant is opened until the write that carries the grant's use count has arrived; from then on it
-//! belongs to the receiver until the grant is opened again. There is no rendezvous and no allocation
-//! on arrival. The receiving half closes the grant itself ([`Grants::take`]), so one grant yields at
-//! most one [`Event::Arrived`]; a write that has no grant, or the wrong use count, breaks the
-//! connection and is never reported as an arrival. `tcp` and `memory` refuse such a write before they
-//! touch the slot.
+//! **Ownership.** The sender owns the receiver's slot. Slot *i* belongs to the sender from
+//! the moment its grant is opened until the write that carries the grant's use count has
+//! arrived; from then on it belongs to the receiver until the grant is opened again. There
+//! is no rendezvous and no allocation on arrival. The receiving half closes the grant
+//! itself ([`Grants::take`]), so one grant yields at most one [`Event::Arrived`]; a write
+//! that has no grant, or the wrong use count, breaks the connection and is never reported
+//! as an arrival. `tcp` and `memory` refuse such a write before they touch the slot.
 //!
-//! **Order.** Writes of one connection arrive in the order they were posted. Between connections there
-//! is no order.
+//! **Order.** Writes of one connection arrive in the order
+//! they were posted. Between connections there is no order.
 //!
-//! **Visibility.** When `Arrived` is reported, every byte of that write may be read through the
-//! region's address by the thread it was reported to, and by whoever that thread tells. Memory of a
-//! GPU ([`Region::of_device`]) is read by the GPU alone, after one fence per batch ([`DeviceMemory::fence`]).
+//! **Visibility.** When `Arrived` is reported, every byte of that write may be
+//! read through the region's address by the thread it was reported to, and by
+//! whoever that thread tells. Memory of a GPU ([`Region::of_device`]) is read
+//! by the GPU alone, after one fence per batch ([`DeviceMemory::fence`]).
 //!
-//! **Completion.** [`Tx::post`] queues a write; nothing has to move before [`Tx::flush`], which rings
-//! the doorbell once for all that was queued. Writes *retire* in the order they were posted:
-//! [`Tx::retired`] counts them, and local memory of a write may be changed or freed once it is counted.
-//! Writes no longer than [`Tx::inline_limit`] may be changed as soon as `post` returns.
+//! **Completion.** [`Tx::post`] queues a write; nothing has to move before [`Tx::flush`], which
+//! rings the doorbell once for all that was queued. Writes *retire* in the order they were posted:
+//! [`Tx::retired`] counts them, and local memory of a write may be changed or freed once it is
+//! counted. Writes no longer than [`Tx::inline_limit`] may be changed as soon as `post` returns.
 //! [`Flushed::Blocked`] means that the fabric took what it could: flush again when the connection
 //! is writable (or, on `ib`, when sends have retired).
 //!
-//! **Bounds.** `post` refuses a write whose local bytes lie outside its source region or whose remote
-//! bytes lie outside a slot, and a full send queue is [`PostError::Full`], not a wait. Nothing here
-//! blocks.
+//! **Bounds.** `post` refuses a write whose local bytes lie outside its
+//! source region or whose remote bytes lie outside a slot, and a full
+//! send queue is [`PostError::Full`], not a wait. Nothing here blocks.
 //!
 //! **Sleeping.** [`Rx::poll`] reports what is there and returns. Before a thread sleeps on the
-//! connection's descriptor it calls [`Rx::arm`]; [`Armed::Ready`] means that something came in between
-//! and it must poll again. Descriptors are used edge-triggered.
+//! connection's descriptor it calls [`Rx::arm`]; [`Armed::Ready`] means that something came in
+//! between and it must poll again. Descriptors are used edge-triggered.
 //!
 //! **Breaking.** A connection breaks once and for good. Both halves then answer with the [`Broken`]
 //! that says why; what had arrived before is reported first. Dropping both halves tears the
 //! connection down: afterwards nothing of the peer's can land in the window through it.
 //!
 //! **Threads.** The two halves are independent and each has one owner at a time ([`Tx`] behind the
-//! connection's token, [`Rx`] with the rail thread).
+//! connection's token, [`Rx`] with the NIC thread).
 //!
 //! `testkit::conformance` holds the tests of all this, as functions for any fabric.
 
@@ -126,12 +127,13 @@ impl Window {
         self.offset + usize::from(slot) * self.stride
     }
 
-    /// Where a write of `len` bytes at offset `at` of the slot that `imm` names would land: an offset
-    /// within the region, checked against the slot's bounds.
+    /// Where a write of `len` bytes at offset `at` of the slot that `imm` names would land: an
+    /// offset within the region, checked against the slot's bounds.
     ///
     /// # Errors
-    /// [`Broken::OutOfBounds`] when any byte would lie outside the slot, or the slot outside the window;
-    /// [`Broken::BadFrame`] for an offset other than 0: whoever takes the arrival reads from the slot's beginning.
+    /// [`Broken::OutOfBounds`] when any byte would lie outside the slot, or
+    /// the slot outside the window; [`Broken::BadFrame`] for an offset other
+    /// than 0: whoever takes the arrival reads from the slot's beginning.
     pub fn landing(&self, imm: Imm, at: u32, len: u32) -> Result<usize, Broken> {
         let end = u64::from(at) + u64::from(len);
         if usize::from(imm.slot()) >= self.slots() || end > self.stride as u64 {
@@ -257,8 +259,8 @@ pub enum Broken {
     /// The device or port went away (`ib`).
     #[error("device: {0}")]
     Device(String),
-    /// The node gave the connection up because its peer gave no sign of life: an echo unanswered, the control session
-    /// silent.
+    /// The node gave the connection up because its peer gave no sign
+    /// of life: an echo unanswered, the control session silent.
     #[error("{0}")]
     Silent(String),
     /// The node gave the connection up for another reason: the control session lost, the run over.
@@ -267,8 +269,9 @@ pub enum Broken {
 }
 
 impl Broken {
-    /// Whether it was found out by waiting for a sign of life, for as long as the configuration's deadlines say. A socket
-    /// whose payload nobody acknowledges ends by the same deadline (`TCP_USER_TIMEOUT`).
+    /// Whether it was found out by waiting for a sign of life, for as long
+    /// as the configuration's deadlines say. A socket whose payload nobody
+    /// acknowledges ends by the same deadline (`TCP_USER_TIMEOUT`).
     pub fn by_silence(&self) -> bool {
         match self {
             Broken::Silent(_) => true,
@@ -427,12 +430,12 @@ pub trait Rx: Send + fmt::Debug {
     /// Prepares to sleep on [`Rx::fd`].
     fn arm(&mut self) -> Armed;
 
-    /// Descriptor to wait on, edge-triggered: readable when there is something to poll, writable when a
-    /// blocked flush may go on. It stays open as long as this half lives.
+    /// Descriptor to wait on, edge-triggered: readable when there is something to poll, writable
+    /// when a blocked flush may go on. It stays open as long as this half lives.
     fn fd(&self) -> RawFd;
 
-    /// Bytes of this end, frames included, that the peer's system has confirmed so far; `None` where the fabric does not
-    /// say. May cost a system call: asked only while the peer is silent.
+    /// Bytes of this end, frames included, that the peer's system has confirmed so far; `None`
+    /// where the fabric does not say. May cost a system call: asked only while the peer is silent.
     fn confirmed(&self) -> Option<u64> {
         None
     }
@@ -467,7 +470,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Checks a write against the source region and the peer's slots; every fabric's `post` calls this.
+    /// Checks a write against the source region and the
+    /// peer's slots; every fabric's `post` calls this.
     ///
     /// # Errors
     /// [`PostError::OutOfBounds`].

@@ -17,10 +17,10 @@ use crate::os::{HUGE_PAGE, Mapping};
 /// pages where the machine has enough of them free (`vm.nr_hugepages`): a NIC then keeps fewer
 /// translations.
 ///
-/// A region is written by the kernel, a NIC or another thread while this process holds only its address,
-/// so it is never seen as one `&[u8]`: the slot protocol (see the module above) says who may touch
-/// which bytes when, and [`Region::bytes`] and [`Region::bytes_mut`] are where code that relies on the
-/// protocol says so.
+/// A region is written by the kernel, a NIC or another thread while this process
+/// holds only its address, so it is never seen as one `&[u8]`: the slot protocol
+/// (see the module above) says who may touch which bytes when, and [`Region::bytes`]
+/// and [`Region::bytes_mut`] are where code that relies on the protocol says so.
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
@@ -81,8 +81,8 @@ pub enum RegionError {
 }
 
 impl Region {
-    /// Maps `len` bytes of zeroes (at least one page). Pages are placed on the NUMA node of the thread
-    /// that first touches them: call [`Region::prefault`] from a pinned thread.
+    /// Maps `len` bytes of zeroes (at least one page). Pages are placed on the NUMA node of the
+    /// thread that first touches them: call [`Region::prefault`] from a pinned thread.
     ///
     /// # Errors
     /// [`RegionError::Map`].
@@ -118,8 +118,8 @@ impl Region {
         })
     }
 
-    /// Memory of a device. [`Region::at`] gives its addresses, for the device and for NICs; [`Region::bytes`] and
-    /// [`Region::bytes_mut`] give nothing.
+    /// Memory of a device. [`Region::at`] gives its addresses, for the device and for NICs;
+    /// [`Region::bytes`] and [`Region::bytes_mut`] give nothing.
     pub fn of_device(memory: Box<dyn DeviceMemory>) -> Self {
         Region {
             base: memory.base(),
@@ -166,8 +166,8 @@ impl Region {
         self.base.as_ptr()
     }
 
-    /// Keeps `guard` for as long as the region lives and drops it before the memory is unmapped: a device's registration
-    /// of these addresses, say.
+    /// Keeps `guard` for as long as the region lives and drops it before the memory is unmapped: a
+    /// device's registration of these addresses, say.
     pub fn keep(&self, guard: Box<dyn Any + Send>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push(guard);
@@ -266,8 +266,8 @@ impl Region {
     /// [`RegionError::OutOfBounds`], [`RegionError::OnDevice`].
     pub unsafe fn bytes(&self, offset: usize, len: usize) -> Result<&[u8], RegionError> {
         let at = self.here(offset, len)?;
-        // SAFETY: `at` checked the bounds, the mapping lives as long as `self`, and the caller promises
-        // that the bytes stay as they are.
+        // SAFETY: `at` checked the bounds, the mapping lives as long as `self`, and the caller
+        // promises that the bytes stay as they are.
         Ok(unsafe { std::slice::from_raw_parts(at, len) })
     }
 

@@ -16,7 +16,7 @@
 //! | file | what is in it | what for |
 //! | --- | --- | --- |
 //! | `arbiter` | [`Policy`], [`Load`], [`Arbiter`] | the policies by name; those without health |
-//! | `lanes` | [`RailArbiter`] | by health: several peers, connections and threads |
+//! | `connections` | [`RailArbiter`] | by health: several peers, connections and threads |
 //! | `peer` | [`PeerRails`] | by health: the rails to one peer |
 //! | `select` | [`RailPolicy`] | the three policies by health, over scores alone |
 //! | `paths` | `Ends` | the own path, and the number m that divides the rails |
@@ -30,9 +30,9 @@
 //! `cargo xtask bench rails` drives this code in a discrete-event model (`bench/src/rails`).
 
 mod arbiter;
+mod connections;
 mod failback;
 mod fault;
-mod lanes;
 mod meters;
 mod ordered;
 mod paths;
@@ -48,9 +48,9 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::wire::{NotAScore, Policy, RailPolicy, Score};
 pub use arbiter::{Arbiter, Load};
+pub use connections::{ConnectionRail, RailArbiter, RailArbiterCfgs};
 pub use failback::{Failback, FailbackCfgs};
 pub use fault::{Evidence, Fault};
-pub use lanes::{LaneRail, RailArbiter, RailArbiterCfgs};
 pub use meters::Meters;
 use ordered::OrderedRails;
 use paths::{Ends, Path};

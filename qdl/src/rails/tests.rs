@@ -332,13 +332,13 @@ proptest! {
     }
 }
 
-/// Two peers, two rails over two NICs to each, two lanes to a rail and target.
+/// Two peers, two rails over two NICs to each, two connections to a rail and target.
 fn arbiter(policy: RailPolicy) -> RailArbiter {
-    let mut lanes = Vec::new();
+    let mut connections = Vec::new();
     for peer in 0..2 {
         for rail in 0..2u8 {
             for _ in 0..2 {
-                lanes.push(LaneRail {
+                connections.push(ConnectionRail {
                     peer,
                     rail: RailId(rail),
                     target: 0,
@@ -348,15 +348,15 @@ fn arbiter(policy: RailPolicy) -> RailArbiter {
         }
     }
     let peers = vec![cfgs(policy, 2), cfgs(policy, 2)];
-    let a = RailArbiter::new(&RailArbiterCfgs { peers, lanes }).expect("good");
-    for lane in 0..8 {
-        a.lane_up(0, lane, &mut |_| {});
+    let a = RailArbiter::new(&RailArbiterCfgs { peers, connections }).expect("good");
+    for connection in 0..8 {
+        a.connection_up(0, connection, &mut |_| {});
     }
     a
 }
 
 #[test]
-fn lanes_are_used_evenly_and_full_ones_are_passed_over() {
+fn connections_are_used_evenly_and_full_ones_are_passed_over() {
     for policy in policies() {
         let a = arbiter(policy);
         let mut in_flight = [0usize; 8];
@@ -367,8 +367,8 @@ fn lanes_are_used_evenly_and_full_ones_are_passed_over() {
                 in_flight: in_flight[i],
                 slots,
             };
-            let lane = a.pick(0, LEN, load).expect("there is room");
-            in_flight[lane] += 1;
+            let connection = a.pick(0, LEN, load).expect("there is room");
+            in_flight[connection] += 1;
         }
         assert_eq!(in_flight, [10; 8], "{policy:?}");
         let full = |i: usize| Load {
@@ -377,12 +377,12 @@ fn lanes_are_used_evenly_and_full_ones_are_passed_over() {
             slots: 10,
         };
         assert_eq!(a.pick(0, LEN, full), None);
-        for (lane, n) in in_flight.iter().enumerate() {
+        for (connection, n) in in_flight.iter().enumerate() {
             for i in 0..*n {
                 if i % 2 == 0 {
-                    a.completed(lane, LEN, BASE);
+                    a.completed(connection, LEN, BASE);
                 } else {
-                    a.taken_back(lane, LEN);
+                    a.taken_back(connection, LEN);
                 }
             }
         }
@@ -394,20 +394,20 @@ fn lanes_are_used_evenly_and_full_ones_are_passed_over() {
 }
 
 #[test]
-fn a_rail_is_lost_with_its_last_lane_and_the_fault_is_told() {
+fn a_rail_is_lost_with_its_last_connection_and_the_fault_is_told() {
     let a = arbiter(spray());
     let mut changes = Vec::new();
-    a.lane_lost(1, 0, None, false, &mut |c| changes.push(c));
-    assert!(changes.is_empty(), "its other lane is up");
-    a.lane_lost(1, 1, None, false, &mut |c| changes.push(c));
+    a.connection_lost(1, 0, None, false, &mut |c| changes.push(c));
+    assert!(changes.is_empty(), "its other connection is up");
+    a.connection_lost(1, 1, None, false, &mut |c| changes.push(c));
     assert_eq!(changes[0].to, RailState::Down(Some(Fault::Path)));
     // The same NIC's rail to the other peer goes too, while the other NIC reaches it.
-    a.lane_lost(2, 4, None, false, &mut |c| changes.push(c));
-    a.lane_lost(2, 5, None, false, &mut |c| changes.push(c));
+    a.connection_lost(2, 4, None, false, &mut |c| changes.push(c));
+    a.connection_lost(2, 5, None, false, &mut |c| changes.push(c));
     assert_eq!(changes[1].to, RailState::Down(Some(Fault::LocalNic)));
     // And then the last rail to the first peer, with its control session.
-    a.lane_lost(3, 2, Some(false), true, &mut |c| changes.push(c));
-    a.lane_lost(3, 3, Some(false), true, &mut |c| changes.push(c));
+    a.connection_lost(3, 2, Some(false), true, &mut |c| changes.push(c));
+    a.connection_lost(3, 3, Some(false), true, &mut |c| changes.push(c));
     assert_eq!(changes[2].to, RailState::Down(Some(Fault::Peer)));
     let up = |i: usize| Load {
         up: i >= 6,
@@ -420,28 +420,40 @@ fn a_rail_is_lost_with_its_last_lane_and_the_fault_is_told() {
 }
 
 #[test]
-fn lanes_that_lead_nowhere_are_named() {
-    let lane = LaneRail {
+fn connections_that_lead_nowhere_are_named() {
+    let connection = ConnectionRail {
         peer: 0,
         rail: RailId(0),
         target: 0,
         nic: 0,
     };
     let bad = [
-        LaneRail { peer: 1, ..lane },
-        LaneRail {
-            rail: RailId(2),
-            ..lane
+        ConnectionRail {
+            peer: 1,
+            ..connection
         },
-        LaneRail { target: 1, ..lane },
-        LaneRail { nic: 1, ..lane },
+        ConnectionRail {
+            rail: RailId(2),
+            ..connection
+        },
+        ConnectionRail {
+            target: 1,
+            ..connection
+        },
+        ConnectionRail {
+            nic: 1,
+            ..connection
+        },
     ];
     for b in bad {
         let cfgs = RailArbiterCfgs {
             peers: vec![cfgs(spray(), 2)],
-            lanes: vec![lane, b],
+            connections: vec![connection, b],
         };
         let error = RailArbiter::new(&cfgs).expect_err("bad");
-        assert!(matches!(error, RailsError::Lane { lane: 1, .. }), "{error}");
+        assert!(
+            matches!(error, RailsError::Connection { connection: 1, .. }),
+            "{error}"
+        );
     }
 }

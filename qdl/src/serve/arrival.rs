@@ -17,11 +17,11 @@ pub struct Finished {
     pub compute_us: u32,
 }
 
-/// Where arrivals come from and their responses go: a connection of the fabric, or LoadGen itself when
-/// everything runs in one process.
+/// Where arrivals come from and their responses go: a connection of the fabric, or LoadGen itself
+/// when everything runs in one process.
 pub trait Origin: Send + Sync {
-    /// Sends the responses of samples of this origin. Called with as many at once as a batch holds, so
-    /// that they leave with one doorbell. The outputs belong to the origin from here on.
+    /// Sends the responses of samples of this origin. Called with as many at once as a batch holds,
+    /// so that they leave with one doorbell. The outputs belong to the origin from here on.
     fn respond(&self, finished: &[Finished]);
 
     /// Takes a sample back that cannot be run, for its length or for what it holds, and ends the
@@ -36,8 +36,8 @@ pub trait Origin: Send + Sync {
 
 /// One sample: its input where it landed, room for its output where it will be sent from.
 ///
-/// Dropping an arrival without answering leaves its slot taken until its connection ends, which is what
-/// must happen to a sample whose connection is gone.
+/// Dropping an arrival without answering leaves its slot taken until its connection ends, which is
+/// what must happen to a sample whose connection is gone.
 pub struct Arrival {
     input: *const u8,
     len: u32,
@@ -50,16 +50,17 @@ pub struct Arrival {
     origin: Arc<dyn Origin>,
 }
 
-// SAFETY: the two addresses belong to this arrival alone (see `new`) and may be used from any thread.
+// SAFETY: the two addresses belong to this arrival
+// alone (see `new`) and may be used from any thread.
 unsafe impl Send for Arrival {}
 // SAFETY: `&Arrival` gives only shared access to the input, which nobody writes.
 unsafe impl Sync for Arrival {}
 
 impl Arrival {
     /// # Safety
-    /// As long as the arrival lives, and until its response is given to `origin`, `input` must (unless
-    /// [`Arrival::on_device`] follows) be readable for `len` bytes that nobody writes, and `output` writable for `capacity` bytes that
-    /// nobody else touches; `origin` keeps both alive.
+    /// As long as the arrival lives, and until its response is given to `origin`, `input` must
+    /// (unless [`Arrival::on_device`] follows) be readable for `len` bytes that nobody writes, and
+    /// `output` writable for `capacity` bytes that nobody else touches; `origin` keeps both alive.
     pub unsafe fn new(
         input: *const u8,
         len: u32,
@@ -81,15 +82,17 @@ impl Arrival {
         }
     }
 
-    /// The same sample, whose input lies in memory of a device ([`Region::of_device`](crate::fabric::Region::of_device)): what
-    /// [`Arrival::new`] asks of the input holds for the device, and this process does not follow its address.
+    /// The same sample, whose input lies in memory of a device
+    /// ([`Region::of_device`](crate::fabric::Region::of_device)): what [`Arrival::new`] asks of the
+    /// input holds for the device, and this process does not follow its address.
     #[must_use]
     pub fn on_device(mut self) -> Self {
         self.on_device = true;
         self
     }
 
-    /// True where the input lies in memory of a device: its address and length are all there is here.
+    /// True where the input lies in memory of a device:
+    /// its address and length are all there is here.
     pub fn is_on_device(&self) -> bool {
         self.on_device
     }
@@ -108,7 +111,8 @@ impl Arrival {
         self.len as usize
     }
 
-    /// Address of the input: neighbours whose addresses differ by exactly the sample size form a run.
+    /// Address of the input: neighbours whose addresses
+    /// differ by exactly the sample size form a run.
     pub fn address(&self) -> usize {
         self.input as usize
     }
@@ -171,20 +175,21 @@ pub fn respond_all(
     }
 }
 
-/// Takes arrivals from a rail thread.
+/// Takes arrivals from a NIC thread.
 pub trait Service: Send + Sync {
-    /// Called on the rail thread with all that one poll brought; takes them out of `arrivals` and returns
-    /// soon. What the service does inline delays every connection of the rail.
+    /// Called on the NIC thread with all that one poll brought; takes them out of `arrivals` and
+    /// returns soon. What the service does inline delays every connection of the NIC.
     fn arrived(&self, arrivals: &mut Vec<Arrival>);
 
-    /// Called once for each piece of memory that samples will lie in, before the first of them: the place to register it
-    /// with a device. On a thread of its own, so that it may take its time.
+    /// Called once for each piece of memory that samples will lie in, before the first of them: the
+    /// place to register it with a device. On a thread of its own, so that it may take its time.
     fn memory(&self, inputs: &Arc<Region>) {
         let _ = inputs;
     }
 
-    /// Memory of a GPU for the slots of a connection, at least `bytes` of it: of `gpu`, or of the only one. Called before the
-    /// connection is made; samples that land there are read by that GPU alone.
+    /// Memory of a GPU for the slots of a connection, at least `bytes`
+    /// of it: of `gpu`, or of the only one. Called before the connection
+    /// is made; samples that land there are read by that GPU alone.
     ///
     /// # Errors
     /// Why there is none, in words; then the slots are in the host's memory.

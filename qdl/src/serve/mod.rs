@@ -1,18 +1,18 @@
 //! The accelerator's face of the library: take arrivals, give back responses.
 //!
 //! ```text
-//!   rail thread: Rx::poll --> Arrival --> Service (the batcher) --> engine --> respond_all
+//!   NIC thread: Rx::poll --> Arrival --> Service (the batcher) --> engine --> respond_all
 //!                                                                                 |
-//!   frontend  <------------------- Tx::flush <------- the lane's send token <-----+
+//!   frontend  <------------------- Tx::flush <------- the connection's send token <-----+
 //! ```
 //!
-//! An [`Arrival`] borrows its slot from the lane it came by: the engine reads the sample where it landed and
-//! writes the response where it is sent from.
+//! An [`Arrival`] borrows its slot from the connection it came by: the engine reads the sample
+//! where it landed and writes the response where it is sent from.
 
 mod arrival;
-mod lane;
+mod end;
+mod nic;
 mod prepare;
-mod rail;
 
 use std::{
     io,
@@ -23,34 +23,34 @@ use std::{
 use crossbeam_queue::SegQueue;
 
 pub use arrival::{Arrival, Finished, Origin, Service, respond_all};
-pub use lane::{ServeLane, ServeLaneCfgs};
+pub use end::{ServeConnection, ServeConnectionCfgs};
 
 use crate::{
+    connection::{self, NicThreadCfgs, NicThreadHandle, Placed},
     fabric::{Broken, FabricCounts, Link},
-    rail::{self as rails, Placed, RailCfgs, RailHandle},
 };
 
+use nic::{Command, ServeNic};
 use prepare::Preparer;
-use rail::{Command, ServeRail};
 
 /// What a server tells whoever set it up.
 #[derive(Clone, Debug)]
-pub struct LaneLost {
+pub struct ConnectionLost {
     /// Session it belonged to.
     pub session: u64,
     /// The frontend's index of the connection.
-    pub lane: u16,
+    pub connection: u16,
     /// Its epoch.
     pub epoch: u32,
     /// Why.
     pub cause: Broken,
 }
 
-/// Hears that a lane was lost, on a rail thread: returns soon. Its local side is destroyed by then; batches
-/// may still read its slots.
-pub type OnLaneLost = dyn Fn(LaneLost) + Send + Sync;
+/// Hears that a connection was lost, on a NIC thread: returns soon. Its local side is destroyed by
+/// then; batches may still read its slots.
+pub type OnConnectionLost = dyn Fn(ConnectionLost) + Send + Sync;
 
-pub(crate) type Which = dyn Fn(&ServeLaneCfgs) -> bool + Send + Sync;
+pub(crate) type Which = dyn Fn(&ServeConnectionCfgs) -> bool + Send + Sync;
 
 #[derive(Debug, Default)]
 pub(crate) struct RailCounts {
@@ -65,15 +65,15 @@ pub struct ServeCounts {
     pub arrived: u64,
     /// What the receiving halves did; those of live connections are counted when they end.
     pub received: FabricCounts,
-    /// Times a rail thread had to be woken by another thread.
+    /// Times a NIC thread had to be woken by another thread.
     pub wakeups: u64,
-    /// Times a rail thread went to sleep.
+    /// Times a NIC thread went to sleep.
     pub sleeps: u64,
 }
 
-/// The accelerator's rail threads.
+/// The accelerator's NIC threads.
 pub struct Server {
-    handles: Vec<RailHandle>,
+    handles: Vec<NicThreadHandle>,
     inboxes: Vec<Arc<SegQueue<Command>>>,
     preparers: Vec<Preparer>,
     counts: Vec<Arc<RailCounts>>,
@@ -81,14 +81,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one rail thread for each entry. All deliver to `service`.
+    /// Starts one NIC thread for each entry. All deliver to `service`.
     ///
     /// # Errors
     /// A thread or descriptor could not be had.
     pub fn new(
-        rails: Vec<RailCfgs>,
+        nics: Vec<NicThreadCfgs>,
         service: &Arc<dyn Service>,
-        lost: &Arc<OnLaneLost>,
+        lost: &Arc<OnConnectionLost>,
     ) -> io::Result<Self> {
         // Dropped where a thread cannot be started, it ends those before it.
         let mut server = Server {
@@ -98,12 +98,13 @@ impl Server {
             counts: Vec::new(),
             threads: Mutex::default(),
         };
-        for cfgs in rails {
+        for cfgs in nics {
             let inbox = Arc::new(SegQueue::new());
             let counts = Arc::new(RailCounts::default());
             let (i, c) = (inbox.clone(), counts.clone());
             let (s, l) = (service.clone(), lost.clone());
-            let (handle, thread) = rails::spawn(cfgs.clone(), move |_| ServeRail::new(i, s, l, c))?;
+            let (handle, thread) =
+                connection::spawn(cfgs.clone(), move |_| ServeNic::new(i, s, l, c))?;
             server.handles.push(handle.clone());
             server.inboxes.push(inbox.clone());
             server.counts.push(counts);
@@ -120,43 +121,43 @@ impl Server {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of rails.
-    pub fn rails(&self) -> usize {
+    /// Number of NICs.
+    pub fn nics(&self) -> usize {
         self.handles.len()
     }
 
-    /// Where the threads run and the connections' memory lies, by rail.
+    /// Where the threads run and the connections' memory lies, by NIC.
     pub fn placed(&self) -> Vec<Placed> {
-        self.handles.iter().map(RailHandle::placed).collect()
+        self.handles.iter().map(NicThreadHandle::placed).collect()
     }
 
-    /// Serves a lane on a rail, once its slots are ready: a thread beside the rail's sees to that, so that the rail's other
-    /// lanes do not wait for it.
-    pub fn attach(&self, rail: usize, lane: Arc<ServeLane>, link: Link) {
-        self.preparers[rail].pass(Command::Attach { lane, link });
+    /// Serves a connection on a NIC, once its slots are ready: a thread beside the NIC's sees to
+    /// that, so that the NIC's other connections do not wait for it.
+    pub fn attach(&self, nic_index: usize, connection: Arc<ServeConnection>, link: Link) {
+        self.preparers[nic_index].pass(Command::Attach { connection, link });
     }
 
-    /// Gives every lane up that `which` chooses, as if the fabric had reported it broken.
+    /// Gives every connection up that `which` chooses, as if the fabric had reported it broken.
     pub fn give_up(
         &self,
-        which: impl Fn(&ServeLaneCfgs) -> bool + Send + Sync + 'static,
+        which: impl Fn(&ServeConnectionCfgs) -> bool + Send + Sync + 'static,
         cause: &Broken,
     ) {
         let which: Arc<Which> = Arc::new(which);
-        for rail in 0..self.rails() {
+        for nic_index in 0..self.nics() {
             let give_up = || Command::GiveUp {
                 which: which.clone(),
                 cause: cause.clone(),
             };
-            self.command(rail, give_up());
+            self.command(nic_index, give_up());
             // Those that are still being made ready, too.
-            self.preparers[rail].pass(give_up());
+            self.preparers[nic_index].pass(give_up());
         }
     }
 
-    fn command(&self, rail: usize, command: Command) {
-        self.inboxes[rail].push(command);
-        self.handles[rail].wake();
+    fn command(&self, nic_index: usize, command: Command) {
+        self.inboxes[nic_index].push(command);
+        self.handles[nic_index].wake();
     }
 
     /// Totals so far.
@@ -167,21 +168,22 @@ impl Server {
             let received = c.received.lock().unwrap_or_else(PoisonError::into_inner);
             total.received.add(&received);
         }
-        total.wakeups = self.handles.iter().map(RailHandle::wakeups).sum();
-        total.sleeps = self.handles.iter().map(RailHandle::sleeps).sum();
+        total.wakeups = self.handles.iter().map(NicThreadHandle::wakeups).sum();
+        total.sleeps = self.handles.iter().map(NicThreadHandle::sleeps).sum();
         total
     }
 
-    /// Stops the rail threads; every lane is taken down. A thread that does not end is left to itself after a while.
+    /// Stops the NIC threads; every connection is taken down. A
+    /// thread that does not end is left to itself after a while.
     pub fn stop(&self) {
-        // First, so that no lane comes after the end.
+        // First, so that no connection comes after the end.
         let preparers = self.preparers.iter().filter_map(Preparer::stop);
-        rails::join_all(preparers.collect(), rails::ENDING);
-        for rail in 0..self.rails() {
-            self.command(rail, Command::Stop);
+        connection::join_all(preparers.collect(), connection::ENDING);
+        for nic_index in 0..self.nics() {
+            self.command(nic_index, Command::Stop);
         }
         let threads = std::mem::take(&mut *self.threads());
-        rails::join_all(threads, rails::ENDING);
+        connection::join_all(threads, connection::ENDING);
     }
 }
 

@@ -1,9 +1,11 @@
-//! What a lane takes before its rail thread has it: the pages of its slots are touched and the engine registers them, which
-//! takes long enough to hold up the samples of every other lane of that rail. So a thread beside each rail thread, on the same
-//! cores, does it, and hands the lane on.
+//! What a connection takes before its NIC thread has it: the pages of its slots
+//! are touched and the engine registers them, which takes long enough to hold
+//! up the samples of every other connection of that rail. So a thread beside
+//! each NIC thread, on the same cores, does it, and hands the connection on.
 //!
-//! A lane may be given up before it is handed on. So what gives lanes up goes both ways: to the rail thread at once, for the
-//! lanes it has, and through here, behind the lanes that are still being made ready.
+//! A connection may be given up before it is handed on. So what gives connections up goes both
+//! ways: to the NIC thread at once, for the connections it has, and through here, behind the
+//! connections that are still being made ready.
 
 use std::{
     io,
@@ -13,36 +15,38 @@ use std::{
 
 use crossbeam_queue::SegQueue;
 
-use super::{Service, rail::Command};
-use crate::rail::{RailCfgs, RailHandle};
+use super::{Service, nic::Command};
+use crate::connection::{NicThreadCfgs, NicThreadHandle};
 
-/// The thread beside a rail thread. It ends when this is dropped, once it has handed on what it has.
+/// The thread beside a NIC thread. It ends when this is dropped, once it has handed on what it has.
 pub(super) struct Preparer {
     jobs: Mutex<Option<mpsc::Sender<Command>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Preparer {
-    /// Beside the rail thread of `inbox` and `handle`.
+    /// Beside the NIC thread of `inbox` and `handle`.
     pub fn new(
-        rail: &RailCfgs,
+        nic_index: &NicThreadCfgs,
         service: Arc<dyn Service>,
         inbox: Arc<SegQueue<Command>>,
-        handle: RailHandle,
+        handle: NicThreadHandle,
     ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
-        let near = rail.near.clone();
+        let near = nic_index.near.clone();
         let thread = std::thread::Builder::new()
-            .name(format!("{}-lanes", rail.name))
+            .name(format!("{}-connections", nic_index.name))
             .spawn(move || {
                 // Where memory cannot be bound to a node, it comes to lie near the cores that touch
                 // it first.
                 near.pin();
                 for command in queue {
-                    if let Command::Attach { lane, .. } = &command {
-                        lane.prefault();
-                        lane.memory().for_each(|region| handle.note_memory(region));
-                        service.memory(lane.requests());
+                    if let Command::Attach { connection, .. } = &command {
+                        connection.prefault();
+                        connection
+                            .memory()
+                            .for_each(|region| handle.note_memory(region));
+                        service.memory(connection.requests());
                     }
                     inbox.push(command);
                     handle.wake();

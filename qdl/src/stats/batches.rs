@@ -107,8 +107,8 @@ impl BatchSizes {
         self.iter().last().map_or(0, |(size, _)| size)
     }
 
-    /// One bar per power of two, from 1 to the largest: how many batches had that many samples or more,
-    /// and fewer than twice as many.
+    /// One bar per power of two, from 1 to the largest: how many batches had that many samples or
+    /// more, and fewer than twice as many.
     pub(super) fn bars(&self) -> String {
         let mut octaves = vec![0u64; self.max().max(1).ilog2() as usize + 1];
         for (size, n) in self.iter() {

@@ -246,7 +246,8 @@ mod tests {
                 prop_assert!((pair[0][3] - 1.0 / (1.0 - pair[0][1])).abs() <= 0.006 + pair[0][3] * 1e-9);
             }
             for row in &rows {
-                // As many samples as the row says are no greater than its value, but for the bucket's width.
+                // As many samples as the row says are no greater
+                // than its value, but for the bucket's width.
                 let value_ns = row[0] * 1000.0 + 1.0;
                 let below = sorted.iter().filter(|&&t| t as f64 <= value_ns).count();
                 prop_assert!(below as f64 >= row[2], "{row:?}: {below}");

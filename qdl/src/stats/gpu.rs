@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::BatchSizes;
 
-/// One GPU's part. Times are CUDA's own, between events on the batch's stream, added up over all batches: those of
-/// batches that ran beside each other overlap, so their sum can exceed the run's length.
+/// One GPU's part. Times are CUDA's own, between events on the batch's
+/// stream, added up over all batches: those of batches that ran beside
+/// each other overlap, so their sum can exceed the run's length.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuRecord {
@@ -15,14 +16,16 @@ pub struct GpuRecord {
     pub name: String,
     /// Batches it ran, by the number of samples in them.
     pub batches: BatchSizes,
-    /// Samples that filled batches up to a size the engine runs, and whose answers were thrown away.
+    /// Samples that filled batches up to a size the
+    /// engine runs, and whose answers were thrown away.
     pub padded: u64,
-    /// Copies of inputs to the GPU; one call that copies several pieces counts each piece, and a kernel that gathers them
-    /// counts once.
+    /// Copies of inputs to the GPU; one call that copies several pieces counts each piece, and a
+    /// kernel that gathers them counts once.
     pub copies_in: u64,
     /// Bytes of those, over PCIe.
     pub bytes_in: u64,
-    /// Bytes of inputs that were in the GPU's memory already and were copied within it, into one batch.
+    /// Bytes of inputs that were in the GPU's memory
+    /// already and were copied within it, into one batch.
     pub gathered: u64,
     /// Batches that were read where their samples landed in the GPU's memory, without any copy.
     pub in_place: u64,
@@ -30,7 +33,8 @@ pub struct GpuRecord {
     pub fences: u64,
     /// Batches whose inputs a kernel gathered, and padded where they were ragged.
     pub gathers: u64,
-    /// Batches whose kernels were launched with one call, as a CUDA graph that was recorded while warming up.
+    /// Batches whose kernels were launched with one call,
+    /// as a CUDA graph that was recorded while warming up.
     pub graphs: u64,
     /// Bytes of outputs back, over PCIe.
     pub bytes_out: u64,

@@ -11,8 +11,8 @@ const DIGITS: u8 = 3;
 
 /// Times of samples by stage: nanoseconds from 1 ns to 1 h at 3 significant figures.
 ///
-/// All memory (about 2 MiB) is taken when it is made; recording allocates nothing. Sums and maxima are
-/// kept beside the histograms, so that means are exact and do add up.
+/// All memory (about 2 MiB) is taken when it is made; recording allocates nothing. Sums and maxima
+/// are kept beside the histograms, so that means are exact and do add up.
 #[derive(Clone, Debug)]
 pub struct Histograms {
     stages: Vec<Histogram<u64>>,
@@ -82,8 +82,8 @@ impl Histograms {
         &self.stages[stage as usize]
     }
 
-    /// An upper estimate of a stage's quantile so far (`0.99` for p99), in nanoseconds. It reads up to
-    /// 270 KB and allocates nothing.
+    /// An upper estimate of a stage's quantile so far (`0.99` for p99),
+    /// in nanoseconds. It reads up to 270 KB and allocates nothing.
     pub fn quantile_ns(&self, stage: Stage, quantile: f64) -> u64 {
         self.stage(stage)
             .value_at_quantile(quantile)
@@ -116,8 +116,9 @@ impl Histograms {
     }
 }
 
-/// Upper ends of the buckets that hold the samples of these ranks, given in thousandths, ascending. The
-/// ranks are whole numbers: 99.9 % of 1000 samples is the 999th, whatever floating point makes of it.
+/// Upper ends of the buckets that hold the samples of these ranks,
+/// given in thousandths, ascending. The ranks are whole numbers: 99.9 %
+/// of 1000 samples is the 999th, whatever floating point makes of it.
 fn quantiles<const N: usize>(histogram: &Histogram<u64>, thousandths: [u64; N]) -> [u64; N] {
     let total = u128::from(histogram.len());
     let mut found = [0; N];

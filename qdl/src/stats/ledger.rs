@@ -26,7 +26,8 @@ pub struct Ledger {
     pub late_dropped: u64,
     /// Connections lost.
     pub lost_connections: u64,
-    /// Samples that warmed connections up: posted, arrived and answered, and in none of the numbers above.
+    /// Samples that warmed connections up: posted, arrived
+    /// and answered, and in none of the numbers above.
     pub warmed: u64,
 }
 

@@ -1,7 +1,7 @@
 //! What a run was like: where each sample's time went, how many went by in each second, and what
 //! everything cost.
 //!
-//! A rail thread owns a [`Recorder`] and shares nothing with the others but the figures it shows in
+//! A NIC thread owns a [`Recorder`] and shares nothing with the others but the figures it shows in
 //! [`Live`], which a progress thread reads. At the end the recorders are merged into one set of
 //! [`Histograms`]; its [`StageTable`], the [`Throughput`] and the counts of every part make up the
 //! [`RunRecord`], which reconciles itself and is written as text and as JSON.

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::fabric::FabricCounts;
 
-/// Stands beside the fabric's name when its traffic never leaves the machine: the rules of the Network
-/// division do not permit that for a submission.
+/// Stands beside the fabric's name when its traffic never leaves the machine: the rules of the
+/// Network division do not permit that for a submission.
 pub const LOOPBACK_NOTE: &str = "loopback (not a permitted fabric)";
 
 /// What LoadGen was asked to measure.
@@ -107,13 +107,14 @@ pub struct ConnectionRecord {
     pub posted: u64,
     /// Most samples it had in flight at once; in the total, the most of any connection.
     pub in_flight_max: u64,
-    /// Times that the rail thread slept and was woken for it.
+    /// Times that the NIC thread slept and was woken for it.
     pub wakeups: u64,
     /// Doorbells after which something was left that its socket or queue pair had no room for.
     pub blocked: u64,
     /// Samples that warmed it up: in the counts of its halves, and in no other here.
     pub warmed: u64,
-    /// Network time of the first of them, in microseconds; the longest of any connection in the total.
+    /// Network time of the first of them, in microseconds;
+    /// the longest of any connection in the total.
     pub cold_us: Option<u64>,
     /// The same once it was warm: the median of a few, one at a time.
     pub warm_us: Option<u64>,
@@ -145,7 +146,8 @@ pub struct WarmUpRecord {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RailRecord {
-    /// The accelerator's node, and the two NICs by their place in the configurations: `acc-01 nics[0]-nics[2]`.
+    /// The accelerator's node, and the two NICs by their
+    /// place in the configurations: `acc-01 nics[0]-nics[2]`.
     pub name: String,
     /// Where it stands at the end: `in service`, `congested`, `probation`, `down (whose fault)`.
     pub state: String,
@@ -240,9 +242,10 @@ pub struct RunRecord {
     pub backlog_max: u64,
     /// Samples that waited for one. There is one backlog for all connections.
     pub backlogged: u64,
-    /// Times that rail threads went to sleep.
+    /// Times that NIC threads went to sleep.
     pub sleeps: u64,
-    /// Times that rail threads were woken by another thread: those that a connection woke are counted with it.
+    /// Times that NIC threads were woken by another thread:
+    /// those that a connection woke are counted with it.
     pub woken: u64,
     /// Where NIC threads, slots and loaded samples are.
     pub places: Places,

@@ -1,13 +1,14 @@
-//! What a rail thread records its samples with.
+//! What a NIC thread records its samples with.
 
 use std::sync::Arc;
 
 use super::{Histograms, Live, SampleTimes, Stage};
 
-/// A p99 is shown at most this often: finding it takes microseconds of the rail thread's time.
+/// A p99 is shown at most this often: finding it takes microseconds of the NIC thread's time.
 const P99_EVERY_NS: u64 = 250_000_000;
 
-/// One rail thread's histograms and counts. Not shared; it allocates when it is made and never after.
+/// One NIC thread's histograms and counts. Not shared;
+/// it allocates when it is made and never after.
 #[derive(Debug)]
 pub struct Recorder {
     histograms: Histograms,
@@ -15,21 +16,21 @@ pub struct Recorder {
     bytes_out: u64,
     bytes_in: u64,
     live: Arc<Live>,
-    rail: usize,
+    nic_index: usize,
     p99_due_ns: u64,
     p99_of: u64,
 }
 
 impl Recorder {
-    /// For the rail thread of index `rail` in `live`; an index it has no place for shows nothing.
-    pub fn new(live: Arc<Live>, rail: usize) -> Self {
+    /// For the NIC thread of index `rail` in `live`; an index it has no place for shows nothing.
+    pub fn new(live: Arc<Live>, nic_index: usize) -> Self {
         Recorder {
             histograms: Histograms::new(),
             completed: 0,
             bytes_out: 0,
             bytes_in: 0,
             live,
-            rail,
+            nic_index,
             p99_due_ns: 0,
             p99_of: 0,
         }
@@ -43,16 +44,20 @@ impl Recorder {
         self.bytes_in += u64::from(times.bytes_in);
     }
 
-    /// Shows the figures in [`Live`]; call it once for a burst, with the clock's reading. The p99 is
-    /// found anew at most four times a second, and only when there is something new.
+    /// Shows the figures in [`Live`]; call it once for a burst, with the clock's reading. The p99
+    /// is found anew at most four times a second, and only when there is something new.
     pub fn show(&mut self, now_ns: u64) {
-        self.live
-            .show(self.rail, self.completed, self.bytes_out, self.bytes_in);
+        self.live.show(
+            self.nic_index,
+            self.completed,
+            self.bytes_out,
+            self.bytes_in,
+        );
         if now_ns >= self.p99_due_ns && self.completed > self.p99_of {
             self.p99_due_ns = now_ns.saturating_add(P99_EVERY_NS);
             self.p99_of = self.completed;
             let p99 = self.histograms.quantile_ns(Stage::RoundTrip, 0.99);
-            self.live.show_p99(self.rail, p99);
+            self.live.show_p99(self.nic_index, p99);
         }
     }
 
@@ -76,7 +81,7 @@ impl Recorder {
         &self.histograms
     }
 
-    /// The histograms of all rail threads as one.
+    /// The histograms of all NIC threads as one.
     pub fn merge<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Histograms {
         let mut all = Histograms::new();
         for recorder in recorders {
@@ -101,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_the_sum_over_rail_threads_and_the_highest_p99() {
+    fn figures_are_the_sum_over_nic_threads_and_the_highest_p99() {
         let live = Arc::new(Live::new(2));
         let mut a = Recorder::new(live.clone(), 0);
         let mut b = Recorder::new(live.clone(), 1);
@@ -144,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_thread_without_a_place_shows_nothing() {
+    fn a_nic_thread_without_a_place_shows_nothing() {
         let live = Arc::new(Live::new(1));
         let mut r = Recorder::new(live.clone(), 7);
         r.record(&sample(5));

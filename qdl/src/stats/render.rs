@@ -222,7 +222,7 @@ impl Page {
         self.fact("backlog", &waited, None);
         if !run.connections.is_empty() {
             let threads = format!(
-                "rail threads slept {} times; connections woke them {} times, other threads {}",
+                "NIC threads slept {} times; connections woke them {} times, other threads {}",
                 n(run.sleeps),
                 n(total.wakeups),
                 n(run.woken)

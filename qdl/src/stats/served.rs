@@ -1,4 +1,5 @@
-//! One frontend's stay at an accelerator: what each of its connections did, and whether the counts agree.
+//! One frontend's stay at an accelerator: what each of
+//! its connections did, and whether the counts agree.
 
 use serde::Serialize;
 
@@ -17,7 +18,7 @@ const NAME: usize = 17;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ServedConnection {
     /// The frontend's index of it.
-    pub lane: u16,
+    pub connection: u16,
     /// Its epoch: greater than 1 where it was lost and made again.
     pub epoch: u32,
     /// Samples taken from it.
@@ -26,7 +27,7 @@ pub struct ServedConnection {
     pub answered: u64,
     /// Responses dropped because it was gone when they were ready.
     pub dropped_late: u64,
-    /// Times that the rail thread slept and was woken by what came over it.
+    /// Times that the NIC thread slept and was woken by what came over it.
     pub wakeups: u64,
     /// Doorbells after which something was left that its socket or queue pair had no room for.
     pub blocked: u64,
@@ -64,9 +65,9 @@ pub struct ServedReport {
     pub batches: BatchSizes,
     /// Inputs that the engine's side copied, because they did not lie as the engine wants them.
     pub engine_copies: u64,
-    /// Times that rail threads went to sleep.
+    /// Times that NIC threads went to sleep.
     pub sleeps: u64,
-    /// Times that rail threads were woken by another thread.
+    /// Times that NIC threads were woken by another thread.
     pub woken: u64,
     /// Where NIC threads and slots are.
     pub places: Places,
@@ -82,15 +83,15 @@ impl ServedReport {
         total
     }
 
-    /// Compares all counts that ought to agree. Nothing is asked of a connection that was lost, nor of any where the
-    /// frontend was.
+    /// Compares all counts that ought to agree. Nothing is asked of a
+    /// connection that was lost, nor of any where the frontend was.
     pub fn reconcile(&self) -> Vec<Mismatch> {
         let mut check = Check::default();
         if !self.clean {
             return check.0;
         }
         for c in self.connections.iter().filter(|c| !c.lost) {
-            let of = |what: &str| format!("{what} of connection {}", c.lane);
+            let of = |what: &str| format!("{what} of connection {}", c.connection);
             check.same(
                 of("writes received"),
                 c.rx.writes,
@@ -154,14 +155,14 @@ impl ServedReport {
             } else {
                 String::new()
             };
-            row(format!("{}{again}{lost}", c.lane), c);
+            row(format!("{}{again}{lost}", c.connection), c);
         }
         if self.connections.len() != 1 {
             row(format!("all {}", self.connections.len()), &total);
         }
         out.push_str(&table.text());
         out.push_str(&format!(
-            "rail threads slept {} times and were woken {} times by another thread; {} batches, {} inputs copied for them\n",
+            "NIC threads slept {} times and were woken {} times by another thread; {} batches, {} inputs copied for them\n",
             n(self.sleeps),
             n(self.woken),
             n(self.batches.batches()),
@@ -190,9 +191,9 @@ mod tests {
     use super::*;
 
     fn good() -> ServedReport {
-        let connection = |lane, n| {
+        let connection = |connection, n| {
             let mut c = ServedConnection {
-                lane,
+                connection,
                 epoch: 1,
                 arrived: n,
                 answered: n,

@@ -4,23 +4,23 @@ use serde::{Deserialize, Serialize};
 
 /// One stretch of a sample's way.
 ///
-/// The first five follow one another and make up [`Stage::Total`]; [`Stage::RoundTrip`] is the middle
-/// three together.
+/// The first five follow one another and make up [`Stage::Total`];
+/// [`Stage::RoundTrip`] is the middle three together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// LoadGen issued it -> its write was posted.
     IssueToPost,
-    /// The round trip without the accelerator's residence: out and back together. How it splits into
-    /// out and back cannot be measured without synchronised clocks.
+    /// The round trip without the accelerator's residence: out and back together. How it splits
+    /// into out and back cannot be measured without synchronised clocks.
     Network,
     /// It waited on the accelerator for its batch.
     Queue,
     /// Its batch ran in the engine.
     Compute,
-    /// The rail thread saw the response -> `QuerySamplesComplete` returned.
+    /// The NIC thread saw the response -> `QuerySamplesComplete` returned.
     Completion,
-    /// Its write was posted -> the rail thread saw the response.
+    /// Its write was posted -> the NIC thread saw the response.
     RoundTrip,
     /// LoadGen issued it -> `QuerySamplesComplete` returned.
     Total,
@@ -86,7 +86,7 @@ pub struct SampleTimes {
     pub issued_ns: u64,
     /// Its write was posted; the last one, if it had to be sent again.
     pub posted_ns: u64,
-    /// The rail thread saw the response.
+    /// The NIC thread saw the response.
     pub seen_ns: u64,
     /// `QuerySamplesComplete` returned.
     pub completed_ns: u64,
@@ -103,8 +103,8 @@ pub struct SampleTimes {
 impl SampleTimes {
     /// Nanoseconds spent in each stage, indexed by `Stage as usize`, and whether they add up.
     ///
-    /// They do not when the marks run backwards, or when the accelerator's residence is longer than the
-    /// round trip (it is reported in whole microseconds): `network` is 0 then.
+    /// They do not when the marks run backwards, or when the accelerator's residence is longer than
+    /// the round trip (it is reported in whole microseconds): `network` is 0 then.
     pub fn split(&self) -> ([u64; Stage::COUNT], bool) {
         let queue = u64::from(self.queue_us) * 1000;
         let compute = u64::from(self.compute_us) * 1000;

@@ -32,8 +32,8 @@ impl Throughput {
         }
     }
 
-    /// The counter stands at `completed` at `now_ns`. Read it several times a second: samples are taken to
-    /// have come evenly between two readings. A reading that goes backwards is left out.
+    /// The counter stands at `completed` at `now_ns`. Read it several times a second: samples are
+    /// taken to have come evenly between two readings. A reading that goes backwards is left out.
     pub fn sample(&mut self, now_ns: u64, completed: u64) {
         if now_ns < self.last_ns || completed < self.last {
             return;

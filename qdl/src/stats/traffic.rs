@@ -1,4 +1,5 @@
-//! What a connection's traffic took, in the columns that the frontend's summary and an accelerator's have alike.
+//! What a connection's traffic took, in the columns that
+//! the frontend's summary and an accelerator's have alike.
 
 use super::text;
 use crate::fabric::FabricCounts;
@@ -8,7 +9,8 @@ pub(super) const COLUMNS: [&str; 7] = [
     "sends", "reads", "wakes", "partial", "blocked", "copies", "copied",
 ];
 
-/// One row of them: the halves' counts, sleeps that it ended, and doorbells after which something was left.
+/// One row of them: the halves' counts, sleeps that it
+/// ended, and doorbells after which something was left.
 pub(super) fn row(
     tx: &FabricCounts,
     rx: &FabricCounts,

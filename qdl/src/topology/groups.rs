@@ -1,5 +1,5 @@
-//! Which NICs serve which GPU: those nearest to it by the PCIe path. GPUs that have the same nearest NICs
-//! share them out, so that no NIC serves two while another serves none.
+//! Which NICs serve which GPU: those nearest to it by the PCIe path. GPUs that have the same
+//! nearest NICs share them out, so that no NIC serves two while another serves none.
 
 use super::{Nearness, Topology};
 
@@ -17,8 +17,8 @@ pub struct NicGroup {
 }
 
 impl Topology {
-    /// Indices of the NICs that samples should go by: the RDMA devices that are up, or, where there is none,
-    /// the network interfaces that are up.
+    /// Indices of the NICs that samples should go by: the RDMA devices that are up, or, where there
+    /// is none, the network interfaces that are up.
     pub fn usable_nics(&self) -> Vec<usize> {
         let up = |rdma: bool| {
             let nics = self.nics.iter().enumerate();
@@ -103,8 +103,8 @@ impl Topology {
     }
 }
 
-/// Near enough alike to belong to one group: without a switch in common everything of a node goes through
-/// the CPU, whichever of its host bridges it comes in by.
+/// Near enough alike to belong to one group: without a switch in common everything of a node goes
+/// through the CPU, whichever of its host bridges it comes in by.
 fn rank(n: Nearness) -> Nearness {
     if n == Nearness::Phb {
         Nearness::Node
@@ -113,8 +113,8 @@ fn rank(n: Nearness) -> Nearness {
     }
 }
 
-/// The part of `set` that falls to the `mine`th of `of`: neighbours, shared out as evenly as can be; with fewer
-/// NICs than GPUs, one each, shared.
+/// The part of `set` that falls to the `mine`th of `of`: neighbours, shared out as evenly as can
+/// be; with fewer NICs than GPUs, one each, shared.
 fn share(set: &[usize], mine: usize, of: usize) -> Vec<usize> {
     let n = set.len();
     if n < of {
@@ -130,7 +130,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Shares cover the set; with enough NICs nobody shares one, and shares differ by one at most.
+        /// Shares cover the set; with enough NICs nobody
+        /// shares one, and shares differ by one at most.
         #[test]
         fn shares_are_even(n in 1usize..40, of in 1usize..12) {
             let set: Vec<_> = (0..n).collect();

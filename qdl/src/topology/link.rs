@@ -46,8 +46,8 @@ impl LinkWatch {
         }
     }
 
-    /// True where the NIC says so, false where it says that it is up, `None` where it cannot be asked. Costs a
-    /// system call or three.
+    /// True where the NIC says so, false where it says that it is up, `None` where it cannot be
+    /// asked. Costs a system call or three.
     pub fn is_down(&self) -> Option<bool> {
         match &self.0 {
             Of::Interface(name) => {
@@ -77,7 +77,8 @@ fn interface_flags(name: &str) -> io::Result<c_short> {
     let socket = std::net::UdpSocket::bind(("127.0.0.1", 0))
         .or_else(|_| std::net::UdpSocket::bind(("::1", 0)))?;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: `fd` is open through the call, the request is an `ifreq` whose name ends with a zero byte.
+    // SAFETY: `fd` is open through the call, the request
+    // is an `ifreq` whose name ends with a zero byte.
     if unsafe { libc::ioctl(fd, libc::SIOCGIFFLAGS, &mut request) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::{Nic, NicKind, Place, Topology};
 
 impl Topology {
-    /// How near every GPU and NIC is to every other, with cores and NUMA nodes, and which NICs serve which GPU.
+    /// How near every GPU and NIC is to every other, with
+    /// cores and NUMA nodes, and which NICs serve which GPU.
     pub fn matrix(&self) -> String {
         let gpus = self.gpus.iter().enumerate();
         let nics = self.nics.iter().enumerate();

@@ -1,8 +1,8 @@
-//! What this machine is made of, as far as moving samples goes: NICs, GPUs, CPUs and NUMA nodes, which of
-//! them are near each other, and which NICs therefore serve which GPU.
+//! What this machine is made of, as far as moving samples goes: NICs, GPUs, CPUs and NUMA nodes,
+//! which of them are near each other, and which NICs therefore serve which GPU.
 //!
-//! Everything is read from sysfs below a root directory, which is `/` for this machine and a small tree of a
-//! test's own making for any other; addresses, which sysfs does not have, are handed in.
+//! Everything is read from sysfs below a root directory, which is `/` for this machine and a small
+//! tree of a test's own making for any other; addresses, which sysfs does not have, are handed in.
 //!
 //! | file | purpose |
 //! | --- | --- |
@@ -44,8 +44,8 @@ pub use yaml::Fabric;
 pub struct Topology {
     /// NUMA nodes, by number.
     pub nodes: Vec<NumaNode>,
-    /// NICs that can carry samples: RDMA devices first, then network interfaces with an address; each in the
-    /// order of the PCIe bus.
+    /// NICs that can carry samples: RDMA devices first, then network
+    /// interfaces with an address; each in the order of the PCIe bus.
     pub nics: Vec<Nic>,
     /// GPUs that can run models, in the order of the PCIe bus.
     pub gpus: Vec<Gpu>,

@@ -30,8 +30,8 @@ impl Topology {
         nic.place.numa.filter(|_| self.has_several_nodes())
     }
 
-    /// A NIC's NUMA node, where the machine has several: the configured one, or that of the hardware
-    /// where it is known.
+    /// A NIC's NUMA node, where the machine has several: the
+    /// configured one, or that of the hardware where it is known.
     pub fn node_of_nic(&self, nic: &NicConfig) -> Option<u32> {
         let own = || match nic.at() {
             NicAt::Tcp(address) => self.node_of_address(address.ip()),

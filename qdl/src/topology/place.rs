@@ -7,9 +7,9 @@
 //!   host bridge  root port      switch, up     switch, down   the device
 //! ```
 //!
-//! Two devices are as near as the place where their paths part is low: below one switch a peer-to-peer copy
-//! stays in the switch, below one host bridge it goes through the CPU's root complex, and between two
-//! NUMA nodes it crosses the link between the sockets.
+//! Two devices are as near as the place where their paths part is low: below one switch a
+//! peer-to-peer copy stays in the switch, below one host bridge it goes through the CPU's root
+//! complex, and between two NUMA nodes it crosses the link between the sockets.
 
 use std::{fmt, path::Path};
 

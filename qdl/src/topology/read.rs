@@ -10,8 +10,8 @@
 //!   sys/devices/virtual/{net,infiniband}           what has no hardware: bridges, soft-RoCE
 //! ```
 //!
-//! Where a device sits is read off the real path of its link, not of its `device` entry: a virtio NIC's leads to
-//! `virtio2`, a soft-RoCE device has none.
+//! Where a device sits is read off the real path of its link, not of its `device` entry: a virtio
+//! NIC's leads to `virtio2`, a soft-RoCE device has none.
 
 use std::{
     fs, io,
@@ -40,8 +40,8 @@ impl Topology {
         Self::read(Path::new("/"), &addresses)
     }
 
-    /// Reads the machine whose `sys` lies below `root`. What a machine does not have is left out; a file that is
-    /// there and makes no sense counts as missing.
+    /// Reads the machine whose `sys` lies below `root`. What a machine does not have is left out; a
+    /// file that is there and makes no sense counts as missing.
     ///
     /// # Errors
     /// [`TopologyError::Sysfs`] when there is no `sys/devices`.

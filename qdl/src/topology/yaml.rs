@@ -1,7 +1,9 @@
-//! A configuration to begin with: every NIC of this machine, each with its GPU, its node and a core of it.
+//! A configuration to begin with: every NIC of this
+//! machine, each with its GPU, its node and a core of it.
 //!
-//! The files start both programs as they are, with the `digest` engine, which takes any bytes: the first thing to
-//! find out is whether bytes get across. Model, data set and the other node's address are what is left to fill in.
+//! The files start both programs as they are, with the `digest` engine, which takes any bytes: the
+//! first thing to find out is whether bytes get across. Model, data set and the other node's
+//! address are what is left to fill in.
 
 use std::{
     fmt::Write,
@@ -175,8 +177,9 @@ impl Topology {
         }
     }
 
-    /// A core of the NIC's node for its rail thread: another for each NIC, and never the node's first, where
-    /// the system's own work is done. None on a machine that has not two cores for each NIC.
+    /// A core of the NIC's node for its NIC thread: another for each
+    /// NIC, and never the node's first, where the system's own work is
+    /// done. None on a machine that has not two cores for each NIC.
     fn core_for(&self, nic: usize, nics: usize, taken: &mut Vec<usize>) -> Option<usize> {
         let cores: usize = self.nodes.iter().map(|n| n.cpus.as_slice().len()).sum();
         if cores < 2 * nics + 2 {
@@ -189,7 +192,8 @@ impl Topology {
         Some(*core)
     }
 
-    /// An address for the control plane: that of an interface that carries no samples if there is one.
+    /// An address for the control plane: that of an
+    /// interface that carries no samples if there is one.
     fn control_address(&self, entries: &[Entry<'_>]) -> IpAddr {
         let carries = |i: usize| entries.iter().any(|e| e.index == i && e.address.is_some());
         let of = |spare: bool| {

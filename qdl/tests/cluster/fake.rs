@@ -1,4 +1,5 @@
-//! An accelerator whose paths can be cut one by one, and made to swallow everything: what a network does to a real one.
+//! An accelerator whose paths can be cut one by one, and made
+//! to swallow everything: what a network does to a real one.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,17 +13,17 @@ use std::{
 };
 
 use qdl::{
+    connection::{NicThreadCfgs, Spin},
     control::{
-        Auth, ControlError, Counters, GrantTransport, Key, LaneGrant, LaneRequest, Refusal, Server,
-        ServerHandle, ServerParams, SessionHandler, Timing,
+        Auth, ConnectionGrant, ConnectionRequest, ControlError, Counters, GrantTransport, Key,
+        Refusal, Server, ServerHandle, ServerParams, SessionHandler, Timing,
     },
     fabric::{
         Broken,
         tcp::{self, PREAMBLE_BYTES, TcpCfgs},
     },
     os::Near,
-    rail::{RailCfgs, Spin},
-    serve::{self, OnLaneLost, ServeLane, ServeLaneCfgs, Service},
+    serve::{self, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Service},
 };
 
 use super::harness::{Digest, model};
@@ -38,10 +39,10 @@ struct Inner {
     handle: OnceLock<ServerHandle>,
     rails: serve::Server,
     data: SocketAddr,
-    lanes: Mutex<HashMap<u16, Arc<ServeLane>>>,
-    /// Lanes whose connections nobody answers, and how many came.
+    connections: Mutex<HashMap<u16, Arc<ServeConnection>>>,
+    /// Connections whose connections nobody answers, and how many came.
     swallowed: Mutex<(HashSet<u16>, usize)>,
-    /// Lanes and epochs that were confirmed to be down.
+    /// Connections and epochs that were confirmed to be down.
     let_go: Mutex<HashSet<(u16, u32)>>,
     /// Opening waits for it.
     gate: Mutex<()>,
@@ -50,22 +51,25 @@ struct Inner {
 }
 
 impl SessionHandler for Inner {
-    fn open(&self, requests: &[LaneRequest]) -> Result<Vec<LaneGrant>, Refusal> {
+    fn open(&self, requests: &[ConnectionRequest]) -> Result<Vec<ConnectionGrant>, Refusal> {
         let _open = self.gate.lock();
-        let grant = |r: &LaneRequest| {
-            let cfgs = ServeLaneCfgs {
+        let grant = |r: &ConnectionRequest| {
+            let cfgs = ServeConnectionCfgs {
                 gpu: None,
                 session: 1,
-                lane: r.lane,
+                connection: r.connection,
                 epoch: r.epoch,
                 slots: r.slots as usize,
                 request_stride: r.request_stride as usize,
                 response_stride: r.response_stride as usize,
             };
-            let lane = Arc::new(ServeLane::new(cfgs).expect("memory"));
-            self.lanes.lock().expect("alive").insert(r.lane, lane);
-            LaneGrant {
-                lane: r.lane,
+            let connection = Arc::new(ServeConnection::new(cfgs).expect("memory"));
+            self.connections
+                .lock()
+                .expect("alive")
+                .insert(r.connection, connection);
+            ConnectionGrant {
+                connection: r.connection,
                 epoch: r.epoch,
                 slots: r.slots,
                 nic: 0,
@@ -76,11 +80,11 @@ impl SessionHandler for Inner {
         };
         Ok(requests.iter().map(grant).collect())
     }
-    fn lane_lost(&self, lane: u16, epoch: u32, _cause: &str) {
-        self.cut(lane);
-        self.let_go(lane, epoch);
+    fn connection_lost(&self, connection: u16, epoch: u32, _cause: &str) {
+        self.cut(connection);
+        self.let_go(connection, epoch);
     }
-    fn lane_reset(&self, _lane: u16, _epoch: u32) {}
+    fn connection_reset(&self, _connection: u16, _epoch: u32) {}
     fn drain(&self) -> Option<Counters> {
         Some(Counters::default())
     }
@@ -98,15 +102,20 @@ impl SessionHandler for Inner {
 
 impl Inner {
     /// Confirms, once, that this end is down.
-    fn let_go(&self, lane: u16, epoch: u32) {
-        let news = self.let_go.lock().expect("alive").insert((lane, epoch));
+    fn let_go(&self, connection: u16, epoch: u32) {
+        let news = self
+            .let_go
+            .lock()
+            .expect("alive")
+            .insert((connection, epoch));
         if let Some(h) = self.handle.get().filter(|_| news) {
-            h.lane_reset(lane, epoch);
+            h.connection_reset(connection, epoch);
         }
     }
 
-    fn cut(&self, lane: u16) {
-        self.rails.give_up(move |c| c.lane == lane, &Broken::Closed);
+    fn cut(&self, connection: u16) {
+        self.rails
+            .give_up(move |c| c.connection == connection, &Broken::Closed);
     }
 
     /// One data connection; given back where it is swallowed.
@@ -122,9 +131,10 @@ impl Inner {
             }
         }
         stream.write_all(b"QDLOK\0\0\0").expect("taken");
-        let lane = self.lanes.lock().expect("alive")[&number].clone();
-        let link = tcp::link(stream, lane.endpoint(64), &TcpCfgs::default()).expect("descriptors");
-        self.rails.attach(0, lane, link);
+        let connection = self.connections.lock().expect("alive")[&number].clone();
+        let link =
+            tcp::link(stream, connection.endpoint(64), &TcpCfgs::default()).expect("descriptors");
+        self.rails.attach(0, connection, link);
         None
     }
 }
@@ -132,19 +142,19 @@ impl Inner {
 impl Fake {
     pub fn start() -> Fake {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
-        let rail = RailCfgs {
+        let rail = NicThreadCfgs {
             name: "fake".to_owned(),
             spin: Spin::new(20_000),
             tick_ns: 10_000_000,
             near: Near::default(),
         };
         let service: Arc<dyn Service> = Arc::new(Digest);
-        let lost: Arc<OnLaneLost> = Arc::new(|_| ());
+        let lost: Arc<OnConnectionLost> = Arc::new(|_| ());
         let inner = Arc::new(Inner {
             handle: OnceLock::new(),
             rails: serve::Server::new(vec![rail], &service, &lost).expect("threads"),
             data: listener.local_addr().expect("bound"),
-            lanes: Mutex::default(),
+            connections: Mutex::default(),
             swallowed: Mutex::default(),
             let_go: Mutex::default(),
             gate: Mutex::default(),
@@ -201,16 +211,16 @@ impl Fake {
         }
     }
 
-    /// The socket of a lane is closed.
-    pub fn cut(&self, lane: u16) {
-        self.inner.cut(lane);
+    /// The socket of a connection is closed.
+    pub fn cut(&self, connection: u16) {
+        self.inner.cut(connection);
     }
 
-    /// This end loses a lane before the other knows, says so, and that it has let go.
-    pub fn lose(&self, lane: u16, epoch: u32) {
+    /// This end loses a connection before the other knows, says so, and that it has let go.
+    pub fn lose(&self, connection: u16, epoch: u32) {
         let handle = self.inner.handle.get().expect("a session");
-        handle.lane_lost(lane, epoch, "as the test has it");
-        self.inner.let_go(lane, epoch);
+        handle.connection_lost(connection, epoch, "as the test has it");
+        self.inner.let_go(connection, epoch);
     }
 
     /// Nothing is opened while this is held.
@@ -224,14 +234,19 @@ impl Fake {
     }
 
     /// Whether this end was confirmed to be down.
-    pub fn has_let_go(&self, lane: u16, epoch: u32) -> bool {
+    pub fn has_let_go(&self, connection: u16, epoch: u32) -> bool {
         let confirmed = self.inner.let_go.lock().expect("alive");
-        confirmed.contains(&(lane, epoch))
+        confirmed.contains(&(connection, epoch))
     }
 
-    /// From now on nobody answers who connects for this lane.
-    pub fn swallow(&self, lane: u16) {
-        self.inner.swallowed.lock().expect("alive").0.insert(lane);
+    /// From now on nobody answers who connects for this connection.
+    pub fn swallow(&self, connection: u16) {
+        self.inner
+            .swallowed
+            .lock()
+            .expect("alive")
+            .0
+            .insert(connection);
     }
 
     /// Connections that nobody answered.

@@ -1,4 +1,5 @@
-//! Nodes that answer with digests, a frontend's cluster that checks them, and a book of what became of each sample.
+//! Nodes that answer with digests, a frontend's cluster that
+//! checks them, and a book of what became of each sample.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::{
@@ -18,8 +19,8 @@ use qdl::{
     dispatch::{Completer, Response, Sample, SampleTimes},
     fabric::{Region, SourceId},
     model::ModelSpec,
+    run::{Cluster, ClusterListener, Node, NodeParams, SampleMemory, Stop},
     serve::{Arrival, Finished, Service, respond_all},
-    session::{Cluster, ClusterListener, Node, NodeParams, SampleMemory, Stop},
     stats::ServedReport,
 };
 use xxhash_rust::xxh3::xxh3_64;
@@ -330,8 +331,8 @@ impl Front {
         self.cluster.dispatcher().issue(&samples);
     }
 
-    /// Issues `0..total` as LoadGen would: a long query, many short ones, and everything between. No burst begins while
-    /// more than `outstanding` samples are out.
+    /// Issues `0..total` as LoadGen would: a long query, many short ones, and everything between.
+    /// No burst begins while more than `outstanding` samples are out.
     pub fn issue_in_bursts(&self, total: usize, outstanding: u64) {
         let mut at = 0;
         let mut burst = 1;

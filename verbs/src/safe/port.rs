@@ -153,9 +153,10 @@ impl PortAttr {
     }
 }
 
-/// The data rate of a link in Gbit/s, from the two one-hot codes of its lanes and their speed.
+/// The data rate of a link in Gbit/s, from the two
+/// one-hot codes of its connections and their speed.
 fn gbps(width: u8, speed: u8) -> Option<f64> {
-    let lanes = match width {
+    let connections = match width {
         1 => 1.0,
         2 => 4.0,
         4 => 8.0,
@@ -163,7 +164,7 @@ fn gbps(width: u8, speed: u8) -> Option<f64> {
         16 => 2.0,
         _ => return None,
     };
-    let lane = match speed {
+    let connection = match speed {
         1 => 2.5,
         2 => 5.0,
         4 | 8 => 10.0,
@@ -173,7 +174,7 @@ fn gbps(width: u8, speed: u8) -> Option<f64> {
         128 => 100.0,
         _ => return None,
     };
-    Some(lanes * lane)
+    Some(connections * connection)
 }
 
 #[cfg(test)]
@@ -198,8 +199,8 @@ mod tests {
 
     #[test]
     fn rates_of_known_links() {
-        assert_eq!(gbps(2, 64), Some(200.0), "HDR, four lanes");
-        assert_eq!(gbps(2, 128), Some(400.0), "NDR, four lanes");
+        assert_eq!(gbps(2, 64), Some(200.0), "HDR, four connections");
+        assert_eq!(gbps(2, 128), Some(400.0), "NDR, four connections");
         assert_eq!(gbps(2, 0), None);
         assert_eq!(gbps(3, 64), None);
     }

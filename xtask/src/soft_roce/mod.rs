@@ -79,7 +79,8 @@ pub fn prepare(root: &Path) -> Result<Guest> {
 ///
 /// # Errors
 ///
-/// When preparing, building or booting fails ([`NO_GUEST`] where it is the machine's fault); a command that fails is no error but a status.
+/// When preparing, building or booting fails ([`NO_GUEST`] where it is the machine's fault); a
+/// command that fails is no error but a status.
 pub fn run(root: &Path, machine: Machine, command: &[String]) -> Result<i32> {
     let root = root
         .canonicalize()

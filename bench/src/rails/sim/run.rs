@@ -6,7 +6,7 @@ use std::{
 };
 
 use qdl::rails::{
-    Arbiter, HealthCfgs, LaneRail, Load, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId,
+    Arbiter, ConnectionRail, HealthCfgs, Load, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId,
     RailsError, Score,
 };
 
@@ -21,11 +21,11 @@ const INTERIOR: f32 = 0.9;
 struct Flying {
     arrived_ns: u64,
     posted_ns: u64,
-    lane: usize,
+    connection: usize,
     way: Way,
 }
 
-/// Chooses lanes, as a dispatcher would.
+/// Chooses connections, as a dispatcher would.
 enum Chooser {
     Plain(Arbiter),
     Rails(RailArbiter),
@@ -34,7 +34,7 @@ enum Chooser {
 struct Model<'a> {
     s: &'a Scenario,
     chooser: Chooser,
-    lanes: Vec<LaneRail>,
+    connections: Vec<ConnectionRail>,
     /// Rails are numbered anew where the congested ones are left out.
     first_rail: usize,
     /// Samples in flight by node and rail, and flows handed out.
@@ -49,7 +49,7 @@ impl<'a> Model<'a> {
         let rails = s.rails - first_rail;
         // The rails are shared out among the GPUs in order, as NICs are.
         let gpu_of = |x: usize| (x + first_rail) * s.gpus / s.rails;
-        let mut lanes = Vec::new();
+        let mut connections = Vec::new();
         let mut crosses = Vec::new();
         for peer in 0..s.nodes {
             for x in 0..rails {
@@ -57,7 +57,7 @@ impl<'a> Model<'a> {
                     let own = gpu_of(x) == target;
                     // The plain arbiter knows own rails only.
                     if own || matches!(s.policy, SimPolicy::Rails(_)) {
-                        lanes.push(LaneRail {
+                        connections.push(ConnectionRail {
                             peer,
                             rail: RailId(x as u8),
                             target,
@@ -83,10 +83,10 @@ impl<'a> Model<'a> {
                 };
                 let arbiter = RailArbiter::new(&RailArbiterCfgs {
                     peers: vec![peer; s.nodes],
-                    lanes: lanes.clone(),
+                    connections: connections.clone(),
                 })?;
-                for lane in 0..lanes.len() {
-                    arbiter.lane_up(0, lane, &mut |_| {});
+                for connection in 0..connections.len() {
+                    arbiter.connection_up(0, connection, &mut |_| {});
                 }
                 for peer in 0..s.nodes {
                     arbiter.told(peer, Score::from_f32(INTERIOR), []);
@@ -99,48 +99,48 @@ impl<'a> Model<'a> {
             chooser,
             in_flight: vec![0; s.nodes * s.rails],
             flow: vec![0; s.nodes * s.rails],
-            lanes,
+            connections,
             first_rail,
             crosses,
         })
     }
 
-    fn pair(&self, lane: usize) -> usize {
-        let l = &self.lanes[lane];
+    fn pair(&self, connection: usize) -> usize {
+        let l = &self.connections[connection];
         l.peer * self.s.rails + self.first_rail + l.rail.index()
     }
 
     fn pick(&self, now: u64) -> Option<usize> {
-        let load = |lane: usize| Load {
+        let load = |connection: usize| Load {
             up: true,
-            in_flight: self.in_flight[self.pair(lane)],
+            in_flight: self.in_flight[self.pair(connection)],
             slots: self.s.slots,
         };
         match &self.chooser {
-            Chooser::Plain(a) => a.pick(self.lanes.len(), load),
+            Chooser::Plain(a) => a.pick(self.connections.len(), load),
             Chooser::Rails(a) => a.pick(now, self.s.len, load),
         }
     }
 
-    fn way(&mut self, lane: usize) -> Way {
-        let pair = self.pair(lane);
+    fn way(&mut self, connection: usize) -> Way {
+        let pair = self.pair(connection);
         self.in_flight[pair] += 1;
         let flow = self.flow[pair];
         self.flow[pair] = (flow + 1) % self.s.flows;
         Way {
-            node: self.lanes[lane].peer,
+            node: self.connections[connection].peer,
             rail: pair % self.s.rails,
             flow,
-            crosses: self.crosses[lane],
+            crosses: self.crosses[connection],
         }
     }
 
     fn completed(&mut self, now: u64, f: &Flying) {
-        let pair = self.pair(f.lane);
+        let pair = self.pair(f.connection);
         self.in_flight[pair] -= 1;
         if let Chooser::Rails(a) = &self.chooser {
             let network = (now - f.posted_ns).saturating_sub(ENGINE_NS);
-            a.completed(f.lane, self.s.len, network);
+            a.completed(f.connection, self.s.len, network);
         }
     }
 }
@@ -205,13 +205,15 @@ pub fn run(s: &Scenario) -> Result<Outcome, RailsError> {
             a.tick(now, &mut |_, _| outcome.changes += 1);
         }
         while let Some(arrived_ns) = backlog.front().copied() {
-            let Some(lane) = model.pick(now) else { break };
+            let Some(connection) = model.pick(now) else {
+                break;
+            };
             backlog.pop_front();
             let sample = Flying {
                 arrived_ns,
                 posted_ns: now,
-                lane,
-                way: model.way(lane),
+                connection,
+                way: model.way(connection),
             };
             let i = free.pop().unwrap_or(flying.len());
             if i == flying.len() {

@@ -14,7 +14,7 @@ fn a_renamed_key_names_the_new_one() {
     let table = [
         Moved {
             side: Some(Side::Frontend),
-            path: "nics[].lanes",
+            path: "nics[].connections",
             now: Now::Called("connections"),
         },
         Moved {
@@ -23,7 +23,7 @@ fn a_renamed_key_names_the_new_one() {
             now: Now::Gone("nothing waits for it"),
         },
     ];
-    let yaml = "nics: [{a: 1}, {lanes: 2}]\ndeadlines: {gone_ms: 3}\nlanes: 4\n";
+    let yaml = "nics: [{a: 1}, {connections: 2}]\ndeadlines: {gone_ms: 3}\nlanes: 4\n";
     let found = |side| {
         let mut out = Findings::default();
         moved_keys(&table, side, &Document::new(yaml), &mut out);
@@ -31,7 +31,7 @@ fn a_renamed_key_names_the_new_one() {
         each.map(|f| format!("{}: {}; {}", f.path, f.what, f.help.unwrap_or_default()))
             .collect::<Vec<_>>()
     };
-    let renamed = "nics[1].lanes: `lanes` is called `connections` now; write `connections` in its \
+    let renamed = "nics[1].connections: `connections` is called `connections` now; write `connections` in its \
                    place";
     let gone = |whose: &str| {
         format!(

@@ -162,7 +162,7 @@ fn automatic_slots_stay_within_memory_and_bounds() {
 }
 
 #[test]
-fn how_a_rail_thread_spins() {
+fn how_a_nic_thread_spins() {
     let nic = |completion: &str| {
         let head = ACCELERATOR.replace("nics: [{listen: 127.0.0.1:7410}]\n", "nics:\n");
         accelerator(&format!(

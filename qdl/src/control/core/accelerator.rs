@@ -10,7 +10,10 @@ use crate::{
     control::{
         error::ControlError,
         limits::{MAX_LANES, check_sut_name},
-        message::{Counters, ErrorCode, Hex, LaneGrant, LaneRequest, Message, Role, Scores, clip},
+        message::{
+            ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message, Role, Scores,
+            clip,
+        },
     },
     stats::{BatchSizes, GpuRecord},
 };
@@ -45,7 +48,7 @@ pub(in crate::control) enum Event {
     /// The session begins, with the frontend of this name.
     Connected(String),
     /// Connections are asked for: one such at a time, answered by [`Accelerator::opened`].
-    Open(Vec<LaneRequest>),
+    Open(Vec<ConnectionRequest>),
     /// The node's part of the SUT's name is asked for: answered by [`Accelerator::named`].
     Name(u64),
     /// Is everything answered that has arrived? [`Accelerator::drained`] if so; else this comes
@@ -54,13 +57,13 @@ pub(in crate::control) enum Event {
     /// A heartbeat is due: [`Accelerator::beat`].
     Beat,
     /// The frontend has given up a connection.
-    LaneLost {
-        lane: u16,
+    ConnectionLost {
+        connection: u16,
         epoch: u32,
         cause: String,
     },
     /// The frontend's end of this connection is torn down, and nothing there uses its slots.
-    LaneReset { lane: u16, epoch: u32 },
+    ConnectionReset { connection: u16, epoch: u32 },
     /// The session is over. Always the last event.
     Gone(ControlError),
 }
@@ -68,13 +71,13 @@ pub(in crate::control) enum Event {
 /// A request that waits for its turn.
 #[derive(Debug)]
 enum Work {
-    Open(u64, Vec<LaneRequest>),
+    Open(u64, Vec<ConnectionRequest>),
     Start(u64),
 }
 
-/// Epochs of one lane.
+/// Epochs of one connection.
 #[derive(Debug, Default)]
-struct Lane {
+struct Connection {
     /// The last that was granted, 0 for none.
     opened: u32,
     /// The highest that was asked for.
@@ -89,11 +92,11 @@ struct Lane {
 #[derive(Debug)]
 pub(in crate::control) struct Accelerator {
     link: Link,
-    lanes: HashMap<u16, Lane>,
+    connections: HashMap<u16, Connection>,
     /// A start was asked for and has not been refused.
     started: bool,
     waiting: VecDeque<Work>,
-    /// The open that the owner works on: its number, lanes and epochs.
+    /// The open that the owner works on: its number, connections and epochs.
     working: Option<(u64, Vec<(u16, u32)>)>,
     draining: Vec<u64>,
     /// When the owner is asked again.
@@ -106,7 +109,7 @@ impl Accelerator {
     pub fn new(local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
         Accelerator {
             link: Link::new(Role::Accelerator, local, address, nonce, now),
-            lanes: HashMap::new(),
+            connections: HashMap::new(),
             started: false,
             waiting: VecDeque::new(),
             working: None,
@@ -122,11 +125,11 @@ impl Accelerator {
     }
 
     /// Answers [`Event::Open`].
-    pub fn opened(&mut self, answer: Result<Vec<LaneGrant>, Refusal>) {
-        if let Some((id, lanes)) = self.working.take()
+    pub fn opened(&mut self, answer: Result<Vec<ConnectionGrant>, Refusal>) {
+        if let Some((id, connections)) = self.working.take()
             && self.link.in_session()
         {
-            self.open_done(id, &lanes, answer);
+            self.open_done(id, &connections, answer);
             self.work();
         }
     }
@@ -166,14 +169,14 @@ impl Accelerator {
 
     fn session_frame(&mut self, message: Message, now: u64) -> Result<(), ControlError> {
         match message {
-            Message::Open { id, lanes } => {
+            Message::Open { id, connections } => {
                 self.room(self.waiting.len(), "open")?;
-                for l in &lanes {
-                    let lane = self.lanes.entry(l.lane).or_default();
-                    lane.asked = lane.asked.max(l.epoch);
-                    lane.pending.push(l.epoch);
+                for l in &connections {
+                    let connection = self.connections.entry(l.connection).or_default();
+                    connection.asked = connection.asked.max(l.epoch);
+                    connection.pending.push(l.epoch);
                 }
-                self.waiting.push_back(Work::Open(id, lanes));
+                self.waiting.push_back(Work::Open(id, connections));
                 self.work();
                 Ok(())
             }
@@ -212,10 +215,14 @@ impl Accelerator {
                 }
                 Ok(())
             }
-            Message::LaneLost { lane, epoch, cause } => {
-                self.lane_note("lane_lost", lane, epoch, Some(clip(&cause)))
+            Message::ConnectionLost {
+                connection,
+                epoch,
+                cause,
+            } => self.connection_note("connection_lost", connection, epoch, Some(clip(&cause))),
+            Message::ConnectionReset { connection, epoch } => {
+                self.connection_note("connection_reset", connection, epoch, None)
             }
-            Message::LaneReset { lane, epoch } => self.lane_note("lane_reset", lane, epoch, None),
             other => {
                 let expected = "a frontend's frame of a session";
                 Err(self.link.unexpected(&other, expected))
@@ -238,19 +245,22 @@ impl Accelerator {
             match self.waiting.pop_front() {
                 None => return,
                 Some(Work::Start(id)) => {
-                    self.started = self.lanes.values().any(|l| l.opened > 0);
+                    self.started = self.connections.values().any(|l| l.opened > 0);
                     if self.started {
                         self.link.say(Message::Ready { id });
                     } else {
-                        self.refuse(id, ErrorCode::Protocol, "no lane is open");
+                        self.refuse(id, ErrorCode::Protocol, "no connection is open");
                     }
                 }
-                Some(Work::Open(id, lanes)) => {
-                    let epochs: Vec<_> = lanes.iter().map(|l| (l.lane, l.epoch)).collect();
+                Some(Work::Open(id, connections)) => {
+                    let epochs: Vec<_> = connections
+                        .iter()
+                        .map(|l| (l.connection, l.epoch))
+                        .collect();
                     match self.check_open(&epochs) {
                         Ok(()) => {
                             self.working = Some((id, epochs));
-                            self.events.push_back(Event::Open(lanes));
+                            self.events.push_back(Event::Open(connections));
                         }
                         Err(text) => {
                             let code = ErrorCode::Protocol;
@@ -262,98 +272,107 @@ impl Accelerator {
         }
     }
 
-    /// A lane's epochs grow, and a session has a limited number of lanes.
-    fn check_open(&self, lanes: &[(u16, u32)]) -> Result<(), String> {
-        let opened = |lane: u16| self.lanes.get(&lane).map_or(0, |l| l.opened);
-        for &(lane, epoch) in lanes {
-            let last = opened(lane);
+    /// A connection's epochs grow, and a session has a limited number of connections.
+    fn check_open(&self, connections: &[(u16, u32)]) -> Result<(), String> {
+        let opened = |connection: u16| self.connections.get(&connection).map_or(0, |l| l.opened);
+        for &(connection, epoch) in connections {
+            let last = opened(connection);
             if epoch <= last {
                 return Err(format!(
-                    "lane {lane}: epoch {epoch} does not come after epoch {last}"
+                    "connection {connection}: epoch {epoch} does not come after epoch {last}"
                 ));
             }
         }
-        let there = self.lanes.values().filter(|l| l.opened > 0).count();
-        let total = there + lanes.iter().filter(|l| opened(l.0) == 0).count();
+        let there = self.connections.values().filter(|l| l.opened > 0).count();
+        let total = there + connections.iter().filter(|l| opened(l.0) == 0).count();
         if total > MAX_LANES {
-            return Err(format!("{total} lanes, a session has at most {MAX_LANES}"));
+            return Err(format!(
+                "{total} connections, a session has at most {MAX_LANES}"
+            ));
         }
         Ok(())
     }
 
-    /// Answers an open, then does what the frontend has said of its lanes meanwhile.
+    /// Answers an open, then does what the frontend has said of its connections meanwhile.
     fn open_done(
         &mut self,
         id: u64,
-        lanes: &[(u16, u32)],
-        answer: Result<Vec<LaneGrant>, Refusal>,
+        connections: &[(u16, u32)],
+        answer: Result<Vec<ConnectionGrant>, Refusal>,
     ) {
         let granted = answer.is_ok();
         match answer {
-            Ok(lanes) => self.link.say(Message::Opened { id, lanes }),
+            Ok(connections) => self.link.say(Message::Opened { id, connections }),
             Err(r) => self.refuse(id, r.code, &r.text),
         }
-        for &(number, epoch) in lanes {
-            let Some(lane) = self.lanes.get_mut(&number) else {
+        for &(number, epoch) in connections {
+            let Some(connection) = self.connections.get_mut(&number) else {
                 continue;
             };
             if granted {
-                lane.opened = lane.opened.max(epoch);
+                connection.opened = connection.opened.max(epoch);
             }
-            if let Some(at) = lane.pending.iter().position(|e| *e == epoch) {
-                lane.pending.swap_remove(at);
+            if let Some(at) = connection.pending.iter().position(|e| *e == epoch) {
+                connection.pending.swap_remove(at);
             }
-            if lane.pending.contains(&epoch) {
+            if connection.pending.contains(&epoch) {
                 continue;
             }
-            let said: Vec<_> = lane.held.extract_if(.., |(e, _)| *e == epoch).collect();
+            let said: Vec<_> = connection
+                .held
+                .extract_if(.., |(e, _)| *e == epoch)
+                .collect();
             for (epoch, cause) in said {
                 self.heed(number, epoch, cause);
             }
         }
     }
 
-    /// The frontend has given up a lane, or torn its end down.
-    fn lane_note(
+    /// The frontend has given up a connection, or torn its end down.
+    fn connection_note(
         &mut self,
         kind: &'static str,
         number: u16,
         epoch: u32,
         cause: Option<String>,
     ) -> Result<(), ControlError> {
-        let Some(lane) = self.lanes.get_mut(&number) else {
-            let problem = format!("lane {number} was never opened");
-            return Err(self.link.field(kind, "lane", problem));
+        let Some(connection) = self.connections.get_mut(&number) else {
+            let problem = format!("connection {number} was never opened");
+            return Err(self.link.field(kind, "connection", problem));
         };
-        if epoch > lane.asked {
+        if epoch > connection.asked {
             let problem = format!(
-                "lane {number} is at epoch {}, this says {epoch}",
-                lane.asked
+                "connection {number} is at epoch {}, this says {epoch}",
+                connection.asked
             );
             return Err(self.link.field(kind, "epoch", problem));
         }
-        if !lane.pending.contains(&epoch) {
+        if !connection.pending.contains(&epoch) {
             self.heed(number, epoch, cause);
             return Ok(());
         }
         let known = |(e, c): &(u32, Option<String>)| (*e, c.is_some()) == (epoch, cause.is_some());
-        if !lane.held.iter().any(known) {
-            lane.held.push((epoch, cause));
+        if !connection.held.iter().any(known) {
+            connection.held.push((epoch, cause));
         }
         Ok(())
     }
 
     /// The same, of an epoch whose open is answered.
-    fn heed(&mut self, lane: u16, epoch: u32, cause: Option<String>) {
-        let opened = self.lanes.get(&lane).map_or(0, |l| l.opened);
+    fn heed(&mut self, connection: u16, epoch: u32, cause: Option<String>) {
+        let opened = self.connections.get(&connection).map_or(0, |l| l.opened);
         if epoch == opened {
             self.events.push_back(match cause {
-                Some(cause) => Event::LaneLost { lane, epoch, cause },
-                None => Event::LaneReset { lane, epoch },
+                Some(cause) => Event::ConnectionLost {
+                    connection,
+                    epoch,
+                    cause,
+                },
+                None => Event::ConnectionReset { connection, epoch },
             });
         } else if epoch > opened && cause.is_some() {
             // It was refused: nothing of it exists here, and the frontend may wait to hear so.
-            self.link.lane_reset(lane, epoch);
+            self.link.connection_reset(connection, epoch);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use crate::control::{
     error::ControlError,
     limits::check,
-    message::{Counters, Hex, LaneRequest, Message, Role, Scores, clip},
+    message::{ConnectionRequest, Counters, Hex, Message, Role, Scores, clip},
 };
 
 use super::{
@@ -21,9 +21,9 @@ use super::{
 #[derive(Clone, Debug)]
 pub enum ClientEvent {
     /// The accelerator has given up a connection.
-    LaneLost {
+    ConnectionLost {
         /// Which.
-        lane: u16,
+        connection: u16,
         /// Which life of it.
         epoch: u32,
         /// In words.
@@ -31,9 +31,9 @@ pub enum ClientEvent {
     },
     /// The accelerator's end of a lost connection is torn down and none of its batches reads the
     /// slots.
-    LaneReset {
+    ConnectionReset {
         /// Which.
-        lane: u16,
+        connection: u16,
         /// Which life of it.
         epoch: u32,
     },
@@ -61,8 +61,8 @@ struct Ask<T> {
     kind: &'static str,
     /// The kind of frame that answers it.
     answer: &'static str,
-    /// Lane, epoch and slots of each that is to be opened.
-    lanes: Vec<(u16, u32, u32)>,
+    /// Connection, epoch and slots of each that is to be opened.
+    connections: Vec<(u16, u32, u32)>,
     token: T,
 }
 
@@ -87,9 +87,15 @@ impl<T> Frontend<T> {
     }
 
     /// Asks for connections.
-    pub fn open(&mut self, lanes: Vec<LaneRequest>, token: T) {
-        let asked = lanes.iter().map(|l| (l.lane, l.epoch, l.slots)).collect();
-        self.ask(token, "opened", asked, |id| Message::Open { id, lanes });
+    pub fn open(&mut self, connections: Vec<ConnectionRequest>, token: T) {
+        let asked = connections
+            .iter()
+            .map(|l| (l.connection, l.epoch, l.slots))
+            .collect();
+        self.ask(token, "opened", asked, |id| Message::Open {
+            id,
+            connections,
+        });
     }
 
     /// Says that all data connections are up.
@@ -111,7 +117,7 @@ impl<T> Frontend<T> {
         &mut self,
         token: T,
         answer: &'static str,
-        lanes: Vec<(u16, u32, u32)>,
+        connections: Vec<(u16, u32, u32)>,
         message: impl FnOnce(u64) -> Message,
     ) {
         let id = self.next_id;
@@ -130,7 +136,7 @@ impl<T> Frontend<T> {
                 let ask = Ask {
                     kind,
                     answer,
-                    lanes,
+                    connections,
                     token,
                 };
                 self.waiting.insert(id, ask);
@@ -170,13 +176,21 @@ impl<T> Frontend<T> {
                 self.tell(scores.map(ClientEvent::Scores));
                 Ok(())
             }
-            Message::LaneLost { lane, epoch, cause } => {
+            Message::ConnectionLost {
+                connection,
+                epoch,
+                cause,
+            } => {
                 let cause = clip(&cause);
-                self.tell(Some(ClientEvent::LaneLost { lane, epoch, cause }));
+                self.tell(Some(ClientEvent::ConnectionLost {
+                    connection,
+                    epoch,
+                    cause,
+                }));
                 Ok(())
             }
-            Message::LaneReset { lane, epoch } => {
-                self.tell(Some(ClientEvent::LaneReset { lane, epoch }));
+            Message::ConnectionReset { connection, epoch } => {
+                self.tell(Some(ClientEvent::ConnectionReset { connection, epoch }));
                 Ok(())
             }
             other => {
@@ -198,11 +212,12 @@ impl<T> Frontend<T> {
         let Some(ask) = fits else {
             return Err(self.no_such(id, kind));
         };
-        if let Message::Opened { lanes, .. } = &message {
-            let granted = lanes.iter().map(|g| (g.lane, g.epoch, g.slots));
-            if !granted.eq(ask.lanes.iter().copied()) {
-                let problem = "are not the lanes, epochs and slots that were asked for".to_owned();
-                return Err(self.link.field(kind, "lanes", problem));
+        if let Message::Opened { connections, .. } = &message {
+            let granted = connections.iter().map(|g| (g.connection, g.epoch, g.slots));
+            if !granted.eq(ask.connections.iter().copied()) {
+                let problem =
+                    "are not the connections, epochs and slots that were asked for".to_owned();
+                return Err(self.link.field(kind, "connections", problem));
             }
         }
         let ask = self.waiting.remove(&id);

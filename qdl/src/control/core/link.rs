@@ -186,14 +186,18 @@ impl Link {
     }
 
     /// This node has given up a connection.
-    pub fn lane_lost(&mut self, lane: u16, epoch: u32, cause: &str) {
+    pub fn connection_lost(&mut self, connection: u16, epoch: u32, cause: &str) {
         let cause = clip(cause);
-        self.say(Message::LaneLost { lane, epoch, cause });
+        self.say(Message::ConnectionLost {
+            connection,
+            epoch,
+            cause,
+        });
     }
 
     /// This node's end of a lost connection is torn down and nothing here uses its slots.
-    pub fn lane_reset(&mut self, lane: u16, epoch: u32) {
-        self.say(Message::LaneReset { lane, epoch });
+    pub fn connection_reset(&mut self, connection: u16, epoch: u32) {
+        self.say(Message::ConnectionReset { connection, epoch });
     }
 
     /// Ends the session and tells the peer why.

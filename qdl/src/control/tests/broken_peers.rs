@@ -358,9 +358,9 @@ async fn a_frontend_that_breaks_the_order_is_told_which_field() {
     let server = bind(open_server()).await;
     let address = server.address();
     let mut heard = serve(server);
-    let lanes = json!([{"lane": 0, "rail": 0, "gpu_turn": 0, "epoch": 1, "slots": 4,
+    let connections = json!([{"connection": 0, "nic": 0, "gpu_turn": 0, "epoch": 1, "slots": 4,
         "request_stride": 64, "response_stride": 24, "transport": {"fabric": "tcp"}}]);
-    let open = json!({"type": "open", "id": 1, "lanes": lanes});
+    let open = json!({"type": "open", "id": 1, "connections": connections});
     let cases = [
         (vec![hello("fe-1")], "hello"),
         (
@@ -376,8 +376,8 @@ async fn a_frontend_that_breaks_the_order_is_told_which_field() {
             "heartbeat.counters",
         ),
         (
-            vec![json!({"type": "lane_reset", "lane": 0, "epoch": 1})],
-            "lane 0 was never opened",
+            vec![json!({"type": "connection_reset", "connection": 0, "epoch": 1})],
+            "connection 0 was never opened",
         ),
         (
             vec![
@@ -396,8 +396,11 @@ async fn a_frontend_that_breaks_the_order_is_told_which_field() {
             raw.say(frame).await;
             if kind == "open" {
                 let grant = raw.hear_type("opened").await;
-                assert_eq!(grant["lanes"][0]["key"].as_str().map(str::len), Some(32));
-                assert_eq!(grant["lanes"][0]["transport"]["fabric"], "tcp");
+                assert_eq!(
+                    grant["connections"][0]["key"].as_str().map(str::len),
+                    Some(32)
+                );
+                assert_eq!(grant["connections"][0]["transport"]["fabric"], "tcp");
             }
         }
         let text = timeout(LONG, async {
@@ -421,7 +424,7 @@ async fn a_frontend_that_breaks_the_order_is_told_which_field() {
 
 #[tokio::test]
 async fn an_accelerator_that_answers_what_was_not_asked_is_refused() {
-    let opened = json!({"type": "opened", "id": 1, "lanes": [{"lane": 0, "epoch": 1, "slots": 9,
+    let opened = json!({"type": "opened", "id": 1, "connections": [{"connection": 0, "epoch": 1, "slots": 9,
         "nic": 0, "gpu": null, "key": "ab".repeat(16),
         "transport": {"fabric": "tcp", "address": "127.0.0.1:1"}}]});
     let cases = [
@@ -433,7 +436,7 @@ async fn an_accelerator_that_answers_what_was_not_asked_is_refused() {
             json!({"type": "drained", "id": 1, "counters": Counters::default(), "batches": {}}),
             "drained.id: 1",
         ),
-        (opened, "opened.lanes"),
+        (opened, "opened.connections"),
         (json!({"type": "start", "id": 1}), "start"),
     ];
     for (frame, words) in cases {
@@ -444,7 +447,7 @@ async fn an_accelerator_that_answers_what_was_not_asked_is_refused() {
         let ClientSession {
             handle, mut events, ..
         } = frontend.await.expect("ran").expect("connected");
-        let answer = handle.open(vec![lane(0, 1, 8)]);
+        let answer = handle.open(vec![connection(0, 1, 8)]);
         raw.hear_type("open").await;
         raw.say(frame).await;
         let e = answer.within(LONG).await.expect_err("an error").to_string();

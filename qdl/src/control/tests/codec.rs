@@ -34,21 +34,24 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
         ErrorCode::Protocol,
         ErrorCode::ShuttingDown,
     ]);
-    let requests = (1u16..20, 1u32..9, 1u32..8193)
-        .prop_map(|(n, epoch, slots)| (0..n).map(|i| lane(i, epoch, slots)).collect::<Vec<_>>());
-    let grants = requests.clone().prop_map(|lanes| {
-        let grant = |l: LaneRequest| LaneGrant {
-            lane: l.lane,
+    let requests = (1u16..20, 1u32..9, 1u32..8193).prop_map(|(n, epoch, slots)| {
+        (0..n)
+            .map(|i| connection(i, epoch, slots))
+            .collect::<Vec<_>>()
+    });
+    let grants = requests.clone().prop_map(|connections| {
+        let grant = |l: ConnectionRequest| ConnectionGrant {
+            connection: l.connection,
             epoch: l.epoch,
             slots: l.slots,
-            nic: l.rail,
-            gpu: (!l.lane.is_multiple_of(3)).then_some(u32::from(l.lane)),
-            key: Hex([l.lane as u8; 16]),
+            nic: l.nic,
+            gpu: (!l.connection.is_multiple_of(3)).then_some(u32::from(l.connection)),
+            key: Hex([l.connection as u8; 16]),
             transport: GrantTransport::Tcp {
                 address: "[::1]:7400".parse().expect("an address"),
             },
         };
-        lanes.into_iter().map(grant).collect()
+        connections.into_iter().map(grant).collect()
     });
     let text = any::<String>().prop_map(|t| clip(&t));
     let id = any::<u64>();
@@ -67,8 +70,8 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
         (1usize..1 << 20, 0usize..100).prop_map(|(i, o)| Message::Model {
             spec: ModelSpec::opaque("m", i, o)
         }),
-        (id, requests).prop_map(|(id, lanes)| Message::Open { id, lanes }),
-        (id, grants).prop_map(|(id, lanes)| Message::Opened { id, lanes }),
+        (id, requests).prop_map(|(id, connections)| Message::Open { id, connections }),
+        (id, grants).prop_map(|(id, connections)| Message::Opened { id, connections }),
         id.prop_map(|id| Message::Start { id }),
         id.prop_map(|id| Message::Ready { id }),
         id.prop_map(|id| Message::Name { id }),
@@ -101,9 +104,15 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
                 }
             }
         ),
-        (any::<u16>(), any::<u32>(), text.clone())
-            .prop_map(|(lane, epoch, cause)| Message::LaneLost { lane, epoch, cause }),
-        (any::<u16>(), any::<u32>()).prop_map(|(lane, epoch)| Message::LaneReset { lane, epoch }),
+        (any::<u16>(), any::<u32>(), text.clone()).prop_map(|(connection, epoch, cause)| {
+            Message::ConnectionLost {
+                connection,
+                epoch,
+                cause,
+            }
+        }),
+        (any::<u16>(), any::<u32>())
+            .prop_map(|(connection, epoch)| Message::ConnectionReset { connection, epoch }),
         Just(Message::Bye {}),
         (code, text).prop_map(|(code, text)| Message::Error { code, text }),
     ]

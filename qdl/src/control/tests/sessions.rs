@@ -16,14 +16,17 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
         assert_eq!(session.peer_address, address);
         let (handle, mut events) = (session.handle, session.events);
 
-        let asked = vec![lane(0, 1, 16), lane(1, 1, 32)];
+        let asked = vec![connection(0, 1, 16), connection(1, 1, 32)];
         let grants = handle
             .open(asked.clone())
             .within(LONG)
             .await
             .expect("opened");
         assert_eq!(grants.len(), 2);
-        assert_ne!(grants[0].key, grants[1].key, "every lane has its own key");
+        assert_ne!(
+            grants[0].key, grants[1].key,
+            "every connection has its own key"
+        );
         handle.start().within(LONG).await.expect("ready");
 
         // From a thread that runs no tasks, as LoadGen's does.
@@ -31,11 +34,11 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
         let name = aside(move || h.name().wait(LONG)).await.expect("a name");
         assert_eq!(name, "acc-1 (null engine)");
 
-        handle.lane_lost(1, 1, "cable\nout");
-        handle.lane_reset(1, 1);
-        let again = handle.open(vec![lane(1, 2, 32)]).within(LONG).await;
+        handle.connection_lost(1, 1, "cable\nout");
+        handle.connection_reset(1, 1);
+        let again = handle.open(vec![connection(1, 2, 32)]).within(LONG).await;
         let again = again.expect("opened again");
-        assert_eq!((again[0].lane, again[0].epoch), (1, 2));
+        assert_eq!((again[0].connection, again[0].epoch), (1, 2));
         assert_ne!(again[0].key, grants[1].key, "a new epoch has a new key");
 
         let (counters, ..) = handle.drain().within(LONG).await.expect("drained");
@@ -63,7 +66,7 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
                 Told::Open(asked),
                 Told::Lost(1, 1, "cable out".to_owned()),
                 Told::Reset(1, 1),
-                Told::Open(vec![lane(1, 2, 32)]),
+                Told::Open(vec![connection(1, 2, 32)]),
             ]
         );
         assert!(matches!(told.last(), Some(Told::Gone(_, true))), "{told:?}");
@@ -95,7 +98,7 @@ async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
     aside(move || client.join()).await.expect("said good-bye");
 
     // It is gone before the accelerator gets to say the first of these.
-    (0..100).for_each(|i| mouth.lane_lost(i, 1, "closed"));
+    (0..100).for_each(|i| mouth.connection_lost(i, 1, "closed"));
     let cause = timeout(LONG, session.run(handler)).await.expect("ends");
     assert!(cause.is_clean(), "{cause}");
 }
@@ -116,8 +119,8 @@ async fn what_the_accelerator_says_by_itself_reaches_the_frontend() {
     } = client.await.expect("ran").expect("connected");
 
     aside(move || {
-        mouth.lane_lost(3, 1, "port down");
-        mouth.lane_reset(3, 1);
+        mouth.connection_lost(3, 1, "port down");
+        mouth.connection_reset(3, 1);
         mouth.close(ErrorCode::ShuttingDown, "SIGINT");
     })
     .await;
@@ -131,8 +134,8 @@ async fn what_the_accelerator_says_by_itself_reaches_the_frontend() {
     });
     listen.await.expect("gone in time");
     assert_eq!(seen.len(), 3, "{seen:?}");
-    assert!(seen[0].contains("LaneLost { lane: 3, epoch: 1, cause: \"port down\" }"));
-    assert!(seen[1].contains("LaneReset { lane: 3, epoch: 1 }"));
+    assert!(seen[0].contains("ConnectionLost { connection: 3, epoch: 1, cause: \"port down\" }"));
+    assert!(seen[1].contains("ConnectionReset { connection: 3, epoch: 1 }"));
     assert!(seen[2].contains("ShuttingDown") && seen[2].contains("SIGINT"));
     let cause = handle.ended().expect("over");
     assert!(
@@ -156,7 +159,7 @@ async fn a_refused_request_leaves_the_session_as_it_was() {
     let session = ClientSession::connect(client_params(address))
         .await
         .expect("connected");
-    let ask = |lanes| session.handle.open(lanes).within(LONG);
+    let ask = |connections| session.handle.open(connections).within(LONG);
 
     let e = session
         .handle
@@ -164,9 +167,11 @@ async fn a_refused_request_leaves_the_session_as_it_was() {
         .within(LONG)
         .await
         .expect_err("an error");
-    assert!(e.to_string().contains("no lane is open"), "{e}");
+    assert!(e.to_string().contains("no connection is open"), "{e}");
 
-    let e = ask(vec![lane(0, 1, 5000)]).await.expect_err("an error");
+    let e = ask(vec![connection(0, 1, 5000)])
+        .await
+        .expect_err("an error");
     assert!(
         matches!(
             &e,
@@ -187,24 +192,32 @@ async fn a_refused_request_leaves_the_session_as_it_was() {
     // Not even sent: the peer would end the session.
     for bad in [
         vec![],
-        vec![lane(0, 0, 1)],
-        vec![lane(0, 1, 0)],
-        vec![lane(0, 1, 8193)],
-        vec![lane(0, 1, 1), lane(0, 2, 1)],
+        vec![connection(0, 0, 1)],
+        vec![connection(0, 1, 0)],
+        vec![connection(0, 1, 8193)],
+        vec![connection(0, 1, 1), connection(0, 2, 1)],
     ] {
         let e = ask(bad).await.expect_err("an error");
         assert!(
-            matches!(e, ControlError::Setting { key: "lanes", .. }),
+            matches!(
+                e,
+                ControlError::Setting {
+                    key: "connections",
+                    ..
+                }
+            ),
             "{e}"
         );
     }
 
-    ask(vec![lane(0, 2, 1)]).await.expect("opened");
+    ask(vec![connection(0, 2, 1)]).await.expect("opened");
     for old in [1, 2] {
-        let e = ask(vec![lane(0, old, 1)]).await.expect_err("an error");
+        let e = ask(vec![connection(0, old, 1)])
+            .await
+            .expect_err("an error");
         assert!(e.to_string().contains("does not come after epoch 2"), "{e}");
     }
-    ask(vec![lane(0, 3, 1)]).await.expect("opened again");
+    ask(vec![connection(0, 3, 1)]).await.expect("opened again");
     session
         .handle
         .start()
@@ -352,10 +365,10 @@ async fn a_session_that_is_dropped_is_over_for_both_sides_once() {
     assert_eq!(heard.recv().await, None, "nothing comes after the end");
 }
 
-/// A frontend stops waiting for a slow `open` and gives its lanes up: the rest of the session goes
-/// on, whether the open is then granted or refused.
+/// A frontend stops waiting for a slow `open` and gives its connections up: the rest of the session
+/// goes on, whether the open is then granted or refused.
 #[tokio::test]
-async fn a_lane_given_up_while_its_open_is_worked_on_costs_nothing_else() {
+async fn a_connection_given_up_while_its_open_is_worked_on_costs_nothing_else() {
     for granted in [true, false] {
         let mut server = bind(server_params()).await;
         let client = tokio::spawn(ClientSession::connect(client_params(server.address())));
@@ -366,21 +379,21 @@ async fn a_lane_given_up_while_its_open_is_worked_on_costs_nothing_else() {
         let (handler, mut heard) = Handler::slow();
         tokio::spawn(session.run(handler.clone()));
         handler.go();
-        let first = handle.open(vec![lane(0, 1, 4)]).within(LONG).await;
+        let first = handle.open(vec![connection(0, 1, 4)]).within(LONG).await;
         first.expect("opened");
 
         let slots = if granted { 4 } else { 5000 };
-        let late = handle.open(vec![lane(1, 1, slots)]);
-        handle.lane_lost(1, 1, "no answer in time");
-        handle.lane_reset(1, 1);
+        let late = handle.open(vec![connection(1, 1, slots)]);
+        handle.connection_lost(1, 1, "no answer in time");
+        handle.connection_reset(1, 1);
         // Answered while the open is still worked on, so both frames have been taken.
         handle.name().within(LONG).await.expect("the session lives");
         handler.go();
         assert_eq!(late.within(LONG).await.is_ok(), granted);
-        handle.lane_reset(1, 1);
+        handle.connection_reset(1, 1);
         handler.go();
-        let other = handle.open(vec![lane(2, 1, 4)]).within(LONG).await;
-        other.expect("other lanes go on");
+        let other = handle.open(vec![connection(2, 1, 4)]).within(LONG).await;
+        other.expect("other connections go on");
 
         let mut told = Vec::new();
         while let Ok(t) = heard.try_recv() {
@@ -389,7 +402,7 @@ async fn a_lane_given_up_while_its_open_is_worked_on_costs_nothing_else() {
         let lost = Told::Lost(1, 1, "no answer in time".to_owned());
         let opened = told
             .iter()
-            .position(|t| *t == Told::Open(vec![lane(1, 1, slots)]));
+            .position(|t| *t == Told::Open(vec![connection(1, 1, slots)]));
         let lost = told.iter().position(|t| *t == lost);
         if granted {
             assert!(opened < lost, "{told:?}");
@@ -399,7 +412,9 @@ async fn a_lane_given_up_while_its_open_is_worked_on_costs_nothing_else() {
             let reset = timeout(LONG, async {
                 loop {
                     match events.next().await.expect("not over") {
-                        ClientEvent::LaneReset { lane, epoch } => return (lane, epoch),
+                        ClientEvent::ConnectionReset { connection, epoch } => {
+                            return (connection, epoch);
+                        }
                         ClientEvent::Gone(cause) => panic!("{cause}"),
                         _ => {}
                     }

@@ -1,4 +1,5 @@
-//! A lane that is made while another of its rail carries samples: what it takes to make its slots ready holds up nobody.
+//! A connection that is made while another of its rail carries
+//! samples: what it takes to make its slots ready holds up nobody.
 
 use std::{
     sync::{Arc, Condvar, Mutex},
@@ -8,7 +9,7 @@ use std::{
 use super::{rig::*, *};
 use crate::serve::{Arrival, Service};
 
-/// Registers the memory of one lane at once, and of the others when it is told to.
+/// Registers the memory of one connection at once, and of the others when it is told to.
 #[derive(Default)]
 struct Slow {
     registered: Mutex<(usize, bool)>,
@@ -37,13 +38,14 @@ impl Service for Slow {
 }
 
 #[test]
-fn samples_of_a_rail_do_not_wait_for_the_slots_of_its_next_lane() {
+fn samples_of_a_rail_do_not_wait_for_the_slots_of_its_next_connection() {
     let slow = Arc::new(Slow::default());
     let b = Bench::new(3, 8, slow.clone(), false, 1 << 20);
     b.connect(0, 1, &Over::Memory);
     b.wait_up(1);
-    // Lanes 0 and 2 are of one rail. Its other end may be written to at once, and answers once it is ready.
-    let serve = b.serve_lane(2, 1);
+    // Connections 0 and 2 are of one rail. Its other end may
+    // be written to at once, and answers once it is ready.
+    let serve = b.serve_connection(2, 1);
     let (_near, far, _faults) =
         crate::testkit::memory::pair(b.dispatcher.endpoint(2), serve.endpoint(64)).expect("joined");
     b.server.attach(0, serve, far);
@@ -51,11 +53,11 @@ fn samples_of_a_rail_do_not_wait_for_the_slots_of_its_next_lane() {
     b.dispatcher.issue(&samples);
     let carried = b.dispatcher.drain(Duration::from_secs(10));
     // Given up before it is ready: it is lost all the same, once it is.
-    b.server.give_up(|c| c.lane == 2, &Broken::Closed);
+    b.server.give_up(|c| c.connection == 2, &Broken::Closed);
     slow.go();
     assert!(carried, "{:?}", b.dispatcher.counts());
     let lost = b.lost.lock().expect("alive");
     let lost = lost.recv_timeout(Duration::from_secs(10)).expect("told");
-    assert_eq!((lost.lane, lost.cause), (2, Broken::Closed));
+    assert_eq!((lost.connection, lost.cause), (2, Broken::Closed));
     b.check(100);
 }

@@ -1,10 +1,11 @@
-//! Rails chosen by health: every policy keeps what holds for the others, and every pick comes to an end.
+//! Rails chosen by health: every policy keeps what holds
+//! for the others, and every pick comes to an end.
 
 use std::time::Duration;
 
 use super::{losses::cut_and_make_again, rig::*, *};
 
-/// Every policy by health, with samples posted by the issuer or by the rail threads.
+/// Every policy by health, with samples posted by the issuer or by the NIC threads.
 fn by_health(then: impl Fn(&Bench)) {
     let delta = Score::from_steps(8192);
     let spray = |above_only| Policy::HealthSpray { delta, above_only };
@@ -27,7 +28,7 @@ fn by_health(then: impl Fn(&Bench)) {
 }
 
 #[test]
-fn by_health_samples_of_a_lost_lane_go_again_over_another() {
+fn by_health_samples_of_a_lost_connection_go_again_over_another() {
     by_health(|b| {
         cut_and_make_again(b);
         let events = b.book.events.lock().expect("alive");
@@ -39,8 +40,8 @@ fn by_health_samples_of_a_lost_lane_go_again_over_another() {
 #[test]
 fn by_health_everything_comes_back_in_bursts_of_any_size() {
     by_health(|b| {
-        (0..3).for_each(|lane| {
-            b.connect(lane, 1, &Over::Tcp);
+        (0..3).for_each(|connection| {
+            b.connect(connection, 1, &Over::Tcp);
         });
         b.wait_up(3);
         let n = 6_000;
@@ -54,7 +55,7 @@ fn by_health_everything_comes_back_in_bursts_of_any_size() {
 #[test]
 fn by_health_an_abort_completes_what_waits() {
     by_health(|b| {
-        // No lane ever comes up.
+        // No connection ever comes up.
         let samples: Vec<_> = (0..50).map(|i| b.sample(i)).collect();
         b.dispatcher.issue(&samples);
         assert_eq!(b.dispatcher.outstanding(), 50);
@@ -72,7 +73,7 @@ fn a_look_that_is_too_early_does_not_put_the_next_fold_off() {
     let shared = &b.dispatcher.shared;
     let health = shared.health.get().expect("by health");
     let due = || health.next_tick_ns.load(Ordering::Relaxed);
-    // An hour ahead, where the rail threads' own looks are all too early.
+    // An hour ahead, where the NIC threads' own looks are all too early.
     let now = now_ns() + 3_600_000_000_000;
     shared.health_tick(now);
     assert_eq!(due(), now + 1_000_000);

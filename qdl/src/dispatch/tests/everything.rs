@@ -1,4 +1,5 @@
-//! What is issued comes back, by whatever way and in whatever bursts, and what was done for it is counted.
+//! What is issued comes back, by whatever way and in
+//! whatever bursts, and what was done for it is counted.
 
 use std::{
     sync::Arc,
@@ -10,8 +11,8 @@ use crate::serve::{Arrival, Service};
 
 fn everything_comes_back(over: &Over, staged: bool, up_to: usize) {
     let b = Bench::new(4, 16, Arc::new(Digest), staged, up_to);
-    (0..4).for_each(|lane| {
-        b.connect(lane, 1, over);
+    (0..4).for_each(|connection| {
+        b.connect(connection, 1, over);
     });
     b.wait_up(4);
     let n = 20_000u64;
@@ -23,7 +24,12 @@ fn everything_comes_back(over: &Over, staged: bool, up_to: usize) {
     );
     b.dispatcher.stop();
     b.check(n);
-    let staged_copies: u64 = b.dispatcher.lane_counts().iter().map(|l| l.staged).sum();
+    let staged_copies: u64 = b
+        .dispatcher
+        .connection_counts()
+        .iter()
+        .map(|l| l.staged)
+        .sum();
     assert_eq!(staged_copies, if staged { n } else { 0 });
 }
 
@@ -38,7 +44,7 @@ fn everything_comes_back_over_tcp_posted_by_the_issuer() {
 }
 
 #[test]
-fn everything_comes_back_over_tcp_posted_by_rail_threads() {
+fn everything_comes_back_over_tcp_posted_by_nic_threads() {
     everything_comes_back(&Over::Tcp, false, 0);
 }
 
@@ -50,27 +56,36 @@ fn staged_samples_are_copied_once_each() {
 #[test]
 fn a_connection_counts_what_it_did_and_the_counts_agree() {
     let b = Bench::new(2, 8, Arc::new(Digest), false, 1 << 20);
-    (0..2).for_each(|lane| {
-        b.connect(lane, 1, &Over::Tcp);
+    (0..2).for_each(|connection| {
+        b.connect(connection, 1, &Over::Tcp);
     });
     b.wait_up(2);
     let n = 20;
     for id in 0..n {
-        // Longer than the rail threads spin, so that what comes finds them asleep.
+        // Longer than the NIC threads spin, so that what comes finds them asleep.
         std::thread::sleep(Duration::from_millis(2));
         b.dispatcher.issue(&[b.sample(id)]);
         assert!(b.dispatcher.drain(Duration::from_secs(10)));
     }
     b.dispatcher.stop();
-    let lanes = b.dispatcher.lane_counts();
-    let sum = |f: fn(&LaneCounts) -> u64| lanes.iter().map(f).sum::<u64>();
+    let connections = b.dispatcher.connection_counts();
+    let sum = |f: fn(&ConnectionCounts) -> u64| connections.iter().map(f).sum::<u64>();
     assert_eq!(sum(|l| l.sent.writes), n);
     assert_eq!(sum(|l| l.received.writes), n);
     assert_eq!(sum(|l| l.received.bytes), n * RESPONSE as u64);
-    assert!(lanes.iter().all(|l| l.in_flight_max == 1), "{lanes:?}");
-    assert!(sum(|l| l.wakeups) > 0, "nothing woke a sleeper: {lanes:?}");
+    assert!(
+        connections.iter().all(|l| l.in_flight_max == 1),
+        "{connections:?}"
+    );
+    assert!(
+        sum(|l| l.wakeups) > 0,
+        "nothing woke a sleeper: {connections:?}"
+    );
     let sleeps = b.dispatcher.counts().sleeps;
-    assert!(sum(|l| l.wakeups) <= 2 * sleeps, "{sleeps}: {lanes:?}");
+    assert!(
+        sum(|l| l.wakeups) <= 2 * sleeps,
+        "{sleeps}: {connections:?}"
+    );
     assert!(sum(|l| l.sent.syscalls) >= n && sum(|l| l.received.syscalls) >= n);
     assert!(sum(|l| l.sent.copies) <= n);
 }

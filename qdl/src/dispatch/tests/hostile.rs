@@ -44,7 +44,7 @@ impl Tamper for NoRoom {
 fn a_slot_that_is_written_again_before_its_response_was_posted_breaks_the_connection() {
     let counted = Arc::new(Counted::default());
     let b = Bench::new(1, 8, counted.clone(), false, 1 << 20);
-    let serve = b.serve_lane(0, 1);
+    let serve = b.serve_connection(0, 1);
     let (mut near, far, _faults) =
         memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
     b.server.attach(0, serve, tampered(far, NoRoom));

@@ -1,5 +1,5 @@
-//! Connections that are cut, fall silent or are given up: what was in flight goes again, and memory is let go with its
-//! last reader.
+//! Connections that are cut, fall silent or are given up: what was
+//! in flight goes again, and memory is let go with its last reader.
 
 use std::{
     sync::Arc,
@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{rig::*, *};
 use crate::{serve::Service, testkit::memory};
 
-/// Cuts each of three lanes twenty times and makes it again, while samples go.
+/// Cuts each of three connections twenty times and makes it again, while samples go.
 pub fn cut_and_make_again(b: &Bench) {
     let mut faults: Vec<_> = (0..3).map(|l| b.connect(l, 1, &Over::Memory)).collect();
     b.wait_up(3);
@@ -21,24 +21,24 @@ pub fn cut_and_make_again(b: &Bench) {
         let s = b.sample(id);
         b.dispatcher.issue(&[s]);
         if id % 100 == 50 {
-            let lane = (id / 100) as usize % 3;
-            if let Some(f) = faults[lane].take() {
+            let connection = (id / 100) as usize % 3;
+            if let Some(f) = faults[connection].take() {
                 f.cut();
-                // The lane is down before it is made again.
+                // The connection is down before it is made again.
                 let seen = |e: &DispatchEvent| {
-                    matches!(e, DispatchEvent::LaneLost { lane: l, epoch, .. }
-                        if (*l, *epoch) == (lane, epochs[lane]))
+                    matches!(e, DispatchEvent::ConnectionLost { connection: l, epoch, .. }
+                        if (*l, *epoch) == (connection, epochs[connection]))
                 };
                 let end = Instant::now() + Duration::from_secs(10);
                 while !b.book.events.lock().expect("alive").iter().any(seen) {
                     assert!(
                         Instant::now() < end,
-                        "the loss of lane {lane} was never told"
+                        "the loss of connection {connection} was never told"
                     );
                     std::thread::yield_now();
                 }
-                epochs[lane] += 1;
-                faults[lane] = b.connect(lane, epochs[lane], &Over::Memory);
+                epochs[connection] += 1;
+                faults[connection] = b.connect(connection, epochs[connection], &Over::Memory);
             }
         }
     }
@@ -48,17 +48,18 @@ pub fn cut_and_make_again(b: &Bench) {
         b.dispatcher.counts()
     );
     b.check(n);
-    assert_eq!(b.dispatcher.counts().lanes_lost, 60);
+    assert_eq!(b.dispatcher.counts().connections_lost, 60);
 }
 
 #[test]
-fn samples_of_a_lost_lane_go_again_over_another() {
+fn samples_of_a_lost_connection_go_again_over_another() {
     cut_and_make_again(&Bench::new(3, 8, Arc::new(Digest), false, 1 << 20));
 }
 
 #[test]
 fn re_dispatch_sends_what_was_in_flight_again() {
-    // The first service answers nothing, so everything sent is in flight when its lane is cut.
+    // The first service answers nothing, so everything
+    // sent is in flight when its connection is cut.
     let b = Bench::new(2, 32, Arc::new(Hoard::default()), false, 1 << 20);
     let fault = b.connect(0, 1, &Over::Memory);
     b.wait_up(1);
@@ -68,8 +69,8 @@ fn re_dispatch_sends_what_was_in_flight_again() {
     fault.expect("memory").cut();
     b.wait_up(0);
     let back = Bench::new(2, 32, Arc::new(Digest), false, 1 << 20);
-    // Lane 1 leads to a server that answers.
-    let serve = b.serve_lane(1, 1);
+    // Connection 1 leads to a server that answers.
+    let serve = b.serve_connection(1, 1);
     let (near, far, _) =
         memory::pair(b.dispatcher.endpoint(1), serve.endpoint(64)).expect("joined");
     back.server.attach(0, serve, far);
@@ -91,7 +92,7 @@ fn re_dispatch_sends_what_was_in_flight_again() {
 fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
     let b = Bench::new(1, 8, Arc::new(Digest), false, 1 << 20);
     // A link whose far end nobody polls: the peer is stopped, its memory still there.
-    let serve = b.serve_lane(0, 1);
+    let serve = b.serve_connection(0, 1);
     let (near, _far, _) =
         memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
     b.dispatcher.attach(0, 1, near);
@@ -102,7 +103,7 @@ fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
     b.wait_events(1);
     {
         let events = b.book.events.lock().expect("alive");
-        let DispatchEvent::LaneLost { cause, again, .. } = &events[0] else {
+        let DispatchEvent::ConnectionLost { cause, again, .. } = &events[0] else {
             panic!("{events:?}")
         };
         assert!(cause.by_silence(), "{cause}");
@@ -121,7 +122,7 @@ fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
 }
 
 #[test]
-fn a_lane_is_quiet_when_no_arrival_reads_it() {
+fn a_connection_is_quiet_when_no_arrival_reads_it() {
     let hoard = Arc::new(Hoard::default());
     let b = Bench::new(1, 8, hoard.clone(), false, 1 << 20);
     let fault = b.connect(0, 1, &Over::Memory).expect("memory");
@@ -151,6 +152,6 @@ fn a_lane_is_quiet_when_no_arrival_reads_it() {
     assert_eq!(
         origin.strong_count(),
         0,
-        "the lane's memory is let go with its last reader"
+        "the connection's memory is let go with its last reader"
     );
 }

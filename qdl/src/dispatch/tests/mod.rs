@@ -1,11 +1,11 @@
-//! Dispatcher against server, over the in-memory fabric and over sockets: every sample is answered with its
-//! own response exactly once, whatever happens to the connections.
+//! Dispatcher against server, over the in-memory fabric and over sockets: every sample is answered
+//! with its own response exactly once, whatever happens to the connections.
 //!
 //! * `rig`: both ends, and a book of what became of each sample.
 //! * `everything`: what is issued comes back, by whatever way and in whatever bursts.
-//! * `sending`: what whoever posts finds out, and the rail thread must learn.
+//! * `sending`: what whoever posts finds out, and the NIC thread must learn.
 //! * `losses`: connections that are cut, fall silent or are given up.
-//! * `attaching`: lanes that come while others carry samples.
+//! * `attaching`: connections that come while others carry samples.
 //! * `by_health`: the same where rails are chosen by health.
 //! * `warm_up`: samples before the first.
 //! * `closing`: connections that take their leave beside others.
@@ -24,4 +24,4 @@ mod tampered;
 mod warm_up;
 
 use super::*;
-use crate::{rail::RailCfgs, rails::Policy};
+use crate::{connection::NicThreadCfgs, rails::Policy};

@@ -1,4 +1,5 @@
-//! A dispatcher and a server in one process, links between them, and a book of what became of each sample.
+//! A dispatcher and a server in one process, links between
+//! them, and a book of what became of each sample.
 
 use std::{
     collections::HashMap,
@@ -10,12 +11,14 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
 use crate::{
+    connection::Spin,
     fabric::{SourceId, tcp},
     os::Near,
-    rail::Spin,
-    rails::{FailbackCfgs, HealthCfgs, LaneRail, PeerCfgs, RailArbiterCfgs},
+    rails::{ConnectionRail, FailbackCfgs, HealthCfgs, PeerCfgs, RailArbiterCfgs},
     response::RESPONSE_HEADER_BYTES,
-    serve::{Arrival, Finished, ServeLane, ServeLaneCfgs, Server, Service, respond_all},
+    serve::{
+        Arrival, Finished, ServeConnection, ServeConnectionCfgs, Server, Service, respond_all,
+    },
     testkit::memory,
 };
 
@@ -91,7 +94,7 @@ impl Owner for Book {
     }
 }
 
-/// How rail threads wait.
+/// How NIC threads wait.
 pub struct Wait {
     pub spin_ns: u64,
     pub tick_ns: u64,
@@ -131,7 +134,7 @@ pub struct Bench {
     pub server: Server,
     pub book: Arc<Book>,
     pub source: Arc<Region>,
-    pub lost: Arc<Mutex<mpsc::Receiver<crate::serve::LaneLost>>>,
+    pub lost: Arc<Mutex<mpsc::Receiver<crate::serve::ConnectionLost>>>,
 }
 
 pub enum Over {
@@ -141,14 +144,14 @@ pub enum Over {
 
 impl Bench {
     pub fn new(
-        lanes: usize,
+        connections: usize,
         slots: usize,
         service: Arc<dyn Service>,
         staged: bool,
         up_to: usize,
     ) -> Self {
         Bench::with(
-            lanes,
+            connections,
             slots,
             service,
             staged,
@@ -158,10 +161,10 @@ impl Bench {
         )
     }
 
-    /// By health: a rail for each of the two rail threads.
-    pub fn by_health(lanes: usize, slots: usize, up_to: usize, policy: Policy) -> Self {
+    /// By health: a NIC for each of the two NIC threads.
+    pub fn by_health(connections: usize, slots: usize, up_to: usize, policy: Policy) -> Self {
         let bench = Bench::with(
-            lanes,
+            connections,
             slots,
             Arc::new(Digest),
             false,
@@ -183,8 +186,8 @@ impl Bench {
                 rails: 2,
                 targets: vec![all],
             }],
-            lanes: (0..lanes)
-                .map(|i| LaneRail {
+            connections: (0..connections)
+                .map(|i| ConnectionRail {
                     peer: 0,
                     rail: RailId((i % 2) as u8),
                     target: 0,
@@ -201,7 +204,7 @@ impl Bench {
 
     #[allow(clippy::needless_pass_by_value, reason = "callers make it in place")]
     pub fn with(
-        lanes: usize,
+        connections: usize,
         slots: usize,
         service: Arc<dyn Service>,
         staged: bool,
@@ -209,7 +212,7 @@ impl Bench {
         policy: Policy,
         wait: Wait,
     ) -> Self {
-        let rail = |name: &str| RailCfgs {
+        let nic_index = |name: &str| NicThreadCfgs {
             name: name.into(),
             spin: Spin::new(wait.spin_ns),
             tick_ns: wait.tick_ns,
@@ -225,9 +228,9 @@ impl Bench {
             *b = (i * 7 + i / 253) as u8;
         }
         let book = Arc::new(Book::default());
-        let lane = |i| LaneCfgs {
+        let connection = |i| ConnectionCfgs {
             peer: 0,
-            rail: i % 2,
+            nic_index: i % 2,
             slots,
             response_stride: RESPONSE,
             request_stride: REQUEST,
@@ -236,51 +239,60 @@ impl Bench {
             policy,
             sources: if staged { vec![] } else { vec![source.clone()] },
             staged_from: staged.then(|| source.clone()),
-            lanes: (0..lanes).map(lane).collect(),
+            connections: (0..connections).map(connection).collect(),
             issue_post_up_to: up_to,
             echo: wait.echo,
             ..DispatchCfgs::default()
         };
         let rails = (0..2)
-            .map(|i| DispatchRail {
-                cfgs: rail(&format!("front-{i}")),
+            .map(|i| DispatchNic {
+                cfgs: nic_index(&format!("front-{i}")),
                 completer: Box::new(BookKeeper(book.clone())),
             })
             .collect();
         let (tell, lost) = mpsc::channel();
         let tell = Mutex::new(tell);
-        let lost_lane: Arc<crate::serve::OnLaneLost> = Arc::new(move |l| {
+        let lost_connection: Arc<crate::serve::OnConnectionLost> = Arc::new(move |l| {
             let _ = tell.lock().expect("alive").send(l);
         });
         Bench {
             dispatcher: Dispatcher::new(cfgs, rails, book.clone()).expect("made"),
-            server: Server::new(vec![rail("back-0"), rail("back-1")], &service, &lost_lane)
-                .expect("made"),
+            server: Server::new(
+                vec![nic_index("back-0"), nic_index("back-1")],
+                &service,
+                &lost_connection,
+            )
+            .expect("made"),
             book,
             source,
             lost: Arc::new(Mutex::new(lost)),
         }
     }
 
-    /// The server's end of a lane.
-    pub fn serve_lane(&self, lane: usize, epoch: u32) -> Arc<ServeLane> {
-        let l = self.dispatcher.lane(lane);
-        let cfgs = ServeLaneCfgs {
+    /// The server's end of a connection.
+    pub fn serve_connection(&self, connection: usize, epoch: u32) -> Arc<ServeConnection> {
+        let l = self.dispatcher.connection(connection);
+        let cfgs = ServeConnectionCfgs {
             gpu: None,
             session: 1,
-            lane: lane as u16,
+            connection: connection as u16,
             epoch,
             slots: l.slots,
             request_stride: l.request_stride,
             response_stride: l.response_stride,
         };
-        Arc::new(ServeLane::new(cfgs).expect("memory"))
+        Arc::new(ServeConnection::new(cfgs).expect("memory"))
     }
 
-    /// Joins both ends of a lane.
-    pub fn connect(&self, lane: usize, epoch: u32, over: &Over) -> Option<memory::MemoryFaults> {
-        let serve = self.serve_lane(lane, epoch);
-        let (a, b) = (self.dispatcher.endpoint(lane), serve.endpoint(64));
+    /// Joins both ends of a connection.
+    pub fn connect(
+        &self,
+        connection: usize,
+        epoch: u32,
+        over: &Over,
+    ) -> Option<memory::MemoryFaults> {
+        let serve = self.serve_connection(connection, epoch);
+        let (a, b) = (self.dispatcher.endpoint(connection), serve.endpoint(64));
         let (near, far, faults) = match over {
             Over::Memory => {
                 let (near, far, faults) = memory::pair(a, b).expect("joined");
@@ -299,8 +311,8 @@ impl Bench {
                 )
             }
         };
-        self.server.attach(lane % 2, serve, far);
-        self.dispatcher.attach(lane, epoch, near);
+        self.server.attach(connection % 2, serve, far);
+        self.dispatcher.attach(connection, epoch, near);
         faults
     }
 
@@ -332,17 +344,17 @@ impl Bench {
 
     pub fn wait_up(&self, n: usize) {
         let end = Instant::now() + Duration::from_secs(10);
-        while self.dispatcher.lanes_up() != n {
+        while self.dispatcher.connections_up() != n {
             assert!(
                 Instant::now() < end,
-                "{} lanes up",
-                self.dispatcher.lanes_up()
+                "{} connections up",
+                self.dispatcher.connections_up()
             );
             std::thread::yield_now();
         }
     }
 
-    /// A lane is down a moment before its loss is told.
+    /// A connection is down a moment before its loss is told.
     pub fn wait_events(&self, n: usize) {
         let end = Instant::now() + Duration::from_secs(10);
         while self.book.events.lock().expect("alive").len() < n {

@@ -1,5 +1,5 @@
-//! What whoever posts finds out about a link while the rail thread sleeps: that it failed, that it is full. The rail thread
-//! has no tick to come to the rescue here.
+//! What whoever posts finds out about a link while the NIC thread sleeps: that it failed, that it
+//! is full. The NIC thread has no tick to come to the rescue here.
 
 use std::{
     sync::{Arc, mpsc},
@@ -9,10 +9,18 @@ use std::{
 use super::{rig::*, tampered::*, *};
 use crate::fabric::{Flushed, Post, PostError, Tx};
 
-/// Rail threads that sleep at once, and nothing that wakes them by and by.
-fn asleep(lanes: usize, policy: Policy) -> Bench {
+/// NIC threads that sleep at once, and nothing that wakes them by and by.
+fn asleep(connections: usize, policy: Policy) -> Bench {
     let service = Arc::new(Digest);
-    Bench::with(lanes, 8, service, false, 1 << 20, policy, Wait::asleep())
+    Bench::with(
+        connections,
+        8,
+        service,
+        false,
+        1 << 20,
+        policy,
+        Wait::asleep(),
+    )
 }
 
 fn drained(b: &Bench) {
@@ -30,7 +38,7 @@ fn a_link_that_fails_whoever_posts_is_lost_though_nothing_comes_over_it() {
     b.wait_events(1);
     {
         let events = b.book.events.lock().expect("alive");
-        let DispatchEvent::LaneLost { cause, again, .. } = &events[0] else {
+        let DispatchEvent::ConnectionLost { cause, again, .. } = &events[0] else {
             panic!("{events:?}")
         };
         assert_eq!((cause, *again), (&failed(), 1));

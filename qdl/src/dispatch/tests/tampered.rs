@@ -101,26 +101,26 @@ pub fn tampered(link: Link, tamper: impl Tamper) -> Link {
 }
 
 impl Bench {
-    /// Joins both ends of a lane over memory; the dispatcher's end is tampered with.
-    pub fn connect_tampered(&self, lane: usize, tamper: impl Tamper) -> MemoryFaults {
-        self.connect_counting(lane, tamper, &Arc::default())
+    /// Joins both ends of a connection over memory; the dispatcher's end is tampered with.
+    pub fn connect_tampered(&self, connection: usize, tamper: impl Tamper) -> MemoryFaults {
+        self.connect_counting(connection, tamper, &Arc::default())
     }
 
     /// The same, where it is counted how often the NIC thread is about to sleep.
     pub fn connect_counting(
         &self,
-        lane: usize,
+        connection: usize,
         tamper: impl Tamper,
         armed: &Arc<AtomicU64>,
     ) -> MemoryFaults {
-        let serve = self.serve_lane(lane, 1);
+        let serve = self.serve_connection(connection, 1);
         let (near, far, faults) =
-            memory::pair(self.dispatcher.endpoint(lane), serve.endpoint(64)).expect("joined");
-        self.server.attach(lane % 2, serve, far);
+            memory::pair(self.dispatcher.endpoint(connection), serve.endpoint(64)).expect("joined");
+        self.server.attach(connection % 2, serve, far);
         let Link { tx, rx } = tampered(near, tamper);
         let armed = armed.clone();
         let rx = Box::new(Counting { rx, armed });
-        self.dispatcher.attach(lane, 1, Link { tx, rx });
+        self.dispatcher.attach(connection, 1, Link { tx, rx });
         faults
     }
 }

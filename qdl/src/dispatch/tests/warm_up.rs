@@ -1,4 +1,5 @@
-//! Samples before the first: they go over every lane, count apart, and fail by the lane's name.
+//! Samples before the first: they go over every connection,
+//! count apart, and fail by the connection's name.
 
 use std::{
     sync::Arc,
@@ -17,7 +18,7 @@ fn warm_up(b: &Bench, sizes: u64, budget: Duration) -> Result<WarmUpReport, Warm
 }
 
 #[test]
-fn a_warm_up_goes_over_every_lane_and_counts_apart() {
+fn a_warm_up_goes_over_every_connection_and_counts_apart() {
     let health = Policy::HealthBestFit;
     for over in [Over::Memory, Over::Tcp] {
         for b in [
@@ -27,8 +28,8 @@ fn a_warm_up_goes_over_every_lane_and_counts_apart() {
             (0..3).for_each(|i| drop(b.connect(i, 1, &over)));
             b.wait_up(3);
             let r = warm_up(&b, 4, Duration::from_secs(60)).expect("warm");
-            assert_eq!((r.lanes.len(), r.sizes, r.at_once), (3, (4, 4), 8));
-            assert!(r.lanes.iter().all(|l| l.warm_ns.is_some()));
+            assert_eq!((r.connections.len(), r.sizes, r.at_once), (3, (4, 4), 8));
+            assert!(r.connections.iter().all(|l| l.warm_ns.is_some()));
             // One cold, three other sizes, five warm; 2, 4 and 8 at once.
             assert_eq!(r.samples, 3 * (1 + 3 + 5 + 14));
             assert_eq!(b.dispatcher.counts().posted, 0);
@@ -43,10 +44,13 @@ fn a_warm_up_goes_over_every_lane_and_counts_apart() {
                 (counts.issued, counts.completed, counts.posted),
                 (50, 50, 50)
             );
-            let lanes = b.dispatcher.lane_counts();
-            let sum = |f: fn(&LaneCounts) -> u64| lanes.iter().map(f).sum::<u64>();
+            let connections = b.dispatcher.connection_counts();
+            let sum = |f: fn(&ConnectionCounts) -> u64| connections.iter().map(f).sum::<u64>();
             assert_eq!((sum(|l| l.posted), sum(|l| l.taken)), (50, 50));
-            assert_eq!(lanes.iter().map(|l| l.warmed).collect::<Vec<_>>(), [23; 3]);
+            assert_eq!(
+                connections.iter().map(|l| l.warmed).collect::<Vec<_>>(),
+                [23; 3]
+            );
             assert_eq!(sum(|l| l.sent.writes), 50 + r.samples);
             assert!(sum(|l| l.staged) <= 50);
         }
@@ -54,17 +58,17 @@ fn a_warm_up_goes_over_every_lane_and_counts_apart() {
 }
 
 #[test]
-fn a_budget_that_is_gone_still_sends_one_over_every_lane() {
+fn a_budget_that_is_gone_still_sends_one_over_every_connection() {
     let b = Bench::new(4, 8, Arc::new(Digest), false, 1 << 20);
     (0..4).for_each(|i| drop(b.connect(i, 1, &Over::Memory)));
     b.wait_up(4);
     let r = warm_up(&b, 3, Duration::ZERO).expect("warm");
     assert_eq!((r.samples, r.sizes, r.at_once), (4, (1, 3), 1));
-    assert!(r.lanes.iter().all(|l| l.warm_ns.is_none()));
+    assert!(r.connections.iter().all(|l| l.warm_ns.is_none()));
 }
 
 #[test]
-fn a_warm_up_fails_by_the_lane_that_does_not_answer_is_lost_or_down() {
+fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
     let minute = Duration::from_secs(60);
     // Nobody answers.
     let b = Bench::new(2, 8, Arc::new(Hoard::default()), false, 1 << 20);
@@ -72,7 +76,7 @@ fn a_warm_up_fails_by_the_lane_that_does_not_answer_is_lost_or_down() {
     b.wait_up(2);
     let failed = warm_up(&b, 1, minute).expect_err("no answer");
     assert!(
-        matches!(failed, WarmUpError::Silent { lane: 0, .. }),
+        matches!(failed, WarmUpError::Silent { connection: 0, .. }),
         "{failed:?}"
     );
     // The second is lost while the first owes an answer.
@@ -83,13 +87,13 @@ fn a_warm_up_fails_by_the_lane_that_does_not_answer_is_lost_or_down() {
     let own = b.clone();
     let warm = std::thread::spawn(move || warm_up(&own, 1, minute));
     let end = Instant::now() + Duration::from_secs(10);
-    while b.dispatcher.shared.lanes[0].tracker.in_flight() == 0 {
+    while b.dispatcher.shared.connections[0].tracker.in_flight() == 0 {
         assert!(Instant::now() < end, "never sent");
     }
     fault.cut();
     let failed = warm.join().expect("returns").expect_err("lost");
     assert!(
-        matches!(failed, WarmUpError::Lost { lane: 1, .. }),
+        matches!(failed, WarmUpError::Lost { connection: 1, .. }),
         "{failed:?}"
     );
     b.wait_events(1);
@@ -99,7 +103,7 @@ fn a_warm_up_fails_by_the_lane_that_does_not_answer_is_lost_or_down() {
     b.wait_up(1);
     // And down it stays.
     let failed = warm_up(&b, 1, Duration::ZERO).expect_err("down");
-    assert_eq!(failed, WarmUpError::Down { lane: 1 });
+    assert_eq!(failed, WarmUpError::Down { connection: 1 });
     assert_eq!(b.dispatcher.outstanding(), 0);
     assert_eq!(b.dispatcher.counts().again, 0);
 }
@@ -128,10 +132,10 @@ fn warming_up_again_leaves_out_what_is_down_and_forgets_nothing() {
     );
     b.check(40);
     b.dispatcher.stop();
-    let lanes = b.dispatcher.lane_counts();
+    let connections = b.dispatcher.connection_counts();
     let each = first.samples / 3;
-    let warmed: Vec<_> = lanes.iter().map(|l| l.warmed).collect();
+    let warmed: Vec<_> = connections.iter().map(|l| l.warmed).collect();
     assert_eq!(warmed, [2 * each, each, 2 * each]);
-    let sum = |f: fn(&LaneCounts) -> u64| lanes.iter().map(f).sum::<u64>();
+    let sum = |f: fn(&ConnectionCounts) -> u64| connections.iter().map(f).sum::<u64>();
     assert_eq!((sum(|l| l.posted), sum(|l| l.staged)), (40, 40));
 }

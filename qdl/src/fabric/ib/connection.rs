@@ -254,7 +254,8 @@ fn covers(field: &'static str, r: &IbRegion, slots: usize, stride: usize) -> Res
     }
 }
 
-/// Where packet numbers begin: a queue pair that is made again must not take packets of the last one for its own.
+/// Where packet numbers begin: a queue pair that is made
+/// again must not take packets of the last one for its own.
 fn random_psn() -> Result<u32, IbError> {
     let mut b = [0; 4];
     getrandom::fill(&mut b).map_err(|e| IbError::System {

@@ -1,4 +1,5 @@
-//! One port of one NIC: opened near it, asked for its state whenever a connection is made, and watched.
+//! One port of one NIC: opened near it, asked for its
+//! state whenever a connection is made, and watched.
 
 use std::{
     fmt,
@@ -22,7 +23,8 @@ use crate::{
     topology::Topology,
 };
 
-/// See the module. Dropped, it stops watching; the device itself is closed with the last connection.
+/// See the module. Dropped, it stops watching; the
+/// device itself is closed with the last connection.
 pub struct IbDevice {
     watched: Arc<Watched>,
     gid_index: Option<u8>,
@@ -32,7 +34,8 @@ pub struct IbDevice {
     watcher: Option<JoinHandle<()>>,
 }
 
-/// Names the library's file where it is not the system's own, such as that of a vendor's package in a folder of its own.
+/// Names the library's file where it is not the system's own,
+/// such as that of a vendor's package in a folder of its own.
 const LIBRARY: &str = "QDL_LIBIBVERBS";
 
 /// The device as connections and the watching thread see it.
@@ -57,8 +60,8 @@ impl PortNow {
 }
 
 impl IbDevice {
-    /// Opens the NIC that a configuration names, with the libibverbs of this machine, or with the file that the environment
-    /// variable `QDL_LIBIBVERBS` names.
+    /// Opens the NIC that a configuration names, with the libibverbs of this machine, or with the
+    /// file that the environment variable `QDL_LIBIBVERBS` names.
     ///
     /// # Errors
     /// [`IbError`]: no library, no device, none of that name, no such port, no GID that will do, or a port
@@ -144,8 +147,8 @@ impl IbDevice {
         &self.near
     }
 
-    /// The GPUs nearest to it, all those that are equally near; empty on a machine without, and where the device is not on
-    /// the PCIe bus.
+    /// The GPUs nearest to it, all those that are equally near; empty on a machine without, and
+    /// where the device is not on the PCIe bus.
     pub fn gpus(&self) -> &[NearGpu] {
         &self.gpus
     }
@@ -155,8 +158,8 @@ impl IbDevice {
         &self.watched.context
     }
 
-    /// Moves every queue pair on this device to ERR behind its connection's back, as a device does that has found an error.
-    /// For tests.
+    /// Moves every queue pair on this device to ERR behind its connection's back, as a device does
+    /// that has found an error. For tests.
     #[cfg(feature = "stub")]
     pub fn force_error(&self) {
         for c in self.watched.connections().iter().filter_map(Weak::upgrade) {
@@ -250,7 +253,8 @@ impl Watched {
         let name = self.context.name();
         let (whom, cause) = match event {
             AsyncEvent::PortDown { port } if port == self.port => {
-                // The device leaves its queue pairs as they are, and they would try until their retries end.
+                // The device leaves its queue pairs as they are,
+                // and they would try until their retries end.
                 (Whom::All, format!("port {port} of {name} is down"))
             }
             AsyncEvent::DeviceFatal => (Whom::All, format!("{name} has failed")),
@@ -307,7 +311,8 @@ fn watch(watched: &Watched, stop: &EventFd) {
             revents: 0,
         });
     loop {
-        // SAFETY: two structures of a live array, with descriptors that `watched` and `stop` keep open.
+        // SAFETY: two structures of a live array, with
+        // descriptors that `watched` and `stop` keep open.
         unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
         if fds[1].revents != 0 {
             return;

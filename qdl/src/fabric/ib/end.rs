@@ -30,7 +30,8 @@ pub struct IbEnd {
     pub gid: Ipv6Addr,
     /// Largest path MTU it can use, in bytes. The smaller of both ends is used.
     pub mtu: u32,
-    /// Does it mark the last write of a burst solicited? Only then may the other end sleep for such alone.
+    /// Does it mark the last write of a burst solicited?
+    /// Only then may the other end sleep for such alone.
     pub solicited: bool,
     /// Its slots.
     pub slots: IbRegion,

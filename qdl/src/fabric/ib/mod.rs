@@ -1,4 +1,5 @@
-//! The InfiniBand and RoCE fabric: queue pairs of libibverbs, which is found at run time (the `verbs` crate).
+//! The InfiniBand and RoCE fabric: queue pairs of libibverbs,
+//! which is found at run time (the `verbs` crate).
 //!
 //! | role | here |
 //! | --- | --- |
@@ -21,17 +22,19 @@
 //!
 //! How the contract is kept here, beyond what RC queue pairs do by themselves:
 //!
-//! * **Windows.** Exactly the slots are registered, so a write that strays outside all of them is refused by the NIC; one
-//!   that strays into a neighbour's slot is found out by its length when it has landed. The region's key is the
-//!   connection's own and dies with it.
-//! * **Lengths** are the completion's `byte_len`, or the descriptor's in the cell beside the slot. A split write that fills its
-//!   slot needs no descriptor. Bit 15 of the immediate, which no slot number reaches, says which it is.
-//! * **Receives**: one for each slot, one batch more, and some for control messages, are posted at all times, because they go
-//!   back before what consumed them is reported.
-//! * **Closing.** Queue pairs do not tell each other when they go: the last message of a half that is dropped in good order
-//!   says so (an immediate of control kind 2). Dropping both halves moves the queue pair to ERR before anything else.
-//! * **Sleeping.** One completion channel for both queues. The receive queue is armed for solicited completions; the send
-//!   queue only while a full one is waited for.
+//! * **Windows.** Exactly the slots are registered, so a write that strays outside all of them is
+//!   refused by the NIC; one that strays into a neighbour's slot is found out by its length when it
+//!   has landed. The region's key is the connection's own and dies with it.
+//! * **Lengths** are the completion's `byte_len`, or the descriptor's in the cell
+//!   beside the slot. A split write that fills its slot needs no descriptor. Bit
+//!   15 of the immediate, which no slot number reaches, says which it is.
+//! * **Receives**: one for each slot, one batch more, and some for control messages, are posted at
+//!   all times, because they go back before what consumed them is reported.
+//! * **Closing.** Queue pairs do not tell each other when they go: the last message of a half that
+//!   is dropped in good order says so (an immediate of control kind 2). Dropping both halves moves
+//!   the queue pair to ERR before anything else.
+//! * **Sleeping.** One completion channel for both queues. The receive queue is armed for solicited
+//!   completions; the send queue only while a full one is waited for.
 
 mod cfgs;
 mod connection;

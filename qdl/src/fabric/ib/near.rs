@@ -19,8 +19,8 @@ impl fmt::Display for NearGpu {
     }
 }
 
-/// The GPUs of a machine nearest to one of its RDMA devices: all that are equally near, none for a device that is not on
-/// the PCIe bus.
+/// The GPUs of a machine nearest to one of its RDMA devices: all that are equally near, none for a
+/// device that is not on the PCIe bus.
 pub(super) fn nearest(machine: &Topology, device: &str) -> Vec<NearGpu> {
     let nic = machine
         .nics

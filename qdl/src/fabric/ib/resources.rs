@@ -1,8 +1,8 @@
 //! The protection domain of a device and the memory registered in it.
 //!
-//! Memory that is only sent from (the QSL's samples, an accelerator's outputs) is registered once and shared by all
-//! connections. A connection's window is registered for it alone, since the key is what lets a peer write: it is gone
-//! with the connection.
+//! Memory that is only sent from (the QSL's samples, an accelerator's outputs) is registered once
+//! and shared by all connections. A connection's window is registered for it alone, since the key
+//! is what lets a peer write: it is gone with the connection.
 
 use std::{
     ptr::NonNull,
@@ -22,8 +22,8 @@ use crate::{
 pub struct IbResources {
     device: Arc<IbDevice>,
     pd: Arc<Pd>,
-    /// Sources by the address of their region. A registration keeps its region alive, so an address is not used again
-    /// while its entry lives.
+    /// Sources by the address of their region. A registration keeps its region alive, so an address
+    /// is not used again while its entry lives.
     sources: Mutex<Vec<(usize, Weak<Mr>)>>,
     /// Those that stay registered while no connection is up.
     kept: Mutex<Vec<Arc<Mr>>>,
@@ -36,8 +36,9 @@ struct Part {
     len: usize,
 }
 
-// SAFETY: the part was checked to lie within the region when it was made, and the region stays mapped as long as it lives.
-// References to its bytes are made under the slot protocol only (see `Region`).
+// SAFETY: the part was checked to lie within the region when it was
+// made, and the region stays mapped as long as it lives. References
+// to its bytes are made under the slot protocol only (see `Region`).
 unsafe impl Memory for Part {
     fn addr(&self) -> NonNull<u8> {
         let at = self.region.base().wrapping_add(self.offset);
@@ -105,7 +106,8 @@ impl IbResources {
         Ok(mr)
     }
 
-    /// Keeps these sources registered whether a connection is up or not, so that one which is made again finds them.
+    /// Keeps these sources registered whether a connection is
+    /// up or not, so that one which is made again finds them.
     ///
     /// # Errors
     /// [`IbError::Verbs`].
@@ -141,7 +143,8 @@ impl IbResources {
         self.writable(&part)
     }
 
-    /// Slots in the memory of a GPU: the NIC gets them as a dma-buf, and addresses them as the GPU does.
+    /// Slots in the memory of a GPU: the NIC gets them
+    /// as a dma-buf, and addresses them as the GPU does.
     fn on_device(
         &self,
         window: &Window,
@@ -188,8 +191,8 @@ impl IbResources {
     }
 }
 
-/// Refuses to pin more than this machine has, before anything is allocated: `bytes` are the slots of all connections on
-/// this node.
+/// Refuses to pin more than this machine has, before anything is
+/// allocated: `bytes` are the slots of all connections on this node.
 ///
 /// # Errors
 /// [`IbError::Setting`] names what there is.

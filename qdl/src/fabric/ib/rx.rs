@@ -1,4 +1,5 @@
-//! The receiving half: completions become events, receives go back in bulk before what consumed them is reported.
+//! The receiving half: completions become events, receives
+//! go back in bulk before what consumed them is reported.
 
 use std::{
     fmt,
@@ -144,8 +145,8 @@ impl IbRx {
             0 => Ok((imm, 0, self.window.stride() as u32)),
             CELL_BYTES => {
                 let offset = usize::from(imm.slot()) * CELL_BYTES;
-                // SAFETY: the cell goes with its slot: it has been written, and is not written again until the slot's
-                // grant is opened again.
+                // SAFETY: the cell goes with its slot: it has been written, and is not written
+                // again until the slot's grant is opened again.
                 let cell = unsafe { self.cells.bytes(offset, CELL_BYTES) };
                 let cell = cell.ok().and_then(<[u8]>::first_chunk);
                 match cell.map(Descriptor::decode) {

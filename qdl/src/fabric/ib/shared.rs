@@ -1,5 +1,5 @@
-//! What the two halves of a connection have in common: the queue pair, its queues, how far sends have retired, and why it
-//! broke.
+//! What the two halves of a connection have in common: the queue
+//! pair, its queues, how far sends have retired, and why it broke.
 
 use std::{
     fmt,
@@ -40,7 +40,8 @@ pub(super) struct Shared {
     _resources: Arc<IbResources>,
 }
 
-/// Comes back in a send's completion: how many work requests and how many writes had been posted with it, modulo 2^32.
+/// Comes back in a send's completion: how many work requests
+/// and how many writes had been posted with it, modulo 2^32.
 pub(super) fn wr_id(work_requests: u64, writes: u64) -> u64 {
     (work_requests & 0xffff_ffff) << 32 | (writes & 0xffff_ffff)
 }
@@ -109,7 +110,8 @@ impl Shared {
         }
     }
 
-    /// A completion with an error status: finds out the cause, which another queue or event may know better.
+    /// A completion with an error status: finds out the
+    /// cause, which another queue or event may know better.
     pub fn failed(&self, wc: &Wc) -> Broken {
         if wc.status() == WcStatus::WR_FLUSH_ERR {
             // The queue pair was in ERR already: why?

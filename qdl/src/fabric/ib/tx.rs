@@ -190,7 +190,8 @@ impl IbTx {
         let len = post.len as usize;
         if len <= self.cfgs.inline_bytes {
             let source = &self.endpoint.sources[usize::from(post.source.0)].clone();
-            // SAFETY: the poster leaves these bytes alone until `post` returns (the contract); `check` found them inside.
+            // SAFETY: the poster leaves these bytes alone until `post`
+            // returns (the contract); `check` found them inside.
             let bytes = unsafe { source.bytes(post.offset, len) }.unwrap_or_default();
             self.counts.inline += 1;
             return Ok(self.push(Payload::Inline(&[bytes]), remote, Some(imm), true, false));

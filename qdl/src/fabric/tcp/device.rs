@@ -20,20 +20,25 @@ const WELCOME: &[u8; 8] = b"QDLOK\0\0\0";
 /// How long a peer has for its preamble before it is shown out.
 const PREAMBLE_DEADLINE: Duration = Duration::from_secs(2);
 
-/// What opens a data connection: which lane it is, and the key that the control session handed out for it.
+/// What opens a data connection: which connection it is,
+/// and the key that the control session handed out for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Preamble {
     /// Index of the connection within the session.
-    pub lane: u16,
+    pub connection: u16,
     /// Its epoch.
     pub epoch: u32,
-    /// Random key, good for this lane and epoch alone.
+    /// Random key, good for this connection and epoch alone.
     pub key: [u8; 16],
 }
 
 impl fmt::Debug for Preamble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Preamble(lane {}, epoch {})", self.lane, self.epoch)
+        write!(
+            f,
+            "Preamble(connection {}, epoch {})",
+            self.connection, self.epoch
+        )
     }
 }
 
@@ -42,7 +47,7 @@ impl Preamble {
     pub fn encode(&self) -> [u8; PREAMBLE_BYTES] {
         let mut b = [0; PREAMBLE_BYTES];
         b[..8].copy_from_slice(MAGIC);
-        b[8..10].copy_from_slice(&self.lane.to_le_bytes());
+        b[8..10].copy_from_slice(&self.connection.to_le_bytes());
         b[12..16].copy_from_slice(&self.epoch.to_le_bytes());
         b[16..].copy_from_slice(&self.key);
         b
@@ -54,7 +59,7 @@ impl Preamble {
             return None;
         }
         Some(Preamble {
-            lane: u16::from_le_bytes([b[8], b[9]]),
+            connection: u16::from_le_bytes([b[8], b[9]]),
             epoch: u32::from_le_bytes([b[12], b[13], b[14], b[15]]),
             key: b[16..].try_into().ok()?,
         })
@@ -93,12 +98,12 @@ pub enum TcpError {
         source: io::Error,
     },
     /// It can be reached and does not want us.
-    #[error("{peer} did not welcome data connection {lane}: {what}")]
+    #[error("{peer} did not welcome data connection {connection}: {what}")]
     Refused {
         /// The peer.
         peer: SocketAddr,
         /// Index of the connection.
-        lane: u16,
+        connection: u16,
         /// What it said instead.
         what: String,
     },
@@ -126,7 +131,8 @@ impl TcpDevice {
         bind().map_err(|source| TcpError::Listen { address, source })
     }
 
-    /// Accepts one connection's preamble: what it presents, and the stream, which is not welcomed yet.
+    /// Accepts one connection's preamble: what it presents,
+    /// and the stream, which is not welcomed yet.
     ///
     /// Returns `None` for a stranger: bytes that are no preamble, or none in time.
     pub async fn read_preamble(stream: &mut TcpStream) -> Option<Preamble> {
@@ -177,7 +183,7 @@ impl TcpDevice {
             let mut answer = [0; 8];
             let refused = |what: String| TcpError::Refused {
                 peer,
-                lane: preamble.lane,
+                connection: preamble.connection,
                 what,
             };
             match stream.read_exact(&mut answer).await {
@@ -201,8 +207,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn preambles_survive(lane: u16, epoch: u32, key: [u8; 16]) {
-            let p = Preamble { lane, epoch, key };
+        fn preambles_survive(connection: u16, epoch: u32, key: [u8; 16]) {
+            let p = Preamble { connection, epoch, key };
             prop_assert_eq!(Preamble::decode(&p.encode()), Some(p));
         }
 

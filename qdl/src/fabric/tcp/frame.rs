@@ -5,9 +5,10 @@ use crate::fabric::{Broken, Imm};
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 16;
 
-/// Bytes of a header, and the zeros behind it, on the way to slots of [`LARGE_STRIDE`] and more: a cache line. A payload
-/// of whole cache lines then lies on their borders all the way, in the sender's memory, the kernel's and the slot,
-/// and the kernel copies it faster: a tenth of the whole rate where the slots outgrow the cache.
+/// Bytes of a header, and the zeros behind it, on the way to slots of [`LARGE_STRIDE`] and more: a
+/// cache line. A payload of whole cache lines then lies on their borders all the way, in the
+/// sender's memory, the kernel's and the slot, and the kernel copies it faster: a tenth of the
+/// whole rate where the slots outgrow the cache.
 pub const ALIGNED_HEADER_BYTES: usize = 64;
 
 /// Slots of at least this many bytes are written behind aligned headers.
@@ -39,7 +40,8 @@ pub const PREAMBLE_BYTES: usize = 32;
 /// The one kind of frame: a write with an immediate.
 const WRITE_WITH_IMM: u8 = 1;
 
-/// A header: little-endian {kind u8, 0 u8, 0 u16, immediate u32, offset in the slot u32, length u32}.
+/// A header: little-endian {kind u8, 0 u8, 0 u16,
+/// immediate u32, offset in the slot u32, length u32}.
 pub(super) fn encode(imm: Imm, at: u32, len: u32) -> [u8; HEADER_BYTES] {
     let mut b = [0; HEADER_BYTES];
     b[0] = WRITE_WITH_IMM;

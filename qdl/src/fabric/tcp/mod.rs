@@ -7,9 +7,10 @@
 //! | resources | the [`Endpoint`]'s regions, which need no registration |
 //! | connection | one socket, split into `TcpTx` and `TcpRx` |
 //!
-//! A write is a header ([`frame`]; 16 bytes, or a cache line on the way to large slots) and its payload. Payloads leave straight from the source
-//! region with one `sendmsg` for everything queued; they arrive in their slot, by one `readv` that fills what
-//! is left of the current payload and a staging buffer behind it.
+//! A write is a header ([`frame`]; 16 bytes, or a cache line on the way to large
+//! slots) and its payload. Payloads leave straight from the source region with
+//! one `sendmsg` for everything queued; they arrive in their slot, by one `readv`
+//! that fills what is left of the current payload and a staging buffer behind it.
 
 mod device;
 mod frame;
@@ -30,12 +31,14 @@ use super::{Endpoint, Link};
 /// Sizes of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpCfgs {
-    /// `SO_SNDBUF` in bytes, where the system allows as much (`net.core.wmem_max`); else, and with `None`, the system grows
-    /// it by itself. Where it holds less than the peer's receive buffer and the peer lags, loopback sends each window of
-    /// the peer's from its own CPU, out of order with ours, and takes that for loss: a third of the rate.
+    /// `SO_SNDBUF` in bytes, where the system allows as much (`net.core.wmem_max`); else, and with
+    /// `None`, the system grows it by itself. Where it holds less than the peer's receive buffer
+    /// and the peer lags, loopback sends each window of the peer's from its own CPU, out of order
+    /// with ours, and takes that for loss: a third of the rate.
     pub send_buffer: Option<usize>,
-    /// `SO_RCVBUF` in bytes, where the system allows as much (`net.core.rmem_max`); else, and with `None`, the
-    /// system grows it by itself, from a window too small for one large payload, and by guesses.
+    /// `SO_RCVBUF` in bytes, where the system allows as much
+    /// (`net.core.rmem_max`); else, and with `None`, the system grows it by
+    /// itself, from a window too small for one large payload, and by guesses.
     pub recv_buffer: Option<usize>,
     /// Payloads up to this many bytes are copied behind their header at `post`.
     pub inline_bytes: usize,
@@ -68,13 +71,14 @@ impl Socket {
 
     /// Bytes that the peer's system has acknowledged so far.
     fn confirmed(&self) -> Option<u64> {
-        // Of `struct tcp_info` the beginning: 8 bytes, 24 numbers of 32 bits, two rates, then `tcpi_bytes_acked`, all
-        // of it in every kernel since 4.1.
+        // Of `struct tcp_info` the beginning: 8 bytes, 24 numbers of 32 bits, two rates, then
+        // `tcpi_bytes_acked`, all of it in every kernel since 4.1.
         const WORDS: usize = 16;
         const ACKED: usize = 15;
         let mut info = [0u64; WORDS];
         let mut len = size_of_val(&info) as libc::socklen_t;
-        // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes, which is what `info` has.
+        // SAFETY: the descriptor is open, and the kernel writes
+        // at most `len` bytes, which is what `info` has.
         let got = unsafe {
             libc::getsockopt(
                 self.fd(),
@@ -100,8 +104,9 @@ const RECEIVE: Resize = |socket, bytes| {
     socket.recv_buffer_size()
 };
 
-/// Gives a socket a buffer of this size, if it can have one. A smaller one than was asked for is worse than the
-/// system's own choice, and cannot be taken back, so that a socket made for the purpose is asked first.
+/// Gives a socket a buffer of this size, if it can have one. A smaller one
+/// than was asked for is worse than the system's own choice, and cannot be
+/// taken back, so that a socket made for the purpose is asked first.
 fn resize(socket: &socket2::Socket, bytes: Option<usize>, to: Resize) -> io::Result<()> {
     let Some(bytes) = bytes else {
         return Ok(());

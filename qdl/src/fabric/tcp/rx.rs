@@ -7,8 +7,8 @@
 //!                       of a longer one the beginning is, and the next readv fetches the rest in place
 //! ```
 //!
-//! So a burst of small writes costs one system call and one copy each, and a large payload is copied only
-//! as far as it shared a read with what came before it.
+//! So a burst of small writes costs one system call and one copy each, and a large payload is
+//! copied only as far as it shared a read with what came before it.
 
 use std::{fmt, io, os::fd::RawFd, sync::Arc};
 
@@ -18,8 +18,8 @@ use super::{
 };
 use crate::fabric::{Armed, Broken, Event, FabricCounts, Imm, Rx, Window};
 
-/// While a payload at least this long is read in place, little is read past its end, a header or a few: what follows is
-/// likely as long, and what lands in the staging buffer must be copied.
+/// While a payload at least this long is read in place, little is read past its end, a header or a
+/// few: what follows is likely as long, and what lands in the staging buffer must be copied.
 const LARGE: usize = 16 << 10;
 const READ_PAST_LARGE: usize = 4 * ALIGNED_HEADER_BYTES;
 
@@ -71,8 +71,9 @@ impl TcpRx {
             if let Some(l) = &mut self.landing {
                 let n = l.left.min(self.end - self.start);
                 if n > 0 {
-                    // SAFETY: `landing` checked that the payload lies in a slot whose grant is open: the
-                    // slot is the sender's, for whom we write, and nobody reads it before the arrival.
+                    // SAFETY: `landing` checked that the payload lies in a
+                    // slot whose grant is open: the slot is the sender's, for
+                    // whom we write, and nobody reads it before the arrival.
                     let to = unsafe { self.window.region().bytes_mut(l.at, n) };
                     if let Ok(to) = to {
                         to.copy_from_slice(&self.staging[self.start..self.start + n]);
@@ -193,8 +194,9 @@ impl Rx for TcpRx {
         self.socket.confirmed()
     }
 
-    /// Reads until there is something to report, and reports all that came with it. It does not read again to
-    /// find the socket empty: whoever polls answers first, and the next poll will find out.
+    /// Reads until there is something to report, and reports all that
+    /// came with it. It does not read again to find the socket empty:
+    /// whoever polls answers first, and the next poll will find out.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
         let mut events = 0;
         while !self.broken {
@@ -231,8 +233,8 @@ impl Rx for TcpRx {
     }
 
     fn arm(&mut self) -> Armed {
-        // Edge-triggered: an edge comes for whatever follows the read that found the socket empty. Until
-        // then there may be something, in the socket or in the staging buffer.
+        // Edge-triggered: an edge comes for whatever follows the read that found the socket empty.
+        // Until then there may be something, in the socket or in the staging buffer.
         if self.drained || self.broken {
             Armed::Sleep
         } else {

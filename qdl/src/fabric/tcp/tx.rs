@@ -1,7 +1,9 @@
-//! The sending half of a socket: queue headers and payload addresses, hand all of it to one `sendmsg`.
+//! The sending half of a socket: queue headers and
+//! payload addresses, hand all of it to one `sendmsg`.
 //!
-//! What is queued is a list of `iovec`s. Headers, and payloads short enough to be worth copying, lie in
-//! a staging buffer, where neighbours share one `iovec`; longer payloads are sent from where they lie.
+//! What is queued is a list of `iovec`s. Headers, and payloads short
+//! enough to be worth copying, lie in a staging buffer, where neighbours
+//! share one `iovec`; longer payloads are sent from where they lie.
 
 use std::{collections::VecDeque, fmt, io, sync::Arc};
 
@@ -17,8 +19,8 @@ pub(super) struct TcpTx {
     /// Bytes in front of each payload.
     header_bytes: usize,
     inline_bytes: usize,
-    /// Headers and short payloads, twice as much as can be queued. Its heap block never moves: `iov` points
-    /// into it.
+    /// Headers and short payloads, twice as much as can be
+    /// queued. Its heap block never moves: `iov` points into it.
     staging: Box<[u8]>,
     staged: usize,
     iov: Vec<libc::iovec>,
@@ -46,7 +48,8 @@ impl TcpTx {
             socket,
             header_bytes,
             inline_bytes,
-            // Twice what `depth` writes can take at most, so that what is sent makes way only now and then.
+            // Twice what `depth` writes can take at most, so
+            // that what is sent makes way only now and then.
             staging: vec![0; 2 * depth * (header_bytes + inline_bytes)].into(),
             staged: 0,
             iov: Vec::with_capacity(4 * depth),
@@ -61,8 +64,8 @@ impl TcpTx {
         }
     }
 
-    /// Takes `len` bytes of the staging buffer, joined to the last `iovec` where they touch it. Returns
-    /// where they begin.
+    /// Takes `len` bytes of the staging buffer, joined to the last
+    /// `iovec` where they touch it. Returns where they begin.
     fn stage(&mut self, len: usize) -> usize {
         let start = self.staged;
         self.staged += len;
@@ -79,8 +82,8 @@ impl TcpTx {
         start
     }
 
-    /// Moves what is not sent to the front of `iov` and of the staging buffer. Afterwards there is room for as
-    /// many writes as the send depth allows.
+    /// Moves what is not sent to the front of `iov` and of the staging buffer. Afterwards there is
+    /// room for as many writes as the send depth allows.
     fn make_way(&mut self) {
         self.iov.drain(..self.head);
         self.head = 0;
@@ -191,8 +194,8 @@ impl Tx for TcpTx {
             let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
             msg.msg_iov = iov.as_mut_ptr();
             msg.msg_iovlen = n;
-            // SAFETY: `iov` holds `n` live entries that point into `staging` and the source regions, which
-            // this value owns; the socket is open as long as `self.socket` lives.
+            // SAFETY: `iov` holds `n` live entries that point into `staging` and the source
+            // regions, which this value owns; the socket is open as long as `self.socket` lives.
             let sent = unsafe {
                 libc::sendmsg(
                     self.socket.fd(),

@@ -52,11 +52,11 @@ pub enum RailsError {
         /// How many there are.
         rails: usize,
     },
-    /// Lanes of one rail that disagree about its NIC, or lead nowhere.
-    #[error("lane {lane}: {what}")]
-    Lane {
-        /// Index of the lane.
-        lane: usize,
+    /// Connections of one rail that disagree about its NIC, or lead nowhere.
+    #[error("connection {connection}: {what}")]
+    Connection {
+        /// Index of the connection.
+        connection: usize,
         /// What is wrong with it.
         what: &'static str,
     },

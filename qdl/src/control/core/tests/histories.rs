@@ -68,7 +68,7 @@ struct History {
     /// To the accelerator, and to the frontend.
     pipes: [Pipe; 2],
     /// The accelerator's owner is done with this open then.
-    opening: Option<(u64, Vec<LaneRequest>)>,
+    opening: Option<(u64, Vec<ConnectionRequest>)>,
     /// What the frontend's owner did: answers of each request, epochs asked for.
     answers: Vec<u32>,
     asked: HashMap<u16, u32>,
@@ -197,22 +197,22 @@ impl History {
 
     /// Something that an owner does by itself.
     fn act(&mut self) {
-        let lane_of = |rng: &mut Rng| rng.below(4) as u16;
+        let connection_of = |rng: &mut Rng| rng.below(4) as u16;
         let token = self.answers.len();
         match self.rng.below(9) {
             0..=2 => {
-                let number = lane_of(&mut self.rng);
+                let number = connection_of(&mut self.rng);
                 let last = self.asked.entry(number).or_insert(0);
                 // Now and then one that is not higher, which is refused.
                 let epoch = (*last + u32::from(self.rng.chance(90))).max(1);
                 *last = epoch;
-                self.f.open(vec![lane(number, epoch)], token);
+                self.f.open(vec![connection(number, epoch)], token);
                 self.answers.push(0);
                 if self.f.link().in_session() && self.rng.chance(40) {
                     self.f
                         .link_mut()
-                        .lane_lost(number, epoch, "no answer in time");
-                    self.f.link_mut().lane_reset(number, epoch);
+                        .connection_lost(number, epoch, "no answer in time");
+                    self.f.link_mut().connection_reset(number, epoch);
                 }
             }
             3 => {
@@ -228,24 +228,29 @@ impl History {
                 self.answers.push(0);
             }
             6 => {
-                let (lane, epoch) = (lane_of(&mut self.rng), 1);
-                self.a.link_mut().lane_lost(lane, epoch, "port down");
-                self.a.link_mut().lane_reset(lane, epoch);
+                let (connection, epoch) = (connection_of(&mut self.rng), 1);
+                self.a
+                    .link_mut()
+                    .connection_lost(connection, epoch, "port down");
+                self.a.link_mut().connection_reset(connection, epoch);
             }
             _ => {
-                let number = lane_of(&mut self.rng);
+                let number = connection_of(&mut self.rng);
                 if let Some(epoch) = self.granted.get(&number) {
-                    self.f.link_mut().lane_lost(number, *epoch, "cable out");
+                    self.f
+                        .link_mut()
+                        .connection_lost(number, *epoch, "cable out");
                 }
             }
         }
     }
 
     fn opened(&mut self) {
-        let (_, lanes) = self.opening.take().expect("checked");
+        let (_, connections) = self.opening.take().expect("checked");
         if self.rng.chance(70) {
-            self.granted.extend(lanes.iter().map(|l| (l.lane, l.epoch)));
-            self.a.opened(Ok(lanes.iter().map(grant).collect()));
+            self.granted
+                .extend(connections.iter().map(|l| (l.connection, l.epoch)));
+            self.a.opened(Ok(connections.iter().map(grant).collect()));
         } else {
             let text = clip("193 of 200 MiB are in use");
             self.a.opened(Err(Refusal {
@@ -340,13 +345,13 @@ impl History {
         match event {
             Asked::Admit(_) => self.a.admit(Ok(()), self.now),
             Asked::Connected(_) => {}
-            Asked::Open(lanes) => {
+            Asked::Open(connections) => {
                 assert!(self.opening.is_none(), "one at a time");
-                for l in &lanes {
-                    let last = self.granted.get(&l.lane).copied().unwrap_or(0);
+                for l in &connections {
+                    let last = self.granted.get(&l.connection).copied().unwrap_or(0);
                     assert!(l.epoch > last, "epochs grow");
                 }
-                self.opening = Some((self.now + self.rng.below(80) * MS, lanes));
+                self.opening = Some((self.now + self.rng.below(80) * MS, connections));
             }
             Asked::Name(id) => self.a.named(id, "acc".to_owned()),
             Asked::Drain => {
@@ -356,9 +361,16 @@ impl History {
                 }
             }
             Asked::Beat => self.a.beat(Counters::default(), None),
-            Asked::LaneLost { lane, epoch, .. } | Asked::LaneReset { lane, epoch } => {
-                let granted = self.granted.get(&lane);
-                assert_eq!(granted, Some(&epoch), "of lane {lane}, which is granted");
+            Asked::ConnectionLost {
+                connection, epoch, ..
+            }
+            | Asked::ConnectionReset { connection, epoch } => {
+                let granted = self.granted.get(&connection);
+                assert_eq!(
+                    granted,
+                    Some(&epoch),
+                    "of connection {connection}, which is granted"
+                );
             }
             Asked::Gone(cause) => self.gone(ACCELERATOR, cause),
         }

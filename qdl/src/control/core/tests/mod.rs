@@ -17,7 +17,8 @@ use crate::{
         auth::{Auth, Token},
         error::ControlError,
         message::{
-            ErrorCode, GrantTransport, Hex, LaneGrant, LaneRequest, Message, RequestTransport,
+            ConnectionGrant, ConnectionRequest, ErrorCode, GrantTransport, Hex, Message,
+            RequestTransport,
         },
     },
     model::ModelSpec,
@@ -50,10 +51,10 @@ fn accelerator(local: Local) -> Accelerator {
     Accelerator::new(Arc::new(local), "10.0.0.1:999".to_owned(), Hex([2; 32]), 0)
 }
 
-fn lane(lane: u16, epoch: u32) -> LaneRequest {
-    LaneRequest {
-        lane,
-        rail: 0,
+fn connection(connection: u16, epoch: u32) -> ConnectionRequest {
+    ConnectionRequest {
+        connection,
+        nic: 0,
         gpu_turn: 0,
         epoch,
         slots: 4,
@@ -63,9 +64,9 @@ fn lane(lane: u16, epoch: u32) -> LaneRequest {
     }
 }
 
-fn grant(l: &LaneRequest) -> LaneGrant {
-    LaneGrant {
-        lane: l.lane,
+fn grant(l: &ConnectionRequest) -> ConnectionGrant {
+    ConnectionGrant {
+        connection: l.connection,
         epoch: l.epoch,
         slots: l.slots,
         nic: 0,

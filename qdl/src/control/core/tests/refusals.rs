@@ -142,9 +142,12 @@ fn error_text(core: &mut impl Core) -> String {
 
 #[test]
 fn a_frontend_that_breaks_the_order_is_told_which_field() {
-    let open = |id, l| Message::Open { id, lanes: vec![l] };
-    let lost = |lane, epoch| Message::LaneLost {
-        lane,
+    let open = |id, l| Message::Open {
+        id,
+        connections: vec![l],
+    };
+    let lost = |connection, epoch| Message::ConnectionLost {
+        connection,
         epoch,
         cause: String::new(),
     };
@@ -172,18 +175,24 @@ fn a_frontend_that_breaks_the_order_is_told_which_field() {
             vec![beat(1, Some(Counters::default()))],
             "heartbeat.counters",
         ),
-        (vec![lost(0, 1)], "lane_lost.lane: lane 0 was never opened"),
         (
-            vec![Message::LaneReset { lane: 3, epoch: 1 }],
-            "lane_reset.lane: lane 3 was never opened",
+            vec![lost(0, 1)],
+            "connection_lost.connection: connection 0 was never opened",
         ),
         (
-            vec![open(1, lane(0, 2)), lost(0, 3)],
-            "lane_lost.epoch: lane 0 is at epoch 2, this says 3",
+            vec![Message::ConnectionReset {
+                connection: 3,
+                epoch: 1,
+            }],
+            "connection_reset.connection: connection 3 was never opened",
+        ),
+        (
+            vec![open(1, connection(0, 2)), lost(0, 3)],
+            "connection_lost.epoch: connection 0 is at epoch 2, this says 3",
         ),
         (
             vec![
-                open(1, lane(0, 1)),
+                open(1, connection(0, 1)),
                 Message::Start { id: 2 },
                 Message::Start { id: 3 },
             ],
@@ -191,7 +200,7 @@ fn a_frontend_that_breaks_the_order_is_told_which_field() {
         ),
         // One is worked on, 256 wait.
         (
-            many(258, &|i| open(i, lane(0, i as u32))),
+            many(258, &|i| open(i, connection(0, i as u32))),
             "open.id: 256 such requests wait",
         ),
         (
@@ -212,23 +221,29 @@ fn a_frontend_that_breaks_the_order_is_told_which_field() {
     }
 }
 
-/// What the frontend says of a lane whose open is worked on waits for the answer.
+/// What the frontend says of a connection whose open is worked on waits for the answer.
 #[test]
-fn a_lane_lost_before_its_open_is_answered_waits_for_the_answer() {
+fn a_connection_lost_before_its_open_is_answered_waits_for_the_answer() {
     for granted in [true, false] {
         let (_, mut a) = session();
-        let asked = lane(5, 3);
-        let lanes = vec![asked.clone()];
-        a.handle(Message::Open { id: 1, lanes }, 0);
-        let lost = Message::LaneLost {
-            lane: 5,
+        let asked = connection(5, 3);
+        let connections = vec![asked.clone()];
+        a.handle(Message::Open { id: 1, connections }, 0);
+        let lost = Message::ConnectionLost {
+            connection: 5,
             epoch: 3,
             cause: "slow".to_owned(),
         };
         // Twice: the second says nothing new.
         a.handle(lost.clone(), 0);
         a.handle(lost.clone(), 0);
-        a.handle(Message::LaneReset { lane: 5, epoch: 3 }, 0);
+        a.handle(
+            Message::ConnectionReset {
+                connection: 5,
+                epoch: 3,
+            },
+            0,
+        );
         assert!(matches!(a.poll_event(), Some(Asked::Open(_))));
         assert!(a.poll_event().is_none(), "nothing before the answer");
         a.opened(if granted {
@@ -250,18 +265,24 @@ fn a_lane_lost_before_its_open_is_answered_waits_for_the_answer() {
                 matches!(
                     &events[..],
                     [
-                        Asked::LaneLost {
-                            lane: 5,
+                        Asked::ConnectionLost {
+                            connection: 5,
                             epoch: 3,
                             ..
                         },
-                        Asked::LaneReset { lane: 5, epoch: 3 }
+                        Asked::ConnectionReset {
+                            connection: 5,
+                            epoch: 3
+                        }
                     ]
                 ),
                 "{events:?}"
             );
         } else {
-            let reset = Message::LaneReset { lane: 5, epoch: 3 };
+            let reset = Message::ConnectionReset {
+                connection: 5,
+                epoch: 3,
+            };
             assert!(
                 matches!(&sent[..], [Message::Refused { .. }, r] if *r == reset),
                 "{sent:?}"
@@ -280,34 +301,46 @@ fn a_lane_lost_before_its_open_is_answered_waits_for_the_answer() {
 fn a_word_on_an_earlier_epoch_is_ignored() {
     let (_, mut a) = session();
     for epoch in [1, 2] {
-        let lanes = vec![lane(0, epoch)];
+        let connections = vec![connection(0, epoch)];
         a.handle(
             Message::Open {
                 id: u64::from(epoch),
-                lanes,
+                connections,
             },
             0,
         );
         assert!(matches!(a.poll_event(), Some(Asked::Open(_))));
-        a.opened(Ok(vec![grant(&lane(0, epoch))]));
+        a.opened(Ok(vec![grant(&connection(0, epoch))]));
     }
-    a.handle(Message::LaneReset { lane: 0, epoch: 1 }, 0);
+    a.handle(
+        Message::ConnectionReset {
+            connection: 0,
+            epoch: 1,
+        },
+        0,
+    );
     assert!(a.poll_event().is_none());
-    a.handle(Message::LaneReset { lane: 0, epoch: 2 }, 0);
+    a.handle(
+        Message::ConnectionReset {
+            connection: 0,
+            epoch: 2,
+        },
+        0,
+    );
     assert!(matches!(
         a.poll_event(),
-        Some(Asked::LaneReset { epoch: 2, .. })
+        Some(Asked::ConnectionReset { epoch: 2, .. })
     ));
 }
 
 #[test]
 fn an_answer_that_was_not_asked_for_ends_the_session_and_answers_what_was() {
     let opened = |slots| {
-        let lanes = vec![LaneGrant {
+        let connections = vec![ConnectionGrant {
             slots,
-            ..grant(&lane(0, 1))
+            ..grant(&connection(0, 1))
         }];
-        Message::Opened { id: 1, lanes }
+        Message::Opened { id: 1, connections }
     };
     let name = |id| Message::NameIs {
         id,
@@ -317,7 +350,7 @@ fn an_answer_that_was_not_asked_for_ends_the_session_and_answers_what_was() {
         (name(9), "name_is.id: 9"),
         (name(1), "name_is.id: 1"),
         (Message::Ready { id: 1 }, "ready.id: 1"),
-        (opened(9), "opened.lanes"),
+        (opened(9), "opened.connections"),
         (
             Message::Start { id: 1 },
             "start came where an accelerator's frame",
@@ -325,7 +358,7 @@ fn an_answer_that_was_not_asked_for_ends_the_session_and_answers_what_was() {
     ];
     for (frame, words) in cases {
         let (mut f, _) = session();
-        f.open(vec![lane(0, 1)], 77);
+        f.open(vec![connection(0, 1)], 77);
         f.handle(frame, 0);
         let text = error_text(&mut f);
         assert!(text.contains(words), "{text:?} lacks {words:?}");
@@ -387,7 +420,13 @@ fn a_peer_that_takes_no_answers_is_held_up_then_given_up() {
         assert!(now < by, "past its deadline");
         now = a.poll_timeout().expect("not over");
         // It speaks, but takes nothing.
-        a.handle(Message::LaneReset { lane: 9, epoch: 1 }, now.min(0));
+        a.handle(
+            Message::ConnectionReset {
+                connection: 9,
+                epoch: 1,
+            },
+            now.min(0),
+        );
         a.handle_timeout(now);
     }
 }
@@ -407,7 +446,7 @@ proptest! {
             (frontend(local("fe-1")), accelerator(local("acc-1")))
         };
         if shaken {
-            f.open(vec![lane(0, 1)], 1);
+            f.open(vec![connection(0, 1)], 1);
             f.name(2);
         }
         fn feed(core: &mut impl Core, frames: &[Message]) -> Result<(), TestCaseError> {

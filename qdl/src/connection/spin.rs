@@ -1,19 +1,20 @@
-//! How a thread waits that has found nothing to do: it looks again at once, then lets others run between its looks, then
-//! sleeps.
+//! How a thread waits that has found nothing to do: it looks again
+//! at once, then lets others run between its looks, then sleeps.
 
 use std::{hint, thread};
 
 /// After how long a thread that spins lets others run, in nanoseconds, where nothing else is said.
 ///
-/// Shorter than a round trip over loopback, so that an answer that is on its way is met by a thread that looks; and where
-/// another thread wants the core, hardly longer than the switch to it.
+/// Shorter than a round trip over loopback, so that an answer that is on its way is met by a thread
+/// that looks; and where another thread wants the core, hardly longer than the switch to it.
 pub const DEFAULT_YIELD_AFTER_NS: u64 = 2_000;
 
 /// How long a thread looks for work before it sleeps, and how it does so.
 ///
-/// A thread that spins keeps its core until the scheduler takes it away, some milliseconds later. Where as many threads
-/// spin as there are cores, whoever has something to do (LoadGen's issue thread, the peer on the same machine) waits for
-/// that. `sched_yield` hands the core over at once; where nobody wants it, the call returns in a fraction of a microsecond.
+/// A thread that spins keeps its core until the scheduler takes it away, some milliseconds later.
+/// Where as many threads spin as there are cores, whoever has something to do (LoadGen's issue
+/// thread, the peer on the same machine) waits for that. `sched_yield` hands the core over at once;
+/// where nobody wants it, the call returns in a fraction of a microsecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spin {
     /// Idle for so long, the thread lets others run between two looks, ns; `u64::MAX` never does.

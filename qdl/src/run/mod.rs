@@ -1,19 +1,20 @@
 //! The glue between the planes: what happens to connections over the life of a run.
 //!
 //! [`Cluster`] is the frontend's side: it reaches every accelerator over the control plane, has its
-//! connections granted and opened, hands them to the dispatcher, and looks after them ([`peer`]: one task
-//! for each accelerator): a lost connection is quarantined and made again, a lost accelerator is tried again,
-//! and when no connection is left for too long the run is aborted.
+//! connections granted and opened, hands them to the dispatcher, and looks after them ([`peer`]:
+//! one task for each accelerator): a lost connection is quarantined and made again, a lost
+//! accelerator is tried again, and when no connection is left for too long the run is aborted.
 //!
-//! [`Node`] is the accelerator's side: it grants slots within its memory budget, lets data connections in
-//! that show their key, and takes a session's lanes down when its frontend leaves or dies.
+//! [`Node`] is the accelerator's side: it grants slots within its
+//! memory budget, lets data connections in that show their key, and
+//! takes a session's connections down when its frontend leaves or dies.
 
+mod accept;
+mod api;
 mod budget;
 mod cluster;
 mod common;
 mod control_thread;
-mod door;
-mod face;
 mod health;
 mod life;
 mod node;
@@ -23,10 +24,10 @@ mod served;
 mod settings;
 mod transport;
 
-pub use cluster::Cluster;
-pub use face::{
-    ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory,
+pub use api::{
+    ClusterError, ClusterListener, ClusterReport, ConnectionReport, PeerReport, SampleMemory,
 };
+pub use cluster::Cluster;
 pub use node::{EngineTotals, Node, NodeError, NodeParams, Stop};
 pub use settings::pinning_warnings;
 
@@ -35,8 +36,8 @@ use crate::response::RESPONSE_HEADER_BYTES;
 /// Bytes of a cache line, so that neighbouring responses share none.
 const LINE: usize = 64;
 
-/// Bytes from one request slot to the next. Exactly the sample where all have one size: then neighbours
-/// in the window are one batch where they lie.
+/// Bytes from one request slot to the next. Exactly the sample where all have one size: then
+/// neighbours in the window are one batch where they lie.
 pub fn request_stride(model: &crate::model::ModelSpec) -> Option<usize> {
     let bytes = model.max_input_bytes()?;
     if model.fixed_size() {

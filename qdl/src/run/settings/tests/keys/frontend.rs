@@ -28,7 +28,7 @@ fn every_key_of_a_frontend_has_an_effect() {
     let data = "frontend/src/dataset.rs";
     let run = "frontend/src/run.rs";
     let loadgen = "frontend/src/settings.rs";
-    let session = "qdl/src/session";
+    let session = "qdl/src/run";
     let whole = ("dataset", json!({"kind": "random"}));
     let mut keys = vec![
         read("node", json!("f-2"), session, "config.node.clone()"),
@@ -177,32 +177,40 @@ fn every_key_of_a_frontend_has_an_effect() {
 /// Keys of the frontend's two NICs.
 fn nic_keys() -> Vec<Key> {
     let device = "qdl/src/fabric/ib/device.rs";
-    let peer = "qdl/src/session/peer.rs";
+    let peer = "qdl/src/run/peer.rs";
     vec![
-        maps("nics[0].connections", json!(7), "lanes"),
-        maps("nics[0].slots", json!(7), "lanes"),
-        maps("nics[0].completion.mode", json!("poll"), "rail"),
-        maps("nics[0].completion.spin_us", json!(7), "rail"),
-        maps("nics[0].completion.yield_after_us", json!("never"), "rail"),
+        maps("nics[0].connections", json!(7), "connections"),
+        maps("nics[0].slots", json!(7), "connections"),
+        maps("nics[0].completion.mode", json!("poll"), "nic_index"),
+        maps("nics[0].completion.spin_us", json!(7), "nic_index"),
+        maps(
+            "nics[0].completion.yield_after_us",
+            json!("never"),
+            "nic_index",
+        ),
         maps("nics[0].inline_bytes", json!(7), "tcp"),
         maps("nics[0].send_buffer_bytes", json!("system"), "tcp"),
-        maps("nics[0].numa", json!(1), "rail"),
+        maps("nics[0].numa", json!(1), "nic_index"),
         read("nics[0].gpus", json!("all"), peer, "nic.gpus == Gpus::All"),
-        maps("nics[0].cpus", json!([7]), "rail"),
+        maps("nics[0].cpus", json!([7]), "nic_index"),
         read("nics[1].device", json!("mlx5_1"), device, "nic.device()"),
         read("nics[1].port", json!(2), device, "nic.port"),
         read("nics[1].gid_index", json!(2), device, "nic.gid_index"),
         maps("nics[1].mtu", json!(512), "ib"),
-        maps("nics[1].queue_pairs", json!(7), "lanes"),
-        maps("nics[1].slots", json!(7), "lanes"),
+        maps("nics[1].queue_pairs", json!(7), "connections"),
+        maps("nics[1].slots", json!(7), "connections"),
         maps("nics[1].inline_bytes", json!(7), "ib"),
         maps("nics[1].signal_every", json!(7), "ib"),
         maps("nics[1].send_depth", json!(500), "ib"),
         maps("nics[1].receive_depth", json!(5000), "ib"),
         maps("nics[1].solicited", json!(false), "ib"),
-        maps("nics[1].completion.mode", json!("poll"), "rail"),
-        maps("nics[1].completion.spin_us", json!(7), "rail"),
-        maps("nics[1].completion.yield_after_us", json!("never"), "rail"),
+        maps("nics[1].completion.mode", json!("poll"), "nic_index"),
+        maps("nics[1].completion.spin_us", json!(7), "nic_index"),
+        maps(
+            "nics[1].completion.yield_after_us",
+            json!("never"),
+            "nic_index",
+        ),
         maps("nics[1].adaptive_routing.split_above", json!(7), "ib"),
         maps("nics[1].service_level", json!(7), "ib"),
         maps("nics[1].traffic_class", json!(7), "ib"),
@@ -210,8 +218,8 @@ fn nic_keys() -> Vec<Key> {
         maps("nics[1].retry_count", json!(5), "ib"),
         maps("nics[1].rnr_retry", json!(5), "ib"),
         maps("nics[1].min_rnr_timer", json!(7), "ib"),
-        maps("nics[1].numa", json!(1), "rail"),
+        maps("nics[1].numa", json!(1), "nic_index"),
         read("nics[1].gpus", json!("all"), peer, "nic.gpus == Gpus::All"),
-        maps("nics[1].cpus", json!([7]), "rail"),
+        maps("nics[1].cpus", json!([7]), "nic_index"),
     ]
 }

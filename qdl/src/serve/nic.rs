@@ -1,5 +1,5 @@
-//! The work of an accelerator's rail thread: poll its lanes, hand arrivals to the service, answer echoes, go
-//! on with what a full socket held up, and take lost lanes down.
+//! The work of an accelerator's NIC thread: poll its connections, hand arrivals to the service,
+//! answer echoes, go on with what a full socket held up, and take lost connections down.
 
 use std::{
     os::fd::RawFd,
@@ -9,33 +9,39 @@ use std::{
 use crossbeam_queue::SegQueue;
 
 use super::{
-    LaneLost, OnLaneLost, RailCounts, ServeLane, Which, arrival::Arrival, arrival::Service,
-    lane::Received,
+    ConnectionLost, OnConnectionLost, RailCounts, ServeConnection, Which, arrival::Arrival,
+    arrival::Service, end::Received,
 };
 use crate::{
     clock::now_ns,
     connection::{BUDGET, Receiving},
+    connection::{NicWork, Turn, arm_all},
     fabric::{Armed, Broken, Link},
-    rail::{RailWork, Turn, arm_all},
 };
 
-/// What the rail thread is told.
+/// What the NIC thread is told.
 pub(super) enum Command {
-    Attach { lane: Arc<ServeLane>, link: Link },
-    GiveUp { which: Arc<Which>, cause: Broken },
+    Attach {
+        connection: Arc<ServeConnection>,
+        link: Link,
+    },
+    GiveUp {
+        which: Arc<Which>,
+        cause: Broken,
+    },
     Stop,
 }
 
 struct Up {
-    lane: Arc<ServeLane>,
+    connection: Arc<ServeConnection>,
     half: Receiving,
     arrived: u64,
 }
 
-pub(super) struct ServeRail {
+pub(super) struct ServeNic {
     inbox: Arc<SegQueue<Command>>,
     service: Arc<dyn Service>,
-    lost: Arc<OnLaneLost>,
+    lost: Arc<OnConnectionLost>,
     counts: Arc<RailCounts>,
     up: Vec<Up>,
     /// Those that take their leave: nothing is sent on them, and what still comes is not looked at.
@@ -45,14 +51,14 @@ pub(super) struct ServeRail {
     stopping: bool,
 }
 
-impl ServeRail {
+impl ServeNic {
     pub fn new(
         inbox: Arc<SegQueue<Command>>,
         service: Arc<dyn Service>,
-        lost: Arc<OnLaneLost>,
+        lost: Arc<OnConnectionLost>,
         counts: Arc<RailCounts>,
     ) -> Self {
-        ServeRail {
+        ServeNic {
             inbox,
             service,
             lost,
@@ -67,18 +73,18 @@ impl ServeRail {
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Attach { lane, link } => {
+            Command::Attach { connection, link } => {
                 self.new_fds.push(link.rx.fd());
-                lane.send.attach(link.tx);
+                connection.send.attach(link.tx);
                 self.up.push(Up {
-                    lane,
+                    connection,
                     half: Receiving::new(link.rx),
                     arrived: 0,
                 });
             }
             Command::GiveUp { which, cause } => {
                 for up in &mut self.up {
-                    if which(&up.lane.cfgs()) {
+                    if which(&up.connection.cfgs()) {
                         up.half.broken = Some(cause.clone());
                     }
                 }
@@ -93,24 +99,24 @@ impl ServeRail {
         }
     }
 
-    /// Destroys the local side of every broken lane that has said goodbye, and tells of it.
+    /// Destroys the local side of every broken connection that has said goodbye, and tells of it.
     fn take_down(&mut self) {
         let broken = |u: &mut Up| u.half.broken.is_some();
         self.leaving.extend(self.up.extract_if(.., broken));
         let mut i = 0;
         while i < self.leaving.len() {
-            if !self.leaving[i].lane.detach() {
+            if !self.leaving[i].connection.detach() {
                 i += 1;
                 continue;
             }
             let Up {
-                lane,
+                connection,
                 half,
                 arrived,
             } = self.leaving.swap_remove(i);
             self.new_fds.retain(|fd| *fd != half.rx.fd());
-            let (sent, received) = (lane.sent_counts(), half.counts());
-            lane.received(Received {
+            let (sent, received) = (connection.sent_counts(), half.counts());
+            connection.received(Received {
                 arrived,
                 wakeups: half.wakeups,
                 fabric: received,
@@ -122,11 +128,11 @@ impl ServeRail {
                 .add(&received);
             let Receiving { rx, broken, .. } = half;
             drop(rx);
-            let c = lane.cfgs();
+            let c = connection.cfgs();
             tracing::debug!(
                 "connection {} (epoch {}) had {} arrivals in {} CQEs; {} responses in {} work requests, {} of them inline, \
                  {} signaled, {} doorbells",
-                c.lane,
+                c.connection,
                 c.epoch,
                 received.writes,
                 received.cqes,
@@ -136,11 +142,11 @@ impl ServeRail {
                 sent.signaled,
                 sent.doorbells
             );
-            drop(lane);
+            drop(connection);
             if let Some(cause) = broken {
-                (self.lost)(LaneLost {
+                (self.lost)(ConnectionLost {
                     session: c.session,
-                    lane: c.lane,
+                    connection: c.connection,
                     epoch: c.epoch,
                     cause,
                 });
@@ -151,10 +157,10 @@ impl ServeRail {
     fn poll(&mut self, i: usize, now: u64) -> usize {
         let Self { up, arrivals, .. } = self;
         let up = &mut up[i];
-        let lane = &up.lane;
+        let connection = &up.connection;
         let before = arrivals.len();
-        let (events, answer) = up.half.poll(&lane.send, |imm, len| {
-            let arrival = lane.arrival(imm, len, now).ok_or(Broken::BadFrame {
+        let (events, answer) = up.half.poll(&connection.send, |imm, len| {
+            let arrival = connection.arrival(imm, len, now).ok_or(Broken::BadFrame {
                 what: "request slot",
                 value: u64::from(imm.bits()),
             })?;
@@ -163,16 +169,16 @@ impl ServeRail {
         });
         up.arrived += (arrivals.len() - before) as u64;
         if answer {
-            lane.drive();
+            connection.drive();
         }
-        if let Some(why) = lane.refused() {
+        if let Some(why) = connection.refused() {
             up.half.broken = Some(why.clone());
         }
         events
     }
 }
 
-impl RailWork for ServeRail {
+impl NicWork for ServeNic {
     fn turn(&mut self, _now: u64) -> Turn {
         while let Some(c) = self.inbox.pop() {
             self.command(c);
@@ -192,8 +198,8 @@ impl RailWork for ServeRail {
             self.arrivals.clear();
         }
         for up in &self.up {
-            if up.lane.send.is_held_up() {
-                work += up.lane.drive();
+            if up.connection.send.is_held_up() {
+                work += up.connection.drive();
             }
         }
         self.take_down();
@@ -205,7 +211,7 @@ impl RailWork for ServeRail {
     }
 
     fn arm(&mut self) -> Armed {
-        let failed = |u: &Up| u.half.broken.is_some() || u.lane.send.has_failed();
+        let failed = |u: &Up| u.half.broken.is_some() || u.connection.send.has_failed();
         if !self.inbox.is_empty() || !self.leaving.is_empty() || self.up.iter().any(failed) {
             return Armed::Ready;
         }

@@ -1,5 +1,5 @@
-//! The frontend's look-out for one accelerator: opens its lanes, quarantines lost ones until both
-//! ends have let go, opens them again, and comes back to an accelerator that was gone.
+//! The frontend's look-out for one accelerator: opens its connections, quarantines lost ones until
+//! both ends have let go, opens them again, and comes back to an accelerator that was gone.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -10,34 +10,35 @@ use tokio::{
 };
 
 use super::{
+    api::ClusterError,
     common::{Common, Loss},
-    face::ClusterError,
-    health::LaneEnd,
+    health::ConnectionEnd,
     life::dialled::{Answer, Dialled, Pace, Todo},
     transport::Prepared,
 };
 use crate::{
     config::Gpus,
     control::{
-        ClientEvent, ClientHandle, ClientSession, ControlError, LaneGrant, LaneRequest, Scores,
+        ClientEvent, ClientHandle, ClientSession, ConnectionGrant, ConnectionRequest, ControlError,
+        Scores,
     },
     fabric::{Broken, Link},
 };
 
-/// A lane's local side was destroyed.
+/// A connection's local side was destroyed.
 #[derive(Debug)]
 pub(super) struct LocalLoss {
-    /// Index of the lane within the peer.
+    /// Index of the connection within the peer.
     pub index: u16,
     pub epoch: u32,
     pub cause: Broken,
     pub again: usize,
 }
 
-struct PeerLane {
-    /// Index among all lanes.
-    lane: usize,
-    rail: usize,
+struct PeerConnection {
+    /// Index among all connections.
+    connection: usize,
+    nic_index: usize,
     /// Which of the accelerator's NICs to ask for, and which of its GPUs.
     turn: u16,
     gpu_turn: u16,
@@ -49,7 +50,7 @@ pub(super) struct PeerTask {
     index: usize,
     common: Arc<Common>,
     losses: mpsc::UnboundedReceiver<LocalLoss>,
-    lanes: Vec<PeerLane>,
+    connections: Vec<PeerConnection>,
     /// What is asked of the accelerator and the data connections that are being made. While a
     /// session is served nothing waits for them: neither a slow answer nor a path that swallows
     /// everything may hold up the other connections.
@@ -67,10 +68,10 @@ enum Done {
     Answered {
         asked: Vec<(u16, u32)>,
         prepared: HashMap<u16, Prepared>,
-        answer: Result<Vec<LaneGrant>, ControlError>,
+        answer: Result<Vec<ConnectionGrant>, ControlError>,
     },
     /// A grant and what came of connecting to it.
-    Connected(LaneGrant, Result<Link, ClusterError>),
+    Connected(ConnectionGrant, Result<Link, ClusterError>),
 }
 
 impl PeerTask {
@@ -81,23 +82,23 @@ impl PeerTask {
     ) -> Self {
         let seen_nics = common.config.nics.len();
         let mut seen = vec![0usize; seen_nics];
-        let lanes = common
-            .lane_of
+        let connections = common
+            .connection_of
             .iter()
             .enumerate()
             .filter(|(_, (peer, _))| *peer == index)
-            .map(|(lane, _)| {
-                let rail = common.dispatcher().lane(lane).rail;
-                let on_nic = &mut seen[rail];
+            .map(|(connection, _)| {
+                let nic_index = common.dispatcher().connection(connection).nic_index;
+                let on_nic = &mut seen[nic_index];
                 let connection = *on_nic;
                 *on_nic += 1;
-                let nic = &common.config.nics[rail];
-                PeerLane {
-                    lane,
-                    rail,
+                let nic = &common.config.nics[nic_index];
+                PeerConnection {
+                    connection,
+                    nic_index,
                     // NICs are paired by their place. Where the accelerator has more of them, a
                     // NIC's connections go round those that are left over.
-                    turn: (rail + connection * seen_nics) as u16,
+                    turn: (nic_index + connection * seen_nics) as u16,
                     gpu_turn: if nic.gpus == Gpus::All {
                         connection as u16
                     } else {
@@ -111,7 +112,7 @@ impl PeerTask {
             index,
             common,
             losses,
-            lanes,
+            connections,
             tasks: JoinSet::new(),
             asking: false,
             pace: Pace::new(),
@@ -123,10 +124,10 @@ impl PeerTask {
         self.common.began.elapsed()
     }
 
-    /// Opens every lane of a fresh session, then says that all are up.
+    /// Opens every connection of a fresh session, then says that all are up.
     pub async fn open_all(&mut self, session: &ClientSession) -> Result<(), ClusterError> {
-        let free = |l: &PeerLane| l.life.due();
-        let Some(all_due) = self.lanes.iter().filter_map(free).max() else {
+        let free = |l: &PeerConnection| l.life.due();
+        let Some(all_due) = self.connections.iter().filter_map(free).max() else {
             return Err(ClusterError::Slots(format!(
                 "no connection to {} has been taken down yet",
                 session.peer_node
@@ -177,12 +178,12 @@ impl PeerTask {
             let due = self.reopen_at();
             tokio::select! {
                 event = session.events.next() => match event {
-                    Some(ClientEvent::LaneLost { lane, epoch, cause }) => {
+                    Some(ClientEvent::ConnectionLost { connection, epoch, cause }) => {
                         let text = format!("the accelerator lost it: {cause}");
-                        self.step(&handle, lane, epoch, &text, |l| l.lost_there(epoch));
+                        self.step(&handle, connection, epoch, &text, |l| l.lost_there(epoch));
                     }
-                    Some(ClientEvent::LaneReset { lane, epoch }) => {
-                        if let Some(l) = self.lanes.get_mut(usize::from(lane)) {
+                    Some(ClientEvent::ConnectionReset { connection, epoch }) => {
+                        if let Some(l) = self.connections.get_mut(usize::from(connection)) {
                             l.life.reset_there(epoch);
                         }
                     }
@@ -196,12 +197,12 @@ impl PeerTask {
                 Some(loss) = self.losses.recv() => self.lost(&handle, &loss),
                 Some(Ok(done)) = self.tasks.join_next() => {
                     let up = match &done {
-                        Done::Connected(grant, _) => Some(grant.lane),
+                        Done::Connected(grant, _) => Some(grant.connection),
                         Done::Answered { .. } => None,
                     };
                     match (self.done(&handle, done), up) {
-                        (Ok(()), Some(lane)) => {
-                            self.back(&format!("connection {lane} opened again"));
+                        (Ok(()), Some(connection)) => {
+                            self.back(&format!("connection {connection} opened again"));
                         }
                         (Ok(()), None) => {}
                         (Err(e), _) => tracing::debug!("opening connections again: {e}"),
@@ -224,7 +225,7 @@ impl PeerTask {
         let each = scores.rails.iter().flat_map(|r| {
             rails
                 .at_nic(self.index, r.nic)
-                .map(move |rail| (rail, r.score))
+                .map(move |nic_index| (nic_index, r.score))
         });
         self.common
             .dispatcher()
@@ -251,24 +252,24 @@ impl PeerTask {
         cause: &str,
         step: impl FnOnce(&mut Dialled) -> Todo,
     ) -> bool {
-        let Some(l) = self.lanes.get_mut(usize::from(number)) else {
+        let Some(l) = self.connections.get_mut(usize::from(number)) else {
             return false;
         };
         let todo = step(&mut l.life);
         if todo.give_up {
             let cause = Broken::GivenUp(cause.to_owned());
-            self.common.dispatcher().give_up(l.lane, epoch, cause);
+            self.common.dispatcher().give_up(l.connection, epoch, cause);
         }
         if todo.tell_lost {
-            handle.lane_lost(number, epoch, cause);
+            handle.connection_lost(number, epoch, cause);
         }
         if todo.tell_reset {
-            handle.lane_reset(number, epoch);
+            handle.connection_reset(number, epoch);
         }
         todo.go_on
     }
 
-    /// The dispatcher has destroyed this end of a lane and sent its samples elsewhere.
+    /// The dispatcher has destroyed this end of a connection and sent its samples elsewhere.
     fn lost(&mut self, handle: &ClientHandle, loss: &LocalLoss) {
         self.report(loss);
         let (epoch, now) = (loss.epoch, self.now());
@@ -295,9 +296,9 @@ impl PeerTask {
         }
     }
 
-    /// In how long the next lane that is out of quarantine is to be opened again.
+    /// In how long the next connection that is out of quarantine is to be opened again.
     fn reopen_at(&self) -> Option<Duration> {
-        let due = self.lanes.iter().filter_map(|l| l.life.due()).min();
+        let due = self.connections.iter().filter_map(|l| l.life.due()).min();
         due.filter(|_| !self.asking && !self.common.is_closing())
             .map(|at| at.saturating_sub(self.now()))
     }
@@ -310,30 +311,31 @@ impl PeerTask {
         self.common.listener.note(&line);
     }
 
-    /// Asks for all lanes that are due.
+    /// Asks for all connections that are due.
     fn open(&mut self, handle: &ClientHandle, now: Duration) -> Result<(), ClusterError> {
         let (mut requests, mut prepared) = (Vec::new(), HashMap::new());
         let mut failed = None;
         let dispatcher = self.common.dispatcher();
-        for (number, l) in (0u16..).zip(&mut self.lanes) {
+        for (number, l) in (0u16..).zip(&mut self.connections) {
             let Some(epoch) = l.life.ask(now) else {
                 continue;
             };
-            let cfgs = dispatcher.lane(l.lane);
-            let nic = &self.common.nics[l.rail];
-            let (half, transport) = match nic.prepare(l.rail, || dispatcher.endpoint(l.lane)) {
-                Ok(p) => p,
-                Err(e) => {
-                    // A NIC that is down holds up its own lanes alone.
-                    failed = Some(e);
-                    let _ = l.life.answered(epoch, Answer::Refused, now);
-                    continue;
-                }
-            };
+            let cfgs = dispatcher.connection(l.connection);
+            let nic = &self.common.nics[l.nic_index];
+            let (half, transport) =
+                match nic.prepare(l.nic_index, || dispatcher.endpoint(l.connection)) {
+                    Ok(p) => p,
+                    Err(e) => {
+                        // A NIC that is down holds up its own connections alone.
+                        failed = Some(e);
+                        let _ = l.life.answered(epoch, Answer::Refused, now);
+                        continue;
+                    }
+                };
             prepared.insert(number, half);
-            requests.push(LaneRequest {
-                lane: number,
-                rail: l.turn,
+            requests.push(ConnectionRequest {
+                connection: number,
+                nic: l.turn,
                 gpu_turn: l.gpu_turn,
                 epoch,
                 slots: cfgs.slots as u32,
@@ -343,7 +345,7 @@ impl PeerTask {
             });
         }
         if !requests.is_empty() {
-            let asked = requests.iter().map(|r| (r.lane, r.epoch)).collect();
+            let asked = requests.iter().map(|r| (r.connection, r.epoch)).collect();
             let answer = handle.open(requests);
             let deadline = self.common.config.deadlines.connect();
             self.asking = true;
@@ -391,15 +393,27 @@ impl PeerTask {
                 }
                 Err(e.into())
             }
-            Done::Connected(LaneGrant { lane, epoch, .. }, Ok(link)) => {
-                if self.step(handle, lane, epoch, "", |l| l.connected(epoch)) {
-                    let l = &self.lanes[usize::from(lane)];
-                    self.common.dispatcher().attach(l.lane, epoch, link);
+            Done::Connected(
+                ConnectionGrant {
+                    connection, epoch, ..
+                },
+                Ok(link),
+            ) => {
+                if self.step(handle, connection, epoch, "", |l| l.connected(epoch)) {
+                    let l = &self.connections[usize::from(connection)];
+                    self.common.dispatcher().attach(l.connection, epoch, link);
                 }
                 Ok(())
             }
-            Done::Connected(LaneGrant { lane, epoch, .. }, Err(e)) => {
-                self.step(handle, lane, epoch, &e.to_string(), |l| l.lost(epoch, now));
+            Done::Connected(
+                ConnectionGrant {
+                    connection, epoch, ..
+                },
+                Err(e),
+            ) => {
+                self.step(handle, connection, epoch, &e.to_string(), |l| {
+                    l.lost(epoch, now)
+                });
                 Err(e)
             }
         }
@@ -409,16 +423,16 @@ impl PeerTask {
     fn granted(
         &mut self,
         handle: &ClientHandle,
-        grants: Vec<LaneGrant>,
+        grants: Vec<ConnectionGrant>,
         mut prepared: HashMap<u16, Prepared>,
     ) {
         let now = self.now();
         for g in grants {
-            let half = prepared.remove(&g.lane).unwrap_or(Prepared::Tcp);
+            let half = prepared.remove(&g.connection).unwrap_or(Prepared::Tcp);
             let step = |l: &mut Dialled| l.answered(g.epoch, Answer::Granted, now);
-            if self.step(handle, g.lane, g.epoch, "", step) {
-                let lane = self.lanes[usize::from(g.lane)].lane;
-                super::lock(&self.common.ends)[lane] = Some(LaneEnd {
+            if self.step(handle, g.connection, g.epoch, "", step) {
+                let connection = self.connections[usize::from(g.connection)].connection;
+                super::lock(&self.common.ends)[connection] = Some(ConnectionEnd {
                     nic: g.nic,
                     gpu: g.gpu,
                 });
@@ -431,34 +445,34 @@ impl PeerTask {
     /// One data connection.
     fn connect(
         &self,
-        grant: LaneGrant,
+        grant: ConnectionGrant,
         prepared: Prepared,
     ) -> impl Future<Output = Done> + Send + use<> {
         let common = self.common.clone();
-        let lane = &self.lanes[usize::from(grant.lane)];
-        let (lane, rail) = (lane.lane, lane.rail);
+        let connection = &self.connections[usize::from(grant.connection)];
+        let (connection, nic_index) = (connection.connection, connection.nic_index);
         let node = common.peer(self.index).node.clone();
         async move {
             let deadline = common.config.deadlines.connect();
-            let endpoint = || common.dispatcher().endpoint(lane);
-            let link = common.nics[rail]
-                .connect(rail, prepared, &grant, endpoint, &node, deadline)
+            let endpoint = || common.dispatcher().endpoint(connection);
+            let link = common.nics[nic_index]
+                .connect(nic_index, prepared, &grant, endpoint, &node, deadline)
                 .await;
             Done::Connected(grant, link)
         }
     }
 
-    /// The session is over: all of the peer's lanes are given up.
+    /// The session is over: all of the peer's connections are given up.
     async fn gone(&mut self, cause: &ControlError) {
         self.common.dispatcher().control_session(self.index, true);
         self.common.peer(self.index).handle = None;
         // Each ends where it waits; none of them has a connection afterwards.
         self.tasks.shutdown().await;
         self.asking = false;
-        for l in &mut self.lanes {
+        for l in &mut self.connections {
             if l.life.session_over().give_up {
                 let (epoch, cause) = (l.life.epoch(), given_up(cause));
-                self.common.dispatcher().give_up(l.lane, epoch, cause);
+                self.common.dispatcher().give_up(l.connection, epoch, cause);
             }
         }
         self.common.listener.note(&cause.to_string());
@@ -485,19 +499,19 @@ impl PeerTask {
         }
     }
 
-    /// After a session: waits until every lane's local side is down. The peer's memory belongs to a
-    /// session that is over and is not used again. A lane that is not down in time stays out of use
-    /// until it is.
+    /// After a session: waits until every connection's local side is down. The
+    /// peer's memory belongs to a session that is over and is not used again.
+    /// A connection that is not down in time stays out of use until it is.
     async fn all_down(&mut self) {
         let deadline = self.common.config.deadlines.connect();
         let end = Instant::now() + deadline;
-        let held = |l: &&PeerLane| l.life.is_on_nic_thread();
-        while self.lanes.iter().any(|l| held(&l)) {
+        let held = |l: &&PeerConnection| l.life.is_on_nic_thread();
+        while self.connections.iter().any(|l| held(&l)) {
             match tokio::time::timeout_at(end, self.losses.recv()).await {
                 Ok(Some(loss)) => {
                     self.report(&loss);
                     let now = self.now();
-                    if let Some(l) = self.lanes.get_mut(usize::from(loss.index)) {
+                    if let Some(l) = self.connections.get_mut(usize::from(loss.index)) {
                         // There is no session to tell.
                         let _ = l.life.lost(loss.epoch, now);
                     }
@@ -507,7 +521,7 @@ impl PeerTask {
                 Err(_) => break,
             }
         }
-        let left = self.lanes.iter().filter(held).count();
+        let left = self.connections.iter().filter(held).count();
         if left > 0 {
             let node = self.common.peer(self.index).node.clone();
             self.common.listener.note(&format!(

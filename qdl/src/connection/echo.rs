@@ -1,5 +1,5 @@
-//! Is the other end of a connection alive? Decided by an echo on the data plane, which the peer's rail
-//! thread answers, and never by the age of a response: a slow model is not a dead peer.
+//! Is the other end of a connection alive? Decided by an echo on the data plane, which the peer's
+//! rail thread answers, and never by the age of a response: a slow model is not a dead peer.
 
 /// Times of the echo, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,14 +56,15 @@ impl Echo {
         self.confirmed = None;
     }
 
-    /// An echo is under way: it is worth asking how many bytes of ours the peer's system has confirmed.
+    /// An echo is under way: it is worth asking how many
+    /// bytes of ours the peer's system has confirmed.
     pub fn waits(&self) -> bool {
         self.asked_ns.is_some()
     }
 
-    /// So many bytes of ours, in all, have been confirmed. A slow path that still carries payload is not a dead one:
-    /// the echo waits behind that payload. Echoes themselves prove nothing, because a system confirms them for a
-    /// process that is stopped.
+    /// So many bytes of ours, in all, have been confirmed. A slow path that still carries payload
+    /// is not a dead one: the echo waits behind that payload. Echoes themselves prove nothing,
+    /// because a system confirms them for a process that is stopped.
     pub fn confirmed(&mut self, now_ns: u64, bytes: u64) {
         match self.confirmed {
             Some((before, echo)) => {
@@ -140,8 +141,8 @@ mod tests {
     }
 
     proptest! {
-        /// With a fake clock: a peer that answers each echo within the timeout is never lost, however slow
-        /// its responses; one that stops is lost within timeout + interval + one tick.
+        /// With a fake clock: a peer that answers each echo within the timeout is never lost,
+        /// however slow its responses; one that stops is lost within timeout + interval + one tick.
         #[test]
         fn only_silence_kills(
             delays in prop::collection::vec(1u64..900, 1..60),

@@ -1,8 +1,8 @@
 //! Where a node's NIC threads and memory are, for its summary.
 
 use crate::{
+    connection::Placed,
     os::{Near, numa_nodes},
-    rail::Placed,
     stats::{NicPlace, Places},
 };
 

@@ -5,11 +5,11 @@ use crate::{
     config::{
         self, Completion, CompletionMode, Deadlines, FrontendConfig, HealthConfig, NicAt, NicConfig,
     },
+    connection::{EchoCfgs, NicThreadCfgs, Spin},
     control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
     dispatch::DispatchCfgs,
     fabric::tcp::TcpCfgs,
     os::Near,
-    rail::{EchoCfgs, RailCfgs, Spin},
     rails::{FailbackCfgs, HealthCfgs},
     topology::{LinkWatch, Topology},
 };
@@ -17,7 +17,7 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Rail threads look after their connections so often.
+/// NIC threads look after their connections so often.
 const TICK_NS: u64 = 25_000_000;
 /// And at health, under a policy by it, also while nothing arrives.
 const HEALTH_TICK_NS: u64 = 5_000_000;
@@ -64,10 +64,10 @@ fn spin(c: &Completion) -> Spin {
     }
 }
 
-/// The rail thread of `nics[index]`.
-pub(super) fn rail(index: usize, nic: &NicConfig, near: &Near) -> RailCfgs {
-    RailCfgs {
-        name: format!("rail-{index}"),
+/// The NIC thread of `nics[index]`.
+pub(super) fn nic_index(index: usize, nic: &NicConfig, near: &Near) -> NicThreadCfgs {
+    NicThreadCfgs {
+        name: format!("nic_index-{index}"),
         spin: spin(&nic.completion),
         tick_ns: TICK_NS,
         near: near.clone(),
@@ -75,8 +75,8 @@ pub(super) fn rail(index: usize, nic: &NicConfig, near: &Near) -> RailCfgs {
 }
 
 /// The same on a frontend, where it may look at health.
-pub(super) fn frontend_rail(index: usize, config: &FrontendConfig, near: &Near) -> RailCfgs {
-    let mut cfgs = rail(index, &config.nics[index], near);
+pub(super) fn frontend_rail(index: usize, config: &FrontendConfig, near: &Near) -> NicThreadCfgs {
+    let mut cfgs = nic_index(index, &config.nics[index], near);
     if config.arbiter.by_health().is_some() {
         cfgs.tick_ns = cfgs.tick_ns.min(HEALTH_TICK_NS);
     }
@@ -101,7 +101,7 @@ pub(super) fn link(nic: &NicConfig) -> LinkWatch {
     }
 }
 
-/// The dispatcher's, but for its lanes and its memory.
+/// The dispatcher's, but for its connections and its memory.
 pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
     let d = &config.deadlines;
     let tcp = config.nics.iter().filter(|n| n.device.is_none());
@@ -138,7 +138,7 @@ pub(super) fn health(c: &HealthConfig) -> HealthCfgs {
     }
 }
 
-/// A warning for each NIC whose rail thread is pinned to cores of another NUMA node than its own, or
+/// A warning for each NIC whose NIC thread is pinned to cores of another NUMA node than its own, or
 /// whose `numa` names a node that is not there.
 pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
     let Ok(topology) = Topology::of_this_machine() else {

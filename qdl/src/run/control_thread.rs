@@ -1,5 +1,5 @@
-//! The frontend's control thread: brings every session up, runs the look-outs, and aborts the run when no
-//! connection has been left for too long.
+//! The frontend's control thread: brings every session up, runs the look-outs, and aborts the run
+//! when no connection has been left for too long.
 
 use std::{
     collections::HashSet,
@@ -10,8 +10,8 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 use super::{
+    api::ClusterError,
     common::Common,
-    face::ClusterError,
     peer::{LocalLoss, PeerTask},
 };
 use crate::{
@@ -60,7 +60,7 @@ pub(super) async fn control(
     let _ = tokio::time::timeout(Duration::from_millis(500), leave).await;
 }
 
-/// Connects to all, checks their names, opens all their lanes.
+/// Connects to all, checks their names, opens all their connections.
 async fn bring_up(
     common: &Arc<Common>,
     inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
@@ -109,16 +109,15 @@ async fn monitor(common: &Common) {
         for (nic, was) in down.iter_mut().enumerate() {
             let is = common.link_is_down(nic);
             if is && !*was {
-                // Nothing comes or goes until the link is back: there is no need to wait for silence.
+                // Nothing comes or goes until the link is back:
+                // there is no need to wait for silence.
                 let cause = format!("the link of {} is down", common.config.nics[nic].label());
                 common.listener.note(&cause);
-                common
-                    .dispatcher()
-                    .give_up_rail(nic, Broken::GivenUp(cause));
+                common.dispatcher().give_up_nic(nic, Broken::GivenUp(cause));
             }
             *was = is;
         }
-        if common.dispatcher().lanes_up() > 0 {
+        if common.dispatcher().connections_up() > 0 {
             none_since = None;
             continue;
         }

@@ -1,4 +1,5 @@
-//! How a lane's bytes cross: the one step of opening a lane that differs between fabrics, for both sides.
+//! How a connection's bytes cross: the one step of opening a
+//! connection that differs between fabrics, for both sides.
 //!
 //! | | `tcp` | `ib` |
 //! | --- | --- | --- |
@@ -12,10 +13,10 @@ use std::{
     time::Duration,
 };
 
-use super::{face::ClusterError, lock, settings};
+use super::{api::ClusterError, lock, settings};
 use crate::{
     config::{Deadlines, NicAt, NicConfig},
-    control::{GrantTransport, LaneGrant, RequestTransport},
+    control::{ConnectionGrant, GrantTransport, RequestTransport},
     fabric::{
         Endpoint, Link, Region,
         ib::{IbCfgs, IbConnection, IbDevice, IbEnd, IbError, IbResources, check_memory},
@@ -24,12 +25,13 @@ use crate::{
     },
 };
 
-/// A GPU's memory that writes are tried on: as much as a driver hands out at a time, so that more comes from elsewhere.
+/// A GPU's memory that writes are tried on: as much as a driver
+/// hands out at a time, so that more comes from elsewhere.
 const PROBE_BYTES: usize = 2 << 20;
 /// How long such a write may take.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// An RDMA device that lanes are opened on.
+/// An RDMA device that connections are opened on.
 #[derive(Debug)]
 pub(super) struct IbNic {
     resources: Arc<IbResources>,
@@ -73,9 +75,10 @@ impl IbNic {
         })
     }
 
-    /// Memory of a GPU for `bytes` of slots that this NIC writes, if the configuration wants that. The first time, a write
-    /// through a connection of the NIC with itself has to be seen by the GPU; where it is not, or where there is no such memory,
-    /// one line says why, and slots of this NIC for that GPU are in the host's memory for good.
+    /// Memory of a GPU for `bytes` of slots that this NIC writes, if the configuration wants that.
+    /// The first time, a write through a connection of the NIC with itself has to be seen by the
+    /// GPU; where it is not, or where there is no such memory, one line says why, and slots of this
+    /// NIC for that GPU are in the host's memory for good.
     pub fn gpu_slots(
         &self,
         index: usize,
@@ -159,7 +162,7 @@ pub(super) enum ClientNic {
     Ib(IbNic),
 }
 
-/// What a lane has of its own before the accelerator answers.
+/// What a connection has of its own before the accelerator answers.
 #[derive(Debug)]
 pub(super) enum Prepared {
     Tcp,
@@ -167,8 +170,8 @@ pub(super) enum Prepared {
 }
 
 impl ClientNic {
-    /// Opens what is to be opened, and pins the samples where they are sent from by a NIC. `slots` are the bytes of all
-    /// slots on this node.
+    /// Opens what is to be opened, and pins the samples where they are sent from by a NIC. `slots`
+    /// are the bytes of all slots on this node.
     pub fn open(
         index: usize,
         nic: &NicConfig,
@@ -218,7 +221,7 @@ impl ClientNic {
         &self,
         index: usize,
         prepared: Prepared,
-        grant: &LaneGrant,
+        grant: &ConnectionGrant,
         endpoint: impl FnOnce() -> Endpoint,
         node: &str,
         deadline: Duration,
@@ -226,7 +229,7 @@ impl ClientNic {
         match (self, prepared, &grant.transport) {
             (ClientNic::Tcp { local, cfgs }, _, GrantTransport::Tcp { address }) => {
                 let preamble = Preamble {
-                    lane: grant.lane,
+                    connection: grant.connection,
                     epoch: grant.epoch,
                     key: grant.key.0,
                 };

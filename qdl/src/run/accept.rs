@@ -1,8 +1,8 @@
-//! A data port: lets connections in that show the key of a lane.
+//! A data port: lets connections in that show the key of a connection.
 //!
 //! Whoever connects has a moment to show a key. So that those who connect and say nothing can
-//! neither pile up nor keep others out, no more of them wait at a time than there are lanes to
-//! come, and some; one more costs the oldest its place.
+//! neither pile up nor keep others out, no more of them wait at a time than there are connections
+//! to come, and some; one more costs the oldest its place.
 
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -19,17 +19,22 @@ use crate::{
         Broken,
         tcp::{self, Preamble, TcpCfgs, TcpDevice},
     },
-    serve::LaneLost,
+    serve::ConnectionLost,
 };
 
-/// Strangers that may wait beside those for whom a lane waits.
+/// Strangers that may wait beside those for whom a connection waits.
 const STRANGERS: usize = 32;
 
 /// A connection, where it comes from, and what it showed; `None` where that was no preamble.
 type Shown = (TcpStream, SocketAddr, Option<Preamble>);
 
-/// Keeps the port of a rail.
-pub(super) async fn let_in(listener: TcpListener, rail: usize, shared: Arc<Shared>, cfgs: TcpCfgs) {
+/// Keeps the port of a NIC.
+pub(super) async fn let_in(
+    listener: TcpListener,
+    nic_index: usize,
+    shared: Arc<Shared>,
+    cfgs: TcpCfgs,
+) {
     let mut showing: JoinSet<Shown> = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     let mut quiet = Quiet::new("data connections shown out");
@@ -38,7 +43,7 @@ pub(super) async fn let_in(listener: TcpListener, rail: usize, shared: Arc<Share
             knock = listener.accept() => match knock {
                 Ok((mut stream, address)) => {
                     oldest_first.retain(|h| !h.is_finished());
-                    if oldest_first.len() >= STRANGERS + lanes_to_come(&shared)
+                    if oldest_first.len() >= STRANGERS + connections_to_come(&shared)
                         && let Some(oldest) = oldest_first.pop_front()
                     {
                         let waiting = oldest_first.len() + 1;
@@ -64,7 +69,7 @@ pub(super) async fn let_in(listener: TcpListener, rail: usize, shared: Arc<Share
             Some(done) = showing.join_next() => {
                 // One that gave way was told of.
                 let Ok((stream, address, preamble)) = done else { continue };
-                if let Err(why) = admit(stream, preamble, rail, &shared, &cfgs).await {
+                if let Err(why) = admit(stream, preamble, nic_index, &shared, &cfgs).await {
                     quiet.warn(now_ns(), || format!("data connection from {address} shown out: {why}"));
                 }
             }
@@ -73,17 +78,17 @@ pub(super) async fn let_in(listener: TcpListener, rail: usize, shared: Arc<Share
     }
 }
 
-/// Lanes that were granted and whose connection has not come yet.
-fn lanes_to_come(shared: &Shared) -> usize {
+/// Connections that were granted and whose connection has not come yet.
+fn connections_to_come(shared: &Shared) -> usize {
     let session = lock(&shared.current).clone();
-    session.map_or(0, |s| lock(&s.lanes).awaited())
+    session.map_or(0, |s| lock(&s.connections).awaited())
 }
 
-/// Puts the lane up whose key was shown.
+/// Puts the connection up whose key was shown.
 async fn admit(
     mut stream: TcpStream,
     preamble: Option<Preamble>,
-    rail: usize,
+    nic_index: usize,
     shared: &Shared,
     cfgs: &TcpCfgs,
 ) -> Result<(), String> {
@@ -91,28 +96,30 @@ async fn admit(
     let session = lock(&shared.current)
         .clone()
         .ok_or("no frontend is being served")?;
-    let (lane, expected) = lock(&session.lanes)
-        .take(&preamble.key, preamble.lane, preamble.epoch)
+    let (connection, expected) = lock(&session.connections)
+        .take(&preamble.key, preamble.connection, preamble.epoch)
         .ok_or("its key is not one that was handed out")?;
-    let linked = if expected == rail {
+    let linked = if expected == nic_index {
         // A few bytes into an empty socket: nobody waits here for the peer to read.
         TcpDevice::welcome(&mut stream)
             .await
             .and_then(|()| stream.into_std())
-            .and_then(|s| tcp::link(s, lane.endpoint(SEND_DEPTH), cfgs))
+            .and_then(|s| tcp::link(s, connection.endpoint(SEND_DEPTH), cfgs))
             .map_err(|e| e.to_string())
     } else {
-        Err(format!("its lane belongs to NIC {expected}, not {rail}"))
+        Err(format!(
+            "its connection belongs to NIC {expected}, not {nic_index}"
+        ))
     };
     match linked {
         Ok(link) => session
-            .attach(shared, rail, lane, link)
-            .ok_or_else(|| "its lane was given up meanwhile".to_owned()),
+            .attach(shared, nic_index, connection, link)
+            .ok_or_else(|| "its connection was given up meanwhile".to_owned()),
         Err(why) => {
-            // No rail thread ever had it, and none will say that it is down.
-            session.lost_here(&LaneLost {
+            // No NIC thread ever had it, and none will say that it is down.
+            session.lost_here(&ConnectionLost {
                 session: session.id,
-                lane: preamble.lane,
+                connection: preamble.connection,
                 epoch: preamble.epoch,
                 cause: Broken::GivenUp(why.clone()),
             });
@@ -126,8 +133,8 @@ mod tests {
     use std::{io::Read, net::TcpStream as StdStream, sync::Mutex, time::Instant};
 
     use super::*;
+    use crate::run::budget::Budget;
     use crate::serve::{Arrival, Server, Service};
-    use crate::session::budget::Budget;
 
     struct Nobody;
 

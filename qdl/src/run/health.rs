@@ -1,5 +1,5 @@
-//! The rails of a cluster by name: what dispatch chooses among by health, made from what the accelerators granted,
-//! and what is said of them in the log and in the report.
+//! The rails of a cluster by name: what dispatch chooses among by health, made from what the
+//! accelerators granted, and what is said of them in the log and in the report.
 
 use std::sync::Mutex;
 
@@ -7,15 +7,15 @@ use super::common::Common;
 use crate::{
     clock::now_ns,
     rails::{
-        Change, LaneRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy, RailState,
-        RailsError,
+        Change, ConnectionRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy,
+        RailState, RailsError,
     },
     stats::{RailChange, RailRecord},
 };
 
-/// Where a lane ends at the accelerator, as granted.
+/// Where a connection ends at the accelerator, as granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LaneEnd {
+pub(super) struct ConnectionEnd {
     pub nic: u16,
     pub gpu: Option<u32>,
 }
@@ -32,16 +32,17 @@ pub(super) struct RailMap {
 }
 
 impl RailMap {
-    /// The rails by which `lanes` (peer, NIC here, end there) run, and what chooses among them.
+    /// The rails by which `connections` (peer, NIC here,
+    /// end there) run, and what chooses among them.
     pub fn new(
-        lanes: &[(usize, usize, LaneEnd)],
+        connections: &[(usize, usize, ConnectionEnd)],
         peers: usize,
         policy: RailPolicy,
         health: crate::rails::HealthCfgs,
     ) -> Result<(Self, RailArbiter), RailsError> {
         let mut rails: Vec<Vec<RailEnds>> = vec![Vec::new(); peers];
         let mut gpus: Vec<Vec<Option<u32>>> = vec![Vec::new(); peers];
-        for (peer, nic, end) in lanes {
+        for (peer, nic, end) in connections {
             rails[*peer].push((*nic, end.nic));
             gpus[*peer].push(end.gpu);
         }
@@ -53,21 +54,23 @@ impl RailMap {
             list.sort_unstable();
             list.dedup();
         }
-        let rail_of = |peer: usize, nic: usize, end: LaneEnd| {
+        let rail_of = |peer: usize, nic: usize, end: ConnectionEnd| {
             let at = rails[peer].iter().position(|r| *r == (nic, end.nic));
             // More rails than there may be are refused below.
             RailId(at.unwrap_or(0).min(usize::from(u8::MAX)) as u8)
         };
-        let lane = |(peer, nic, end): &(usize, usize, LaneEnd)| LaneRail {
+        let connection = |(peer, nic, end): &(usize, usize, ConnectionEnd)| ConnectionRail {
             peer: *peer,
             rail: rail_of(*peer, *nic, *end),
             target: gpus[*peer].iter().position(|g| *g == end.gpu).unwrap_or(0),
             nic: *nic,
         };
-        let lanes: Vec<LaneRail> = lanes.iter().map(lane).collect();
+        let connections: Vec<ConnectionRail> = connections.iter().map(connection).collect();
         let peer = |p: usize| {
             let own = |target: usize| {
-                let here = lanes.iter().filter(|l| (l.peer, l.target) == (p, target));
+                let here = connections
+                    .iter()
+                    .filter(|l| (l.peer, l.target) == (p, target));
                 let mut own: Vec<_> = here.map(|l| l.rail).collect();
                 own.sort_unstable();
                 own.dedup();
@@ -82,7 +85,7 @@ impl RailMap {
         };
         let arbiter = RailArbiter::new(&RailArbiterCfgs {
             peers: (0..peers).map(peer).collect(),
-            lanes: lanes.clone(),
+            connections: connections.clone(),
         })?;
         let map = RailMap {
             peers: rails,
@@ -165,13 +168,13 @@ fn word(state: RailState) -> String {
 mod tests {
     use super::*;
 
-    fn end(nic: u16, gpu: Option<u32>) -> LaneEnd {
-        LaneEnd { nic, gpu }
+    fn end(nic: u16, gpu: Option<u32>) -> ConnectionEnd {
+        ConnectionEnd { nic, gpu }
     }
 
     #[test]
-    fn lanes_of_one_pair_of_nics_are_one_rail() {
-        let lanes = [
+    fn connections_of_one_pair_of_nics_are_one_rail() {
+        let connections = [
             (0, 0, end(0, Some(0))),
             (0, 0, end(0, Some(0))),
             (0, 1, end(1, Some(1))),
@@ -179,9 +182,12 @@ mod tests {
             (1, 0, end(3, None)),
         ];
         let (map, arbiter) =
-            RailMap::new(&lanes, 2, RailPolicy::Best, Default::default()).expect("sound");
+            RailMap::new(&connections, 2, RailPolicy::Best, Default::default()).expect("sound");
         assert_eq!(map.peers, [vec![(0, 0), (1, 1)], vec![(0, 3)]]);
-        assert_eq!(arbiter.lanes_of(0, RailId(1)).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(
+            arbiter.connections_of(0, RailId(1)).collect::<Vec<_>>(),
+            [2, 3]
+        );
         assert_eq!(map.at_nic(1, 3).collect::<Vec<_>>(), [RailId(0)]);
         assert_eq!(map.at_nic(1, 0).count(), 0);
         assert_eq!(map.name(0, RailId(1)), "nics[1]-nics[1]");

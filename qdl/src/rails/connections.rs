@@ -1,10 +1,10 @@
-//! The rails in terms of lanes: what a dispatcher with several peers, several queue pairs to a rail
-//! and several threads asks.
+//! The rails in terms of connections: what a dispatcher with several
+//! peers, several queue pairs to a rail and several threads asks.
 //!
-//! A *lane* is one connection; it lies on one rail to one peer and ends at one of the peer's
+//! A *connection* is one connection; it lies on one rail to one peer and ends at one of the peer's
 //! targets. The target with the fewest samples outstanding is next (in turn among equals), the
-//! peer's [`PeerRails`] choose the rail, and of that rail's lanes the one with the fewest samples
-//! in flight takes the sample.
+//! peer's [`PeerRails`] choose the rail, and of that rail's connections the one with the fewest
+//! samples in flight takes the sample.
 //!
 //! A decision takes the peer's lock, held for the few hundred nanoseconds of [`PeerRails::pick`].
 //! Completions never take it: they are counted in [`Meters`], without a lock. The lock's one other
@@ -25,16 +25,16 @@ use super::{
     Want,
 };
 
-/// Where a lane lies.
+/// Where a connection lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneRail {
+pub struct ConnectionRail {
     /// Index of the peer.
     pub peer: usize,
     /// Rail to that peer.
     pub rail: RailId,
     /// Target at that peer.
     pub target: usize,
-    /// Index of the local NIC; all lanes of a rail have the same.
+    /// Index of the local NIC; all connections of a rail have the same.
     pub nic: usize,
 }
 
@@ -43,15 +43,15 @@ pub struct LaneRail {
 pub struct RailArbiterCfgs {
     /// The peers.
     pub peers: Vec<PeerCfgs>,
-    /// The lanes, by their index.
-    pub lanes: Vec<LaneRail>,
+    /// The connections, by their index.
+    pub connections: Vec<ConnectionRail>,
 }
 
 /// What the peer's lock guards.
 #[derive(Debug)]
 struct Locked {
     rails: PeerRails,
-    /// Lanes up, for each rail.
+    /// Connections up, for each rail.
     up: Box<[u32]>,
 }
 
@@ -69,15 +69,16 @@ struct Target {
     peer: usize,
     target: usize,
     outstanding: CachePadded<AtomicU32>,
-    /// For each rail of the peer, where its lanes begin in `lanes`; one more at the end.
+    /// For each rail of the peer, where its connections
+    /// begin in `connections`; one more at the end.
     starts: Box<[u32]>,
-    lanes: Box<[usize]>,
+    connections: Box<[usize]>,
 }
 
 impl Target {
-    fn lanes(&self, rail: RailId) -> &[usize] {
+    fn connections(&self, rail: RailId) -> &[usize] {
         let at = |i: usize| self.starts[i] as usize;
-        &self.lanes[at(rail.index())..at(rail.index() + 1)]
+        &self.connections[at(rail.index())..at(rail.index() + 1)]
     }
 }
 
@@ -86,23 +87,23 @@ impl Target {
 pub struct RailArbiter {
     peers: Box<[Peer]>,
     targets: Box<[Target]>,
-    lanes: Box<[LaneRail]>,
-    /// Index in `targets` for each lane.
+    connections: Box<[ConnectionRail]>,
+    /// Index in `targets` for each connection.
     target_of: Box<[usize]>,
     turn: AtomicU32,
 }
 
 impl RailArbiter {
-    /// All lanes down.
+    /// All connections down.
     ///
     /// # Errors
-    /// [`RailsError`] where the lanes do not fit the peers.
+    /// [`RailsError`] where the connections do not fit the peers.
     pub fn new(cfgs: &RailArbiterCfgs) -> Result<Self, RailsError> {
         let mut targets = Vec::new();
-        let mut target_of = vec![0; cfgs.lanes.len()];
+        let mut target_of = vec![0; cfgs.connections.len()];
         let mut nics = BTreeMap::new();
-        for (lane, l) in cfgs.lanes.iter().enumerate() {
-            let error = |what| Err(RailsError::Lane { lane, what });
+        for (connection, l) in cfgs.connections.iter().enumerate() {
+            let error = |what| Err(RailsError::Connection { connection, what });
             match cfgs.peers.get(l.peer) {
                 None => return error("leads to no peer"),
                 Some(p) if l.rail.index() >= p.rails => return error("lies on no rail"),
@@ -111,28 +112,35 @@ impl RailArbiter {
             }
             let nic = nics.entry((l.peer, l.rail)).or_insert(l.nic);
             if *nic != l.nic {
-                return error("has another NIC than the other lanes of its rail");
+                return error("has another NIC than the other connections of its rail");
             }
         }
-        let mut order: Vec<usize> = (0..cfgs.lanes.len()).collect();
-        let place = |i: usize| (cfgs.lanes[i].peer, cfgs.lanes[i].target, cfgs.lanes[i].rail);
+        let mut order: Vec<usize> = (0..cfgs.connections.len()).collect();
+        let place = |i: usize| {
+            (
+                cfgs.connections[i].peer,
+                cfgs.connections[i].target,
+                cfgs.connections[i].rail,
+            )
+        };
         order.sort_by_key(|i| place(*i));
         let mut rest = &order[..];
         for (p, peer) in cfgs.peers.iter().enumerate() {
             for t in 0..peer.targets.len() {
                 let here = rest.partition_point(|i| place(*i) <= (p, t, RailId(u8::MAX)));
-                let (lanes, after) = rest.split_at(here);
+                let (connections, after) = rest.split_at(here);
                 rest = after;
-                for i in lanes {
+                for i in connections {
                     target_of[*i] = targets.len();
                 }
-                let start = |r: usize| lanes.partition_point(|i| place(*i).2.index() < r) as u32;
+                let start =
+                    |r: usize| connections.partition_point(|i| place(*i).2.index() < r) as u32;
                 targets.push(Target {
                     peer: p,
                     target: t,
                     outstanding: CachePadded::default(),
                     starts: (0..=peer.rails).map(start).collect(),
-                    lanes: lanes.into(),
+                    connections: connections.into(),
                 });
             }
         }
@@ -142,7 +150,7 @@ impl RailArbiter {
             .enumerate()
             .map(|(p, c)| {
                 let rails = PeerRails::new(c)?;
-                // A rail with no lane shares its NIC with nobody.
+                // A rail with no connection shares its NIC with nobody.
                 let nic = |r: usize| *nics.get(&(p, RailId(r as u8))).unwrap_or(&usize::MAX);
                 Ok(Peer {
                     meters: rails.meters().clone(),
@@ -157,14 +165,15 @@ impl RailArbiter {
         Ok(RailArbiter {
             peers,
             targets: targets.into(),
-            lanes: cfgs.lanes.clone().into(),
+            connections: cfgs.connections.clone().into(),
             target_of: target_of.into(),
             turn: AtomicU32::new(0),
         })
     }
 
-    /// Chooses the lane for a sample of `len` bytes, and counts its bytes. Each choice must be
-    /// followed by [`Self::completed`] or [`Self::taken_back`]. `None` when no lane takes a sample.
+    /// Chooses the connection for a sample of `len` bytes, and counts
+    /// its bytes. Each choice must be followed by [`Self::completed`] or
+    /// [`Self::taken_back`]. `None` when no connection takes a sample.
     pub fn pick(&self, now: u64, len: u32, load: impl Fn(usize) -> Load) -> Option<usize> {
         let n = self.targets.len();
         let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % n.max(1);
@@ -188,67 +197,68 @@ impl RailArbiter {
             target: target.target,
             len,
         };
-        let has_room = |rail: RailId| target.lanes(rail).iter().any(|l| load(*l).takes());
+        let has_room = |rail: RailId| target.connections(rail).iter().any(|l| load(*l).takes());
         let rail = lock(&self.peers[target.peer])
             .rails
             .pick(now, want, has_room)?;
         let taking = target
-            .lanes(rail)
+            .connections(rail)
             .iter()
             .map(|l| (*l, load(*l)))
             .filter(|(_, l)| l.takes());
-        let Some((lane, _)) = taking.min_by_key(|(_, l)| l.in_flight) else {
+        let Some((connection, _)) = taking.min_by_key(|(_, l)| l.in_flight) else {
             // Another thread took the last slot between the two looks.
             self.peers[target.peer].meters.taken_back(rail, len);
             return None;
         };
         target.outstanding.fetch_add(1, Ordering::Relaxed);
-        Some(lane)
+        Some(connection)
     }
 
-    /// A sample that was given to `lane` was answered; `network_ns` is its round trip minus its
-    /// residence.
-    pub fn completed(&self, lane: usize, len: u32, network_ns: u64) {
-        if let Some((l, t)) = self.at(lane) {
+    /// A sample that was given to `connection` was answered;
+    /// `network_ns` is its round trip minus its residence.
+    pub fn completed(&self, connection: usize, len: u32, network_ns: u64) {
+        if let Some((l, t)) = self.at(connection) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
             self.peers[l.peer].meters.completed(l.rail, len, network_ns);
         }
     }
 
-    /// What a sample alone on its way over `lane` took that was not chosen by [`Self::pick`]: a
-    /// warm-up gives the rail its baselines.
-    pub fn unloaded(&self, lane: usize, len: u32, network_ns: u64) {
-        if let Some((l, _)) = self.at(lane)
+    /// What a sample alone on its way over `connection` took that was not chosen by [`Self::pick`]:
+    /// a warm-up gives the rail its baselines.
+    pub fn unloaded(&self, connection: usize, len: u32, network_ns: u64) {
+        if let Some((l, _)) = self.at(connection)
             && let Some(meter) = self.peers[l.peer].meters.get(l.rail)
         {
             meter.gauge.observe(len, network_ns);
         }
     }
 
-    /// A sample that was given to `lane` was not posted there after all, or goes again by another.
-    pub fn taken_back(&self, lane: usize, len: u32) {
-        if let Some((l, t)) = self.at(lane) {
+    /// A sample that was given to `connection` was not
+    /// posted there after all, or goes again by another.
+    pub fn taken_back(&self, connection: usize, len: u32) {
+        if let Some((l, t)) = self.at(connection) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
             self.peers[l.peer].meters.taken_back(l.rail, len);
         }
     }
 
-    /// The lanes of a rail to a peer.
-    pub fn lanes_of(&self, peer: usize, rail: RailId) -> impl Iterator<Item = usize> + '_ {
-        let lanes = self.lanes.iter().enumerate();
-        lanes
+    /// The connections of a rail to a peer.
+    pub fn connections_of(&self, peer: usize, rail: RailId) -> impl Iterator<Item = usize> + '_ {
+        let connections = self.connections.iter().enumerate();
+        connections
             .filter(move |(_, l)| (l.peer, l.rail) == (peer, rail))
             .map(|(i, _)| i)
     }
 
-    fn at(&self, lane: usize) -> Option<(&LaneRail, &Target)> {
-        let l = self.lanes.get(lane)?;
-        Some((l, &self.targets[self.target_of[lane]]))
+    fn at(&self, connection: usize) -> Option<(&ConnectionRail, &Target)> {
+        let l = self.connections.get(connection)?;
+        Some((l, &self.targets[self.target_of[connection]]))
     }
 
-    /// A lane is up.
-    pub fn lane_up(&self, now: u64, lane: usize, on_change: &mut dyn FnMut(Change)) {
-        if let Some((l, _)) = self.at(lane) {
+    /// A connection is up.
+    pub fn connection_up(&self, now: u64, connection: usize, on_change: &mut dyn FnMut(Change)) {
+        if let Some((l, _)) = self.at(connection) {
             let mut p = lock(&self.peers[l.peer]);
             p.up[l.rail.index()] += 1;
             if p.up[l.rail.index()] == 1 {
@@ -257,18 +267,20 @@ impl RailArbiter {
         }
     }
 
-    /// A lane that was up is lost. Its rail is lost with the last of its lanes; whose fault that is
-    /// follows from what else is up, what the local NIC says of itself, and whether the control
-    /// session is lost.
-    pub fn lane_lost(
+    /// A connection that was up is lost. Its rail is lost with the last of its
+    /// connections; whose fault that is follows from what else is up, what the
+    /// local NIC says of itself, and whether the control session is lost.
+    pub fn connection_lost(
         &self,
         now: u64,
-        lane: usize,
+        connection: usize,
         local_down: Option<bool>,
         control_lost: bool,
         on_change: &mut dyn FnMut(Change),
     ) {
-        let Some((l, _)) = self.at(lane) else { return };
+        let Some((l, _)) = self.at(connection) else {
+            return;
+        };
         {
             let mut p = lock(&self.peers[l.peer]);
             let up = &mut p.up[l.rail.index()];

@@ -6,7 +6,7 @@ mod keys;
 mod source;
 
 use super::*;
-use crate::rail::Wait;
+use crate::connection::Wait;
 
 #[test]
 fn the_defaults_of_a_file_are_those_of_what_it_sets() {
@@ -20,7 +20,7 @@ fn the_defaults_of_a_file_are_those_of_what_it_sets() {
 }
 
 #[test]
-fn how_a_rail_thread_spins() {
+fn how_a_nic_thread_spins() {
     let with = |mode, yield_after_us| {
         spin(&Completion {
             mode,

@@ -13,7 +13,7 @@ use super::{super::*, source::code};
 use crate::{
     config::{AcceleratorConfig, EngineConfig, parse_accelerator, parse_frontend},
     fabric::ib::IbCfgs,
-    session::{request_stride, response_stride},
+    run::{request_stride, response_stride},
     testkit::machine,
 };
 
@@ -161,15 +161,15 @@ fn nics(nics: &[NicConfig], d: &Deadlines) -> Taken {
         ("tcp", text(tcp(&nics[0], d))),
         ("ib", text(ib.collect::<Vec<_>>())),
         (
-            "rail",
+            "nic_index",
             text(
                 each.clone()
-                    .map(|n| rail(0, n, &machine.near_nic(n)))
+                    .map(|n| nic_index(0, n, &machine.near_nic(n)))
                     .collect::<Vec<_>>(),
             ),
         ),
         (
-            "lanes",
+            "connections",
             text(
                 each.map(|n| (n.connections(), n.resolve_slots(64)))
                     .collect::<Vec<_>>(),

@@ -1,5 +1,5 @@
-//! The work of a frontend's rail thread: poll its lanes, complete what has arrived, post from the backlog
-//! as slots come free, watch for silence, and take lost lanes down.
+//! The work of a frontend's NIC thread: poll its connections, complete what has arrived, post from
+//! the backlog as slots come free, watch for silence, and take lost connections down.
 
 use std::{
     os::fd::RawFd,
@@ -12,28 +12,28 @@ use std::{
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
-use super::lane::Lane;
+use super::end::Connection;
 use crate::{
     clock::now_ns,
     connection::{
         BUDGET, Receiving,
         tracker::{InFlight, Sample},
     },
+    connection::{Echo, EchoAction, NicThreadHandle, NicWork, Turn, arm_all},
     dispatch::{Completer, DispatchEvent, Response, SampleTimes, Shared, WARM_UP_ID},
     fabric::{Armed, Broken, Imm, Link},
-    rail::{Echo, EchoAction, RailHandle, RailWork, Turn, arm_all},
     response::{RESPONSE_HEADER_BYTES, ResponseHeader},
 };
 
-/// What the rail thread is told.
+/// What the NIC thread is told.
 pub(super) enum Command {
     Attach {
-        lane: usize,
+        connection: usize,
         epoch: u32,
         link: Link,
     },
     GiveUp {
-        lane: usize,
+        connection: usize,
         epoch: u32,
         cause: Broken,
     },
@@ -44,9 +44,9 @@ pub(super) enum Command {
     Stop,
 }
 
-/// A lane that is up.
+/// A connection that is up.
 struct Up {
-    lane: usize,
+    connection: usize,
     epoch: u32,
     half: Receiving,
     echo: Echo,
@@ -61,13 +61,13 @@ struct Up {
 
 /// A response seen in this turn.
 struct Seen {
-    lane: usize,
+    connection: usize,
     slot: u16,
     in_flight: InFlight,
     header: ResponseHeader,
 }
 
-pub(super) struct FrontendRail {
+pub(super) struct FrontendNic {
     index: usize,
     shared: Arc<Shared>,
     inbox: Arc<SegQueue<Command>>,
@@ -80,21 +80,25 @@ pub(super) struct FrontendRail {
     stopping: bool,
 }
 
-impl FrontendRail {
+impl FrontendNic {
     pub fn new(
         index: usize,
         shared: Arc<Shared>,
         inbox: Arc<SegQueue<Command>>,
         completer: Box<dyn Completer>,
-        handle: &RailHandle,
+        handle: &NicThreadHandle,
     ) -> Self {
         // Touched from the pinned thread: where memory cannot be bound to a node, it comes to lie
         // near.
-        for lane in shared.lanes.iter().filter(|l| l.cfgs.rail == index) {
-            lane.window.region().prefault();
-            handle.note_memory(lane.window.region());
+        for connection in shared
+            .connections
+            .iter()
+            .filter(|l| l.cfgs.nic_index == index)
+        {
+            connection.window.region().prefault();
+            handle.note_memory(connection.window.region());
         }
-        FrontendRail {
+        FrontendNic {
             index,
             shared,
             inbox,
@@ -113,15 +117,19 @@ impl FrontendRail {
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Attach { lane, epoch, link } => {
+            Command::Attach {
+                connection,
+                epoch,
+                link,
+            } => {
                 if self.shared.aborted.load(Ordering::SeqCst) {
                     return;
                 }
                 let Link { tx, rx } = link;
                 self.new_fds.push(rx.fd());
-                self.shared.lanes[lane].attach(tx);
+                self.shared.connections[connection].attach(tx);
                 self.up.push(Up {
-                    lane,
+                    connection,
                     epoch,
                     half: Receiving::new(rx),
                     echo: Echo::new(self.shared.echo, now_ns()),
@@ -132,9 +140,13 @@ impl FrontendRail {
                 self.make_known();
             }
             Command::Health => self.make_known(),
-            Command::GiveUp { lane, epoch, cause } => {
+            Command::GiveUp {
+                connection,
+                epoch,
+                cause,
+            } => {
                 let mut up = self.up.iter_mut();
-                if let Some(up) = up.find(|u| u.lane == lane && u.epoch == epoch) {
+                if let Some(up) = up.find(|u| u.connection == connection && u.epoch == epoch) {
                     up.half.broken = Some(cause);
                 }
             }
@@ -147,31 +159,31 @@ impl FrontendRail {
         }
     }
 
-    /// Tells those who choose by health which lanes are up.
+    /// Tells those who choose by health which connections are up.
     fn make_known(&mut self) {
         if self.shared.health.get().is_some() {
             for up in self.up.iter_mut().filter(|u| !u.known) {
                 up.known = true;
-                self.shared.health_up(up.lane);
+                self.shared.health_up(up.connection);
             }
         }
     }
 
-    /// Destroys the local side of lanes that are broken, or of all when this thread stops, as soon
-    /// as they have said goodbye: from then on nothing lands through them.
+    /// Destroys the local side of connections that are broken, or of all when this thread stops, as
+    /// soon as they have said goodbye: from then on nothing lands through them.
     fn take_down(&mut self) {
         let down = |u: &mut Up| self.stopping || u.half.broken.is_some();
         self.leaving.extend(self.up.extract_if(.., down));
         let mut i = 0;
         while i < self.leaving.len() {
-            let lane = &self.shared.lanes[self.leaving[i].lane];
-            if !lane.detach() {
+            let connection = &self.shared.connections[self.leaving[i].connection];
+            if !connection.detach() {
                 i += 1;
                 continue;
             }
             let up = self.leaving.swap_remove(i);
             {
-                let mut counts = lane.counts();
+                let mut counts = connection.counts();
                 counts.received.add(&up.half.counts());
                 counts.wakeups += up.half.wakeups;
                 counts.taken += up.taken;
@@ -181,10 +193,11 @@ impl FrontendRail {
         }
     }
 
-    /// A lane is lost, unless this thread stops: its samples go again by whatever lane is left.
+    /// A connection is lost, unless this thread stops: its
+    /// samples go again by whatever connection is left.
     fn lose(&mut self, up: Up) {
         let Up {
-            lane: index,
+            connection: index,
             epoch,
             known,
             half: Receiving { rx, broken, .. },
@@ -195,41 +208,42 @@ impl FrontendRail {
         let shared = self.shared.clone();
         let mut again = 0;
         let health = shared.health.get();
-        let lane = &shared.lanes[index];
-        lane.tracker
-            .sweep(|f: InFlight| again += usize::from(shared.goes_again(lane, f.sample)));
+        let connection = &shared.connections[index];
+        connection
+            .tracker
+            .sweep(|f: InFlight| again += usize::from(shared.goes_again(connection, f.sample)));
         shared.warm_up.lost(index, &cause);
         if let Some(h) = health {
-            shared.take_assigned_back(h, lane);
+            shared.take_assigned_back(h, connection);
         }
-        shared.lanes_lost.fetch_add(1, Ordering::Relaxed);
+        shared.connections_lost.fetch_add(1, Ordering::Relaxed);
         if shared.aborted.load(Ordering::SeqCst) {
             shared.empty_backlog();
         } else if shared.has_backlog() {
-            // What was in flight, and what the lane refused.
+            // What was in flight, and what the connection refused.
             shared.wake_all();
         }
         if known {
-            shared.health_lost(lane);
+            shared.health_lost(connection);
         }
-        shared.owner.event(DispatchEvent::LaneLost {
-            lane: index,
+        shared.owner.event(DispatchEvent::ConnectionLost {
+            connection: index,
             epoch,
             cause,
             again,
         });
     }
 
-    /// Polls one lane; returns how many events there were.
+    /// Polls one connection; returns how many events there were.
     fn poll(&mut self, i: usize, now: u64) -> usize {
         let Self {
             up, shared, seen, ..
         } = self;
         let up = &mut up[i];
-        let lane = &shared.lanes[up.lane];
+        let connection = &shared.connections[up.connection];
         let before = seen.len();
-        let (events, answer) = up.half.poll(&lane.send, |imm, len| {
-            if let Some(s) = shared.arrived(lane, imm, len)? {
+        let (events, answer) = up.half.poll(&connection.send, |imm, len| {
+            if let Some(s) = shared.arrived(connection, imm, len)? {
                 seen.push(s);
             }
             Ok(())
@@ -242,7 +256,7 @@ impl FrontendRail {
         }
         up.taken += (seen.len() - before) as u64;
         if answer {
-            shared.drive(lane, false, || None);
+            shared.drive(connection, false, || None);
         }
         events
     }
@@ -251,7 +265,7 @@ impl FrontendRail {
     fn complete(&mut self, now: u64) {
         let shared = self.shared.clone();
         let response = |s: &Seen| {
-            let window = &shared.lanes[s.lane].window;
+            let window = &shared.connections[s.connection].window;
             let offset = window.slot_offset(s.slot) + RESPONSE_HEADER_BYTES;
             // SAFETY: as in `poll`; the slot is released below.
             let payload = unsafe { window.region().bytes(offset, s.header.len as usize) };
@@ -267,13 +281,13 @@ impl FrontendRail {
             .fetch_add(self.seen.len() as u64, Ordering::Release);
         let health = shared.health.get();
         for s in self.seen.drain(..) {
-            shared.lanes[s.lane].tracker.release(s.slot);
+            shared.connections[s.connection].tracker.release(s.slot);
             let f = &s.in_flight;
             if let Some(h) = health {
                 let residence = u64::from(s.header.queue_us) + u64::from(s.header.compute_us);
                 let round_trip = now.saturating_sub(f.posted_ns);
                 let network = round_trip.saturating_sub(residence * 1000);
-                h.arbiter.completed(s.lane, f.sample.len, network);
+                h.arbiter.completed(s.connection, f.sample.len, network);
             }
             self.completer.record(&SampleTimes {
                 issued_ns: f.sample.issued_ns,
@@ -288,7 +302,8 @@ impl FrontendRail {
         }
     }
 
-    /// Posts from the backlog, rings doorbells that wait, and goes on with what a full socket held up. Returns samples posted.
+    /// Posts from the backlog, rings doorbells that wait, and goes
+    /// on with what a full socket held up. Returns samples posted.
     fn post(&mut self, completed: bool) -> usize {
         let mut posted = 0;
         if completed && let Some(h) = self.shared.health.get() {
@@ -299,17 +314,17 @@ impl FrontendRail {
             }
         }
         for i in 0..self.up.len() {
-            let lane = &self.shared.lanes[self.up[i].lane];
-            let held_up = lane.send.is_held_up() || lane.send.is_unrung();
-            if held_up || (self.shared.waits_for(lane) && lane.tracker.has_free()) {
-                posted += self.shared.drive(lane, false, || None).posted;
+            let connection = &self.shared.connections[self.up[i].connection];
+            let held_up = connection.send.is_held_up() || connection.send.is_unrung();
+            if held_up || (self.shared.waits_for(connection) && connection.tracker.has_free()) {
+                posted += self.shared.drive(connection, false, || None).posted;
             }
         }
         posted
     }
 }
 
-impl RailWork for FrontendRail {
+impl NicWork for FrontendNic {
     fn turn(&mut self, now: u64) -> Turn {
         while let Some(c) = self.inbox.pop() {
             self.command(c);
@@ -341,7 +356,7 @@ impl RailWork for FrontendRail {
 
     fn tick(&mut self, now: u64) {
         for up in &mut self.up {
-            let lane = &self.shared.lanes[up.lane];
+            let connection = &self.shared.connections[up.connection];
             if up.echo.waits()
                 && let Some(bytes) = up.half.rx.confirmed()
             {
@@ -350,8 +365,8 @@ impl RailWork for FrontendRail {
             match up.echo.tick(now) {
                 EchoAction::Wait => {}
                 EchoAction::Ask(v) => {
-                    lane.send.ask(v);
-                    self.shared.drive(lane, false, || None);
+                    connection.send.ask(v);
+                    self.shared.drive(connection, false, || None);
                 }
                 EchoAction::Lost(ns) => {
                     up.silent = Some(Broken::Silent(format!(
@@ -372,12 +387,12 @@ impl RailWork for FrontendRail {
 
     fn arm(&mut self) -> Armed {
         let work = |u: &Up| {
-            let lane = &self.shared.lanes[u.lane];
+            let connection = &self.shared.connections[u.connection];
             u.half.broken.is_some()
                 || u.silent.is_some()
-                || lane.send.has_failed()
-                || lane.send.is_unrung()
-                || (self.shared.waits_for(lane) && lane.takes())
+                || connection.send.has_failed()
+                || connection.send.is_unrung()
+                || (self.shared.waits_for(connection) && connection.takes())
         };
         if !self.inbox.is_empty() || !self.leaving.is_empty() || self.up.iter().any(work) {
             return Armed::Ready;
@@ -395,44 +410,45 @@ impl RailWork for FrontendRail {
 }
 
 impl Shared {
-    /// Whether samples wait that may go by this lane.
-    fn waits_for(&self, lane: &Lane) -> bool {
-        match &lane.assigned {
+    /// Whether samples wait that may go by this connection.
+    fn waits_for(&self, connection: &Connection) -> bool {
+        match &connection.assigned {
             Some(assigned) => !assigned.is_empty(),
             None => self.has_backlog(),
         }
     }
 
-    /// A write has arrived on a lane. `None` where it was the answer to a sample that warms up.
-    fn arrived(&self, lane: &Lane, imm: Imm, len: u32) -> Result<Option<Seen>, Broken> {
+    /// A write has arrived on a connection. `None` where
+    /// it was the answer to a sample that warms up.
+    fn arrived(&self, connection: &Connection, imm: Imm, len: u32) -> Result<Option<Seen>, Broken> {
         // The receiving half has closed the grant: the slot and its record are ours.
         let slot = imm.slot();
-        let offset = lane.window.slot_offset(slot);
+        let offset = connection.window.slot_offset(slot);
         // SAFETY: the grant is closed, so the peer has no more business in the slot until it is
         // opened again, which only `release` makes possible.
-        let bytes = unsafe { lane.window.region().bytes(offset, len as usize) };
+        let bytes = unsafe { connection.window.region().bytes(offset, len as usize) };
         let header = bytes
             .ok()
             .and_then(|b| ResponseHeader::decode(b, len, imm.use_count()));
-        let in_flight = lane.tracker.arrived(slot);
+        let in_flight = connection.tracker.arrived(slot);
         match (header, in_flight) {
             (Some(header), Some(in_flight)) if in_flight.sample.id != WARM_UP_ID => {
                 return Ok(Some(Seen {
-                    lane: lane.index,
+                    connection: connection.index,
                     slot,
                     in_flight,
                     header,
                 }));
             }
             (Some(header), Some(in_flight)) => {
-                lane.tracker.release(slot);
-                self.warmed(lane, &in_flight, &header);
+                connection.tracker.release(slot);
+                self.warmed(connection, &in_flight, &header);
                 return Ok(None);
             }
             // The sample was taken from the tracker and has no answer: it goes again.
             (None, Some(in_flight)) => {
-                lane.tracker.release(slot);
-                self.goes_again(lane, in_flight.sample);
+                connection.tracker.release(slot);
+                self.goes_again(connection, in_flight.sample);
             }
             (_, None) => {}
         }
@@ -442,14 +458,14 @@ impl Shared {
         })
     }
 
-    /// A sample that was in flight has no answer, and its lane is lost. Samples that warm up do not
-    /// go again.
-    fn goes_again(&self, lane: &Lane, sample: Sample) -> bool {
+    /// A sample that was in flight has no answer, and its
+    /// connection is lost. Samples that warm up do not go again.
+    fn goes_again(&self, connection: &Connection, sample: Sample) -> bool {
         if sample.id == WARM_UP_ID {
             return false;
         }
         if let Some(h) = self.health.get() {
-            h.arbiter.taken_back(lane.index, sample.len);
+            h.arbiter.taken_back(connection.index, sample.len);
         }
         self.push_all(std::iter::once(sample));
         self.again.fetch_add(1, Ordering::Relaxed);

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     control::{AuthError, ControlError, Counters},
     dispatch::{
-        DispatchCounts, DispatchError, LaneCounts, LaneWarmUp, Sample, WarmUpError, WarmUpReport,
+        ConnectionCounts, ConnectionWarmUp, DispatchCounts, DispatchError, Sample, WarmUpError,
+        WarmUpReport,
     },
     fabric::{Region, ib::IbError, tcp::TcpError},
     rails::RailsError,
@@ -25,8 +26,8 @@ pub struct SampleMemory {
 pub trait ClusterListener: Send + Sync {
     /// Completes these samples with no bytes: the run was aborted.
     fn complete_empty(&self, samples: &[Sample]);
-    /// The run is over: no connection was left for too long, or [`abort`](super::Cluster::abort) was called. Called once;
-    /// the cause names the peer, when and why.
+    /// The run is over: no connection was left for too long, or [`abort`](super::Cluster::abort)
+    /// was called. Called once; the cause names the peer, when and why.
     fn aborted(&self, cause: &str);
     /// Something worth a line: a connection lost, a peer back.
     fn note(&self, line: &str);
@@ -102,12 +103,12 @@ pub enum ClusterError {
     #[error("control thread: {0}")]
     Thread(#[from] std::io::Error),
     /// Connections that are open on one side only.
-    #[error("{up} of {lanes} connections came up within {deadline:?}")]
+    #[error("{up} of {connections} connections came up within {deadline:?}")]
     NotUp {
         /// Connections up.
         up: usize,
         /// Connections wanted.
-        lanes: usize,
+        connections: usize,
         /// How long was waited.
         deadline: Duration,
     },
@@ -115,17 +116,17 @@ pub enum ClusterError {
 
 /// One connection in the report.
 #[derive(Clone, Debug)]
-pub struct LaneReport {
+pub struct ConnectionReport {
     /// The accelerator's node name.
     pub peer: String,
     /// Index into `nics`.
-    pub rail: usize,
+    pub nic_index: usize,
     /// Index of the connection.
-    pub lane: usize,
+    pub connection: usize,
     /// What it did.
-    pub counts: LaneCounts,
+    pub counts: ConnectionCounts,
     /// How it warmed up, if it did.
-    pub warm_up: Option<LaneWarmUp>,
+    pub warm_up: Option<ConnectionWarmUp>,
     /// Why it was lost, each time it was.
     pub lost: Vec<String>,
 }
@@ -153,7 +154,7 @@ pub struct ClusterReport {
     /// Totals.
     pub dispatch: DispatchCounts,
     /// Each connection.
-    pub lanes: Vec<LaneReport>,
+    pub connections: Vec<ConnectionReport>,
     /// Each accelerator.
     pub peers: Vec<PeerReport>,
     /// Each rail, where they are chosen by health.

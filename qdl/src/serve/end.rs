@@ -1,5 +1,5 @@
-//! One connection as the accelerator sees it: the slots its samples land in, the slots its responses are
-//! sent from, and its sending half.
+//! One connection as the accelerator sees it: the slots its samples land in, the slots its
+//! responses are sent from, and its sending half.
 
 use std::{
     fmt,
@@ -22,13 +22,14 @@ use crate::{
     stats::ServedConnection,
 };
 
-/// What a lane is made of; the frontend asks for it.
+/// What a connection is made of; the frontend asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServeLaneCfgs {
-    /// Which session it belongs to; two frontends in turn use the same lane numbers and epochs.
+pub struct ServeConnectionCfgs {
+    /// Which session it belongs to; two frontends in
+    /// turn use the same connection numbers and epochs.
     pub session: u64,
     /// The frontend's index of the connection.
-    pub lane: u16,
+    pub connection: u16,
     /// Its epoch.
     pub epoch: u32,
     /// The GPU whose engine its samples go to; `None` where that makes no difference.
@@ -41,8 +42,8 @@ pub struct ServeLaneCfgs {
     pub response_stride: usize,
 }
 
-impl ServeLaneCfgs {
-    /// Bytes of slots the lane takes on this node; `None` where they overflow.
+impl ServeConnectionCfgs {
+    /// Bytes of slots the connection takes on this node; `None` where they overflow.
     pub fn bytes(&self) -> Option<usize> {
         self.request_stride
             .checked_add(self.response_stride)?
@@ -57,7 +58,7 @@ struct Ready {
     bytes: u32,
 }
 
-/// What the rail thread counted of its receiving half.
+/// What the NIC thread counted of its receiving half.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Received {
     /// Samples handed to the service.
@@ -67,17 +68,17 @@ pub(super) struct Received {
     pub fabric: FabricCounts,
 }
 
-/// See the module. An [`Arrival`] keeps the lane alive, so its slots outlive the connection for as long as
-/// a batch reads them; [`ServeLane::readers`] counts such arrivals.
-pub struct ServeLane {
-    cfgs: ServeLaneCfgs,
+/// See the module. An [`Arrival`] keeps the connection alive, so its slots outlive the connection
+/// for as long as a batch reads them; [`ServeConnection::readers`] counts such arrivals.
+pub struct ServeConnection {
+    cfgs: ServeConnectionCfgs,
     window: Window,
     output: Arc<Region>,
     pub(super) send: SendHalf,
     /// Responses that are not posted yet. As many places as slots: a slot is granted again once its
     /// response is posted.
     ready: ArrayQueue<Ready>,
-    /// A sample that came by it cannot be run: the rail thread gives the connection up.
+    /// A sample that came by it cannot be run: the NIC thread gives the connection up.
     refused: OnceLock<Broken>,
     responded: AtomicU64,
     late: AtomicU64,
@@ -85,22 +86,22 @@ pub struct ServeLane {
     received: Mutex<Received>,
 }
 
-impl ServeLane {
+impl ServeConnection {
     /// Maps the slots and grants all requests to the frontend.
     ///
     /// # Errors
     /// [`RegionError`] when the memory cannot be had.
-    pub fn new(cfgs: ServeLaneCfgs) -> Result<Self, RegionError> {
+    pub fn new(cfgs: ServeConnectionCfgs) -> Result<Self, RegionError> {
         Self::on_nodes(cfgs, &[], None)
     }
 
-    /// As [`ServeLane::new`], on these NUMA nodes; with request slots in memory that is there
+    /// As [`ServeConnection::new`], on these NUMA nodes; with request slots in memory that is there
     /// already, a GPU's perhaps.
     ///
     /// # Errors
     /// [`RegionError`] when it is too small, or when there is none for responses.
     pub fn on_nodes(
-        cfgs: ServeLaneCfgs,
+        cfgs: ServeConnectionCfgs,
         nodes: &[u32],
         slots: Option<Arc<Region>>,
     ) -> Result<Self, RegionError> {
@@ -122,7 +123,7 @@ impl ServeLane {
             Some(slots) => slots,
             None => Arc::new(Region::on_nodes(requests, nodes)?),
         };
-        Ok(ServeLane {
+        Ok(ServeConnection {
             window: Window::new(slots, 0, cfgs.request_stride, grants)?,
             output: Arc::new(Region::on_nodes(bytes(cfgs.response_stride)?, nodes)?),
             // One doorbell for all that is ready.
@@ -137,7 +138,7 @@ impl ServeLane {
     }
 
     /// What it was made of.
-    pub fn cfgs(&self) -> ServeLaneCfgs {
+    pub fn cfgs(&self) -> ServeConnectionCfgs {
         self.cfgs
     }
 
@@ -157,7 +158,8 @@ impl ServeLane {
         }
     }
 
-    /// Arrivals of this lane that are still alive somewhere, given the one `Arc` the caller holds.
+    /// Arrivals of this connection that are still alive
+    /// somewhere, given the one `Arc` the caller holds.
     pub fn readers(self: &Arc<Self>) -> usize {
         Arc::strong_count(self) - 1
     }
@@ -181,7 +183,7 @@ impl ServeLane {
     pub fn record(&self) -> ServedConnection {
         let received = *self.received.lock().unwrap_or_else(PoisonError::into_inner);
         ServedConnection {
-            lane: self.cfgs.lane,
+            connection: self.cfgs.connection,
             epoch: self.cfgs.epoch,
             arrived: received.arrived,
             answered: self.responded(),
@@ -210,8 +212,8 @@ impl ServeLane {
         self.window.region()
     }
 
-    /// Nothing is sent afterwards. True once the lane has said goodbye; until then it is to be
-    /// called again.
+    /// Nothing is sent afterwards. True once the connection
+    /// has said goodbye; until then it is to be called again.
     pub(super) fn detach(&self) -> bool {
         let over = self.send.finish();
         self.drive();
@@ -270,7 +272,7 @@ impl ServeLane {
 }
 
 /// Responses on their way to the frontend.
-struct Responses<'a>(&'a ServeLane);
+struct Responses<'a>(&'a ServeConnection);
 
 impl Outgoing for Responses<'_> {
     fn begin(&mut self) -> u64 {
@@ -278,14 +280,14 @@ impl Outgoing for Responses<'_> {
     }
 
     fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
-        let lane = self.0;
-        let Some(ready) = lane.ready.pop() else {
+        let connection = self.0;
+        let Some(ready) = connection.ready.pop() else {
             return Next::Nothing;
         };
         let slot = ready.imm.slot();
         let posted = tx.post(&Post {
             source: SourceId(0),
-            offset: usize::from(slot) * lane.cfgs.response_stride,
+            offset: usize::from(slot) * connection.cfgs.response_stride,
             len: ready.bytes,
             at: 0,
             imm: ready.imm,
@@ -294,12 +296,12 @@ impl Outgoing for Responses<'_> {
             Ok(()) => {
                 // The frontend may use the slot again as soon as it has the response, and not
                 // before.
-                lane.window.grants().open(slot);
+                connection.window.grants().open(slot);
                 Next::Posted
             }
-            Err(PostError::Full) if lane.ready.push(ready).is_ok() => Next::Full,
+            Err(PostError::Full) if connection.ready.push(ready).is_ok() => Next::Full,
             Err(e) => {
-                lane.late.fetch_add(1, Ordering::Relaxed);
+                connection.late.fetch_add(1, Ordering::Relaxed);
                 e.into()
             }
         }
@@ -318,14 +320,14 @@ impl Outgoing for Responses<'_> {
     }
 }
 
-impl Origin for ServeLane {
+impl Origin for ServeConnection {
     fn gpu(&self) -> Option<u32> {
         self.cfgs.gpu
     }
 
     fn refuse(&self, ticket: u64, why: &str) {
         let slot = Imm::from_bits(ticket as u32).slot();
-        // The rail thread looks at every poll, and no later than its next tick. The first cause
+        // The NIC thread looks at every poll, and no later than its next tick. The first cause
         // is the one that is reported.
         let _ = self
             .refused
@@ -345,8 +347,8 @@ impl Origin for ServeLane {
                 compute_us: f.compute_us,
             };
             let offset = usize::from(slot) * self.cfgs.response_stride;
-            // SAFETY: the arrival that owned this output slot has just been given back to us, and the response
-            // is not posted yet: nobody else touches the slot.
+            // SAFETY: the arrival that owned this output slot has just been given back to us, and
+            // the response is not posted yet: nobody else touches the slot.
             let to = unsafe { self.output.bytes_mut(offset, RESPONSE_HEADER_BYTES) };
             if let Ok(to) = to {
                 to.copy_from_slice(&header.encode());
@@ -364,12 +366,12 @@ impl Origin for ServeLane {
     }
 }
 
-impl fmt::Debug for ServeLane {
+impl fmt::Debug for ServeConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "ServeLane(lane {}, epoch {})",
-            self.cfgs.lane, self.cfgs.epoch
+            "ServeConnection(connection {}, epoch {})",
+            self.cfgs.connection, self.cfgs.epoch
         )
     }
 }

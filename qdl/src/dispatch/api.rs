@@ -2,10 +2,10 @@
 
 use std::{io, sync::Arc};
 
-use super::{LaneCfgs, Sample, SampleTimes};
+use super::{ConnectionCfgs, Sample, SampleTimes};
 use crate::{
+    connection::{EchoCfgs, NicThreadCfgs},
     fabric::{Broken, Region, RegionError},
-    rail::{EchoCfgs, RailCfgs},
     rails::{Change, Policy},
 };
 
@@ -20,7 +20,7 @@ pub struct Response<'a> {
     pub payload: &'a [u8],
 }
 
-/// Takes the responses of one rail. Lives on the rail's thread.
+/// Takes the responses of one NIC. Lives on the NIC's thread.
 pub trait Completer: Send {
     /// Completes one poll's worth of samples. The payloads' slots are free once this returns.
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>);
@@ -28,7 +28,7 @@ pub trait Completer: Send {
     /// Records times; called once for each sample after `complete`.
     fn record(&mut self, times: &SampleTimes);
 
-    /// Called about every rail tick, for live figures.
+    /// Called about every tick, for live figures.
     fn tick(&mut self, now_ns: u64) {
         let _ = now_ns;
     }
@@ -37,10 +37,11 @@ pub trait Completer: Send {
 /// What the dispatcher tells whoever set it up.
 #[derive(Clone, Debug)]
 pub enum DispatchEvent {
-    /// A lane's connection was lost and its local side is destroyed; its samples are on their way again.
-    LaneLost {
-        /// Index of the lane.
-        lane: usize,
+    /// A connection's connection was lost and its local side
+    /// is destroyed; its samples are on their way again.
+    ConnectionLost {
+        /// Index of the connection.
+        connection: usize,
         /// Epoch that was lost.
         epoch: u32,
         /// Why.
@@ -61,14 +62,14 @@ pub enum DispatchEvent {
 pub trait Owner: Send + Sync {
     /// Completes these samples empty.
     fn complete_empty(&self, samples: &[Sample]);
-    /// Hears of an event, on a rail thread: returns soon.
+    /// Hears of an event, on a NIC thread: returns soon.
     fn event(&self, event: DispatchEvent);
 }
 
-/// One rail thread of the frontend.
-pub struct DispatchRail {
+/// One NIC thread of the frontend.
+pub struct DispatchNic {
     /// How it waits and where it runs.
-    pub cfgs: RailCfgs,
+    pub cfgs: NicThreadCfgs,
     /// Takes its responses.
     pub completer: Box<dyn Completer>,
 }
@@ -79,21 +80,22 @@ pub struct DispatchCfgs {
     pub policy: Policy,
     /// Signs of life.
     pub echo: EchoCfgs,
-    /// Payloads up to this many bytes are posted by the thread that issues them; longer ones, which the
-    /// kernel copies, by the rail threads.
+    /// Payloads up to this many bytes are posted by the thread that issues them; longer ones, which
+    /// the kernel copies, by the NIC threads.
     pub issue_post_up_to: usize,
     /// Queries of up to this many samples are posted by the thread that issues them.
     pub issue_burst: usize,
-    /// How long ago, in nanoseconds, the last doorbell may have been rung for a posted sample to wait for the next to share
-    /// its own; the rail thread rings at its next turn. 0: each rings. By health none waits.
+    /// How long ago, in nanoseconds, the last doorbell may have been rung
+    /// for a posted sample to wait for the next to share its own; the NIC
+    /// thread rings at its next turn. 0: each rings. By health none waits.
     pub doorbell_wait_ns: u64,
     /// Registered memory samples are sent from; a sample's `source` is an index into it.
     pub sources: Vec<Arc<Region>>,
     /// Samples lie here instead, unregistered, and are copied before they are sent.
     pub staged_from: Option<Arc<Region>>,
-    /// The lanes.
-    pub lanes: Vec<LaneCfgs>,
-    /// Writes queued on a lane before its doorbell must be rung.
+    /// The connections.
+    pub connections: Vec<ConnectionCfgs>,
+    /// Writes queued on a connection before its doorbell must be rung.
     pub send_depth: usize,
 }
 
@@ -110,7 +112,7 @@ impl Default for DispatchCfgs {
             doorbell_wait_ns: 20_000,
             sources: Vec::new(),
             staged_from: None,
-            lanes: Vec::new(),
+            connections: Vec::new(),
             send_depth: 256,
         }
     }
@@ -130,14 +132,14 @@ pub struct DispatchCounts {
     /// Requests posted, those sent again included.
     pub posted: u64,
     /// Connections lost.
-    pub lanes_lost: u64,
+    pub connections_lost: u64,
     /// Longest the backlog has been.
     pub backlog_max: u64,
     /// Samples that were in it.
     pub backlogged: u64,
-    /// Times a rail thread had to be woken by another thread.
+    /// Times a NIC thread had to be woken by another thread.
     pub wakeups: u64,
-    /// Times a rail thread went to sleep.
+    /// Times a NIC thread went to sleep.
     pub sleeps: u64,
 }
 
@@ -147,7 +149,7 @@ pub enum DispatchError {
     /// Memory for its slots.
     #[error("slots: {0}")]
     Region(#[from] RegionError),
-    /// A rail thread.
-    #[error("rail thread: {0}")]
+    /// A NIC thread.
+    #[error("NIC thread: {0}")]
     Thread(#[from] io::Error),
 }

@@ -11,8 +11,8 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
-    face::ClusterListener,
-    health::{LaneEnd, RailMap},
+    api::ClusterListener,
+    health::{ConnectionEnd, RailMap},
     peer::LocalLoss,
     settings,
     transport::ClientNic,
@@ -47,8 +47,8 @@ pub(super) struct Loss {
     pub by_silence: bool,
 }
 
-/// Peer, and index within the peer, of each lane.
-pub(super) type LaneOf = Vec<(usize, u16)>;
+/// Peer, and index within the peer, of each connection.
+pub(super) type ConnectionOf = Vec<(usize, u16)>;
 
 /// What tasks and callers share.
 pub(super) struct Common {
@@ -62,16 +62,16 @@ pub(super) struct Common {
     pub closing: AtomicBool,
     pub aborted: AtomicBool,
     pub losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
-    /// Lanes lost so far, and why.
+    /// Connections lost so far, and why.
     pub lost: Mutex<Vec<(usize, String)>>,
-    /// Peer and index within the peer of each lane.
-    pub lane_of: LaneOf,
+    /// Peer and index within the peer of each connection.
+    pub connection_of: ConnectionOf,
     pub nics: Vec<ClientNic>,
     /// Whether the link of each NIC is down.
     pub links: Vec<LinkWatch>,
-    /// Where each lane ends, once it was granted.
-    pub ends: Mutex<Vec<Option<LaneEnd>>>,
-    /// Under a policy by health, once every accelerator has granted its lanes.
+    /// Where each connection ends, once it was granted.
+    pub ends: Mutex<Vec<Option<ConnectionEnd>>>,
+    /// Under a policy by health, once every accelerator has granted its connections.
     pub rails: OnceLock<RailMap>,
 }
 
@@ -129,13 +129,13 @@ impl Owner for ClusterOwner {
         let Some(common) = self.0.upgrade() else {
             return;
         };
-        let (lane, epoch, cause, again) = match event {
-            DispatchEvent::LaneLost {
-                lane,
+        let (connection, epoch, cause, again) = match event {
+            DispatchEvent::ConnectionLost {
+                connection,
                 epoch,
                 cause,
                 again,
-            } => (lane, epoch, cause, again),
+            } => (connection, epoch, cause, again),
             DispatchEvent::Rail { peer, change } => {
                 if let Some(rails) = common.rails.get() {
                     let line = rails.changed(peer, &common.peer(peer).node, change);
@@ -146,8 +146,8 @@ impl Owner for ClusterOwner {
                 return;
             }
         };
-        let (peer, index) = common.lane_of[lane];
-        super::lock(&common.lost).push((lane, cause.to_string()));
+        let (peer, index) = common.connection_of[connection];
+        super::lock(&common.lost).push((connection, cause.to_string()));
         // The task is gone only once the cluster is closing.
         let _ = common.losses[peer].send(LocalLoss {
             index,

@@ -13,9 +13,11 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    common::{ClusterOwner, Common, LaneOf, PeerState},
+    api::{
+        ClusterError, ClusterListener, ClusterReport, ConnectionReport, PeerReport, SampleMemory,
+    },
+    common::{ClusterOwner, Common, ConnectionOf, PeerState},
     control_thread::control,
-    face::{ClusterError, ClusterListener, ClusterReport, LaneReport, PeerReport, SampleMemory},
     health::RailMap,
     places::places,
     request_stride, response_stride, settings,
@@ -23,14 +25,14 @@ use super::{
 };
 use crate::{
     config::{FrontendConfig, NicAt, NicConfig},
+    connection::join_all,
     control::ClientHandle,
     dispatch::{
-        Completer, DispatchCfgs, DispatchRail, Dispatcher, LaneCfgs, Sample, WarmUpCfgs,
+        Completer, ConnectionCfgs, DispatchCfgs, DispatchNic, Dispatcher, Sample, WarmUpCfgs,
         WarmUpReport,
     },
     fabric::MAX_SLOTS,
     os::Near,
-    rail::join_all,
     stats::Places,
     topology::{LinkWatch, Topology},
 };
@@ -51,7 +53,7 @@ pub struct Cluster {
 impl Cluster {
     /// Reaches every accelerator, checks models and names, and opens every connection. Each step
     /// ends within `deadlines.connect_ms`: reaching all of them and the handshakes, then, for one
-    /// after the other, having lanes granted, connecting them and starting.
+    /// after the other, having connections granted, connecting them and starting.
     ///
     /// # Errors
     /// [`ClusterError`] names the peer or the configuration key.
@@ -61,9 +63,12 @@ impl Cluster {
         completer: &mut dyn FnMut(usize) -> Box<dyn Completer>,
         listener: Arc<dyn ClusterListener>,
     ) -> Result<Cluster, ClusterError> {
-        let (lanes, lane_of) = plan(config)?;
+        let (connections, connection_of) = plan(config)?;
         let d = &config.deadlines;
-        let slots = lanes.iter().map(|l| l.slots * l.response_stride).sum();
+        let slots = connections
+            .iter()
+            .map(|l| l.slots * l.response_stride)
+            .sum();
         let nics = config
             .nics
             .iter()
@@ -76,7 +81,7 @@ impl Cluster {
             .nics
             .iter()
             .enumerate()
-            .map(|(i, _)| DispatchRail {
+            .map(|(i, _)| DispatchNic {
                 cfgs: settings::frontend_rail(i, config, &near[i]),
                 completer: completer(i),
             })
@@ -84,7 +89,7 @@ impl Cluster {
         let cfgs = DispatchCfgs {
             sources: memory.sources,
             staged_from: memory.staged_from,
-            lanes,
+            connections,
             ..settings::dispatch(config)
         };
         let (losses, inboxes): (Vec<_>, Vec<_>) = config
@@ -112,10 +117,10 @@ impl Cluster {
             aborted: AtomicBool::new(false),
             losses,
             lost: Mutex::default(),
-            ends: Mutex::new(vec![None; lane_of.len()]),
+            ends: Mutex::new(vec![None; connection_of.len()]),
             rails: std::sync::OnceLock::new(),
             links: config.nics.iter().map(settings::link).collect(),
-            lane_of,
+            connection_of,
             nics,
         });
         let dispatcher =
@@ -158,23 +163,28 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Under a policy by health: makes what chooses, now that it is known where every lane ends.
+    /// Under a policy by health: makes what chooses, now
+    /// that it is known where every connection ends.
     fn choose_by_health(&self) -> Result<(), ClusterError> {
         let common = &self.common;
         let Some(policy) = common.config.arbiter.by_health() else {
             return Ok(());
         };
         let ends = super::lock(&common.ends).clone();
-        let lanes: Vec<_> = ends
+        let connections: Vec<_> = ends
             .iter()
             .enumerate()
-            .filter_map(|(lane, end)| {
-                let (peer, _) = common.lane_of[lane];
-                Some((peer, common.dispatcher().lane(lane).rail, (*end)?))
+            .filter_map(|(connection, end)| {
+                let (peer, _) = common.connection_of[connection];
+                Some((
+                    peer,
+                    common.dispatcher().connection(connection).nic_index,
+                    (*end)?,
+                ))
             })
             .collect();
         let health = settings::health(&common.config.health);
-        let (map, arbiter) = RailMap::new(&lanes, common.peers.len(), policy, health)?;
+        let (map, arbiter) = RailMap::new(&connections, common.peers.len(), policy, health)?;
         // The names come before the first change.
         let _ = common.rails.set(map);
         let links = common.links.clone();
@@ -188,11 +198,11 @@ impl Cluster {
     fn wait_up(&self, deadline: Duration) -> Result<(), ClusterError> {
         let end = Instant::now() + deadline;
         let d = self.common.dispatcher();
-        while d.lanes_up() < d.lanes() {
+        while d.connections_up() < d.connections() {
             if Instant::now() >= end {
                 return Err(ClusterError::NotUp {
-                    up: d.lanes_up(),
-                    lanes: d.lanes(),
+                    up: d.connections_up(),
+                    connections: d.connections(),
                     deadline,
                 });
             }
@@ -220,12 +230,12 @@ impl Cluster {
             again: false,
         };
         let report = dispatcher.warm_up(&cfgs).map_err(|source| {
-            let (peer, index) = self.common.lane_of[source.lane()];
+            let (peer, index) = self.common.connection_of[source.connection()];
             let state = self.common.peer(peer);
             ClusterError::WarmUp {
                 connection: format!("{}/{index}", state.node),
                 address: state.address.clone(),
-                nic: dispatcher.lane(source.lane()).rail,
+                nic: dispatcher.connection(source.connection()).nic_index,
                 source,
             }
         })?;
@@ -256,7 +266,7 @@ impl Cluster {
                     first.took_ns += report.took_ns;
                 }
             }
-            Err(e) => tracing::debug!("warming up again: connection {}: {e}", e.lane()),
+            Err(e) => tracing::debug!("warming up again: connection {}: {e}", e.connection()),
         }
     }
 
@@ -310,7 +320,7 @@ impl Cluster {
         self.common.dispatcher().counts().completed
     }
 
-    /// Rail threads.
+    /// NIC threads.
     pub fn rails(&self) -> usize {
         self.common.config.nics.len()
     }
@@ -382,25 +392,27 @@ impl Cluster {
         common.dispatcher().stop();
         leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
-        let counts = common.dispatcher().lane_counts();
+        let counts = common.dispatcher().connection_counts();
         let lost = super::lock(&common.lost).clone();
         let mut warm_up = super::lock(&self.warmed).take();
         if let Some(w) = &mut warm_up {
             // Those of later phases, and answers that came after one had failed, too.
             w.samples = counts.iter().map(|c| c.warmed).sum();
         }
-        let lanes = counts
+        let connections = counts
             .into_iter()
             .enumerate()
-            .map(|(lane, counts)| {
-                let (peer, _) = common.lane_of[lane];
-                LaneReport {
+            .map(|(connection, counts)| {
+                let (peer, _) = common.connection_of[connection];
+                ConnectionReport {
                     peer: common.peer(peer).node.clone(),
-                    rail: common.dispatcher().lane(lane).rail,
-                    lane,
+                    nic_index: common.dispatcher().connection(connection).nic_index,
+                    connection,
                     counts,
-                    warm_up: warm_up.as_ref().and_then(|w| w.lanes.get(lane).copied()),
-                    lost: of_lane(&lost, lane),
+                    warm_up: warm_up
+                        .as_ref()
+                        .and_then(|w| w.connections.get(connection).copied()),
+                    lost: of_connection(&lost, connection),
                 }
             })
             .collect();
@@ -433,7 +445,7 @@ impl Cluster {
                 ..places(nics.zip(&self.near), common.dispatcher().placed())
             },
             dispatch: common.dispatcher().counts(),
-            lanes,
+            connections,
             peers,
         }
     }
@@ -450,19 +462,19 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.stop_control();
-        // While there is somebody for its rail threads to tell.
+        // While there is somebody for its NIC threads to tell.
         self.common.dispatcher().stop();
     }
 }
 
-/// Why this lane was lost, each time it was.
-fn of_lane(lost: &[(usize, String)], lane: usize) -> Vec<String> {
-    let of = lost.iter().filter(|(l, _)| *l == lane);
+/// Why this connection was lost, each time it was.
+fn of_connection(lost: &[(usize, String)], connection: usize) -> Vec<String> {
+    let of = lost.iter().filter(|(l, _)| *l == connection);
     of.map(|(_, why)| why.clone()).collect()
 }
 
-/// Which lanes there are: every NIC entry has its connections to every accelerator.
-fn plan(config: &FrontendConfig) -> Result<(Vec<LaneCfgs>, LaneOf), ClusterError> {
+/// Which connections there are: every NIC entry has its connections to every accelerator.
+fn plan(config: &FrontendConfig) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
     let too_large =
         || ClusterError::Slots(format!("model {}: its sizes overflow", config.model.name));
     let request = request_stride(&config.model).ok_or_else(too_large)?;
@@ -474,20 +486,20 @@ fn plan(config: &FrontendConfig) -> Result<(Vec<LaneCfgs>, LaneOf), ClusterError
             u32::MAX
         )));
     }
-    let (mut lanes, mut lane_of) = (Vec::new(), Vec::new());
+    let (mut connections, mut connection_of) = (Vec::new(), Vec::new());
     for peer in 0..config.accelerators.len() {
         let mut index = 0u16;
-        for (rail, nic) in config.nics.iter().enumerate() {
+        for (nic_index, nic) in config.nics.iter().enumerate() {
             let slots = nic.resolve_slots(request).clamp(1, MAX_SLOTS);
             for _ in 0..nic.connections() {
-                lanes.push(LaneCfgs {
+                connections.push(ConnectionCfgs {
                     peer,
-                    rail,
+                    nic_index,
                     slots,
                     response_stride: response,
                     request_stride: request,
                 });
-                lane_of.push((peer, index));
+                connection_of.push((peer, index));
                 index = index.checked_add(1).ok_or_else(|| {
                     ClusterError::Slots(
                         "more than 65,535 connections to one accelerator".to_owned(),
@@ -496,5 +508,5 @@ fn plan(config: &FrontendConfig) -> Result<(Vec<LaneCfgs>, LaneOf), ClusterError
             }
         }
     }
-    Ok((lanes, lane_of))
+    Ok((connections, connection_of))
 }

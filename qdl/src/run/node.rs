@@ -1,4 +1,4 @@
-//! The accelerator's side: one frontend at a time, its lanes and their memory.
+//! The accelerator's side: one frontend at a time, its connections and their memory.
 
 use std::{
     net::SocketAddr,
@@ -12,8 +12,8 @@ use std::{
 use tokio::{net::TcpListener, sync::watch};
 
 use super::{
+    accept::let_in,
     budget::Budget,
-    door::let_in,
     lock, request_stride, response_stride,
     served::Session,
     settings,
@@ -29,7 +29,7 @@ use crate::{
     model::ModelSpec,
     os::Near,
     rails::Score,
-    serve::{LaneLost, OnLaneLost, ServeCounts, ServeLane, Server, Service},
+    serve::{ConnectionLost, OnConnectionLost, ServeConnection, ServeCounts, Server, Service},
     stats::{BatchSizes, GpuRecord, ServedReport},
     topology::{LinkWatch, Topology},
 };
@@ -118,13 +118,13 @@ pub struct Node {
     links: Arc<[LinkWatch]>,
     /// Where each NIC's threads and memory belong.
     near: Arc<[Near]>,
-    /// The data ports, with the rail each belongs to.
+    /// The data ports, with the NIC each belongs to.
     data: Vec<(usize, TcpListener, TcpCfgs)>,
     runtime: tokio::runtime::Runtime,
     stop: watch::Sender<Option<String>>,
 }
 
-/// What rail threads, tasks and sessions share.
+/// What NIC threads, tasks and sessions share.
 pub(super) struct Shared {
     pub rails: Server,
     /// Who reads what arrives.
@@ -133,13 +133,13 @@ pub(super) struct Shared {
     pub sessions: AtomicU64,
     pub current: Mutex<Option<Arc<Session>>>,
     /// Memory of slots.
-    pub budget: Budget<ServeLane>,
-    /// What lanes that are no more had answered, and had to drop.
+    pub budget: Budget<ServeConnection>,
+    /// What connections that are no more had answered, and had to drop.
     pub settled: Mutex<(u64, u64)>,
 }
 
 impl Node {
-    /// Binds every port and starts the rail threads, which deliver to `service`.
+    /// Binds every port and starts the NIC threads, which deliver to `service`.
     ///
     /// # Errors
     /// [`NodeError`] names the port or key at fault.
@@ -183,7 +183,7 @@ impl Node {
         ))?;
         let back: Arc<OnceLock<Weak<Shared>>> = Arc::default();
         let weak = back.clone();
-        let lost: Arc<OnLaneLost> = Arc::new(move |l: LaneLost| {
+        let lost: Arc<OnConnectionLost> = Arc::new(move |l: ConnectionLost| {
             if let Some(shared) = weak.get().and_then(Weak::upgrade) {
                 shared.lost(&l);
             }
@@ -192,7 +192,7 @@ impl Node {
         let topology = Topology::of_this_machine().unwrap_or_default();
         let near: Arc<[Near]> = config.nics.iter().map(|n| topology.near_nic(n)).collect();
         let rails = config.nics.iter().zip(&*near).enumerate();
-        let rails = rails.map(|(i, (nic, near))| settings::rail(i, nic, near));
+        let rails = rails.map(|(i, (nic, near))| settings::nic_index(i, nic, near));
         let rails = rails.collect();
         let shared = Arc::new(Shared {
             rails: Server::new(rails, service, &lost)?,
@@ -249,8 +249,8 @@ impl Node {
             stop,
         } = self;
         let why = runtime.block_on(async {
-            for (rail, listener, cfgs) in data {
-                tokio::spawn(let_in(listener, rail, shared.clone(), cfgs));
+            for (nic_index, listener, cfgs) in data {
+                tokio::spawn(let_in(listener, nic_index, shared.clone(), cfgs));
             }
             let mut stopped = stop.subscribe();
             loop {
@@ -273,7 +273,7 @@ impl Node {
                     handle: session.handle(),
                     local: session.local_address(),
                     nics: nics.clone(),
-                    lanes: Mutex::default(),
+                    connections: Mutex::default(),
                     arrived_before: counts.arrived,
                     settled_before: *lock(&shared.settled),
                     engine_before: (params.engine)(),
@@ -296,8 +296,8 @@ impl Node {
                     }
                 };
                 watching.abort();
-                // Rail threads still report the lanes they take down: until then it is the current
-                // session.
+                // NIC threads still report the connections they
+                // take down: until then it is the current session.
                 state.release(config.deadlines.drain()).await;
                 *lock(&shared.current) = None;
                 let clean = matches!(&ended, Ok(Ok(cause)) if cause.is_clean());
@@ -318,14 +318,14 @@ impl Node {
         why
     }
 
-    /// What the rail threads have done so far.
+    /// What the NIC threads have done so far.
     pub fn counts(&self) -> ServeCounts {
         self.shared.rails.counts()
     }
 }
 
 impl Shared {
-    fn lost(&self, l: &LaneLost) {
+    fn lost(&self, l: &ConnectionLost) {
         let current = lock(&self.current).clone();
         if let Some(session) = current.filter(|s| s.id == l.session) {
             session.lost_here(l);

@@ -1,5 +1,5 @@
-//! The loop of a rail thread: work while there is some, look again for a configured time, then arm every
-//! connection, look once more, and sleep on all their descriptors at once.
+//! The loop of a NIC thread: work while there is some, look again for a configured time, then arm
+//! every connection, look once more, and sleep on all their descriptors at once.
 
 use std::{
     collections::BTreeSet,
@@ -24,14 +24,14 @@ use crate::{
 
 const WAKER: Token = Token(usize::MAX);
 
-/// How a rail thread waits and where it runs.
+/// How a NIC thread waits and where it runs.
 #[derive(Clone, Debug)]
-pub struct RailCfgs {
+pub struct NicThreadCfgs {
     /// Name of the thread, at most 15 bytes of it visible.
     pub name: String,
     /// How it looks for work before it sleeps.
     pub spin: Spin,
-    /// How often [`RailWork::tick`] is called, ns.
+    /// How often [`NicWork::tick`] is called, ns.
     pub tick_ns: u64,
     /// Where the thread runs and its connections' memory lies.
     pub near: Near,
@@ -67,8 +67,8 @@ pub(crate) fn arm_all<'a>(connections: impl Iterator<Item = &'a mut Box<dyn Rx>>
     }
 }
 
-/// What a rail thread does.
-pub trait RailWork {
+/// What a NIC thread does.
+pub trait NicWork {
     /// Polls every connection once and does what follows from it.
     fn turn(&mut self, now_ns: u64) -> Turn;
 
@@ -85,7 +85,8 @@ pub trait RailWork {
         let _ = fd;
     }
 
-    /// Descriptors to sleep on from now on. One that is closed need not be taken back: the kernel forgets it.
+    /// Descriptors to sleep on from now on. One that is
+    /// closed need not be taken back: the kernel forgets it.
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd));
 }
 
@@ -118,12 +119,13 @@ impl Shared {
     }
 }
 
-/// Wakes a rail thread. Cheap while the thread is awake: one load.
+/// Wakes a NIC thread. Cheap while the thread is awake: one load.
 #[derive(Clone, Debug)]
-pub struct RailHandle(Arc<Shared>);
+pub struct NicThreadHandle(Arc<Shared>);
 
-impl RailHandle {
-    /// Makes sure that the thread turns once more. What the caller made known before is seen by that turn.
+impl NicThreadHandle {
+    /// Makes sure that the thread turns once more. What
+    /// the caller made known before is seen by that turn.
     pub fn wake(&self) {
         if self.0.claim() {
             self.0.wakeups.fetch_add(1, Ordering::Relaxed);
@@ -168,17 +170,17 @@ impl RailHandle {
     }
 }
 
-/// Starts a rail thread. `make` runs on it, after it has been pinned, so that memory it touches first and
-/// devices it opens are near.
+/// Starts a NIC thread. `make` runs on it, after it has been pinned, so that memory it touches
+/// first and devices it opens are near.
 ///
 /// # Errors
 /// No descriptor or thread could be had.
-pub fn spawn<W: RailWork>(
-    cfgs: RailCfgs,
-    make: impl FnOnce(RailHandle) -> W + Send + 'static,
-) -> io::Result<(RailHandle, JoinHandle<()>)> {
+pub fn spawn<W: NicWork>(
+    cfgs: NicThreadCfgs,
+    make: impl FnOnce(NicThreadHandle) -> W + Send + 'static,
+) -> io::Result<(NicThreadHandle, JoinHandle<()>)> {
     let poll = Poll::new()?;
-    let handle = RailHandle(Arc::new(Shared {
+    let handle = NicThreadHandle(Arc::new(Shared {
         waker: Waker::new(poll.registry(), WAKER)?,
         state: AtomicU8::new(AWAKE),
         wakeups: AtomicU64::new(0),
@@ -197,7 +199,7 @@ pub fn spawn<W: RailWork>(
     Ok((handle, thread))
 }
 
-fn run(cfgs: &RailCfgs, shared: &Shared, mut poll: Poll, mut work: impl RailWork) {
+fn run(cfgs: &NicThreadCfgs, shared: &Shared, mut poll: Poll, mut work: impl NicWork) {
     let mut events = Events::with_capacity(256);
     let mut now = now_ns();
     let mut idle_since = now;
@@ -240,7 +242,7 @@ fn run(cfgs: &RailCfgs, shared: &Shared, mut poll: Poll, mut work: impl RailWork
     }
 }
 
-fn register(poll: &Poll, work: &mut impl RailWork) {
+fn register(poll: &Poll, work: &mut impl NicWork) {
     work.new_descriptors(&mut |fd| {
         let result = poll.registry().register(
             &mut SourceFd(&fd),
@@ -248,16 +250,18 @@ fn register(poll: &Poll, work: &mut impl RailWork) {
             Interest::READABLE | Interest::WRITABLE,
         );
         if let Err(e) = result {
-            // A connection that cannot be slept on is still polled at every tick, and its echo shows a loss.
-            tracing::warn!("rail thread: epoll_ctl: {e}");
+            // A connection that cannot be slept on is still
+            // polled at every tick, and its echo shows a loss.
+            tracing::warn!("NIC thread: epoll_ctl: {e}");
         }
     });
 }
 
-/// How long rail threads, and those beside them, may take to end once they were told to.
+/// How long NIC threads, and those beside them, may take to end once they were told to.
 pub(crate) const ENDING: Duration = Duration::from_secs(10);
 
-/// Waits for threads that were told to end, for `patience` in all. One that does not is left to itself, with a line in the log.
+/// Waits for threads that were told to end, for `patience` in all.
+/// One that does not is left to itself, with a line in the log.
 pub fn join_all(threads: Vec<JoinHandle<()>>, patience: Duration) {
     let end = Instant::now() + patience;
     for t in threads {
@@ -287,7 +291,7 @@ mod tests {
         stop: Arc<AtomicBool>,
     }
 
-    impl RailWork for Counter {
+    impl NicWork for Counter {
         fn turn(&mut self, _now: u64) -> Turn {
             if self.stop.load(Ordering::SeqCst) {
                 return Turn::Stop;
@@ -309,8 +313,8 @@ mod tests {
     }
 
     /// A thread that sleeps at once.
-    fn sleeper(work: Counter) -> (RailHandle, JoinHandle<()>) {
-        let cfgs = RailCfgs {
+    fn sleeper(work: Counter) -> (NicThreadHandle, JoinHandle<()>) {
+        let cfgs = NicThreadCfgs {
             name: "test-rail".into(),
             spin: Spin::new(0),
             // No tick comes to the rescue.

@@ -1,4 +1,4 @@
-//! One frontend being served: its lanes, their memory, and what its control session asks for.
+//! One frontend being served: its connections, their memory, and what its control session asks for.
 
 use std::{
     net::SocketAddr,
@@ -20,18 +20,18 @@ use super::{
 use crate::{
     config::{AcceleratorConfig, NicConfig},
     control::{
-        ControlError, Counters, ErrorCode, GrantTransport, LaneGrant, LaneRequest, RailScore,
-        Refusal, RequestTransport, Scores, ServerHandle, SessionHandler, message::Hex,
+        ConnectionGrant, ConnectionRequest, ControlError, Counters, ErrorCode, GrantTransport,
+        RailScore, Refusal, RequestTransport, Scores, ServerHandle, SessionHandler, message::Hex,
     },
     fabric::{Broken, Link, MAX_SLOTS, ib::check_memory},
     os::Near,
     rails::{MAX_RAILS, Score},
-    serve::{LaneLost, ServeLane, ServeLaneCfgs},
+    serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs},
     stats::{BatchSizes, GpuRecord, ServedConnection, ServedReport},
     topology::LinkWatch,
 };
 
-/// How often quarantined lanes are looked at, while there are some.
+/// How often quarantined connections are looked at, while there are some.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
 /// And at the latest, though none is known of.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
@@ -50,15 +50,15 @@ pub(super) struct Session {
     pub local: SocketAddr,
     pub nics: Arc<[ServerNic]>,
     /// What it was granted.
-    pub lanes: Mutex<Granted<Arc<ServeLane>>>,
+    pub connections: Mutex<Granted<Arc<ServeConnection>>>,
     pub arrived_before: u64,
     pub settled_before: (u64, u64),
     pub engine_before: EngineTotals,
-    /// Sleeps of the rail threads, and how often they were woken, before it.
+    /// Sleeps of the NIC threads, and how often they were woken, before it.
     pub waits_before: (u64, u64),
-    /// A lane was lost.
+    /// A connection was lost.
     pub losses: tokio::sync::Notify,
-    /// Lanes that are no more.
+    /// Connections that are no more.
     pub ended: Mutex<Vec<ServedConnection>>,
     pub links: Arc<[LinkWatch]>,
     /// Where the threads and the memory of each NIC belong.
@@ -66,85 +66,90 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Serves a lane on a rail whose data connection has come, unless it was given up meanwhile.
+    /// Serves a connection on a NIC whose data connection
+    /// has come, unless it was given up meanwhile.
     pub fn attach(
         &self,
         shared: &Shared,
-        rail: usize,
-        lane: Arc<ServeLane>,
+        nic_index: usize,
+        connection: Arc<ServeConnection>,
         link: Link,
     ) -> Option<()> {
-        // Under the lock, so that what gives the lane up comes behind it on its way to the rail
-        // thread.
-        let mut lanes = lock(&self.lanes);
-        let ServeLaneCfgs {
-            lane: number,
+        // Under the lock, so that what gives the connection
+        // up comes behind it on its way to the NIC thread.
+        let mut connections = lock(&self.connections);
+        let ServeConnectionCfgs {
+            connection: number,
             epoch,
             ..
-        } = lane.cfgs();
-        let wanted = lanes.up(number, epoch);
-        wanted.then(|| shared.rails.attach(rail, lane, link))
+        } = connection.cfgs();
+        let wanted = connections.up(number, epoch);
+        wanted.then(|| shared.rails.attach(nic_index, connection, link))
     }
 
-    /// The rail thread has destroyed this end of a lane.
-    pub fn lost_here(&self, l: &LaneLost) {
+    /// The NIC thread has destroyed this end of a connection.
+    pub fn lost_here(&self, l: &ConnectionLost) {
         // Under the lock, so that the frontend hears of the loss before it hears that this end has
         // let go.
-        let mut lanes = lock(&self.lanes);
-        let news = lanes.lost_here(l.lane, l.epoch);
+        let mut connections = lock(&self.connections);
+        let news = connections.lost_here(l.connection, l.epoch);
         self.losses.notify_one();
         if news {
-            self.handle.lane_lost(l.lane, l.epoch, &l.cause.to_string());
-            let (lane, epoch, cause) = (l.lane, l.epoch, &l.cause);
+            self.handle
+                .connection_lost(l.connection, l.epoch, &l.cause.to_string());
+            let (connection, epoch, cause) = (l.connection, l.epoch, &l.cause);
             // At the end of a run the frontend closes its connections before it says so.
             if matches!(cause, Broken::Closed) {
-                tracing::debug!("connection {lane} (epoch {epoch}) closed by the frontend");
+                tracing::debug!("connection {connection} (epoch {epoch}) closed by the frontend");
             } else {
-                tracing::info!("connection {lane} (epoch {epoch}) lost: {cause}");
+                tracing::info!("connection {connection} (epoch {epoch}) lost: {cause}");
             }
         }
     }
 
-    /// Confirms to the frontend when this end of a lost lane is down and no batch reads its slots.
+    /// Confirms to the frontend when this end of a lost
+    /// connection is down and no batch reads its slots.
     pub async fn watch(self: Arc<Self>) {
         loop {
             if self.collect(true) {
                 tokio::time::sleep(LOOK).await;
             } else {
-                // Whoever lost a lane before this call has left a permit.
+                // Whoever lost a connection before this call has left a permit.
                 let _ = tokio::time::timeout(LOOK_ANYWAY, self.losses.notified()).await;
             }
         }
     }
 
-    /// Lets go of lost lanes that nothing reads any more. True while some are not let go of.
+    /// Lets go of lost connections that nothing reads any more. True while some are not let go of.
     fn collect(&self, lost: bool) -> bool {
-        let mut lanes = lock(&self.lanes);
-        for (lane, epoch) in lanes.collect(|l| l.readers() == 0, |l| self.settle(&l, lost)) {
-            self.handle.lane_reset(lane, epoch);
+        let mut connections = lock(&self.connections);
+        for (connection, epoch) in
+            connections.collect(|l| l.readers() == 0, |l| self.settle(&l, lost))
+        {
+            self.handle.connection_reset(connection, epoch);
         }
-        lanes.quarantined()
+        connections.quarantined()
     }
 
-    fn settle(&self, lane: &ServeLane, lost: bool) {
+    fn settle(&self, connection: &ServeConnection, lost: bool) {
         let record = ServedConnection {
             lost,
-            ..lane.record()
+            ..connection.record()
         };
         lock(&self.ended).push(record);
         if let Some(shared) = self.shared.upgrade() {
             let mut settled = lock(&shared.settled);
-            settled.0 += lane.responded();
-            settled.1 += lane.late();
+            settled.0 += connection.responded();
+            settled.1 += connection.late();
         }
     }
 
-    /// After the session: every lane goes, and with the last batch that reads it its memory.
+    /// After the session: every connection goes, and with the last batch that reads it its memory.
     pub async fn release(&self, patience: Duration) {
         let end = Instant::now() + patience;
         loop {
             self.collect(false);
-            let busy = lock(&self.lanes).busy();
+            let busy = lock(&self.connections).busy();
             if busy == 0 {
                 return;
             }
@@ -165,13 +170,13 @@ impl Session {
         let mut report = ServedReport {
             frontend: frontend.to_owned(),
             // Where a batch still reads a connection, its counts are not complete.
-            clean: clean && lock(&self.lanes).busy() == 0,
+            clean: clean && lock(&self.connections).busy() == 0,
             connections: std::mem::take(&mut *lock(&self.ended)),
             batches: engine.batches.since(&self.engine_before.batches),
             engine_copies: engine.copies.saturating_sub(self.engine_before.copies),
             ..ServedReport::default()
         };
-        report.connections.sort_by_key(|c| (c.lane, c.epoch));
+        report.connections.sort_by_key(|c| (c.connection, c.epoch));
         if let Some(shared) = self.shared.upgrade() {
             let counts = shared.rails.counts();
             report.sleeps = counts.sleeps - self.waits_before.0;
@@ -190,10 +195,10 @@ impl Session {
         };
         let (mut responded, mut late) = *lock(&shared.settled);
         {
-            let lanes = lock(&self.lanes);
-            for lane in lanes.slots() {
-                responded += lane.responded();
-                late += lane.late();
+            let connections = lock(&self.connections);
+            for connection in connections.slots() {
+                responded += connection.responded();
+                late += connection.late();
             }
         }
         let mut counters = Counters {
@@ -211,14 +216,14 @@ impl Session {
         )
     }
 
-    /// Lanes that a NIC is to write are pinned: all of a request must fit into this machine's
+    /// Connections that a NIC is to write are pinned: all of a request must fit into this machine's
     /// memory, before the first of them is made.
-    fn room_for(&self, requests: &[LaneRequest]) -> Result<(), Refusal> {
+    fn room_for(&self, requests: &[ConnectionRequest]) -> Result<(), Refusal> {
         let bytes = requests.iter().fold(0usize, |sum, r| {
             let slot = (r.request_stride as usize).saturating_add(r.response_stride as usize);
             sum.saturating_add(slot.saturating_mul(r.slots as usize))
         });
-        // More than the budget allows is refused with the lane that exceeds it.
+        // More than the budget allows is refused with the connection that exceeds it.
         let nic = self.nics.iter().find_map(|n| match n {
             ServerNic::Ib(nic) if bytes <= self.config.memory() => Some(nic.name()),
             _ => None,
@@ -232,8 +237,8 @@ impl Session {
         }
     }
 
-    /// Makes one lane, which nothing knows of yet.
-    fn make(&self, shared: &Shared, r: &LaneRequest) -> Result<Made, Refusal> {
+    /// Makes one connection, which nothing knows of yet.
+    fn make(&self, shared: &Shared, r: &ConnectionRequest) -> Result<Made, Refusal> {
         let refuse = |code, text| Err(Refusal { code, text });
         let model = &self.params.model;
         let (request, response) = (
@@ -243,28 +248,28 @@ impl Session {
         let slots = r.slots as usize;
         if slots == 0 || slots > MAX_SLOTS {
             let text = format!(
-                "lane {}: {slots} slots, 1 to {MAX_SLOTS} are possible",
-                r.lane
+                "connection {}: {slots} slots, 1 to {MAX_SLOTS} are possible",
+                r.connection
             );
             return refuse(ErrorCode::Protocol, text);
         }
         if (r.request_stride as usize, r.response_stride as usize) != (request, response) {
             let text = format!(
-                "lane {}: slots of {} and {} bytes, model {} has {request} and {response}",
-                r.lane, r.request_stride, r.response_stride, model.name
+                "connection {}: slots of {} and {} bytes, model {} has {request} and {response}",
+                r.connection, r.request_stride, r.response_stride, model.name
             );
             return refuse(ErrorCode::Model, text);
         }
-        let rail = usize::from(r.rail) % self.config.nics.len().max(1);
+        let nic_index = usize::from(r.nic) % self.config.nics.len().max(1);
         let gpu = gpu_for(
             &self.config.nics.iter().map(|n| n.gpu).collect::<Vec<_>>(),
-            rail,
+            nic_index,
             r.gpu_turn,
         );
-        let cfgs = ServeLaneCfgs {
+        let cfgs = ServeConnectionCfgs {
             gpu,
             session: self.id,
-            lane: r.lane,
+            connection: r.connection,
             epoch: r.epoch,
             slots,
             request_stride: request,
@@ -273,9 +278,9 @@ impl Session {
         let bytes = cfgs.bytes().unwrap_or(usize::MAX);
         let share = shared.budget.take(bytes, self.config.memory()).map_err(|in_use| {
             let text = format!(
-                "lane {}: {slots} slots take {} MiB, {} of {} MiB are in use: raise `memory_mib` of {}, \
+                "connection {}: {slots} slots take {} MiB, {} of {} MiB are in use: raise `memory_mib` of {}, \
                  or lower `slots` or `connections` of the frontend",
-                r.lane,
+                r.connection,
                 bytes >> 20,
                 in_use >> 20,
                 self.config.memory_mib,
@@ -293,40 +298,40 @@ impl Session {
         let key = Hex::<16>::random().map_err(no_random)?;
         let no_memory = |e: &dyn std::error::Error| Refusal {
             code: ErrorCode::Budget,
-            text: format!("lane {}: {e}", r.lane),
+            text: format!("connection {}: {e}", r.connection),
         };
         let slot_bytes = cfgs.request_stride.saturating_mul(slots);
-        let on_gpu = match &self.nics[rail] {
-            ServerNic::Ib(nic) => nic.gpu_slots(rail, gpu, slot_bytes, |bytes| {
+        let on_gpu = match &self.nics[nic_index] {
+            ServerNic::Ib(nic) => nic.gpu_slots(nic_index, gpu, slot_bytes, |bytes| {
                 shared.service.slots(gpu, bytes)
             }),
             ServerNic::Tcp(_) => None,
         };
-        let nodes = &self.near[rail].nodes;
-        let mut lane =
-            Arc::new(ServeLane::on_nodes(cfgs, nodes, on_gpu).map_err(|e| no_memory(&e))?);
-        let (transport, link) = match (&self.nics[rail], &r.transport) {
+        let nodes = &self.near[nic_index].nodes;
+        let mut connection =
+            Arc::new(ServeConnection::on_nodes(cfgs, nodes, on_gpu).map_err(|e| no_memory(&e))?);
+        let (transport, link) = match (&self.nics[nic_index], &r.transport) {
             (ServerNic::Tcp(address), RequestTransport::Tcp {}) => {
                 let address = reachable(*address, self.local);
                 (GrantTransport::Tcp { address }, None)
             }
             (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
-                let mut accepted = nic.accept(lane.endpoint(SEND_DEPTH), end);
-                if let (Err(e), true) = (&accepted, lane.is_on_device()) {
+                let mut accepted = nic.accept(connection.endpoint(SEND_DEPTH), end);
+                if let (Err(e), true) = (&accepted, connection.is_on_device()) {
                     // A GPU may let NICs at less of its memory than it has.
-                    nic.no_gpu_slots(rail, gpu, &e.to_string());
-                    lane = ServeLane::on_nodes(cfgs, nodes, None)
+                    nic.no_gpu_slots(nic_index, gpu, &e.to_string());
+                    connection = ServeConnection::on_nodes(cfgs, nodes, None)
                         .map(Arc::new)
                         .map_err(|e| no_memory(&e))?;
-                    accepted = nic.accept(lane.endpoint(SEND_DEPTH), end);
+                    accepted = nic.accept(connection.endpoint(SEND_DEPTH), end);
                 }
                 let (end, link) = accepted.map_err(|e| no_memory(&e))?;
                 (GrantTransport::Ib { end }, Some(link))
             }
             (nic, wanted) => {
                 let text = format!(
-                    "lane {}: asks for the {} fabric, and nics[{rail}] of {} is {}",
-                    r.lane,
+                    "connection {}: asks for the {} fabric, and nics[{nic_index}] of {} is {}",
+                    r.connection,
                     wanted.fabric(),
                     self.config.node,
                     nic.fabric()
@@ -334,15 +339,15 @@ impl Session {
                 return refuse(ErrorCode::Protocol, text);
             }
         };
-        share.made(&lane);
+        share.made(&connection);
         Ok(Made {
-            lane,
+            connection,
             link,
-            grant: LaneGrant {
-                lane: r.lane,
+            grant: ConnectionGrant {
+                connection: r.connection,
                 epoch: r.epoch,
                 slots: r.slots,
-                nic: rail as u16,
+                nic: nic_index as u16,
                 gpu,
                 key,
                 transport,
@@ -351,24 +356,28 @@ impl Session {
     }
 
     /// Hands out what was made. What the frontend has given up meanwhile is dropped.
-    fn hand_out(&self, shared: &Shared, made: Made) -> LaneGrant {
-        let Made { lane, link, grant } = made;
-        let (number, rail) = ((grant.lane, grant.epoch), usize::from(grant.nic));
+    fn hand_out(&self, shared: &Shared, made: Made) -> ConnectionGrant {
+        let Made {
+            connection,
+            link,
+            grant,
+        } = made;
+        let (number, nic_index) = ((grant.connection, grant.epoch), usize::from(grant.nic));
         let key = link.is_none().then_some(grant.key.0);
-        let wanted = lock(&self.lanes).granted(number, lane.clone(), rail, key);
+        let wanted = lock(&self.connections).granted(number, connection.clone(), nic_index, key);
         if let Some(link) = link.filter(|_| wanted) {
-            let _ = self.attach(shared, rail, lane, link);
+            let _ = self.attach(shared, nic_index, connection, link);
         }
         grant
     }
 }
 
-/// A lane that was made for a request.
+/// A connection that was made for a request.
 struct Made {
-    lane: Arc<ServeLane>,
+    connection: Arc<ServeConnection>,
     /// There where the accelerator makes the connection.
     link: Option<Link>,
-    grant: LaneGrant,
+    grant: ConnectionGrant,
 }
 
 /// The address by which the frontend reached the control plane serves for data too, where none is
@@ -380,9 +389,9 @@ fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> SocketAddr {
     configured
 }
 
-/// The GPU of a lane over NIC `rail` whose frontend asks for the `turn`th from the NIC's own.
-fn gpu_for(nics: &[Option<u32>], rail: usize, turn: u16) -> Option<u32> {
-    let own = nics.get(rail).copied().flatten()?;
+/// The GPU of a connection over NIC `rail` whose frontend asks for the `turn`th from the NIC's own.
+fn gpu_for(nics: &[Option<u32>], nic_index: usize, turn: u16) -> Option<u32> {
+    let own = nics.get(nic_index).copied().flatten()?;
     let mut gpus: Vec<u32> = nics.iter().copied().flatten().collect();
     gpus.sort_unstable();
     gpus.dedup();
@@ -411,22 +420,22 @@ impl SessionHandler for Session {
         })
     }
 
-    fn open(&self, requests: &[LaneRequest]) -> Result<Vec<LaneGrant>, Refusal> {
+    fn open(&self, requests: &[ConnectionRequest]) -> Result<Vec<ConnectionGrant>, Refusal> {
         let Some(shared) = self.shared.upgrade() else {
             return Err(Refusal {
                 code: ErrorCode::ShuttingDown,
                 text: "this node is stopping".to_owned(),
             });
         };
-        let wanted: Vec<_> = requests.iter().map(|r| (r.lane, r.epoch)).collect();
-        lock(&self.lanes)
+        let wanted: Vec<_> = requests.iter().map(|r| (r.connection, r.epoch)).collect();
+        lock(&self.connections)
             .ask(&wanted)
-            .map_err(|(lane, e)| Refusal {
+            .map_err(|(connection, e)| Refusal {
                 code: match e {
                     LifeError::Over => ErrorCode::ShuttingDown,
                     _ => ErrorCode::Protocol,
                 },
-                text: format!("lane {lane}: {e}"),
+                text: format!("connection {connection}: {e}"),
             })?;
         let made = self.room_for(requests).and_then(|()| {
             let each = requests.iter().map(|r| self.make(&shared, r));
@@ -438,7 +447,7 @@ impl SessionHandler for Session {
                 .map(|m| self.hand_out(&shared, m))
                 .collect()),
             Err(refusal) => {
-                lock(&self.lanes).refused(&wanted);
+                lock(&self.connections).refused(&wanted);
                 Err(refusal)
             }
         };
@@ -447,26 +456,27 @@ impl SessionHandler for Session {
         granted
     }
 
-    fn lane_lost(&self, lane: u16, epoch: u32, cause: &str) {
+    fn connection_lost(&self, connection: u16, epoch: u32, cause: &str) {
         let LostThere {
             give_up,
             tell_reset,
-        } = lock(&self.lanes).lost_there(lane, epoch);
+        } = lock(&self.connections).lost_there(connection, epoch);
         self.losses.notify_one();
         if tell_reset {
-            self.handle.lane_reset(lane, epoch);
+            self.handle.connection_reset(connection, epoch);
         }
         if give_up && let Some(shared) = self.shared.upgrade() {
             let session = self.id;
-            let which =
-                move |c: &ServeLaneCfgs| (c.session, c.lane, c.epoch) == (session, lane, epoch);
+            let which = move |c: &ServeConnectionCfgs| {
+                (c.session, c.connection, c.epoch) == (session, connection, epoch)
+            };
             let cause = Broken::GivenUp(format!("the frontend lost it: {cause}"));
             shared.rails.give_up(which, &cause);
         }
     }
 
-    fn lane_reset(&self, lane: u16, epoch: u32) {
-        lock(&self.lanes).reset_there(lane, epoch);
+    fn connection_reset(&self, connection: u16, epoch: u32) {
+        lock(&self.connections).reset_there(connection, epoch);
     }
 
     fn drain(&self) -> Option<Counters> {
@@ -494,10 +504,10 @@ impl SessionHandler for Session {
     }
 
     fn gone(&self, cause: &ControlError) {
-        lock(&self.lanes).end();
+        lock(&self.connections).end();
         if let Some(shared) = self.shared.upgrade() {
             let session = self.id;
-            let which = move |c: &ServeLaneCfgs| c.session == session;
+            let which = move |c: &ServeConnectionCfgs| c.session == session;
             shared.rails.give_up(
                 which,
                 &Broken::GivenUp(format!("the session ended: {cause}")),

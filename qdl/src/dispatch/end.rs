@@ -26,13 +26,13 @@ use crate::{
 /// system call worth its while, few enough that several connections share a backlog evenly.
 const BURST: usize = 64;
 
-/// What a lane is made of.
+/// What a connection is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneCfgs {
+pub struct ConnectionCfgs {
     /// Index of the accelerator it leads to.
     pub peer: usize,
-    /// Index of the rail thread that polls it.
-    pub rail: usize,
+    /// Index of the NIC thread that polls it.
+    pub nic_index: usize,
     /// Slots at either end.
     pub slots: usize,
     /// Bytes from one response slot to the next, header included.
@@ -41,9 +41,9 @@ pub struct LaneCfgs {
     pub request_stride: usize,
 }
 
-/// Counts of a lane's links, past and present.
+/// Counts of a connection's links, past and present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct LaneCounts {
+pub struct ConnectionCounts {
     /// Requests.
     pub sent: FabricCounts,
     /// Responses.
@@ -56,29 +56,30 @@ pub struct LaneCounts {
     pub in_flight_max: u64,
     /// Doorbells after which something was left that its socket or queue pair had no room for.
     pub blocked: u64,
-    /// Times that its rail thread slept and was woken by what came over it.
+    /// Times that its NIC thread slept and was woken by what came over it.
     pub wakeups: u64,
     /// Samples posted on it, those sent again included.
     pub posted: u64,
     /// Responses taken from it.
     pub taken: u64,
-    /// Samples that warmed it up: in none of the numbers above but the fabric's own and the wake-ups.
+    /// Samples that warmed it up: in none of the numbers
+    /// above but the fabric's own and the wake-ups.
     pub warmed: u64,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct Connection {
     pub index: usize,
-    pub cfgs: LaneCfgs,
-    /// Under a policy by health: samples that were given to this lane and are not posted yet, at most as many as
-    /// it has slots. They were picked and must be completed or taken back.
+    pub cfgs: ConnectionCfgs,
+    /// Under a policy by health: samples that were given to this connection and are not posted yet,
+    /// at most as many as it has slots. They were picked and must be completed or taken back.
     pub assigned: Option<ArrayQueue<Sample>>,
     pub tracker: Tracker,
     pub window: Window,
     pub send: SendHalf,
     pub up: AtomicBool,
-    pub counts: Mutex<LaneCounts>,
+    pub counts: Mutex<ConnectionCounts>,
     /// Samples posted, for the reconciliation; those that warmed it up included.
     pub posted: AtomicU64,
     /// Answers to samples that warmed it up.
@@ -87,15 +88,15 @@ pub(super) struct Lane {
     staging: Option<Arc<Region>>,
 }
 
-/// Source index of the lane's own staging region, after those of the caller.
+/// Source index of the connection's own staging region, after those of the caller.
 fn staging_source(sources: usize) -> SourceId {
     SourceId(sources as u16)
 }
 
-impl Lane {
+impl Connection {
     pub fn new(
         index: usize,
-        cfgs: LaneCfgs,
+        cfgs: ConnectionCfgs,
         nodes: &[u32],
         staged: bool,
         by_health: bool,
@@ -105,7 +106,7 @@ impl Lane {
         let map = |stride| Region::on_nodes(cfgs.slots * stride, nodes).map(Arc::new);
         let region = map(cfgs.response_stride)?;
         let staging = staged.then(|| map(cfgs.request_stride)).transpose()?;
-        Ok(Lane {
+        Ok(Connection {
             index,
             assigned: by_health.then(|| ArrayQueue::new(cfgs.slots)),
             tracker: Tracker::new(grants.clone()),
@@ -120,7 +121,7 @@ impl Lane {
         })
     }
 
-    /// What a link of this lane is made with.
+    /// What a link of this connection is made with.
     pub fn endpoint(&self, sources: &[Arc<Region>], send_depth: usize) -> Endpoint {
         let mut sources = sources.to_vec();
         sources.extend(self.staging.clone());
@@ -151,28 +152,29 @@ impl Lane {
         self.up.load(Ordering::SeqCst) && self.tracker.has_free() && !self.send.is_blocked()
     }
 
-    /// Puts the lane up with a fresh link.
+    /// Puts the connection up with a fresh link.
     pub fn attach(&self, tx: Box<dyn Tx>) {
         self.window.grants().reset();
         self.send.attach(tx);
         self.up.store(true, Ordering::SeqCst);
     }
 
-    /// Takes the lane down: afterwards nobody posts on it. True once it has said goodbye; until
-    /// then it is to be called again. The receiving half is the caller's to drop before it sweeps.
+    /// Takes the connection down: afterwards nobody posts on it. True
+    /// once it has said goodbye; until then it is to be called again.
+    /// The receiving half is the caller's to drop before it sweeps.
     pub fn detach(&self) -> bool {
         self.up.store(false, Ordering::SeqCst);
         self.send.finish()
     }
 
-    pub fn counts(&self) -> MutexGuard<'_, LaneCounts> {
+    pub fn counts(&self) -> MutexGuard<'_, ConnectionCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Everything it has counted so far.
-    pub fn settled(&self) -> LaneCounts {
+    pub fn settled(&self) -> ConnectionCounts {
         let sent = self.send.counts();
-        LaneCounts {
+        ConnectionCounts {
             sent: self.send.fabric_counts(),
             staged: sent.staged,
             staged_bytes: sent.staged_bytes,
@@ -214,8 +216,8 @@ impl Lane {
             let offset = usize::from(slot) * self.cfgs.request_stride;
             let len = sample.len as usize;
             if len <= self.cfgs.request_stride {
-                // SAFETY: the QSL does not change a loaded sample, and the staging slot belongs to this slot's
-                // owner, who was reserved just now.
+                // SAFETY: the QSL does not change a loaded sample, and the staging slot belongs to
+                // this slot's owner, who was reserved just now.
                 let copy = unsafe { (from.bytes(sample.offset, len), to.bytes_mut(offset, len)) };
                 if let (Ok(from), Ok(to)) = copy {
                     to.copy_from_slice(from);
@@ -239,11 +241,11 @@ impl Lane {
     }
 }
 
-/// Samples on their way to a lane: the caller's own first, then (by health: what was given to this
-/// lane, else) the backlog.
+/// Samples on their way to a connection: the caller's own first, then (by health: what was given to
+/// this connection, else) the backlog.
 pub(super) struct Requests<'a, D> {
     pub shared: &'a Shared,
-    pub lane: &'a Lane,
+    pub connection: &'a Connection,
     pub direct: D,
     /// When this burst began.
     pub now: u64,
@@ -251,7 +253,7 @@ pub(super) struct Requests<'a, D> {
 
 impl<D: FnMut() -> Option<Sample>> Requests<'_, D> {
     fn next(&mut self) -> Option<Sample> {
-        (self.direct)().or_else(|| match &self.lane.assigned {
+        (self.direct)().or_else(|| match &self.connection.assigned {
             Some(assigned) => assigned.pop(),
             None => self.shared.pop(),
         })
@@ -265,43 +267,45 @@ impl<D: FnMut() -> Option<Sample>> Outgoing for Requests<'_, D> {
     }
 
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next {
-        let (shared, lane) = (self.shared, self.lane);
-        if !lane.tracker.has_free() {
+        let (shared, connection) = (self.shared, self.connection);
+        if !connection.tracker.has_free() {
             return Next::Full;
         }
         let Some(sample) = self.next() else {
             return Next::Nothing;
         };
         let staged = shared.staged_from.as_deref();
-        match lane.post(tx, shared.sources.len(), staged, &sample, self.now) {
+        match connection.post(tx, shared.sources.len(), staged, &sample, self.now) {
             Ok(copied) => {
                 counts.staged += u64::from(copied > 0);
                 counts.staged_bytes += copied as u64;
                 Next::Posted
             }
             Err(e) => {
-                shared.not_posted(lane, sample);
+                shared.not_posted(connection, sample);
                 e.into()
             }
         }
     }
 
     fn posted(&mut self, writes: usize, counts: &mut SendCounts) -> usize {
-        let in_flight = self.lane.tracker.in_flight();
+        let in_flight = self.connection.tracker.in_flight();
         counts.in_flight_max = counts.in_flight_max.max(in_flight as u64);
-        self.lane.posted.fetch_add(writes as u64, Ordering::Relaxed);
+        self.connection
+            .posted
+            .fetch_add(writes as u64, Ordering::Relaxed);
         in_flight
     }
 }
 
 impl Shared {
-    /// A sample could not be posted after all: it goes by another lane.
-    fn not_posted(&self, lane: &Lane, sample: Sample) {
+    /// A sample could not be posted after all: it goes by another connection.
+    fn not_posted(&self, connection: &Connection, sample: Sample) {
         if sample.id == WARM_UP_ID {
-            return self.warm_up.not_posted(lane.index);
+            return self.warm_up.not_posted(connection.index);
         }
         if let Some(h) = self.health.get() {
-            h.arbiter.taken_back(lane.index, sample.len);
+            h.arbiter.taken_back(connection.index, sample.len);
         }
         self.push_all(std::iter::once(sample));
     }
