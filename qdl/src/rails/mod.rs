@@ -56,7 +56,7 @@ use ordered::OrderedRails;
 use paths::{Ends, Path};
 pub use peer::{PeerCfgs, PeerRails, RailReport, RailsError, Want};
 pub use score::{NotAScore, Score};
-pub use scores::{EWMA_NS, Gauge, Interior, Meter, size_class};
+pub use scores::{Gauge, Interior, Meter, size_class};
 pub use select::RailPolicy;
 use select::Turn;
 pub use state::{Change, HealthCfgs, RailState};

@@ -1,5 +1,5 @@
-//! The rails of a cluster by name: what dispatch chooses among by health, made from what the accelerators granted,
-//! and what is told of them in the log, in heartbeats and in the report.
+//! The rails of a cluster by name: what dispatch chooses among by health, made from what the
+//! accelerators granted, and what the log, heartbeats and the report say of them.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -30,7 +30,8 @@ mod tests;
 
 use std::{net::IpAddr, path::PathBuf};
 
-pub use addresses::{Addresses, interface_addresses, parse_addresses};
+use addresses::parse_addresses;
+pub use addresses::{Addresses, interface_addresses};
 pub use command::{CommandError, Node, command};
 pub use cpus::{BadCpuList, CpuList};
 pub use groups::NicGroup;
