@@ -6,7 +6,7 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     path::Path,
-    sync::{Arc, mpsc},
+    sync::mpsc,
     thread::JoinHandle,
     time::Duration,
 };
@@ -15,7 +15,7 @@ use accelerator::node::Accelerator;
 use qdl::{
     config::load_accelerator,
     control::{
-        Auth, ClientEvent, ClientParams, ClientSession, Counters, GrantTransport, LaneRequest,
+        Auth, ClientEvent, ClientParams, ClientSession, GrantTransport, LaneRequest,
         RequestTransport, Timing,
     },
     fabric::{
@@ -109,8 +109,6 @@ impl Frontend {
             auth: Auth::Unset,
             model: model.clone(),
             timing: Timing::default(),
-            counters: Arc::new(Counters::default),
-            scores: Arc::new(|| None),
         };
         let largest = model.max_input_bytes().expect("small");
         let stride = if model.fixed_size() {

@@ -15,7 +15,7 @@ use harness::*;
 use qdl::{
     config::NicConfig,
     control::{
-        Auth, ClientEvent, ClientParams, ClientSession, Counters, LaneGrant, LaneRequest, Pending,
+        Auth, ClientEvent, ClientParams, ClientSession, LaneGrant, LaneRequest, Pending,
         RequestTransport, Timing,
     },
     fabric::{
@@ -158,8 +158,6 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
         auth: Auth::Unset,
         model: model(),
         timing: Timing::default(),
-        counters: Arc::new(Counters::default),
-        scores: Arc::new(|| None),
     };
     let mut session = runtime
         .block_on(ClientSession::connect(params))

@@ -1,16 +1,16 @@
 //! Who may join: proof of a shared token, both ways.
 //!
-//! Each side sends 32 fresh random bytes in its hello. Then the frontend first and the accelerator after it
-//! prove that they hold the token:
+//! Each side sends 32 fresh random bytes in its hello. Then the frontend first and the accelerator
+//! after it prove that they hold the token:
 //!
 //! ```text
-//! mac = HMAC-SHA256(token, "qdl control 1" 00 | role 01 or 02 | frontend's nonce | accelerator's nonce
-//!                          | sender's node name)
+//! mac = HMAC-SHA256(token, "qdl control 1" 00 | role 01 or 02 | frontend's nonce
+//!                          | accelerator's nonce | sender's node name)
 //! ```
 //!
-//! The role keeps a proof from being played back to the side it came from, the nonces from being played
-//! back at all. The token never crosses the wire. What follows is neither encrypted nor signed: this keeps
-//! strangers out, it does not stop whoever can alter packets.
+//! The role keeps a proof from being played back to the side it came from, the nonces from being
+//! played back at all. The token never crosses the wire. What follows is neither encrypted nor
+//! signed: this keeps strangers out, it does not stop whoever can alter packets.
 
 use std::{
     fmt, fs,
@@ -89,7 +89,8 @@ impl Token {
             );
         }
         let mut bytes = Vec::new();
-        // One more than allowed tells a file that is too long from one that just fits, white space and all.
+        // One more than allowed tells a file that is too long from one that just fits, white space
+        // and all.
         file.take(2 * MAX_TOKEN as u64)
             .read_to_end(&mut bytes)
             .map_err(unreadable)?;

@@ -9,34 +9,34 @@ use tokio::{
 };
 
 use crate::{
+    clock::now_ns,
     model::ModelSpec,
     stats::{BatchSizes, GpuRecord},
 };
 
 use super::{
-    ControlError, Timing,
     auth::Auth,
-    error::Peer,
-    handshake::{Local, join},
-    heartbeat::Health,
-    message::{Counters, ErrorCode, LaneGrant, LaneRequest, Message, Role, Scores, clip},
-    pending::{Ended, Pending, Reply},
-    server::check_params,
-    talk::{Ask, Command, run},
-    wire::Wire,
+    core::{
+        Core, Local, Timing,
+        frontend::{ClientEvent, Event, Frontend},
+    },
+    error::{ControlError, Peer},
+    io::Wire,
+    message::{Counters, ErrorCode, Hex, LaneGrant, LaneRequest, Message},
+    pending::{Ended, Pending, ReplySender},
 };
 
-/// Events kept for a reader that is slow; heartbeats beyond are dropped, anything else ends the session.
-pub(super) const MAX_EVENTS: usize = 4096;
+/// Events kept for a reader that is slow; heartbeats beyond are dropped, anything else ends the
+/// session.
+const MAX_EVENTS: usize = 4096;
 
-/// Gives this node's totals for a heartbeat; called on the session's task.
-pub type CountersFn = Arc<dyn Fn() -> Counters + Send + Sync>;
+type Session = Frontend<ReplySender>;
 
-/// Gives this node's scores for a heartbeat, where it keeps some; called on the session's task.
-pub type ScoresFn = Arc<dyn Fn() -> Option<Scores> + Send + Sync>;
+/// What a handle has the session do, with the time.
+type Command = Box<dyn FnOnce(&mut Session, u64) + Send>;
 
 /// What a frontend brings to a session.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ClientParams {
     /// The accelerator's `control.listen`: `host:port`.
     pub address: String,
@@ -48,10 +48,6 @@ pub struct ClientParams {
     pub model: ModelSpec,
     /// Deadlines and heartbeat.
     pub timing: Timing,
-    /// Totals for this node's heartbeats.
-    pub counters: CountersFn,
-    /// Scores for this node's heartbeats.
-    pub scores: ScoresFn,
 }
 
 /// A session with one accelerator. A task on the runtime it was made on keeps it alive.
@@ -61,41 +57,10 @@ pub struct ClientSession {
     pub peer_node: String,
     /// The accelerator's address.
     pub peer_address: SocketAddr,
-    /// The accelerator's model; it is this node's too.
-    pub peer_model: ModelSpec,
     /// For asking.
     pub handle: ClientHandle,
     /// What happens.
     pub events: ClientEvents,
-}
-
-/// What a session tells its frontend.
-#[derive(Clone, Debug)]
-pub enum ClientEvent {
-    /// The accelerator has given up a connection.
-    LaneLost {
-        /// Which.
-        lane: u16,
-        /// Which life of it.
-        epoch: u32,
-        /// In words.
-        cause: String,
-    },
-    /// The accelerator's end of a lost connection is torn down and none of its batches reads the slots.
-    LaneReset {
-        /// Which.
-        lane: u16,
-        /// Which life of it.
-        epoch: u32,
-    },
-    /// A heartbeat came.
-    Heartbeat(Counters),
-    /// The scores that a heartbeat carried.
-    Scores(Scores),
-    /// The accelerator has fallen silent, or was heard again.
-    Health(Health),
-    /// The session is over. Always the last event, and always there.
-    Gone(ControlError),
 }
 
 /// The events of one session, in order.
@@ -103,7 +68,7 @@ pub enum ClientEvent {
 pub struct ClientEvents {
     events: mpsc::Receiver<ClientEvent>,
     ended: Arc<Ended>,
-    told: bool,
+    over: bool,
 }
 
 impl ClientEvents {
@@ -111,33 +76,14 @@ impl ClientEvents {
     pub async fn next(&mut self) -> Option<ClientEvent> {
         match self.events.recv().await {
             Some(event) => Some(event),
-            None => self.last(),
+            None => (!std::mem::replace(&mut self.over, true))
+                .then(|| ClientEvent::Gone(self.ended.cause())),
         }
-    }
-
-    /// Waits for the next event on a thread that runs no tasks.
-    pub fn blocking_next(&mut self) -> Option<ClientEvent> {
-        match self.events.blocking_recv() {
-            Some(event) => Some(event),
-            None => self.last(),
-        }
-    }
-
-    /// The next event if there is one now.
-    pub fn try_next(&mut self) -> Option<ClientEvent> {
-        match self.events.try_recv() {
-            Ok(event) => Some(event),
-            Err(mpsc::error::TryRecvError::Empty) => None,
-            Err(mpsc::error::TryRecvError::Disconnected) => self.last(),
-        }
-    }
-
-    fn last(&mut self) -> Option<ClientEvent> {
-        (!std::mem::replace(&mut self.told, true)).then(|| ClientEvent::Gone(self.ended.cause()))
     }
 }
 
-/// Asks the accelerator from any thread. When the last one is dropped the session says bye and ends.
+/// Asks the accelerator from any thread. When the last one is dropped the session says bye and
+/// ends.
 #[derive(Clone, Debug)]
 pub struct ClientHandle {
     commands: mpsc::UnboundedSender<Command>,
@@ -147,57 +93,62 @@ pub struct ClientHandle {
 impl ClientHandle {
     /// Asks for connections; all of them are granted, in this order, or none.
     pub fn open(&self, lanes: Vec<LaneRequest>) -> Pending<Vec<LaneGrant>> {
-        self.ask(Ask::Open(lanes), "opened", |r| match r {
-            Reply::Opened(lanes) => Some(lanes),
+        let take = |r| match r {
+            Message::Opened { lanes, .. } => Some(lanes),
             _ => None,
-        })
+        };
+        self.ask("opened", take, |session, to| session.open(lanes, to))
     }
 
     /// Says that all data connections are up; answered when the accelerator is ready to serve.
     pub fn start(&self) -> Pending<()> {
-        self.ask(Ask::Start, "ready", |r| {
-            matches!(r, Reply::Ready).then_some(())
-        })
+        let take = |r| matches!(r, Message::Ready { .. }).then_some(());
+        self.ask("ready", take, Session::start)
     }
 
     /// Asks the accelerator for its part of the SUT's name: one round trip for each call.
     pub fn name(&self) -> Pending<String> {
-        self.ask(Ask::Name, "name_is", |r| match r {
-            Reply::Name(name) => Some(name),
+        let take = |r| match r {
+            Message::NameIs { name, .. } => Some(name),
             _ => None,
-        })
+        };
+        self.ask("name_is", take, Session::name)
     }
 
     /// Asks the accelerator to answer all that has arrived.
     pub fn drain(&self) -> Pending<(Counters, BatchSizes, Vec<GpuRecord>)> {
-        self.ask(Ask::Drain, "drained", |r| match r {
-            Reply::Drained(counters, batches, gpus) => Some((counters, batches, gpus)),
+        let take = |r| match r {
+            Message::Drained {
+                counters,
+                batches,
+                gpus,
+                ..
+            } => Some((counters, batches, gpus)),
             _ => None,
-        })
+        };
+        self.ask("drained", take, Session::drain)
     }
 
     /// This node has given up a connection.
     pub fn lane_lost(&self, lane: u16, epoch: u32, cause: &str) {
-        self.command(Command::Say(Message::LaneLost {
-            lane,
-            epoch,
-            cause: clip(cause),
-        }));
+        let cause = cause.to_owned();
+        self.command(move |session, _| session.link_mut().lane_lost(lane, epoch, &cause));
     }
 
     /// This node's end of a lost connection is torn down and nothing here uses its slots.
     pub fn lane_reset(&self, lane: u16, epoch: u32) {
-        self.command(Command::Say(Message::LaneReset { lane, epoch }));
+        self.command(move |session, _| session.link_mut().lane_reset(lane, epoch));
     }
 
     /// Ends the session; the accelerator serves the next frontend. [`ClientEvent::Gone`] follows.
     pub fn bye(&self) {
-        self.command(Command::Bye);
+        self.command(|session, now| session.link_mut().bye(now));
     }
 
     /// Ends the session and tells the accelerator what was wrong.
     pub fn close(&self, code: ErrorCode, text: &str) {
-        self.command(Command::Close(code, clip(text)));
+        let text = text.to_owned();
+        self.command(move |session, now| session.link_mut().close(code, &text, now));
     }
 
     /// Why the session is over, if it is.
@@ -207,46 +158,37 @@ impl ClientHandle {
 
     fn ask<T>(
         &self,
-        ask: Ask,
         waiting_for: &'static str,
-        take: fn(Reply) -> Option<T>,
+        take: fn(Message) -> Option<T>,
+        request: impl FnOnce(&mut Session, ReplySender) + Send + 'static,
     ) -> Pending<T> {
         let (sender, answer) = oneshot::channel();
-        self.command(Command::Ask(ask, sender));
+        self.command(move |session, _| request(session, sender));
         Pending::new(answer, take, waiting_for, self.ended.clone())
     }
 
-    fn command(&self, command: Command) {
-        // After the end there is nobody to take it: whoever waits for an answer is told by the channel.
-        let _ = self.commands.send(command);
+    fn command(&self, command: impl FnOnce(&mut Session, u64) + Send + 'static) {
+        // After the end nothing takes it, and the caller learns of the end from its answer's
+        // channel.
+        let _ = self.commands.send(Box::new(command));
     }
 }
 
 impl ClientSession {
-    /// Connects, authenticates both ways and compares models. Must be called on a tokio runtime, which has
-    /// to go on running for as long as the session does.
+    /// Connects, authenticates both ways and compares models. Must be called on a tokio runtime,
+    /// which has to go on running for as long as the session does.
     ///
     /// # Errors
     /// [`ControlError`] names the address, what was waited for or refused, and what to do.
     pub async fn connect(params: ClientParams) -> Result<ClientSession, ControlError> {
-        let ClientParams {
-            address,
-            node,
-            auth,
-            model,
-            timing,
-            counters,
-            scores,
-        } = params;
-        check_params(&node, &timing)?;
+        let (address, timing) = (params.address, params.timing);
+        let local = Local::new(params.node, params.auth, params.model, &timing)?;
+        let failed = |e| ControlError::Connect {
+            peer: Peer::at(&address),
+            source: Arc::new(e),
+        };
         let stream = match timeout(timing.connect, TcpStream::connect(&*address)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(e)) => {
-                return Err(ControlError::Connect {
-                    peer: Peer::at(&address),
-                    source: Arc::new(e),
-                });
-            }
+            Ok(stream) => stream.map_err(failed)?,
             Err(_) => {
                 return Err(ControlError::Timeout {
                     peer: Peer::at(&address),
@@ -255,42 +197,29 @@ impl ClientSession {
                 });
             }
         };
-        let peer_address = stream.peer_addr().map_err(|e| ControlError::Connect {
-            peer: Peer::at(&address),
-            source: Arc::new(e),
-        })?;
-        auth.check(peer_address.ip())?;
-        let mut wire = Wire::new(stream, address, timing.handshake)?;
-        let local = Local {
-            role: Role::Frontend,
-            node,
-            auth,
-            model,
-            heartbeat: timing.heartbeat,
-            deadline: timing.handshake,
-        };
-        let known = match join(&mut wire, &local).await {
-            Ok(known) => known,
-            Err(e) => {
-                wire.close(&e, Role::Frontend).await;
-                return Err(e);
+        let peer_address = stream.peer_addr().map_err(failed)?;
+        local.auth.check(peer_address.ip())?;
+        let nonce = Hex::random().map_err(|e| ControlError::Random(Arc::new(e)))?;
+        let mut wire = Wire::new(stream, &address)?;
+        let mut core = Session::new(Arc::new(local), address, nonce, now_ns());
+        let peer_node = loop {
+            match wire.next(&mut core).await {
+                Some(Event::Connected(node)) => break node,
+                Some(Event::Session(ClientEvent::Gone(cause))) => {
+                    wire.close(core).await;
+                    return Err(cause);
+                }
+                // Neither comes before the session begins, and the cause before the end.
+                Some(Event::Answer(..) | Event::Session(_)) | None => {}
             }
         };
-        let ended = Arc::new(Ended::new(wire.peer()));
+        let ended = Arc::new(Ended::new(core.link().peer()));
         let (commands, inbox) = mpsc::unbounded_channel();
         let (sender, events) = mpsc::channel(MAX_EVENTS);
-        tokio::spawn(run(
-            wire,
-            inbox,
-            sender,
-            ended.clone(),
-            timing.heartbeat,
-            (counters, scores),
-        ));
+        tokio::spawn(run(wire, core, inbox, sender, ended.clone()));
         Ok(ClientSession {
-            peer_node: known.node,
+            peer_node,
             peer_address,
-            peer_model: known.model,
             handle: ClientHandle {
                 commands,
                 ended: ended.clone(),
@@ -298,8 +227,60 @@ impl ClientSession {
             events: ClientEvents {
                 events,
                 ended,
-                told: false,
+                over: false,
             },
         })
     }
+}
+
+/// The session's task.
+async fn run(
+    mut wire: Wire,
+    mut core: Session,
+    mut inbox: mpsc::UnboundedReceiver<Command>,
+    events: mpsc::Sender<ClientEvent>,
+    ended: Arc<Ended>,
+) {
+    let mut asked = true;
+    loop {
+        let event = tokio::select! {
+            event = wire.next(&mut core) => event,
+            command = inbox.recv(), if asked => {
+                match command {
+                    Some(command) => command(&mut core, now_ns()),
+                    None => {
+                        asked = false;
+                        core.link_mut().bye(now_ns());
+                    }
+                }
+                continue;
+            }
+        };
+        match event {
+            // The caller may have stopped waiting.
+            Some(Event::Answer(sender, answer)) => drop(sender.send(answer)),
+            Some(Event::Session(ClientEvent::Gone(cause))) => {
+                ended.set(cause);
+                break;
+            }
+            Some(Event::Session(event)) => {
+                // The next heartbeat says more than this one: a reader that is behind misses
+                // nothing.
+                let news = matches!(event, ClientEvent::Heartbeat(_) | ClientEvent::Scores(_));
+                if let Err(mpsc::error::TrySendError::Full(_)) = events.try_send(event)
+                    && !news
+                {
+                    let peer = core.link().peer();
+                    let unread = MAX_EVENTS;
+                    let cause = ControlError::EventsUnread { peer, unread };
+                    core.link_mut().fail(cause, now_ns());
+                }
+            }
+            Some(Event::Connected(_)) => {}
+            None => break,
+        }
+    }
+    // First the cause, then the channels: who finds one closed finds the cause.
+    drop((inbox, events));
+    wire.close(core).await;
 }

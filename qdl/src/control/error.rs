@@ -1,4 +1,5 @@
-//! What can go wrong on the control plane. Every error names the peer or the setting, and what to do.
+//! What can go wrong on the control plane. Every error names the peer or the setting, and what to
+//! do.
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
@@ -10,7 +11,8 @@ use super::{
     message::{ErrorCode, Role, VERSION, clip},
 };
 
-/// The other side of a session as errors print it: its address, and its node name once it has said it.
+/// The other side of a session as errors print it: its address, and its node name once it has said
+/// it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Peer(Arc<str>);
 
@@ -61,7 +63,8 @@ pub enum ControlError {
     },
     /// No connection could be made.
     #[error(
-        "{peer}: cannot connect: {source}; is the accelerator running, and is this its control.listen?"
+        "{peer}: cannot connect: {source}; is the accelerator running, and is this its \
+         control.listen?"
     )]
     Connect {
         /// Address tried.
@@ -131,7 +134,8 @@ pub enum ControlError {
     },
     /// Another version of the protocol.
     #[error(
-        "{peer}: speaks protocol version {theirs}, this node speaks {VERSION}: run the same release on both"
+        "{peer}: speaks protocol version {theirs}, this node speaks {VERSION}: run the same \
+         release on both"
     )]
     Version {
         /// The other side.
@@ -258,7 +262,7 @@ pub enum ControlError {
     },
     /// The system gave no random bytes.
     #[error("no random bytes from the system: {0}")]
-    Random(String),
+    Random(Arc<io::Error>),
 }
 
 impl ControlError {
@@ -267,16 +271,16 @@ impl ControlError {
         matches!(self, ControlError::Bye { .. })
     }
 
-    /// What the peer is told before the connection is closed, if it should be told anything. `role` is
-    /// this node's.
+    /// What the peer is told before the connection is closed, if it should be told anything. `role`
+    /// is this node's.
     pub(super) fn for_peer(&self, role: Role) -> Option<(ErrorCode, String)> {
         let other = role.other();
         let (code, text) = match self {
             ControlError::Version { theirs, .. } => (
                 ErrorCode::Version,
                 format!(
-                    "the {role} speaks protocol version {VERSION}, the {other} {theirs}: run the same \
-                     release on both"
+                    "the {role} speaks protocol version {VERSION}, the {other} {theirs}: run the \
+                     same release on both"
                 ),
             ),
             ControlError::Role { theirs, .. } => (
@@ -303,7 +307,8 @@ impl ControlError {
             ControlError::Model { mismatch, .. } => (
                 ErrorCode::Model,
                 format!(
-                    "model {}: the {role} has {}, the {other} has {}: both nodes must name the same model",
+                    "model {}: the {role} has {}, the {other} has {}: both nodes must name the \
+                     same model",
                     mismatch.field, mismatch.ours, mismatch.theirs
                 ),
             ),

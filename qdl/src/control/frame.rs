@@ -25,7 +25,8 @@ const QUOTED: usize = 160;
 pub enum FrameError {
     /// The length says more than is allowed.
     #[error(
-        "a frame of {bytes} bytes, {limit} are allowed; is that a control connection of this protocol?"
+        "a frame of {bytes} bytes, {limit} are allowed; is that a control connection of this \
+         protocol?"
     )]
     TooLong {
         /// Bytes it says.

@@ -1,4 +1,5 @@
-//! Limits of every field of every message: a message that has passed [`check`] is safe to size things by.
+//! Limits of every field of every message: a message that has passed [`check`] is safe to size
+//! things by.
 
 use std::collections::HashSet;
 
@@ -20,8 +21,8 @@ pub const MAX_LANES: usize = 1024;
 pub const MAX_INPUTS: usize = 64;
 /// Most dimensions of a tensor, the batch not counted.
 pub const MAX_DIMENSIONS: usize = 16;
-/// Most bytes of a sample or of a response: a length is 32 bits on the data plane, with room left for a
-/// response's header and a slot's padding.
+/// Most bytes of a sample or of a response: a length is 32 bits on the data plane, with room left
+/// for a response's header and a slot's padding.
 pub const MAX_SAMPLE: usize = 1 << 30;
 
 /// A field outside its limits.
@@ -37,8 +38,8 @@ fn outside<T>(field: &'static str, problem: String) -> Result<T, Outside> {
     Err(Outside { field, problem })
 }
 
-/// Is this a node name? Letters, digits, `.`, `_` and `-`, at most [`MAX_NODE`] of them: it becomes part
-/// of the SUT's name and of file names.
+/// Is this a node name? Letters, digits, `.`, `_` and `-`, at most [`MAX_NODE`] of them: it becomes
+/// part of the SUT's name and of file names.
 ///
 /// # Errors
 /// What is wrong with it.

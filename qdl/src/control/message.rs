@@ -1,7 +1,7 @@
-//! Every message of the control plane, closed: an unknown type or field is an error. `docs/protocol.md`
-//! is normative; a change here is a change there and of [`VERSION`].
+//! Every message of the control plane, closed: an unknown type or field is an error.
+//! `docs/protocol.md` is normative; a change here is a change there and of [`VERSION`].
 
-use std::{fmt, net::SocketAddr};
+use std::{fmt, io, net::SocketAddr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -12,10 +12,8 @@ use crate::{
     stats::{BatchSizes, GpuRecord},
 };
 
-use super::ControlError;
-
 /// Version of the protocol, both planes.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 /// Which side of a session a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -96,7 +94,8 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// A fixed number of bytes, in JSON as lower-case hexadecimal digits. Never printed: some are secret.
+/// A fixed number of bytes, in JSON as lower-case hexadecimal digits. Never printed: some are
+/// secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Hex<const N: usize>(pub [u8; N]);
 
@@ -107,10 +106,10 @@ impl<const N: usize> Hex<N> {
     /// Fresh random bytes from the system.
     ///
     /// # Errors
-    /// [`ControlError::Random`].
-    pub fn random() -> Result<Self, ControlError> {
+    /// The system gave none.
+    pub fn random() -> io::Result<Self> {
         let mut bytes = [0; N];
-        getrandom::fill(&mut bytes).map_err(|e| ControlError::Random(e.to_string()))?;
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
         Ok(Hex(bytes))
     }
 }
@@ -137,15 +136,15 @@ impl<'de, const N: usize> Deserialize<'de> for Hex<N> {
     }
 }
 
-/// Totals since the session began, carried by every heartbeat.
+/// An accelerator's totals since the session began, carried by its heartbeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
-    /// Writes that arrived: samples on an accelerator, responses on a frontend.
+    /// Samples that arrived.
     pub arrived: u64,
-    /// Samples answered: responses posted by an accelerator, samples completed by a frontend.
+    /// Responses posted.
     pub responded: u64,
-    /// Arrivals or responses that came too late and were dropped.
+    /// Responses that were dropped because they came too late.
     pub dropped_late: u64,
     /// Batches the engines ran.
     pub batches: u64,
@@ -153,14 +152,14 @@ pub struct Counters {
     pub copies: u64,
 }
 
-/// How well the sender finds what lies between the two nodes, and its own inside.
+/// How well an accelerator finds what lies between the two nodes, and its own inside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scores {
     /// Health of the sender's interior, as copies between its NICs and GPUs see it.
     pub interior: Score,
-    /// Health of the rails between the two nodes, as far as the sender has something to say; at most
-    /// [`MAX_RAILS`](crate::rails::MAX_RAILS).
+    /// Health of the rails between the two nodes, as far as the sender has something to say; at
+    /// most [`MAX_RAILS`](crate::rails::MAX_RAILS).
     pub rails: Vec<RailScore>,
 }
 
@@ -231,7 +230,8 @@ pub struct LaneRequest {
     pub lane: u16,
     /// Which of the accelerator's NICs, modulo their number.
     pub rail: u16,
-    /// Which of the accelerator's GPUs, counted from the NIC's own, modulo their number: 0 is its own.
+    /// Which of the accelerator's GPUs, counted from the NIC's own, modulo their number: 0 is its
+    /// own.
     pub gpu_turn: u16,
     /// From 1; higher each time the lane is opened.
     pub epoch: u32,
@@ -360,9 +360,10 @@ pub enum Message {
     Heartbeat {
         /// From 1, by 1.
         seq: u64,
-        /// Totals.
-        counters: Counters,
-        /// Scores, where the sender keeps some.
+        /// Totals, from an accelerator alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        counters: Option<Counters>,
+        /// Scores, from an accelerator that keeps some.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         scores: Option<Scores>,
     },
@@ -375,7 +376,8 @@ pub enum Message {
         /// In words.
         cause: String,
     },
-    /// The sender's end of a lost connection is torn down and no batch of its reads the lane's slots.
+    /// The sender's end of a lost connection is torn down and no batch of its reads the lane's
+    /// slots.
     LaneReset {
         /// Which.
         lane: u16,

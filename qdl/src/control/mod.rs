@@ -1,66 +1,43 @@
-//! The control plane: how two nodes find out who the other is, agree on a model and on connections, watch
-//! each other and part. `docs/protocol.md` is normative.
+//! The control plane: how two nodes find out who the other is, agree on a model and on connections,
+//! watch each other and part. `docs/protocol.md` is normative.
 //!
-//! It runs over one TCP connection for each pair of nodes, which the frontend opens. Frames are JSON
-//! ([`frame`], [`message`], [`limits`]); the order is hello, proof ([`auth`]), model, and from then on requests
-//! and their answers in both directions beside a [`heartbeat`]. [`Server`] and [`ServerSession`] are the
-//! accelerator's side, [`ClientSession`] is the frontend's.
+//! It runs over one TCP connection for each pair of nodes, which the frontend opens. Frames are
+//! JSON ([`frame`], [`message`], [`limits`]); the order is hello, proof ([`auth`]), model, and from
+//! then on requests and their answers beside a heartbeat. The protocol itself is in `core`, for
+//! both roles and without I/O; the rest is a thin shell of tokio around it: `io` moves bytes,
+//! [`ClientSession`] is the frontend's side, [`Server`] and [`ServerSession`] are the
+//! accelerator's.
 //!
-//! Nothing here is on the way of a sample. Every wait has a deadline, every frame is checked before it is
-//! believed, and what a peer has not proved it is not told.
+//! Nothing here is on the way of a sample. Every wait has a deadline, every frame is checked before
+//! it is believed, and what a peer has not proved it does not learn.
 
 pub mod auth;
 pub mod frame;
-pub mod heartbeat;
 pub mod limits;
 pub mod message;
+pub mod quiet;
 
 mod client;
+mod core;
 mod error;
-mod handshake;
+mod io;
 mod pending;
 mod server;
-mod serving;
 mod session;
-mod talk;
-mod wire;
 
 #[cfg(all(test, not(qdl_loom)))]
 mod tests;
 
-use std::time::Duration;
-
-pub use auth::{Auth, AuthError, Token};
-pub use client::{
-    ClientEvent, ClientEvents, ClientHandle, ClientParams, ClientSession, CountersFn, ScoresFn,
+pub use self::core::{
+    Timing, accelerator::Refusal, frontend::ClientEvent, heartbeat::HeartbeatCfgs,
 };
+pub use auth::{Auth, AuthError, Token};
+pub use client::{ClientEvents, ClientHandle, ClientParams, ClientSession};
 pub use error::{ControlError, Peer, check_unique_names};
-pub use heartbeat::{Health, HeartbeatCfgs};
 pub use message::{
     Counters, ErrorCode, GrantTransport, Key, LaneGrant, LaneRequest, RailScore, RequestTransport,
     Role, Scores,
 };
 pub use pending::Pending;
 pub use server::{Server, ServerParams};
-pub use session::{Refusal, ServerHandle, ServerSession, SessionHandler};
-
-/// Deadlines of a session, beside those that its callers give.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// For a connection to be made.
-    pub connect: Duration,
-    /// For the whole handshake, and for the system to take any one frame.
-    pub handshake: Duration,
-    /// The heartbeat's periods.
-    pub heartbeat: HeartbeatCfgs,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Timing {
-            connect: Duration::from_secs(5),
-            handshake: Duration::from_secs(5),
-            heartbeat: HeartbeatCfgs::default(),
-        }
-    }
-}
+pub use session::{ServerHandle, ServerSession, SessionHandler};

@@ -11,24 +11,12 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use crate::stats::{BatchSizes, GpuRecord};
-
 use super::{
-    ControlError,
-    error::Peer,
-    message::{Counters, ErrorCode, LaneGrant},
+    error::{ControlError, Peer},
+    message::{ErrorCode, Message},
 };
 
-/// The answer to a request.
-#[derive(Debug)]
-pub(super) enum Reply {
-    Opened(Vec<LaneGrant>),
-    Ready,
-    Name(String),
-    Drained(Counters, BatchSizes, Vec<GpuRecord>),
-}
-
-pub(super) type ReplySender = oneshot::Sender<Result<Reply, ControlError>>;
+pub(super) type ReplySender = oneshot::Sender<Result<Message, ControlError>>;
 
 /// Why a session is over.
 #[derive(Debug)]
@@ -68,16 +56,16 @@ impl Ended {
 #[derive(Debug)]
 #[must_use = "the request is under way, but nobody waits for its answer"]
 pub struct Pending<T> {
-    answer: oneshot::Receiver<Result<Reply, ControlError>>,
-    take: fn(Reply) -> Option<T>,
+    answer: oneshot::Receiver<Result<Message, ControlError>>,
+    take: fn(Message) -> Option<T>,
     waiting_for: &'static str,
     ended: Arc<Ended>,
 }
 
 impl<T> Pending<T> {
     pub(super) fn new(
-        answer: oneshot::Receiver<Result<Reply, ControlError>>,
-        take: fn(Reply) -> Option<T>,
+        answer: oneshot::Receiver<Result<Message, ControlError>>,
+        take: fn(Message) -> Option<T>,
         waiting_for: &'static str,
         ended: Arc<Ended>,
     ) -> Self {
@@ -93,64 +81,50 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     /// The request was refused, the deadline passed, or the session ended.
-    pub async fn within(self, deadline: Duration) -> Result<T, ControlError> {
-        let Pending {
-            answer,
-            take,
-            waiting_for,
-            ended,
-        } = self;
-        match tokio::time::timeout(deadline, answer).await {
-            Ok(answer) => finish(answer, take, &ended),
-            Err(_) => Err(late(&ended, waiting_for, deadline)),
+    pub async fn within(mut self, deadline: Duration) -> Result<T, ControlError> {
+        match tokio::time::timeout(deadline, &mut self.answer).await {
+            Ok(answer) => self.finish(answer),
+            Err(_) => Err(self.late(deadline)),
         }
     }
 
-    /// Waits on a plain thread. On a thread that runs the session's tasks this would wait for itself
-    /// until the deadline: there, use [`Pending::within`].
+    /// Waits on a plain thread. On a thread that runs the session's tasks this would wait for
+    /// itself until the deadline: there, use [`Pending::within`].
     ///
     /// # Errors
     /// The request was refused, the deadline passed, or the session ended.
-    pub fn wait(self, deadline: Duration) -> Result<T, ControlError> {
-        let Pending {
-            answer,
-            take,
-            waiting_for,
-            ended,
-        } = self;
-        let mut answer = pin!(answer);
+    pub fn wait(mut self, deadline: Duration) -> Result<T, ControlError> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut context = Context::from_waker(&waker);
         let began = Instant::now();
         loop {
-            if let Poll::Ready(answer) = answer.as_mut().poll(&mut context) {
-                return finish(answer, take, &ended);
+            if let Poll::Ready(answer) = pin!(&mut self.answer).poll(&mut context) {
+                return self.finish(answer);
             }
             match deadline.checked_sub(began.elapsed()) {
                 Some(left) if !left.is_zero() => thread::park_timeout(left),
-                _ => return Err(late(&ended, waiting_for, deadline)),
+                _ => return Err(self.late(deadline)),
             }
         }
     }
-}
 
-fn finish<T>(
-    answer: Result<Result<Reply, ControlError>, oneshot::error::RecvError>,
-    take: fn(Reply) -> Option<T>,
-    ended: &Ended,
-) -> Result<T, ControlError> {
-    match answer {
-        // An answer of another kind never gets this far.
-        Ok(reply) => take(reply?).ok_or_else(|| ended.cause()),
-        Err(_) => Err(ended.cause()),
+    fn finish(
+        self,
+        answer: Result<Result<Message, ControlError>, oneshot::error::RecvError>,
+    ) -> Result<T, ControlError> {
+        match answer {
+            // An answer of another kind never gets this far.
+            Ok(answer) => (self.take)(answer?).ok_or_else(|| self.ended.cause()),
+            Err(_) => Err(self.ended.cause()),
+        }
     }
-}
 
-fn late(ended: &Ended, waiting_for: &'static str, after: Duration) -> ControlError {
-    ControlError::Timeout {
-        peer: ended.peer.clone(),
-        waiting_for,
-        after,
+    fn late(&self, after: Duration) -> ControlError {
+        ControlError::Timeout {
+            peer: self.ended.peer.clone(),
+            waiting_for: self.waiting_for,
+            after,
+        }
     }
 }
 

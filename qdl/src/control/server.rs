@@ -6,17 +6,22 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc,
     task::{AbortHandle, JoinSet},
+    time::sleep,
 };
 
-use crate::model::ModelSpec;
+use crate::{clock::now_ns, model::ModelSpec};
 
 use super::{
-    ControlError, ServerSession, Timing,
     auth::Auth,
-    handshake::{Local, Served, admit},
-    limits::check_node_name,
-    message::Role,
-    wire::Wire,
+    core::{
+        Local, Timing,
+        accelerator::{Accelerator, Event},
+    },
+    error::ControlError,
+    io::Wire,
+    message::Hex,
+    quiet::Quiet,
+    session::{Served, ServerSession},
 };
 
 /// What an accelerator brings to every session.
@@ -30,13 +35,13 @@ pub struct ServerParams {
     pub model: ModelSpec,
     /// Deadlines and heartbeat.
     pub timing: Timing,
-    /// Most handshakes under way; one more costs the oldest its place, so that those who knock and never
-    /// speak cannot keep others out.
+    /// Most handshakes under way; one more costs the oldest its place, so that those who knock and
+    /// never speak cannot keep others out.
     pub pending: usize,
 }
 
-/// The listener. Handshakes go on in a task of their own until this is dropped, also while a session is
-/// run, so that a second frontend is told at once that it has to wait.
+/// The listener. Handshakes go on in a task of their own until this is dropped, also while a
+/// session is run, so that a second frontend is told at once that it has to wait.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -54,11 +59,11 @@ impl Server {
     /// Listens on `address`. Must be called on a tokio runtime, which drives the handshakes.
     ///
     /// # Errors
-    /// The address is in use, is not this node's or is open to strangers without a token, or the parameters
-    /// make no sense.
+    /// The address is in use, is not this node's or is open to strangers without a token, or the
+    /// parameters make no sense.
     pub async fn bind(address: SocketAddr, params: ServerParams) -> Result<Self, ControlError> {
-        params.auth.check(address.ip())?;
-        check_params(&params.node, &params.timing)?;
+        let local = Local::new(params.node, params.auth, params.model, &params.timing)?;
+        local.auth.check(address.ip())?;
         if params.pending == 0 {
             return Err(ControlError::Setting {
                 key: "pending",
@@ -81,19 +86,12 @@ impl Server {
             source: Arc::new(e),
         })?;
         let (found, sessions) = mpsc::channel(1);
-        let local = Arc::new(Local {
-            role: Role::Accelerator,
-            node: params.node,
-            auth: params.auth,
-            model: params.model,
-            heartbeat: params.timing.heartbeat,
-            deadline: params.timing.handshake,
-        });
         let door = Door {
             listener,
-            local,
+            local: Arc::new(local),
             served: Served::default(),
             pending: params.pending,
+            quiet: Quiet::new("control connections refused"),
         };
         let task = tokio::spawn(door.keep(found)).abort_handle();
         Ok(Server {
@@ -108,9 +106,9 @@ impl Server {
         self.address
     }
 
-    /// Waits, for as long as it takes, for a frontend that has proved who it is and runs the same model.
-    /// Until the session it gives is over (or dropped), others are told that this node is busy. Peers that
-    /// fail are logged.
+    /// Waits, for as long as it takes, for a frontend that has proved who it is and runs the same
+    /// model. Until the session it gives is over (or dropped), others are told that this node is
+    /// busy. Peers that fail are logged.
     ///
     /// # Errors
     /// The runtime that drives the handshakes is gone.
@@ -125,31 +123,17 @@ impl Server {
     }
 }
 
-/// Checks what both sides' parameters have in common.
-pub(super) fn check_params(node: &str, timing: &Timing) -> Result<(), ControlError> {
-    check_node_name(node).map_err(|problem| ControlError::Setting {
-        key: "node",
-        problem: format!("{node:?}: {problem}"),
-    })?;
-    timing
-        .heartbeat
-        .check()
-        .map_err(|problem| ControlError::Setting {
-            key: "heartbeat",
-            problem,
-        })
-}
-
 /// The task that listens.
 struct Door {
     listener: TcpListener,
     local: Arc<Local>,
     served: Served,
     pending: usize,
+    quiet: Quiet,
 }
 
 impl Door {
-    async fn keep(self, found: mpsc::Sender<ServerSession>) {
+    async fn keep(mut self, found: mpsc::Sender<ServerSession>) {
         let mut handshakes = JoinSet::new();
         let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
         loop {
@@ -160,38 +144,42 @@ impl Door {
                         if oldest_first.len() >= self.pending
                             && let Some(oldest) = oldest_first.pop_front()
                         {
-                            tracing::warn!(
-                                "control: {} handshakes under way: the oldest gives way to {address}",
-                                self.pending
-                            );
+                            let pending = self.pending;
+                            self.quiet.warn(now_ns(), || format!(
+                                "control: {pending} handshakes under way: the oldest gives way to \
+                                 {address}"
+                            ));
                             oldest.abort();
                         }
                         let (local, served) = (self.local.clone(), self.served.clone());
-                        oldest_first.push_back(handshakes.spawn(greet(stream, address, local, served)));
+                        let greeted = greet(stream, address, local, served);
+                        oldest_first.push_back(handshakes.spawn(greeted));
                     }
                     Err(e) => {
                         // Out of descriptors, most likely: wait until some are given back.
-                        tracing::warn!("control.listen: cannot accept: {e}");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        self.quiet.warn(now_ns(), || format!("control.listen: cannot accept: {e}"));
+                        sleep(Duration::from_millis(50)).await;
                     }
                 },
                 Some(done) = handshakes.join_next() => match done {
                     Ok(Ok(session)) => {
-                        // Only one session exists at a time, so there is room, or nobody asks any more.
+                        // Only one session exists at a time, so there is room, or nothing asks any
+                        // more.
                         if found.try_send(session).is_err() {
-                            tracing::warn!("control: a frontend came that nobody waits for");
+                            tracing::warn!("control: a frontend came while this node stops");
                         }
                     }
-                    Ok(Err(e)) => tracing::warn!("control: refused: {e}"),
+                    Ok(Err(e)) => self.quiet.warn(now_ns(), || format!("control: refused: {e}")),
                     Err(_) => {}
                 },
+                () = self.quiet.wait() => self.quiet.sum_up(now_ns()),
             }
         }
     }
 }
 
 /// One handshake, the goodbye included.
-async fn greet(
+pub(super) async fn greet(
     stream: TcpStream,
     address: SocketAddr,
     local: Arc<Local>,
@@ -199,18 +187,29 @@ async fn greet(
 ) -> Result<ServerSession, ControlError> {
     // Only a socket that is no more has none.
     let reached = stream.local_addr().unwrap_or(address);
-    let mut wire = Wire::new(stream, address.to_string(), local.deadline)?;
-    match admit(&mut wire, &local, &served).await {
-        Ok((known, claim)) => Ok(ServerSession::new(
-            wire,
-            (address, reached),
-            known,
-            local.heartbeat,
-            claim,
-        )),
-        Err(e) => {
-            wire.close(&e, Role::Accelerator).await;
-            Err(e)
+    let nonce = Hex::random().map_err(|e| ControlError::Random(Arc::new(e)))?;
+    let from = address.to_string();
+    let mut wire = Wire::new(stream, &from)?;
+    let mut core = Accelerator::new(local, from, nonce, now_ns());
+    let mut claim = None;
+    loop {
+        match wire.next(&mut core).await {
+            Some(Event::Admit(node)) => {
+                let place = served.claim(&node).map(|place| claim = Some(place));
+                core.admit(place, now_ns());
+            }
+            Some(Event::Connected(node)) => {
+                if let Some(claim) = claim.take() {
+                    let addresses = (address, reached);
+                    return Ok(ServerSession::new((wire, core), addresses, node, claim));
+                }
+            }
+            Some(Event::Gone(cause)) => {
+                wire.close(core).await;
+                return Err(cause);
+            }
+            // None comes before the session begins, and the cause before the end.
+            Some(_) | None => {}
         }
     }
 }

@@ -1,48 +1,36 @@
 //! The accelerator's side of a session, from the handshake to its end.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
-    model::ModelSpec,
+    clock::now_ns,
     stats::{BatchSizes, GpuRecord},
 };
 
 use super::{
-    ControlError,
-    handshake::{Claim, Known},
-    heartbeat::{Health, HeartbeatCfgs},
-    message::{Counters, ErrorCode, LaneGrant, LaneRequest, Message, Role, Scores, clip},
-    serving::Serving,
-    wire::Wire,
+    core::{
+        Core,
+        accelerator::{Accelerator, Event, Refusal},
+    },
+    error::ControlError,
+    io::Wire,
+    message::{Counters, ErrorCode, LaneGrant, LaneRequest, Scores},
 };
 
-/// A request that is not granted: the frontend is told, and the session goes on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Reason.
-    pub code: ErrorCode,
-    /// Reason in words: what is asked for, what there is, which key to change.
-    pub text: String,
-}
-
 /// What an accelerator does when its frontend asks. Calls come from the session's task and must not
-/// wait, but for [`SessionHandler::open`] and [`SessionHandler::start`], which come one at a time on a thread
-/// of their own.
+/// wait, but for [`SessionHandler::open`], which comes once at a time on a thread of its own.
 pub trait SessionHandler: Send + Sync + 'static {
-    /// Makes connections: one grant for each request, in the same order, or none at all. A lane that is
-    /// open already comes with a higher epoch: it is to be rebuilt.
+    /// Makes connections: one grant for each request, in the same order, or none at all. A lane
+    /// that is open already comes with a higher epoch: it is to be rebuilt.
     ///
     /// # Errors
     /// The frontend is told, and nothing has changed.
     fn open(&self, lanes: &[LaneRequest]) -> Result<Vec<LaneGrant>, Refusal>;
-
-    /// All data connections are up: get ready to serve, warm-up included.
-    ///
-    /// # Errors
-    /// The frontend is told.
-    fn start(&self) -> Result<(), Refusal>;
 
     /// The frontend has given up this connection.
     fn lane_lost(&self, lane: u16, epoch: u32, cause: &str);
@@ -50,8 +38,8 @@ pub trait SessionHandler: Send + Sync + 'static {
     /// The frontend's end of this connection is torn down, and nothing there uses its slots.
     fn lane_reset(&self, lane: u16, epoch: u32);
 
-    /// The totals once everything that has arrived is answered, `None` while it is not. Called again until
-    /// it is.
+    /// The totals once everything that has arrived is answered, `None` while it is not. Called
+    /// again until it is.
     fn drain(&self) -> Option<Counters>;
 
     /// The session's batches by their size, and what each GPU did in it, for the answer to a drain.
@@ -65,108 +53,114 @@ pub trait SessionHandler: Send + Sync + 'static {
     /// Totals for the next heartbeat.
     fn counters(&self) -> Counters;
 
-    /// A heartbeat of the frontend came.
-    fn heartbeat(&self, counters: &Counters) {
-        let _ = counters;
-    }
-
     /// Scores for the next heartbeat, where this node keeps some.
     fn scores(&self) -> Option<Scores> {
         None
     }
 
-    /// The scores that a heartbeat of the frontend carried.
-    fn told(&self, scores: &Scores) {
-        let _ = scores;
-    }
-
-    /// The frontend was heard again after it had fallen silent, or has fallen silent.
-    fn health(&self, health: Health) {
-        let _ = health;
-    }
-
-    /// The session is over: called exactly once, last of all, and before another frontend is let in. (A call
-    /// of [`SessionHandler::open`] or [`SessionHandler::start`] that is under way then may still return; what
-    /// it granted is void.)
+    /// The session is over: called exactly once, last of all, and before another frontend is let
+    /// in. (A call of [`SessionHandler::open`] that is under way then may still return; what it
+    /// granted is void.)
     fn gone(&self, cause: &ControlError);
 }
+
+/// Which frontend is served; at most one is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Served(Arc<Mutex<Option<String>>>);
+
+/// The right to be the one; given back when dropped.
+#[derive(Debug)]
+pub(super) struct Claim(Served);
+
+impl Served {
+    /// Takes the place for `node`, or says who has it.
+    pub fn claim(&self, node: &str) -> Result<Claim, String> {
+        let mut served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*served {
+            Some(other) => Err(other.clone()),
+            None => {
+                *served = Some(node.to_owned());
+                Ok(Claim(self.clone()))
+            }
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// What a handle has the session do, with the time.
+type Command = Box<dyn FnOnce(&mut Accelerator, u64) + Send>;
 
 /// A frontend that has proved who it is, before [`ServerSession::run`].
 #[derive(Debug)]
 pub struct ServerSession {
     wire: Wire,
+    core: Accelerator,
+    node: String,
     address: SocketAddr,
     reached: SocketAddr,
-    known: Known,
-    heartbeat: HeartbeatCfgs,
     claim: Claim,
-    outbox: mpsc::UnboundedReceiver<Out>,
+    inbox: mpsc::UnboundedReceiver<Command>,
     handle: ServerHandle,
-}
-
-/// What this node has to say by itself.
-#[derive(Debug)]
-pub(super) enum Out {
-    Say(Message),
-    Close(ErrorCode, String),
 }
 
 /// Speaks to the frontend from any thread. What is said after the session's end is lost.
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
-    outbox: mpsc::UnboundedSender<Out>,
+    commands: mpsc::UnboundedSender<Command>,
 }
 
 impl ServerHandle {
     /// This node has given up a connection.
     pub fn lane_lost(&self, lane: u16, epoch: u32, cause: &str) {
-        self.say(Message::LaneLost {
-            lane,
-            epoch,
-            cause: clip(cause),
-        });
+        let cause = cause.to_owned();
+        self.command(move |session, _| session.link_mut().lane_lost(lane, epoch, &cause));
     }
 
     /// This node's end of a lost connection is torn down and no batch reads its slots.
     pub fn lane_reset(&self, lane: u16, epoch: u32) {
-        self.say(Message::LaneReset { lane, epoch });
+        self.command(move |session, _| session.link_mut().lane_reset(lane, epoch));
     }
 
     /// Ends the session and tells the frontend why.
     pub fn close(&self, code: ErrorCode, text: &str) {
-        let _ = self.outbox.send(Out::Close(code, clip(text)));
+        let text = text.to_owned();
+        self.command(move |session, now| session.link_mut().close(code, &text, now));
     }
 
-    fn say(&self, message: Message) {
-        // The session's end is told through the handler; there is nobody to tell it to here.
-        let _ = self.outbox.send(Out::Say(message));
+    fn command(&self, command: impl FnOnce(&mut Accelerator, u64) + Send + 'static) {
+        // The handler learns of the session's end; there is nothing to report here.
+        let _ = self.commands.send(Box::new(command));
     }
 }
 
 impl ServerSession {
     pub(super) fn new(
-        wire: Wire,
+        (wire, core): (Wire, Accelerator),
         (address, reached): (SocketAddr, SocketAddr),
-        known: Known,
-        heartbeat: HeartbeatCfgs,
+        node: String,
         claim: Claim,
     ) -> Self {
-        let (sender, outbox) = mpsc::unbounded_channel();
+        let (commands, inbox) = mpsc::unbounded_channel();
         ServerSession {
             wire,
+            core,
+            node,
             address,
             reached,
-            known,
-            heartbeat,
             claim,
-            outbox,
-            handle: ServerHandle { outbox: sender },
+            inbox,
+            handle: ServerHandle { commands },
         }
     }
 
     /// The frontend's node name.
     pub fn peer_node(&self) -> &str {
-        &self.known.node
+        &self.node
     }
 
     /// The address the frontend connects from.
@@ -179,11 +173,6 @@ impl ServerSession {
         self.reached
     }
 
-    /// The frontend's model; it is this node's too.
-    pub fn peer_model(&self) -> &ModelSpec {
-        &self.known.model
-    }
-
     /// For speaking to the frontend from other threads.
     pub fn handle(&self) -> ServerHandle {
         self.handle.clone()
@@ -194,28 +183,69 @@ impl ServerSession {
     pub async fn run(self, handler: Arc<dyn SessionHandler>) -> ControlError {
         let ServerSession {
             mut wire,
-            heartbeat,
+            mut core,
             claim,
-            mut outbox,
-            handle,
+            mut inbox,
+            // One handle at least lives as long as the session: the inbox stays open.
+            handle: _handle,
             ..
         } = self;
-        // The session's own handle would keep the outbox open; others may live on.
-        drop(handle);
         let mut end = End {
             handler: handler.clone(),
             cause: ControlError::Ended {
-                peer: wire.peer(),
+                peer: core.link().peer(),
                 code: ErrorCode::ShuttingDown,
                 text: "the session was dropped".to_owned(),
             },
             _claim: claim,
         };
-        let mut serving = Serving::new(wire.peer(), &heartbeat, handler);
-        let cause = serving.run(&mut wire, &mut outbox).await;
-        end.cause = cause.clone();
-        wire.close(&cause, Role::Accelerator).await;
-        cause
+        let mut opening: Option<JoinHandle<_>> = None;
+        loop {
+            let event = tokio::select! {
+                event = wire.next(&mut core) => event,
+                Some(command) = inbox.recv() => {
+                    command(&mut core, now_ns());
+                    continue;
+                }
+                done = async { opening.as_mut().expect("checked").await }, if opening.is_some() => {
+                    opening = None;
+                    match done {
+                        Ok(answer) => core.opened(answer),
+                        Err(e) => {
+                            let text = format!("the accelerator failed while it opened: {e}");
+                            core.link_mut().close(ErrorCode::ShuttingDown, &text, now_ns());
+                        }
+                    }
+                    continue;
+                }
+            };
+            match event {
+                Some(Event::Open(lanes)) => {
+                    let handler = handler.clone();
+                    opening = Some(tokio::task::spawn_blocking(move || handler.open(&lanes)));
+                }
+                Some(Event::Name(id)) => core.named(id, handler.name()),
+                Some(Event::Drain) => {
+                    if let Some(counters) = handler.drain() {
+                        let (batches, gpus) = handler.engine();
+                        core.drained(counters, &batches, &gpus);
+                    }
+                }
+                Some(Event::Beat) => core.beat(handler.counters(), handler.scores()),
+                Some(Event::LaneLost { lane, epoch, cause }) => {
+                    handler.lane_lost(lane, epoch, &cause);
+                }
+                Some(Event::LaneReset { lane, epoch }) => handler.lane_reset(lane, epoch),
+                Some(Event::Gone(cause)) => {
+                    end.cause = cause;
+                    break;
+                }
+                Some(Event::Admit(_) | Event::Connected(_)) => {}
+                None => break,
+            }
+        }
+        wire.close(core).await;
+        end.cause.clone()
     }
 }
 

@@ -1,14 +1,14 @@
-//! Sessions over real loopback sockets. [`Raw`] frames its JSON by hand, so that the bytes on the wire are
-//! checked against something other than the codec under test.
+//! Sessions over real loopback sockets. [`Raw`] frames its JSON by hand, so that the bytes on the
+//! wire are checked against something other than the codec under test.
 
 mod broken_peers;
-mod codec;
+pub(in crate::control) mod codec;
 mod sessions;
 
 use std::{
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -46,7 +46,6 @@ fn patient() -> Timing {
         handshake: LONG,
         heartbeat: HeartbeatCfgs {
             every: Duration::from_millis(20),
-            suspect_after: s(20),
             gone_after: s(30),
         },
     }
@@ -60,7 +59,6 @@ fn hasty() -> Timing {
         handshake: LONG,
         heartbeat: HeartbeatCfgs {
             every: ms(20),
-            suspect_after: ms(60),
             gone_after: ms(300),
         },
     }
@@ -83,11 +81,6 @@ fn client_params(address: SocketAddr) -> ClientParams {
         auth: token(TOKEN),
         model: model(),
         timing: patient(),
-        counters: Arc::new(|| Counters {
-            arrived: 7,
-            ..Counters::default()
-        }),
-        scores: Arc::new(|| None),
     }
 }
 
@@ -103,11 +96,8 @@ async fn bind(params: ServerParams) -> Server {
 #[derive(Clone, Debug, PartialEq)]
 enum Told {
     Open(Vec<LaneRequest>),
-    Start,
     Lost(u16, u32, String),
     Reset(u16, u32),
-    Heartbeat(Counters),
-    Health(Health),
     Gone(String, bool),
 }
 
@@ -116,15 +106,33 @@ struct Handler {
     told: mpsc::UnboundedSender<Told>,
     budget: u32,
     drains: AtomicU32,
+    /// Where `open` waits for leave.
+    gate: Option<Mutex<std::sync::mpsc::Receiver<()>>>,
+    leave: std::sync::mpsc::Sender<()>,
 }
 
 impl Handler {
+    /// As `new`, but every `open` waits for a [`Handler::go`].
+    fn slow() -> (Arc<Handler>, mpsc::UnboundedReceiver<Told>) {
+        let (mut handler, heard) = Handler::new();
+        let (leave, gate) = std::sync::mpsc::channel();
+        let slow = Arc::get_mut(&mut handler).expect("not shared yet");
+        (slow.gate, slow.leave) = (Some(Mutex::new(gate)), leave);
+        (handler, heard)
+    }
+
+    fn go(&self) {
+        self.leave.send(()).expect("the gate is there");
+    }
+
     fn new() -> (Arc<Handler>, mpsc::UnboundedReceiver<Told>) {
         let (told, heard) = mpsc::unbounded_channel();
         let handler = Handler {
             told,
             budget: 4096,
             drains: AtomicU32::new(0),
+            gate: None,
+            leave: std::sync::mpsc::channel().0,
         };
         (Arc::new(handler), heard)
     }
@@ -137,6 +145,10 @@ impl Handler {
 impl SessionHandler for Handler {
     fn open(&self, lanes: &[LaneRequest]) -> Result<Vec<LaneGrant>, Refusal> {
         self.tell(Told::Open(lanes.to_vec()));
+        if let Some(gate) = &self.gate {
+            let gate = gate.lock().expect("not poisoned");
+            let _ = gate.recv_timeout(LONG);
+        }
         let slots: u32 = lanes.iter().map(|l| l.slots).sum();
         if slots > self.budget {
             return Err(Refusal {
@@ -160,11 +172,6 @@ impl SessionHandler for Handler {
             .collect())
     }
 
-    fn start(&self) -> Result<(), Refusal> {
-        self.tell(Told::Start);
-        Ok(())
-    }
-
     fn lane_lost(&self, lane: u16, epoch: u32, cause: &str) {
         self.tell(Told::Lost(lane, epoch, cause.to_owned()));
     }
@@ -186,14 +193,6 @@ impl SessionHandler for Handler {
             responded: 11,
             ..Counters::default()
         }
-    }
-
-    fn heartbeat(&self, counters: &Counters) {
-        self.tell(Told::Heartbeat(*counters));
-    }
-
-    fn health(&self, health: Health) {
-        self.tell(Told::Health(health));
     }
 
     fn gone(&self, cause: &ControlError) {
@@ -299,7 +298,8 @@ async fn until_gone(heard: &mut mpsc::UnboundedReceiver<Told>) -> Vec<Told> {
     all
 }
 
-/// Serves sessions one after the other until the test is over; what the handlers are told comes back.
+/// Serves sessions one after the other until the test is over; what the handlers are told comes
+/// back.
 fn serve(mut server: Server) -> mpsc::UnboundedReceiver<Told> {
     let (handler, heard) = Handler::new();
     tokio::spawn(async move {

@@ -109,9 +109,6 @@ impl Common {
             auth: self.auth.clone(),
             model: self.config.model.clone(),
             timing: settings::timing(&self.config.deadlines),
-            counters: Arc::new(Counters::default),
-            // No accelerator chooses rails.
-            scores: Arc::new(|| None),
         }
     }
 }

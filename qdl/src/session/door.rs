@@ -13,6 +13,8 @@ use tokio::{
 
 use super::{lock, node::Shared, served::SEND_DEPTH};
 use crate::{
+    clock::now_ns,
+    control::quiet::Quiet,
     fabric::{
         Broken,
         tcp::{self, Preamble, TcpCfgs, TcpDevice},
@@ -30,6 +32,7 @@ type Shown = (TcpStream, SocketAddr, Option<Preamble>);
 pub(super) async fn let_in(listener: TcpListener, rail: usize, shared: Arc<Shared>, cfgs: TcpCfgs) {
     let mut showing: JoinSet<Shown> = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
+    let mut quiet = Quiet::new("data connections shown out");
     loop {
         tokio::select! {
             knock = listener.accept() => match knock {
@@ -38,11 +41,13 @@ pub(super) async fn let_in(listener: TcpListener, rail: usize, shared: Arc<Share
                     if oldest_first.len() >= STRANGERS + lanes_to_come(&shared)
                         && let Some(oldest) = oldest_first.pop_front()
                     {
-                        tracing::warn!(
-                            "data port: {} connections have shown no key: the oldest gives way \
-                             to {address}",
-                            oldest_first.len() + 1
-                        );
+                        let waiting = oldest_first.len() + 1;
+                        quiet.warn(now_ns(), || {
+                            format!(
+                                "data port: {waiting} connections have shown no key: the oldest \
+                                 gives way to {address}"
+                            )
+                        });
                         oldest.abort();
                     }
                     oldest_first.push_back(showing.spawn(async move {
@@ -52,7 +57,7 @@ pub(super) async fn let_in(listener: TcpListener, rail: usize, shared: Arc<Share
                 }
                 Err(e) => {
                     // Out of descriptors, most likely: wait until some are given back.
-                    tracing::warn!("data port: cannot accept: {e}");
+                    quiet.warn(now_ns(), || format!("data port: cannot accept: {e}"));
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },
@@ -60,9 +65,10 @@ pub(super) async fn let_in(listener: TcpListener, rail: usize, shared: Arc<Share
                 // One that gave way was told of.
                 let Ok((stream, address, preamble)) = done else { continue };
                 if let Err(why) = admit(stream, preamble, rail, &shared, &cfgs).await {
-                    tracing::warn!("data connection from {address} shown out: {why}");
+                    quiet.warn(now_ns(), || format!("data connection from {address} shown out: {why}"));
                 }
             }
+            () = quiet.wait() => quiet.sum_up(now_ns()),
         }
     }
 }

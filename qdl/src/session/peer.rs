@@ -189,7 +189,6 @@ impl PeerTask {
                     Some(ClientEvent::Heartbeat(counters)) => {
                         self.common.peer(self.index).counters = Some(counters);
                     }
-                    Some(ClientEvent::Health(_)) => {}
                     Some(ClientEvent::Scores(scores)) => self.scored(&scores),
                     Some(ClientEvent::Gone(cause)) => return cause,
                     None => return self.over(&handle),

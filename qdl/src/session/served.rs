@@ -286,7 +286,7 @@ impl Session {
                 text,
             }
         })?;
-        let no_random = |e: ControlError| Refusal {
+        let no_random = |e: std::io::Error| Refusal {
             code: ErrorCode::ShuttingDown,
             text: e.to_string(),
         };
@@ -445,10 +445,6 @@ impl SessionHandler for Session {
         // Some may have been given up meanwhile.
         self.losses.notify_one();
         granted
-    }
-
-    fn start(&self) -> Result<(), Refusal> {
-        Ok(())
     }
 
     fn lane_lost(&self, lane: u16, epoch: u32, cause: &str) {

@@ -76,9 +76,6 @@ impl SessionHandler for Inner {
         };
         Ok(requests.iter().map(grant).collect())
     }
-    fn start(&self) -> Result<(), Refusal> {
-        Ok(())
-    }
     fn lane_lost(&self, lane: u16, epoch: u32, _cause: &str) {
         self.cut(lane);
         self.let_go(lane, epoch);

@@ -11,7 +11,7 @@ use crate::control::{
 };
 
 /// One of every type, within its limits.
-fn message() -> impl Strategy<Value = Message> {
+pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
     let counters = any::<[u64; 5]>().prop_map(|c| Counters {
         arrived: c[0],
         responded: c[1],
@@ -92,13 +92,15 @@ fn message() -> impl Strategy<Value = Message> {
             code,
             text
         }),
-        (id, counters, prop::option::of(scores)).prop_map(|(seq, counters, scores)| {
-            Message::Heartbeat {
-                seq,
-                counters,
-                scores,
+        (id, prop::option::of(counters), prop::option::of(scores)).prop_map(
+            |(seq, counters, scores)| {
+                Message::Heartbeat {
+                    seq,
+                    counters,
+                    scores,
+                }
             }
-        }),
+        ),
         (any::<u16>(), any::<u32>(), text.clone())
             .prop_map(|(lane, epoch, cause)| Message::LaneLost { lane, epoch, cause }),
         (any::<u16>(), any::<u32>()).prop_map(|(lane, epoch)| Message::LaneReset { lane, epoch }),
@@ -153,7 +155,8 @@ proptest! {
         prop_assert!(e.is_none(), "{e:?}");
         prop_assert_eq!(&out, &messages);
 
-        // Cut anywhere, what was whole comes out, and a cut inside a frame is told from one between two.
+        // Cut anywhere, what was whole comes out, and a cut inside a frame is told from one between
+        // two.
         let cut = cut.index(bytes.len());
         let (out, e) = feed(&mut full(), &bytes[..cut], piece);
         let whole = ends.iter().filter(|e| **e <= cut).count() - 1;
@@ -179,8 +182,8 @@ proptest! {
         prop_assert_eq!(e.is_none(), bytes.is_empty(), "{:?}", e);
     }
 
-    /// Valid JSON with one byte changed is a message or an error, never a panic; and if it is a message,
-    /// it is within its limits.
+    /// Valid JSON with one byte changed is a message or an error, never a panic; and if it is a
+    /// message, it is within its limits.
     #[test]
     fn a_changed_byte_is_survived(m in message(), at in any::<prop::sample::Index>(), to: u8) {
         let mut bytes = BytesMut::new();
@@ -210,8 +213,8 @@ proptest! {
     }
 }
 
-/// Every type there is can be made: `TYPES` and the generator above have the same length as the enum, which
-/// [`Message::kind`] matches without a wildcard.
+/// Every type there is can be made: `TYPES` and the generator above have the same length as the
+/// enum, which [`Message::kind`] matches without a wildcard.
 #[test]
 fn every_type_is_known_and_no_other() {
     for kind in Message::TYPES {
@@ -232,7 +235,8 @@ fn every_type_is_known_and_no_other() {
 fn a_frame_past_the_limit_is_refused_before_it_is_read() {
     let (_, e) = feed(&mut full(), &(MAX_FRAME as u32 + 1).to_be_bytes(), 1);
     assert!(
-        matches!(e, Some(FrameError::TooLong { bytes, limit: MAX_FRAME }) if bytes == MAX_FRAME as u64 + 1),
+        matches!(e, Some(FrameError::TooLong { bytes, limit: MAX_FRAME })
+            if bytes == MAX_FRAME as u64 + 1),
         "{e:?}"
     );
     let (_, e) = feed(&mut Codec::before_auth(), &4097u32.to_be_bytes(), 4);

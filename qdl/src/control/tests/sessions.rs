@@ -1,10 +1,6 @@
 //! Both sides as they are meant to be used, and the refusals that a user meets.
 
 use super::*;
-use crate::control::{
-    handshake::{Local, Served, admit, join},
-    wire::Wire,
-};
 
 #[tokio::test]
 async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
@@ -17,7 +13,6 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
             .await
             .expect("connected");
         assert_eq!(session.peer_node, "acc-1");
-        assert_eq!(session.peer_model, model());
         assert_eq!(session.peer_address, address);
         let (handle, mut events) = (session.handle, session.events);
 
@@ -62,29 +57,16 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
         assert!(late.is_clean(), "asked after the end: {late}");
 
         let told = until_gone(&mut heard).await;
-        let calls: Vec<_> = told
-            .iter()
-            .filter(|t| !matches!(t, Told::Heartbeat(_)))
-            .cloned()
-            .collect();
         assert_eq!(
-            calls[..calls.len() - 1],
+            told[..told.len() - 1],
             [
                 Told::Open(asked),
-                Told::Start,
                 Told::Lost(1, 1, "cable out".to_owned()),
                 Told::Reset(1, 1),
                 Told::Open(vec![lane(1, 2, 32)]),
             ]
         );
-        assert!(
-            matches!(calls.last(), Some(Told::Gone(_, true))),
-            "{calls:?}"
-        );
-        assert!(
-            told.iter()
-                .any(|t| matches!(t, Told::Heartbeat(c) if c.arrived == 7))
-        );
+        assert!(matches!(told.last(), Some(Told::Gone(_, true))), "{told:?}");
     }
 }
 
@@ -286,123 +268,6 @@ async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
     assert!(matches!(told.last(), Some(Told::Gone(_, true))), "{told:?}");
 }
 
-/// Both sides' word on one handshake.
-async fn meet(frontend: Local, accelerator: Local) -> (Option<ControlError>, Option<ControlError>) {
-    let (l, address) = listener().await;
-    let here = async {
-        let stream = TcpStream::connect(address).await.expect("connected");
-        let mut wire = Wire::new(stream, address.to_string(), LONG).expect("a wire");
-        let e = join(&mut wire, &frontend).await.err();
-        if let Some(e) = &e {
-            wire.close(e, Role::Frontend).await;
-        }
-        e
-    };
-    let there = async {
-        let (stream, from) = l.accept().await.expect("accepted");
-        let mut wire = Wire::new(stream, from.to_string(), LONG).expect("a wire");
-        let e = admit(&mut wire, &accelerator, &Served::default())
-            .await
-            .err();
-        if let Some(e) = &e {
-            wire.close(e, Role::Accelerator).await;
-        }
-        e
-    };
-    tokio::join!(here, there)
-}
-
-fn local(role: Role) -> Local {
-    Local {
-        role,
-        node: match role {
-            Role::Frontend => "fe-1".to_owned(),
-            Role::Accelerator => "acc-1".to_owned(),
-        },
-        auth: token(TOKEN),
-        model: model(),
-        heartbeat: patient().heartbeat,
-        deadline: LONG,
-    }
-}
-
-/// The accelerator finds out; the frontend is told, in words that make sense on its side.
-#[tokio::test]
-async fn what_does_not_fit_is_refused_and_both_sides_say_what() {
-    let (none, _) = meet_with(|_| {}).await;
-    assert!(none.is_none(), "{none:?}");
-
-    let other = "another token of the right length";
-    let (here, there) = meet_with(|f| f.auth = token(other)).await;
-    assert!(
-        matches!(there, Some(ControlError::TokenWrong { .. })),
-        "{there:?}"
-    );
-    told(here, ErrorCode::Auth, &["token_file", "differ"]);
-
-    let (here, there) = meet_with(|f| f.auth = Auth::None).await;
-    assert!(
-        matches!(there, Some(ControlError::TokenMissing { here: true, .. })),
-        "{there:?}"
-    );
-    told(
-        here,
-        ErrorCode::Auth,
-        &["accelerator has a token", "frontend has none"],
-    );
-
-    let (here, there) = meet_full(
-        local(Role::Frontend),
-        Local {
-            auth: Auth::None,
-            ..local(Role::Accelerator)
-        },
-    )
-    .await;
-    assert!(
-        matches!(there, Some(ControlError::TokenMissing { here: false, .. })),
-        "{there:?}"
-    );
-    told(
-        here,
-        ErrorCode::Auth,
-        &["frontend has a token", "accelerator has none"],
-    );
-
-    let (here, there) = meet_with(|f| f.model.inputs[0].shape = vec![65]).await;
-    let there = there.expect("refused").to_string();
-    assert!(
-        there.contains("fe-1") && there.contains("u8[64]") && there.contains("u8[65]"),
-        "{there}"
-    );
-    told(
-        here,
-        ErrorCode::Model,
-        &[
-            "input 0",
-            "accelerator has input: u8[64]",
-            "frontend has input: u8[65]",
-        ],
-    );
-
-    let (here, there) = meet_with(|f| f.node = "acc-1".to_owned()).await;
-    assert!(
-        matches!(there, Some(ControlError::NameTaken { .. })),
-        "{there:?}"
-    );
-    told(here, ErrorCode::NameTaken, &["acc-1"]);
-
-    let (here, there) = meet_with(|f| f.role = Role::Accelerator).await;
-    assert!(
-        matches!(there, Some(ControlError::Role { .. })),
-        "{there:?}"
-    );
-    told(here, ErrorCode::Role, &["both sides are accelerators"]);
-
-    let (here, _) = meet_with(|f| f.heartbeat.every = LONG).await;
-    told(here, ErrorCode::Protocol, &["heartbeat_ms", "20000"]);
-}
-
 /// An accelerator that does not check is found out by the frontend.
 #[tokio::test]
 async fn the_frontend_checks_for_itself() {
@@ -421,29 +286,6 @@ async fn the_frontend_checks_for_itself() {
     assert!(text.contains("token"), "{text}");
     let e = frontend.await.expect("ran").expect_err("an error");
     assert!(matches!(e, ControlError::TokenWrong { .. }), "{e}");
-}
-
-async fn meet_with(
-    change: impl FnOnce(&mut Local),
-) -> (Option<ControlError>, Option<ControlError>) {
-    let mut frontend = local(Role::Frontend);
-    change(&mut frontend);
-    meet_full(frontend, local(Role::Accelerator)).await
-}
-
-async fn meet_full(f: Local, a: Local) -> (Option<ControlError>, Option<ControlError>) {
-    timeout(LONG, meet(f, a)).await.expect("no side hangs")
-}
-
-fn told(e: Option<ControlError>, expected: ErrorCode, words: &[&str]) {
-    match e {
-        Some(ControlError::Remote { code, text, .. }) if code == expected => {
-            for w in words {
-                assert!(text.contains(w), "{text:?} says nothing of {w:?}");
-            }
-        }
-        other => panic!("{expected}: {other:?}"),
-    }
 }
 
 #[tokio::test]
@@ -508,4 +350,62 @@ async fn a_session_that_is_dropped_is_over_for_both_sides_once() {
     );
     until_gone(&mut heard).await;
     assert_eq!(heard.recv().await, None, "nothing comes after the end");
+}
+
+/// A frontend stops waiting for a slow `open` and gives its lanes up: the rest of the session goes
+/// on, whether the open is then granted or refused.
+#[tokio::test]
+async fn a_lane_given_up_while_its_open_is_worked_on_costs_nothing_else() {
+    for granted in [true, false] {
+        let mut server = bind(server_params()).await;
+        let client = tokio::spawn(ClientSession::connect(client_params(server.address())));
+        let session = server.accept_session().await.expect("a session");
+        let ClientSession {
+            handle, mut events, ..
+        } = client.await.expect("ran").expect("connected");
+        let (handler, mut heard) = Handler::slow();
+        tokio::spawn(session.run(handler.clone()));
+        handler.go();
+        let first = handle.open(vec![lane(0, 1, 4)]).within(LONG).await;
+        first.expect("opened");
+
+        let slots = if granted { 4 } else { 5000 };
+        let late = handle.open(vec![lane(1, 1, slots)]);
+        handle.lane_lost(1, 1, "no answer in time");
+        handle.lane_reset(1, 1);
+        // Answered while the open is still worked on, so both frames have been taken.
+        handle.name().within(LONG).await.expect("the session lives");
+        handler.go();
+        assert_eq!(late.within(LONG).await.is_ok(), granted);
+        handle.lane_reset(1, 1);
+        handler.go();
+        let other = handle.open(vec![lane(2, 1, 4)]).within(LONG).await;
+        other.expect("other lanes go on");
+
+        let mut told = Vec::new();
+        while let Ok(t) = heard.try_recv() {
+            told.push(t);
+        }
+        let lost = Told::Lost(1, 1, "no answer in time".to_owned());
+        let opened = told
+            .iter()
+            .position(|t| *t == Told::Open(vec![lane(1, 1, slots)]));
+        let lost = told.iter().position(|t| *t == lost);
+        if granted {
+            assert!(opened < lost, "{told:?}");
+        } else {
+            assert_eq!(lost, None, "there is nothing to lose");
+            // Nothing of it exists, so the accelerator has let go of it.
+            let reset = timeout(LONG, async {
+                loop {
+                    match events.next().await.expect("not over") {
+                        ClientEvent::LaneReset { lane, epoch } => return (lane, epoch),
+                        ClientEvent::Gone(cause) => panic!("{cause}"),
+                        _ => {}
+                    }
+                }
+            });
+            assert_eq!(reset.await.expect("in time"), (1, 1));
+        }
+    }
 }

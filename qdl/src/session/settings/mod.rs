@@ -45,7 +45,6 @@ pub(super) fn timing(d: &Deadlines) -> Timing {
         handshake: d.connect(),
         heartbeat: HeartbeatCfgs {
             every: d.heartbeat_interval(),
-            suspect_after: (d.heartbeat_interval() + d.heartbeat_timeout()) / 2,
             gone_after: d.heartbeat_timeout(),
         },
     }

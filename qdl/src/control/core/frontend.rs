@@ -1,0 +1,263 @@
+//! The frontend's side of a session: asks, hands out answers, reports what happens.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use crate::control::{
+    error::ControlError,
+    limits::check,
+    message::{Counters, Hex, LaneRequest, Message, Role, Scores, clip},
+};
+
+use super::{
+    Core,
+    handshake::Local,
+    link::{Link, Step},
+};
+
+/// What a session reports to its frontend.
+#[derive(Clone, Debug)]
+pub enum ClientEvent {
+    /// The accelerator has given up a connection.
+    LaneLost {
+        /// Which.
+        lane: u16,
+        /// Which life of it.
+        epoch: u32,
+        /// In words.
+        cause: String,
+    },
+    /// The accelerator's end of a lost connection is torn down and none of its batches reads the
+    /// slots.
+    LaneReset {
+        /// Which.
+        lane: u16,
+        /// Which life of it.
+        epoch: u32,
+    },
+    /// A heartbeat came, with the accelerator's totals.
+    Heartbeat(Counters),
+    /// The scores that a heartbeat carried.
+    Scores(Scores),
+    /// The session is over. Always the last event, and always there.
+    Gone(ControlError),
+}
+
+/// What happens; `T` is what the owner gave with a request, to know its answer by.
+#[derive(Debug)]
+pub(in crate::control) enum Event<T> {
+    /// The session begins, with the accelerator of this name.
+    Connected(String),
+    /// The frame that answers a request: each gets exactly one, or the session's end.
+    Answer(T, Result<Message, ControlError>),
+    Session(ClientEvent),
+}
+
+/// A request that waits for its answer.
+#[derive(Debug)]
+struct Ask<T> {
+    kind: &'static str,
+    /// The kind of frame that answers it.
+    answer: &'static str,
+    /// Lane, epoch and slots of each that is to be opened.
+    lanes: Vec<(u16, u32, u32)>,
+    token: T,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::control) struct Frontend<T> {
+    link: Link,
+    waiting: HashMap<u64, Ask<T>>,
+    next_id: u64,
+    events: VecDeque<Event<T>>,
+}
+
+impl<T> Frontend<T> {
+    /// A connection to `address` was made. `nonce` is random.
+    pub fn new(local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
+        Frontend {
+            link: Link::new(Role::Frontend, local, address, nonce, now),
+            waiting: HashMap::new(),
+            next_id: 1,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Asks for connections.
+    pub fn open(&mut self, lanes: Vec<LaneRequest>, token: T) {
+        let asked = lanes.iter().map(|l| (l.lane, l.epoch, l.slots)).collect();
+        self.ask(token, "opened", asked, |id| Message::Open { id, lanes });
+    }
+
+    /// Says that all data connections are up.
+    pub fn start(&mut self, token: T) {
+        self.ask(token, "ready", vec![], |id| Message::Start { id });
+    }
+
+    /// Asks for the accelerator's part of the SUT's name.
+    pub fn name(&mut self, token: T) {
+        self.ask(token, "name_is", vec![], |id| Message::Name { id });
+    }
+
+    /// Asks the accelerator to answer all that has arrived.
+    pub fn drain(&mut self, token: T) {
+        self.ask(token, "drained", vec![], |id| Message::Drain { id });
+    }
+
+    fn ask(
+        &mut self,
+        token: T,
+        answer: &'static str,
+        lanes: Vec<(u16, u32, u32)>,
+        message: impl FnOnce(u64) -> Message,
+    ) {
+        let id = self.next_id;
+        let message = message(id);
+        let refused = |key, problem| ControlError::Setting { key, problem };
+        let refused = match (self.link.cause(), check(&message)) {
+            (Some(cause), _) => cause.clone(),
+            (None, _) if !self.link.in_session() => {
+                refused("control", "the session has not begun".to_owned())
+            }
+            // What the peer would have to refuse ends no session: the caller gets the error.
+            (None, Err(o)) => refused(o.field, o.problem),
+            (None, Ok(())) => {
+                self.next_id += 1;
+                let kind = message.kind();
+                let ask = Ask {
+                    kind,
+                    answer,
+                    lanes,
+                    token,
+                };
+                self.waiting.insert(id, ask);
+                return self.link.say(message);
+            }
+        };
+        self.events.push_back(Event::Answer(token, Err(refused)));
+    }
+
+    fn session_frame(&mut self, message: Message) -> Result<(), ControlError> {
+        match message {
+            Message::Opened { id, .. }
+            | Message::Ready { id }
+            | Message::NameIs { id, .. }
+            | Message::Drained { id, .. } => self.answer(id, message),
+            Message::Refused { id, code, text } => {
+                let Some(ask) = self.waiting.remove(&id) else {
+                    return Err(self.no_such(id, "refused"));
+                };
+                let refused = ControlError::Refused {
+                    peer: self.link.peer(),
+                    asked: ask.kind,
+                    code,
+                    text: clip(&text),
+                };
+                self.events
+                    .push_back(Event::Answer(ask.token, Err(refused)));
+                Ok(())
+            }
+            Message::Heartbeat {
+                seq,
+                counters,
+                scores,
+            } => {
+                self.link.beaten(seq)?;
+                self.tell(counters.map(ClientEvent::Heartbeat));
+                self.tell(scores.map(ClientEvent::Scores));
+                Ok(())
+            }
+            Message::LaneLost { lane, epoch, cause } => {
+                let cause = clip(&cause);
+                self.tell(Some(ClientEvent::LaneLost { lane, epoch, cause }));
+                Ok(())
+            }
+            Message::LaneReset { lane, epoch } => {
+                self.tell(Some(ClientEvent::LaneReset { lane, epoch }));
+                Ok(())
+            }
+            other => {
+                let expected = "an accelerator's frame of a session";
+                Err(self.link.unexpected(&other, expected))
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Option<ClientEvent>) {
+        self.events.extend(event.map(Event::Session));
+    }
+
+    /// Gives an answer to the request that it fits. One that does not fit is answered by the
+    /// session's end.
+    fn answer(&mut self, id: u64, message: Message) -> Result<(), ControlError> {
+        let kind = message.kind();
+        let fits = self.waiting.get(&id).filter(|ask| ask.answer == kind);
+        let Some(ask) = fits else {
+            return Err(self.no_such(id, kind));
+        };
+        if let Message::Opened { lanes, .. } = &message {
+            let granted = lanes.iter().map(|g| (g.lane, g.epoch, g.slots));
+            if !granted.eq(ask.lanes.iter().copied()) {
+                let problem = "are not the lanes, epochs and slots that were asked for".to_owned();
+                return Err(self.link.field(kind, "lanes", problem));
+            }
+        }
+        let ask = self.waiting.remove(&id);
+        self.events
+            .extend(ask.map(|ask| Event::Answer(ask.token, Ok(message))));
+        Ok(())
+    }
+
+    fn no_such(&self, id: u64, kind: &'static str) -> ControlError {
+        let problem = format!("{id} is no such request of this session");
+        self.link.field(kind, "id", problem)
+    }
+}
+
+impl<T> Core for Frontend<T> {
+    type Event = Event<T>;
+
+    fn link(&self) -> &Link {
+        &self.link
+    }
+
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    fn handle(&mut self, message: Message, now: u64) {
+        if let Some(message) = self.link.receive(message, now)
+            && let Err(e) = self.session_frame(message)
+        {
+            self.link.fail(e, now);
+        }
+    }
+
+    fn handle_timeout(&mut self, now: u64) {
+        if self.link.handle_timeout(now) {
+            self.link.beat(None, None);
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.link.poll_timeout()
+    }
+
+    fn poll_event(&mut self) -> Option<Event<T>> {
+        if let Some(Step::Connected(node)) = self.link.step() {
+            return Some(Event::Connected(node));
+        }
+        if self.events.is_empty()
+            && let Some(cause) = self.link.gone()
+        {
+            let unanswered = self.waiting.drain();
+            self.events
+                .extend(unanswered.map(|(_, ask)| Event::Answer(ask.token, Err(cause.clone()))));
+            self.tell(Some(ClientEvent::Gone(cause)));
+        }
+        self.events.pop_front()
+    }
+}

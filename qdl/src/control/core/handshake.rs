@@ -1,0 +1,285 @@
+//! From the first byte to a peer that is known: hello, proof, model.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    control::{
+        auth::{Auth, Challenge},
+        error::{ControlError, Peer},
+        limits::check_node_name,
+        message::{AuthKind, Hex, Message, Role, VERSION},
+    },
+    model::ModelSpec,
+};
+
+use super::heartbeat::HeartbeatCfgs;
+
+/// Deadlines of a session, beside those that its callers give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// For a connection to be made.
+    pub connect: Duration,
+    /// For the whole handshake, and for the system to take any one frame.
+    pub handshake: Duration,
+    /// The heartbeat's periods.
+    pub heartbeat: HeartbeatCfgs,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing {
+            connect: Duration::from_secs(5),
+            handshake: Duration::from_secs(5),
+            heartbeat: HeartbeatCfgs::default(),
+        }
+    }
+}
+
+/// This node's side of every session.
+#[derive(Clone, Debug)]
+pub struct Local {
+    pub node: String,
+    pub auth: Auth,
+    pub model: ModelSpec,
+    pub heartbeat: HeartbeatCfgs,
+    /// For the whole handshake, and for the system to take what is sent.
+    pub deadline: Duration,
+}
+
+impl Local {
+    /// Checks the settings.
+    pub fn new(
+        node: String,
+        auth: Auth,
+        model: ModelSpec,
+        timing: &Timing,
+    ) -> Result<Self, ControlError> {
+        let setting = |key| move |problem| ControlError::Setting { key, problem };
+        check_node_name(&node)
+            .map_err(|problem| format!("{node:?}: {problem}"))
+            .map_err(setting("node"))?;
+        timing.heartbeat.check().map_err(setting("heartbeat"))?;
+        Ok(Local {
+            node,
+            auth,
+            model,
+            heartbeat: timing.heartbeat,
+            deadline: timing.handshake,
+        })
+    }
+}
+
+/// The frame that comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Hello,
+    Answer,
+    Model,
+    /// The owner decides whether this frontend is served.
+    Admission,
+    Session,
+}
+
+/// One side of a handshake.
+#[derive(Debug)]
+pub(super) struct Handshake {
+    pub role: Role,
+    pub local: Arc<Local>,
+    /// The peer, as errors print it.
+    pub peer: Peer,
+    /// Its name, once its hello has come.
+    pub peer_node: String,
+    /// It has proved who it is.
+    pub proved: bool,
+    address: String,
+    nonce: Hex<32>,
+    peer_nonce: Hex<32>,
+    phase: Phase,
+}
+
+impl Handshake {
+    pub fn new(role: Role, local: Arc<Local>, address: String, nonce: Hex<32>) -> Self {
+        Handshake {
+            role,
+            local,
+            peer: Peer::at(&address),
+            peer_node: String::new(),
+            proved: false,
+            address,
+            nonce,
+            peer_nonce: Hex([0; 32]),
+            phase: Phase::Hello,
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.phase == Phase::Session
+    }
+
+    pub fn asks_for_a_place(&self) -> bool {
+        self.phase == Phase::Admission
+    }
+
+    /// The frontend is served: what is left to say.
+    pub fn admit(&mut self) -> Option<Message> {
+        let asked = self.asks_for_a_place();
+        asked.then(|| {
+            self.phase = Phase::Session;
+            self.own_model()
+        })
+    }
+
+    /// What comes next, in words.
+    pub fn expected(&self) -> &'static str {
+        match self.phase {
+            Phase::Hello => "hello",
+            Phase::Answer => "answer",
+            Phase::Model => "model",
+            Phase::Admission => "admission",
+            Phase::Session => "the end of the session",
+        }
+    }
+
+    /// A frame of the handshake. An accelerator says nothing before the peer's hello, proves
+    /// nothing before the peer's proof, and asks for the place of the one frontend last of all.
+    pub fn receive(&mut self, message: Message) -> Result<Option<Message>, ControlError> {
+        let accelerator = self.role == Role::Accelerator;
+        let reply = match (self.phase, message) {
+            (Phase::Hello, message @ Message::Hello { .. }) => {
+                self.check_hello(message)?;
+                self.phase = Phase::Answer;
+                if accelerator {
+                    self.hello()
+                } else {
+                    self.own_answer()
+                }
+            }
+            (Phase::Answer, Message::Answer { mac }) => {
+                let challenge = self.challenge(self.role.other(), &self.peer_node);
+                if !self.local.auth.verify(&challenge, mac.as_ref()) {
+                    return Err(ControlError::TokenWrong {
+                        peer: self.peer.clone(),
+                    });
+                }
+                self.proved = true;
+                self.phase = Phase::Model;
+                if accelerator {
+                    self.own_answer()
+                } else {
+                    self.own_model()
+                }
+            }
+            (Phase::Model, Message::Model { spec }) => {
+                if let Err(mismatch) = self.local.model.check_against(&spec) {
+                    let peer = self.peer.clone();
+                    return Err(ControlError::Model { peer, mismatch });
+                }
+                self.phase = if accelerator {
+                    Phase::Admission
+                } else {
+                    Phase::Session
+                };
+                return Ok(None);
+            }
+            (_, message) => return Err(self.unexpected(&message)),
+        };
+        Ok(Some(reply))
+    }
+
+    fn unexpected(&self, message: &Message) -> ControlError {
+        ControlError::Unexpected {
+            peer: self.peer.clone(),
+            got: message.kind(),
+            expected: self.expected(),
+        }
+    }
+
+    pub fn hello(&self) -> Message {
+        let every = self.local.heartbeat.every.as_millis();
+        Message::Hello {
+            version: VERSION,
+            role: self.role,
+            node: self.local.node.clone(),
+            auth: self.local.auth.kind(),
+            nonce: self.nonce,
+            heartbeat_ms: u32::try_from(every).unwrap_or(u32::MAX).max(1),
+        }
+    }
+
+    fn own_answer(&self) -> Message {
+        let challenge = self.challenge(self.role, &self.local.node);
+        let mac = self.local.auth.prove(&challenge);
+        Message::Answer { mac }
+    }
+
+    fn own_model(&self) -> Message {
+        let spec = self.local.model.clone();
+        Message::Model { spec }
+    }
+
+    fn challenge<'a>(&'a self, prover: Role, node: &'a str) -> Challenge<'a> {
+        let (frontend, accelerator) = match self.role {
+            Role::Frontend => (&self.nonce, &self.peer_nonce),
+            Role::Accelerator => (&self.peer_nonce, &self.nonce),
+        };
+        Challenge {
+            prover,
+            node,
+            frontend,
+            accelerator,
+        }
+    }
+
+    /// The order of the checks is the protocol's.
+    fn check_hello(&mut self, message: Message) -> Result<(), ControlError> {
+        let Message::Hello {
+            version,
+            role,
+            node,
+            auth,
+            nonce,
+            heartbeat_ms,
+        } = message
+        else {
+            return Err(self.unexpected(&message));
+        };
+        if version != VERSION {
+            let (peer, theirs) = (self.peer.clone(), version);
+            return Err(ControlError::Version { peer, theirs });
+        }
+        self.peer = Peer::named(&node, &self.address);
+        let peer = self.peer.clone();
+        if role == self.role {
+            return Err(ControlError::Role { peer, theirs: role });
+        }
+        if node == self.local.node {
+            return Err(ControlError::NameTaken {
+                node,
+                first: "this node".to_owned(),
+                second: peer,
+            });
+        }
+        let longest = self.local.heartbeat.longest_period();
+        if Duration::from_millis(u64::from(heartbeat_ms)) >= longest {
+            let problem = format!(
+                "{heartbeat_ms}, but the {} wants heartbeats more often than every {longest:?}: \
+                 give both nodes the same heartbeat settings",
+                self.role
+            );
+            return Err(ControlError::Field {
+                peer,
+                kind: "hello",
+                field: "heartbeat_ms",
+                problem,
+            });
+        }
+        if auth != self.local.auth.kind() {
+            return Err(ControlError::TokenMissing {
+                peer,
+                here: auth == AuthKind::None,
+            });
+        }
+        (self.peer_node, self.peer_nonce) = (node, nonce);
+        Ok(())
+    }
+}

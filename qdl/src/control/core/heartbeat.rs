@@ -1,0 +1,191 @@
+//! Is the peer alive, and when is it to hear from this node?
+
+use std::time::Duration;
+
+/// Periods of a session's heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeartbeatCfgs {
+    /// How often this node sends one.
+    pub every: Duration,
+    /// Silence after which the peer is gone.
+    pub gone_after: Duration,
+}
+
+impl Default for HeartbeatCfgs {
+    fn default() -> Self {
+        HeartbeatCfgs {
+            every: Duration::from_millis(500),
+            gone_after: Duration::from_secs(3),
+        }
+    }
+}
+
+impl HeartbeatCfgs {
+    /// Do the periods make sense?
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn check(&self) -> Result<(), String> {
+        let HeartbeatCfgs { every, gone_after } = *self;
+        if every < Duration::from_millis(1) || every > Duration::from_secs(3600) {
+            Err(format!("every {every:?}, must be 1 ms to 1 h"))
+        } else if gone_after <= every {
+            Err(format!(
+                "gone after {gone_after:?}, must be longer than the period, {every:?}"
+            ))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A peer's period must be shorter than this, or a delayed heartbeat would end the session.
+    pub(super) fn longest_period(&self) -> Duration {
+        (self.every + self.gone_after) / 2
+    }
+}
+
+/// A heartbeat whose number does not follow the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OutOfOrder {
+    /// Number it has.
+    pub got: u64,
+    /// Number it should have.
+    pub expected: u64,
+}
+
+/// Both directions of one session's heartbeat. Times are nanoseconds of one monotonic clock.
+#[derive(Clone, Debug)]
+pub(super) struct Heartbeat {
+    every: u64,
+    gone_after: u64,
+    next_send: u64,
+    sent: u64,
+    heard_at: u64,
+    heard: u64,
+}
+
+pub(super) fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Heartbeat {
+    /// A session that begins now: the peer has just been heard, and a heartbeat is due.
+    pub fn new(cfgs: &HeartbeatCfgs, now: u64) -> Self {
+        Heartbeat {
+            every: nanos(cfgs.every),
+            gone_after: nanos(cfgs.gone_after),
+            next_send: now,
+            sent: 0,
+            heard_at: now,
+            heard: 0,
+        }
+    }
+
+    /// True when a heartbeat is to be sent now. Missed ones are not made up for.
+    pub fn due(&mut self, now: u64) -> bool {
+        let due = now >= self.next_send;
+        if due {
+            self.next_send = now.saturating_add(self.every);
+        }
+        due
+    }
+
+    /// Number of the heartbeat that is sent now.
+    pub fn next_number(&mut self) -> u64 {
+        self.sent += 1;
+        self.sent
+    }
+
+    /// Any frame of the peer came.
+    pub fn heard(&mut self, now: u64) {
+        self.heard_at = self.heard_at.max(now);
+    }
+
+    /// A heartbeat of the peer came with this number.
+    ///
+    /// # Errors
+    /// [`OutOfOrder`]: on an ordered connection that is no network's doing.
+    pub fn number(&mut self, seq: u64) -> Result<(), OutOfOrder> {
+        let expected = self.heard + 1;
+        if seq != expected {
+            return Err(OutOfOrder { got: seq, expected });
+        }
+        self.heard = seq;
+        Ok(())
+    }
+
+    /// How long the peer has been silent, once that is too long.
+    pub fn gone(&self, now: u64) -> Option<Duration> {
+        let silent = now.saturating_sub(self.heard_at);
+        (silent >= self.gone_after).then(|| Duration::from_nanos(silent))
+    }
+
+    /// When [`Heartbeat::due`] becomes true.
+    pub fn next_send(&self) -> u64 {
+        self.next_send
+    }
+
+    /// When [`Heartbeat::gone`] becomes true, unless the peer is heard before.
+    pub fn gone_at(&self) -> u64 {
+        self.heard_at.saturating_add(self.gone_after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    proptest! {
+        #[test]
+        fn numbers_must_follow(seqs in prop::collection::vec(0u64..5, 1..20)) {
+            let mut h = Heartbeat::new(&HeartbeatCfgs::default(), 0);
+            let mut expected = 1;
+            for got in seqs {
+                let answer = h.number(got);
+                if got == expected {
+                    prop_assert_eq!(answer, Ok(()));
+                    expected += 1;
+                } else {
+                    prop_assert_eq!(answer, Err(OutOfOrder { got, expected }));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_sleep_of_this_node_sends_one_heartbeat_not_many() {
+        let mut h = Heartbeat::new(&HeartbeatCfgs::default(), 0);
+        assert!(h.due(0));
+        assert!(h.due(3_600_000 * MS));
+        assert!(!h.due(3_600_000 * MS));
+    }
+
+    #[test]
+    fn a_peer_is_gone_at_the_moment_it_is_due_and_not_before() {
+        let mut h = Heartbeat::new(&HeartbeatCfgs::default(), 5);
+        h.heard(7 * MS);
+        h.heard(6 * MS);
+        let at = h.gone_at();
+        assert_eq!(at, 3007 * MS);
+        assert_eq!(h.gone(at - 1), None);
+        assert_eq!(h.gone(at), Some(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn periods_must_grow() {
+        let ms = Duration::from_millis;
+        let cfgs = |a, b| HeartbeatCfgs {
+            every: ms(a),
+            gone_after: ms(b),
+        };
+        cfgs(1, 2).check().expect("fine");
+        HeartbeatCfgs::default().check().expect("fine");
+        for bad in [cfgs(0, 2), cfgs(2, 2), cfgs(3_600_001, 4_000_000)] {
+            bad.check().expect_err("not in order");
+        }
+    }
+}

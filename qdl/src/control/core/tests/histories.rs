@@ -1,0 +1,473 @@
+//! Random histories of two cores through pipes that delay, swallow and break, but reorder nothing.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::*;
+use crate::control::{
+    core::{Link, accelerator::Refusal},
+    message::{Counters, clip},
+};
+
+/// SplitMix64.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// What befalls the connection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    None,
+    /// Both ends find it closed.
+    Cut,
+    /// Nothing arrives any more, in this direction (0: to the accelerator) or in both (2).
+    Hole(usize),
+    /// The system takes nothing more of one side.
+    Stuck(usize),
+}
+
+/// One direction. A frame, or the end.
+#[derive(Default)]
+struct Pipe {
+    items: VecDeque<(u64, Option<Message>)>,
+    ended: bool,
+}
+
+/// One end, as far as the other role's does the same.
+struct Side {
+    heard: u64,
+    eof: bool,
+    gone: Option<ControlError>,
+    over_at: Option<u64>,
+}
+
+struct History {
+    rng: Rng,
+    now: u64,
+    delay: u64,
+    gone_after: u64,
+    fault: Fault,
+    fault_at: u64,
+    f: Frontend<usize>,
+    a: Accelerator,
+    sides: [Side; 2],
+    /// To the accelerator, and to the frontend.
+    pipes: [Pipe; 2],
+    /// The accelerator's owner is done with this open then.
+    opening: Option<(u64, Vec<LaneRequest>)>,
+    /// What the frontend's owner did: answers of each request, epochs asked for.
+    answers: Vec<u32>,
+    asked: HashMap<u16, u32>,
+    granted: HashMap<u16, u32>,
+}
+
+const FRONTEND: usize = 0;
+const ACCELERATOR: usize = 1;
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng(seed);
+        let delay = 1 + rng.below(20) * MS;
+        let every = Duration::from_millis(20 + rng.below(30));
+        let gone_after = 2 * every + Duration::from_nanos(2 * delay);
+        let with = |node: &str, auth: &Auth| Local {
+            heartbeat: HeartbeatCfgs { every, gone_after },
+            auth: auth.clone(),
+            ..local(node)
+        };
+        let auth = if rng.chance(10) {
+            token("0123456789abcdef")
+        } else {
+            Auth::None
+        };
+        let fault = match rng.below(8) {
+            0 => Fault::Cut,
+            1 => Fault::Hole(rng.below(3) as usize),
+            2 => Fault::Stuck(rng.below(2) as usize),
+            _ => Fault::None,
+        };
+        let side = || Side {
+            heard: 0,
+            eof: false,
+            gone: None,
+            over_at: None,
+        };
+        History {
+            f: frontend(with("fe-1", &auth)),
+            a: accelerator(with("acc-1", &auth)),
+            fault,
+            fault_at: rng.below(300) * MS,
+            rng,
+            now: 0,
+            delay,
+            gone_after: nanos(gone_after),
+            sides: [side(), side()],
+            pipes: Default::default(),
+            opening: None,
+            answers: Vec::new(),
+            asked: HashMap::new(),
+            granted: HashMap::new(),
+        }
+    }
+
+    /// Until both sides have nothing left to do; at the end of its run an owner takes its leave.
+    fn run(&mut self) -> u64 {
+        let mut act_at = self.rng.below(40) * MS;
+        let leave_at = (50 + self.rng.below(350)) * MS;
+        let mut cut = false;
+        for _ in 0..20_000 {
+            self.settle();
+            if self.sides.iter().all(|s| s.over_at.is_some()) {
+                return leave_at;
+            }
+            let heads = self.pipes.iter().filter_map(|p| Some(p.items.front()?.0));
+            let next = heads
+                .chain(self.f.poll_timeout())
+                .chain(self.a.poll_timeout())
+                .chain(self.opening.as_ref().map(|o| o.0))
+                .chain((act_at < leave_at).then_some(act_at))
+                .chain((self.now < leave_at).then_some(leave_at))
+                .chain((!cut && self.fault == Fault::Cut).then_some(self.fault_at))
+                .min();
+            let next = next.expect("not over, and waits for nothing");
+            self.now = self.now.max(next);
+            if !cut && self.fault == Fault::Cut && self.now >= self.fault_at {
+                cut = true;
+                self.pipes = Default::default();
+                self.pipes.iter_mut().for_each(|p| p.ended = true);
+                self.f.link_mut().closed();
+                self.a.link_mut().closed();
+            }
+            self.deliver();
+            if self.now >= act_at && act_at < leave_at {
+                self.act();
+                act_at = self.now + 1 + self.rng.below(30) * MS;
+            }
+            if self.now >= leave_at && self.f.link().cause().is_none() {
+                match self.rng.below(3) {
+                    0 => self
+                        .a
+                        .link_mut()
+                        .close(ErrorCode::ShuttingDown, "SIGINT", self.now),
+                    1 => self
+                        .f
+                        .link_mut()
+                        .close(ErrorCode::ShuttingDown, "enough", self.now),
+                    _ => self.f.link_mut().bye(self.now),
+                }
+            }
+            if self.opening.as_ref().is_some_and(|o| o.0 <= self.now) {
+                self.opened();
+            }
+            self.f.handle_timeout(self.now);
+            self.a.handle_timeout(self.now);
+        }
+        panic!("no end in sight");
+    }
+
+    fn deliver(&mut self) {
+        for to in [ACCELERATOR, FRONTEND] {
+            while self.pipes[1 - to]
+                .items
+                .front()
+                .is_some_and(|(at, _)| *at <= self.now)
+            {
+                let item = self.pipes[1 - to].items.pop_front().expect("seen");
+                match to {
+                    ACCELERATOR => arrive(&mut self.a, &mut self.sides[to], item.1, self.now),
+                    _ => arrive(&mut self.f, &mut self.sides[to], item.1, self.now),
+                }
+            }
+        }
+    }
+
+    /// Something that an owner does by itself.
+    fn act(&mut self) {
+        let lane_of = |rng: &mut Rng| rng.below(4) as u16;
+        let token = self.answers.len();
+        match self.rng.below(9) {
+            0..=2 => {
+                let number = lane_of(&mut self.rng);
+                let last = self.asked.entry(number).or_insert(0);
+                // Now and then one that is not higher, which is refused.
+                let epoch = (*last + u32::from(self.rng.chance(90))).max(1);
+                *last = epoch;
+                self.f.open(vec![lane(number, epoch)], token);
+                self.answers.push(0);
+                if self.f.link().in_session() && self.rng.chance(40) {
+                    self.f
+                        .link_mut()
+                        .lane_lost(number, epoch, "no answer in time");
+                    self.f.link_mut().lane_reset(number, epoch);
+                }
+            }
+            3 => {
+                self.f.name(token);
+                self.answers.push(0);
+            }
+            4 => {
+                self.f.drain(token);
+                self.answers.push(0);
+            }
+            5 if self.rng.chance(20) => {
+                self.f.start(token);
+                self.answers.push(0);
+            }
+            6 => {
+                let (lane, epoch) = (lane_of(&mut self.rng), 1);
+                self.a.link_mut().lane_lost(lane, epoch, "port down");
+                self.a.link_mut().lane_reset(lane, epoch);
+            }
+            _ => {
+                let number = lane_of(&mut self.rng);
+                if let Some(epoch) = self.granted.get(&number) {
+                    self.f.link_mut().lane_lost(number, *epoch, "cable out");
+                }
+            }
+        }
+    }
+
+    fn opened(&mut self) {
+        let (_, lanes) = self.opening.take().expect("checked");
+        if self.rng.chance(70) {
+            self.granted.extend(lanes.iter().map(|l| (l.lane, l.epoch)));
+            self.a.opened(Ok(lanes.iter().map(grant).collect()));
+        } else {
+            let text = clip("193 of 200 MiB are in use");
+            self.a.opened(Err(Refusal {
+                code: ErrorCode::Budget,
+                text,
+            }));
+        }
+    }
+
+    /// Events and frames, until neither side has more for now.
+    fn settle(&mut self) {
+        let mut more = true;
+        while more {
+            more = false;
+            while let Some(event) = self.a.poll_event() {
+                more = true;
+                self.accelerator_event(event);
+            }
+            while let Some(event) = self.f.poll_event() {
+                more = true;
+                self.frontend_event(event);
+            }
+            more |= self.transmit(FRONTEND) | self.transmit(ACCELERATOR);
+        }
+        for side in [FRONTEND, ACCELERATOR] {
+            if self.link(side).is_over() {
+                self.sides[side].over_at.get_or_insert(self.now);
+            }
+        }
+    }
+
+    fn link(&mut self, side: usize) -> &mut Link {
+        match side {
+            FRONTEND => self.f.link_mut(),
+            _ => self.a.link_mut(),
+        }
+    }
+
+    /// As the shell does: frames, then the end once all is said; a reader that is over breaks the
+    /// pipe.
+    fn transmit(&mut self, from: usize) -> bool {
+        let (now, faulty, fault) = (self.now, self.now >= self.fault_at, self.fault);
+        let reader_over = self.link(1 - from).is_over();
+        let mut any = false;
+        if faulty && fault == Fault::Stuck(from) {
+            // One frame is with the system, and stays there.
+            self.link(from).poll_transmit(now);
+            return false;
+        }
+        while let Some(m) = self.link(from).poll_transmit(now) {
+            any = true;
+            if reader_over {
+                let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+                self.link(from).write_failed(broken, now);
+                break;
+            }
+            self.send(from, Some(m));
+        }
+        if !self.link(from).has_output() {
+            self.link(from).flushed(now);
+        }
+        let done = self.link(from).is_shut() || self.link(from).is_over();
+        if done && !self.pipes[from].ended {
+            self.pipes[from].ended = true;
+            self.send(from, None);
+        }
+        if self.link(from).is_shut() && self.sides[from].eof {
+            self.link(from).left();
+        }
+        any
+    }
+
+    fn send(&mut self, from: usize, item: Option<Message>) {
+        let hole = match self.fault {
+            Fault::Hole(2) => true,
+            Fault::Hole(which) => which == from,
+            _ => false,
+        };
+        if hole && self.now >= self.fault_at {
+            return;
+        }
+        let last = self.pipes[from].items.back().map_or(0, |(at, _)| *at);
+        let at = last.max(self.now + self.rng.below(self.delay));
+        self.pipes[from].items.push_back((at, item));
+    }
+
+    fn accelerator_event(&mut self, event: Asked) {
+        assert!(
+            self.sides[ACCELERATOR].gone.is_none(),
+            "after the end: {event:?}"
+        );
+        match event {
+            Asked::Admit(_) => self.a.admit(Ok(()), self.now),
+            Asked::Connected(_) => {}
+            Asked::Open(lanes) => {
+                assert!(self.opening.is_none(), "one at a time");
+                for l in &lanes {
+                    let last = self.granted.get(&l.lane).copied().unwrap_or(0);
+                    assert!(l.epoch > last, "epochs grow");
+                }
+                self.opening = Some((self.now + self.rng.below(80) * MS, lanes));
+            }
+            Asked::Name(id) => self.a.named(id, "acc".to_owned()),
+            Asked::Drain => {
+                if self.rng.chance(30) {
+                    self.a
+                        .drained(Counters::default(), &Default::default(), &[]);
+                }
+            }
+            Asked::Beat => self.a.beat(Counters::default(), None),
+            Asked::LaneLost { lane, epoch, .. } | Asked::LaneReset { lane, epoch } => {
+                let granted = self.granted.get(&lane);
+                assert_eq!(granted, Some(&epoch), "of lane {lane}, which is granted");
+            }
+            Asked::Gone(cause) => self.gone(ACCELERATOR, cause),
+        }
+    }
+
+    fn frontend_event(&mut self, event: Event<usize>) {
+        match event {
+            // Also what was asked for after the end is answered, with its cause.
+            Event::Answer(token, _) => self.answers[token] += 1,
+            Event::Session(event) => {
+                let over = self.sides[FRONTEND].gone.is_some();
+                assert!(!over, "after the end: {event:?}");
+                if let ClientEvent::Gone(cause) = event {
+                    self.gone(FRONTEND, cause);
+                }
+            }
+            Event::Connected(_) => {}
+        }
+    }
+
+    fn gone(&mut self, side: usize, cause: ControlError) {
+        if let ControlError::Silent { silent, .. } = &cause {
+            assert_eq!(
+                nanos(*silent),
+                self.gone_after,
+                "found at the moment it is due"
+            );
+            assert_eq!(self.now, self.sides[side].heard + self.gone_after);
+        }
+        // Two sound cores never break the protocol; what breaks is the connection.
+        let sound = match &cause {
+            ControlError::Bye { .. } | ControlError::Ended { .. } => true,
+            ControlError::Remote { code, .. } => {
+                *code == ErrorCode::ShuttingDown || self.fault != Fault::None
+            }
+            ControlError::Silent { .. }
+            | ControlError::Timeout { .. }
+            | ControlError::Closed { .. }
+            | ControlError::Io { .. } => self.fault != Fault::None,
+            _ => false,
+        };
+        assert!(sound, "{:?}: {cause}", self.fault);
+        self.sides[side].gone = Some(cause);
+    }
+
+    /// What must hold of every history.
+    fn check(&self, began_leaving: u64) {
+        let waits = nanos(local("x").deadline) * 2 + self.gone_after + 600 * MS + 4 * self.delay;
+        for side in &self.sides {
+            assert!(side.gone.is_some(), "an end has a cause");
+            let over = side.over_at.expect("over");
+            assert!(
+                over <= began_leaving + waits,
+                "{over} is past every deadline"
+            );
+        }
+        let once = self.answers.iter().all(|n| *n == 1);
+        assert!(once, "each request is answered once: {:?}", self.answers);
+    }
+}
+
+/// A frame, or the end, reaches a core.
+fn arrive(core: &mut impl Core, side: &mut Side, item: Option<Message>, now: u64) {
+    match item {
+        Some(message) => {
+            if core.link().cause().is_none() {
+                side.heard = now;
+            }
+            core.handle(message, now);
+        }
+        None => {
+            side.eof = true;
+            if !core.link().is_leaving() && !core.link().is_over() {
+                core.link_mut().closed();
+            }
+        }
+    }
+}
+
+/// Says which history it was that failed.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("in the history of seed {}", self.0);
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_histories_end_with_a_cause_in_time_and_every_request_is_answered_once() {
+    let mut causes: HashMap<String, u32> = HashMap::new();
+    for seed in 0..10_000 {
+        let seed = Seed(seed);
+        let mut history = History::new(seed.0);
+        let left = history.run();
+        history.check(left);
+        for cause in history.sides.iter().filter_map(|s| s.gone.as_ref()) {
+            let kind = format!("{cause:?}");
+            let kind = kind.split([' ', '(']).next().unwrap_or_default();
+            *causes.entry(kind.to_owned()).or_default() += 1;
+        }
+    }
+    // Every way to end is among them, or these are not the histories they are meant to be.
+    for kind in ["Bye", "Ended", "Remote", "Silent", "Timeout", "Closed"] {
+        assert!(
+            causes.get(kind).is_some_and(|n| *n > 20),
+            "{kind}: {causes:?}"
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! Cores without a socket: handshakes and orders that are refused, and two cores through pipes that
+//! take their time ([`histories`]).
+
+mod histories;
+mod refusals;
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Core, Local,
+    accelerator::{Accelerator, Event as Asked},
+    frontend::{ClientEvent, Event, Frontend},
+    heartbeat::{HeartbeatCfgs, nanos},
+};
+use crate::{
+    control::{
+        auth::{Auth, Token},
+        error::ControlError,
+        message::{
+            ErrorCode, GrantTransport, Hex, LaneGrant, LaneRequest, Message, RequestTransport,
+        },
+    },
+    model::ModelSpec,
+};
+
+const MS: u64 = 1_000_000;
+
+fn token(text: &str) -> Auth {
+    Auth::Token(Token::new(text.as_bytes()).expect("long enough"))
+}
+
+fn local(node: &str) -> Local {
+    Local {
+        node: node.to_owned(),
+        auth: token("0123456789abcdef"),
+        model: ModelSpec::opaque("digest", 64, 8),
+        heartbeat: HeartbeatCfgs {
+            every: Duration::from_millis(20),
+            gone_after: Duration::from_millis(100),
+        },
+        deadline: Duration::from_millis(200),
+    }
+}
+
+fn frontend(local: Local) -> Frontend<usize> {
+    Frontend::new(Arc::new(local), "10.0.0.2:7400".to_owned(), Hex([1; 32]), 0)
+}
+
+fn accelerator(local: Local) -> Accelerator {
+    Accelerator::new(Arc::new(local), "10.0.0.1:999".to_owned(), Hex([2; 32]), 0)
+}
+
+fn lane(lane: u16, epoch: u32) -> LaneRequest {
+    LaneRequest {
+        lane,
+        rail: 0,
+        gpu_turn: 0,
+        epoch,
+        slots: 4,
+        request_stride: 64,
+        response_stride: 24,
+        transport: RequestTransport::Tcp {},
+    }
+}
+
+fn grant(l: &LaneRequest) -> LaneGrant {
+    LaneGrant {
+        lane: l.lane,
+        epoch: l.epoch,
+        slots: l.slots,
+        nic: 0,
+        gpu: None,
+        key: Hex([7; 16]),
+        transport: GrantTransport::Tcp {
+            address: ([127, 0, 0, 1], 1).into(),
+        },
+    }
+}
+
+/// Carries every frame from one core to the other, at once.
+fn carry<A: Core, B: Core>(from: &mut A, to: &mut B, now: u64) -> bool {
+    let mut any = false;
+    while let Some(m) = from.link_mut().poll_transmit(now) {
+        any = true;
+        to.handle(m, now);
+    }
+    from.link_mut().flushed(now);
+    any
+}
+
+/// Everything both have to say to each other, at once; the accelerator's owner lets any frontend
+/// in.
+fn meet(f: &mut Frontend<usize>, a: &mut Accelerator, now: u64) -> (Vec<Event<usize>>, Vec<Asked>) {
+    let (mut there, mut here) = (Vec::new(), Vec::new());
+    loop {
+        let mut any = carry(f, a, now) | carry(a, f, now);
+        while let Some(e) = a.poll_event() {
+            any = true;
+            match e {
+                Asked::Admit(_) => a.admit(Ok(()), now),
+                e => there.push(e),
+            }
+        }
+        while let Some(e) = f.poll_event() {
+            any = true;
+            here.push(e);
+        }
+        if !any {
+            return (here, there);
+        }
+    }
+}
+
+/// Two cores in a session.
+fn session() -> (Frontend<usize>, Accelerator) {
+    let (mut f, mut a) = (frontend(local("fe-1")), accelerator(local("acc-1")));
+    let (here, there) = meet(&mut f, &mut a, 0);
+    assert!(
+        matches!(&here[..], [Event::Connected(n)] if n == "acc-1"),
+        "{here:?}"
+    );
+    assert!(
+        matches!(&there[..], [Asked::Connected(n)] if n == "fe-1"),
+        "{there:?}"
+    );
+    (f, a)
+}

@@ -1,0 +1,442 @@
+//! What does not fit is refused, and the peer is told what.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::control::{message::Counters, tests::codec::message};
+
+/// Both sides' word on one handshake.
+fn handshake(f: Local, a: Local) -> (Option<ControlError>, Option<ControlError>) {
+    let (mut f, mut a) = (frontend(f), accelerator(a));
+    meet(&mut f, &mut a, 0);
+    (f.link().cause().cloned(), a.link().cause().cloned())
+}
+
+fn handshake_with(change: impl FnOnce(&mut Local)) -> (Option<ControlError>, ControlError) {
+    let mut f = local("fe-1");
+    change(&mut f);
+    let (here, there) = handshake(f, local("acc-1"));
+    (here, there.expect("refused"))
+}
+
+fn told(e: Option<ControlError>, expected: ErrorCode, words: &[&str]) {
+    match e {
+        Some(ControlError::Remote { code, text, .. }) if code == expected => {
+            for w in words {
+                assert!(text.contains(w), "{text:?} says nothing of {w:?}");
+            }
+        }
+        other => panic!("{expected}: {other:?}"),
+    }
+}
+
+/// The accelerator finds out; the frontend is told, in words that make sense on its side.
+#[test]
+fn what_does_not_fit_is_refused_and_both_sides_say_what() {
+    let (here, there) = handshake(local("fe-1"), local("acc-1"));
+    assert!(here.is_none() && there.is_none(), "{here:?}, {there:?}");
+
+    let (here, there) = handshake_with(|f| f.auth = token("another token of 16 bytes"));
+    assert!(matches!(there, ControlError::TokenWrong { .. }), "{there}");
+    told(here, ErrorCode::Auth, &["token_file", "differ"]);
+
+    let (here, there) = handshake_with(|f| f.auth = Auth::None);
+    assert!(
+        matches!(there, ControlError::TokenMissing { here: true, .. }),
+        "{there}"
+    );
+    let words = ["accelerator has a token", "frontend has none"];
+    told(here, ErrorCode::Auth, &words);
+
+    let mut open = local("acc-1");
+    open.auth = Auth::None;
+    let (here, there) = handshake(local("fe-1"), open);
+    let there = there.expect("refused");
+    assert!(
+        matches!(there, ControlError::TokenMissing { here: false, .. }),
+        "{there}"
+    );
+    let words = ["frontend has a token", "accelerator has none"];
+    told(here, ErrorCode::Auth, &words);
+
+    let (here, there) = handshake_with(|f| f.model.inputs[0].shape = vec![65]);
+    let there = there.to_string();
+    assert!(
+        ["fe-1", "u8[64]", "u8[65]"]
+            .iter()
+            .all(|w| there.contains(w)),
+        "{there}"
+    );
+    let words = [
+        "input 0",
+        "accelerator has input: u8[64]",
+        "frontend has input: u8[65]",
+    ];
+    told(here, ErrorCode::Model, &words);
+
+    let (here, there) = handshake_with(|f| f.node = "acc-1".to_owned());
+    assert!(matches!(there, ControlError::NameTaken { .. }), "{there}");
+    told(here, ErrorCode::NameTaken, &["acc-1"]);
+
+    // 60 ms is half-way between 20 and 100 of the accelerator's.
+    let slow = |ms| HeartbeatCfgs {
+        every: Duration::from_millis(ms),
+        gone_after: Duration::from_secs(1),
+    };
+    let (here, _) = handshake_with(|f| f.heartbeat = slow(60));
+    told(here, ErrorCode::Protocol, &["hello.heartbeat_ms: 60"]);
+    let mut f = local("fe-1");
+    f.heartbeat = slow(59);
+    let (here, _) = handshake(f, local("acc-1"));
+    assert!(here.is_none(), "{here:?}");
+}
+
+#[test]
+fn two_of_one_role_refuse_each_other() {
+    let (mut f, mut g) = (frontend(local("fe-1")), frontend(local("fe-2")));
+    while carry(&mut f, &mut g, 0) | carry(&mut g, &mut f, 0) {}
+    for side in [&f, &g] {
+        let cause = side.link().cause().expect("over");
+        assert!(
+            matches!(
+                cause,
+                ControlError::Role { .. } | ControlError::Remote { .. }
+            ),
+            "{cause}"
+        );
+        assert!(cause.to_string().contains("frontend"), "{cause}");
+    }
+}
+
+#[test]
+fn a_second_frontend_is_told_who_is_served() {
+    let (mut f, mut a) = (frontend(local("fe-2")), accelerator(local("acc-1")));
+    loop {
+        carry(&mut f, &mut a, 0);
+        carry(&mut a, &mut f, 0);
+        if let Some(Asked::Admit(node)) = a.poll_event() {
+            assert_eq!(node, "fe-2");
+            a.admit(Err("fe-1".to_owned()), 0);
+        }
+        if f.link().cause().is_some() {
+            break;
+        }
+    }
+    told(f.link().cause().cloned(), ErrorCode::Busy, &["fe-1"]);
+}
+
+/// The last frame that a core sends.
+fn last_word(core: &mut impl Core) -> Option<Message> {
+    std::iter::from_fn(|| core.link_mut().poll_transmit(0)).last()
+}
+
+fn error_text(core: &mut impl Core) -> String {
+    match last_word(core) {
+        Some(Message::Error {
+            code: ErrorCode::Protocol,
+            text,
+        }) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_frontend_that_breaks_the_order_is_told_which_field() {
+    let open = |id, l| Message::Open { id, lanes: vec![l] };
+    let lost = |lane, epoch| Message::LaneLost {
+        lane,
+        epoch,
+        cause: String::new(),
+    };
+    let beat = |seq, counters| Message::Heartbeat {
+        seq,
+        counters,
+        scores: None,
+    };
+    let many = |n: u64, m: &dyn Fn(u64) -> Message| (1..=n).map(m).collect::<Vec<_>>();
+    let cases: Vec<(Vec<Message>, &str)> = vec![
+        (
+            vec![Message::Answer { mac: None }],
+            "answer came where a frontend's frame",
+        ),
+        (
+            vec![Message::Ready { id: 1 }],
+            "ready came where a frontend's frame",
+        ),
+        (vec![beat(2, None)], "heartbeat.seq: 2, expected 1"),
+        (
+            vec![beat(1, None), beat(1, None)],
+            "heartbeat.seq: 1, expected 2",
+        ),
+        (
+            vec![beat(1, Some(Counters::default()))],
+            "heartbeat.counters",
+        ),
+        (vec![lost(0, 1)], "lane_lost.lane: lane 0 was never opened"),
+        (
+            vec![Message::LaneReset { lane: 3, epoch: 1 }],
+            "lane_reset.lane: lane 3 was never opened",
+        ),
+        (
+            vec![open(1, lane(0, 2)), lost(0, 3)],
+            "lane_lost.epoch: lane 0 is at epoch 2, this says 3",
+        ),
+        (
+            vec![
+                open(1, lane(0, 1)),
+                Message::Start { id: 2 },
+                Message::Start { id: 3 },
+            ],
+            "start.id: a session starts once",
+        ),
+        // One is worked on, 256 wait.
+        (
+            many(258, &|i| open(i, lane(0, i as u32))),
+            "open.id: 256 such requests wait",
+        ),
+        (
+            many(257, &|id| Message::Drain { id }),
+            "drain.id: 256 such requests wait",
+        ),
+    ];
+    for (frames, words) in cases {
+        let (_, mut a) = session();
+        let (last, before) = frames.split_last().expect("some");
+        for m in before {
+            a.handle(m.clone(), 0);
+            assert!(a.link().in_session(), "{m:?} is in order");
+        }
+        a.handle(last.clone(), 0);
+        let text = error_text(&mut a);
+        assert!(text.contains(words), "{text:?} lacks {words:?}");
+    }
+}
+
+/// What the frontend says of a lane whose open is worked on waits for the answer.
+#[test]
+fn a_lane_lost_before_its_open_is_answered_waits_for_the_answer() {
+    for granted in [true, false] {
+        let (_, mut a) = session();
+        let asked = lane(5, 3);
+        let lanes = vec![asked.clone()];
+        a.handle(Message::Open { id: 1, lanes }, 0);
+        let lost = Message::LaneLost {
+            lane: 5,
+            epoch: 3,
+            cause: "slow".to_owned(),
+        };
+        // Twice: the second says nothing new.
+        a.handle(lost.clone(), 0);
+        a.handle(lost.clone(), 0);
+        a.handle(Message::LaneReset { lane: 5, epoch: 3 }, 0);
+        assert!(matches!(a.poll_event(), Some(Asked::Open(_))));
+        assert!(a.poll_event().is_none(), "nothing before the answer");
+        a.opened(if granted {
+            Ok(vec![grant(&asked)])
+        } else {
+            Err(super::super::accelerator::Refusal {
+                code: ErrorCode::Budget,
+                text: "no".to_owned(),
+            })
+        });
+        let sent: Vec<_> = std::iter::from_fn(|| a.link_mut().poll_transmit(0)).collect();
+        let events: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        if granted {
+            assert!(
+                matches!(&sent[..], [Message::Opened { id: 1, .. }]),
+                "{sent:?}"
+            );
+            assert!(
+                matches!(
+                    &events[..],
+                    [
+                        Asked::LaneLost {
+                            lane: 5,
+                            epoch: 3,
+                            ..
+                        },
+                        Asked::LaneReset { lane: 5, epoch: 3 }
+                    ]
+                ),
+                "{events:?}"
+            );
+        } else {
+            let reset = Message::LaneReset { lane: 5, epoch: 3 };
+            assert!(
+                matches!(&sent[..], [Message::Refused { .. }, r] if *r == reset),
+                "{sent:?}"
+            );
+            assert!(events.is_empty(), "there is nothing to lose: {events:?}");
+            // So it is if the frontend says it later.
+            a.handle(lost, 0);
+            assert_eq!(a.link_mut().poll_transmit(0), Some(reset));
+        }
+        assert!(a.link().in_session());
+    }
+}
+
+/// What is said of an earlier epoch must not touch the one that lives.
+#[test]
+fn a_word_on_an_earlier_epoch_is_ignored() {
+    let (_, mut a) = session();
+    for epoch in [1, 2] {
+        let lanes = vec![lane(0, epoch)];
+        a.handle(
+            Message::Open {
+                id: u64::from(epoch),
+                lanes,
+            },
+            0,
+        );
+        assert!(matches!(a.poll_event(), Some(Asked::Open(_))));
+        a.opened(Ok(vec![grant(&lane(0, epoch))]));
+    }
+    a.handle(Message::LaneReset { lane: 0, epoch: 1 }, 0);
+    assert!(a.poll_event().is_none());
+    a.handle(Message::LaneReset { lane: 0, epoch: 2 }, 0);
+    assert!(matches!(
+        a.poll_event(),
+        Some(Asked::LaneReset { epoch: 2, .. })
+    ));
+}
+
+#[test]
+fn an_answer_that_was_not_asked_for_ends_the_session_and_answers_what_was() {
+    let opened = |slots| {
+        let lanes = vec![LaneGrant {
+            slots,
+            ..grant(&lane(0, 1))
+        }];
+        Message::Opened { id: 1, lanes }
+    };
+    let name = |id| Message::NameIs {
+        id,
+        name: "x".to_owned(),
+    };
+    let cases = [
+        (name(9), "name_is.id: 9"),
+        (name(1), "name_is.id: 1"),
+        (Message::Ready { id: 1 }, "ready.id: 1"),
+        (opened(9), "opened.lanes"),
+        (
+            Message::Start { id: 1 },
+            "start came where an accelerator's frame",
+        ),
+    ];
+    for (frame, words) in cases {
+        let (mut f, _) = session();
+        f.open(vec![lane(0, 1)], 77);
+        f.handle(frame, 0);
+        let text = error_text(&mut f);
+        assert!(text.contains(words), "{text:?} lacks {words:?}");
+        let events: Vec<_> = std::iter::from_fn(|| f.poll_event()).collect();
+        match &events[..] {
+            [
+                Event::Answer(77, Err(e)),
+                Event::Session(ClientEvent::Gone(cause)),
+            ] => {
+                assert_eq!(e.to_string(), cause.to_string());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_silent_accelerator_is_gone_in_time_and_who_waits_is_answered() {
+    let (mut f, _) = session();
+    f.name(5);
+    let mut now = 0;
+    while f.link().cause().is_none() {
+        now = f.poll_timeout().expect("not over");
+        f.handle_timeout(now);
+        while f.link_mut().poll_transmit(now).is_some() {}
+        f.link_mut().flushed(now);
+    }
+    assert_eq!(now, 100 * MS);
+    let silent = |e: &ControlError| matches!(e, ControlError::Silent { .. });
+    let events: Vec<_> = std::iter::from_fn(|| f.poll_event()).collect();
+    match &events[..] {
+        [
+            Event::Answer(5, Err(e)),
+            Event::Session(ClientEvent::Gone(cause)),
+        ] => {
+            assert!(silent(e) && silent(cause), "{e}, {cause}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A peer that takes nothing is not read for ever, and not waited for either.
+#[test]
+fn a_peer_that_takes_no_answers_is_held_up_then_given_up() {
+    let (_, mut a) = session();
+    for id in 1..=256 {
+        a.handle(Message::Name { id }, 0);
+        a.named(id, "acc".to_owned());
+    }
+    assert!(
+        !a.link().wants_input(),
+        "no more requests while none is answered"
+    );
+    assert!(a.link_mut().poll_transmit(0).is_some());
+    assert!(a.link().wants_input());
+    let by = nanos(local("x").deadline);
+    let mut now = 0;
+    while !a.link().is_over() {
+        assert!(now < by, "past its deadline");
+        now = a.poll_timeout().expect("not over");
+        // It speaks, but takes nothing.
+        a.handle(Message::LaneReset { lane: 9, epoch: 1 }, now.min(0));
+        a.handle_timeout(now);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Any frames in any order, to either role, at any point: they are in order, or the session
+    /// ends and the peer is told of a frame that it sent.
+    #[test]
+    fn any_frames_in_any_order_are_taken_or_refused_by_name(
+        frames in prop::collection::vec(message(), 1..12), shaken: bool, to_accelerator: bool)
+    {
+        let (mut f, mut a) = if shaken {
+            session()
+        } else {
+            (frontend(local("fe-1")), accelerator(local("acc-1")))
+        };
+        if shaken {
+            f.open(vec![lane(0, 1)], 1);
+            f.name(2);
+        }
+        fn feed(core: &mut impl Core, frames: &[Message]) -> Result<(), TestCaseError> {
+            let kinds: Vec<_> = frames.iter().map(Message::kind).collect();
+            for m in frames {
+                core.handle(m.clone(), 0);
+                while core.poll_event().is_some() {}
+            }
+            let last = last_word(core);
+            match core.link().cause() {
+                None => prop_assert_ne!(last.map_or("", |m| m.kind()), "error"),
+                // Said by the peer, or of a peer that does not fit.
+                Some(ControlError::Remote { .. } | ControlError::Bye { .. }
+                    | ControlError::Version { .. } | ControlError::Role { .. }
+                    | ControlError::TokenMissing { .. } | ControlError::TokenWrong { .. }) => {}
+                Some(cause) => {
+                    let Some(Message::Error { text, .. }) = last else {
+                        return Err(TestCaseError::fail(format!("{cause}, and {last:?}")));
+                    };
+                    let named = kinds.iter().any(|k| text.starts_with(k));
+                    prop_assert!(named, "{} of {:?}", text, kinds);
+                }
+            }
+            Ok(())
+        }
+        if to_accelerator {
+            feed(&mut a, &frames)?;
+        } else {
+            feed(&mut f, &frames)?;
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The shell around a core: moves bytes between a socket and the core, and sleeps until its
+//! deadlines.
+
+use std::{net::Shutdown, sync::Arc, time::Duration};
+
+use bytes::{Buf, BytesMut};
+use socket2::SockRef;
+use tokio::{
+    io::{ErrorKind, Interest},
+    net::TcpStream,
+    time::sleep,
+};
+use tokio_util::codec::{Decoder, Encoder};
+
+use crate::clock::now_ns;
+
+use super::{
+    core::{Core, Link},
+    error::{ControlError, Peer},
+    frame::{Codec, FrameError},
+};
+
+/// Bytes read or encoded at a time.
+const CHUNK: usize = 8192;
+
+/// How much of what the peer still sends is read away when a session ends.
+const LINGER_BYTES: usize = 4 << 20;
+
+/// One control connection.
+#[derive(Debug)]
+pub(super) struct Wire {
+    stream: TcpStream,
+    codec: Codec,
+    input: BytesMut,
+    output: BytesMut,
+    /// The peer sends nothing more.
+    eof: bool,
+    /// This direction is shut down.
+    shut: bool,
+    /// Bytes read away.
+    lingered: usize,
+}
+
+impl Wire {
+    /// Takes a connected stream.
+    pub fn new(stream: TcpStream, address: &str) -> Result<Self, ControlError> {
+        stream.set_nodelay(true).map_err(|e| ControlError::Io {
+            peer: Peer::at(address),
+            doing: "setting TCP_NODELAY",
+            source: Arc::new(e),
+        })?;
+        Ok(Wire {
+            stream,
+            codec: Codec::before_auth(),
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            eof: false,
+            shut: false,
+            lingered: 0,
+        })
+    }
+
+    /// Drives the core until something happens; `None` once all is over. Nothing is lost when the
+    /// wait is given up. What the owner has the core do in between is sent with the next call.
+    pub async fn next<C: Core>(&mut self, core: &mut C) -> Option<C::Event> {
+        loop {
+            if let Some(event) = core.poll_event() {
+                return Some(event);
+            }
+            // What has come is read before silence is judged: this process may have been the one
+            // that slept.
+            self.receive(core);
+            core.handle_timeout(now_ns());
+            self.transmit(core.link_mut());
+            if let Some(event) = core.poll_event() {
+                return Some(event);
+            }
+            let until = core.poll_timeout()?;
+            self.ready(core.link(), until).await;
+        }
+    }
+
+    /// Runs a core whose session is over to the end of its connection.
+    pub async fn close<C: Core>(mut self, mut core: C) {
+        while self.next(&mut core).await.is_some() {}
+    }
+
+    fn receive<C: Core>(&mut self, core: &mut C) {
+        if self.eof || !core.link().wants_input() {
+            return;
+        }
+        self.input.reserve(CHUNK);
+        let read = self.stream.try_read_buf(&mut self.input);
+        let now = now_ns();
+        match read {
+            Ok(0) => {
+                self.eof = true;
+                if core.link().is_leaving() {
+                    return;
+                }
+                match self.codec.decode_eof(&mut self.input) {
+                    Err(e) => core.link_mut().bad_frame(e, now),
+                    Ok(_) => core.link_mut().closed(),
+                }
+            }
+            Ok(n) if core.link().is_leaving() => {
+                self.input.clear();
+                self.lingered += n;
+                if self.lingered > LINGER_BYTES {
+                    core.link_mut().left();
+                }
+            }
+            Ok(_) => self.decode(core, now),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+            Err(e) => core.link_mut().bad_frame(FrameError::from(e), now),
+        }
+    }
+
+    fn decode<C: Core>(&mut self, core: &mut C, now: u64) {
+        while !core.link().is_leaving() && !core.link().is_over() {
+            match self.codec.decode(&mut self.input) {
+                Ok(Some(message)) => core.handle(message, now),
+                Ok(None) => return,
+                Err(e) => core.link_mut().bad_frame(e, now),
+            }
+            if core.link().is_proved() {
+                self.codec.authenticated();
+            }
+        }
+        self.input.clear();
+    }
+
+    fn transmit(&mut self, link: &mut Link) {
+        loop {
+            let now = now_ns();
+            while self.output.len() < CHUNK
+                && let Some(message) = link.poll_transmit(now)
+            {
+                if let Err(e) = self.codec.encode(&message, &mut self.output) {
+                    link.bad_frame(e, now);
+                }
+            }
+            if self.output.is_empty() {
+                link.flushed(now);
+                break;
+            }
+            match self.stream.try_write(&self.output) {
+                Ok(n) => self.output.advance(n),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => {
+                    self.output.clear();
+                    link.write_failed(e, now);
+                    break;
+                }
+            }
+        }
+        if link.is_shut() && !self.shut {
+            self.shut = true;
+            // A peer that is gone already needs no end.
+            let _ = SockRef::from(&self.stream).shutdown(Shutdown::Write);
+        }
+        if link.is_shut() && self.eof {
+            link.left();
+        }
+    }
+
+    /// Waits until there is something to read or room to write, or until the time is come.
+    async fn ready(&self, link: &Link, until: u64) {
+        let sleep = sleep(Duration::from_nanos(until.saturating_sub(now_ns())));
+        let read = (!self.eof && link.wants_input()).then_some(Interest::READABLE);
+        let write = (!self.output.is_empty()).then_some(Interest::WRITABLE);
+        let Some(interest) = read.into_iter().chain(write).reduce(Interest::add) else {
+            return sleep.await;
+        };
+        tokio::select! { biased;
+            // What is wrong with the socket is found when it is used.
+            _ = self.stream.ready(interest) => {}
+            () = sleep => {}
+        }
+    }
+}

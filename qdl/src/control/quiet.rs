@@ -1,0 +1,121 @@
+//! One log line for many: what strangers can cause at will must not fill a log.
+//!
+//! The first event of a kind is written at once. What follows within ten seconds is counted, and
+//! written as one line when they are over, with the last of it in full; so it goes on until nothing
+//! comes any more.
+
+use std::{future::pending, time::Duration};
+
+use tokio::time::sleep;
+
+use crate::clock::now_ns;
+
+/// How long events are counted before they are written.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// See the module. Times are nanoseconds of one monotonic clock.
+#[derive(Debug)]
+pub struct Quiet {
+    what: &'static str,
+    /// The end of the period, within one.
+    until: Option<u64>,
+    more: u64,
+    last: String,
+}
+
+impl Quiet {
+    /// For events that are called `what` in a line: "data connections refused".
+    pub fn new(what: &'static str) -> Self {
+        Quiet {
+            what,
+            until: None,
+            more: 0,
+            last: String::new(),
+        }
+    }
+
+    /// An event: warns of it at once if it is the first, else within the period.
+    pub fn warn(&mut self, now: u64, line: impl FnOnce() -> String) {
+        if let Some(line) = self.note(now, line()) {
+            tracing::warn!("{line}");
+        }
+    }
+
+    /// Warns of what was counted. To be called when the period is over.
+    pub fn sum_up(&mut self, now: u64) {
+        if let Some(line) = self.sum(now) {
+            tracing::warn!("{line}");
+        }
+    }
+
+    /// Waits until [`Quiet::sum_up`] is to be called: for ever while nothing is counted.
+    pub fn wait(&self) -> impl Future<Output = ()> + Send + use<> {
+        let until = self.until;
+        async move {
+            match until {
+                Some(at) => sleep(Duration::from_nanos(at.saturating_sub(now_ns()))).await,
+                None => pending().await,
+            }
+        }
+    }
+
+    fn note(&mut self, now: u64, line: String) -> Option<String> {
+        if self.until.is_some() {
+            self.more += 1;
+            self.last = line;
+            return self.sum(now);
+        }
+        self.until = Some(now.saturating_add(PERIOD.as_nanos() as u64));
+        Some(line)
+    }
+
+    fn sum(&mut self, now: u64) -> Option<String> {
+        if now < self.until? {
+            return None;
+        }
+        self.until = None;
+        let more = std::mem::take(&mut self.more);
+        if more == 0 {
+            return None;
+        }
+        self.until = Some(now.saturating_add(PERIOD.as_nanos() as u64));
+        let last = std::mem::take(&mut self.last);
+        Some(format!(
+            "{more} more {} in the last {} s, the last: {last}",
+            self.what,
+            PERIOD.as_secs()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_thousand_strangers_are_a_handful_of_lines() {
+        let mut quiet = Quiet::new("connections refused");
+        let mut lines = Vec::new();
+        for i in 0..1500u64 {
+            lines.extend(quiet.note(i * S / 100, format!("{i} has no key")));
+        }
+        let end = quiet.until.expect("some are counted");
+        lines.extend(quiet.sum(end - 1));
+        lines.extend(quiet.sum(end));
+        assert_eq!(
+            lines,
+            [
+                "0 has no key",
+                "1000 more connections refused in the last 10 s, the last: 1000 has no key",
+                "499 more connections refused in the last 10 s, the last: 1499 has no key",
+            ]
+        );
+        // Counting stops where nothing comes, and the next is written at once again.
+        let end = quiet.until.expect("one more period");
+        assert_eq!(quiet.sum(end), None);
+        assert_eq!(quiet.until, None);
+        assert_eq!(quiet.note(end + 1, "x".to_owned()).as_deref(), Some("x"));
+    }
+}
