@@ -162,5 +162,5 @@ done
 holds "both: the engine runs on both nodes" same "$(cores acc engine-)" 0-3
 ended both
 holds "both: the summary says so" says both '"slots":\[1\]},.*"slots":\[0\]}\],"samples":\[0,1\]'
-[ $failed = 0 ] && rm -rf ${out:?}/*-auto ${out:?}/*-0 ${out:?}/cpus ${out:?}/both
+[ $failed = 0 ] && rm -rf ${out:?}/{ib,tcp}-{auto,0} ${out:?}/{cpus,both} ${out:?}/{front,acc}.*
 exit $failed

@@ -55,7 +55,7 @@ pub use meters::Meters;
 use ordered::OrderedRails;
 use paths::{Ends, Path};
 pub use peer::{PeerCfgs, PeerRails, RailReport, RailsError, Want};
-pub use scores::{EWMA_NS, Gauge, Interior, Meter, size_class};
+pub use scores::{Gauge, Interior, Meter, size_class};
 use select::Turn;
 pub use state::{Change, HealthCfgs, RailState};
 

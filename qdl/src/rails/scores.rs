@@ -35,7 +35,7 @@ use crossbeam_utils::CachePadded;
 use super::Score;
 
 /// Default time constant of the averages, in nanoseconds.
-pub const EWMA_NS: u64 = 20_000_000;
+pub(super) const EWMA_NS: u64 = 20_000_000;
 
 /// Size classes: four to each doubling of the length.
 const CLASSES: usize = 4 * 32;

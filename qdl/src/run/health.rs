@@ -1,5 +1,5 @@
 //! The rails of a cluster by name: what dispatch chooses among by health, made from what the
-//! accelerators granted, and what is said of them in the log and in the report.
+//! accelerators granted, and what the log and the report say of them.
 
 use std::sync::Mutex;
 

@@ -35,7 +35,7 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct IbNic {
     resources: Arc<IbResources>,
-    config: NicConfig,
+    config: Box<NicConfig>,
     /// GPUs for which it is known whether what it writes to their memory is seen there.
     direct: Mutex<Vec<(Option<u32>, bool)>>,
 }
@@ -70,7 +70,7 @@ impl IbNic {
         }
         Ok(IbNic {
             resources: IbResources::new(device)?,
-            config: config.clone(),
+            config: Box::new(config.clone()),
             direct: Mutex::default(),
         })
     }

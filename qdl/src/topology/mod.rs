@@ -32,7 +32,8 @@ mod tests;
 use std::{net::IpAddr, path::PathBuf};
 
 pub use crate::os::{BadCpuList, CpuList};
-pub use addresses::{Addresses, interface_addresses, parse_addresses};
+use addresses::parse_addresses;
+pub use addresses::{Addresses, interface_addresses};
 pub use command::{CommandError, Node, command};
 pub use groups::NicGroup;
 pub use link::LinkWatch;

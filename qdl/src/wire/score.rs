@@ -66,12 +66,6 @@ impl Score {
     pub fn as_f32(self) -> f32 {
         self.0 as f32 / ONE as f32
     }
-
-    /// The product, rounded down but never to zero.
-    #[must_use]
-    pub fn times(self, other: Score) -> Score {
-        Score::from_steps(((u64::from(self.0) * u64::from(other.0)) >> 16) as u32)
-    }
 }
 
 impl TryFrom<f64> for Score {
@@ -129,12 +123,6 @@ mod tests {
             let score = Score::from_steps(steps);
             let text = serde_json::to_string(&score).expect("a number");
             prop_assert_eq!(serde_json::from_str::<Score>(&text).expect("a score"), score);
-        }
-
-        #[test]
-        fn a_product_is_no_better_than_its_factors(a in 1u32..=ONE, b in 1u32..=ONE) {
-            let (a, b) = (Score::from_steps(a), Score::from_steps(b));
-            prop_assert!(a.times(b) <= a.min(b));
         }
     }
 }

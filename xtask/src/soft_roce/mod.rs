@@ -9,7 +9,7 @@
 //! * `kernel` - Debian's own kernel, downloaded and unpacked, not installed
 //! * `initramfs` - its modules and the first program, as an archive
 //! * `machine` - what the emulator pretends: one with two CPUs, or one with two NUMA nodes
-//! (`--numa`)
+//!   (`--numa`)
 //! * `guest` - boots, shows the output, returns the exit status
 //!
 //! The shell pieces that run in the guest are in `xtask/soft-roce/`;

@@ -71,6 +71,7 @@ struct History {
     opening: Option<(u64, Vec<ConnectionRequest>)>,
     /// What the frontend's owner did: answers of each request, epochs asked for.
     answers: Vec<u32>,
+    started: bool,
     asked: HashMap<u16, u32>,
     granted: HashMap<u16, u32>,
 }
@@ -119,6 +120,7 @@ impl History {
             pipes: Default::default(),
             opening: None,
             answers: Vec::new(),
+            started: false,
             asked: HashMap::new(),
             granted: HashMap::new(),
         }
@@ -127,7 +129,8 @@ impl History {
     /// Until both sides have nothing left to do; at the end of its run an owner takes its leave.
     fn run(&mut self) -> u64 {
         let mut act_at = self.rng.below(40) * MS;
-        let leave_at = (50 + self.rng.below(350)) * MS;
+        // Past the handshake: before it there is nothing to take leave of.
+        let leave_at = (150 + self.rng.below(250)) * MS;
         let mut cut = false;
         for _ in 0..20_000 {
             self.settle();
@@ -223,7 +226,7 @@ impl History {
                 self.f.drain(token);
                 self.answers.push(0);
             }
-            5 if self.rng.chance(20) => {
+            5 if !std::mem::replace(&mut self.started, true) => {
                 self.f.start(token);
                 self.answers.push(0);
             }
