@@ -7,7 +7,7 @@ use super::{accelerator, check, maps, read};
 #[test]
 fn every_key_of_an_accelerator_has_an_effect() {
     let session = "qdl/src/run";
-    let node = "accelerator/src/node.rs";
+    let node = "accelerator/src";
     let engines = "accelerator/src";
     let any_bytes = || ("model", json!({"name": "m", "max_input_bytes": 64}));
     let on_gpu = || {

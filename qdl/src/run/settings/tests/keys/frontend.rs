@@ -25,9 +25,9 @@ fn ragged() -> [(&'static str, Value); 2] {
 
 #[test]
 fn every_key_of_a_frontend_has_an_effect() {
-    let data = "frontend/src/dataset.rs";
-    let run = "frontend/src/run.rs";
-    let loadgen = "frontend/src/settings.rs";
+    let data = "frontend/src/dataset";
+    let run = "frontend/src";
+    let loadgen = "frontend/src";
     let session = "qdl/src/run";
     let whole = ("dataset", json!({"kind": "random"}));
     let mut keys = vec![
@@ -62,12 +62,7 @@ fn every_key_of_a_frontend_has_an_effect() {
         read("dataset.min_len", json!(7), data, "config.min_len").given(tokens()),
         maps("dataset.max_len", json!(7), "samples").given(tokens()),
         read("dataset.vocab", json!(7), data, "config.vocab").given(tokens()),
-        read(
-            "qsl",
-            json!("staged"),
-            "frontend/src/network.rs",
-            "config.qsl",
-        ),
+        read("qsl", json!("staged"), "frontend/src", "config.qsl"),
         read(
             "performance_sample_count",
             json!(7),
@@ -157,7 +152,7 @@ fn every_key_of_a_frontend_has_an_effect() {
         read(
             "model_file",
             json!("x"),
-            "frontend/src/local",
+            "frontend/src",
             "config.model_file",
         ),
         read("nics[0].address", json!("127.0.0.2"), session, "nic.at()"),
@@ -176,13 +171,13 @@ fn every_key_of_a_frontend_has_an_effect() {
 
 /// Keys of the frontend's two NICs.
 fn nic_keys() -> Vec<Key> {
-    let device = "qdl/src/fabric/ib/device.rs";
-    let peer = "qdl/src/run/peer.rs";
+    let device = "qdl/src/fabric/ib";
+    let peer = "qdl/src/run";
     vec![
         maps("nics[0].connections", json!(7), "connections"),
         maps("nics[0].slots", json!(7), "connections"),
-        maps("nics[0].completion.mode", json!("poll"), "nic_index"),
-        maps("nics[0].completion.spin_us", json!(7), "nic_index"),
+        maps("nics[0].completion.mode", json!("poll"), "NIC thread"),
+        maps("nics[0].completion.spin_us", json!(7), "NIC thread"),
         maps(
             "nics[0].completion.yield_after_us",
             json!("never"),
@@ -190,9 +185,9 @@ fn nic_keys() -> Vec<Key> {
         ),
         maps("nics[0].inline_bytes", json!(7), "tcp"),
         maps("nics[0].send_buffer_bytes", json!("system"), "tcp"),
-        maps("nics[0].numa", json!(1), "nic_index"),
+        maps("nics[0].numa", json!(1), "NIC thread"),
         read("nics[0].gpus", json!("all"), peer, "nic.gpus == Gpus::All"),
-        maps("nics[0].cpus", json!([7]), "nic_index"),
+        maps("nics[0].cpus", json!([7]), "NIC thread"),
         read("nics[1].device", json!("mlx5_1"), device, "nic.device()"),
         read("nics[1].port", json!(2), device, "nic.port"),
         read("nics[1].gid_index", json!(2), device, "nic.gid_index"),
@@ -204,8 +199,8 @@ fn nic_keys() -> Vec<Key> {
         maps("nics[1].send_depth", json!(500), "ib"),
         maps("nics[1].receive_depth", json!(5000), "ib"),
         maps("nics[1].solicited", json!(false), "ib"),
-        maps("nics[1].completion.mode", json!("poll"), "nic_index"),
-        maps("nics[1].completion.spin_us", json!(7), "nic_index"),
+        maps("nics[1].completion.mode", json!("poll"), "NIC thread"),
+        maps("nics[1].completion.spin_us", json!(7), "NIC thread"),
         maps(
             "nics[1].completion.yield_after_us",
             json!("never"),
@@ -218,8 +213,8 @@ fn nic_keys() -> Vec<Key> {
         maps("nics[1].retry_count", json!(5), "ib"),
         maps("nics[1].rnr_retry", json!(5), "ib"),
         maps("nics[1].min_rnr_timer", json!(7), "ib"),
-        maps("nics[1].numa", json!(1), "nic_index"),
+        maps("nics[1].numa", json!(1), "NIC thread"),
         read("nics[1].gpus", json!("all"), peer, "nic.gpus == Gpus::All"),
-        maps("nics[1].cpus", json!([7]), "nic_index"),
+        maps("nics[1].cpus", json!([7]), "NIC thread"),
     ]
 }

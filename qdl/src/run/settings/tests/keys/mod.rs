@@ -161,7 +161,7 @@ fn nics(nics: &[NicConfig], d: &Deadlines) -> Taken {
         ("tcp", text(tcp(&nics[0], d))),
         ("ib", text(ib.collect::<Vec<_>>())),
         (
-            "nic_index",
+            "NIC thread",
             text(
                 each.clone()
                     .map(|n| nic_index(0, n, &machine.near_nic(n)))
