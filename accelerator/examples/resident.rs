@@ -192,7 +192,7 @@ impl Connection {
         };
         let (link, theirs, _) = memory::pair(ours, connection.endpoint(2 * slots))?;
         let rail = NicThreadCfgs {
-            name: "rail-0".to_owned(),
+            name: "nic-0".to_owned(),
             spin: Spin::new(50_000),
             tick_ns: 25_000_000,
             near: Near::default(),

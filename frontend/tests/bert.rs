@@ -182,7 +182,7 @@ fn an_engine_that_fails_in_mid_run_is_no_error_of_the_setup() {
     let ended = run(&place, place.frontend(&config, "out", &arguments));
     assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
     assert!(
-        ended.stderr.contains("engine: engine onnx"),
+        ended.stderr.contains("error: engine: sample "),
         "{}",
         ended.stderr
     );

@@ -70,7 +70,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn survives_and_must_agree(len in 0u32..1 << 30, use_count in 0u16..0x8000, q: u32, c: u32) {
+        fn survives_and_must_agree(
+            len in 0u32..1 << 30,
+            use_count in 0u16..0x8000,
+            q: u32,
+            c: u32,
+        ) {
             let h = ResponseHeader { len, use_count, queue_us: q, compute_us: c };
             let b = h.encode();
             prop_assert_eq!(ResponseHeader::decode(&b, len + 16, use_count), Some(h));

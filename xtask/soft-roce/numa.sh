@@ -117,8 +117,8 @@ says() { tr -d ' \n' <$out/$1/run/summary.json | sed 's/.*"places":{//; s/"ledge
 # all_on NAME NODE CORES [NIC-CORES]: what was seen while the run went on, then what the summaries say
 all_on() {
     local name=$1 node=$2 cores=$3 nic=${4:-$3} other=$((1 - $2)) who
-    holds "$name: the frontend's NIC thread runs on cores $nic" same "$(cores front rail-)" $nic
-    holds "$name: the accelerator's NIC thread and its helper run on cores $nic" same "$(cores acc rail-)" $nic
+    holds "$name: the frontend's NIC thread runs on cores $nic" same "$(cores front nic-)" $nic
+    holds "$name: the accelerator's NIC thread and its helper run on cores $nic" same "$(cores acc nic-)" $nic
     holds "$name: engine threads run on cores $cores" same "$(cores acc engine-)" $cores
     holds "$name: samples and responses lie on node $node" least "$(bound front prefer:$node $node)" $sample_pages
     holds "$name: slots and responses lie on node $node" least "$(bound acc prefer:$node $node)" $slot_pages
@@ -149,8 +149,8 @@ began both "  - {device: rxa, $ib}
   - {address: 10.9.2.1, $tcp}" "  - {device: rxb, timeout: 18}
   - {listen: 10.9.2.2:7902}" interleave:0-1 1
 for who in front acc; do
-    holds "both: $who: the thread of the NIC on node 1 runs there" same "$(cores $who rail-0)" 2-3
-    holds "both: $who: the thread of the NIC on node 0 runs there" same "$(cores $who rail-1)" 0-1
+    holds "both: $who: the thread of the NIC on node 1 runs there" same "$(cores $who nic-0)" 2-3
+    holds "both: $who: the thread of the NIC on node 0 runs there" same "$(cores $who nic-1)" 0-1
     for node in 0 1; do
         holds "both: $who: memory that belongs on node $node lies there" same "$(bound $who prefer:$node $((1 - node)))" 0
     done

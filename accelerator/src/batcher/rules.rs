@@ -260,7 +260,8 @@ mod tests {
 
         #[test]
         fn late_arrivals_are_put_in_order(times in prop::collection::vec(0u64..20, 1..40)) {
-            let mut b = Batcher::new(Policy { max_batch: 64, max_delay_ns: 5, latency_ns: None }, &[]);
+            let policy = Policy { max_batch: 64, max_delay_ns: 5, latency_ns: None };
+            let mut b = Batcher::new(policy, &[]);
             for (i, t) in times.iter().enumerate() {
                 b.push(*t, (*t, i));
             }

@@ -3,7 +3,7 @@
 //! A slot goes round like this:
 //!
 //! ```text
-//!   free --reserve--> reserved --begin--> in flight --Rx takes the grant--> arrived --release--> free
+//!   free --reserve--> reserved --begin--> in flight --response--> arrived --release--> free
 //!                        |                    |
 //!                        +--release--> free   +--sweep (connection lost)--> arrived
 //! ```

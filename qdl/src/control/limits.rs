@@ -4,9 +4,8 @@
 use std::collections::HashSet;
 
 use crate::{
-    fabric::MAX_SLOTS,
     model::{ModelSpec, TensorSpec},
-    rails::MAX_RAILS,
+    wire::{MAX_RAILS, MAX_SLOTS},
 };
 
 use super::message::{ConnectionRequest, MAX_TEXT, Message, Scores};
@@ -16,7 +15,7 @@ pub const MAX_NODE: usize = 64;
 /// Longest name of a model or tensor, or part of the SUT's name, in bytes.
 pub const MAX_NAME: usize = 256;
 /// Most connections of one session.
-pub const MAX_LANES: usize = 1024;
+pub const MAX_CONNECTIONS: usize = 1024;
 /// Most inputs of a model.
 pub const MAX_INPUTS: usize = 64;
 /// Most dimensions of a tensor, the batch not counted.
@@ -127,10 +126,10 @@ fn check_text(field: &'static str, text: &str) -> Result<(), Outside> {
 fn check_connections(
     connections: impl ExactSizeIterator<Item = (u16, u32, u32)>,
 ) -> Result<(), Outside> {
-    if connections.len() == 0 || connections.len() > MAX_LANES {
+    if connections.len() == 0 || connections.len() > MAX_CONNECTIONS {
         return outside(
             "connections",
-            format!("{}, must be 1 to {MAX_LANES}", connections.len()),
+            format!("{}, must be 1 to {MAX_CONNECTIONS}", connections.len()),
         );
     }
     let mut seen = HashSet::new();

@@ -6,10 +6,9 @@ use std::{fmt, io, net::SocketAddr};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
-    fabric::ib::IbEnd,
     model::ModelSpec,
-    rails::Score,
     stats::{BatchSizes, GpuRecord},
+    wire::{IbEnd, Score},
 };
 
 /// Version of the protocol, both planes.
@@ -159,7 +158,7 @@ pub struct Scores {
     /// Health of the sender's interior, as copies between its NICs and GPUs see it.
     pub interior: Score,
     /// Health of the rails between the two nodes, as far as the sender has something to say; at
-    /// most [`MAX_RAILS`](crate::rails::MAX_RAILS).
+    /// most [`MAX_RAILS`](crate::wire::MAX_RAILS).
     pub rails: Vec<RailScore>,
 }
 

@@ -4,7 +4,7 @@
 //! It runs over one TCP connection for each pair of nodes, which the frontend opens. Frames are
 //! JSON ([`frame`], [`message`], [`limits`]); the order is hello, proof ([`auth`]), model, and from
 //! then on requests and their answers beside a heartbeat. The protocol itself is in `core`, for
-//! both roles and without I/O; the rest is a thin shell of tokio around it: `io` moves bytes,
+//! both roles and without I/O; `shell` is what is around it: tokio, sockets and tasks.
 //! [`ClientSession`] is the frontend's side, [`Server`] and [`ServerSession`] are the
 //! accelerator's.
 //!
@@ -17,13 +17,9 @@ pub mod limits;
 pub mod message;
 pub mod quiet;
 
-mod client;
 mod core;
 mod error;
-mod io;
-mod pending;
-mod server;
-mod session;
+mod shell;
 
 #[cfg(all(test, not(qdl_loom)))]
 mod tests;
@@ -32,12 +28,12 @@ pub use self::core::{
     Timing, accelerator::Refusal, frontend::ClientEvent, heartbeat::HeartbeatCfgs,
 };
 pub use auth::{Auth, AuthError, Token};
-pub use client::{ClientEvents, ClientHandle, ClientParams, ClientSession};
 pub use error::{ControlError, Peer, check_unique_names};
 pub use message::{
     ConnectionGrant, ConnectionRequest, Counters, ErrorCode, GrantTransport, Key, RailScore,
     RequestTransport, Role, Scores,
 };
-pub use pending::Pending;
-pub use server::{Server, ServerParams};
-pub use session::{ServerHandle, ServerSession, SessionHandler};
+pub use shell::{
+    ClientEvents, ClientHandle, ClientParams, ClientSession, Pending, Server, ServerHandle,
+    ServerParams, ServerSession, SessionHandler,
+};

@@ -1,11 +1,11 @@
 //! Choosing by health: what the dispatcher does where the policy is one of [`RailArbiter`]'s.
 //!
 //! ```text
-//!   issue --> assign: pick a NIC, one of its connections --> the connection's queue --> whoever drives the connection posts it
+//!   issue --> assign: pick a rail, one of its connections --> that connection's queue --> posted
 //!         \-> no connection has room --> backlog --> distribute, when slots come free --/
 //! ```
 //!
-//! A sample is picked for before it is posted, so that bytes count against a NIC from the decision
+//! A sample is picked for before it is posted, so that bytes count against a rail from the decision
 //! on. From then on it belongs to its connection, and only what drives that connection posts it:
 //! the issuing thread if it is small, the connection's NIC thread if the kernel's copy is the cost.
 //! Every pick ends in exactly one `completed` or `taken_back`: the sample is answered, or could not

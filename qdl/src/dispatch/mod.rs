@@ -1,9 +1,9 @@
-//! The frontend's face of the library: give it samples, it calls back with responses.
+//! The frontend's side of the library: give it samples, it calls back with responses.
 //!
 //! ```text
 //!   issue(samples) --> a connection with a free slot, chosen by the arbiter: posted here and now
-//!                  \-> none, or a payload that is dear to copy: the backlog, which every connection
-//!                      draws from as slots come free and NIC threads come by
+//!                  \-> none, or a payload that is dear to copy: the backlog, which every
+//!                      connection draws from as slots come free and NIC threads come by
 //! ```
 //!
 //! The backlog is one for all connections, not one for each: a sample is

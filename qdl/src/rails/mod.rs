@@ -30,7 +30,6 @@
 //! `cargo xtask bench rails` drives this code in a discrete-event model (`bench/src/rails`).
 
 mod arbiter;
-mod connections;
 mod failback;
 mod fault;
 mod meters;
@@ -46,9 +45,8 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::wire::{NotAScore, Policy, RailPolicy, Score};
-pub use arbiter::{Arbiter, Load};
-pub use connections::{ConnectionRail, RailArbiter, RailArbiterCfgs};
+pub use crate::wire::{MAX_RAILS, NotAScore, Policy, RailPolicy, Score};
+pub use arbiter::{Arbiter, ConnectionRail, Load, RailArbiter, RailArbiterCfgs};
 pub use failback::{Failback, FailbackCfgs};
 pub use fault::{Evidence, Fault};
 pub use meters::Meters;
@@ -58,9 +56,6 @@ pub use peer::{PeerCfgs, PeerRails, RailReport, RailsError, Want};
 pub use scores::{Gauge, Interior, Meter, size_class};
 use select::Turn;
 pub use state::{Change, HealthCfgs, RailState};
-
-/// Most rails to one peer.
-pub const MAX_RAILS: usize = 256;
 
 /// Number of a rail to a peer, from 0.
 #[derive(

@@ -82,7 +82,7 @@ impl Cluster {
             .iter()
             .enumerate()
             .map(|(i, _)| DispatchNic {
-                cfgs: settings::frontend_rail(i, config, &near[i]),
+                cfgs: settings::frontend_nic_thread(i, config, &near[i]),
                 completer: completer(i),
             })
             .collect();

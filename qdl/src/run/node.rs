@@ -191,11 +191,11 @@ impl Node {
         // What sysfs does not say is not known, and nothing is bound.
         let topology = Topology::of_this_machine().unwrap_or_default();
         let near: Arc<[Near]> = config.nics.iter().map(|n| topology.near_nic(n)).collect();
-        let rails = config.nics.iter().zip(&*near).enumerate();
-        let rails = rails.map(|(i, (nic, near))| settings::nic_index(i, nic, near));
-        let rails = rails.collect();
+        let threads = config.nics.iter().zip(&*near).enumerate();
+        let threads = threads.map(|(i, (nic, near))| settings::nic_thread(i, nic, near));
+        let threads = threads.collect();
         let shared = Arc::new(Shared {
-            rails: Server::new(rails, service, &lost)?,
+            rails: Server::new(threads, service, &lost)?,
             service: service.clone(),
             sessions: AtomicU64::new(0),
             current: Mutex::default(),

@@ -90,7 +90,7 @@ impl PeerTask {
             .map(|(connection, _)| {
                 let nic_index = common.dispatcher().connection(connection).nic_index;
                 let on_nic = &mut seen[nic_index];
-                let connection = *on_nic;
+                let nth = *on_nic;
                 *on_nic += 1;
                 let nic = &common.config.nics[nic_index];
                 PeerConnection {
@@ -98,12 +98,8 @@ impl PeerTask {
                     nic_index,
                     // NICs are paired by their place. Where the accelerator has more of them, a
                     // NIC's connections go round those that are left over.
-                    turn: (nic_index + connection * seen_nics) as u16,
-                    gpu_turn: if nic.gpus == Gpus::All {
-                        connection as u16
-                    } else {
-                        0
-                    },
+                    turn: (nic_index + nth * seen_nics) as u16,
+                    gpu_turn: if nic.gpus == Gpus::All { nth as u16 } else { 0 },
                     life: Dialled::new(),
                 }
             })

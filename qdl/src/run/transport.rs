@@ -4,7 +4,7 @@
 //! | | `tcp` | `ib` |
 //! | --- | --- | --- |
 //! | frontend, before `open` | nothing | makes a queue pair and says where it is |
-//! | accelerator, for `opened` | says where it listens | makes a queue pair, introduces it to the frontend's |
+//! | accelerator, for `opened` | says where it listens | makes one, introduces it to the other |
 //! | frontend, after `opened` | connects and shows the key | introduces its queue pair |
 
 use std::{

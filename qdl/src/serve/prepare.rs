@@ -27,15 +27,15 @@ pub(super) struct Preparer {
 impl Preparer {
     /// Beside the NIC thread of `inbox` and `handle`.
     pub fn new(
-        nic_index: &NicThreadCfgs,
+        thread: &NicThreadCfgs,
         service: Arc<dyn Service>,
         inbox: Arc<SegQueue<Command>>,
         handle: NicThreadHandle,
     ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
-        let near = nic_index.near.clone();
+        let near = thread.near.clone();
         let thread = std::thread::Builder::new()
-            .name(format!("{}-connections", nic_index.name))
+            .name(format!("{}-slots", thread.name))
             .spawn(move || {
                 // Where memory cannot be bound to a node, it comes to lie near the cores that touch
                 // it first.

@@ -211,7 +211,9 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn a_log_reads_back_as_the_same_histograms(ns in prop::collection::vec(0u64..1 << 36, 0..300)) {
+        fn a_log_reads_back_as_the_same_histograms(
+            ns in prop::collection::vec(0u64..1 << 36, 0..300),
+        ) {
             let h = histograms(&ns);
             let bytes = log(&h);
             let mut stages = Stage::ALL.iter();
@@ -229,7 +231,9 @@ mod tests {
         }
 
         #[test]
-        fn a_plot_table_holds_every_sample_in_order(ns in prop::collection::vec(0u64..1 << 36, 1..300)) {
+        fn a_plot_table_holds_every_sample_in_order(
+            ns in prop::collection::vec(0u64..1 << 36, 1..300),
+        ) {
             let h = histograms(&ns);
             let text = hgrm(h.stage(Stage::Total));
             let mut lines = text.lines();
@@ -242,8 +246,9 @@ mod tests {
             let mut sorted = ns.clone();
             sorted.sort_unstable();
             for pair in rows.windows(2) {
-                prop_assert!(pair[0][0] <= pair[1][0] && pair[0][1] <= pair[1][1] && pair[0][2] <= pair[1][2]);
-                prop_assert!((pair[0][3] - 1.0 / (1.0 - pair[0][1])).abs() <= 0.006 + pair[0][3] * 1e-9);
+                prop_assert!((0..3).all(|column| pair[0][column] <= pair[1][column]));
+                let inverse = 1.0 / (1.0 - pair[0][1]);
+                prop_assert!((pair[0][3] - inverse).abs() <= 0.006 + pair[0][3] * 1e-9);
             }
             for row in &rows {
                 // As many samples as the row says are no greater

@@ -42,3 +42,4 @@ pub use served::{ServedConnection, ServedReport};
 pub use stage::{SampleTimes, Stage};
 pub use table::{StageRow, StageTable};
 pub use throughput::{Throughput, ThroughputReport};
+pub use traffic::FabricCounts;

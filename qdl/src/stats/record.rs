@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::FabricCounts;
 use super::{
     BatchSizes, GpuRecord, Ledger, Mismatch, Places, StageTable, ThroughputReport, ledger, render,
 };
-use crate::fabric::FabricCounts;
 
 /// Stands beside the fabric's name when its traffic never leaves the machine: the rules of the
 /// Network division do not permit that for a submission.

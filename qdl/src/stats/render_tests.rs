@@ -7,7 +7,7 @@ use super::{
     },
     *,
 };
-use crate::fabric::FabricCounts;
+use crate::stats::FabricCounts;
 use crate::stats::WarmUpRecord;
 
 fn example() -> Summary {

@@ -3,13 +3,13 @@
 
 use serde::Serialize;
 
+use super::FabricCounts;
 use super::{
     BatchSizes, Mismatch, Places,
     ledger::Check,
     text::{self, Table},
     traffic,
 };
-use crate::fabric::FabricCounts;
 
 /// Names in the table are cut to this.
 const NAME: usize = 17;

@@ -159,9 +159,21 @@ mod tests {
         }
 
         #[test]
-        fn marks_in_any_order_do_no_harm(marks in prop::array::uniform4(any::<u64>()), queue_us: u32, compute_us: u32) {
+        fn marks_in_any_order_do_no_harm(
+            marks in prop::array::uniform4(any::<u64>()),
+            queue_us: u32,
+            compute_us: u32,
+        ) {
             let [issued_ns, posted_ns, seen_ns, completed_ns] = marks;
-            let times = SampleTimes { issued_ns, posted_ns, seen_ns, completed_ns, queue_us, compute_us, ..SampleTimes::default() };
+            let times = SampleTimes {
+                issued_ns,
+                posted_ns,
+                seen_ns,
+                completed_ns,
+                queue_us,
+                compute_us,
+                ..SampleTimes::default()
+            };
             let (ns, adds_up) = times.split();
             if adds_up {
                 let parts: u64 = Stage::PARTS.iter().map(|s| ns[*s as usize]).sum();

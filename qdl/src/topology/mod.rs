@@ -7,11 +7,11 @@
 //! | file | purpose |
 //! | --- | --- |
 //! | [`Topology::read`] | sysfs to plain types |
-//! | [`Place`], [`Nearness`] | where on the PCIe tree something sits, and how near two such places are |
+//! | [`Place`], [`Nearness`] | where on the PCIe tree something sits, and how near two are |
 //! | [`NicGroup`] | the NICs of each GPU |
 //! | [`Topology::near`] | the cores and the memory that belong to a NIC |
 //! | [`Topology::matrix`] | for people |
-//! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | a configuration for this machine |
+//! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | this machine's configuration |
 //! | [`interface_addresses`] | this machine's addresses |
 //! | [`LinkWatch`] | whether a NIC says that its link is down |
 //! | [`command()`] | `accelerator topology` and `frontend topology` |

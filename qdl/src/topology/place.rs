@@ -224,7 +224,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_survive_being_written(domain in 0u32..0x20000, bus: u8, device in 0u8..32, function in 0u8..8) {
+        fn addresses_survive_being_written(
+            domain in 0u32..0x20000,
+            bus: u8,
+            device in 0u8..32,
+            function in 0u8..8,
+        ) {
             let a = PciAddress { domain, bus, device, function };
             prop_assert_eq!(PciAddress::parse(&a.to_string()), Some(a));
         }

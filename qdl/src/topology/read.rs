@@ -1,7 +1,7 @@
 //! sysfs, as it is laid out.
 //!
 //! ```text
-//!   sys/devices/pci0000:40/../0000:4b:00.0/        a PCI function: vendor class numa_node local_cpulist
+//!   sys/devices/pci0000:40/../0000:4b:00.0/        vendor class numa_node local_cpulist
 //!       infiniband/mlx5_2/ports/1/                 state rate link_layer gid_attrs/ndevs/0
 //!       net/ib2/                                   operstate speed
 //!   sys/class/infiniband/mlx5_2                    a link to the folder above; so are

@@ -4,14 +4,21 @@
 //! | type | what it is |
 //! | --- | --- |
 //! | [`MAX_SLOTS`] | slots of a window, bounded by the immediate's layout |
+//! | [`MAX_RAILS`] | rails to one peer |
+//! | [`IbEnd`] | what one end of a queue pair tells the other |
 //! | [`Score`] | a health score in (0, 1], exact |
 //! | [`Policy`], [`RailPolicy`] | how the next sample's connection is chosen |
 
+mod ib_end;
 mod policy;
 mod score;
 
+pub use ib_end::{IbEnd, IbRegion};
 pub use policy::{Policy, RailPolicy};
 pub use score::{NotAScore, Score};
 
 /// Most slots a window can have.
 pub const MAX_SLOTS: usize = 8192;
+
+/// Most rails to one peer.
+pub const MAX_RAILS: usize = 256;

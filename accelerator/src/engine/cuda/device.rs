@@ -8,7 +8,7 @@ use std::{
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult};
 
-use super::gather::{Kernel, Lazy};
+use super::kernel::{Kernel, Lazy};
 use crate::engine::EngineError;
 
 /// A GPU and its primary context, the one that CUDA's runtime and every library on top of it use

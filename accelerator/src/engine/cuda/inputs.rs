@@ -9,7 +9,8 @@ use qdl::{config::Gather, model::ModelSpec};
 use super::{
     Device, Fence, Registry,
     copies::{self, Lists},
-    gather::{Gatherer, List},
+    gather::List,
+    gatherer::Gatherer,
     memory::{DeviceMemory, Pinned},
     pieces::{self, Piece, Pieces, Way},
     registry::{Place, Ranges},

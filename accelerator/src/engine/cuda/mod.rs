@@ -17,7 +17,7 @@
 //! * `slots`: slots in the GPU's own memory, for a NIC to write; a batch of neighbours is read
 //!   there, without any copy.
 //! * `pieces`: which bytes are copied where, and how; plain data. `copies`: by the copy engines;
-//!   `gather`: by a kernel.
+//!   `gatherer`: by a kernel (`gather`).
 //! * `inputs`: one worker's inputs and how they get there; `stream_worker`: its stream, kernels and
 //!   outputs.
 //! * [`Meter`]: what a GPU has done.
@@ -28,8 +28,10 @@
 mod copies;
 mod device;
 mod gather;
+mod gatherer;
 mod graph;
 mod inputs;
+mod kernel;
 mod memory;
 mod meter;
 mod pieces;

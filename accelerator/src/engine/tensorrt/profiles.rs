@@ -43,7 +43,10 @@ mod tests {
             n in 1usize..25,
         ) {
             let profiles = Profiles::new(ranges.clone());
-            let sizes = |n: usize| ranges.iter().filter(move |(l, m)| l <= m && *m >= n).map(move |(l, _)| n.max(*l));
+            let sizes = |n: usize| {
+                let fit = ranges.iter().filter(move |(l, m)| l <= m && *m >= n);
+                fit.map(move |(l, _)| n.max(*l))
+            };
             match profiles.choose(n) {
                 None => prop_assert_eq!(sizes(n).count(), 0),
                 Some((i, at)) => {

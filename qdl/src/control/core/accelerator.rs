@@ -9,7 +9,7 @@ use std::{
 use crate::{
     control::{
         error::ControlError,
-        limits::{MAX_LANES, check_sut_name},
+        limits::{MAX_CONNECTIONS, check_sut_name},
         message::{
             ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message, Role, Scores,
             clip,
@@ -285,9 +285,9 @@ impl Accelerator {
         }
         let there = self.connections.values().filter(|l| l.opened > 0).count();
         let total = there + connections.iter().filter(|l| opened(l.0) == 0).count();
-        if total > MAX_LANES {
+        if total > MAX_CONNECTIONS {
             return Err(format!(
-                "{total} connections, a session has at most {MAX_LANES}"
+                "{total} connections, a session has at most {MAX_CONNECTIONS}"
             ));
         }
         Ok(())

@@ -3,7 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::control::{core::Local, message::VERSION, server::greet, session::Served};
+use crate::control::{
+    core::Local,
+    message::VERSION,
+    shell::{Served, greet},
+};
 
 fn open_server() -> ServerParams {
     ServerParams {

@@ -212,7 +212,7 @@ impl Bench {
         policy: Policy,
         wait: Wait,
     ) -> Self {
-        let nic_index = |name: &str| NicThreadCfgs {
+        let thread = |name: &str| NicThreadCfgs {
             name: name.into(),
             spin: Spin::new(wait.spin_ns),
             tick_ns: wait.tick_ns,
@@ -246,7 +246,7 @@ impl Bench {
         };
         let rails = (0..2)
             .map(|i| DispatchNic {
-                cfgs: nic_index(&format!("front-{i}")),
+                cfgs: thread(&format!("front-{i}")),
                 completer: Box::new(BookKeeper(book.clone())),
             })
             .collect();
@@ -258,7 +258,7 @@ impl Bench {
         Bench {
             dispatcher: Dispatcher::new(cfgs, rails, book.clone()).expect("made"),
             server: Server::new(
-                vec![nic_index("back-0"), nic_index("back-1")],
+                vec![thread("back-0"), thread("back-1")],
                 &service,
                 &lost_connection,
             )

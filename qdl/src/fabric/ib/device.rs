@@ -64,8 +64,8 @@ impl IbDevice {
     /// file that the environment variable `QDL_LIBIBVERBS` names.
     ///
     /// # Errors
-    /// [`IbError`]: no library, no device, none of that name, no such port, no GID that will do, or a port
-    /// that is down.
+    /// [`IbError`]: no library, no device, none of that name, no such port, no GID that will do, or
+    /// a port that is down.
     pub fn open(nic: &NicConfig) -> Result<Arc<IbDevice>, IbError> {
         #[cfg(feature = "stub")]
         if nic.device().starts_with("stub") {

@@ -4,9 +4,9 @@
 //! | role | here |
 //! | --- | --- |
 //! | device | [`IbDevice`]: one port of one NIC, opened near it, and its asynchronous events |
-//! | configuration | [`IbCfgs`]: what a connection is made with, checked against the device's limits |
+//! | configuration | [`IbCfgs`]: what a connection is made with, within the device's limits |
 //! | resources | [`IbResources`]: the protection domain and the registered memory in it |
-//! | connection | [`IbConnection`]: one queue pair, first without a peer, then a [`Link`](super::Link) of two halves |
+//! | connection | [`IbConnection`]: one queue pair, first without a peer, then two halves |
 //!
 //! ```text
 //!   Tx: post .. post, flush                                   Rx: poll
@@ -16,7 +16,7 @@
 //!
 //!   a payload above `split_above`:
 //!   [WRITE payload | WRITE_WITH_IMM of 16 bytes, inline]  ==> slot i    <- payload, in any order
-//!                                                             cell i    <- {length, use count, offset}
+//!                                                             cell i    <- length, use count
 //!                                                             CQ entry  <- immediate
 //! ```
 //!
@@ -39,7 +39,6 @@
 mod cfgs;
 mod connection;
 mod device;
-mod end;
 mod error;
 mod near;
 mod resources;
@@ -47,10 +46,10 @@ mod rx;
 mod shared;
 mod tx;
 
+pub use crate::wire::{IbEnd, IbRegion};
 pub use cfgs::{CONTROL_RECEIVES, IbCfgs, RECEIVE_BATCH};
 pub use connection::IbConnection;
 pub use device::IbDevice;
-pub use end::{IbEnd, IbRegion};
 pub use error::IbError;
 pub use near::NearGpu;
 pub use resources::{IbResources, check_memory};

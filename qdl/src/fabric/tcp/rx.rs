@@ -3,8 +3,9 @@
 //! ```text
 //!   socket --readv--> [ rest of the current payload, in its slot ][ staging buffer ]
 //!                                                                   |
-//!                       headers are read here; a payload that lies here whole is copied to its slot,
-//!                       of a longer one the beginning is, and the next readv fetches the rest in place
+//!                    headers are read here; a payload that lies here whole is copied to its
+//!                    slot, of a longer one the beginning is, and the next readv fetches the rest
+//!                    in place
 //! ```
 //!
 //! So a burst of small writes costs one system call and one copy each, and a large payload is

@@ -65,9 +65,9 @@ fn spin(c: &Completion) -> Spin {
 }
 
 /// The NIC thread of `nics[index]`.
-pub(super) fn nic_index(index: usize, nic: &NicConfig, near: &Near) -> NicThreadCfgs {
+pub(super) fn nic_thread(index: usize, nic: &NicConfig, near: &Near) -> NicThreadCfgs {
     NicThreadCfgs {
-        name: format!("nic_index-{index}"),
+        name: format!("nic-{index}"),
         spin: spin(&nic.completion),
         tick_ns: TICK_NS,
         near: near.clone(),
@@ -75,8 +75,12 @@ pub(super) fn nic_index(index: usize, nic: &NicConfig, near: &Near) -> NicThread
 }
 
 /// The same on a frontend, where it may look at health.
-pub(super) fn frontend_rail(index: usize, config: &FrontendConfig, near: &Near) -> NicThreadCfgs {
-    let mut cfgs = nic_index(index, &config.nics[index], near);
+pub(super) fn frontend_nic_thread(
+    index: usize,
+    config: &FrontendConfig,
+    near: &Near,
+) -> NicThreadCfgs {
+    let mut cfgs = nic_thread(index, &config.nics[index], near);
     if config.arbiter.by_health().is_some() {
         cfgs.tick_ns = cfgs.tick_ns.min(HEALTH_TICK_NS);
     }

@@ -1,167 +1,119 @@
-//! A kernel that gathers a batch: it reads samples where they landed, in registered memory of the
-//! host or on the GPU, and writes the model's inputs, padded where they are ragged. One launch for
-//! a batch, however many pieces it has.
+//! The kernel that gathers a batch, and what it is told: chunks. Plain data.
 //!
 //! * `kernel.cu`: the kernel; `kernel.ptx`: what `accelerator/gpu/ptx.py` makes of it, which the
 //!   driver compiles for its GPU when the first worker comes. Nothing of CUDA is needed to build or
 //!   to run beside the driver.
-//! * [`list`]: what the kernel is told.
-//!
-//! A copy engine moves large pieces as fast as PCIe is, and takes half a microsecond or more for
-//! each, however small. So pieces that are large or few go by the copy engine, and small ones by
-//! the kernel ([`super::pieces::way`]).
 
-mod list;
+use std::mem::size_of;
+
+/// One warp's work; the kernel's `struct Chunk`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(in crate::engine::cuda) struct Chunk {
+    /// First byte.
+    pub from: u64,
+    /// Where it goes.
+    pub to: u64,
+    /// Bytes copied.
+    pub bytes: u32,
+    /// Bytes written: behind the copied ones come zeros.
+    pub room: u32,
+}
+
+const _: () = assert!(size_of::<Chunk>() == 24);
+
+/// Most bytes of a chunk: enough that a warp's start is small beside it, and small enough that a
+/// few images keep every warp busy. A multiple of every word that the kernel copies.
+const MOST: usize = 16 << 10;
+
+/// Chunks for `pieces` pieces of up to `room` bytes each.
+pub(super) fn most(pieces: usize, room: usize) -> usize {
+    pieces.saturating_mul(room.div_ceil(MOST).max(1))
+}
+
+/// A list that is being written to memory of a fixed length.
+#[derive(Debug)]
+pub(in crate::engine::cuda) struct List<'a> {
+    chunks: &'a mut [Chunk],
+    len: usize,
+}
+
+impl<'a> List<'a> {
+    /// Empty.
+    pub fn new(chunks: &'a mut [Chunk]) -> Self {
+        List { chunks, len: 0 }
+    }
+
+    /// Adds a piece: `bytes` from `from` to `to`, and zeros behind them up to `room`. False where
+    /// the list is full.
+    #[must_use]
+    pub fn add(&mut self, from: u64, to: u64, bytes: usize, room: usize) -> bool {
+        let room = room.max(bytes);
+        let mut at = 0;
+        while at < room {
+            let Some(chunk) = self.chunks.get_mut(self.len) else {
+                return false;
+            };
+            let part = (room - at).min(MOST);
+            *chunk = Chunk {
+                from: from + at as u64,
+                to: to + at as u64,
+                bytes: bytes.saturating_sub(at).min(part) as u32,
+                room: part as u32,
+            };
+            self.len += 1;
+            at += part;
+        }
+        true
+    }
+
+    /// How many chunks there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use proptest::prelude::*;
 
-use std::{
-    ffi::CString,
-    ptr,
-    sync::{Arc, OnceLock},
-};
+    use super::*;
 
-use cudarc::driver::sys::{self, CUfunction};
-
-pub(super) use list::{Chunk, List};
-
-use super::{Device, memory::Pinned, stream::Stream};
-use crate::engine::EngineError;
-
-const PTX: &str = include_str!("kernel.ptx");
-/// In `kernel.cu`.
-const NAME: &std::ffi::CStr = c"qdl_gather";
-/// Threads of a block.
-const THREADS: u32 = 256;
-/// Most blocks: so many keep PCIe busy, and leave the multiprocessors to the model's kernels.
-const BLOCKS: u32 = 32;
-const WARP: u32 = 32;
-
-/// The kernel on one GPU.
-#[derive(Debug)]
-pub(super) struct Kernel(CUfunction);
-
-// SAFETY: a function handle of the driver may be used from any thread that is bound to its context.
-unsafe impl Send for Kernel {}
-// SAFETY: as above.
-unsafe impl Sync for Kernel {}
-
-impl Kernel {
-    /// Has the driver compile it, for as long as the context lives. The thread is bound.
-    ///
-    /// # Errors
-    /// A driver that has no compiler for PTX, or none for this PTX.
-    pub fn load(device: &Device) -> Result<Self, EngineError> {
-        let text = CString::new(PTX).unwrap_or_default();
-        let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the text ends with a zero and is only read; `module` is a local that is written.
-        let loaded = unsafe { sys::cuModuleLoadData(&mut module, text.as_ptr().cast()) };
-        device.check("loading the kernel that gathers", loaded)?;
-        // SAFETY: the module was just loaded, and stays; `function` is a local that is written.
-        let found = unsafe { sys::cuModuleGetFunction(&mut function, module, NAME.as_ptr()) };
-        device.check("finding the kernel that gathers", found)?;
-        Ok(Kernel(function))
-    }
-}
-
-/// A kernel that is loaded when the first worker asks for it.
-#[derive(Debug, Default)]
-pub(super) struct Lazy(OnceLock<Option<Arc<Kernel>>>);
-
-impl Lazy {
-    /// The kernel, or nothing where the driver refuses it, which is said once. The thread is bound.
-    pub fn get(&self, device: &Device) -> Option<Arc<Kernel>> {
-        let load = || match Kernel::load(device) {
-            Ok(kernel) => Some(Arc::new(kernel)),
-            Err(e) => {
-                tracing::warn!("inputs are gathered by copies, and padded on the CPU: {e}");
-                None
+    proptest! {
+        #[test]
+        fn chunks_cover_a_piece_once_and_fit_their_number(
+            bytes in 0usize..70_000,
+            more in 0usize..40_000,
+            before in 0usize..3,
+        ) {
+            let room = bytes + more;
+            let mut memory = vec![Chunk::default(); before + most(1, room)];
+            let mut list = List::new(&mut memory);
+            for _ in 0..before {
+                prop_assert!(list.add(7, 9, 1, 1));
             }
-        };
-        self.0.get_or_init(load).clone()
-    }
-}
-
-/// One worker's use of the kernel: its list, in memory that the GPU reads.
-#[derive(Debug)]
-pub(super) struct Gatherer {
-    kernel: Arc<Kernel>,
-    list: Pinned,
-    chunks: usize,
-}
-
-impl Gatherer {
-    /// For `pieces` pieces of up to `room` bytes for each of the `rooms`. The thread is bound.
-    ///
-    /// # Errors
-    /// Memory that cannot be had.
-    pub fn new(
-        device: &Arc<Device>,
-        kernel: Arc<Kernel>,
-        pieces: usize,
-        rooms: impl Iterator<Item = usize>,
-    ) -> Result<Self, EngineError> {
-        let most = rooms.map(|room| list::most(pieces, room));
-        let chunks = most.fold(0, usize::saturating_add);
-        let bytes = chunks.checked_mul(size_of::<Chunk>());
-        let bytes = bytes.ok_or_else(|| device.out_of_memory("taking memory for a list"))?;
-        Ok(Gatherer {
-            kernel,
-            list: Pinned::new(device, bytes)?,
-            chunks,
-        })
+            prop_assert!(list.add(1 << 20, 1 << 30, bytes, room));
+            let len = list.len();
+            let (mut at, mut copied) = (0u64, 0);
+            for c in &memory[before..len] {
+                prop_assert_eq!((c.from, c.to), ((1 << 20) + at, (1 << 30) + at));
+                prop_assert!(c.bytes <= c.room && c.room as usize <= MOST && c.room > 0);
+                // What is copied lies in front of what is cleared.
+                prop_assert!(c.bytes == 0 || copied == at);
+                copied += u64::from(c.bytes);
+                at += u64::from(c.room);
+            }
+            prop_assert_eq!((copied, at), (bytes as u64, room as u64));
+        }
     }
 
-    /// Has `fill` write the list, and puts the kernel on the stream. False, and nothing is on the
-    /// stream, where `fill` says so. The thread is bound.
-    ///
-    /// # Errors
-    /// The driver's.
-    ///
-    /// # Safety
-    /// What the list says is readable and writable for the GPU until the stream has been waited
-    /// for; and so it has since this was called before.
-    pub unsafe fn launch(
-        &mut self,
-        device: &Device,
-        stream: &Stream,
-        fill: impl FnOnce(&mut List<'_>) -> bool,
-    ) -> Result<bool, EngineError> {
-        let address = self.list.address().as_ptr().cast::<Chunk>();
-        // SAFETY: pinned memory begins with a page, `chunks` of them were allocated, every bit
-        // pattern is a chunk, and the kernel that read it last is done: the caller's promise.
-        let chunks = unsafe { std::slice::from_raw_parts_mut(address, self.chunks) };
-        let mut list = List::new(chunks);
-        if !fill(&mut list) {
-            return Ok(false);
-        }
-        let Ok(mut count) = u32::try_from(list.len()) else {
-            return Ok(false);
-        };
-        if count == 0 {
-            return Ok(true);
-        }
-        let mut chunks = address as sys::CUdeviceptr;
-        let mut arguments = [(&raw mut chunks).cast(), (&raw mut count).cast()];
-        let blocks = count.div_ceil(THREADS / WARP).min(BLOCKS);
-        // SAFETY: the function takes a pointer and a 32-bit number; the driver copies both before
-        // it returns. The rest is the caller's promise.
-        let result = unsafe {
-            sys::cuLaunchKernel(
-                self.kernel.0,
-                blocks,
-                1,
-                1,
-                THREADS,
-                1,
-                1,
-                0,
-                stream.raw(),
-                arguments.as_mut_ptr(),
-                ptr::null_mut(),
-            )
-        };
-        device.check("gathering inputs", result)?;
-        Ok(true)
+    #[test]
+    fn a_full_list_says_so() {
+        let mut memory = [Chunk::default(); 2];
+        let mut list = List::new(&mut memory);
+        assert!(list.add(0, 0, MOST, MOST));
+        assert!(!list.add(0, 0, MOST, 2 * MOST));
+        assert!(!List::new(&mut []).add(0, 0, 1, 1));
+        assert!(List::new(&mut []).add(0, 0, 0, 0), "nothing needs no chunk");
     }
 }

@@ -164,7 +164,7 @@ fn nics(nics: &[NicConfig], d: &Deadlines) -> Taken {
             "NIC thread",
             text(
                 each.clone()
-                    .map(|n| nic_index(0, n, &machine.near_nic(n)))
+                    .map(|n| nic_thread(0, n, &machine.near_nic(n)))
                     .collect::<Vec<_>>(),
             ),
         ),

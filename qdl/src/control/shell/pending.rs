@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{
+use crate::control::{
     error::{ControlError, Peer},
     message::{ErrorCode, Message},
 };

@@ -1,10 +1,10 @@
-//! The rails in terms of connections: what a dispatcher with several
-//! peers, several queue pairs to a rail and several threads asks.
+//! The rails in terms of connections: what a dispatcher with several peers, several queue pairs to
+//! a rail and several threads asks.
 //!
-//! A *connection* is one connection; it lies on one rail to one peer and ends at one of the peer's
-//! targets. The target with the fewest samples outstanding is next (in turn among equals), the
-//! peer's [`PeerRails`] choose the rail, and of that rail's connections the one with the fewest
-//! samples in flight takes the sample.
+//! A connection lies on one rail to one peer and ends at one of the peer's
+//! targets. The target with the fewest samples outstanding is next (in turn
+//! among equals), the peer's [`PeerRails`] choose the rail, and of that rail's
+//! connections the one with the fewest samples in flight takes the sample.
 //!
 //! A decision takes the peer's lock, held for the few hundred nanoseconds of [`PeerRails::pick`].
 //! Completions never take it: they are counted in [`Meters`], without a lock. The lock's one other
@@ -20,7 +20,7 @@ use std::{
 
 use crossbeam_utils::CachePadded;
 
-use super::{
+use crate::rails::{
     Change, Evidence, Load, Meters, PeerCfgs, PeerRails, RailId, RailReport, RailsError, Score,
     Want,
 };

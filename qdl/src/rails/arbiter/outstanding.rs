@@ -1,5 +1,4 @@
-//! Which connection takes the next sample: the policies by name, and the arbiter for those that do
-//! not look at health.
+//! The arbiter for the policies that do not look at health.
 //!
 //! The arbiter looks at how many samples each connection has in flight and how many it has room
 //! for. It chooses among those that are up and not full; when there is none the sample waits in the
@@ -8,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-pub use crate::wire::Policy;
+use crate::wire::Policy;
 
 /// What the arbiter sees of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

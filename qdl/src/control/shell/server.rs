@@ -12,16 +12,18 @@ use tokio::{
 use crate::{clock::now_ns, model::ModelSpec};
 
 use super::{
+    io::Wire,
+    session::{Served, ServerSession},
+};
+use crate::control::{
     auth::Auth,
     core::{
         Local, Timing,
         accelerator::{Accelerator, Event},
     },
     error::ControlError,
-    io::Wire,
     message::Hex,
     quiet::Quiet,
-    session::{Served, ServerSession},
 };
 
 /// What an accelerator brings to every session.
@@ -179,7 +181,7 @@ impl Door {
 }
 
 /// One handshake, the goodbye included.
-pub(super) async fn greet(
+pub(in crate::control) async fn greet(
     stream: TcpStream,
     address: SocketAddr,
     local: Arc<Local>,

@@ -14,7 +14,7 @@ use tokio_util::codec::{Decoder, Encoder};
 
 use crate::clock::now_ns;
 
-use super::{
+use crate::control::{
     core::{Core, Link},
     error::{ControlError, Peer},
     frame::{Codec, FrameError},

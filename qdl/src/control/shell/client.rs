@@ -15,15 +15,17 @@ use crate::{
 };
 
 use super::{
+    io::Wire,
+    pending::{Ended, Pending, ReplySender},
+};
+use crate::control::{
     auth::Auth,
     core::{
         Core, Local, Timing,
         frontend::{ClientEvent, Event, Frontend},
     },
     error::{ControlError, Peer},
-    io::Wire,
     message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message},
-    pending::{Ended, Pending, ReplySender},
 };
 
 /// Events kept for a reader that is slow; heartbeats beyond are dropped, anything else ends the

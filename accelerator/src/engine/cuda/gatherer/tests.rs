@@ -8,13 +8,19 @@ use proptest::{prelude::*, test_runner::TestRunner};
 use qdl::model::{DType, ModelSpec, TensorSpec};
 use sha2::{Digest, Sha256};
 
-use super::*;
+use super::{
+    super::{
+        gather::*,
+        kernel::{NAME, PTX},
+    },
+    *,
+};
 use crate::engine::{
     cuda::{inputs::list_of, stream::Event},
     unpack::Unpacker,
 };
 
-const CU: &str = include_str!("kernel.cu");
+const CU: &str = include_str!("../gather/kernel.cu");
 
 /// What CUDA brings to the text, for one thread after the other.
 const ON_THE_CPU: &str = r#"

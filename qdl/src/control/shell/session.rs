@@ -12,13 +12,13 @@ use crate::{
     stats::{BatchSizes, GpuRecord},
 };
 
-use super::{
+use super::io::Wire;
+use crate::control::{
     core::{
         Core,
         accelerator::{Accelerator, Event, Refusal},
     },
     error::ControlError,
-    io::Wire,
     message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Scores},
 };
 
@@ -66,11 +66,11 @@ pub trait SessionHandler: Send + Sync + 'static {
 
 /// Which frontend is served; at most one is.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Served(Arc<Mutex<Option<String>>>);
+pub(in crate::control) struct Served(Arc<Mutex<Option<String>>>);
 
 /// The right to be the one; given back when dropped.
 #[derive(Debug)]
-pub(super) struct Claim(Served);
+pub(in crate::control) struct Claim(Served);
 
 impl Served {
     /// Takes the place for `node`, or says who has it.
