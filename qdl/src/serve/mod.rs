@@ -1,4 +1,4 @@
-//! The accelerator's face of the library: take arrivals, give back responses.
+//! The accelerator's side of the library: take arrivals, give back responses.
 //!
 //! ```text
 //!   NIC thread: Rx::poll --> Arrival --> Service (the batcher) --> engine --> respond_all
