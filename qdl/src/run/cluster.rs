@@ -26,7 +26,7 @@ use super::{
 use crate::{
     config::{FrontendConfig, NicAt, NicConfig},
     connection::join_all,
-    control::ClientHandle,
+    control::{ClientHandle, ControlError},
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchNic, Dispatcher, Sample, WarmUpCfgs,
         WarmUpReport,
@@ -276,7 +276,8 @@ impl Cluster {
     }
 
     /// Asks every accelerator for its part of the SUT's name, over the wire, now. The time is that
-    /// of the slowest answer.
+    /// of the slowest answer. One that was lost after it had said its name goes by that, as lost:
+    /// the failure rules have decided that the run goes on without it.
     ///
     /// # Errors
     /// [`ClusterError::Name`] names the first that does not answer: a system is named by all of its
@@ -284,27 +285,44 @@ impl Cluster {
     pub fn name(&self) -> Result<(String, Duration), ClusterError> {
         let began = Instant::now();
         let deadline = self.common.config.deadlines.name();
+        let peers = 0..self.common.peers.len();
         let ask = |i| {
-            let peer = self.common.peer(i);
-            let asked = peer.handle.as_ref().map(ClientHandle::name);
-            asked.ok_or_else(|| match &peer.lost {
-                Some(loss) => loss.cause.clone(),
-                None => "its session is over".to_owned(),
-            })
+            let handle = self.common.peer(i).handle.clone();
+            handle.map(|h| h.name())
         };
-        let asked: Vec<_> = (0..self.common.peers.len()).map(ask).collect();
+        let asked: Vec<_> = peers.map(ask).collect();
         let mut parts = Vec::with_capacity(asked.len());
         for (i, asked) in asked.into_iter().enumerate() {
             let left = deadline.saturating_sub(began.elapsed());
-            let answer = asked.and_then(|p| p.wait(left).map_err(|e| e.to_string()));
-            parts.push(answer.map_err(|problem| {
-                let peer = self.common.peer(i);
-                ClusterError::Name {
-                    node: peer.node.clone(),
-                    address: peer.address.clone(),
-                    problem,
+            let answer = asked.map(|p| p.wait(left));
+            let mut peer = self.common.peer(i);
+            let gone = match &answer {
+                Some(Ok(name)) => {
+                    peer.named = Some(name.clone());
+                    parts.push(name.clone());
+                    continue;
                 }
-            })?);
+                // Its session stands, and so do its connections: it ought to answer.
+                Some(Err(ControlError::Timeout { .. } | ControlError::Refused { .. })) => {
+                    peer.lost.is_some()
+                }
+                Some(Err(_)) | None => true,
+            };
+            match &peer.named {
+                Some(named) if gone => parts.push(format!("{named} (lost)")),
+                _ => {
+                    let problem = match (answer, &peer.lost) {
+                        (Some(Err(e)), _) => e.to_string(),
+                        (_, Some(loss)) => loss.cause.clone(),
+                        (_, None) => "its session is over".to_owned(),
+                    };
+                    return Err(ClusterError::Name {
+                        node: peer.node.clone(),
+                        address: peer.address.clone(),
+                        problem,
+                    });
+                }
+            }
         }
         let name = format!("Network SUT: {}", parts.join(" + "));
         Ok((name, began.elapsed()))
@@ -321,7 +339,7 @@ impl Cluster {
     }
 
     /// NIC threads.
-    pub fn rails(&self) -> usize {
+    pub fn nics(&self) -> usize {
         self.common.config.nics.len()
     }
 

@@ -31,6 +31,8 @@ pub(super) struct PeerState {
     pub node: String,
     pub address: String,
     pub handle: Option<ClientHandle>,
+    /// Its part of the SUT's name, as it last said.
+    pub named: Option<String>,
     pub counters: Option<Counters>,
     pub batches: BatchSizes,
     pub gpus: Vec<GpuRecord>,
