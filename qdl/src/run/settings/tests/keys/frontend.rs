@@ -181,7 +181,7 @@ fn nic_keys() -> Vec<Key> {
         maps(
             "nics[0].completion.yield_after_us",
             json!("never"),
-            "nic_index",
+            "NIC thread",
         ),
         maps("nics[0].inline_bytes", json!(7), "tcp"),
         maps("nics[0].send_buffer_bytes", json!("system"), "tcp"),
@@ -204,7 +204,7 @@ fn nic_keys() -> Vec<Key> {
         maps(
             "nics[1].completion.yield_after_us",
             json!("never"),
-            "nic_index",
+            "NIC thread",
         ),
         maps("nics[1].adaptive_routing.split_above", json!(7), "ib"),
         maps("nics[1].service_level", json!(7), "ib"),
