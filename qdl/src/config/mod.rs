@@ -22,7 +22,7 @@
 //! | `moved` | keys of earlier versions, and what they are called now |
 //!
 //! A new key: a field with its default in the struct of its mapping, a line in
-//! `docs/configuration.md`, an entry in the tests of `session::settings`.
+//! `docs/configuration.md`, an entry in the tests of `run::settings`.
 
 mod accelerator;
 mod auth;

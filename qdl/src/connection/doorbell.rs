@@ -18,7 +18,8 @@ pub(crate) struct Doorbell {
 }
 
 impl Doorbell {
-    /// Nothing waits for longer than `wait_ns`.
+    /// A write may wait only while the last ring is less than `wait_ns` ago, which is looked at
+    /// with the next post; a NIC thread rings in its next turn whatever waits.
     pub fn new(wait_ns: u64) -> Self {
         Doorbell {
             recent_ns: wait_ns,

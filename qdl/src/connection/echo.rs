@@ -1,5 +1,5 @@
 //! Is the other end of a connection alive? Decided by an echo on the data plane, which the peer's
-//! rail thread answers, and never by the age of a response: a slow model is not a dead peer.
+//! NIC thread answers, and never by the age of a response: a slow model is not a dead peer.
 
 /// Times of the echo, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -110,8 +110,8 @@ pub(crate) struct SendHalf {
 }
 
 impl SendHalf {
-    /// Of a connection that is down. The doorbell is rung at least every `burst` writes, and waits
-    /// at most `doorbell_wait_ns` for the next.
+    /// Of a connection that is down. The doorbell is rung at least every `burst` writes; where it
+    /// waits, see `Doorbell`.
     pub fn new(burst: usize, doorbell_wait_ns: u64) -> Self {
         SendHalf {
             token: SendToken::new(Sending::default()),

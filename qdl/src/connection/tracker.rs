@@ -161,7 +161,7 @@ impl Tracker {
     /// Takes back everything in flight on a connection that is lost and
     /// whose local side is destroyed: each sample is handed to `lost` once,
     /// and never if its response was taken. The slots are free afterwards;
-    /// when they may be *used* again is for [`crate::quarantine`] to say.
+    /// when they may be *used* again is for `run::life` to decide.
     pub fn sweep(&self, mut lost: impl FnMut(InFlight)) {
         for slot in 0..self.slots() as u16 {
             if self.grants.revoke(slot)

@@ -34,11 +34,10 @@ pub trait Completer: Send {
     }
 }
 
-/// What the dispatcher tells whoever set it up.
+/// What the dispatcher reports to its owner.
 #[derive(Clone, Debug)]
 pub enum DispatchEvent {
-    /// A connection's connection was lost and its local side
-    /// is destroyed; its samples are on their way again.
+    /// A connection was lost and its local side is destroyed; its samples are on their way again.
     ConnectionLost {
         /// Index of the connection.
         connection: usize,

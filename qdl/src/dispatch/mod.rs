@@ -255,7 +255,7 @@ impl Dispatcher {
         );
     }
 
-    /// Gives a connection's connection up, as if the fabric had reported it broken.
+    /// Gives up this epoch of a connection, as if the fabric had reported it broken.
     pub fn give_up(&self, connection: usize, epoch: u32, cause: Broken) {
         self.command(
             connection,

@@ -267,7 +267,8 @@ impl FrontendNic {
         let response = |s: &Seen| {
             let window = &shared.connections[s.connection].window;
             let offset = window.slot_offset(s.slot) + RESPONSE_HEADER_BYTES;
-            // SAFETY: as in `poll`; the slot is released below.
+            // SAFETY: the receiving half has closed the grant (`Shared::arrived`), so the peer may
+            // not write the slot until it is granted again, after the release below.
             let payload = unsafe { window.region().bytes(offset, s.header.len as usize) };
             Response {
                 id: s.in_flight.sample.id,

@@ -28,7 +28,7 @@ const STRANGERS: usize = 32;
 /// A connection, where it comes from, and what it showed; `None` where that was no preamble.
 type Shown = (TcpStream, SocketAddr, Option<Preamble>);
 
-/// Keeps the port of a NIC.
+/// Accepts on the data port of a NIC.
 pub(super) async fn let_in(
     listener: TcpListener,
     nic_index: usize,
@@ -78,7 +78,7 @@ pub(super) async fn let_in(
     }
 }
 
-/// Connections that were granted and whose connection has not come yet.
+/// Granted connections whose data socket has not arrived yet.
 fn connections_to_come(shared: &Shared) -> usize {
     let session = lock(&shared.current).clone();
     session.map_or(0, |s| lock(&s.connections).awaited())
@@ -152,7 +152,7 @@ mod tests {
             .expect("a runtime");
         let service: Arc<dyn Service> = Arc::new(Nobody);
         let shared = Arc::new(Shared {
-            rails: Server::new(vec![], &service, &(Arc::new(|_| ()) as _)).expect("no threads"),
+            server: Server::new(vec![], &service, &(Arc::new(|_| ()) as _)).expect("no threads"),
             service,
             sessions: 0.into(),
             current: Mutex::default(),

@@ -143,8 +143,8 @@ impl Cluster {
             warmed: Mutex::default(),
             near,
         };
-        // Every step has its deadline, and there are two with all and three with each; this is for
-        // what nobody thought of.
+        // A backstop: two steps are common and three are for each accelerator, and each has a
+        // deadline of its own.
         let steps = 2 + 3 * config.accelerators.len() as u32;
         let deadline = d.connect().saturating_mul(steps) + LEAVING;
         match told.recv_timeout(deadline) {

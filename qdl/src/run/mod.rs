@@ -1,4 +1,4 @@
-//! The glue between the planes: what happens to connections over the life of a run.
+//! What holds a run together: what happens to connections from its beginning to its end.
 //!
 //! [`Cluster`] is the frontend's side: it reaches every accelerator over the control plane, has its
 //! connections granted and opened, hands them to the dispatcher, and looks after them ([`peer`]:

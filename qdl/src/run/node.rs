@@ -126,7 +126,7 @@ pub struct Node {
 
 /// What NIC threads, tasks and sessions share.
 pub(super) struct Shared {
-    pub rails: Server,
+    pub server: Server,
     /// Who reads what arrives.
     pub service: Arc<dyn Service>,
     /// Sessions so far.
@@ -195,7 +195,7 @@ impl Node {
         let threads = threads.map(|(i, (nic, near))| settings::nic_thread(i, nic, near));
         let threads = threads.collect();
         let shared = Arc::new(Shared {
-            rails: Server::new(threads, service, &lost)?,
+            server: Server::new(threads, service, &lost)?,
             service: service.clone(),
             sessions: AtomicU64::new(0),
             current: Mutex::default(),
@@ -264,7 +264,7 @@ impl Node {
                 };
                 let peer = session.peer_node().to_owned();
                 tracing::info!("serving {peer} ({})", session.peer_address());
-                let counts = shared.rails.counts();
+                let counts = shared.server.counts();
                 let state = Arc::new(Session {
                     id: shared.sessions.fetch_add(1, Ordering::Relaxed) + 1,
                     config: config.clone(),
@@ -313,14 +313,14 @@ impl Node {
                 }
             }
         });
-        shared.rails.stop();
+        shared.server.stop();
         runtime.shutdown_timeout(Duration::from_millis(200));
         why
     }
 
     /// What the NIC threads have done so far.
     pub fn counts(&self) -> ServeCounts {
-        self.shared.rails.counts()
+        self.shared.server.counts()
     }
 }
 

@@ -84,7 +84,7 @@ impl Session {
             ..
         } = connection.cfgs();
         let wanted = connections.up(number, epoch);
-        wanted.then(|| shared.rails.attach(nic_index, connection, link))
+        wanted.then(|| shared.server.attach(nic_index, connection, link))
     }
 
     /// The NIC thread has destroyed this end of a connection.
@@ -178,12 +178,12 @@ impl Session {
         };
         report.connections.sort_by_key(|c| (c.connection, c.epoch));
         if let Some(shared) = self.shared.upgrade() {
-            let counts = shared.rails.counts();
+            let counts = shared.server.counts();
             report.sleeps = counts.sleeps - self.waits_before.0;
             report.woken = counts.wakeups - self.waits_before.1;
             let nics = self.config.nics.iter().map(NicConfig::label);
             let nics = nics.zip(&*self.near);
-            report.places = places(nics, shared.rails.placed());
+            report.places = places(nics, shared.server.placed());
         }
         report.close();
         report
@@ -202,7 +202,7 @@ impl Session {
             }
         }
         let mut counters = Counters {
-            arrived: shared.rails.counts().arrived - self.arrived_before,
+            arrived: shared.server.counts().arrived - self.arrived_before,
             responded: responded - self.settled_before.0,
             dropped_late: late - self.settled_before.1,
             ..Counters::default()
@@ -389,7 +389,8 @@ fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> SocketAddr {
     configured
 }
 
-/// The GPU of a connection over NIC `rail` whose frontend asks for the `turn`th from the NIC's own.
+/// The GPU of a connection over NIC `nic_index` whose
+/// frontend asks for the `turn`th from the NIC's own.
 fn gpu_for(nics: &[Option<u32>], nic_index: usize, turn: u16) -> Option<u32> {
     let own = nics.get(nic_index).copied().flatten()?;
     let mut gpus: Vec<u32> = nics.iter().copied().flatten().collect();
@@ -471,7 +472,7 @@ impl SessionHandler for Session {
                 (c.session, c.connection, c.epoch) == (session, connection, epoch)
             };
             let cause = Broken::GivenUp(format!("the frontend lost it: {cause}"));
-            shared.rails.give_up(which, &cause);
+            shared.server.give_up(which, &cause);
         }
     }
 
@@ -508,7 +509,7 @@ impl SessionHandler for Session {
         if let Some(shared) = self.shared.upgrade() {
             let session = self.id;
             let which = move |c: &ServeConnectionCfgs| c.session == session;
-            shared.rails.give_up(
+            shared.server.give_up(
                 which,
                 &Broken::GivenUp(format!("the session ended: {cause}")),
             );

@@ -68,8 +68,8 @@ pub(super) struct Received {
     pub fabric: FabricCounts,
 }
 
-/// See the module. An [`Arrival`] keeps the connection alive, so its slots outlive the connection
-/// for as long as a batch reads them; [`ServeConnection::readers`] counts such arrivals.
+/// This node's end of a connection. An [`Arrival`] holds it, so the slots stay mapped after the
+/// link is gone until no batch reads them; [`ServeConnection::readers`] counts such arrivals.
 pub struct ServeConnection {
     cfgs: ServeConnectionCfgs,
     window: Window,

@@ -53,7 +53,7 @@ pub type OnConnectionLost = dyn Fn(ConnectionLost) + Send + Sync;
 pub(crate) type Which = dyn Fn(&ServeConnectionCfgs) -> bool + Send + Sync;
 
 #[derive(Debug, Default)]
-pub(crate) struct RailCounts {
+pub(crate) struct NicCounts {
     arrived: AtomicU64,
     received: Mutex<FabricCounts>,
 }
@@ -76,7 +76,7 @@ pub struct Server {
     handles: Vec<NicThreadHandle>,
     inboxes: Vec<Arc<SegQueue<Command>>>,
     preparers: Vec<Preparer>,
-    counts: Vec<Arc<RailCounts>>,
+    counts: Vec<Arc<NicCounts>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -100,7 +100,7 @@ impl Server {
         };
         for cfgs in nics {
             let inbox = Arc::new(SegQueue::new());
-            let counts = Arc::new(RailCounts::default());
+            let counts = Arc::new(NicCounts::default());
             let (i, c) = (inbox.clone(), counts.clone());
             let (s, l) = (service.clone(), lost.clone());
             let (handle, thread) =

@@ -9,7 +9,7 @@ use std::{
 use crossbeam_queue::SegQueue;
 
 use super::{
-    ConnectionLost, OnConnectionLost, RailCounts, ServeConnection, Which, arrival::Arrival,
+    ConnectionLost, NicCounts, OnConnectionLost, ServeConnection, Which, arrival::Arrival,
     arrival::Service, end::Received,
 };
 use crate::{
@@ -42,7 +42,7 @@ pub(super) struct ServeNic {
     inbox: Arc<SegQueue<Command>>,
     service: Arc<dyn Service>,
     lost: Arc<OnConnectionLost>,
-    counts: Arc<RailCounts>,
+    counts: Arc<NicCounts>,
     up: Vec<Up>,
     /// Those that take their leave: nothing is sent on them, and what still comes is not looked at.
     leaving: Vec<Up>,
@@ -56,7 +56,7 @@ impl ServeNic {
         inbox: Arc<SegQueue<Command>>,
         service: Arc<dyn Service>,
         lost: Arc<OnConnectionLost>,
-        counts: Arc<RailCounts>,
+        counts: Arc<NicCounts>,
     ) -> Self {
         ServeNic {
             inbox,

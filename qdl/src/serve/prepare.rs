@@ -1,6 +1,6 @@
 //! What a connection takes before its NIC thread has it: the pages of its slots
 //! are touched and the engine registers them, which takes long enough to hold
-//! up the samples of every other connection of that rail. So a thread beside
+//! up the samples of every other connection of that NIC. So a thread beside
 //! each NIC thread, on the same cores, does it, and hands the connection on.
 //!
 //! A connection may be given up before it is handed on. So what gives connections up goes both

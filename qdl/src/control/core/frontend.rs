@@ -24,7 +24,7 @@ pub enum ClientEvent {
     ConnectionLost {
         /// Which.
         connection: u16,
-        /// Which life of it.
+        /// Its epoch.
         epoch: u32,
         /// In words.
         cause: String,
@@ -34,7 +34,7 @@ pub enum ClientEvent {
     ConnectionReset {
         /// Which.
         connection: u16,
-        /// Which life of it.
+        /// Its epoch.
         epoch: u32,
     },
     /// A heartbeat came, with the accelerator's totals.

@@ -34,7 +34,7 @@ pub enum Step {
 }
 
 #[derive(Debug)]
-enum Life {
+enum Phase {
     Going,
     /// Nothing can be sent any more, but what the peer said last is still read.
     Mute {
@@ -59,7 +59,7 @@ pub struct Link {
     /// Since when frames that were handed out have not all been taken by the system.
     unsent: Option<u64>,
     heartbeat: Heartbeat,
-    life: Life,
+    phase: Phase,
     cause: Option<ControlError>,
     cause_given: bool,
 }
@@ -78,7 +78,7 @@ impl Link {
             out: hello.into_iter().collect(),
             unsent: None,
             heartbeat,
-            life: Life::Going,
+            phase: Phase::Going,
             cause: None,
             cause_given: false,
         }
@@ -96,7 +96,7 @@ impl Link {
 
     /// The handshake is over and the session is not.
     pub fn in_session(&self) -> bool {
-        self.handshake.is_done() && matches!(self.life, Life::Going)
+        self.handshake.is_done() && matches!(self.phase, Phase::Going)
     }
 
     /// Why the session is over, if it is.
@@ -106,26 +106,26 @@ impl Link {
 
     /// May more be read? Not while a peer takes no answers.
     pub fn wants_input(&self) -> bool {
-        match self.life {
-            Life::Going => !self.is_held_up(),
-            Life::Mute { .. } | Life::Leaving { .. } => true,
-            Life::Over => false,
+        match self.phase {
+            Phase::Going => !self.is_held_up(),
+            Phase::Mute { .. } | Phase::Leaving { .. } => true,
+            Phase::Over => false,
         }
     }
 
     /// The cause is known: what comes is not looked at any more.
     pub fn is_leaving(&self) -> bool {
-        matches!(self.life, Life::Leaving { .. })
+        matches!(self.phase, Phase::Leaving { .. })
     }
 
     /// All is said: this direction of the connection is to be shut down.
     pub fn is_shut(&self) -> bool {
-        matches!(self.life, Life::Leaving { shut: true, .. })
+        matches!(self.phase, Phase::Leaving { shut: true, .. })
     }
 
     /// Nothing is left to do: the connection is to be closed.
     pub fn is_over(&self) -> bool {
-        matches!(self.life, Life::Over)
+        matches!(self.phase, Phase::Over)
     }
 
     fn is_held_up(&self) -> bool {
@@ -155,7 +155,7 @@ impl Link {
     /// The system has taken all that was handed out.
     pub fn flushed(&mut self, now: u64) {
         self.unsent = None;
-        if let Life::Leaving { until, shut } = &mut self.life
+        if let Phase::Leaving { until, shut } = &mut self.phase
             && self.out.is_empty()
             && !*shut
         {
@@ -172,7 +172,7 @@ impl Link {
             self.out.push_back(Message::Error { code, text });
         }
         self.cause = Some(cause);
-        self.life = Life::Leaving {
+        self.phase = Phase::Leaving {
             until: now.saturating_add(nanos(self.handshake.local.deadline)),
             shut: false,
         };
@@ -182,7 +182,7 @@ impl Link {
     fn end(&mut self, cause: ControlError) {
         self.out.clear();
         self.cause.get_or_insert(cause);
-        self.life = Life::Over;
+        self.phase = Phase::Over;
     }
 
     /// This node has given up a connection.
@@ -215,8 +215,8 @@ impl Link {
     /// The peer has closed the connection.
     pub fn closed(&mut self) {
         let (peer, waiting_for) = (self.peer(), self.handshake.expected());
-        match std::mem::replace(&mut self.life, Life::Over) {
-            Life::Mute { cause, .. } => self.end(cause),
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Mute { cause, .. } => self.end(cause),
             _ => self.end(ControlError::Closed { peer, waiting_for }),
         }
     }
@@ -242,11 +242,11 @@ impl Link {
     pub fn write_failed(&mut self, e: io::Error, now: u64) {
         self.out.clear();
         self.unsent = None;
-        if !matches!(self.life, Life::Going) {
-            self.life = Life::Over;
+        if !matches!(self.phase, Phase::Going) {
+            self.phase = Phase::Over;
             return;
         }
-        self.life = Life::Mute {
+        self.phase = Phase::Mute {
             cause: ControlError::Io {
                 peer: self.peer(),
                 doing: "sending",
@@ -258,20 +258,20 @@ impl Link {
 
     /// Enough of the peer's rest was read away.
     pub fn left(&mut self) {
-        self.life = Life::Over;
+        self.phase = Phase::Over;
     }
 
     /// Takes a frame. It is given back if it is one of the session, for the role to handle.
     pub fn receive(&mut self, message: Message, now: u64) -> Option<Message> {
-        match self.life {
-            Life::Going => {}
-            Life::Mute { .. } => {
+        match self.phase {
+            Phase::Going => {}
+            Phase::Mute { .. } => {
                 if matches!(message, Message::Bye {}) {
                     self.end(ControlError::Bye { peer: self.peer() });
                 }
                 return None;
             }
-            Life::Leaving { .. } | Life::Over => return None,
+            Phase::Leaving { .. } | Phase::Over => return None,
         }
         self.heartbeat.heard(now);
         match message {
@@ -304,22 +304,22 @@ impl Link {
             waiting_for,
             after,
         };
-        match &self.life {
-            Life::Mute { cause, until } if now >= *until => {
+        match &self.phase {
+            Phase::Mute { cause, until } if now >= *until => {
                 let cause = cause.clone();
                 self.end(cause);
             }
-            Life::Leaving { until, .. } if now >= *until => self.life = Life::Over,
-            Life::Mute { .. } | Life::Leaving { .. } | Life::Over => {}
-            Life::Going if self.send_by().is_some_and(|by| now >= by) => {
+            Phase::Leaving { until, .. } if now >= *until => self.phase = Phase::Over,
+            Phase::Mute { .. } | Phase::Leaving { .. } | Phase::Over => {}
+            Phase::Going if self.send_by().is_some_and(|by| now >= by) => {
                 self.end(late(peer, "room to send a frame"));
             }
-            Life::Going if !self.handshake.is_done() => {
+            Phase::Going if !self.handshake.is_done() => {
                 if now >= self.handshake_by {
                     self.fail(late(peer, self.handshake.expected()), now);
                 }
             }
-            Life::Going => match self.heartbeat.gone(now) {
+            Phase::Going => match self.heartbeat.gone(now) {
                 Some(silent) if !self.is_held_up() => {
                     self.fail(ControlError::Silent { peer, silent }, now);
                 }
@@ -336,12 +336,12 @@ impl Link {
 
     /// When [`Link::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<u64> {
-        let at = match &self.life {
-            Life::Over => return None,
-            Life::Mute { until, .. } | Life::Leaving { until, .. } => return Some(*until),
-            Life::Going if !self.in_session() => self.handshake_by,
-            Life::Going if self.is_held_up() => self.heartbeat.next_send(),
-            Life::Going => self.heartbeat.next_send().min(self.heartbeat.gone_at()),
+        let at = match &self.phase {
+            Phase::Over => return None,
+            Phase::Mute { until, .. } | Phase::Leaving { until, .. } => return Some(*until),
+            Phase::Going if !self.in_session() => self.handshake_by,
+            Phase::Going if self.is_held_up() => self.heartbeat.next_send(),
+            Phase::Going => self.heartbeat.next_send().min(self.heartbeat.gone_at()),
         };
         Some(self.send_by().map_or(at, |by| at.min(by)))
     }
@@ -357,7 +357,8 @@ impl Link {
     pub fn gone(&mut self) -> Option<ControlError> {
         let cause = self.cause.as_ref()?;
         let chosen = matches!(cause, ControlError::Bye { .. } | ControlError::Ended { .. });
-        if self.cause_given || (chosen && matches!(self.life, Life::Leaving { shut: false, .. })) {
+        if self.cause_given || (chosen && matches!(self.phase, Phase::Leaving { shut: false, .. }))
+        {
             return None;
         }
         self.cause_given = true;

@@ -1,7 +1,7 @@
 //! The protocol without I/O, for both roles: frames and time in, frames and events out.
 //!
 //! A core opens no socket, starts no thread and reads no clock; the shell around it
-//! (`control/io.rs`) does. Order, limits, deadlines and errors of the control plane live here and
+//! (`control/shell`) does. Order, limits, deadlines and errors of the control plane live here and
 //! nowhere else. The shell, or a test in its place, does this in turn:
 //!
 //! 1. [`Core::handle`] for each frame that came, [`Link::closed`] and its like for a socket that
