@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use qdl::{
-    dispatch::Sample,
-    stats::{AcceleratorRecord, ConnectionRecord, Ledger, Places, RailRecord, WarmUpRecord},
-};
+use qdl::{dispatch::Sample, stats::SystemRecord};
 
 /// The way of samples from LoadGen's SUT. Every sample
 /// issued is completed towards LoadGen exactly once.
@@ -29,6 +26,12 @@ pub trait Backend: Send + Sync {
     /// Sends samples; returns at once.
     fn issue(&self, samples: &[Sample]);
 
+    /// The fabric as the summary names it, `local` where there is none; and whether
+    /// nothing leaves this machine though one is used.
+    fn fabric(&self) -> (&'static str, bool) {
+        ("local", false)
+    }
+
     /// The system's name, and how long asking for it took where somebody was asked over a wire.
     fn name(&self) -> (String, Option<Duration>);
 
@@ -42,38 +45,5 @@ pub trait Backend: Send + Sync {
     fn abort(&self, cause: &str);
 
     /// Stops everything and counts. Within a deadline, whatever state the run is in.
-    fn finish(&self) -> Counts;
-}
-
-/// What a backend counted, as the summary wants it.
-#[derive(Clone, Debug, Default)]
-pub struct Counts {
-    /// `tcp`, `ib` or `local`.
-    pub fabric: String,
-    /// True where nothing left this machine, though a fabric was used.
-    pub loopback: bool,
-    /// Samples.
-    pub ledger: Ledger,
-    /// Each accelerator.
-    pub accelerators: Vec<AcceleratorRecord>,
-    /// Each connection.
-    pub connections: Vec<ConnectionRecord>,
-    /// Where NIC threads and slots are.
-    pub places: Places,
-    /// Each rail, where they are chosen by health.
-    pub rails: Vec<RailRecord>,
-    /// The warm-up, if there was one.
-    pub warm_up: Option<WarmUpRecord>,
-    /// Samples copied before they were sent.
-    pub staged_copies: u64,
-    /// Bytes of those.
-    pub staged_bytes: u64,
-    /// Most samples that waited for a slot at once.
-    pub backlog_max: u64,
-    /// Samples that waited for one.
-    pub backlogged: u64,
-    /// Times that NIC threads went to sleep, and that other threads woke them.
-    pub waits: (u64, u64),
-    /// What else the user ought to know, a line each.
-    pub notes: Vec<String>,
+    fn finish(&self) -> SystemRecord;
 }

@@ -10,11 +10,10 @@ use std::{
 use loadgen_bridge::{Figure, TestMode, TestOutcome, Verdict as Word};
 use qdl::stats::{
     Carried, Exit, Histograms, LOOPBACK_NOTE, Mode, RunRecord, SaveError, Stage, Summary,
-    Throughput,
+    SystemRecord, Throughput,
 };
 
 use crate::{
-    backend::Counts,
     exit::{ExitCode, Failure},
     settings::Settings,
     sut::NameAnswer,
@@ -54,8 +53,10 @@ pub struct Ended<'a> {
     pub outcome: Option<TestOutcome>,
     /// Why the run was given up, if it was.
     pub failure: Option<Failure>,
+    /// The fabric, and whether nothing left this machine though one was used.
+    pub fabric: (&'static str, bool),
     /// What the backend counted.
-    pub counts: Counts,
+    pub system: SystemRecord,
     /// All rails' histograms.
     pub histograms: Histograms,
     /// Bytes of requests and responses of recorded samples.
@@ -104,7 +105,8 @@ impl Ended<'_> {
 
     fn record(&self) -> RunRecord {
         let test = &self.settings.test;
-        let c = &self.counts;
+        let answered = self.system.ledger.answered;
+        let (fabric, loopback) = self.fabric;
         let throughput = self.throughput.report();
         let outcome = self.outcome.as_ref();
         let seconds = self.duration.as_secs_f64();
@@ -112,16 +114,16 @@ impl Ended<'_> {
         RunRecord {
             scenario: test.scenario.name().to_owned(),
             mode: mode(test.mode),
-            fabric: c.fabric.clone(),
-            fabric_note: c.loopback.then(|| LOOPBACK_NOTE.to_owned()),
+            fabric: fabric.to_owned(),
+            fabric_note: loopback.then(|| LOOPBACK_NOTE.to_owned()),
             valid: match judged {
                 Word::Valid => Some(true),
                 Word::Invalid => Some(false),
                 Word::NotJudged => None,
             },
             reasons: outcome.map(reasons).unwrap_or_default(),
-            samples: c.ledger.answered,
-            per_s: per_s(outcome, c.ledger.answered, seconds),
+            samples: answered,
+            per_s: per_s(outcome, answered, seconds),
             target_qps: self
                 .settings
                 .target_qps()
@@ -132,18 +134,7 @@ impl Ended<'_> {
             uneven: self.histograms.uneven(),
             throughput,
             carried: Carried::new(self.carried.0, self.carried.1, seconds),
-            accelerators: c.accelerators.clone(),
-            connections: c.connections.clone(),
-            places: c.places.clone(),
-            rails: c.rails.clone(),
-            warm_up: c.warm_up,
-            staged_copies: c.staged_copies,
-            staged_bytes: c.staged_bytes,
-            backlog_max: c.backlog_max,
-            backlogged: c.backlogged,
-            sleeps: c.waits.0,
-            woken: c.waits.1,
-            ledger: c.ledger,
+            system: self.system.clone(),
             ..RunRecord::default()
         }
     }
@@ -329,9 +320,8 @@ mod tests {
             settings,
             outcome: Some(outcome(settings, Word::Valid)),
             failure: None,
-            counts: Counts {
-                fabric: "tcp".to_owned(),
-                loopback: true,
+            fabric: ("tcp", true),
+            system: SystemRecord {
                 ledger: Ledger {
                     issued: 5,
                     answered: 5,
@@ -339,7 +329,7 @@ mod tests {
                     responses: 5,
                     ..Ledger::default()
                 },
-                ..Counts::default()
+                ..SystemRecord::default()
             },
             histograms,
             carried: (500, 40),
@@ -417,7 +407,7 @@ mod tests {
             code(|e, _| e.failure = failure(ExitCode::Interrupted)),
             ExitCode::Interrupted
         );
-        assert_eq!(code(|e, _| e.counts.ledger.issued = 6), ExitCode::Mismatch);
+        assert_eq!(code(|e, _| e.system.ledger.issued = 6), ExitCode::Mismatch);
         assert_eq!(
             code(|e, _| {
                 e.verified = Some(Findings {

@@ -339,8 +339,8 @@ impl Watch {
         labels: Option<&Labels>,
         verifier: Option<&Verifier>,
     ) -> Ended<'a> {
-        let counts = self.backend.finish();
-        for note in self.notes.try_iter().chain(counts.notes.iter().cloned()) {
+        let system = self.backend.finish();
+        for note in self.notes.try_iter().chain(system.notes.iter().cloned()) {
             self.progress.note(&note);
         }
         let left = self.completers.left();
@@ -351,7 +351,7 @@ impl Watch {
             .throughput
             .take()
             .unwrap_or_else(|| Readings::new(first_ns))
-            .end(last_ns, counts.ledger.answered);
+            .end(last_ns, system.ledger.answered);
         let sum = |of: fn(&Recorder) -> u64| left.iter().map(|l| of(&l.recorder)).sum();
         let accuracy = self.accuracy(labels, outcome.as_ref());
         self.progress.clear();
@@ -360,7 +360,8 @@ impl Watch {
             settings,
             outcome,
             failure: self.verdict.failure(),
-            counts,
+            fabric: self.backend.fabric(),
+            system,
             histograms,
             carried: (sum(Recorder::bytes_out), sum(Recorder::bytes_in)),
             throughput,

@@ -136,10 +136,10 @@ impl SystemUnderTest for Sut {
 #[cfg(test)]
 mod tests {
     use loadgen_bridge::ResponseId;
-    use qdl::{config::DatasetConfig, model::ModelSpec};
+    use qdl::{config::DatasetConfig, model::ModelSpec, stats::SystemRecord};
 
     use super::*;
-    use crate::{backend::Counts, dataset::Dataset};
+    use crate::dataset::Dataset;
     use loadgen_bridge::QuerySampleLibrary;
 
     #[derive(Default)]
@@ -164,8 +164,8 @@ mod tests {
             0
         }
         fn abort(&self, _: &str) {}
-        fn finish(&self) -> Counts {
-            Counts::default()
+        fn finish(&self) -> SystemRecord {
+            SystemRecord::default()
         }
     }
 

@@ -128,10 +128,10 @@ mod tests {
         time::Duration,
     };
 
-    use qdl::{config::DatasetConfig, model::ModelSpec};
+    use qdl::{config::DatasetConfig, model::ModelSpec, stats::SystemRecord};
 
     use super::*;
-    use crate::{backend::Counts, dataset::Dataset};
+    use crate::dataset::Dataset;
 
     /// Writes down each warm-up: whether it was the first, and its samples.
     #[derive(Default)]
@@ -164,8 +164,8 @@ mod tests {
             0
         }
         fn abort(&self, _: &str) {}
-        fn finish(&self) -> Counts {
-            Counts::default()
+        fn finish(&self) -> SystemRecord {
+            SystemRecord::default()
         }
     }
 

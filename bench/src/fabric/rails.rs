@@ -260,7 +260,7 @@ impl Rails {
         format!(
             "{:?}\n{:?}\n{:?}",
             self.dispatcher.counts(),
-            self.dispatcher.connection_counts(),
+            self.dispatcher.connection_records(),
             self.server.counts()
         )
     }

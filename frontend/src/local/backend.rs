@@ -24,11 +24,11 @@ use qdl::{
     dispatch::{Completer, Response, Sample, SampleTimes},
     fabric::{Grants, Imm, Region, RegionError},
     serve::{Arrival, Finished, Origin, Service},
-    stats::{AcceleratorRecord, BatchSizes, Ledger},
+    stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord},
 };
 
 use crate::{
-    backend::{Backend, Counts},
+    backend::Backend,
     completer::{Completers, LoadgenCompleter},
     exit::{ExitCode, Verdict},
 };
@@ -299,7 +299,7 @@ impl Backend for LocalBackend {
         self.empty_backlog();
     }
 
-    fn finish(&self) -> Counts {
+    fn finish(&self) -> SystemRecord {
         let patience = if self.aborted() { STOP_ABORTED } else { STOP };
         let pipelines = &self.parts.pipelines;
         // What was issued and is in a slot is still run. After a run that ended well nothing is
@@ -313,8 +313,7 @@ impl Backend for LocalBackend {
         // Dropping a completer hands its recorder on.
         while self.cells.pop().is_some() {}
         let counters = pipelines.counters();
-        Counts {
-            fabric: "local".to_owned(),
+        SystemRecord {
             ledger: Ledger {
                 issued: self.issued.load(Ordering::Acquire),
                 answered: self.completed(),
@@ -334,7 +333,7 @@ impl Backend for LocalBackend {
             }],
             backlog_max: self.backlog_max.load(Ordering::Relaxed),
             notes: stopped.err().iter().map(ToString::to_string).collect(),
-            ..Counts::default()
+            ..SystemRecord::default()
         }
     }
 }

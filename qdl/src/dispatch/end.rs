@@ -15,11 +15,9 @@ use crate::{
         Next, Outgoing, SendCounts, SendHalf,
         tracker::{Sample, Tracker},
     },
-    fabric::{
-        Endpoint, FabricCounts, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx,
-        Window,
-    },
+    fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window},
     rails::Load,
+    stats::ConnectionRecord,
 };
 
 /// Samples posted before the doorbell is rung and the connection lets others look: enough to make a
@@ -41,32 +39,6 @@ pub struct ConnectionCfgs {
     pub request_stride: usize,
 }
 
-/// Counts of a connection's links, past and present.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct ConnectionCounts {
-    /// Requests.
-    pub sent: FabricCounts,
-    /// Responses.
-    pub received: FabricCounts,
-    /// Samples copied into registered memory before they were sent (`qsl: staged`).
-    pub staged: u64,
-    /// Bytes of those.
-    pub staged_bytes: u64,
-    /// Most samples it had in flight at once.
-    pub in_flight_max: u64,
-    /// Doorbells after which something was left that its socket or queue pair had no room for.
-    pub blocked: u64,
-    /// Times that its NIC thread slept and was woken by what came over it.
-    pub wakeups: u64,
-    /// Samples posted on it, those sent again included.
-    pub posted: u64,
-    /// Responses taken from it.
-    pub taken: u64,
-    /// Samples that warmed it up: in none of the numbers
-    /// above but the fabric's own and the wake-ups.
-    pub warmed: u64,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -79,7 +51,8 @@ pub(super) struct Connection {
     pub window: Window,
     pub send: SendHalf,
     pub up: AtomicBool,
-    pub counts: Mutex<ConnectionCounts>,
+    /// Of links that are gone: what their receiving halves did.
+    pub counts: Mutex<ConnectionRecord>,
     /// Samples posted, for the reconciliation; those that warmed it up included.
     pub posted: AtomicU64,
     /// Answers to samples that warmed it up.
@@ -167,22 +140,20 @@ impl Connection {
         self.send.finish()
     }
 
-    pub fn counts(&self) -> MutexGuard<'_, ConnectionCounts> {
+    pub fn counts(&self) -> MutexGuard<'_, ConnectionRecord> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Everything it has counted so far.
-    pub fn settled(&self) -> ConnectionCounts {
+    pub fn settled(&self) -> ConnectionRecord {
         let sent = self.send.counts();
-        ConnectionCounts {
-            sent: self.send.fabric_counts(),
-            staged: sent.staged,
-            staged_bytes: sent.staged_bytes,
+        ConnectionRecord {
+            tx: self.send.fabric_counts(),
             in_flight_max: sent.in_flight_max,
             blocked: sent.blocked,
             posted: self.posted_for_callers(),
             warmed: self.warmed.load(Ordering::Relaxed),
-            ..*self.counts()
+            ..self.counts().clone()
         }
     }
 

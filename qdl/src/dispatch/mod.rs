@@ -37,7 +37,7 @@ pub use api::{
     Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent, DispatchNic, Owner,
     Response,
 };
-pub use end::{ConnectionCfgs, ConnectionCounts};
+pub use end::ConnectionCfgs;
 pub use health::NicDown;
 pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpReport};
 
@@ -46,6 +46,7 @@ use crate::{
     connection::{self, EchoCfgs, NicThreadHandle, Placed, Posted},
     fabric::{Broken, Endpoint, Link, Region},
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
+    stats::ConnectionRecord,
 };
 
 use end::{Connection, Requests};
@@ -400,13 +401,23 @@ impl Dispatcher {
         }
     }
 
-    /// Counts of each connection; complete once the dispatcher has been stopped.
-    pub fn connection_counts(&self) -> Vec<ConnectionCounts> {
+    /// What each connection did; complete once the dispatcher has been stopped. It knows them by
+    /// index alone: their names, and why they were lost, are the caller's to put in.
+    pub fn connection_records(&self) -> Vec<ConnectionRecord> {
         self.shared
             .connections
             .iter()
             .map(Connection::settled)
             .collect()
+    }
+
+    /// Samples copied into registered memory before they were sent (`qsl: staged`), and their
+    /// bytes. Not among the totals: those are read during a run, and this waits for who is sending.
+    pub fn staged(&self) -> (u64, u64) {
+        let sent = self.shared.connections.iter().map(|c| c.send.counts());
+        sent.fold((0, 0), |(n, bytes), c| {
+            (n + c.staged, bytes + c.staged_bytes)
+        })
     }
 }
 

@@ -184,9 +184,9 @@ impl FrontendNic {
             let up = self.leaving.swap_remove(i);
             {
                 let mut counts = connection.counts();
-                counts.received.add(&up.half.counts());
+                counts.rx.add(&up.half.counts());
                 counts.wakeups += up.half.wakeups;
-                counts.taken += up.taken;
+                counts.samples += up.taken;
             }
             self.new_fds.retain(|fd| *fd != up.half.rx.fd());
             self.lose(up);

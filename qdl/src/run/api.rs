@@ -1,16 +1,12 @@
-//! What a [`Cluster`](super::Cluster) is handed and calls back, how it fails, and what it reports.
+//! What a [`Cluster`](super::Cluster) is handed and calls back, and how it fails.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    control::{AuthError, ControlError, Counters},
-    dispatch::{
-        ConnectionCounts, ConnectionWarmUp, DispatchCounts, DispatchError, Sample, WarmUpError,
-        WarmUpReport,
-    },
+    control::{AuthError, ControlError},
+    dispatch::{DispatchError, Sample, WarmUpError},
     fabric::{Region, ib::IbError, tcp::TcpError},
     rails::RailsError,
-    stats::{BatchSizes, GpuRecord, Places, RailRecord},
 };
 
 /// Memory the samples lie in.
@@ -112,55 +108,4 @@ pub enum ClusterError {
         /// How long was waited.
         deadline: Duration,
     },
-}
-
-/// One connection in the report.
-#[derive(Clone, Debug)]
-pub struct ConnectionReport {
-    /// The accelerator's node name.
-    pub peer: String,
-    /// Index into `nics`.
-    pub nic_index: usize,
-    /// Index of the connection.
-    pub connection: usize,
-    /// What it did.
-    pub counts: ConnectionCounts,
-    /// How it warmed up, if it did.
-    pub warm_up: Option<ConnectionWarmUp>,
-    /// Why it was lost, each time it was.
-    pub lost: Vec<String>,
-}
-
-/// One accelerator in the report.
-#[derive(Clone, Debug)]
-pub struct PeerReport {
-    /// Node name.
-    pub node: String,
-    /// Address of its control plane.
-    pub address: String,
-    /// Its own totals, as it last said.
-    pub counters: Option<Counters>,
-    /// Its batches, as it said when it was done; empty when it could not be asked.
-    pub batches: BatchSizes,
-    /// What each of its GPUs did, likewise.
-    pub gpus: Vec<GpuRecord>,
-    /// Why it was lost, if it is.
-    pub lost: Option<String>,
-}
-
-/// What a run did, by its connections.
-#[derive(Clone, Debug)]
-pub struct ClusterReport {
-    /// Totals.
-    pub dispatch: DispatchCounts,
-    /// Each connection.
-    pub connections: Vec<ConnectionReport>,
-    /// Each accelerator.
-    pub peers: Vec<PeerReport>,
-    /// Each rail, where they are chosen by health.
-    pub rails: Vec<RailRecord>,
-    /// Where NIC threads and slots are.
-    pub places: Places,
-    /// The warm-up, if there was one.
-    pub warm_up: Option<WarmUpReport>,
 }

@@ -13,14 +13,12 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    api::{
-        ClusterError, ClusterListener, ClusterReport, ConnectionReport, PeerReport, SampleMemory,
-    },
+    api::{ClusterError, ClusterListener, SampleMemory},
     common::{ClusterOwner, Common, ConnectionOf, PeerState},
     control_thread::control,
     health::RailMap,
     places::places,
-    request_stride, response_stride, settings,
+    report, request_stride, response_stride, settings,
     transport::ClientNic,
 };
 use crate::{
@@ -33,7 +31,7 @@ use crate::{
     },
     fabric::MAX_SLOTS,
     os::Near,
-    stats::Places,
+    stats::{Places, SystemRecord},
     topology::{LinkWatch, Topology},
 };
 
@@ -324,8 +322,14 @@ impl Cluster {
                 }
             }
         }
-        let name = format!("Network SUT: {}", parts.join(" + "));
-        Ok((name, began.elapsed()))
+        let took = began.elapsed();
+        for (i, part) in parts.iter().enumerate() {
+            let mut peer = self.common.peer(i);
+            if peer.name.is_empty() {
+                peer.name.clone_from(part);
+            }
+        }
+        Ok((format!("Network SUT: {}", parts.join(" + ")), took))
     }
 
     /// Samples issued and not completed.
@@ -373,7 +377,7 @@ impl Cluster {
     }
 
     /// Drains what is outstanding, takes leave of every accelerator, and stops every thread.
-    pub fn finish(mut self) -> ClusterReport {
+    pub fn finish(mut self) -> SystemRecord {
         let common = self.common.clone();
         let deadline = common.config.deadlines.drain();
         let aborted = common.aborted.load(Ordering::SeqCst);
@@ -410,41 +414,26 @@ impl Cluster {
         common.dispatcher().stop();
         leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
-        let counts = common.dispatcher().connection_counts();
-        let lost = super::lock(&common.lost).clone();
+        let mut connections = common.dispatcher().connection_records();
         let mut warm_up = super::lock(&self.warmed).take();
         if let Some(w) = &mut warm_up {
             // Those of later phases, and answers that came after one had failed, too.
-            w.samples = counts.iter().map(|c| c.warmed).sum();
+            w.samples = connections.iter().map(|c| c.warmed).sum();
         }
-        let connections = counts
-            .into_iter()
-            .enumerate()
-            .map(|(connection, counts)| {
-                let (peer, _) = common.connection_of[connection];
-                ConnectionReport {
-                    peer: common.peer(peer).node.clone(),
-                    nic_index: common.dispatcher().connection(connection).nic_index,
-                    connection,
-                    counts,
-                    warm_up: warm_up
-                        .as_ref()
-                        .and_then(|w| w.connections.get(connection).copied()),
-                    lost: of_connection(&lost, connection),
-                }
-            })
-            .collect();
-        let peers = (0..common.peers.len())
+        let lost = super::lock(&common.lost).clone();
+        report::complete(
+            &mut connections,
+            |i| {
+                let (peer, index) = common.connection_of[i];
+                format!("{}/{index}", common.peer(peer).node)
+            },
+            &lost,
+            warm_up.as_ref(),
+        );
+        let accelerators = (0..common.peers.len())
             .map(|i| {
-                let p = common.peer(i);
-                PeerReport {
-                    node: p.node.clone(),
-                    address: p.address.clone(),
-                    counters: p.counters,
-                    batches: p.batches.clone(),
-                    gpus: p.gpus.clone(),
-                    lost: p.lost.as_ref().map(|l| l.cause.clone()),
-                }
+                let connections = common.connection_of.iter().filter(|(peer, _)| *peer == i);
+                report::accelerator(&common.peer(i), connections.count())
             })
             .collect();
         let rails = (0..common.peers.len())
@@ -455,16 +444,25 @@ impl Cluster {
             .flatten()
             .collect();
         let nics = common.config.nics.iter().map(NicConfig::label);
-        ClusterReport {
+        let counts = common.dispatcher().counts();
+        let (staged_copies, staged_bytes) = common.dispatcher().staged();
+        SystemRecord {
+            ledger: report::ledger(&counts, warm_up.as_ref()),
+            accelerators,
+            connections,
             rails,
-            warm_up,
+            warm_up: warm_up.as_ref().map(report::warm_up),
+            staged_copies,
+            staged_bytes,
+            backlog_max: counts.backlog_max,
+            backlogged: counts.backlogged,
+            sleeps: counts.sleeps,
+            woken: counts.wakeups,
             places: Places {
                 samples: common.dispatcher().sample_nodes().into_iter().collect(),
                 ..places(nics.zip(&self.near), common.dispatcher().placed())
             },
-            dispatch: common.dispatcher().counts(),
-            connections,
-            peers,
+            ..SystemRecord::default()
         }
     }
 
@@ -483,12 +481,6 @@ impl Drop for Cluster {
         // While there is somebody for its NIC threads to tell.
         self.common.dispatcher().stop();
     }
-}
-
-/// Why this connection was lost, each time it was.
-fn of_connection(lost: &[(usize, String)], connection: usize) -> Vec<String> {
-    let of = lost.iter().filter(|(l, _)| *l == connection);
-    of.map(|(_, why)| why.clone()).collect()
 }
 
 /// Which connections there are: every NIC entry has its connections to every accelerator.

@@ -36,6 +36,8 @@ pub(super) struct PeerState {
     pub counters: Option<Counters>,
     pub batches: BatchSizes,
     pub gpus: Vec<GpuRecord>,
+    /// Its part of the SUT's name, as it first gave it when every node did.
+    pub name: String,
     /// When and why its last connection was lost, and whether by silence.
     pub lost: Option<Loss>,
 }

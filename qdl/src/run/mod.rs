@@ -20,13 +20,12 @@ mod life;
 mod node;
 mod peer;
 mod places;
+mod report;
 mod served;
 mod settings;
 mod transport;
 
-pub use api::{
-    ClusterError, ClusterListener, ClusterReport, ConnectionReport, PeerReport, SampleMemory,
-};
+pub use api::{ClusterError, ClusterListener, SampleMemory};
 pub use cluster::Cluster;
 pub use node::{EngineTotals, Node, NodeError, NodeParams, Stop};
 pub use settings::pinning_warnings;

@@ -71,7 +71,7 @@ impl Check {
 /// Compares the ledger of `run` with the histograms, the connections and the accelerators.
 pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
     let mut check = Check::default();
-    let l = &run.ledger;
+    let l = &run.system.ledger;
     check.same(
         "samples issued",
         l.issued,
@@ -86,7 +86,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         l.answered,
     );
     // Connections that failed in their warm-up carried nothing of LoadGen's.
-    if run.connections.is_empty() || l.issued == 0 {
+    if run.system.connections.is_empty() || l.issued == 0 {
         return check.0;
     }
 
@@ -128,7 +128,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         l.responses,
     );
 
-    for c in run.connections.iter().filter(|c| c.lost.is_empty()) {
+    for c in run.system.connections.iter().filter(|c| c.lost.is_empty()) {
         let posted = format!("samples posted on {}", c.name);
         check.same(
             format!("writes of {}", c.name),
@@ -149,7 +149,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         }
     }
 
-    for a in &run.accelerators {
+    for a in &run.system.accelerators {
         let Some(samples) = a.samples else { continue };
         // A node that says how many it answered need not say in batches of what size.
         if a.batches.batches() == 0 {
@@ -166,7 +166,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
             );
         }
     }
-    let arrived: Option<Vec<u64>> = run.accelerators.iter().map(|a| a.arrived).collect();
+    let arrived: Option<Vec<u64>> = run.system.accelerators.iter().map(|a| a.arrived).collect();
     if let (0, 0, Some(arrived)) = (l.lost_connections, l.emptied, arrived) {
         check.same(
             "samples that arrived at the accelerators",
@@ -176,7 +176,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         );
     }
     // What is lost with a connection was answered by nobody, or by somebody who could not say so.
-    let reported: Option<Vec<u64>> = run.accelerators.iter().map(|a| a.samples).collect();
+    let reported: Option<Vec<u64>> = run.system.accelerators.iter().map(|a| a.samples).collect();
     if let (0, 0, Some(reported)) = (l.lost_connections, l.emptied, reported) {
         check.same(
             "samples answered by the accelerators",
@@ -191,7 +191,9 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{AcceleratorRecord, BatchSizes, ConnectionRecord, Histograms, SampleTimes},
+        super::{
+            AcceleratorRecord, BatchSizes, ConnectionRecord, Histograms, SampleTimes, SystemRecord,
+        },
         *,
     };
 
@@ -214,21 +216,24 @@ mod tests {
         };
         RunRecord {
             stages: h.table(),
-            ledger: Ledger {
-                issued: n,
-                answered: n,
-                posted: n,
-                responses: n,
-                ..Ledger::default()
+            system: SystemRecord {
+                ledger: Ledger {
+                    issued: n,
+                    answered: n,
+                    posted: n,
+                    responses: n,
+                    ..Ledger::default()
+                },
+                connections: vec![connection("a/0", n / 2), connection("a/1", n - n / 2)],
+                accelerators: vec![AcceleratorRecord {
+                    node: "acc-01".to_owned(),
+                    samples: Some(n),
+                    arrived: Some(n),
+                    batches,
+                    ..AcceleratorRecord::default()
+                }],
+                ..SystemRecord::default()
             },
-            connections: vec![connection("a/0", n / 2), connection("a/1", n - n / 2)],
-            accelerators: vec![AcceleratorRecord {
-                node: "acc-01".to_owned(),
-                samples: Some(n),
-                arrived: Some(n),
-                batches,
-                ..AcceleratorRecord::default()
-            }],
             ..RunRecord::default()
         }
     }
@@ -249,12 +254,12 @@ mod tests {
         type Spoil = fn(&mut RunRecord);
         let cases: [(Spoil, &str); 10] = [
             (
-                |r| r.ledger.issued += 1,
+                |r| r.system.ledger.issued += 1,
                 "samples issued is 12, but samples completed is 11; \
                  writes posted is 11, but samples issued and sent again is 12",
             ),
             (
-                |r| r.ledger.responses -= 1,
+                |r| r.system.ledger.responses -= 1,
                 "responses is 10, but samples answered is 11; \
                  arrivals of the connections is 11, but responses and late answers is 10; \
                  samples of the connections is 11, but responses is 10; \
@@ -265,38 +270,38 @@ mod tests {
                 "samples in the histograms is 0, but samples answered is 11",
             ),
             (
-                |r| r.connections[1].tx.writes += 1,
+                |r| r.system.connections[1].tx.writes += 1,
                 "writes of the connections is 12, but writes posted is 11; \
                  writes of a/1 is 7, but samples posted on it is 6",
             ),
             (
-                |r| r.connections[0].rx.writes += 1,
+                |r| r.system.connections[0].rx.writes += 1,
                 "arrivals of the connections is 12, but responses and late answers is 11; \
                  arrivals of a/0 is 6, but responses taken from it is 5",
             ),
             (
-                |r| r.connections[0].posted -= 1,
+                |r| r.system.connections[0].posted -= 1,
                 "writes of a/0 is 5, but samples posted on it is 4; \
                  samples posted on a/0 is 4, but responses taken from it is 5",
             ),
             (
-                |r| r.accelerators[0].arrived = Some(9),
+                |r| r.system.accelerators[0].arrived = Some(9),
                 "samples that arrived at the accelerators is 9, but writes posted is 11",
             ),
             (
-                |r| r.connections[0].samples -= 1,
+                |r| r.system.connections[0].samples -= 1,
                 "samples of the connections is 10, but responses is 11; \
                  arrivals of a/0 is 5, but responses taken from it is 4; \
                  samples posted on a/0 is 5, but responses taken from it is 4",
             ),
             (
-                |r| r.accelerators[0].batches.record(2),
+                |r| r.system.accelerators[0].batches.record(2),
                 "samples in the batches of acc-01 is 13, but samples answered by acc-01 is 11",
             ),
             (
                 |r| {
-                    r.accelerators[0].samples = Some(12);
-                    r.accelerators[0].batches.record(1);
+                    r.system.accelerators[0].samples = Some(12);
+                    r.system.accelerators[0].batches.record(1);
                 },
                 "samples answered by the accelerators is 12, but responses and late answers is 11",
             ),
@@ -311,20 +316,20 @@ mod tests {
     #[test]
     fn a_lost_connection_and_its_late_answers_agree() {
         let mut run = good(11);
-        run.ledger.redispatched = 3;
-        run.ledger.posted += 3;
-        run.ledger.late_dropped = 2;
-        run.ledger.lost_connections = 1;
-        run.connections[0].tx.writes += 3;
-        run.connections[0].rx.writes += 2;
-        run.connections[0].posted += 3;
-        run.connections[0].lost.push("reset".to_owned());
+        run.system.ledger.redispatched = 3;
+        run.system.ledger.posted += 3;
+        run.system.ledger.late_dropped = 2;
+        run.system.ledger.lost_connections = 1;
+        run.system.connections[0].tx.writes += 3;
+        run.system.connections[0].rx.writes += 2;
+        run.system.connections[0].posted += 3;
+        run.system.connections[0].lost.push("reset".to_owned());
         assert_eq!(complaints(&run), "");
         // Two answers had nobody left to go to.
-        run.accelerators[0].dropped_late = 2;
-        run.accelerators[0].batches.record(2);
+        run.system.accelerators[0].dropped_late = 2;
+        run.system.accelerators[0].batches.record(2);
         assert_eq!(complaints(&run), "");
-        run.accelerators[0].batches.record(1);
+        run.system.accelerators[0].batches.record(1);
         assert_eq!(
             complaints(&run),
             "samples in the batches of acc-01 is 14, but samples answered by acc-01 is 11"
@@ -334,13 +339,13 @@ mod tests {
     /// The same run, each of whose connections was warmed up by three samples.
     fn warmed() -> RunRecord {
         let mut run = good(11);
-        run.ledger.warmed = 6;
-        for c in &mut run.connections {
+        run.system.ledger.warmed = 6;
+        for c in &mut run.system.connections {
             c.warmed = 3;
             c.tx.writes += 3;
             c.rx.writes += 3;
         }
-        let a = &mut run.accelerators[0];
+        let a = &mut run.system.accelerators[0];
         (a.samples, a.arrived) = (Some(17), Some(17));
         (0..6).for_each(|_| a.batches.record(1));
         run
@@ -350,7 +355,7 @@ mod tests {
     fn a_warm_up_has_counts_of_its_own() {
         assert_eq!(complaints(&warmed()), "");
         let mut run = warmed();
-        run.connections[0].warmed -= 1;
+        run.system.connections[0].warmed -= 1;
         assert_eq!(
             complaints(&run),
             "samples that warmed the connections up is 5, but samples of the warm-up is 6; \
@@ -358,7 +363,7 @@ mod tests {
              arrivals of a/0 is 8, but responses taken from it and warm-up is 7"
         );
         let mut run = warmed();
-        run.accelerators[0].arrived = Some(11);
+        run.system.accelerators[0].arrived = Some(11);
         assert_eq!(
             complaints(&run),
             "samples that arrived at the accelerators is 11, but writes posted and warm-up is 17"
@@ -368,19 +373,19 @@ mod tests {
     #[test]
     fn a_run_that_was_given_up_agrees() {
         let mut run = good(11);
-        run.ledger.issued += 5;
-        run.ledger.emptied = 5;
-        run.ledger.posted += 2;
-        run.connections[1].tx.writes += 2;
-        run.connections[1].posted += 2;
+        run.system.ledger.issued += 5;
+        run.system.ledger.emptied = 5;
+        run.system.ledger.posted += 2;
+        run.system.connections[1].tx.writes += 2;
+        run.system.connections[1].posted += 2;
         assert_eq!(complaints(&run), "");
     }
 
     #[test]
     fn a_silent_accelerator_is_not_held_against_the_run() {
         let mut run = good(11);
-        run.accelerators[0].samples = None;
-        run.accelerators[0].batches = BatchSizes::default();
+        run.system.accelerators[0].samples = None;
+        run.system.accelerators[0].batches = BatchSizes::default();
         assert_eq!(complaints(&run), "");
     }
 }

@@ -35,7 +35,7 @@ pub use live::{Figures, Live};
 pub use places::{NicPlace, Places};
 pub use record::{
     AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, Mode, RailChange,
-    RailRecord, RunRecord, Summary, WarmUpRecord,
+    RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
 };
 pub use recorder::Recorder;
 pub use served::{ServedConnection, ServedReport};

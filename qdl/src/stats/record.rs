@@ -179,6 +179,43 @@ pub struct RailChange {
     pub latency: f64,
 }
 
+/// What the system under test counted: a cluster's nodes, or an engine in this process. Whoever
+/// counts fills it in, and [`RunRecord`] holds it as it is: in JSON its keys are the run's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SystemRecord {
+    /// Each accelerator.
+    pub accelerators: Vec<AcceleratorRecord>,
+    /// Each connection.
+    pub connections: Vec<ConnectionRecord>,
+    /// All connections together; filled in by [`RunRecord::close`].
+    pub connections_total: ConnectionRecord,
+    /// Each rail, where they are chosen by health.
+    pub rails: Vec<RailRecord>,
+    /// The warm-up; `None` where connections began cold, or there are none.
+    pub warm_up: Option<WarmUpRecord>,
+    /// Samples copied into registered memory, because the QSL keeps them elsewhere.
+    pub staged_copies: u64,
+    /// Bytes of those.
+    pub staged_bytes: u64,
+    /// Most samples that waited for a free slot at once.
+    pub backlog_max: u64,
+    /// Samples that waited for one. There is one backlog for all connections.
+    pub backlogged: u64,
+    /// Times that NIC threads went to sleep.
+    pub sleeps: u64,
+    /// Times that NIC threads were woken by another thread:
+    /// those that a connection woke are counted with it.
+    pub woken: u64,
+    /// Where NIC threads, slots and loaded samples are.
+    pub places: Places,
+    /// What the dispatcher counted.
+    pub ledger: Ledger,
+    /// What else the user ought to know, a line each: for the screen, not for the record.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+}
+
 /// How the process ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -224,33 +261,9 @@ pub struct RunRecord {
     pub throughput: ThroughputReport,
     /// Payload.
     pub carried: Carried,
-    /// Each accelerator.
-    pub accelerators: Vec<AcceleratorRecord>,
-    /// Each connection.
-    pub connections: Vec<ConnectionRecord>,
-    /// All connections together; filled in by [`RunRecord::close`].
-    pub connections_total: ConnectionRecord,
-    /// Each rail, where they are chosen by health.
-    pub rails: Vec<RailRecord>,
-    /// The warm-up; `None` where connections began cold, or there are none.
-    pub warm_up: Option<WarmUpRecord>,
-    /// Samples copied into registered memory, because the QSL keeps them elsewhere.
-    pub staged_copies: u64,
-    /// Bytes of those.
-    pub staged_bytes: u64,
-    /// Most samples that waited for a free slot at once.
-    pub backlog_max: u64,
-    /// Samples that waited for one. There is one backlog for all connections.
-    pub backlogged: u64,
-    /// Times that NIC threads went to sleep.
-    pub sleeps: u64,
-    /// Times that NIC threads were woken by another thread:
-    /// those that a connection woke are counted with it.
-    pub woken: u64,
-    /// Where NIC threads, slots and loaded samples are.
-    pub places: Places,
-    /// What the dispatcher counted.
-    pub ledger: Ledger,
+    /// The system under test.
+    #[serde(flatten)]
+    pub system: SystemRecord,
     /// What does not agree; filled in by [`RunRecord::close`].
     pub mismatches: Vec<String>,
     /// How the process ended.
@@ -264,7 +277,7 @@ impl RunRecord {
             name: "total".to_owned(),
             ..ConnectionRecord::default()
         };
-        for c in &self.connections {
+        for c in &self.system.connections {
             total.samples = total.samples.saturating_add(c.samples);
             total.in_flight_max = total.in_flight_max.max(c.in_flight_max);
             total.posted = total.posted.saturating_add(c.posted);
@@ -287,7 +300,7 @@ impl RunRecord {
 
     /// Fills in what follows from the rest. Returns whether everything agrees.
     pub fn close(&mut self) -> bool {
-        self.connections_total = self.total();
+        self.system.connections_total = self.total();
         self.mismatches = self.reconcile().iter().map(Mismatch::to_string).collect();
         self.mismatches.is_empty()
     }

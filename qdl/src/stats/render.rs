@@ -45,16 +45,16 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
         page.fact(if i == 0 { "throughput" } else { "" }, line, None);
     }
     page.out.push('\n');
-    if !run.accelerators.is_empty() {
-        page.block(&accelerators(&run.accelerators));
+    if !run.system.accelerators.is_empty() {
+        page.block(&accelerators(&run.system.accelerators));
         page.out.push('\n');
     }
-    if !run.connections.is_empty() {
+    if !run.system.connections.is_empty() {
         page.block(&connections(run));
         page.out.push('\n');
     }
-    if !run.rails.is_empty() {
-        page.block(&rails(&run.rails));
+    if !run.system.rails.is_empty() {
+        page.block(&rails(&run.system.rails));
         page.out.push('\n');
     }
     page.counts(run);
@@ -163,7 +163,7 @@ impl Page {
             text::bytes(c.bytes_in)
         );
         self.fact("carried", &carried, None);
-        for (i, line) in run.places.lines().iter().enumerate() {
+        for (i, line) in run.system.places.lines().iter().enumerate() {
             self.fact(if i == 0 { "NUMA" } else { "" }, line, None);
         }
         self.out.push('\n');
@@ -171,7 +171,7 @@ impl Page {
 
     /// How connections warmed up: network time of the first sample over each, and once warm.
     fn warm_up(&mut self, run: &RunRecord) {
-        let Some(w) = &run.warm_up else { return };
+        let Some(w) = &run.system.warm_up else { return };
         let line = format!(
             "{} samples in {} before the clock (accelerators count them too)",
             text::grouped(w.samples),
@@ -190,8 +190,8 @@ impl Page {
             let name = cut(&c.name, CONNECTION);
             format!("{name} {} -> {}", us(c.cold_us), us(c.warm_us))
         };
-        let each = if run.connections.len() <= MOST_CONNECTIONS {
-            let all: Vec<_> = run.connections.iter().map(cold_and_warm).collect();
+        let each = if run.system.connections.len() <= MOST_CONNECTIONS {
+            let all: Vec<_> = run.system.connections.iter().map(cold_and_warm).collect();
             all.join(", ")
         } else {
             let total = run.total();
@@ -201,31 +201,31 @@ impl Page {
     }
 
     fn counts(&mut self, run: &RunRecord) {
-        let (l, n) = (&run.ledger, text::grouped);
+        let (l, n) = (&run.system.ledger, text::grouped);
         let total = run.total();
         self.warm_up(run);
         let copies = total.tx.copies.saturating_add(total.rx.copies);
         let copied = total.tx.copied_bytes.saturating_add(total.rx.copied_bytes);
         let copies = format!(
             "{} staged ({}), {} by the fabric ({})",
-            n(run.staged_copies),
-            text::bytes(run.staged_bytes),
+            n(run.system.staged_copies),
+            text::bytes(run.system.staged_bytes),
             n(copies),
             text::bytes(copied)
         );
         self.fact("copies", &copies, None);
         let waited = format!(
             "{} samples waited for a free slot, at most {} at once",
-            n(run.backlogged),
-            n(run.backlog_max)
+            n(run.system.backlogged),
+            n(run.system.backlog_max)
         );
         self.fact("backlog", &waited, None);
-        if !run.connections.is_empty() {
+        if !run.system.connections.is_empty() {
             let threads = format!(
                 "NIC threads slept {} times; connections woke them {} times, other threads {}",
-                n(run.sleeps),
+                n(run.system.sleeps),
                 n(total.wakeups),
-                n(run.woken)
+                n(run.system.woken)
             );
             self.fact("threads", &threads, None);
         }
@@ -247,20 +247,20 @@ impl Page {
             );
             self.fact("losses", &lost, Some(YELLOW));
         }
-        for a in &run.accelerators {
+        for a in &run.system.accelerators {
             if let Some(why) = &a.lost {
                 self.fact("", &format!("{}: {why}", a.node), Some(RED));
             }
         }
-        for c in &run.connections {
+        for c in &run.system.connections {
             for why in &c.lost {
                 self.fact("", &format!("{}: {why}", c.name), Some(YELLOW));
             }
         }
         if run.mismatches.is_empty() {
-            let agreed = if run.connections.is_empty() {
+            let agreed = if run.system.connections.is_empty() {
                 "issued = completed = recorded"
-            } else if run.ledger.lost_connections > 0 {
+            } else if run.system.ledger.lost_connections > 0 {
                 "issued = completed = recorded = posted; lost accelerators' own counts were not compared"
             } else {
                 "issued = completed = recorded; posted, arrived and answered agree"
@@ -340,11 +340,11 @@ fn connections(run: &RunRecord) -> String {
         row.extend(traffic::row(&c.tx, &c.rx, c.wakeups, c.blocked));
         table.row(row);
     };
-    if run.connections.len() <= MOST_CONNECTIONS {
-        run.connections.iter().for_each(&mut row);
+    if run.system.connections.len() <= MOST_CONNECTIONS {
+        run.system.connections.iter().for_each(&mut row);
     }
     let mut total = run.total();
-    total.name = match run.connections.len() {
+    total.name = match run.system.connections.len() {
         1 => return table.text(),
         n => format!("all {n}"),
     };

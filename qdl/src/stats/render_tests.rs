@@ -8,7 +8,7 @@ use super::{
     *,
 };
 use crate::stats::FabricCounts;
-use crate::stats::WarmUpRecord;
+use crate::stats::{SystemRecord, WarmUpRecord};
 
 fn example() -> Summary {
     let mut histograms = Histograms::new();
@@ -78,37 +78,40 @@ fn example() -> Summary {
         stages: histograms.table(),
         throughput: throughput.report(),
         carried: Carried::new(30_000 * 4_608, 30_000 * 16, 3.155),
-        accelerators: vec![AcceleratorRecord {
-            node: "acc-01".to_owned(),
-            engine: "digest".to_owned(),
-            connections: 2,
-            samples: Some(30_040),
-            arrived: Some(30_040),
-            batches,
-            ..AcceleratorRecord::default()
-        }],
-        connections: vec![
-            connection("acc-01/0", 15_000),
-            connection("acc-01/1", 15_000),
-        ],
-        warm_up: Some(WarmUpRecord {
-            samples: 40,
-            took_ms: 3.4,
-            sizes: 3,
-            of_sizes: 3,
-            at_once: 4,
-        }),
-        backlog_max: 12,
-        backlogged: 40,
-        sleeps: 11_000,
-        woken: 7,
-        ledger: Ledger {
-            issued: 30_000,
-            answered: 30_000,
-            posted: 30_000,
-            responses: 30_000,
-            warmed: 40,
-            ..Ledger::default()
+        system: SystemRecord {
+            accelerators: vec![AcceleratorRecord {
+                node: "acc-01".to_owned(),
+                engine: "digest".to_owned(),
+                connections: 2,
+                samples: Some(30_040),
+                arrived: Some(30_040),
+                batches,
+                ..AcceleratorRecord::default()
+            }],
+            connections: vec![
+                connection("acc-01/0", 15_000),
+                connection("acc-01/1", 15_000),
+            ],
+            warm_up: Some(WarmUpRecord {
+                samples: 40,
+                took_ms: 3.4,
+                sizes: 3,
+                of_sizes: 3,
+                at_once: 4,
+            }),
+            backlog_max: 12,
+            backlogged: 40,
+            sleeps: 11_000,
+            woken: 7,
+            ledger: Ledger {
+                issued: 30_000,
+                answered: 30_000,
+                posted: 30_000,
+                responses: 30_000,
+                warmed: 40,
+                ..Ledger::default()
+            },
+            ..SystemRecord::default()
         },
         exit: Exit {
             code: 0,
@@ -174,13 +177,14 @@ fn a_run_that_went_wrong_says_where() {
     let mut s = example();
     s.run.valid = Some(false);
     s.run.reasons = vec!["Min queries not satisfied; see the detail log".to_owned()];
-    s.run.accelerators[0].samples = None;
-    s.run.accelerators[0].lost = Some("no answer to an echo for 5 s".to_owned());
-    s.run.connections[0].lost = vec!["readv: Connection reset by peer (errno 104)".to_owned()];
-    s.run.warm_up = s.run.warm_up.map(|w| WarmUpRecord { sizes: 1, ..w });
-    s.run.connections[1].warm_us = None;
-    s.run.ledger.lost_connections = 1;
-    s.run.ledger.issued += 7;
+    s.run.system.accelerators[0].samples = None;
+    s.run.system.accelerators[0].lost = Some("no answer to an echo for 5 s".to_owned());
+    s.run.system.connections[0].lost =
+        vec!["readv: Connection reset by peer (errno 104)".to_owned()];
+    s.run.system.warm_up = s.run.system.warm_up.map(|w| WarmUpRecord { sizes: 1, ..w });
+    s.run.system.connections[1].warm_us = None;
+    s.run.system.ledger.lost_connections = 1;
+    s.run.system.ledger.issued += 7;
     s.run.exit = Exit {
         code: 3,
         reason: "acc-01 was lost".to_owned(),
@@ -249,6 +253,19 @@ fn json_has_the_keys_of_a_run_and_reads_back() {
     let text = serde_json::to_string(&s).expect("JSON");
     let back: Summary = serde_json::from_str(&text).expect("reads back");
     assert_eq!(back, s);
+    // The system's keys are the run's, where they stand.
+    let keys = [
+        "carried",
+        "accelerators",
+        "connections_total",
+        "rails",
+        "warm_up",
+        "ledger",
+        "mismatches",
+    ];
+    let at = keys.map(|key| text.find(&format!("\"{key}\":")).expect(key));
+    assert!(at.is_sorted(), "{keys:?}: {at:?}");
+    assert!(!text.contains("\"system\"") && !text.contains("\"notes\""));
     // A run is read from a summary as well: the node's keys are no hindrance.
     let run: RunRecord = serde_json::from_str(&text).expect("reads back");
     assert_eq!(run, s.run);
@@ -269,13 +286,13 @@ proptest! {
         s.name = name;
         s.node = node.clone();
         s.run.target_qps = Some(target);
-        s.run.accelerators[0].node = node.clone();
-        let mut one = s.run.connections[0].clone();
+        s.run.system.accelerators[0].node = node.clone();
+        let mut one = s.run.system.connections[0].clone();
         one.name = format!("{node}/0");
         one.tx.copied_bytes = samples;
-        s.run.connections = vec![one; connections];
+        s.run.system.connections = vec![one; connections];
         s.run.samples = samples;
-        s.run.ledger.issued = samples;
+        s.run.system.ledger.issued = samples;
         s.run.close();
         for line in s.text(false).lines() {
             prop_assert!(line.chars().count() <= WIDTH, "{line}");

@@ -387,9 +387,10 @@ impl Front {
             "each with its own digest"
         );
         assert_eq!(self.book.empty.load(Ordering::Relaxed), 0);
-        assert_eq!((report.dispatch.issued, report.dispatch.completed), (n, n));
-        assert_eq!(report.dispatch.posted, n + report.dispatch.again);
-        report.dispatch.again
+        let counts = report.ledger;
+        assert_eq!((counts.issued, counts.answered), (n, n));
+        assert_eq!(counts.posted, n + counts.redispatched);
+        counts.redispatched
     }
 }
 

@@ -44,15 +44,15 @@ fn a_warm_up_goes_over_every_connection_and_counts_apart() {
                 (counts.issued, counts.completed, counts.posted),
                 (50, 50, 50)
             );
-            let connections = b.dispatcher.connection_counts();
-            let sum = |f: fn(&ConnectionCounts) -> u64| connections.iter().map(f).sum::<u64>();
-            assert_eq!((sum(|l| l.posted), sum(|l| l.taken)), (50, 50));
+            let connections = b.dispatcher.connection_records();
+            let sum = |f: fn(&ConnectionRecord) -> u64| connections.iter().map(f).sum::<u64>();
+            assert_eq!((sum(|l| l.posted), sum(|l| l.samples)), (50, 50));
             assert_eq!(
                 connections.iter().map(|l| l.warmed).collect::<Vec<_>>(),
                 [23; 3]
             );
-            assert_eq!(sum(|l| l.sent.writes), 50 + r.samples);
-            assert!(sum(|l| l.staged) <= 50);
+            assert_eq!(sum(|l| l.tx.writes), 50 + r.samples);
+            assert!(b.dispatcher.staged().0 <= 50);
         }
     }
 }
@@ -132,10 +132,10 @@ fn warming_up_again_leaves_out_what_is_down_and_forgets_nothing() {
     );
     b.check(40);
     b.dispatcher.stop();
-    let connections = b.dispatcher.connection_counts();
+    let connections = b.dispatcher.connection_records();
     let each = first.samples / 3;
     let warmed: Vec<_> = connections.iter().map(|l| l.warmed).collect();
     assert_eq!(warmed, [2 * each, each, 2 * each]);
-    let sum = |f: fn(&ConnectionCounts) -> u64| connections.iter().map(f).sum::<u64>();
-    assert_eq!((sum(|l| l.posted), sum(|l| l.staged)), (40, 40));
+    let sum = |f: fn(&ConnectionRecord) -> u64| connections.iter().map(f).sum::<u64>();
+    assert_eq!((sum(|l| l.posted), b.dispatcher.staged().0), (40, 40));
 }

@@ -1,0 +1,146 @@
+//! What a cluster's run is put on record as.
+
+use super::common::PeerState;
+use crate::{
+    dispatch::{DispatchCounts, WarmUpReport},
+    stats::{AcceleratorRecord, ConnectionRecord, Ledger, WarmUpRecord},
+};
+
+/// Puts in what the dispatcher does not know of its connections: their
+/// names, why they were lost each time they were, and how they warmed up.
+pub(super) fn complete(
+    connections: &mut [ConnectionRecord],
+    name: impl Fn(usize) -> String,
+    lost: &[(usize, String)],
+    warm_up: Option<&WarmUpReport>,
+) {
+    for (i, connection) in connections.iter_mut().enumerate() {
+        connection.name = name(i);
+        let of = lost.iter().filter(|(l, _)| *l == i);
+        connection.lost = of.map(|(_, why)| why.clone()).collect();
+        if let Some(w) = warm_up.and_then(|w| w.connections.get(i)) {
+            connection.cold_us = Some(w.cold_ns.div_ceil(1000));
+            connection.warm_us = w.warm_ns.map(|ns| ns.div_ceil(1000));
+        }
+    }
+}
+
+/// What an accelerator said of itself.
+pub(super) fn accelerator(peer: &PeerState, connections: usize) -> AcceleratorRecord {
+    let counters = peer.counters.unwrap_or_default();
+    AcceleratorRecord {
+        node: peer.node.clone(),
+        engine: engine_of(&peer.name, &peer.node)
+            .unwrap_or_default()
+            .to_owned(),
+        connections,
+        samples: peer.counters.map(|c| c.responded),
+        arrived: peer.counters.map(|c| c.arrived),
+        dropped_late: counters.dropped_late,
+        copies: counters.copies,
+        batches: peer.batches.clone(),
+        gpus: peer.gpus.clone(),
+        lost: peer.lost.as_ref().map(|l| l.cause.clone()),
+    }
+}
+
+/// The engine's name in a node's part of the SUT's name: `NODE (MODEL on ENGINE)`.
+fn engine_of<'a>(name: &'a str, node: &str) -> Option<&'a str> {
+    let at = name.find(&format!("{node} ("))?;
+    let inside = name[at + node.len() + 2..].split(')').next()?;
+    Some(inside.rsplit_once(" on ")?.1)
+}
+
+/// The dispatcher's totals, as they are reconciled.
+pub(super) fn ledger(d: &DispatchCounts, warm_up: Option<&WarmUpReport>) -> Ledger {
+    Ledger {
+        issued: d.issued,
+        answered: d.completed,
+        emptied: d.completed_empty,
+        posted: d.posted,
+        responses: d.completed,
+        redispatched: d.again,
+        late_dropped: 0,
+        lost_connections: d.connections_lost,
+        warmed: warm_up.map_or(0, |w| w.samples),
+    }
+}
+
+/// The warm-up as a whole.
+pub(super) fn warm_up(w: &WarmUpReport) -> WarmUpRecord {
+    WarmUpRecord {
+        samples: w.samples,
+        took_ms: w.took_ns as f64 / 1e6,
+        sizes: w.sizes.0,
+        of_sizes: w.sizes.1,
+        at_once: w.at_once,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{control::Counters, dispatch::ConnectionWarmUp, stats::BatchSizes};
+
+    #[test]
+    fn connections_get_their_names_losses_and_warm_up_times() {
+        let mut connections = vec![ConnectionRecord::default(); 3];
+        connections[1].samples = 7;
+        let warmed = |cold_ns, warm_ns| ConnectionWarmUp { cold_ns, warm_ns };
+        let report = WarmUpReport {
+            connections: vec![warmed(1_001, Some(500)), warmed(2_000, None)],
+            ..WarmUpReport::default()
+        };
+        let lost = [
+            (1, "reset".to_owned()),
+            (0, "x".to_owned()),
+            (1, "y".to_owned()),
+        ];
+        complete(&mut connections, |i| format!("a/{i}"), &lost, Some(&report));
+        let [a, b, c] = &connections[..] else {
+            panic!("three")
+        };
+        assert_eq!(
+            (a.name.as_str(), a.cold_us, a.warm_us),
+            ("a/0", Some(2), Some(1))
+        );
+        assert_eq!(
+            (b.name.as_str(), b.cold_us, b.warm_us),
+            ("a/1", Some(2), None)
+        );
+        assert_eq!((b.samples, b.lost.len()), (7, 2));
+        assert_eq!((c.cold_us, c.lost.is_empty()), (None, true));
+    }
+
+    #[test]
+    fn an_accelerator_is_what_it_said_of_itself() {
+        let mut peer = PeerState {
+            node: "a".to_owned(),
+            name: "a (digits on onnx)".to_owned(),
+            batches: BatchSizes::from_counts(&[0, 9]),
+            ..PeerState::default()
+        };
+        let silent = accelerator(&peer, 2);
+        assert_eq!(
+            (silent.connections, silent.samples, silent.arrived),
+            (2, None, None)
+        );
+        peer.counters = Some(Counters {
+            arrived: 10,
+            responded: 9,
+            ..Counters::default()
+        });
+        let a = accelerator(&peer, 2);
+        assert_eq!(
+            (a.samples, a.arrived, a.engine.as_str()),
+            (Some(9), Some(10), "onnx")
+        );
+        assert_eq!(a.batches.samples(), 9);
+    }
+
+    #[test]
+    fn an_engine_is_found_only_where_it_stands() {
+        assert_eq!(engine_of("a (what it is)", "a"), None);
+        assert_eq!(engine_of("", "a"), None);
+    }
+}
