@@ -29,7 +29,9 @@ impl<T> SendToken<T> {
     /// `work` ran here. It may run several times, and does what is there to do each time.
     pub fn drive(&self, mut work: impl FnMut(&mut T)) -> bool {
         let mut ran = false;
-        self.again.store(true, Ordering::SeqCst);
+        // A read-modify-write: the owner's `swap` below reads this one, or one that comes after it in
+        // the flag's order, and so acquires what was made known before it.
+        self.again.swap(true, Ordering::SeqCst);
         loop {
             // Pairs with the fence below: either we see the
             // token free, or its owner sees our `again`.
@@ -131,7 +133,11 @@ mod loom_tests {
             let backlog = Arc::new(AtomicU32::new(0));
             let send = |driven: &SendToken<u32>, backlog: &AtomicU32| {
                 backlog.fetch_add(1, Ordering::Relaxed);
-                driven.drive(|sent| *sent += backlog.swap(0, Ordering::Relaxed));
+                driven.drive(|sent| {
+                    *sent += backlog.swap(0, Ordering::Relaxed);
+                    // One more step for loom, between the work and the end of the turn.
+                    backlog.load(Ordering::Relaxed);
+                });
             };
             let other = {
                 let (driven, backlog) = (driven.clone(), backlog.clone());
