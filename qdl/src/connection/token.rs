@@ -29,8 +29,8 @@ impl<T> SendToken<T> {
     /// `work` ran here. It may run several times, and does what is there to do each time.
     pub fn drive(&self, mut work: impl FnMut(&mut T)) -> bool {
         let mut ran = false;
-        // A read-modify-write: the owner's `swap` below reads this one, or one that comes after it in
-        // the flag's order, and so acquires what was made known before it.
+        // A read-modify-write: the owner's `swap` below reads this one, or one that comes after it
+        // in the flag's order, and so acquires what was made known before it.
         self.again.swap(true, Ordering::SeqCst);
         loop {
             // Pairs with the fence below: either we see the

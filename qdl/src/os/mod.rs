@@ -4,7 +4,7 @@
 //! | file | purpose |
 //! | --- | --- |
 //! | [`CpuList`] | lists of cores as the kernel writes them |
-//! | [`pin`], [`affinity`] | which cores a thread runs on |
+//! | [`pin()`], [`affinity()`] | which cores a thread runs on |
 //! | [`Near`] | where threads and memory that belong together are |
 //! | [`EventFd`] | a descriptor that another thread makes readable |
 //! | [`Mapping`] | anonymous memory, and the NUMA nodes it lies on |

@@ -29,7 +29,7 @@ pub enum Policy {
 
 impl Policy {
     /// The policy by health, where it is one: such a choice is
-    /// [`RailArbiter`](crate::rails::RailArbiter)'s, not [`Arbiter`](crate::arbiter::Arbiter)'s.
+    /// [`RailArbiter`](crate::rails::RailArbiter)'s, not [`Arbiter`](crate::rails::Arbiter)'s.
     pub fn by_health(self) -> Option<RailPolicy> {
         match self {
             Policy::RoundRobin | Policy::LeastOutstanding => None,
