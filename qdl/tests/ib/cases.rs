@@ -20,7 +20,11 @@ const SAMPLES: usize = 1024;
 fn offline(split_above: Option<u32>) -> (FabricCounts, FabricCounts) {
     const STRIDE: usize = 150_528;
     let (slots, samples) = (128, SAMPLES);
-    let pair = Pair::open(|nic| nic.adaptive_routing = AdaptiveRouting { split_above });
+    let pair = Pair::open(|nic| {
+        nic.adaptive_routing = AdaptiveRouting { split_above };
+        // An emulated machine may stand still for longer than retries last by default.
+        nic.timeout = 18;
+    });
     let mut requests = endpoint(slots, 64, 4096);
     requests.peer_stride = STRIDE;
     requests.sources = vec![Arc::new(Region::new(STRIDE).expect("memory"))];
