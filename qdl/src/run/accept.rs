@@ -11,7 +11,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-use super::{lock, node::Shared, served::SEND_DEPTH};
+use super::{lock, node::Shared, settings::SEND_DEPTH};
 use crate::{
     clock::now_ns,
     control::quiet::Quiet,

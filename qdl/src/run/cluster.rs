@@ -75,7 +75,7 @@ impl Cluster {
             .collect::<Result<Vec<_>, _>>()?;
         let topology = Topology::of_this_machine().unwrap_or_default();
         let near: Vec<_> = config.nics.iter().map(|n| topology.near_nic(n)).collect();
-        let rails = config
+        let threads = config
             .nics
             .iter()
             .enumerate()
@@ -121,8 +121,11 @@ impl Cluster {
             connection_of,
             nics,
         });
-        let dispatcher =
-            Dispatcher::new(cfgs, rails, Arc::new(ClusterOwner(Arc::downgrade(&common))))?;
+        let dispatcher = Dispatcher::new(
+            cfgs,
+            threads,
+            Arc::new(ClusterOwner(Arc::downgrade(&common))),
+        )?;
         let _ = common.dispatcher.set(dispatcher);
 
         let (stop, stopped) = watch::channel(false);

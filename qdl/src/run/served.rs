@@ -14,7 +14,7 @@ use super::{
     lock,
     node::{EngineTotals, NodeParams, Shared},
     places::places,
-    request_stride, response_stride,
+    request_stride, response_stride, settings,
     transport::ServerNic,
 };
 use crate::{
@@ -35,9 +35,6 @@ use crate::{
 pub(super) const LOOK: Duration = Duration::from_millis(5);
 /// And at the latest, though none is known of.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
-
-/// Writes queued on a connection before its doorbell must be rung.
-pub(super) const SEND_DEPTH: usize = 256;
 
 /// One frontend being served.
 pub(super) struct Session {
@@ -316,14 +313,14 @@ impl Session {
                 (GrantTransport::Tcp { address }, None)
             }
             (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
-                let mut accepted = nic.accept(connection.endpoint(SEND_DEPTH), end);
+                let mut accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
                 if let (Err(e), true) = (&accepted, connection.is_on_device()) {
                     // A GPU may let NICs at less of its memory than it has.
                     nic.no_gpu_slots(nic_index, gpu, &e.to_string());
                     connection = ServeConnection::on_nodes(cfgs, nodes, None)
                         .map(Arc::new)
                         .map_err(|e| no_memory(&e))?;
-                    accepted = nic.accept(connection.endpoint(SEND_DEPTH), end);
+                    accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
                 }
                 let (end, link) = accepted.map_err(|e| no_memory(&e))?;
                 (GrantTransport::Ib { end }, Some(link))

@@ -22,7 +22,7 @@ const TICK_NS: u64 = 25_000_000;
 /// And at health, under a policy by it, also while nothing arrives.
 const HEALTH_TICK_NS: u64 = 5_000_000;
 /// Most writes queued on a connection before its doorbell must be rung.
-const SEND_DEPTH: usize = 256;
+pub(super) const SEND_DEPTH: usize = 256;
 
 /// Nanoseconds, of milliseconds that a file gives.
 fn ns(ms: u64) -> u64 {
