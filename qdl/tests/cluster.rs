@@ -230,8 +230,13 @@ fn a_slow_open_costs_no_other_connection() {
     let held = fake.hold();
     fake.cut(1);
     front.wait_noted("connection 1 (epoch 1) lost");
+    let end = Instant::now() + Duration::from_secs(20);
+    while !fake.was_asked(1, 2) {
+        assert!(Instant::now() < end, "it is not asked for again");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     // Longer than the frontend waits for it; the other connection carries samples meanwhile.
-    let end = Instant::now() + Duration::from_millis(900);
+    let end = Instant::now() + Duration::from_millis(1500);
     let mut hundreds = (0..10).map(|i| 100 * i);
     while Instant::now() < end {
         hundreds

@@ -44,6 +44,8 @@ struct Inner {
     swallowed: Mutex<(HashSet<u16>, usize)>,
     /// Connections and epochs that were confirmed to be down.
     let_go: Mutex<HashSet<(u16, u32)>>,
+    /// What it was asked to open.
+    asked: Mutex<HashSet<(u16, u32)>>,
     /// Opening waits for it.
     gate: Mutex<()>,
     nameless: AtomicBool,
@@ -52,6 +54,8 @@ struct Inner {
 
 impl SessionHandler for Inner {
     fn open(&self, requests: &[ConnectionRequest]) -> Result<Vec<ConnectionGrant>, Refusal> {
+        let asked = requests.iter().map(|r| (r.connection, r.epoch));
+        self.asked.lock().expect("alive").extend(asked);
         let _open = self.gate.lock();
         let grant = |r: &ConnectionRequest| {
             let cfgs = ServeConnectionCfgs {
@@ -157,6 +161,7 @@ impl Fake {
             connections: Mutex::default(),
             swallowed: Mutex::default(),
             let_go: Mutex::default(),
+            asked: Mutex::default(),
             gate: Mutex::default(),
             nameless: AtomicBool::new(false),
             ending: AtomicBool::new(false),
@@ -221,6 +226,12 @@ impl Fake {
         let handle = self.inner.handle.get().expect("a session");
         handle.connection_lost(connection, epoch, "as the test has it");
         self.inner.let_go(connection, epoch);
+    }
+
+    /// Whether it was asked for this connection.
+    pub fn was_asked(&self, connection: u16, epoch: u32) -> bool {
+        let asked = self.inner.asked.lock().expect("alive");
+        asked.contains(&(connection, epoch))
     }
 
     /// Nothing is opened while this is held.
