@@ -239,7 +239,7 @@ impl Connection {
                 std::thread::yield_now();
             }
             self.link.rx.poll(MOST, &mut |event| match event {
-                Event::Arrived { imm, len } => {
+                Event::Arrived { imm, len, .. } => {
                     came[usize::from(imm.slot())] = Some(len as usize);
                     left -= 1;
                 }

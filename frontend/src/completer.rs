@@ -228,6 +228,7 @@ mod tests {
             id,
             index: 0,
             payload: &[7; 8],
+            whole: true,
         };
         let mut batch = Vec::new();
         completers.gather(&mut [64, 128, 64].map(response).into_iter(), &mut batch);
@@ -239,6 +240,7 @@ mod tests {
             offset: 0,
             len: 8,
             issued_ns: 0,
+            first: None,
         };
         let rest = completers.unanswered(&[64, 192, 192].map(sample));
         assert_eq!(ids(&rest), [192]);

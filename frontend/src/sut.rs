@@ -98,6 +98,7 @@ impl Sut {
                     offset,
                     len,
                     issued_ns: now,
+                    first: None,
                 });
             }
             if let Some(verifier) = &self.verifier {

@@ -72,6 +72,7 @@ impl WarmLibrary {
                 offset,
                 len,
                 issued_ns: 0,
+                first: None,
             };
             let kept = longest.entry(size_class(len)).or_insert(sample);
             if kept.len < len {

@@ -8,9 +8,52 @@
 //! +--------+-----------+----------+-------------+----------------
 //! ```
 //!
-//! Little-endian u32 each. `length` counts the payload alone. The
-//! two durations are the accelerator's own: how long the sample
+//! Little-endian u32 each. `length` counts the payload alone, of a
+//! response in parts that of the first. The two durations are the accelerator's own: how long the sample
 //! waited for its batch, and how long the batch was in the engine.
+
+/// Bytes of the trailer.
+pub const RESPONSE_TRAILER_BYTES: usize = 16;
+
+/// What ends the last of several parts of a response, behind its payload: only then is known how
+/// long it became and how long it took. A response in one piece has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResponseTrailer {
+    /// Bytes of payload of all parts together.
+    pub len: u32,
+    /// How many parts, this one included.
+    pub parts: u32,
+    /// Microseconds from when the engine took the sample to when this part was posted.
+    pub compute_us: u32,
+    /// Microseconds from the sample's arrival to the posting of a part, on average over all of
+    /// them: what a frontend takes off to have the network's share of each part.
+    pub mean_us: u32,
+}
+
+impl ResponseTrailer {
+    /// To the wire.
+    pub fn encode(&self) -> [u8; RESPONSE_TRAILER_BYTES] {
+        let mut b = [0; RESPONSE_TRAILER_BYTES];
+        let words = [self.len, self.parts, self.compute_us, self.mean_us];
+        for (to, word) in b.chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        b
+    }
+
+    /// From the last bytes of a response whose parts carried `len` bytes of payload and were
+    /// `parts` in number; `None` where they contradict that.
+    pub fn decode(b: &[u8; RESPONSE_TRAILER_BYTES], len: u32, parts: u32) -> Option<Self> {
+        let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+        let trailer = ResponseTrailer {
+            len: word(0),
+            parts: word(4),
+            compute_us: word(8),
+            mean_us: word(12),
+        };
+        (trailer.len == len && trailer.parts == parts).then_some(trailer)
+    }
+}
 
 /// Bytes of the header.
 pub const RESPONSE_HEADER_BYTES: usize = 16;
@@ -69,6 +112,14 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn trailers_survive_and_must_agree(len: u32, parts: u32, compute_us: u32, mean_us: u32) {
+            let t = ResponseTrailer { len, parts, compute_us, mean_us };
+            prop_assert_eq!(ResponseTrailer::decode(&t.encode(), len, parts), Some(t));
+            prop_assert_eq!(ResponseTrailer::decode(&t.encode(), len ^ 1, parts), None);
+            prop_assert_eq!(ResponseTrailer::decode(&t.encode(), len, parts ^ 1), None);
+        }
+
         #[test]
         fn survives_and_must_agree(
             len in 0u32..1 << 30,

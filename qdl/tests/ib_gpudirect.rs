@@ -63,6 +63,7 @@ impl Service for OnGpu {
                 len: 8,
                 queue_us: 0,
                 compute_us: 0,
+                sent: qdl::serve::Sent::default(),
             };
             (a, done)
         });

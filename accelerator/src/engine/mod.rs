@@ -18,6 +18,7 @@ mod null;
 pub mod onnx;
 mod python;
 mod sizes;
+pub mod streaming;
 pub mod tensorrt;
 mod unpack;
 
@@ -38,6 +39,7 @@ pub use error::{EngineError, Fault};
 pub(crate) use lengths::Lengths;
 pub use null::Null;
 pub use qdl::config::EngineKind;
+pub use streaming::{Sequence, Streaming};
 
 /// Largest batch that anything here is asked for.
 pub const MAX_BATCH: usize = 65_536;
@@ -61,6 +63,17 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// Whatever keeps the model from being loaded once more.
     fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError>;
+
+    /// True where an answer is token ids at their true number, so that their count is the engine's
+    /// own: what LoadGen may be told.
+    fn counts_tokens(&self) -> bool {
+        false
+    }
+
+    /// The engine as one that batches by itself, where it does: then it has no workers.
+    fn streaming(&self) -> Option<&dyn Streaming> {
+        None
+    }
 
     /// The engine's short cut past queue and worker threads, where it has one: then samples are
     /// answered on the NIC thread that brought them, with no wake-up.

@@ -308,6 +308,7 @@ impl Pipeline {
                 len,
                 queue_us: micros(started.saturating_sub(arrival.arrived_ns())),
                 compute_us,
+                sent: qdl::serve::Sent::default(),
             };
             (arrival, finished)
         });

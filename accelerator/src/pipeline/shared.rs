@@ -195,6 +195,7 @@ impl Shared {
                 len,
                 queue_us: micros(started.saturating_sub(arrival.arrived_ns())),
                 compute_us,
+                sent: qdl::serve::Sent::default(),
             };
             (arrival, finished)
         });

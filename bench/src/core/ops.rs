@@ -128,6 +128,7 @@ impl Track {
             offset: 0,
             len: 64,
             issued_ns: self.next,
+            first: None,
         };
         let imm = tracker.begin(slot, &sample, self.next).expect("reserved");
         self.next += 1;

@@ -55,6 +55,7 @@ impl Service for Answer {
                 len: self.response,
                 queue_us: 0,
                 compute_us: 0,
+                sent: qdl::serve::Sent::default(),
             };
             (a, finished)
         });
@@ -87,6 +88,7 @@ fn sample(shape: &Shape, n: u64, now: u64) -> Sample {
         offset: Shape::sample(n) * shape.request,
         len: shape.request as u32,
         issued_ns: now,
+        first: None,
     }
 }
 

@@ -219,6 +219,7 @@ impl LocalBackend {
                 id: in_flight.sample.id,
                 index: in_flight.sample.index,
                 payload: payload.unwrap_or_default(),
+                whole: true,
             }
         };
         completer.complete(&mut seen.iter().map(response));
@@ -392,6 +393,7 @@ mod tests {
             offset,
             len: 64,
             issued_ns: 0,
+            first: None,
         };
         assert!(local.arrival(0, &sample(4090), 0).is_none());
         assert!(local.arrival(0, &sample(4032), 0).is_some());

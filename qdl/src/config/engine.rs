@@ -33,6 +33,12 @@ pub enum EngineKind {
     /// Runs a plan of TensorRT's, or builds one from an ONNX model, on an NVIDIA GPU.
     #[serde(rename = "tensorrt")]
     TensorRt,
+    /// Pretends a language model, with a clock: its tokens are a hash of the prompt.
+    Tokens,
+    /// A language model's server on this machine, asked over HTTP.
+    Http,
+    /// A small language model in this process, on ONNX Runtime, several sequences at once.
+    Llm,
 }
 
 /// What a plan that TensorRT builds computes in.
@@ -71,6 +77,14 @@ impl EngineKind {
         matches!(self, EngineKind::Null | EngineKind::Digest)
     }
 
+    /// True for the engines of language models, which batch by themselves and answer with tokens.
+    pub fn streams(self) -> bool {
+        matches!(
+            self,
+            EngineKind::Tokens | EngineKind::Http | EngineKind::Llm
+        )
+    }
+
     /// True for the engines that can run on a GPU.
     pub fn on_gpu(self) -> bool {
         matches!(self, EngineKind::Aoti | EngineKind::TensorRt)
@@ -84,6 +98,9 @@ impl EngineKind {
             EngineKind::Onnx => "onnx",
             EngineKind::Aoti => "aoti",
             EngineKind::TensorRt => "tensorrt",
+            EngineKind::Tokens => "tokens",
+            EngineKind::Http => "http",
+            EngineKind::Llm => "llm",
         }
     }
 }

@@ -40,7 +40,7 @@ impl Receiving {
     ) -> (usize, bool) {
         let (mut echo, mut broken) = (None, None);
         let events = self.rx.poll(BUDGET, &mut |event| match event {
-            Event::Arrived { imm, len } => {
+            Event::Arrived { imm, len, .. } => {
                 if let Err(b) = arrived(imm, len) {
                     broken = Some(b);
                 }

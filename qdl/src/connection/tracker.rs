@@ -42,6 +42,9 @@ pub struct Sample {
     pub len: u32,
     /// When it was issued, on [`crate::clock`].
     pub issued_ns: u64,
+    /// The first token of its answer, little-endian, where that was reported before the connection
+    /// that brought it was lost: it is not reported again.
+    pub first: Option<u64>,
 }
 
 /// What the tracker kept about a slot in flight.
@@ -62,6 +65,8 @@ struct Record {
     source_len: AtomicU64,
     issued_ns: AtomicU64,
     posted_ns: AtomicU64,
+    first: AtomicU64,
+    has_first: AtomicU32,
 }
 
 /// See the module.
@@ -129,6 +134,10 @@ impl Tracker {
         );
         r.issued_ns.store(sample.issued_ns, Ordering::Relaxed);
         r.posted_ns.store(posted_ns, Ordering::Relaxed);
+        r.first
+            .store(sample.first.unwrap_or_default(), Ordering::Relaxed);
+        r.has_first
+            .store(u32::from(sample.first.is_some()), Ordering::Relaxed);
         let use_count = self.grants.open(slot)?;
         Some(Imm::new(slot, use_count))
     }
@@ -146,6 +155,8 @@ impl Tracker {
                 offset: r.offset.load(Ordering::Relaxed) as usize,
                 len: source_len as u32,
                 issued_ns: r.issued_ns.load(Ordering::Relaxed),
+                first: (r.has_first.load(Ordering::Relaxed) != 0)
+                    .then(|| r.first.load(Ordering::Relaxed)),
             },
             posted_ns: r.posted_ns.load(Ordering::Relaxed),
         })
@@ -329,6 +340,7 @@ mod tests {
             offset: id as usize * 11,
             len: id as u32,
             issued_ns: id + 1,
+            first: (id % 3 == 0).then_some(id * 5),
         }
     }
 
@@ -443,6 +455,7 @@ mod loom_tests {
             offset: 0,
             len: 0,
             issued_ns: 0,
+            first: None,
         }
     }
 

@@ -7,6 +7,7 @@ use crate::{
     connection::{EchoCfgs, NicThreadCfgs},
     fabric::{Broken, Region, RegionError},
     rails::{Change, Policy},
+    wire::Stream,
 };
 
 /// One response, good for the length of the call it is handed to.
@@ -18,12 +19,54 @@ pub struct Response<'a> {
     pub index: u64,
     /// The response's bytes, where the fabric put them.
     pub payload: &'a [u8],
+    /// Nothing of it was handed to [`Completer::parts`] before, now or by a connection that was
+    /// lost: its first token comes with its last.
+    pub whole: bool,
+}
+
+/// A part of a response that goes on, good for the length of the call it is handed to.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The sample's id, as issued.
+    pub id: u64,
+    /// The sample's index, as issued.
+    pub index: u64,
+    /// Bytes of the response before it.
+    pub at: u32,
+    /// Its own bytes, where the fabric put them.
+    pub payload: &'a [u8],
+    /// It holds the sample's first token, and that was not handed over before.
+    pub first: bool,
+}
+
+/// A sample's first token came twice, as its connection was lost after the first time, and was not
+/// the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contradiction {
+    /// The sample's index, as issued.
+    pub index: u64,
+    /// The token that was reported, its bytes little-endian.
+    pub reported: u64,
+    /// The one that came when the sample was sent again.
+    pub again: u64,
 }
 
 /// Takes the responses of one NIC. Lives on the NIC's thread.
 pub trait Completer: Send {
     /// Completes one poll's worth of samples. The payloads' slots are free once this returns.
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>);
+
+    /// Hands over parts of responses that go on; called before `complete` for what the same poll
+    /// brought. The parts of a sample come in order; where it is sent again they begin anew (`at`
+    /// 0), and [`Part::first`] is not set a second time.
+    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
+        let _ = parts;
+    }
+
+    /// A sample that was sent again has another first token than the one reported.
+    fn contradicted(&mut self, what: Contradiction) {
+        let _ = what;
+    }
 
     /// Records times; called once for each sample after `complete`.
     fn record(&mut self, times: &SampleTimes);
@@ -96,6 +139,10 @@ pub struct DispatchCfgs {
     pub connections: Vec<ConnectionCfgs>,
     /// Writes queued on a connection before its doorbell must be rung.
     pub send_depth: usize,
+    /// Which parts of an answer come before its end.
+    pub stream: Stream,
+    /// Bytes of one token of an answer, at most 8, where answers are tokens.
+    pub token_bytes: u32,
 }
 
 impl Default for DispatchCfgs {
@@ -113,6 +160,8 @@ impl Default for DispatchCfgs {
             staged_from: None,
             connections: Vec::new(),
             send_depth: 256,
+            stream: Stream::None,
+            token_bytes: 4,
         }
     }
 }

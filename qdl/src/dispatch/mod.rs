@@ -34,8 +34,8 @@ use crossbeam_utils::CachePadded;
 
 pub use crate::{connection::tracker::Sample, stats::SampleTimes};
 pub use api::{
-    Completer, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent, DispatchNic, Owner,
-    Response,
+    Completer, Contradiction, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent,
+    DispatchNic, Owner, Part, Response,
 };
 pub use end::ConnectionCfgs;
 pub use health::NicDown;

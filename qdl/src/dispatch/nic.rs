@@ -274,6 +274,7 @@ impl FrontendNic {
                 id: s.in_flight.sample.id,
                 index: s.in_flight.sample.index,
                 payload: payload.unwrap_or_default(),
+                whole: true,
             }
         };
         self.completer.complete(&mut self.seen.iter().map(response));

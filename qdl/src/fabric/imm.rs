@@ -1,14 +1,16 @@
 //! The 32-bit immediate: which slot a write is for and which use of it, or a control message.
 //!
 //! ```text
-//!  31 30                      16 15                       0
-//! +--+--------------------------+--------------------------+
-//! | 0|        use count         |           slot           |   a write
-//! +--+--------+-----------------+--------------------------+
+//!  31 30                      16 15 14 13                 0
+//! +--+--------------------------+--+--+--------------------+
+//! | 0|        use count         | s| m|        slot        |   a write
+//! +--+--------+-----------------+--+--+--------------------+
 //! | 1|  kind  |                   value                    |   a control message (length 0)
 //! +--+--------+--------------------------------------------+
 //!    30     28 27                                         0
 //! ```
+//!
+//! *m*: more parts of what goes into this slot follow. *s* belongs to the fabric `ib`.
 
 use std::{
     fmt,
@@ -19,6 +21,10 @@ pub use crate::wire::MAX_SLOTS;
 
 const CONTROL: u32 = 1 << 31;
 const USE_MASK: u32 = 0x7fff;
+/// More parts follow.
+const MORE: u32 = 1 << 14;
+/// Wider than a slot's number can be, so that one out of range is seen as such.
+const SLOT_MASK: u32 = MORE - 1;
 const VALUE_MASK: u32 = 0x0fff_ffff;
 
 /// The immediate of a write, as it crosses the wire.
@@ -38,7 +44,18 @@ pub enum Control {
 impl Imm {
     /// For the given use of a slot. Use counts wrap at 15 bits.
     pub const fn new(slot: u16, use_count: u16) -> Self {
-        Imm(((use_count as u32 & USE_MASK) << 16) | slot as u32)
+        Imm(((use_count as u32 & USE_MASK) << 16) | (slot as u32 & SLOT_MASK))
+    }
+
+    /// The same for a part that others follow.
+    #[must_use]
+    pub const fn with_more(self) -> Self {
+        Imm(self.0 | MORE)
+    }
+
+    /// True for a write that is a part, with others to follow in the same slot.
+    pub const fn more(self) -> bool {
+        !self.is_control() && self.0 & MORE != 0
     }
 
     /// For a control message.
@@ -62,7 +79,7 @@ impl Imm {
 
     /// The slot it names.
     pub const fn slot(self) -> u16 {
-        (self.0 & 0xffff) as u16
+        (self.0 & SLOT_MASK) as u16
     }
 
     /// The use count it carries.
@@ -115,7 +132,11 @@ impl fmt::Debug for Imm {
         match self.message() {
             Some(m) => write!(f, "Imm({m:?})"),
             None if self.is_control() => write!(f, "Imm(control {:#x})", self.0),
-            None => write!(f, "Imm(slot {}, use {})", self.slot(), self.use_count()),
+            None => {
+                let more = if self.more() { ", more" } else { "" };
+                let (slot, use_count) = (self.slot(), self.use_count());
+                write!(f, "Imm(slot {slot}, use {use_count}{more})")
+            }
         }
     }
 }
@@ -127,8 +148,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn slot_and_use_survive(slot: u16, use_count in 0u16..0x8000) {
-            let imm = Imm::from_bits(Imm::new(slot, use_count).bits());
+        fn slot_and_use_survive(
+            slot in 0u16..0x4000,
+            use_count in 0u16..0x8000,
+            more: bool,
+        ) {
+            let imm = Imm::new(slot, use_count);
+            let imm = Imm::from_bits(if more { imm.with_more() } else { imm }.bits());
+            prop_assert_eq!(imm.more(), more);
             prop_assert_eq!(imm.slot(), slot);
             prop_assert_eq!(imm.use_count(), use_count);
             prop_assert!(!imm.is_control());

@@ -311,10 +311,13 @@ pub enum Armed {
 /// What [`Rx::poll`] reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A write has landed in the slot that `imm` names and its grant is closed.
+    /// A write has landed in the slot that `imm` names. Its grant is closed, unless it is a part
+    /// that others follow ([`Imm::more`]).
     Arrived {
         /// Slot and use count.
         imm: Imm,
+        /// Where in the slot it begins: 0, or behind the parts before it.
+        at: u32,
         /// Bytes written by it.
         len: u32,
     },

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::fabric::Region;
+use crate::{fabric::Region, wire::Stream};
 
 /// What became of an [`Arrival`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,34 @@ pub struct Finished {
     /// Microseconds between arrival and the start of its batch.
     pub queue_us: u32,
     /// Microseconds its batch took in the engine.
+    pub compute_us: u32,
+    /// What went before, where it was answered in parts.
+    pub sent: Sent,
+}
+
+/// What of an answer has been sent in parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Bytes of the output.
+    pub bytes: u32,
+    /// In how many parts.
+    pub parts: u32,
+    /// Microseconds from the sample's arrival to each part's posting, added up.
+    pub sum_us: u64,
+}
+
+/// A part of an answer that goes on: bytes of the output that are final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The origin's name for the sample ([`Arrival::ticket`]).
+    pub ticket: u64,
+    /// Where in the output it begins: where the part before it ended.
+    pub from: u32,
+    /// Where it ends. Never where it begins.
+    pub to: u32,
+    /// Microseconds between arrival and the engine taking the sample.
+    pub queue_us: u32,
+    /// Microseconds from then to now.
     pub compute_us: u32,
 }
 
@@ -27,6 +55,24 @@ pub trait Origin: Send + Sync {
     /// Takes a sample back that cannot be run, for its length or for what it holds, and ends the
     /// connection it came by with these words. Its slot is not used again.
     fn refuse(&self, ticket: u64, why: &str);
+
+    /// Sends a part of an answer; more follow, and [`Origin::respond`] with the last. The bytes of
+    /// the output up to [`Part::to`] belong to the origin from here on. Called only where
+    /// [`Origin::stream`] asks for parts, one after the other for each sample.
+    fn part(&self, part: &Part) {
+        let _ = part;
+    }
+
+    /// Which parts of an answer are wanted before its end.
+    fn stream(&self) -> Stream {
+        Stream::None
+    }
+
+    /// True once nothing that is sent arrives any more: whoever still works on a sample of this
+    /// origin drops it.
+    fn is_gone(&self) -> bool {
+        false
+    }
 
     /// The GPU whose engine its samples are meant for; `None` where any will do.
     fn gpu(&self) -> Option<u32> {
@@ -121,6 +167,11 @@ impl Arrival {
     pub fn output(&mut self) -> &mut [u8] {
         // SAFETY: promised in `new`; `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.output, self.capacity as usize) }
+    }
+
+    /// Bytes of that room.
+    pub fn output_len(&self) -> usize {
+        self.capacity as usize
     }
 
     /// The origin's name for it.

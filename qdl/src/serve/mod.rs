@@ -22,7 +22,7 @@ use std::{
 
 use crossbeam_queue::SegQueue;
 
-pub use arrival::{Arrival, Finished, Origin, Service, respond_all};
+pub use arrival::{Arrival, Finished, Origin, Part, Sent, Service, respond_all};
 pub use end::{ServeConnection, ServeConnectionCfgs};
 
 use crate::{

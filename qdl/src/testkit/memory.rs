@@ -245,6 +245,7 @@ impl MemoryRx {
         self.counts.bytes += u64::from(len);
         Ok(Event::Arrived {
             imm: frame.imm,
+            at: 0,
             len,
         })
     }

@@ -8,14 +8,17 @@
 //! | [`IbEnd`] | what one end of a queue pair tells the other |
 //! | [`Score`] | a health score in (0, 1], exact |
 //! | [`Policy`], [`RailPolicy`] | how the next sample's connection is chosen |
+//! | [`Stream`] | when the tokens of an answer leave the accelerator |
 
 mod ib_end;
 mod policy;
 mod score;
+mod stream;
 
 pub use ib_end::{IbEnd, IbRegion};
 pub use policy::{Policy, RailPolicy};
 pub use score::{NotAScore, Score};
+pub use stream::Stream;
 
 /// Most slots a window can have.
 pub const MAX_SLOTS: usize = 8192;

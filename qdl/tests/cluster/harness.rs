@@ -40,6 +40,7 @@ impl Service for Digest {
                 len: 8,
                 queue_us: 0,
                 compute_us: 0,
+                sent: qdl::serve::Sent::default(),
             };
             (a, done)
         });
@@ -323,6 +324,7 @@ impl Front {
             offset,
             len,
             issued_ns: now_ns(),
+            first: None,
         }
     }
 

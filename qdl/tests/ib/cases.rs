@@ -50,7 +50,7 @@ fn offline(split_above: Option<u32>) -> (FabricCounts, FabricCounts) {
         }
         let mut arrived = Vec::new();
         b.rx.poll(256, &mut |e| match e {
-            Event::Arrived { imm, len } => {
+            Event::Arrived { imm, len, .. } => {
                 assert_eq!(len as usize, STRIDE);
                 arrived.push(imm);
             }
@@ -64,7 +64,7 @@ fn offline(split_above: Option<u32>) -> (FabricCounts, FabricCounts) {
             assert_eq!(b.tx.flush(), Ok(Flushed::Done));
         }
         a.rx.poll(256, &mut |e| match e {
-            Event::Arrived { imm, len: 24 } => {
+            Event::Arrived { imm, len: 24, .. } => {
                 free.push(imm.slot());
                 done += 1;
             }
@@ -162,6 +162,7 @@ pub fn wrap_the_tracker(pair: &Pair, rounds: u64) {
         offset: 0,
         len: 8,
         issued_ns: 0,
+        first: None,
     };
     let mut answers = Vec::with_capacity(SLOTS);
     for round in 0..rounds {

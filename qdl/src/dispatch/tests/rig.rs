@@ -38,6 +38,7 @@ impl Service for Digest {
                 len: 8,
                 queue_us: 1,
                 compute_us: 2,
+                sent: crate::serve::Sent::default(),
             };
             (a, f)
         });
@@ -326,6 +327,7 @@ impl Bench {
             offset,
             len: len as u32,
             issued_ns: now_ns(),
+            first: None,
         }
     }
 

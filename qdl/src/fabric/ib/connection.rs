@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(a.tx.counts().retired, 2);
         let mut events = Vec::new();
         while b.rx.poll(8, &mut |e| events.push(e)) > 0 {}
-        let arrived = Event::Arrived { imm, len: 8 };
+        let arrived = Event::Arrived { imm, at: 0, len: 8 };
         assert_eq!(events, [arrived, Event::Broken(Broken::Closed)]);
     }
 }

@@ -135,7 +135,7 @@ impl IbRx {
         self.window.grants().take(imm)?;
         self.counts.writes += 1;
         self.counts.bytes += u64::from(len);
-        Ok(Event::Arrived { imm, len })
+        Ok(Event::Arrived { imm, at: 0, len })
     }
 
     /// The length of a payload that came before its immediate.

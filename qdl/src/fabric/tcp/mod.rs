@@ -327,7 +327,7 @@ mod tests {
             loop {
                 match first_event(&mut b) {
                     Event::Broken(_) => break,
-                    Event::Arrived { imm, len } => {
+                    Event::Arrived { imm, len, .. } => {
                         proptest::prop_assert!(imm.slot() < 4 && len <= 128);
                     }
                     Event::Control(_) => {}

@@ -93,7 +93,7 @@ impl TcpRx {
                 self.window.grants().take(imm)?;
                 self.counts.writes += 1;
                 self.counts.bytes += u64::from(len);
-                return Ok(Some(Event::Arrived { imm, len }));
+                return Ok(Some(Event::Arrived { imm, at: 0, len }));
             }
             let ahead = &self.staging[self.start..self.end];
             let Some((header, padding)) = ahead

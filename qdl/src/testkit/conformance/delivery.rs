@@ -33,6 +33,7 @@ pub fn bytes_arrive_whole_and_in_order(fabric: &dyn Fabric) {
             b.next(),
             Event::Arrived {
                 imm,
+                at: 0,
                 len: *len as u32
             }
         );
@@ -129,7 +130,7 @@ pub fn slots_are_used_again_and_again_in_both_directions(fabric: &dyn Fabric) {
                 b.link
             );
             b.link.rx.poll(8, &mut |e| match e {
-                Event::Arrived { imm, len } => ready.push_back((imm, len as usize)),
+                Event::Arrived { imm, len, .. } => ready.push_back((imm, len as usize)),
                 other => panic!("{other:?}"),
             });
             while let Some((imm, len)) = ready.front().copied() {
@@ -177,7 +178,7 @@ pub fn slots_are_used_again_and_again_in_both_directions(fabric: &dyn Fabric) {
         a.link.tx.flush().expect("alive");
         let mut got = Vec::new();
         a.link.rx.poll(8, &mut |e| match e {
-            Event::Arrived { imm, len } => got.push((imm, len as usize)),
+            Event::Arrived { imm, len, .. } => got.push((imm, len as usize)),
             other => panic!("{other:?}"),
         });
         for (imm, len) in got {
