@@ -119,6 +119,7 @@ fn half(resources: &Arc<IbResources>) -> IbConnection {
         sources: vec![region],
         peer_slots: SLOTS,
         peer_stride: request_stride(&model()).expect("small"),
+        peer_stream: qdl::wire::Stream::None,
         send_depth: 16,
     };
     let limits = resources.device().limits().clone();

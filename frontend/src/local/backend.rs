@@ -237,6 +237,7 @@ impl LocalBackend {
                 compute_us: f.compute_us,
                 bytes_out: in_flight.sample.len,
                 bytes_in: f.len,
+                ..SampleTimes::default()
             });
         }
         completer.tick(done);

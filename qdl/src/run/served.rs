@@ -271,6 +271,7 @@ impl Session {
             slots,
             request_stride: request,
             response_stride: response,
+            stream: crate::wire::Stream::None,
         };
         let bytes = cfgs.bytes().unwrap_or(usize::MAX);
         let share = shared.budget.take(bytes, self.config.memory()).map_err(|in_use| {

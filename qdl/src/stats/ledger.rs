@@ -111,7 +111,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
     let came = l.responses.saturating_add(l.late_dropped);
     check.same(
         "arrivals of the connections",
-        total.rx.writes,
+        total.rx.writes.saturating_sub(total.rx.parts),
         format!("responses and late answers{warm_up}"),
         came.saturating_add(l.warmed),
     );
@@ -139,7 +139,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         if l.late_dropped == 0 {
             check.same(
                 format!("arrivals of {}", c.name),
-                c.rx.writes,
+                c.rx.writes.saturating_sub(c.rx.parts),
                 format!("responses taken from it{warm_up}"),
                 c.samples.saturating_add(c.warmed),
             );

@@ -66,6 +66,7 @@ impl SessionHandler for Inner {
                 slots: r.slots as usize,
                 request_stride: r.request_stride as usize,
                 response_stride: r.response_stride as usize,
+                stream: qdl::wire::Stream::None,
             };
             let connection = Arc::new(ServeConnection::new(cfgs).expect("memory"));
             self.connections
