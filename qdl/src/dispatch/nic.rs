@@ -300,6 +300,11 @@ impl FrontendNic {
                 compute_us: s.header.compute_us,
                 bytes_out: f.sample.len,
                 bytes_in: s.header.len,
+                first_ns: now,
+                first_residence_us: s.header.queue_us.saturating_add(s.header.compute_us),
+                parts: 1,
+                parts_after_us: micros(now.saturating_sub(f.posted_ns)),
+                parts_residence_us: s.header.queue_us.saturating_add(s.header.compute_us),
             });
         }
     }
@@ -324,6 +329,10 @@ impl FrontendNic {
         }
         posted
     }
+}
+
+fn micros(ns: u64) -> u32 {
+    u32::try_from(ns / 1000).unwrap_or(u32::MAX)
 }
 
 impl NicWork for FrontendNic {

@@ -98,6 +98,16 @@ pub struct SampleTimes {
     pub bytes_out: u32,
     /// Payload bytes of the response.
     pub bytes_in: u32,
+    /// The NIC thread saw the first part of the response; `seen_ns` where it came in one piece.
+    pub first_ns: u64,
+    /// Microseconds between its arrival at the accelerator and the posting of that part.
+    pub first_residence_us: u32,
+    /// Parts of the response, the last one included: 1 where it came in one piece.
+    pub parts: u32,
+    /// Microseconds from `posted_ns` to when the NIC thread saw a part, on average over all parts.
+    pub parts_after_us: u32,
+    /// Microseconds between its arrival at the accelerator and the posting of a part, on average.
+    pub parts_residence_us: u32,
 }
 
 impl SampleTimes {
