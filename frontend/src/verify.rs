@@ -2,9 +2,9 @@
 //! sample's, and that none is lost and none comes twice.
 //!
 //! The digest of a sample, or the tokens that its answer must be, are computed when it is loaded.
-//! Of tokens the first is compared when it is reported, and the number with the rest. Every issued response id is kept until it
-//! is answered, in one of several sets behind a lock each: this costs a lock per sample, which is
-//! why it is for tests and not for figures.
+//! Of tokens the first is compared when it is reported, and their number with the rest. Every
+//! issued response id is kept until it is answered, in one of several sets behind a lock each: this
+//! costs a lock per sample, which is why it is for tests and not for figures.
 
 use std::{
     collections::HashMap,

@@ -153,19 +153,19 @@ impl FrontendConfig {
     /// What goes with answers in tokens alone.
     fn check_tokens(&self, out: &mut Findings) {
         let output = &self.model.output;
+        let tokens = output.ragged && output.dtype == DType::I32;
         if let Some(stream @ (Stream::First | Stream::All)) = self.stream
-            && !output.ragged
+            && !tokens
         {
             out.add(
                 "stream",
                 format!(
-                    "`stream: {stream}` is for answers that grow, the model's output has one size: \
-                     {output}"
+                    "`stream: {stream}` is for answers in tokens, the model's output is {output}"
                 ),
-                "add `ragged: true` to `model.output`, or remove `stream`",
+                "give the output `dtype: i32` and `ragged: true`, or remove `stream`",
             );
         }
-        if self.verify == Verify::Tokens && !(output.ragged && output.dtype == DType::I32) {
+        if self.verify == Verify::Tokens && !tokens {
             out.add(
                 "verify",
                 format!("`verify: tokens` expects tokens, the model's output is {output}"),

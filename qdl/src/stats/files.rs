@@ -35,7 +35,8 @@ pub enum SaveError {
 const TICKS: u32 = 5;
 
 /// Writes an interval log: one V2 compressed histogram for each stage, and for each time of tokens
-/// where answers are tokens, tagged with its key, in nanoseconds. The human-readable maximum in each line is in microseconds.
+/// where answers are tokens, tagged with its key, in nanoseconds. The human-readable maximum in
+/// each line is in microseconds.
 ///
 /// # Errors
 /// Those of `to`.

@@ -31,7 +31,8 @@ pub struct TokenSizes {
 pub enum TokenTime {
     /// LoadGen issued the sample -> the NIC thread saw its first token.
     Ttft,
-    /// From the first token to the last, for each token after the first: (latency - TTFT) / (n - 1).
+    /// From the first token to the last, for each token after the first:
+    /// (latency - TTFT) / (n - 1).
     Tpot,
     /// The network's share of the time to the first token: without what the accelerator says that
     /// it took, out and back.

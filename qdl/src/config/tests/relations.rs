@@ -302,7 +302,7 @@ fn answers_in_tokens_need_a_ragged_output() {
     let text = format!("{FRONTEND}{REST}stream: first\n");
     assert_eq!(
         problems(frontend(&text)),
-        ["9:9 `stream: first` is for answers that grow, the model's output has one size: o: u8[8]"]
+        ["9:9 `stream: first` is for answers in tokens, the model's output is o: u8[8]"]
     );
     let ragged = text.replace(
         "dtype: u8, shape: [8]",

@@ -91,7 +91,10 @@ fn every_key_of_a_frontend_has_an_effect() {
         maps("health.failed_hold_ms", json!(7), "health"),
         maps("health.failed_hold_max_ms", json!(7000), "health"),
         maps("doorbell_wait_us", json!(7), "dispatch"),
-        maps("stream", json!("all"), "dispatch").given([("model.output.ragged", json!(true))]),
+        maps("stream", json!("all"), "dispatch").given([
+            ("model.output.ragged", json!(true)),
+            ("model.output.dtype", json!("i32")),
+        ]),
         maps("warm_up.budget_ms", json!(7), "warm-up"),
         maps("warm_up.deadline_ms", json!(7), "warm-up"),
         read("verify", json!("digest"), run, "match config.verify"),
