@@ -14,6 +14,7 @@ use qdl::{
     serve::Service,
     stats::ServedReport,
     topology::Topology,
+    wire::EngineInfo,
 };
 
 use crate::{
@@ -118,6 +119,10 @@ impl Accelerator {
             NodeParams {
                 sut_name: format!("{} ({} on {})", config.node, model.name, engine.name()),
                 model,
+                engine_info: EngineInfo {
+                    name: engine.name().to_owned(),
+                    tokens: engine.counts_tokens(),
+                },
                 once,
                 engine: Arc::new(move || counting.totals()),
             },

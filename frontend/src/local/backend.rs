@@ -25,6 +25,7 @@ use qdl::{
     fabric::{Grants, Imm, Region, RegionError},
     serve::{Arrival, Finished, Origin, Service},
     stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord},
+    wire::EngineInfo,
 };
 
 use crate::{
@@ -237,6 +238,10 @@ impl LocalBackend {
                 compute_us: f.compute_us,
                 bytes_out: in_flight.sample.len,
                 bytes_in: f.len,
+                first_ns: now,
+                first_residence_us: f.queue_us.saturating_add(f.compute_us),
+                parts: 1,
+                parts_residence_us: f.queue_us.saturating_add(f.compute_us),
                 ..SampleTimes::default()
             });
         }
@@ -283,6 +288,15 @@ impl Backend for LocalBackend {
         let engine = self.parts.pipelines.engine().name();
         let name = format!("Local SUT (no network): {node}, model {model}, engine {engine}");
         (name, None)
+    }
+
+    fn engines(&self) -> Vec<(String, EngineInfo)> {
+        let engine = self.parts.pipelines.engine();
+        let info = EngineInfo {
+            name: engine.name().to_owned(),
+            tokens: engine.counts_tokens(),
+        };
+        vec![(self.parts.node.clone(), info)]
     }
 
     fn outstanding(&self) -> u64 {

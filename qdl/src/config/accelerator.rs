@@ -141,6 +141,13 @@ impl AcceleratorConfig {
         }
         if let (Some(inputs), Some(output)) = (&model.inputs, &model.output) {
             check_model("model", &model.name, inputs, output, out);
+            if output.ragged && !self.engine.kind.streams() {
+                out.add(
+                    "model.output",
+                    format!("engine `{kind}` answers with outputs of one size"),
+                    "remove `ragged` from the output",
+                );
+            }
         }
         if self.engine.kind.takes_any_bytes() {
             if model.spec().is_none() && model.inputs.is_some() == model.output.is_some() {

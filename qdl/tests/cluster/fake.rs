@@ -24,6 +24,7 @@ use qdl::{
     },
     os::Near,
     serve::{self, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Service},
+    wire::EngineInfo,
 };
 
 use super::harness::{Digest, model};
@@ -180,6 +181,10 @@ impl Fake {
                     node: "fake".to_owned(),
                     auth: Auth::Unset,
                     model: model(),
+                    engine: EngineInfo {
+                        name: "digest".to_owned(),
+                        tokens: false,
+                    },
                     timing: Timing::default(),
                     pending: 4,
                 };

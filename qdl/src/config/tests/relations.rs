@@ -1,7 +1,7 @@
 //! Keys that are good by themselves and must agree with one another.
 
 use super::*;
-use crate::wire::Score;
+use crate::wire::{Score, Stream};
 
 #[test]
 fn an_engine_on_a_gpu() {
@@ -295,6 +295,46 @@ fn verify_digest_needs_eight_bytes() {
         problems(frontend(&wide)),
         ["9:9 `verify: digest` expects responses of 8 bytes, the model's output is o: u8[9]"]
     );
+}
+
+#[test]
+fn answers_in_tokens_need_a_ragged_output() {
+    let text = format!("{FRONTEND}{REST}stream: first\n");
+    assert_eq!(
+        problems(frontend(&text)),
+        ["9:9 `stream: first` is for answers in tokens, the model's output is o: u8[8]"]
+    );
+    let ragged = text.replace(
+        "dtype: u8, shape: [8]",
+        "dtype: i32, shape: [8], ragged: true",
+    );
+    let config = frontend(&ragged).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(config.stream, Some(Stream::First));
+    let none = text.replace("stream: first", "stream: none");
+    assert_eq!(frontend(&none).unwrap().stream, Some(Stream::None));
+
+    let verify = |text: &str| frontend(&text.replace("stream: first", "verify: tokens"));
+    assert_eq!(verify(&ragged).unwrap().verify, Verify::Tokens);
+    assert_eq!(
+        problems(verify(&text)),
+        ["9:9 `verify: tokens` expects tokens, the model's output is o: u8[8]"]
+    );
+    assert_eq!(
+        problems(verify(&ragged.replace("i32", "i64"))),
+        ["9:9 `verify: tokens` expects tokens, the model's output is o: i64[8] ragged"]
+    );
+}
+
+#[test]
+fn an_engine_whose_answers_do_not_grow_has_outputs_of_one_size() {
+    let model = "inputs: [{name: i, dtype: u8, shape: [8]}], \
+                 output: {name: o, dtype: i32, shape: [2], ragged: true}";
+    let text = ACCELERATOR.replace("max_input_bytes: 4", model);
+    let null = text.replace("kind: digest", "kind: \"null\"");
+    let found = problems(accelerator(&null));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].ends_with("engine `null` answers with outputs of one size"));
+    assert!(accelerator(&null.replace(", ragged: true", "")).is_ok());
 }
 
 #[test]
