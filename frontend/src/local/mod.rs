@@ -105,6 +105,9 @@ pub fn start(
         let (cold, warm) = (w.cold_us, w.warm_us);
         tracing::info!("engine warm: first sample {cold} us cold, {warm} us warm");
     }
+    if let Some((ms, sequences)) = pipelines.sequences() {
+        tracing::info!("engine started in {ms} ms: up to {sequences} sequences at once");
+    }
     pipelines.memory(&inputs);
     Ok(LocalBackend::new(Parts {
         node: config.node.clone(),
