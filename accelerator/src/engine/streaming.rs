@@ -160,11 +160,17 @@ mod tests {
             }),
             ..EngineParams::new(EngineKind::Tokens)
         };
-        let sound = TokenModel::of("tokens", &model(vec![good()], tensor(DType::I32, &[9], true)));
+        let sound = TokenModel::of(
+            "tokens",
+            &model(vec![good()], tensor(DType::I32, &[9], true)),
+        );
         let sound = sound.expect("token ids");
         assert_eq!((sound.prompt, sound.answer), (64, 9));
         let cases = [
-            (model(vec![good(), good()], good()), "model.inputs: there are 2;"),
+            (
+                model(vec![good(), good()], good()),
+                "model.inputs: there are 2;",
+            ),
             (
                 model(vec![tensor(DType::I64, &[64], true)], good()),
                 "model.inputs: t: i64[64] ragged;",
@@ -187,9 +193,14 @@ mod tests {
             ),
         ];
         for (params, words) in cases {
-            let error = TokenModel::of("tokens", &params).expect_err(words).to_string();
+            let error = TokenModel::of("tokens", &params)
+                .expect_err(words)
+                .to_string();
             assert!(error.starts_with(words), "{error}");
-            assert!(error.contains("engine `tokens`") && error.contains("dtype: i32"), "{error}");
+            assert!(
+                error.contains("engine `tokens`") && error.contains("dtype: i32"),
+                "{error}"
+            );
         }
     }
 

@@ -339,9 +339,7 @@ impl Places for Inner {
         if let Outcome::Answered { tokens, parts } = outcome {
             self.answered.samples.fetch_add(1, Relaxed);
             self.answered.tokens.fetch_add(tokens as u64, Relaxed);
-            self.answered
-                .parts
-                .fetch_add(u64::from(parts), Relaxed);
+            self.answered.parts.fetch_add(u64::from(parts), Relaxed);
         }
         self.inside.fetch_sub(1, SeqCst);
         self.left(1);

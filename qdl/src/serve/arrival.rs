@@ -174,9 +174,7 @@ impl Arrival {
     pub fn output_from(&mut self, at: usize) -> &mut [u8] {
         let at = at.min(self.capacity as usize);
         // SAFETY: promised in `new` for all of the room, of which this is the end.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.output.add(at), self.capacity as usize - at)
-        }
+        unsafe { std::slice::from_raw_parts_mut(self.output.add(at), self.capacity as usize - at) }
     }
 
     /// Bytes of that room.

@@ -126,7 +126,9 @@ impl Steps {
             if took > 0 {
                 let now = clock::now_ns();
                 let earliest = now.saturating_sub(CATCH_UP_NS);
-                let end = last_end.map_or(now, |end: u64| end.max(earliest)).saturating_add(took);
+                let end = last_end
+                    .map_or(now, |end: u64| end.max(earliest))
+                    .saturating_add(took);
                 last_end = Some(end);
                 if !self.wait_until(end) {
                     return;

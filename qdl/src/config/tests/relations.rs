@@ -66,18 +66,38 @@ fn engines_that_batch_by_themselves() {
     let good = tokens(", max_sequences: 7, spin_us: 0, tokens: {step_us: 9, eos: 5, vocab: 6}");
     let good = good.unwrap_or_else(|e| panic!("{e}")).engine;
     let settings = good.tokens.clone().expect("they are given");
-    assert_eq!((good.sequences(), settings.step_us, settings.min_tokens), (7, 9, 2));
-    for key in ["max_batch: 8", "max_delay_us: 1", "latency_us: 5", "threads: 2"] {
+    assert_eq!(
+        (good.sequences(), settings.step_us, settings.min_tokens),
+        (7, 9, 2)
+    );
+    for key in [
+        "max_batch: 8",
+        "max_delay_us: 1",
+        "latency_us: 5",
+        "threads: 2",
+    ] {
         let all = text(tokens(&format!(", {key}")));
         let words = "engine `tokens` makes its own batches";
-        assert!(all.contains(words) && all.contains("max_sequences"), "{all}");
+        assert!(
+            all.contains(words) && all.contains("max_sequences"),
+            "{all}"
+        );
     }
     for (keys, complaint) in [
-        (", delay_us: 1", "engine `tokens` pretends steps, not batches"),
-        (", intra_threads: 2", "engine `tokens` has no threads of its own"),
+        (
+            ", delay_us: 1",
+            "engine `tokens` pretends steps, not batches",
+        ),
+        (
+            ", intra_threads: 2",
+            "engine `tokens` has no threads of its own",
+        ),
         (", library: x", "engine `tokens` uses no library"),
         (", max_sequences: 0", "it must be 1 to 65536"),
-        (", tokens: {eos: 6, vocab: 6}", "6 is no token of a vocabulary of 6"),
+        (
+            ", tokens: {eos: 6, vocab: 6}",
+            "6 is no token of a vocabulary of 6",
+        ),
         (
             ", tokens: {min_tokens: 9, max_tokens: 8}",
             "less than `min_tokens`, 9",
@@ -98,7 +118,10 @@ fn engines_that_batch_by_themselves() {
     let bytes = text(accelerator(
         &ACCELERATOR.replace("kind: digest", "kind: tokens"),
     ));
-    assert!(bytes.contains("how long prompts and answers can be"), "{bytes}");
+    assert!(
+        bytes.contains("how long prompts and answers can be"),
+        "{bytes}"
+    );
 }
 
 #[test]
