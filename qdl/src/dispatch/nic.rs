@@ -300,6 +300,7 @@ impl FrontendNic {
                 compute_us: s.header.compute_us,
                 bytes_out: f.sample.len,
                 bytes_in: s.header.len,
+                ..SampleTimes::default()
             });
         }
     }

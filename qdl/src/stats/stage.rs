@@ -98,6 +98,16 @@ pub struct SampleTimes {
     pub bytes_out: u32,
     /// Payload bytes of the response.
     pub bytes_in: u32,
+    /// The NIC thread saw the first part of the response, or all of it.
+    pub first_ns: u64,
+    /// Microseconds from the sample's arrival on the accelerator to the posting of that.
+    pub first_residence_us: u32,
+    /// Parts that the response came in.
+    pub parts: u32,
+    /// Microseconds from the request's posting to each part's being seen, on average over them.
+    pub parts_after_us: u32,
+    /// Microseconds from the sample's arrival on the accelerator to each part's posting, likewise.
+    pub parts_residence_us: u32,
 }
 
 impl SampleTimes {
