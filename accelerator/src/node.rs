@@ -154,6 +154,12 @@ impl Accelerator {
         self.pipelines.warm_up().map(|w| (w.cold_us, w.warm_us))
     }
 
+    /// How an engine started that batches by itself: after so many milliseconds, with so many
+    /// sequences at once.
+    pub fn sequences(&self) -> Option<(u64, usize)> {
+        self.pipelines.sequences()
+    }
+
     /// For ending it from another thread.
     pub fn stopper(&self) -> Stop {
         self.node.stopper()

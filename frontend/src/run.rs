@@ -105,7 +105,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
         let inputs = qsl.region().clone();
-        local::start(&config, inputs, &completers, &verdict)?
+        let stream = match settings.test.use_token_latencies {
+            true => Stream::First,
+            false => Stream::None,
+        };
+        local::start(&config, inputs, &completers, &verdict, stream)?
     } else {
         Arc::new(Network::connect(
             &config,

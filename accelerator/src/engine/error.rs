@@ -14,6 +14,15 @@ pub enum EngineError {
         reason: String,
     },
 
+    /// A model that is none of token ids.
+    #[error("model.{field}: {reason}")]
+    TokenModel {
+        /// `inputs` or `output`.
+        field: &'static str,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+
     /// ONNX Runtime is nowhere.
     #[error(
         "ONNX Runtime was not found (looked for {}): run `cargo xtask setup`, or name the library in engine.library or ORT_DYLIB_PATH",
@@ -216,6 +225,15 @@ pub enum EngineError {
         seconds: u64,
     },
 
+    /// An engine that batches by itself, and was not ready in time.
+    #[error("engine {engine} was not ready after {seconds} s: its log says how far it came")]
+    NotReady {
+        /// The engine's name.
+        engine: &'static str,
+        /// How long it was given.
+        seconds: u64,
+    },
+
     /// A worker thread that could not be started.
     #[error("cannot start a thread for worker {worker}: {source}")]
     Thread {
@@ -251,4 +269,13 @@ impl EngineError {
 fn list(paths: &[PathBuf]) -> String {
     let paths: Vec<_> = paths.iter().map(|p| p.display().to_string()).collect();
     paths.join(", ")
+}
+
+/// The words of a panic.
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
 }

@@ -185,8 +185,15 @@ impl AcceleratorConfig {
                     format!("engine `digest` answers with {OUTPUT_BYTES} bytes"),
                 );
             }
+        } else if self.engine.kind.streams() && model.spec().is_none() {
+            out.add(
+                "model",
+                format!("engine `{kind}` must be told how long prompts and answers can be"),
+                "add `inputs` and `output`, each `dtype: i32` and `ragged: true`, as in \
+                 `output: {name: tokens, dtype: i32, shape: [1024], ragged: true}`",
+            );
         } else {
-            if model.file.is_none() {
+            if self.engine.kind.needs_file() && model.file.is_none() {
                 out.add(
                     "model",
                     format!("engine `{kind}` needs a model file"),
@@ -200,7 +207,10 @@ impl AcceleratorConfig {
                 if present {
                     out.add(
                         format!("model.{key}"),
-                        format!("engine `{kind}` takes its sizes from the model file"),
+                        match self.engine.kind.streams() {
+                            true => format!("engine `{kind}` counts tokens, not bytes"),
+                            false => format!("engine `{kind}` takes its sizes from the model file"),
+                        },
                         format!("remove `{key}`"),
                     );
                 }

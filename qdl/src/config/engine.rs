@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 
-use super::rules::{Findings, MAX_GPU, resolve, within, within_some};
+use super::{
+    rules::{Findings, MAX_GPU, resolve, within, within_some},
+    tokens::TokensConfig,
+};
 
 /// Largest batch, in samples.
 const MAX_BATCH: usize = 65_536;
@@ -13,6 +16,10 @@ const MAX_BATCH: usize = 65_536;
 const MAX_DELAY_US: u64 = 60_000_000;
 /// Most worker threads.
 const MAX_THREADS: usize = 1024;
+/// Most sequences at once in an engine that batches by itself.
+const MAX_SEQUENCES: usize = 65_536;
+/// The same, where nothing is said.
+const SEQUENCES: usize = 64;
 /// Highest optimisation level of TensorRT's builder.
 const MAX_OPTIMIZATION_LEVEL: u8 = 5;
 
@@ -83,6 +90,11 @@ impl EngineKind {
             self,
             EngineKind::Tokens | EngineKind::Http | EngineKind::Llm
         )
+    }
+
+    /// True for the engines that run a model from a file.
+    pub fn needs_file(self) -> bool {
+        !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens | EngineKind::Http)
     }
 
     /// True for the engines that can run on a GPU.
@@ -211,6 +223,15 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(custom(within_some(0..=MAX_OPTIMIZATION_LEVEL)))]
     pub optimization_level: Option<u8>,
+    /// Most sequences that an engine of language models has at once, 1 to 65,536; default 64. More
+    /// wait for a place.
+    #[serde(default)]
+    #[garde(custom(within_some(1..=MAX_SEQUENCES)))]
+    pub max_sequences: Option<usize>,
+    /// What the pretended language model does, and how long it takes. `tokens` only.
+    #[serde(default)]
+    #[garde(dive)]
+    pub tokens: Option<TokensConfig>,
 }
 
 /// A default that is a number of things.
@@ -230,6 +251,11 @@ impl EngineConfig {
             [] => vec![self.gpu],
             several => several.to_vec(),
         }
+    }
+
+    /// Most sequences at once, for an engine that batches by itself.
+    pub fn sequences(&self) -> usize {
+        self.max_sequences.unwrap_or(SEQUENCES)
     }
 
     /// Worker threads of all its pipelines.
@@ -353,7 +379,17 @@ impl EngineConfig {
                 "list sizes ascending from 1 on; the last of them is at least `max_batch`",
             );
         }
-        if self.kind.takes_any_bytes() {
+        self.check_batching(out);
+        if self.kind != EngineKind::Tokens && self.tokens.is_some() {
+            out.add(
+                "engine.tokens",
+                format!("engine `{kind}` pretends no language model"),
+                "remove `tokens`, or set `kind: tokens`",
+            );
+        } else if let Some(tokens) = &self.tokens {
+            tokens.check(out);
+        }
+        if !self.kind.needs_file() {
             if self.library.is_some() {
                 out.add(
                     "engine.library",
@@ -368,12 +404,48 @@ impl EngineConfig {
                     "remove `intra_threads`, or set `kind: onnx`",
                 );
             }
-        } else if self.delay_us != 0 {
+        }
+        if self.delay_us != 0 && self.kind == EngineKind::Tokens {
+            out.add(
+                "engine.delay_us",
+                "engine `tokens` pretends steps, not batches",
+                "remove `delay_us`, and give `tokens: {step_us: ...}`",
+            );
+        } else if self.delay_us != 0 && !self.kind.takes_any_bytes() {
             out.add(
                 "engine.delay_us",
                 format!("engine `{kind}` pretends no compute"),
                 "remove `delay_us`, or set `kind: digest`",
             );
+        }
+    }
+
+    /// Batches are made for an engine, or it makes its own of sequences.
+    fn check_batching(&self, out: &mut Findings) {
+        let kind = self.kind.as_str();
+        if !self.kind.streams() {
+            if self.max_sequences.is_some() {
+                out.add(
+                    "engine.max_sequences",
+                    format!("engine `{kind}` runs batches"),
+                    "set `max_batch` instead, or `kind: tokens`",
+                );
+            }
+            return;
+        }
+        for (key, set) in [
+            ("max_batch", self.max_batch != count::<64>()),
+            ("max_delay_us", self.max_delay_us != micros::<500>()),
+            ("latency_us", self.latency_us.is_some()),
+            ("threads", self.threads != 1),
+        ] {
+            if set {
+                out.add(
+                    format!("engine.{key}"),
+                    format!("engine `{kind}` makes its own batches"),
+                    format!("remove `{key}`; `max_sequences` says how many run at once"),
+                );
+            }
         }
     }
 }

@@ -38,6 +38,7 @@ mod loadgen;
 mod moved;
 mod nic;
 mod rules;
+mod tokens;
 mod values;
 mod warm_up;
 mod words;
@@ -59,6 +60,7 @@ pub use nic::{
     AdaptiveRouting, Completion, CompletionMode, Gpus, MAX_AUTO_SLOTS, MIN_AUTO_SLOTS, NicAt,
     NicConfig,
 };
+pub use tokens::TokensConfig;
 pub use values::{Auto, Scalar};
 pub use warm_up::WarmUpConfig;
 

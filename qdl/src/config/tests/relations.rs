@@ -52,6 +52,79 @@ fn an_engine_on_a_gpu() {
 }
 
 #[test]
+fn engines_that_batch_by_themselves() {
+    let ids = "{name: ids, dtype: i32, shape: [64], ragged: true}";
+    let tokens = |keys: &str| {
+        let model = ACCELERATOR.replace(
+            "max_input_bytes: 4",
+            &format!("inputs: [{ids}], output: {ids}"),
+        );
+        accelerator(&model.replace("kind: digest", &format!("kind: tokens{keys}")))
+    };
+    let plain = tokens("").unwrap_or_else(|e| panic!("{e}")).engine;
+    assert_eq!((plain.sequences(), plain.tokens), (64, None));
+    let good = tokens(", max_sequences: 7, spin_us: 0, tokens: {step_us: 9, eos: 5, vocab: 6}");
+    let good = good.unwrap_or_else(|e| panic!("{e}")).engine;
+    let settings = good.tokens.clone().expect("they are given");
+    assert_eq!(
+        (good.sequences(), settings.step_us, settings.min_tokens),
+        (7, 9, 2)
+    );
+    for key in [
+        "max_batch: 8",
+        "max_delay_us: 1",
+        "latency_us: 5",
+        "threads: 2",
+    ] {
+        let all = text(tokens(&format!(", {key}")));
+        let words = "engine `tokens` makes its own batches";
+        assert!(
+            all.contains(words) && all.contains("max_sequences"),
+            "{all}"
+        );
+    }
+    for (keys, complaint) in [
+        (
+            ", delay_us: 1",
+            "engine `tokens` pretends steps, not batches",
+        ),
+        (
+            ", intra_threads: 2",
+            "engine `tokens` has no threads of its own",
+        ),
+        (", library: x", "engine `tokens` uses no library"),
+        (", max_sequences: 0", "it must be 1 to 65536"),
+        (
+            ", tokens: {eos: 6, vocab: 6}",
+            "6 is no token of a vocabulary of 6",
+        ),
+        (
+            ", tokens: {min_tokens: 9, max_tokens: 8}",
+            "less than `min_tokens`, 9",
+        ),
+        (", tokens: {min_tokens: 0}", "min_tokens is 0"),
+        (", tokens: {step: 1}", "step_us"),
+    ] {
+        let all = text(tokens(keys));
+        assert!(all.contains(complaint), "{keys}: {all}");
+    }
+    let other = |key: &str| {
+        text(accelerator(
+            &ACCELERATOR.replace("kind: digest", &format!("kind: digest, {key}")),
+        ))
+    };
+    assert!(other("max_sequences: 8").contains("engine `digest` runs batches"));
+    assert!(other("tokens: {}").contains("engine `digest` pretends no language model"));
+    let bytes = text(accelerator(
+        &ACCELERATOR.replace("kind: digest", "kind: tokens"),
+    ));
+    assert!(
+        bytes.contains("how long prompts and answers can be"),
+        "{bytes}"
+    );
+}
+
+#[test]
 fn plans_that_are_built() {
     let tensorrt = |keys: &str| {
         let model = ACCELERATOR.replace("max_input_bytes: 4", "file: m.onnx");

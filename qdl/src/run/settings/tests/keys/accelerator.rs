@@ -22,6 +22,16 @@ fn every_key_of_an_accelerator_has_an_effect() {
             ("engine", json!({"kind": "onnx"})),
         ]
     };
+    let pretended = || {
+        let ids = json!({"name": "ids", "dtype": "i32", "shape": [64], "ragged": true});
+        [
+            (
+                "model",
+                json!({"name": "m", "inputs": [ids.clone()], "output": ids}),
+            ),
+            ("engine", json!({"kind": "tokens", "tokens": {}})),
+        ]
+    };
     let two = || ("nics", json!([{"listen": "127.0.0.1:1"}]));
     let keys = [
         read("node", json!("a-2"), session, "config.node.clone()"),
@@ -89,6 +99,20 @@ fn every_key_of_an_accelerator_has_an_effect() {
         .given(on_gpu()),
         read("engine.delay_us", json!(7), engines, "engine.delay_us"),
         read("engine.spin_us", json!(7), engines, "engine.spin_us"),
+        read(
+            "engine.max_sequences",
+            json!(7),
+            engines,
+            "engine.sequences()",
+        )
+        .given(pretended()),
+        read("engine.tokens.prefill_us", json!(7), engines, "prefill_us").given(pretended()),
+        read("engine.tokens.step_us", json!(7), engines, "step_us").given(pretended()),
+        read("engine.tokens.beside_us", json!(7), engines, "beside_us").given(pretended()),
+        read("engine.tokens.min_tokens", json!(7), engines, "min_tokens").given(pretended()),
+        read("engine.tokens.max_tokens", json!(7), engines, "max_tokens").given(pretended()),
+        read("engine.tokens.vocab", json!(7), engines, "vocab").given(pretended()),
+        read("engine.tokens.eos", json!(7), engines, "eos").given(pretended()),
         read(
             "nics[0].listen",
             json!("127.0.0.1:1"),
