@@ -13,6 +13,7 @@ mod batch;
 pub mod cuda;
 mod digest;
 mod error;
+pub mod http;
 mod lengths;
 mod null;
 pub mod onnx;
@@ -195,6 +196,7 @@ impl EngineParams {
                 precision: None,
                 profiles: Vec::new(),
                 optimization_level: None,
+                http: None,
             },
             model: "opaque".to_owned(),
             file: None,
@@ -266,6 +268,7 @@ pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
         EngineKind::Onnx => Arc::new(onnx::Onnx::open(params)?),
         EngineKind::Aoti => Arc::new(aoti::Aoti::open(params)?),
         EngineKind::TensorRt => Arc::new(tensorrt::TensorRtEngine::open(params)?),
+        EngineKind::Http => Arc::new(http::Http::open(params)?),
         other => {
             return Err(EngineError::Param {
                 field: "kind",

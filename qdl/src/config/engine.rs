@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 
-use super::rules::{Findings, MAX_GPU, resolve, within, within_some};
+use super::{
+    http::HttpConfig,
+    rules::{Findings, MAX_GPU, resolve, within, within_some},
+};
 
 /// Largest batch, in samples.
 const MAX_BATCH: usize = 65_536;
@@ -211,6 +214,10 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(custom(within_some(0..=MAX_OPTIMIZATION_LEVEL)))]
     pub optimization_level: Option<u8>,
+    /// The server that is asked. `http` only, which needs it.
+    #[serde(default)]
+    #[garde(dive)]
+    pub http: Option<HttpConfig>,
 }
 
 /// A default that is a number of things.
@@ -281,12 +288,33 @@ impl EngineConfig {
         if let Some(library) = &mut self.library {
             resolve(base, library);
         }
+        if let Some(http) = &mut self.http {
+            http.resolve(base);
+        }
+    }
+
+    fn check_http(&self, out: &mut Findings) {
+        match (&self.http, self.kind) {
+            (Some(http), EngineKind::Http) => http.check(out),
+            (None, EngineKind::Http) => out.add(
+                "engine",
+                "engine `http` asks a server, and none is named",
+                "add `http: {url: http://127.0.0.1:8000, dialect: vllm}`",
+            ),
+            (Some(_), kind) => out.add(
+                "engine.http",
+                format!("engine `{}` asks no server", kind.as_str()),
+                "remove `http`, or set `kind: http`",
+            ),
+            (None, _) => {}
+        }
     }
 
     /// How its keys go together.
     pub(super) fn check(&self, out: &mut Findings) {
         let kind = self.kind.as_str();
         self.check_gpus(out);
+        self.check_http(out);
         if self.kind != EngineKind::Onnx && self.provider != Provider::Cpu {
             out.add(
                 "engine.provider",
