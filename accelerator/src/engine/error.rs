@@ -216,6 +216,15 @@ pub enum EngineError {
         message: String,
     },
 
+    /// A language model's server that cannot be asked, or not any more.
+    #[error("server {url}: {reason}")]
+    Server {
+        /// Where it is, or was to be.
+        url: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+
     /// Workers that were not ready in time.
     #[error(
         "the engine's workers were not ready after {seconds} s: a smaller max_batch warms up faster"

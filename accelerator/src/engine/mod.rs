@@ -13,6 +13,7 @@ mod batch;
 pub mod cuda;
 mod digest;
 mod error;
+pub mod http;
 mod lengths;
 mod null;
 pub mod onnx;
@@ -201,6 +202,7 @@ impl EngineParams {
                 optimization_level: None,
                 max_sequences: None,
                 tokens: None,
+                http: None,
             },
             model: "opaque".to_owned(),
             file: None,
@@ -273,6 +275,7 @@ pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
         EngineKind::Aoti => Arc::new(aoti::Aoti::open(params)?),
         EngineKind::TensorRt => Arc::new(tensorrt::TensorRtEngine::open(params)?),
         EngineKind::Tokens => Arc::new(Tokens::new(params)?),
+        EngineKind::Http => Arc::new(http::Http::open(params)?),
         other => {
             return Err(EngineError::Param {
                 field: "kind",

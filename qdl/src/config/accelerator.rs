@@ -20,7 +20,7 @@ use super::{
     },
     values::socket_address,
 };
-use crate::model::{ModelSpec, TensorSpec};
+use crate::model::{DType, ModelSpec, TensorSpec};
 
 /// Bytes of a response where nothing else is said, and the only size for `digest`.
 const OUTPUT_BYTES: usize = 8;
@@ -185,6 +185,8 @@ impl AcceleratorConfig {
                     format!("engine `digest` answers with {OUTPUT_BYTES} bytes"),
                 );
             }
+        } else if self.engine.kind == EngineKind::Http {
+            self.check_server_model(out);
         } else if self.engine.kind.streams() && model.spec().is_none() {
             out.add(
                 "model",
@@ -215,6 +217,35 @@ impl AcceleratorConfig {
                     );
                 }
             }
+        }
+    }
+
+    /// A server's model: its file is the server's, its tensors are token ids.
+    fn check_server_model(&self, out: &mut Findings) {
+        let model = &self.model;
+        for (key, present) in [
+            ("file", model.file.is_some()),
+            ("max_input_bytes", model.max_input_bytes.is_some()),
+            ("output_bytes", model.output_bytes.is_some()),
+        ] {
+            if present {
+                out.add(
+                    format!("model.{key}"),
+                    "engine `http` leaves the model to its server",
+                    format!("remove `{key}`, and give `inputs` and `output`"),
+                );
+            }
+        }
+        let ids = |tensor: &TensorSpec| tensor.dtype == DType::I32 && tensor.shape.len() == 1;
+        let inputs = model.inputs.as_deref().unwrap_or_default();
+        let output = model.output.as_ref();
+        if inputs.len() != 1 || !inputs.iter().all(ids) || !output.is_some_and(ids) {
+            out.add(
+                "model",
+                "engine `http` takes the token ids of a prompt and gives those of an answer",
+                "give one input and an output, both i32 of one dimension, their longest, as in \
+                 `inputs: [{name: prompt, dtype: i32, shape: [2048], ragged: true}]`",
+            );
         }
     }
 

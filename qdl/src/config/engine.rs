@@ -6,6 +6,7 @@ use garde::Validate;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    http::HttpConfig,
     rules::{Findings, MAX_GPU, resolve, within, within_some},
     tokens::TokensConfig,
 };
@@ -232,6 +233,10 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(dive)]
     pub tokens: Option<TokensConfig>,
+    /// The server that is asked. `http` only, which needs it.
+    #[serde(default)]
+    #[garde(dive)]
+    pub http: Option<HttpConfig>,
 }
 
 /// A default that is a number of things.
@@ -307,12 +312,33 @@ impl EngineConfig {
         if let Some(library) = &mut self.library {
             resolve(base, library);
         }
+        if let Some(http) = &mut self.http {
+            http.resolve(base);
+        }
+    }
+
+    fn check_http(&self, out: &mut Findings) {
+        match (&self.http, self.kind) {
+            (Some(http), EngineKind::Http) => http.check(out),
+            (None, EngineKind::Http) => out.add(
+                "engine",
+                "engine `http` asks a server, and none is named",
+                "add `http: {url: http://127.0.0.1:8000, dialect: vllm}`",
+            ),
+            (Some(_), kind) => out.add(
+                "engine.http",
+                format!("engine `{}` asks no server", kind.as_str()),
+                "remove `http`, or set `kind: http`",
+            ),
+            (None, _) => {}
+        }
     }
 
     /// How its keys go together.
     pub(super) fn check(&self, out: &mut Findings) {
         let kind = self.kind.as_str();
         self.check_gpus(out);
+        self.check_http(out);
         if self.kind != EngineKind::Onnx && self.provider != Provider::Cpu {
             out.add(
                 "engine.provider",

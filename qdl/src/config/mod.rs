@@ -18,6 +18,7 @@
 //! | [`FrontendConfig`], [`AcceleratorConfig`] | the two programs' files |
 //! | [`NicConfig`] | one NIC, on TCP or, with `device:`, on InfiniBand or RoCE |
 //! | [`EngineConfig`] | engine and batcher, the same for an accelerator and for `--local` |
+//! | [`HttpConfig`] | the server that the engine `http` asks |
 //! | [`ConfigError`] | what is wrong, and where |
 //! | `moved` | keys of earlier versions, and what they are called now |
 //!
@@ -33,6 +34,7 @@ mod engine;
 mod error;
 mod frontend;
 mod health;
+mod http;
 mod load;
 mod loadgen;
 mod moved;
@@ -54,6 +56,7 @@ pub use engine::{EngineConfig, EngineKind, Gather, Precision, Provider};
 pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, QslMode, Verify};
 pub use health::HealthConfig;
+pub use http::{Dialect, HttpConfig, Temperature};
 pub use load::{load_accelerator, load_frontend, parse_accelerator, parse_frontend};
 pub use loadgen::{LoadgenConfig, Scenario};
 pub use nic::{

@@ -1,0 +1,273 @@
+//! Connections to the server: kept, opened as they are needed, as many as there are requests.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{
+    Method, Request, Response, Uri,
+    body::Incoming,
+    client::conn::http1::{SendRequest, handshake},
+    header::{ACCEPT, CONTENT_TYPE, HOST},
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{TcpStream, lookup_host},
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::{
+    counters::Counters,
+    trouble::{self, Trouble},
+};
+
+/// Most of an answer to a question, in bytes: vLLM's metrics are some hundred KiB.
+const MAX_ANSWER: usize = 8 << 20;
+/// Most of an error's body that is read.
+const MAX_WORDS: usize = 64 << 10;
+/// A connection whose stream has ended is kept only if it is ready again so soon.
+const READY: Duration = Duration::from_secs(1);
+
+type Sender = SendRequest<Full<Bytes>>;
+
+/// The connections of one thread.
+pub(super) struct Client {
+    /// `host:port`.
+    authority: String,
+    connect: Duration,
+    /// The one used last is taken first: it is the least likely to have been closed.
+    idle: Mutex<Vec<Sender>>,
+    counters: Arc<Counters>,
+}
+
+/// A stream that has begun, and the connection that it came by.
+pub(super) struct Answer {
+    pub body: Incoming,
+    sender: Sender,
+}
+
+/// Why a request got no answer.
+enum Failed {
+    /// The connection was closed when the request came; nothing of it was answered.
+    Stale,
+    Trouble(Trouble),
+}
+
+impl Client {
+    /// `url` without a path.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn new(url: &str, connect: Duration, counters: Arc<Counters>) -> Result<Self, String> {
+        let uri: Uri = url.parse().map_err(|e| format!("no address: {e}"))?;
+        let authority = match (uri.scheme_str(), uri.authority()) {
+            (Some("http"), Some(a)) if uri.path() == "/" => a,
+            _ => return Err("no address of the form http://HOST:PORT".to_owned()),
+        };
+        let port = authority.port_u16().unwrap_or(80);
+        Ok(Client {
+            authority: format!("{}:{port}", authority.host()),
+            connect,
+            idle: Mutex::default(),
+            counters,
+        })
+    }
+
+    /// Asks for an answer to `body`; returns once its headers are there, within `until`.
+    ///
+    /// # Errors
+    /// [`Trouble::Connect`], [`Trouble::Status`], and [`Trouble::Silent`] past `until`.
+    pub async fn post(
+        &self,
+        path: &'static str,
+        body: Bytes,
+        until: Instant,
+        after: Duration,
+    ) -> Result<Answer, Trouble> {
+        let asked = self.ask(Method::POST, path, body);
+        let late = |_| Trouble::Silent { tokens: 0, after };
+        let (response, sender) = timeout_at(until, asked).await.map_err(late)??;
+        let status = response.status().as_u16();
+        if status == 200 {
+            let body = response.into_body();
+            return Ok(Answer { body, sender });
+        }
+        let words = timeout(self.connect, text(response, MAX_WORDS)).await;
+        self.keep(sender).await;
+        let words = words.ok().and_then(Result::ok).unwrap_or_default();
+        Err(Trouble::Status {
+            status,
+            path,
+            words: trouble::words(&words),
+        })
+    }
+
+    /// Asks a question, whose answer is a text: its status and the text.
+    ///
+    /// # Errors
+    /// [`Trouble::Connect`], also where the answer takes longer than a connection may.
+    pub async fn get(&self, path: &'static str) -> Result<(u16, String), Trouble> {
+        let asked = async {
+            let (response, sender) = self.ask(Method::GET, path, Bytes::new()).await?;
+            let status = response.status().as_u16();
+            let text = text(response, MAX_ANSWER).await?;
+            self.keep(sender).await;
+            Ok((status, text))
+        };
+        let late = |_| Trouble::Connect(format!("no answer to {path} in {:?}", self.connect));
+        timeout(self.connect, asked).await.map_err(late)?
+    }
+
+    /// Takes the connection of a stream that has ended back, once the rest of it is read.
+    pub async fn done(&self, mut answer: Answer) {
+        let rest = async { while answer.body.frame().await.is_some_and(|f| f.is_ok()) {} };
+        // One that goes on behind its end is closed.
+        if timeout(READY, rest).await.is_ok() {
+            self.keep(answer.sender).await;
+        }
+    }
+
+    /// Sends one request: on a kept connection, and where that was closed meanwhile on the next,
+    /// and last on a new one.
+    async fn ask(
+        &self,
+        method: Method,
+        path: &'static str,
+        body: Bytes,
+    ) -> Result<(Response<Incoming>, Sender), Trouble> {
+        loop {
+            let kept = self.kept();
+            let (mut sender, reused) = match kept {
+                Some(sender) => (sender, true),
+                None => (self.open().await?, false),
+            };
+            let request = self.request(&method, path, body.clone())?;
+            match send(&mut sender, request, reused).await {
+                Ok(response) => {
+                    if reused {
+                        self.counters.kept.fetch_add(1, Relaxed);
+                    }
+                    return Ok((response, sender));
+                }
+                Err(Failed::Stale) => {}
+                Err(Failed::Trouble(trouble)) => return Err(trouble),
+            }
+        }
+    }
+
+    fn request(
+        &self,
+        method: &Method,
+        path: &'static str,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, Trouble> {
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, &self.authority)
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "*/*")
+            .body(Full::new(body))
+            .map_err(|e| Trouble::Connect(format!("{}: {e}", self.authority)))
+    }
+
+    async fn open(&self) -> Result<Sender, Trouble> {
+        let wrong = |e: &dyn std::fmt::Display| Trouble::Connect(e.to_string());
+        let opened = async {
+            let places = lookup_host(&self.authority).await.map_err(|e| wrong(&e))?;
+            let stream = connect(places).await.map_err(|e| wrong(&e))?;
+            stream.set_nodelay(true).map_err(|e| wrong(&e))?;
+            let shaken = handshake(TokioIo::new(stream)).await;
+            shaken.map_err(|e| wrong(&e))
+        };
+        let late = |_| Trouble::Connect(format!("no connection in {:?}", self.connect));
+        let (sender, connection) = timeout(self.connect, opened).await.map_err(late)??;
+        // It ends with its sender and the body that it reads, and says there what went wrong.
+        tokio::spawn(async move { drop(connection.await) });
+        self.counters.opened.fetch_add(1, Relaxed);
+        Ok(sender)
+    }
+
+    fn kept(&self) -> Option<Sender> {
+        let mut idle = self.idle();
+        while let Some(sender) = idle.pop() {
+            if sender.is_ready() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    async fn keep(&self, mut sender: Sender) {
+        if timeout(READY, sender.ready()).await.is_ok_and(|r| r.is_ok()) {
+            self.idle().push(sender);
+        }
+    }
+
+    /// Held for a push or a pop, by one thread: nobody waits for it.
+    fn idle(&self) -> MutexGuard<'_, Vec<Sender>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn connect(places: impl Iterator<Item = SocketAddr>) -> std::io::Result<TcpStream> {
+    let mut last = std::io::Error::other("the name has no address");
+    for place in places {
+        match TcpStream::connect(place).await {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = std::io::Error::new(e.kind(), format!("{place}: {e}")),
+        }
+    }
+    Err(last)
+}
+
+async fn send(
+    sender: &mut Sender,
+    request: Request<Full<Bytes>>,
+    reused: bool,
+) -> Result<Response<Incoming>, Failed> {
+    match sender.try_send_request(request).await {
+        Ok(response) => Ok(response),
+        // Servers close connections that were idle for some seconds: it may just have happened.
+        // An answer has not begun, so nothing is asked twice that was not lost.
+        Err(e) if reused && (e.message().is_some() || closed(e.error())) => Err(Failed::Stale),
+        Err(e) => Err(Failed::Trouble(Trouble::Connect(chain(e.error())))),
+    }
+}
+
+fn closed(e: &hyper::Error) -> bool {
+    e.is_incomplete_message() || e.is_canceled() || e.is_closed() || io(e)
+}
+
+/// True where a socket broke.
+fn io(e: &hyper::Error) -> bool {
+    let mut source = std::error::Error::source(e);
+    while let Some(e) = source {
+        if e.is::<std::io::Error>() {
+            return true;
+        }
+        source = e.source();
+    }
+    false
+}
+
+/// An error with what is behind it, in one line.
+pub(super) fn chain(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(e) = source {
+        text = format!("{text}: {e}");
+        source = e.source();
+    }
+    text
+}
+
+async fn text(response: Response<Incoming>, most: usize) -> Result<String, Trouble> {
+    let body = Limited::new(response.into_body(), most).collect().await;
+    let body = body.map_err(|e| Trouble::Connect(e.to_string()))?;
+    Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
+}

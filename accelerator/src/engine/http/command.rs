@@ -1,0 +1,234 @@
+//! The server as a program that we start, watch and end.
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::watch;
+
+use super::judge::Fatal;
+
+/// As much of a log's end is read to find its last line.
+const TAIL: u64 = 4096;
+/// A process that was killed is gone after so long, or never.
+const KILLED: Duration = Duration::from_secs(5);
+/// A wait for a process's end looks so often.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How a program ended, once it did.
+#[derive(Clone)]
+pub(super) struct Exit(watch::Receiver<Option<String>>);
+
+impl Exit {
+    /// In words, if it has ended.
+    pub fn now(&self) -> Option<String> {
+        self.0.borrow().clone()
+    }
+
+    /// In words, once it has.
+    pub async fn seen(&self) -> Option<String> {
+        let mut exit = self.0.clone();
+        let seen = exit.wait_for(Option::is_some).await.ok()?;
+        seen.clone()
+    }
+}
+
+/// A program that runs. Dropping it does not end it: [`Program::stop`] does.
+pub(super) struct Program {
+    /// Of the process, and of its group.
+    pid: libc::pid_t,
+    exit: Exit,
+    stopping: Arc<AtomicBool>,
+    log: PathBuf,
+}
+
+impl Program {
+    /// Starts it, in a process group of its own, its output in `log`. Its end is told to `fatal`.
+    ///
+    /// # Errors
+    /// In words: the log, or the program.
+    pub fn start(
+        command: &[String],
+        log: &Path,
+        url: &str,
+        fatal: &Arc<Fatal>,
+    ) -> Result<Self, String> {
+        let file = File::create(log).map_err(|e| format!("its log {}: {e}", log.display()))?;
+        let (tell, exit) = watch::channel(None);
+        let stopping: Arc<AtomicBool> = Arc::default();
+        let (started, wait) = mpsc::channel();
+        let watcher = Watcher {
+            command: command.to_vec(),
+            log: log.to_owned(),
+            url: url.to_owned(),
+            fatal: fatal.clone(),
+            stopping: stopping.clone(),
+            tell,
+        };
+        // The thread that starts it has to outlive it: see `PR_SET_PDEATHSIG` below.
+        let thread = thread::Builder::new().name("llm-server".to_owned());
+        let spawned = thread.spawn(move || watcher.run(&file, &started));
+        spawned.map_err(|e| format!("no thread to watch it: {e}"))?;
+        let pid = wait.recv().unwrap_or_else(|e| Err(io::Error::other(e)));
+        let what = command.first().map_or("", String::as_str);
+        let pid = pid.map_err(|e| format!("`{what}` of engine.http.command: {e}"))?;
+        Ok(Program {
+            pid,
+            exit: Exit(exit),
+            stopping,
+            log: log.to_owned(),
+        })
+    }
+
+    /// How it ended, once it did.
+    pub fn exit(&self) -> Exit {
+        self.exit.clone()
+    }
+
+    /// Its log, for errors.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// Ends it and all that it started: SIGTERM, and SIGKILL `within` later.
+    ///
+    /// # Errors
+    /// In words, where it is still there.
+    pub fn stop(&self, within: Duration) -> Result<(), String> {
+        self.stopping.store(true, SeqCst);
+        if self.is_gone(Duration::ZERO) {
+            return Ok(());
+        }
+        signal(self.pid, libc::SIGTERM);
+        if self.is_gone(within) {
+            return Ok(());
+        }
+        tracing::warn!("the server did not end within {} s: killed", within.as_secs());
+        signal(self.pid, libc::SIGKILL);
+        if self.is_gone(KILLED) {
+            return Ok(());
+        }
+        Err(format!("process {} does not end", self.pid))
+    }
+
+    fn is_gone(&self, within: Duration) -> bool {
+        let until = Instant::now() + within;
+        while self.exit.now().is_none() {
+            if Instant::now() >= until {
+                return false;
+            }
+            thread::sleep(LOOK);
+        }
+        true
+    }
+}
+
+/// What the thread that waits for the program has.
+struct Watcher {
+    command: Vec<String>,
+    log: PathBuf,
+    url: String,
+    fatal: Arc<Fatal>,
+    stopping: Arc<AtomicBool>,
+    tell: watch::Sender<Option<String>>,
+}
+
+impl Watcher {
+    fn run(self, log: &File, started: &mpsc::Sender<io::Result<libc::pid_t>>) {
+        let mut child = match spawn(&self.command, log) {
+            Ok(child) => child,
+            Err(e) => {
+                let _ = started.send(Err(e));
+                return;
+            }
+        };
+        let pid = child.id() as libc::pid_t;
+        let _ = started.send(Ok(pid));
+        wait_for_end(pid);
+        // Not reaped yet, so that nobody else can have its number: what it started goes with it.
+        signal(pid, libc::SIGKILL);
+        let status = match child.wait() {
+            Ok(status) => status.to_string(),
+            Err(e) => format!("status unknown: {e}"),
+        };
+        let line = last_line(&self.log).unwrap_or_else(|| "(nothing)".to_owned());
+        let words = format!(
+            "it ended ({status}); the last line of its log {}: {line}",
+            self.log.display()
+        );
+        if !self.stopping.load(SeqCst) {
+            self.fatal.tell(&self.url, words.clone());
+        }
+        let _ = self.tell.send(Some(words));
+    }
+}
+
+fn spawn(command: &[String], log: &File) -> io::Result<Child> {
+    let [program, arguments @ ..] = command else {
+        return Err(io::Error::other("it is empty"));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    command.stdout(log.try_clone()?).stderr(log.try_clone()?);
+    command.process_group(0);
+    let us = std::process::id() as libc::pid_t;
+    // SAFETY: between fork and exec only system calls are made, which are safe there.
+    unsafe {
+        command.pre_exec(move || {
+            // Whatever ends this process ends the server: it would keep its GPU for ever.
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if libc::getppid() != us {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        });
+    }
+    command.spawn()
+}
+
+/// Waits until the process has ended, and leaves it to be reaped.
+fn wait_for_end(pid: libc::pid_t) {
+    loop {
+        // SAFETY: `info` is writable for the call, and nothing of it is read.
+        let rc = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let what = libc::WEXITED | libc::WNOWAIT;
+            libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, what)
+        };
+        if rc == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return;
+        }
+    }
+}
+
+/// To the process and all of its group.
+fn signal(pid: libc::pid_t, signal: libc::c_int) {
+    // SAFETY: a plain system call. The group's number is ours until its leader is reaped, and
+    // nobody signals after that: `stop` looks at `exit` first, which is set behind the reaping.
+    unsafe { libc::kill(-pid, signal) };
+}
+
+/// The last line of a file that has anything in it.
+pub(super) fn last_line(path: &Path) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    let len = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(TAIL))).ok()?;
+    let mut tail = Vec::new();
+    file.take(TAIL).read_to_end(&mut tail).ok()?;
+    let tail = String::from_utf8_lossy(&tail);
+    let line = tail.lines().rfind(|line| !line.trim().is_empty())?;
+    Some(super::dialect::short(line))
+}

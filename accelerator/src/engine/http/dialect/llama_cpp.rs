@@ -1,0 +1,150 @@
+//! llama.cpp's `/completion`: not run here.
+//!
+//! ```text
+//! data: {"index":0,"content":" Paris","tokens":[7042],"stop":false,"tokens_predicted":1,
+//!        "tokens_evaluated":8}
+//! data: {"index":0,"content":"","tokens":[],"stop":true,"stop_type":"eos","tokens_predicted":2,
+//!        "tokens_evaluated":8,"truncated":false,"timings":{"cache_n":0,...}}
+//! ```
+//!
+//! No `[DONE]`. The end of sequence is among the ids. `cache_prompt: false` turns the prefix cache
+//! off for each request. There are no minimum and no stop ids to ask for. **Ids that end in the
+//! middle of a UTF-8 character are never sent**: the server holds text back until the character is
+//! whole, and then sends the id that completed it alone. Its count gives it away, and the run ends.
+//! A prompt longer than the context of a slot is 400.
+//!
+//! Source: llama.cpp's `tools/server/README.md` and `tools/server/server-context.cpp`
+//! (`process_token`, `send_partial_response`).
+
+use qdl::config::Temperature;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{About, Ask, Dialect, Finish, Question, Step, Tokens, json, openai};
+use crate::engine::http::trouble::{self, Trouble};
+
+/// See the module.
+pub(super) struct LlamaCpp;
+
+#[derive(Serialize)]
+struct Body<'a> {
+    prompt: &'a [i32],
+    n_predict: usize,
+    temperature: Temperature,
+    ignore_eos: bool,
+    cache_prompt: bool,
+    return_tokens: bool,
+    stream: bool,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    #[serde(default)]
+    tokens: Tokens,
+    #[serde(default)]
+    stop: bool,
+    stop_type: Option<StopType>,
+    tokens_predicted: Option<usize>,
+    tokens_evaluated: Option<usize>,
+    timings: Option<Timings>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum StopType {
+    Eos,
+    Word,
+    Limit,
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Timings {
+    cache_n: Option<usize>,
+}
+
+impl Dialect for LlamaCpp {
+    fn path(&self) -> &'static str {
+        "/completion"
+    }
+
+    fn body(&self, ask: &Ask, prompt: &[i32], max_tokens: usize) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(&Body {
+            prompt,
+            n_predict: max_tokens,
+            temperature: ask.temperature,
+            ignore_eos: ask.ignore_eos,
+            cache_prompt: false,
+            return_tokens: true,
+            stream: true,
+        })
+    }
+
+    fn read(&self, data: &str, _so_far: usize) -> Result<Step, Trouble> {
+        let chunk: Chunk = json(data)?;
+        if let Some(error) = &chunk.error {
+            return Err(trouble::said(error));
+        }
+        let finish = chunk.stop.then_some(match chunk.stop_type {
+            Some(StopType::Eos | StopType::Word) => Finish::Stop,
+            Some(StopType::Limit) => Finish::Length,
+            Some(StopType::Other) | None => Finish::Other,
+        });
+        Ok(Step {
+            tokens: chunk.tokens,
+            finish,
+            completion: chunk.tokens_predicted.filter(|_| chunk.stop),
+            prompt: chunk.tokens_evaluated.filter(|_| chunk.stop),
+            cached: chunk.timings.and_then(|t| t.cache_n),
+            queue_s: None,
+            done: chunk.stop,
+        })
+    }
+
+    fn questions(&self) -> &'static [Question] {
+        &QUESTIONS
+    }
+
+    fn without_prefix_cache(&self) -> &'static str {
+        "its requests say `cache_prompt: false` already"
+    }
+}
+
+const QUESTIONS: [Question; 2] = [
+    Question {
+        paths: &["/v1/models"],
+        read: openai::models,
+        needed: true,
+    },
+    Question {
+        paths: &["/props"],
+        read: props,
+        needed: true,
+    },
+];
+
+#[derive(Deserialize)]
+struct Props {
+    default_generation_settings: Option<Slot>,
+    total_slots: Option<usize>,
+}
+
+#[derive(Deserialize)]
+struct Slot {
+    n_ctx: Option<usize>,
+}
+
+fn props(body: &str, _ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {
+    let props: Props = serde_json::from_str(body)?;
+    about.context = props.default_generation_settings.and_then(|s| s.n_ctx);
+    about.prefix_cache = Some(false);
+    if let Some(slots) = props.total_slots {
+        about.notes.push(format!(
+            "llama.cpp works on {slots} sequences at once, the rest waits in its queue: \
+             start it with --parallel for more"
+        ));
+    }
+    Ok(())
+}

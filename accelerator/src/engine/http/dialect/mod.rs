@@ -1,0 +1,167 @@
+//! What each server is asked, and what its words mean.
+//!
+//! | file | server | an answer's tokens | its end |
+//! | --- | --- | --- | --- |
+//! | `vllm` | vLLM, `/v1/completions` and `/inference/v1/generate` | new ids | `[DONE]` |
+//! | `sglang` | SGLang, `/generate` | new ids, or all so far | `[DONE]` |
+//! | `tensorrt_llm` | `trtllm-serve`, `/v1/completions` | new ids | `[DONE]` |
+//! | `llama_cpp` | llama.cpp, `/completion` | new ids | `"stop": true` |
+//!
+//! Nothing here does any I/O: a dialect makes the body of a request, and reads one event.
+
+mod llama_cpp;
+mod openai;
+mod sglang;
+mod tensorrt_llm;
+mod vllm;
+
+use qdl::config::{self, Temperature};
+use serde::Deserialize;
+use smallvec::SmallVec;
+
+use super::trouble::Trouble;
+
+/// The ids of one event: one, or a few where the server decodes several at a time. What is longer
+/// goes to the heap.
+pub(super) type Tokens = SmallVec<[i32; 8]>;
+
+/// What is asked of the server, the same for every sequence.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub model: String,
+    pub temperature: Temperature,
+    pub max_tokens: usize,
+    pub min_tokens: usize,
+    pub stop: Vec<u32>,
+    pub ignore_eos: bool,
+    pub eos: Vec<u32>,
+    /// Ids in the vocabulary.
+    pub vocab: usize,
+    /// Ids of the longest prompt.
+    pub max_prompt: usize,
+}
+
+impl Ask {
+    /// True where `id` ends an answer, by what the configuration says.
+    pub fn ends_with(&self, id: i32) -> bool {
+        let is = |end: &u32| i64::from(*end) == i64::from(id);
+        self.stop.iter().any(is) || (!self.ignore_eos && self.eos.iter().any(is))
+    }
+}
+
+/// Why a server ended an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Finish {
+    /// At an end of sequence, or at an id of `stop`.
+    Stop,
+    /// At `max_tokens`.
+    Length,
+    /// Anything else: it was given up.
+    #[serde(other)]
+    Other,
+}
+
+/// What one event says.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Step {
+    /// New ids.
+    pub tokens: Tokens,
+    pub finish: Option<Finish>,
+    /// How many tokens the answer has, as the server counts them.
+    pub completion: Option<usize>,
+    /// How many the prompt had.
+    pub prompt: Option<usize>,
+    /// How many of those came from a prefix cache.
+    pub cached: Option<usize>,
+    /// Seconds in the server's own queue.
+    pub queue_s: Option<f64>,
+    /// Nothing follows that belongs to the answer.
+    pub done: bool,
+}
+
+impl Step {
+    fn done() -> Self {
+        Step {
+            done: true,
+            ..Step::default()
+        }
+    }
+}
+
+/// What a server says of itself.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct About {
+    /// The models it serves.
+    pub models: Vec<String>,
+    /// Tokens of prompt and answer together.
+    pub context: Option<usize>,
+    /// Ids in the vocabulary.
+    pub vocab: Option<usize>,
+    /// Whether it keeps prefixes of prompts.
+    pub prefix_cache: Option<bool>,
+    /// What else whoever runs it should know, each a sentence.
+    pub notes: Vec<String>,
+}
+
+/// A question that is asked at the start.
+pub(super) struct Question {
+    /// Where; the second is tried where the server does not know the first.
+    pub paths: &'static [&'static str],
+    /// Takes what the answer says; `Err` where it is none.
+    pub read: fn(&str, &Ask, &mut About) -> Result<(), serde_json::Error>,
+    /// The start fails without an answer.
+    pub needed: bool,
+}
+
+/// One way of speaking with a server.
+pub(super) trait Dialect: Send + Sync {
+    /// Where answers are asked for.
+    fn path(&self) -> &'static str;
+
+    /// The body of a request for one streamed answer, of `max_tokens` at most.
+    fn body(&self, ask: &Ask, prompt: &[i32], max_tokens: usize) -> serde_json::Result<Vec<u8>>;
+
+    /// Reads the data of one event of an answer that has `so_far` tokens.
+    fn read(&self, data: &str, so_far: usize) -> Result<Step, Trouble>;
+
+    /// What is asked at the start, once the server is ready.
+    fn questions(&self) -> &'static [Question];
+
+    /// What turns its prefix cache off.
+    fn without_prefix_cache(&self) -> &'static str;
+}
+
+/// The dialect that the configuration names.
+pub(super) fn of(kind: config::Dialect) -> &'static dyn Dialect {
+    match kind {
+        config::Dialect::Vllm => &vllm::Completions,
+        config::Dialect::VllmGenerate => &vllm::Generate,
+        config::Dialect::Sglang => &sglang::Sglang,
+        config::Dialect::TensorRtLlm => &tensorrt_llm::TensorRtLlm,
+        config::Dialect::LlamaCpp => &llama_cpp::LlamaCpp,
+    }
+}
+
+/// Reads JSON, or says what came instead.
+fn json<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, Trouble> {
+    serde_json::from_str(data).map_err(|e| Trouble::Garbled(format!("{e} in {}", short(data))))
+}
+
+/// The beginning of a text, for an error of one line.
+pub(super) fn short(text: &str) -> String {
+    const MOST: usize = 200;
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if line.chars().count() + word.chars().count() > MOST {
+            line.extend(word.chars().take(MOST));
+            line.push('…');
+            break;
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    line
+}

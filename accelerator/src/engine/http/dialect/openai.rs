@@ -1,0 +1,129 @@
+//! What vLLM and `trtllm-serve` share: the chunks of OpenAI's completions, with ids in them.
+//!
+//! ```text
+//! data: {"choices":[{"index":0,"text":"","token_ids":[504],"finish_reason":null}]}
+//! data: {"choices":[{"index":0,"text":"","token_ids":[2],"finish_reason":"stop"}]}
+//! data: {"choices":[],"usage":{"prompt_tokens":8,"completion_tokens":2}}
+//! data: [DONE]
+//! ```
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use smallvec::SmallVec;
+
+use super::{About, Ask, Finish, Step, Tokens, json, short};
+use crate::engine::http::trouble::{self, Trouble};
+
+/// What ends a stream.
+pub(super) const DONE: &str = "[DONE]";
+
+/// Asks for the counts behind the last token.
+#[derive(Serialize)]
+pub(super) struct StreamOptions {
+    include_usage: bool,
+}
+
+/// See [`StreamOptions`].
+pub(super) const WITH_USAGE: StreamOptions = StreamOptions {
+    include_usage: true,
+};
+
+#[derive(Deserialize)]
+struct Chunk {
+    #[serde(default)]
+    choices: SmallVec<[Choice; 1]>,
+    usage: Option<Usage>,
+    error: Option<Value>,
+    /// `"error"` in TensorRT-LLM's error responses, which have no `error`.
+    object: Option<Object>,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum Object {
+    Error,
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    token_ids: Option<Tokens>,
+    finish_reason: Option<Finish>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: Option<usize>,
+    completion_tokens: Option<usize>,
+    prompt_tokens_details: Option<PromptDetails>,
+}
+
+#[derive(Deserialize)]
+struct PromptDetails {
+    cached_tokens: Option<usize>,
+}
+
+/// Reads one event.
+pub(super) fn read(data: &str) -> Result<Step, Trouble> {
+    if data == DONE {
+        return Ok(Step::done());
+    }
+    let chunk: Chunk = json(data)?;
+    if let Some(error) = &chunk.error {
+        return Err(trouble::said(error));
+    }
+    if chunk.object == Some(Object::Error) {
+        return Err(trouble::said(&json::<Value>(data)?));
+    }
+    let mut step = Step::default();
+    if let Some(usage) = chunk.usage {
+        step.prompt = usage.prompt_tokens;
+        step.completion = usage.completion_tokens;
+        step.cached = usage.prompt_tokens_details.and_then(|d| d.cached_tokens);
+    }
+    let mut choices = chunk.choices.into_iter();
+    if let Some(choice) = choices.next() {
+        step.finish = choice.finish_reason;
+        step.tokens = choice.token_ids.unwrap_or_default();
+    }
+    if choices.next().is_some() {
+        return Err(Trouble::Garbled(format!(
+            "several answers to one prompt in {}",
+            short(data)
+        )));
+    }
+    Ok(step)
+}
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+    /// vLLM and SGLang say it.
+    max_model_len: Option<usize>,
+    /// llama.cpp says it.
+    meta: Option<Meta>,
+}
+
+#[derive(Deserialize)]
+struct Meta {
+    n_vocab: Option<usize>,
+}
+
+/// Reads `/v1/models`, which every one of these servers has.
+pub(super) fn models(body: &str, ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {
+    let models: Models = serde_json::from_str(body)?;
+    let ours = models.data.iter().find(|m| m.id == ask.model);
+    if let Some(model) = ours.or(models.data.first()) {
+        about.context = model.max_model_len.or(about.context);
+        let vocab = model.meta.as_ref().and_then(|m| m.n_vocab);
+        about.vocab = vocab.or(about.vocab);
+    }
+    about.models = models.data.into_iter().map(|m| m.id).collect();
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! SGLang's `/generate`: not run here.
+//!
+//! ```text
+//! data: {"output_ids":[504],"meta_info":{"finish_reason":null,"prompt_tokens":8,
+//!        "completion_tokens":1,"cached_tokens":0}}
+//! data: {"output_ids":[504,2],"meta_info":{"finish_reason":{"type":"stop","matched":2},
+//!        "completion_tokens":2,...}}
+//! data: [DONE]
+//! ```
+//!
+//! An event carries all ids so far, or with `--incremental-streaming-output` (in older versions
+//! `--stream-output`) the new ones alone; `completion_tokens` always counts all of them, which
+//! tells the two apart. All of them each time is a cost that grows with the square of an answer's
+//! length: the start says so. The list of an event in the middle may be ahead of its count, since
+//! the server goes on filling it until it is sent. The matched end is among the ids. What the
+//! scheduler gives up ends as `{"type":"abort"}`, with status 200.
+//!
+//! Source: SGLang's `python/sglang/srt/managers/tokenizer_manager.py` and
+//! `python/sglang/srt/entrypoints/http_server.py`.
+
+use qdl::config::Temperature;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{About, Ask, Dialect, Finish, Question, Step, Tokens, json, openai, short};
+use crate::engine::http::trouble::{self, Trouble};
+
+/// See the module.
+pub(super) struct Sglang;
+
+#[derive(Serialize)]
+struct Body<'a> {
+    input_ids: &'a [i32],
+    sampling_params: Sampling<'a>,
+    stream: bool,
+}
+
+#[derive(Serialize)]
+struct Sampling<'a> {
+    max_new_tokens: usize,
+    min_new_tokens: usize,
+    temperature: Temperature,
+    ignore_eos: bool,
+    stop_token_ids: &'a [u32],
+    skip_special_tokens: bool,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    output_ids: Option<Tokens>,
+    meta_info: Option<MetaInfo>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct MetaInfo {
+    finish_reason: Option<Reason>,
+    prompt_tokens: Option<usize>,
+    completion_tokens: Option<usize>,
+    cached_tokens: Option<usize>,
+    queue_time: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Reason {
+    #[serde(rename = "type")]
+    kind: Finish,
+    message: Option<Value>,
+    status_code: Option<Value>,
+}
+
+impl Dialect for Sglang {
+    fn path(&self) -> &'static str {
+        "/generate"
+    }
+
+    fn body(&self, ask: &Ask, prompt: &[i32], max_tokens: usize) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(&Body {
+            input_ids: prompt,
+            sampling_params: Sampling {
+                max_new_tokens: max_tokens,
+                min_new_tokens: ask.min_tokens.min(max_tokens),
+                temperature: ask.temperature,
+                ignore_eos: ask.ignore_eos,
+                stop_token_ids: &ask.stop,
+                skip_special_tokens: false,
+            },
+            stream: true,
+        })
+    }
+
+    fn read(&self, data: &str, so_far: usize) -> Result<Step, Trouble> {
+        if data == openai::DONE {
+            return Ok(Step::done());
+        }
+        let chunk: Chunk = json(data)?;
+        if let Some(error) = &chunk.error {
+            return Err(trouble::said(error));
+        }
+        let Some(meta) = chunk.meta_info else {
+            return Err(Trouble::Garbled(format!("no meta_info in {}", short(data))));
+        };
+        if let Some(reason) = &meta.finish_reason
+            && reason.kind == Finish::Other
+        {
+            let code = reason.status_code.as_ref().and_then(Value::as_u64);
+            let words = reason.message.as_ref().map(Value::to_string);
+            let words = words.unwrap_or_else(|| short(data));
+            return Err(trouble::said_with(code, &words));
+        }
+        let mut tokens = chunk.output_ids.unwrap_or_default();
+        let completion = meta.completion_tokens;
+        match completion {
+            Some(all) if tokens.len() >= all => {
+                if tokens.len() < so_far {
+                    return Err(Trouble::Lost {
+                        said: all,
+                        came: so_far,
+                    });
+                }
+                tokens.drain(..so_far);
+            }
+            // An event without ids at all is for the account to judge.
+            Some(all) if so_far + tokens.len() != all && !tokens.is_empty() => {
+                return Err(Trouble::Lost {
+                    said: all,
+                    came: so_far + tokens.len(),
+                });
+            }
+            _ => {}
+        }
+        let finish = meta.finish_reason.map(|r| r.kind);
+        Ok(Step {
+            tokens,
+            finish,
+            // In the middle the list may be ahead of it.
+            completion: completion.filter(|_| finish.is_some()),
+            prompt: meta.prompt_tokens,
+            cached: meta.cached_tokens,
+            queue_s: meta.queue_time,
+            done: false,
+        })
+    }
+
+    fn questions(&self) -> &'static [Question] {
+        &QUESTIONS
+    }
+
+    fn without_prefix_cache(&self) -> &'static str {
+        "start SGLang with --disable-radix-cache"
+    }
+}
+
+const QUESTIONS: [Question; 2] = [
+    Question {
+        paths: &["/v1/models"],
+        read: openai::models,
+        needed: true,
+    },
+    Question {
+        paths: &["/server_info", "/get_server_info"],
+        read: server_info,
+        needed: false,
+    },
+];
+
+#[derive(Deserialize)]
+struct ServerInfo {
+    disable_radix_cache: Option<bool>,
+    context_length: Option<usize>,
+    incremental_streaming_output: Option<bool>,
+    stream_output: Option<bool>,
+}
+
+fn server_info(body: &str, _ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {
+    let info: ServerInfo = serde_json::from_str(body)?;
+    about.prefix_cache = info.disable_radix_cache.map(|off| !off);
+    about.context = about.context.or(info.context_length);
+    if info.incremental_streaming_output.or(info.stream_output) == Some(false) {
+        about.notes.push(
+            "SGLang sends all ids of an answer with each of its tokens: start it with \
+             --incremental-streaming-output"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! Whose fault it was: what comes to a sequence is its own affair, or the end of the engine.
+
+use std::{
+    sync::{Arc, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::Mutex, time::Instant};
+
+use super::{
+    command::Exit,
+    stream::{Server, Sink},
+    trouble::Trouble,
+};
+use crate::engine::{
+    EngineError, Fault,
+    streaming::{OnFatal, TooLong},
+};
+
+/// How long the end of a server that we started may take to be seen, once it answers no more.
+const EXIT_SEEN: Duration = Duration::from_secs(3);
+/// Ids of the prompt of a trial.
+const TRIAL_PROMPT: usize = 16;
+/// Tokens of its answer.
+const TRIAL_TOKENS: usize = 2;
+
+/// Says the engine's end, once. Off the hot path: it is said once in a node's life.
+#[derive(Default)]
+pub(super) struct Fatal(std::sync::Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    told: bool,
+    on_fatal: Option<OnFatal>,
+    /// What came before anybody listened.
+    early: Option<EngineError>,
+}
+
+impl Fatal {
+    /// Who hears it from now on; at once, where it has happened already.
+    pub fn listen(&self, on_fatal: OnFatal) {
+        let mut state = self.state();
+        let early = state.early.take();
+        state.on_fatal = Some(on_fatal.clone());
+        drop(state);
+        if let Some(early) = early {
+            on_fatal(early);
+        }
+    }
+
+    /// From here on nothing is said: the engine is being stopped.
+    pub fn mute(&self) {
+        let mut state = self.state();
+        state.told = true;
+        state.early = None;
+    }
+
+    /// Says it, unless it was said.
+    pub fn tell(&self, url: &str, reason: String) {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.told, true) {
+            return;
+        }
+        let error = EngineError::Server {
+            url: url.to_owned(),
+            reason,
+        };
+        match state.on_fatal.clone() {
+            Some(on_fatal) => {
+                drop(state);
+                on_fatal(error);
+            }
+            None => state.early = Some(error),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a sequence comes to that got no answer.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// Nobody waits: it is dropped.
+    Drop,
+    /// The sample is given back with these words.
+    Refuse(String),
+    /// The engine ends with these.
+    End(String),
+}
+
+/// A trial whose tokens are of no interest.
+struct Nobody;
+
+impl Sink for Nobody {
+    fn is_wanted(&self) -> bool {
+        true
+    }
+
+    fn push(&mut self, _: &[i32]) -> Result<(), TooLong> {
+        Ok(())
+    }
+}
+
+/// Asks for a short answer to a harmless prompt, as the engine asks for all of them.
+///
+/// # Errors
+/// [`Trouble`]: what any sequence would meet.
+pub(super) async fn trial(server: &Server) -> Result<(), Trouble> {
+    let ask = &server.ask;
+    let len = TRIAL_PROMPT.min(ask.max_prompt);
+    let ids = (1..=len).map(|i| i32::try_from(i % ask.vocab).unwrap_or(0));
+    let prompt: Vec<i32> = ids.collect();
+    let tokens = TRIAL_TOKENS.min(ask.max_tokens);
+    let whole = server.answer(&prompt, tokens, &mut Nobody).await?;
+    server.client.done(whole.answer).await;
+    Ok(())
+}
+
+/// See the module.
+pub(super) struct Judge {
+    /// A server that we started.
+    pub exit: Option<Exit>,
+    /// When the last trial began, and whether it went well.
+    last: Mutex<Option<(Instant, bool)>>,
+}
+
+impl Judge {
+    pub fn new(exit: Option<Exit>) -> Arc<Self> {
+        Arc::new(Judge {
+            exit,
+            last: Mutex::default(),
+        })
+    }
+
+    /// Judges what came to one sequence.
+    pub async fn verdict(&self, server: &Server, trouble: Trouble) -> Verdict {
+        let words = trouble.to_string();
+        match trouble.fault() {
+            _ if trouble == Trouble::Unwanted => Verdict::Drop,
+            Fault::Sample => Verdict::Refuse(words),
+            Fault::Engine => Verdict::End(words),
+            Fault::Either if self.is_well(server).await => {
+                Verdict::Refuse(format!("{words}; the server goes on"))
+            }
+            Fault::Either => Verdict::End(match self.exited().await {
+                Some(exit) => exit,
+                None => words,
+            }),
+        }
+    }
+
+    /// Whether the server still answers. Of many that ask at once, one tries for all.
+    async fn is_well(&self, server: &Server) -> bool {
+        let since = Instant::now();
+        let mut last = self.last.lock().await;
+        if let Some((began, well)) = *last
+            && began >= since
+        {
+            return well;
+        }
+        let began = Instant::now();
+        let well = trial(server).await.is_ok();
+        *last = Some((began, well));
+        well
+    }
+
+    /// How a server that we started ended, if it did.
+    async fn exited(&self) -> Option<String> {
+        let exit = self.exit.as_ref()?;
+        tokio::time::timeout(EXIT_SEEN, exit.seen()).await.ok()?
+    }
+}

@@ -1,0 +1,38 @@
+//! As many open files as there are connections.
+
+use std::io;
+
+/// What else a process has open: its libraries, logs, sockets of the network.
+const OTHERS: u64 = 256;
+
+/// Makes room for so many connections more, as far as the system lets a process.
+///
+/// # Errors
+/// In words, where it does not.
+pub(super) fn room_for(connections: usize) -> Result<(), String> {
+    let want = connections as u64 + OTHERS;
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is writable for the call.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return Err(io::Error::last_os_error().to_string());
+    }
+    if limit.rlim_cur >= want {
+        return Ok(());
+    }
+    if limit.rlim_max < want {
+        return Err(format!(
+            "{connections} connections need {want} open files, and this process may have {}: \
+             lower it, or raise `ulimit -Hn`",
+            limit.rlim_max
+        ));
+    }
+    limit.rlim_cur = want;
+    // SAFETY: `limit` is readable for the call.
+    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error().to_string()),
+    }
+}

@@ -1,0 +1,295 @@
+//! `http`: a language model's server on this machine, asked over HTTP.
+//!
+//! ```text
+//! NIC threads ── submit() ──> thread http-0 ──> one request a sequence ──> server
+//!      origins <── push, finish ──┘  <── events: token ids ────────────────┘
+//! ```
+//!
+//! | file | purpose |
+//! | --- | --- |
+//! | [`dialect`] | what each server is asked, and what its events mean |
+//! | [`client`] | connections, kept and opened |
+//! | [`stream`] | one answer from its request to its end |
+//! | [`account`] | its tokens against what the server says of them |
+//! | [`trouble`] | what goes wrong, in words, and whose fault it is |
+//! | [`judge`] | what follows from that |
+//! | [`start`] | what is asked before the first sample |
+//! | [`threads`] | the threads, and a sequence's way through them |
+//! | [`command`] | the server as a program of ours |
+//! | [`counters`] | what it came to |
+//!
+//! `docs/llm-servers.md` has the dialects, the errors and what becomes of a sample.
+
+mod account;
+mod client;
+mod command;
+mod counters;
+mod dialect;
+mod judge;
+mod limits;
+mod start;
+mod stream;
+mod threads;
+mod trouble;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+pub use counters::Report;
+use qdl::{
+    config::HttpConfig,
+    model::{DType, ModelSpec},
+};
+use tokio::runtime::Builder;
+
+use self::{
+    client::Client,
+    command::Program,
+    counters::Counters,
+    dialect::Ask,
+    judge::{Fatal, Judge},
+    stream::Server,
+    threads::Threads,
+};
+use super::{
+    Engine, EngineError, EngineParams, Sequence, Streaming, Worker, streaming::OnFatal,
+};
+
+/// See the module.
+pub struct Http {
+    model: ModelSpec,
+    config: HttpConfig,
+    /// Threads that speak with the server.
+    count: usize,
+    ask: Ask,
+    counters: Arc<Counters>,
+    fatal: Arc<Fatal>,
+    program: Mutex<Option<Program>>,
+    threads: OnceLock<Threads>,
+    /// What the start had to say.
+    warnings: Mutex<Vec<String>>,
+}
+
+impl Http {
+    /// From `engine.http`, `engine.threads` and the model's tensors. No server is asked yet:
+    /// [`Streaming::start`] does.
+    ///
+    /// # Errors
+    /// [`EngineError::Param`] names the key.
+    pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
+        let wrong = |field, reason: &str| EngineError::Param {
+            field,
+            reason: reason.to_owned(),
+        };
+        let Some(config) = params.engine.http.clone() else {
+            return Err(wrong("http", "no server is named"));
+        };
+        let spec = params.spec.clone().filter(|spec| {
+            let ids = |t: &qdl::model::TensorSpec| t.dtype == DType::I32 && t.shape.len() == 1;
+            spec.inputs.len() == 1 && spec.inputs.iter().all(ids) && ids(&spec.output)
+        });
+        let Some(model) = spec else {
+            let reason = "the model must have one input and an output, i32 of one dimension";
+            return Err(wrong("http", reason));
+        };
+        let room = model.output.shape[0];
+        let max_tokens = config.max_tokens.unwrap_or(room);
+        if max_tokens > room {
+            let reason = format!("{max_tokens} is more than the model's output of {room}");
+            return Err(wrong("http.max_tokens", &reason));
+        }
+        if config.min_tokens > max_tokens {
+            let reason = format!("{} is more than max_tokens, {max_tokens}", config.min_tokens);
+            return Err(wrong("http.min_tokens", &reason));
+        }
+        limits::room_for(config.in_flight).map_err(|e| wrong("http.in_flight", &e))?;
+        let counters: Arc<Counters> = Arc::default();
+        Client::new(&config.url, config.connect(), counters.clone())
+            .map_err(|e| wrong("http.url", &e))?;
+        Ok(Http {
+            count: params.engine.threads,
+            ask: Ask {
+                model: config.model.clone().unwrap_or_else(|| model.name.clone()),
+                temperature: config.temperature,
+                max_tokens,
+                min_tokens: config.min_tokens,
+                stop: config.stop.clone(),
+                ignore_eos: config.ignore_eos,
+                eos: config.eos.clone(),
+                vocab: 0,
+                max_prompt: model.inputs[0].shape[0],
+            },
+            model,
+            config,
+            counters,
+            fatal: Arc::default(),
+            program: Mutex::default(),
+            threads: OnceLock::new(),
+            warnings: Mutex::default(),
+        })
+    }
+
+    /// What the requests came to so far.
+    pub fn report(&self) -> Report {
+        self.counters.report()
+    }
+
+    /// What the server's answers at the start give cause to say, each a sentence: a prefix cache
+    /// that is on, a context that is not known.
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn server(&self, ask: &Ask) -> Result<Server, String> {
+        let config = &self.config;
+        Ok(Server {
+            client: Client::new(&config.url, config.connect(), self.counters.clone())?,
+            dialect: dialect::of(config.dialect),
+            ask: ask.clone(),
+            config: config.clone(),
+            counters: self.counters.clone(),
+        })
+    }
+
+    fn try_start(&self) -> Result<(), String> {
+        let config = &self.config;
+        let program = match &config.command[..] {
+            [] => None,
+            command => {
+                let program = Program::start(command, &config.log, &config.url, &self.fatal)?;
+                tracing::info!("server started; its log is {}", config.log.display());
+                Some(program)
+            }
+        };
+        let exit = program.as_ref().map(Program::exit);
+        let mut slot = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        *slot = program;
+        let ask = block_on(self.questions(slot.as_ref()))?;
+        drop(slot);
+        let servers = (0..self.count).map(|_| self.server(&ask));
+        let servers = servers.collect::<Result<Vec<_>, _>>()?;
+        let threads = Threads::start(servers, &Judge::new(exit), &self.fatal);
+        let threads = threads.map_err(|e| format!("no thread to ask it from: {e}"))?;
+        self.threads
+            .set(threads)
+            .map_err(|_| "it is started already".to_owned())
+    }
+
+    /// Everything that is asked before the first sample.
+    async fn questions(&self, program: Option<&Program>) -> Result<Ask, String> {
+        let config = &self.config;
+        let mut server = self.server(&self.ask)?;
+        start::ready(&server.client, config, program).await?;
+        let about = start::about(&server.client, server.dialect, &server.ask).await?;
+        let mut ask = self.ask.clone();
+        let warnings = start::judge(about, config, server.dialect, &mut ask)?;
+        for warning in &warnings {
+            tracing::warn!("server {}: {warning}", config.url);
+        }
+        *self
+            .warnings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = warnings;
+        server.ask = ask.clone();
+        judge::trial(&server).await.map_err(|e| e.to_string())?;
+        Ok(ask)
+    }
+
+    fn stop_program(&self) {
+        let mut slot = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(program) = slot.take()
+            && let Err(e) = program.stop(self.config.stop_within())
+        {
+            tracing::warn!("server {}: {e}", self.config.url);
+        }
+    }
+}
+
+/// Runs something on a runtime and a thread of its own: the caller's may have a runtime already.
+fn block_on<T: Send>(what: impl Future<Output = Result<T, String>> + Send) -> Result<T, String> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| format!("no runtime to ask it from: {e}"))?;
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| runtime.block_on(what)).join();
+        asked.unwrap_or_else(|_| Err("asking it panicked".to_owned()))
+    })
+}
+
+impl Engine for Http {
+    fn name(&self) -> &'static str {
+        "http"
+    }
+
+    fn model(&self) -> &ModelSpec {
+        &self.model
+    }
+
+    fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
+        Err(EngineError::Param {
+            field: "kind",
+            reason: "`http` batches by itself and has no workers".to_owned(),
+        })
+    }
+
+    fn counts_tokens(&self) -> bool {
+        true
+    }
+
+    fn streaming(&self) -> Option<&dyn Streaming> {
+        Some(self)
+    }
+}
+
+impl Streaming for Http {
+    fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
+        let started = self.try_start();
+        if let Err(reason) = started {
+            self.fatal.mute();
+            self.stop_program();
+            return Err(EngineError::Server {
+                url: self.config.url.clone(),
+                reason,
+            });
+        }
+        self.fatal.listen(fatal);
+        Ok(())
+    }
+
+    fn in_flight(&self) -> usize {
+        self.config.in_flight
+    }
+
+    fn submit(&self, sequence: Sequence) {
+        // One that comes before the start is dropped: nobody can answer it.
+        if let Some(threads) = self.threads.get() {
+            threads.submit(sequence);
+        }
+    }
+
+    /// The threads end within `timeout`, and then a server of ours within `engine.http.stop_s`.
+    fn stop(&self, timeout: Duration) {
+        self.fatal.mute();
+        if let Some(threads) = self.threads.get() {
+            if !threads.stop(timeout) {
+                tracing::warn!("a thread of engine http did not end within {timeout:?}");
+            }
+            tracing::info!("server {}: {}", self.config.url, self.report());
+        }
+        self.stop_program();
+    }
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        self.fatal.mute();
+        self.stop_program();
+    }
+}

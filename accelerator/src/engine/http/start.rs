@@ -1,0 +1,159 @@
+//! What is asked before the first sample: ready, model, context, vocabulary, prefix cache, and one
+//! short answer as every sequence will ask for it.
+
+use std::time::{Duration, Instant};
+
+use qdl::config::HttpConfig;
+use tokio::time::sleep;
+
+use super::{
+    client::Client,
+    command::{Program, last_line},
+    dialect::{About, Ask, Dialect, Question},
+    trouble::{self, Trouble},
+};
+
+/// A server that comes up is asked so often whether it is ready.
+const LOOK: Duration = Duration::from_millis(100);
+/// And so often the log says that it is still waited for.
+const SAY: Duration = Duration::from_secs(10);
+
+/// Waits until the server says that it is ready.
+///
+/// # Errors
+/// In words: there is none, it ended, it took too long.
+pub(super) async fn ready(
+    client: &Client,
+    config: &HttpConfig,
+    program: Option<&Program>,
+) -> Result<(), String> {
+    let began = Instant::now();
+    let mut said = began;
+    loop {
+        let why = match client.get("/health").await {
+            // A server without the question is asked the next one.
+            Ok((200 | 404, _)) => return Ok(()),
+            Ok((status, words)) => format!("it answers {status} to /health: {}", trouble::words(&words)),
+            Err(Trouble::Connect(why)) if program.is_none() => {
+                return Err(format!(
+                    "there is none ({why}): start it first, or name it in engine.http.command"
+                ));
+            }
+            Err(e) => e.to_string(),
+        };
+        if let Some(exit) = program.and_then(|p| p.exit().now()) {
+            return Err(format!("{exit} (before it was ready)"));
+        }
+        let waited = began.elapsed();
+        let log = program.map(|p| (p.log(), last_line(p.log()).unwrap_or_default()));
+        let log = log.map_or_else(String::new, |(path, line)| {
+            format!("; the last line of its log {}: {line}", path.display())
+        });
+        if waited > config.ready() {
+            let s = waited.as_secs();
+            return Err(format!("not ready after {s} s ({why}{log}): see engine.http.ready_s"));
+        }
+        if said.elapsed() > SAY {
+            said = Instant::now();
+            tracing::info!("waiting for the server for {} s: {why}{log}", waited.as_secs());
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Asks what a dialect asks.
+///
+/// # Errors
+/// In words, where an answer that is needed does not come.
+pub(super) async fn about(
+    client: &Client,
+    dialect: &dyn Dialect,
+    ask: &Ask,
+) -> Result<About, String> {
+    let mut about = About::default();
+    for question in dialect.questions() {
+        let answered = one(client, question, ask, &mut about).await;
+        match answered {
+            Err(why) if question.needed => return Err(why),
+            Err(why) => tracing::debug!("{why}"),
+            Ok(()) => {}
+        }
+    }
+    Ok(about)
+}
+
+async fn one(
+    client: &Client,
+    question: &Question,
+    ask: &Ask,
+    about: &mut About,
+) -> Result<(), String> {
+    let mut last = String::new();
+    for path in question.paths {
+        let (status, body) = client.get(path).await.map_err(|e| e.to_string())?;
+        if status == 200 {
+            let read = (question.read)(&body, ask, about);
+            return read.map_err(|e| {
+                format!("what it answers to {path} is not understood ({e}): see engine.http.dialect")
+            });
+        }
+        let words = trouble::words(&body);
+        last = format!("it answers {status} to {path} ({words}): see engine.http.dialect");
+    }
+    Err(last)
+}
+
+/// Holds what the server says against what is wanted of it; completes `ask`. Returns what whoever
+/// runs it should know.
+///
+/// # Errors
+/// In words: what keeps the run from being right.
+pub(super) fn judge(
+    about: About,
+    config: &HttpConfig,
+    dialect: &dyn Dialect,
+    ask: &mut Ask,
+) -> Result<Vec<String>, String> {
+    let mut warnings = about.notes;
+    if !about.models.is_empty() && !about.models.contains(&ask.model) {
+        let (has, wants) = (about.models.join("`, `"), &ask.model);
+        return Err(format!("it serves `{has}` and no `{wants}`: see engine.http.model"));
+    }
+    let (prompt, answer) = (ask.max_prompt, ask.max_tokens);
+    let context = [about.context, config.context].into_iter().flatten().min();
+    match context {
+        Some(context) if prompt + answer > context => {
+            return Err(format!(
+                "its context of {context} tokens is too short for the longest sample: \
+                 {prompt} of prompt and {answer} of answer"
+            ));
+        }
+        Some(_) => {}
+        None => warnings.push(
+            "it does not say how long its context is: engine.http.context would have it checked"
+                .to_owned(),
+        ),
+    }
+    ask.vocab = match (config.vocab, about.vocab) {
+        (Some(ours), Some(theirs)) if ours != theirs => {
+            return Err(format!(
+                "its vocabulary has {theirs} ids, and engine.http.vocab says {ours}"
+            ));
+        }
+        (ours, theirs) => ours.or(theirs).ok_or(
+            "it does not say how many ids its vocabulary has, and an id beyond them may end it: \
+             set engine.http.vocab",
+        )?,
+    };
+    let off = dialect.without_prefix_cache();
+    match about.prefix_cache {
+        Some(true) => warnings.push(format!(
+            "its prefix cache is on, and such a run does not count: {off}"
+        )),
+        Some(false) => {}
+        None => warnings.push(format!(
+            "it does not say whether its prefix cache is on; with one a run does not count: {off}"
+        )),
+    }
+    Ok(warnings)
+}

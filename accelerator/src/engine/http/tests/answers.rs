@@ -1,0 +1,231 @@
+//! Right answers, in every dialect: their tokens, parts and requests.
+
+use qdl::{config::Dialect, wire::Stream};
+use serde_json::{Value, json};
+
+use super::{
+    rig::{ROOM, Samples, VOCAB, params, prompts, start},
+    server::{Asked, Piece, Reply, Server, about, events, sglang, tokens_of},
+};
+
+#[test]
+fn answers_are_the_servers_tokens_whatever_is_streamed() {
+    for dialect in Dialect::ALL {
+        let server = Server::good(dialect);
+        let started = start(&params(&server.url, dialect)).expect("a server");
+        for stream in [Stream::None, Stream::First, Stream::All] {
+            let prompts = prompts(33);
+            let samples = Samples::new(&prompts, stream);
+            started.run(&samples);
+            for (i, prompt) in prompts.iter().enumerate() {
+                let fate = samples.fate(i);
+                let right = tokens_of(prompt, ROOM);
+                let what = format!("{dialect:?}, {stream}, sample {i}: {:?}", fate.refused);
+                assert_eq!(fate.answer.as_ref(), Some(&right), "{what}");
+                // Each event but the last is a part, or the first alone.
+                let parts = match stream {
+                    Stream::None => 0,
+                    Stream::First => 1.min(right.len() - 1),
+                    Stream::All => right.len() - 1,
+                };
+                // llama.cpp ends with an event of its own: its last token is not known to be it.
+                let late = usize::from(dialect == Dialect::LlamaCpp && stream != Stream::None);
+                let most = if stream == Stream::First { 1 } else { parts + late };
+                assert!((parts..=most).contains(&fate.parts.len()), "{what}: {:?}", fate.parts);
+                let sent = fate.finished.expect("it finished").sent;
+                assert_eq!(sent.parts as usize, fate.parts.len(), "{what}");
+                assert_eq!(sent.bytes, fate.parts.last().map_or(0, |p| p.1), "{what}");
+            }
+        }
+        assert_eq!(started.fatal(), [""; 0]);
+        let report = started.http.report();
+        // The trial of the start is one.
+        assert_eq!((report.answers, report.busy, report.cached), (100, 0, 0));
+        assert!(report.most >= 1 && report.first_us.is_some(), "{report}");
+    }
+}
+
+/// The body of the second request: the first is the trial.
+fn body_of(dialect: Dialect) -> Value {
+    let server = Server::good(dialect);
+    let mut params = params(&server.url, dialect);
+    let http = params.engine.http.as_mut().expect("http");
+    http.max_tokens = Some(40);
+    http.temperature = serde_json::from_str("0.5").expect("a temperature");
+    if dialect != Dialect::LlamaCpp {
+        http.min_tokens = 1;
+        http.stop = vec![5];
+    }
+    let started = start(&params).expect("a server");
+    started.run(&Samples::new(&[vec![7, 8]], Stream::None));
+    let bodies = server.state.bodies.lock().expect("whole");
+    let path = match dialect {
+        Dialect::Vllm | Dialect::TensorRtLlm => "/v1/completions",
+        Dialect::VllmGenerate => "/inference/v1/generate",
+        Dialect::Sglang => "/generate",
+        Dialect::LlamaCpp => "/completion",
+    };
+    assert_eq!(bodies[1].path, path);
+    bodies[1].body.clone()
+}
+
+#[test]
+fn a_request_is_what_each_server_takes() {
+    let sampling = json!({
+        "max_tokens": 40, "min_tokens": 1, "temperature": 0.5, "ignore_eos": false,
+        "stop_token_ids": [5],
+    });
+    let with = |more: Value| {
+        let mut all = sampling.clone();
+        let more = more.as_object().expect("a map").clone();
+        all.as_object_mut().expect("a map").extend(more);
+        all
+    };
+    let usage = json!({"include_usage": true});
+    assert_eq!(
+        body_of(Dialect::Vllm),
+        with(json!({
+            "model": "m", "prompt": [7, 8], "stream": true, "stream_options": usage,
+            "return_token_ids": true,
+        }))
+    );
+    assert_eq!(
+        body_of(Dialect::VllmGenerate),
+        json!({
+            "model": "m", "token_ids": [7, 8], "stream": true, "stream_options": usage,
+            "sampling_params": with(json!({"detokenize": false})),
+        })
+    );
+    assert_eq!(
+        body_of(Dialect::TensorRtLlm),
+        with(json!({
+            "model": "m", "prompt": [7, 8], "stream": true, "stream_options": usage,
+            "include_stop_str_in_output": true, "add_special_tokens": false, "detokenize": false,
+        }))
+    );
+    assert_eq!(
+        body_of(Dialect::Sglang),
+        json!({
+            "input_ids": [7, 8], "stream": true,
+            "sampling_params": {
+                "max_new_tokens": 40, "min_new_tokens": 1, "temperature": 0.5,
+                "ignore_eos": false, "stop_token_ids": [5], "skip_special_tokens": false,
+            },
+        })
+    );
+    assert_eq!(
+        body_of(Dialect::LlamaCpp),
+        json!({
+            "prompt": [7, 8], "n_predict": 40, "temperature": 0.5, "ignore_eos": false,
+            "cache_prompt": false, "return_tokens": true, "stream": true,
+        })
+    );
+}
+
+/// Answers with tokens in groups of these sizes, over and over.
+fn in_groups(dialect: Dialect, asked: &Asked, sizes: &[usize]) -> Reply {
+    let tokens = tokens_of(&asked.prompt(), asked.most());
+    let finish = if tokens.len() == asked.most() { "length" } else { "stop" };
+    let mut groups: Vec<&[i32]> = Vec::new();
+    let mut rest = &tokens[..];
+    for size in sizes.iter().cycle() {
+        if rest.is_empty() {
+            break;
+        }
+        let (group, after) = rest.split_at(rest.len().min(*size));
+        groups.push(group);
+        rest = after;
+    }
+    let events = events(dialect, asked.prompt().len(), &groups, finish);
+    // All at once, as a server that was held up sends them.
+    Reply::Stream(vec![Piece::Chunk(events.concat())])
+}
+
+#[test]
+fn an_event_may_carry_several_tokens() {
+    for dialect in Dialect::ALL {
+        let server = Server::start(
+            move |path| about(dialect, path),
+            move |asked| in_groups(dialect, asked, &[1, 3, 12]),
+        );
+        let started = start(&params(&server.url, dialect)).expect("a server");
+        let prompts = prompts(40);
+        let samples = Samples::new(&prompts, Stream::All);
+        started.run(&samples);
+        for (i, prompt) in prompts.iter().enumerate() {
+            assert_eq!(samples.fate(i).answer, Some(tokens_of(prompt, ROOM)), "{dialect:?}");
+        }
+        let report = started.http.report();
+        assert!(report.steps < report.tokens, "{report}");
+    }
+}
+
+/// SGLang with the new ids alone, coalesced where `groups` says so; and with lists that are ahead
+/// of their counts, as they are when the server fills them on.
+fn sglang_server(ahead: bool) -> Server {
+    Server::start(
+        |path| about(Dialect::Sglang, path),
+        move |asked| {
+            let tokens = tokens_of(&asked.prompt(), asked.most());
+            let finish = if tokens.len() == asked.most() { "length" } else { "stop" };
+            let prompt = asked.prompt().len();
+            let mut pieces = Vec::new();
+            let mut at = 0;
+            while at < tokens.len() {
+                let end = (at + 2).min(tokens.len());
+                let finish = (end == tokens.len()).then_some(finish);
+                let event = match (ahead, finish) {
+                    (false, _) => sglang(&tokens[at..end], end, prompt, finish),
+                    (true, Some(_)) => sglang(&tokens, end, prompt, finish),
+                    (true, None) => sglang(&tokens[..end], end - 1, prompt, None),
+                };
+                pieces.push(Piece::Chunk(format!("data: {event}\n\n")));
+                at = end;
+            }
+            pieces.push(Piece::Chunk("data: [DONE]\n\n".to_owned()));
+            Reply::Stream(pieces)
+        },
+    )
+}
+
+#[test]
+fn sglang_may_send_new_ids_or_all_of_them() {
+    for ahead in [false, true] {
+        let server = sglang_server(ahead);
+        let started = start(&params(&server.url, Dialect::Sglang)).expect("a server");
+        let prompts = prompts(64);
+        let samples = Samples::new(&prompts, Stream::All);
+        started.run(&samples);
+        for (i, prompt) in prompts.iter().enumerate() {
+            let fate = samples.fate(i);
+            let right = Some(tokens_of(prompt, ROOM));
+            assert_eq!(fate.answer, right, "ahead: {ahead}; {:?}", started.fatal());
+        }
+    }
+}
+
+#[test]
+fn the_end_of_sequence_is_kept_and_counted() {
+    let end = VOCAB as i32 - 1;
+    let server = Server::start(
+        |path| about(Dialect::Vllm, path),
+        move |asked| {
+            let mut tokens = tokens_of(&asked.prompt(), asked.most() - 1);
+            tokens.retain(|id| *id != end);
+            tokens.push(end);
+            let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
+            let events = events(Dialect::Vllm, asked.prompt().len(), &groups, "stop");
+            Reply::Stream(events.into_iter().map(Piece::Chunk).collect())
+        },
+    );
+    let mut params = params(&server.url, Dialect::Vllm);
+    params.engine.http.as_mut().expect("http").eos = vec![2, end as u32];
+    let started = start(&params).expect("a server");
+    let samples = Samples::new(&prompts(20), Stream::First);
+    started.run(&samples);
+    for i in 0..20 {
+        let answer = samples.fate(i).answer.expect("an answer");
+        assert_eq!(answer.last(), Some(&end));
+    }
+    assert_eq!(started.fatal(), [""; 0]);
+}

@@ -1,0 +1,203 @@
+//! The server as a program that the engine starts, watches and ends.
+
+use std::{path::Path, time::Duration};
+
+use qdl::{config::Dialect, wire::Stream};
+
+use super::rig::{Samples, eventually, params, prompts, start};
+use crate::engine::EngineParams;
+
+/// A server in Python that answers questions, and prompts with the ids 5 and 6 (`good`), or with
+/// the first of them and then silence (`hangs`). SIGTERM ends it, or does not (`deaf`). It tells
+/// its port by a file.
+const SERVER: &str = r#"
+import http.server, json, os, signal, subprocess, sys, time
+habit, port_file = sys.argv[1], sys.argv[2]
+if habit == "dies":
+    print("loading"); print("CUDA out of memory"); print(""); sys.exit(7)
+if habit == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen(["sleep", "1000"])
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def whole(self, body):
+        body = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.whole({"data": [{"id": "m", "max_model_len": 4096}]})
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        def chunk(text):
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text.encode()))
+        def event(ids, finish):
+            chunk("data: %s\n\n" % json.dumps(
+                {"choices": [{"token_ids": ids, "finish_reason": finish}]}))
+        event([5], None)
+        trial = asked["max_tokens"] == 2
+        if habit == "hangs" and not trial:
+            print("token 5 is out", flush=True)
+            time.sleep(1000)
+        event([6], "length" if trial else "stop")
+        chunk("data: [DONE]\n\n")
+        chunk("")
+    def log_message(self, *a): pass
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+server = Server(("127.0.0.1", int(sys.argv[3])), Handler)
+with open(port_file + ".new", "w") as f:
+    f.write("%d %d" % (os.getpid(), child.pid))
+os.rename(port_file + ".new", port_file)
+print("serving", flush=True)
+server.serve_forever()
+"#;
+
+/// A port that nobody has now. Another process may take it before the server does: then the server
+/// ends, and the test says so.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+fn with_server(folder: &Path, habit: &str) -> EngineParams {
+    let script = folder.join("server.py");
+    std::fs::write(&script, SERVER).expect("a script");
+    let port = free_port();
+    let mut params = params(&format!("http://127.0.0.1:{port}"), Dialect::Vllm);
+    let http = params.engine.http.as_mut().expect("http");
+    let text = |path: &Path| path.to_str().expect("a path").to_owned();
+    http.command = vec![
+        "python3".to_owned(),
+        text(&script),
+        habit.to_owned(),
+        text(&folder.join("pids")),
+        port.to_string(),
+    ];
+    http.log = folder.join("server.log");
+    http.ready_s = 60;
+    http.stop_s = 1;
+    params
+}
+
+/// The processes of the server, as it wrote them down.
+fn pids(folder: &Path) -> Vec<i32> {
+    let text = std::fs::read_to_string(folder.join("pids")).expect("pids");
+    text.split(' ').map(|pid| pid.parse().expect("a number")).collect()
+}
+
+/// True where the process runs; one that only waits to be reaped by whoever has it does not.
+fn runs(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+    !state.is_empty() && !state.starts_with(['Z', 'X'])
+}
+
+#[test]
+fn it_is_started_and_ended_with_all_that_it_started() {
+    for habit in ["good", "deaf"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let started = start(&with_server(folder.path(), habit)).expect("a server");
+        let pids = pids(folder.path());
+        assert!(pids.iter().all(|pid| runs(*pid)), "{pids:?}");
+        let samples = Samples::new(&prompts(20), Stream::First);
+        started.run(&samples);
+        for i in 0..20 {
+            assert_eq!(samples.fate(i).answer, Some(vec![5, 6]), "{:?}", started.fatal());
+        }
+        let fatal = started.fatal.clone();
+        drop(started);
+        eventually("it is gone", || pids.iter().all(|pid| !runs(*pid)));
+        assert_eq!(*fatal.lock().expect("whole"), [""; 0], "its end was ours");
+        let log = std::fs::read_to_string(folder.path().join("server.log")).expect("a log");
+        assert!(log.contains("serving"), "{log}");
+    }
+}
+
+#[test]
+fn killed_in_the_middle_it_ends_the_engine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let started = start(&with_server(folder.path(), "hangs")).expect("a server");
+    let samples = Samples::new(&prompts(8), Stream::First);
+    for i in 0..8 {
+        samples.submit(i, &*started.http);
+    }
+    eventually("first tokens", || (0..8).all(|i| !samples.fate(i).parts.is_empty()));
+    let pids = pids(folder.path());
+    // SAFETY: a plain system call, to a process of this test.
+    unsafe { libc::kill(pids[0], libc::SIGKILL) };
+    eventually("all end", || samples.ended() == 8);
+    eventually("it is told", || !started.fatal().is_empty());
+    let [line] = &started.fatal()[..] else {
+        panic!("{:?}", started.fatal())
+    };
+    let log = folder.path().join("server.log");
+    let words = format!(
+        "it ended (signal: 9 (SIGKILL)); the last line of its log {}: token 5 is out",
+        log.display()
+    );
+    assert!(line.starts_with("server http://127.0.0.1:") && line.contains(&words), "{line}");
+    assert!((0..8).all(|i| samples.fate(i).answer.is_none() && samples.fate(i).refused.is_none()));
+    eventually("what it started is gone", || pids.iter().all(|pid| !runs(*pid)));
+}
+
+#[test]
+fn one_that_dies_before_it_is_ready_says_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let error = start(&with_server(folder.path(), "dies")).err().expect("it dies");
+    let log = folder.path().join("server.log");
+    let words = format!(
+        "it ended (exit status: 7); the last line of its log {}: CUDA out of memory (before it",
+        log.display()
+    );
+    assert!(error.to_string().contains(&words), "{error}");
+}
+
+#[test]
+fn one_that_is_never_ready_is_ended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut params = with_server(folder.path(), "good");
+    let http = params.engine.http.as_mut().expect("http");
+    http.command = vec!["sh".into(), "-c".into(), "echo $$ > \"$0\"; echo loading; sleep 99".into()];
+    http.command.push(folder.path().join("pids").to_str().expect("a path").to_owned());
+    http.ready_s = 1;
+    let error = start(&params).err().expect("not ready").to_string();
+    assert!(error.contains("not ready after 1 s"), "{error}");
+    assert!(error.contains("server.log: loading"), "{error}");
+    assert!(error.contains("engine.http.ready_s"), "{error}");
+    let pid = std::fs::read_to_string(folder.path().join("pids")).expect("a pid");
+    let pid = pid.trim().parse().expect("a number");
+    eventually("it is gone", || !runs(pid));
+}
+
+#[test]
+fn a_program_that_is_not_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut params = with_server(folder.path(), "good");
+    let http = params.engine.http.as_mut().expect("http");
+    http.command = vec!["no-such-server".to_owned()];
+    let error = start(&params).err().expect("none").to_string();
+    let words = "`no-such-server` of engine.http.command: No such file or directory";
+    assert!(error.contains(words), "{error}");
+    let http = params.engine.http.as_mut().expect("http");
+    http.log = folder.path().join("no/such/folder/server.log");
+    let error = start(&params).err().expect("no log").to_string();
+    assert!(error.contains("its log"), "{error}");
+}
+
+#[test]
+fn a_stop_waits_no_longer_than_it_may() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let started = start(&with_server(folder.path(), "deaf")).expect("a server");
+    let pids = pids(folder.path());
+    let http = started.http.clone();
+    use crate::engine::Streaming;
+    http.stop(Duration::from_secs(5));
+    // A second one finds nothing to do.
+    http.stop(Duration::from_secs(5));
+    assert!(!runs(pids[0]), "killed by now");
+}

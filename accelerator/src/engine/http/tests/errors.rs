@@ -1,0 +1,430 @@
+//! Everything that goes wrong in mid-run: its line, and the sample's fate.
+
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
+
+use qdl::{
+    config::{Dialect, HttpConfig},
+    wire::Stream,
+};
+use serde_json::json;
+
+use super::{
+    rig::{Fate, PROMPT, ROOM, Samples, Started, VOCAB, eventually, params, prompts, start},
+    server::{Asked, Piece, Reply, Server, about, answer, events, tokens_of},
+};
+
+/// A server of `dialect` that starts well and answers by `script` from then on.
+fn server(
+    dialect: Dialect,
+    script: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+) -> Server {
+    Server::start(
+        move |path| about(dialect, path),
+        move |asked| match asked.is_trial() {
+            true => good(dialect, asked),
+            false => script(asked),
+        },
+    )
+}
+
+fn good(dialect: Dialect, asked: &Asked) -> Reply {
+    answer(dialect, asked, &tokens_of(&asked.prompt(), asked.most()))
+}
+
+fn stream(events: Vec<String>) -> Reply {
+    Reply::Stream(events.into_iter().map(Piece::Chunk).collect())
+}
+
+fn started(server: &Server, dialect: Dialect, change: impl FnOnce(&mut HttpConfig)) -> Started {
+    let mut params = params(&server.url, dialect);
+    change(params.engine.http.as_mut().expect("http"));
+    start(&params).expect("a server")
+}
+
+/// Runs one sample; what became of it, and what ended the engine.
+fn one_with(server: &Server, change: impl FnOnce(&mut HttpConfig)) -> (Fate, Vec<String>) {
+    let started = started(server, Dialect::Vllm, change);
+    let samples = Samples::new(&[vec![1, 2, 3]], Stream::First);
+    started.run(&samples);
+    (samples.fate(0), started.fatal())
+}
+
+fn one(server: &Server) -> (Fate, Vec<String>) {
+    one_with(server, |_| ())
+}
+
+/// The sample is given back with these words, and the engine goes on.
+fn refused((fate, fatal): (Fate, Vec<String>), words: &str) {
+    let why = fate.refused.unwrap_or_else(|| panic!("not refused: {fatal:?}"));
+    assert!(why.contains(words), "{why}");
+    assert!(!why.contains('\n'), "{why}");
+    assert_eq!((fate.answer, fatal), (None, vec![]));
+}
+
+/// The engine ends with these words, and the sample stays unanswered.
+fn ended((fate, fatal): (Fate, Vec<String>), words: &str) {
+    let [line] = &fatal[..] else {
+        panic!("{fatal:?}, {fate:?}")
+    };
+    assert!(line.starts_with("server http://127.0.0.1:"), "{line}");
+    assert!(line.contains(words), "{line}");
+    assert!(!line.contains('\n'), "{line}");
+    assert!(fate.answer.is_none() && fate.refused.is_none() && fate.ended);
+}
+
+#[test]
+fn a_bad_request_is_the_samples() {
+    // vLLM's own words for a prompt that is too long.
+    let words = r#"{"error":{"message":"This model's maximum context length is 4096 tokens.","type":"BadRequestError","param":null,"code":400}}"#;
+    let server = server(Dialect::Vllm, |_| Reply::Whole(400, words.to_owned()));
+    refused(
+        one(&server),
+        "it answers 400 to /v1/completions: This model's maximum context length",
+    );
+}
+
+#[test]
+fn a_500_of_a_server_that_goes_on_is_the_samples() {
+    let server = server(Dialect::Vllm, |_| Reply::Whole(500, "Internal Server Error".to_owned()));
+    refused(one(&server), "500 to /v1/completions: Internal Server Error; the server goes on");
+}
+
+#[test]
+fn a_500_of_a_server_that_does_not_is_the_engines() {
+    // vLLM after an id beyond its vocabulary: every request is a 500 from then on.
+    let server = Server::start(
+        |path| about(Dialect::Vllm, path),
+        |asked| match asked.number {
+            0 => good(Dialect::Vllm, asked),
+            _ => Reply::Whole(500, r#"{"error":{"message":"EngineCore died"}}"#.to_owned()),
+        },
+    );
+    ended(one(&server), "it answers 500 to /v1/completions: EngineCore died");
+}
+
+#[test]
+fn other_statuses_are_the_engines() {
+    for (status, words) in [
+        (401, "start it without an API key"),
+        (403, "--enable-scale-out"),
+        (404, "see engine.http.model"),
+    ] {
+        let server = server(Dialect::Vllm, move |_| Reply::Whole(status, "no".to_owned()));
+        ended(one(&server), words);
+    }
+}
+
+#[test]
+fn a_busy_server_is_asked_again_and_counted() {
+    for status in [429, 503] {
+        let server = server(Dialect::Vllm, move |asked| match asked.number {
+            1..=3 => Reply::Whole(status, r#"{"error":"queue full"}"#.to_owned()),
+            _ => good(Dialect::Vllm, asked),
+        });
+        let started = started(&server, Dialect::Vllm, |_| ());
+        let samples = Samples::new(&[vec![1]], Stream::None);
+        started.run(&samples);
+        assert_eq!(samples.fate(0).answer, Some(tokens_of(&[1], ROOM)));
+        let report = started.http.report();
+        assert_eq!((report.busy, report.requests), (3, 5));
+        assert!(report.to_string().contains("3 times busy"), "{report}");
+    }
+}
+
+#[test]
+fn a_server_that_stays_busy_ends_the_engine() {
+    let busy = r#"{"error":{"message":"queue full"}}"#;
+    let server = server(Dialect::Vllm, |_| Reply::Whole(429, busy.to_owned()));
+    let result = one_with(&server, |http| http.busy_s = 1);
+    ended(result, "it has answered 429 for 0 s: queue full; raise engine.http.busy_s");
+}
+
+#[test]
+fn a_stream_that_is_cut_is_the_samples_while_the_server_goes_on() {
+    let server = server(Dialect::Vllm, |asked| {
+        let events = events(Dialect::Vllm, asked.prompt().len(), &[&[5], &[6], &[7]], "stop");
+        let mut pieces: Vec<_> = events[..2].iter().cloned().map(Piece::Chunk).collect();
+        pieces.push(Piece::Cut);
+        Reply::Stream(pieces)
+    });
+    let (fate, fatal) = one(&server);
+    assert_eq!(fate.parts, [(0, 4)], "its first token was out");
+    refused((fate, fatal), "the stream was cut behind 2 tokens");
+}
+
+#[test]
+fn a_stream_that_ends_too_soon_is_cut() {
+    let server = server(Dialect::Vllm, |asked| {
+        let mut all = events(Dialect::Vllm, asked.prompt().len(), &[&[5], &[6]], "stop");
+        all.pop();
+        stream(all)
+    });
+    refused(one(&server), "cut behind 2 tokens (it ended before the answer did)");
+}
+
+#[test]
+fn a_server_that_goes_ends_the_engine() {
+    let mut server = server(Dialect::Vllm, |asked| {
+        let mut all = events(Dialect::Vllm, asked.prompt().len(), &[&[5], &[6]], "stop");
+        all.truncate(1);
+        let mut pieces: Vec<_> = all.into_iter().map(Piece::Chunk).collect();
+        pieces.push(Piece::Hang);
+        Reply::Stream(pieces)
+    });
+    let started = started(&server, Dialect::Vllm, |_| ());
+    let samples = Samples::new(&prompts(16), Stream::First);
+    for i in 0..16 {
+        samples.submit(i, &*started.http);
+    }
+    eventually("first tokens", || (0..16).all(|i| !samples.fate(i).parts.is_empty()));
+    server.stop();
+    eventually("all end", || samples.ended() == 16);
+    for i in 0..16 {
+        let fate = samples.fate(i);
+        assert!(fate.answer.is_none() && fate.refused.is_none());
+    }
+    ended((samples.fate(0), started.fatal()), "the stream was cut behind 1 tokens");
+}
+
+#[test]
+fn no_token_for_so_long() {
+    for (events_before, words) in [
+        (0, "no token for 1 s behind 0: see engine.http.first_token_s"),
+        (1, "no token for 1 s behind 1: see engine.http.next_token_s"),
+    ] {
+        let server = server(Dialect::Vllm, move |asked| {
+            let all = events(Dialect::Vllm, asked.prompt().len(), &[&[5], &[6]], "stop");
+            let some = all.into_iter().take(events_before);
+            let mut pieces: Vec<_> = some.map(Piece::Chunk).collect();
+            // A comment is no token.
+            pieces.push(Piece::Chunk(": ping\n\n".to_owned()));
+            pieces.push(Piece::Hang);
+            Reply::Stream(pieces)
+        });
+        let result = one_with(&server, |http| (http.first_token_s, http.next_token_s) = (1, 1));
+        refused(result, words);
+        eventually("the request is closed", || server.state.cancelled.load(SeqCst) == 1);
+    }
+}
+
+#[test]
+fn an_error_inside_a_stream_is_judged_by_its_code() {
+    let said = |code: u16| {
+        // vLLM's `create_streaming_error_response`.
+        let error = json!({"error": {"message": "no room", "type": "E", "code": code}});
+        stream(vec![format!("data: {error}\n\n"), "data: [DONE]\n\n".to_owned()])
+    };
+    for code in [400, 500] {
+        let server = server(Dialect::Vllm, move |_| said(code));
+        refused(one(&server), &format!("it breaks off an answer with {code}: no room"));
+    }
+    let server = server(Dialect::Vllm, move |_| said(404));
+    ended(one(&server), "it breaks off an answer with 404: no room");
+    // SGLang's scheduler gives up with status 200.
+    let server = self::server(Dialect::Sglang, |asked| {
+        let event = json!({"output_ids": [], "meta_info": {
+            "id": "1", "prompt_tokens": asked.prompt().len(), "completion_tokens": 0,
+            "finish_reason": {"type": "abort", "message": "too long", "status_code": 400},
+        }});
+        stream(vec![format!("data: {event}\n\n"), "data: [DONE]\n\n".to_owned()])
+    });
+    let started = started(&server, Dialect::Sglang, |_| ());
+    let samples = Samples::new(&[vec![1]], Stream::None);
+    started.run(&samples);
+    refused((samples.fate(0), started.fatal()), "with 400: \"too long\"");
+}
+
+#[test]
+fn an_answer_longer_than_its_slot_is_never_written_past_it() {
+    // A server that minds no limit; the slot has room for 8, the model for more.
+    let server = server(Dialect::Vllm, |asked| {
+        let tokens: Vec<i32> = (0..ROOM as i32).collect();
+        let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
+        stream(events(Dialect::Vllm, asked.prompt().len(), &groups, "stop"))
+    });
+    let started = started(&server, Dialect::Vllm, |_| ());
+    let samples = Samples::with_room(&[vec![1]], Stream::All, 8);
+    started.run(&samples);
+    let words = "an answer of 9 tokens and more, and room for 8";
+    refused((samples.fate(0), started.fatal()), words);
+    assert!(samples.behind(0).iter().all(|b| *b == 0xEE));
+    eventually("the request is closed", || server.state.cancelled.load(SeqCst) <= 1);
+}
+
+#[test]
+fn ids_beyond_the_vocabulary_do_not_leave() {
+    let server = Server::good(Dialect::Vllm);
+    let started = started(&server, Dialect::Vllm, |_| ());
+    let samples = Samples::new(&[vec![1, VOCAB as i32], vec![-1], vec![1]], Stream::None);
+    started.run(&samples);
+    let why = |i: usize| samples.fate(i).refused.expect("refused");
+    assert_eq!(why(0), "token 1 of the prompt is 1000, beyond the vocabulary of 1000");
+    assert_eq!(why(1), "token 0 of the prompt is -1, beyond the vocabulary of 1000");
+    assert!(samples.fate(2).answer.is_some());
+    assert_eq!(server.state.asked.load(SeqCst), 2, "the trial and the good one");
+    assert_eq!(started.fatal(), [""; 0]);
+}
+
+#[test]
+fn prompts_of_a_wrong_length_do_not_leave() {
+    let server = Server::good(Dialect::Vllm);
+    let started = started(&server, Dialect::Vllm, |_| ());
+    let inputs = vec![vec![], vec![1, 0, 0], vec![0; (PROMPT + 1) * 4]];
+    let samples = Samples::of_bytes(inputs, Stream::None, ROOM);
+    started.run(&samples);
+    for (i, bytes) in [0, 3, 132].into_iter().enumerate() {
+        let words = format!("a prompt of {bytes} bytes; model `m` takes 1 to 32 ids of 4 bytes");
+        assert_eq!(samples.fate(i).refused, Some(words));
+    }
+    assert_eq!(server.state.asked.load(SeqCst), 1, "the trial");
+}
+
+#[test]
+fn a_token_beyond_the_vocabulary_ends_the_engine() {
+    let server = server(Dialect::Vllm, |asked| {
+        let id = VOCAB as i32;
+        stream(events(Dialect::Vllm, asked.prompt().len(), &[&[5], &[id]], "stop"))
+    });
+    ended(one(&server), "it answers with token 1000, beyond the vocabulary of 1000");
+}
+
+#[test]
+fn a_lost_token_ends_the_engine() {
+    for dialect in [Dialect::Vllm, Dialect::VllmGenerate, Dialect::TensorRtLlm, Dialect::LlamaCpp] {
+        let server = server(dialect, move |asked| {
+            let mut all = events(dialect, asked.prompt().len(), &[&[5], &[6], &[7]], "stop");
+            all.remove(1);
+            stream(all)
+        });
+        let started = started(&server, dialect, |_| ());
+        let samples = Samples::new(&[vec![1]], Stream::All);
+        started.run(&samples);
+        let words = "it counts 3 tokens in an answer of which 2 came: tokens are lost";
+        ended((samples.fate(0), started.fatal()), words);
+    }
+    // SGLang's new ids alone, one of them missing.
+    let server = server(Dialect::Sglang, |asked| {
+        let prompt = asked.prompt().len();
+        let first = super::server::sglang(&[5], 1, prompt, None);
+        let third = super::server::sglang(&[7], 3, prompt, Some("stop"));
+        stream(vec![format!("data: {first}\n\ndata: {third}\n\n"), "data: [DONE]\n\n".to_owned()])
+    });
+    let started = started(&server, Dialect::Sglang, |_| ());
+    let samples = Samples::new(&[vec![1]], Stream::All);
+    started.run(&samples);
+    ended((samples.fate(0), started.fatal()), "it counts 3 tokens in an answer of which 2 came");
+}
+
+#[test]
+fn a_prompt_that_is_counted_otherwise_ends_the_engine() {
+    let server = server(Dialect::Vllm, |asked| {
+        stream(events(Dialect::Vllm, asked.prompt().len() + 1, &[&[5]], "stop"))
+    });
+    ended(one(&server), "it counts 4 tokens in a prompt of 3");
+}
+
+#[test]
+fn an_end_of_sequence_that_differs_ends_the_engine() {
+    type Change = fn(&mut HttpConfig);
+    let cases: [(&[i32], &str, Change, &str); 6] = [
+        // It keeps the end to itself, or has another one.
+        (&[5, 6], "stop", |h| h.eos = vec![9], "it stopped behind token 6, which is none of"),
+        // It goes on behind it.
+        (&[9, 6, 7], "stop", |h| h.eos = vec![9], "token 6 follows 9, which engine.http.eos"),
+        // It stops although it was told not to.
+        (&[5, 9], "stop", |h| h.ignore_eos = true, "it stopped at token 9 although"),
+        // It says that it reached the limit.
+        (&[5, 6], "length", |_| (), "it says that 64 tokens were reached, and 2 came"),
+        // Too short.
+        (&[5, 6], "stop", |h| h.min_tokens = 3, "2 tokens, and 3 to 64 were asked for"),
+        // It gave up.
+        (&[5, 6], "abort", |_| (), "it gave up behind 2 tokens"),
+    ];
+    for (tokens, finish, change, words) in cases {
+        // The trial's answer ends at its limit, which says nothing of the end of sequence.
+        let server = Server::start(
+            |path| about(Dialect::Vllm, path),
+            move |asked| {
+                let tokens: &[i32] = if asked.is_trial() { &[5, 6] } else { tokens };
+                let finish = if asked.is_trial() { "length" } else { finish };
+                let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
+                stream(events(Dialect::Vllm, asked.prompt().len(), &groups, finish))
+            },
+        );
+        ended(one_with(&server, change), words);
+    }
+}
+
+#[test]
+fn what_is_no_event_ends_the_engine() {
+    let server = server(Dialect::Vllm, |_| stream(vec!["data: <html>\n\n".to_owned()]));
+    ended(one(&server), "it does not speak this dialect: expected value at line 1 column 1");
+    let two = r#"data: {"choices":[{"token_ids":[5]},{"token_ids":[6]}]}"#;
+    let server = self::server(Dialect::Vllm, move |_| stream(vec![format!("{two}\n\n")]));
+    ended(one(&server), "several answers to one prompt");
+}
+
+#[test]
+fn an_answer_without_ids_ends_the_engine() {
+    let server = server(Dialect::Vllm, |_| {
+        let text = r#"data: {"choices":[{"index":0,"text":"hi","finish_reason":"stop"}]}"#;
+        stream(vec![format!("{text}\n\n"), "data: [DONE]\n\n".to_owned()])
+    });
+    ended(one(&server), "its stream carries no token ids");
+}
+
+#[test]
+fn a_request_that_nobody_waits_for_is_closed() {
+    for before in [0, 1] {
+        let server = server(Dialect::Vllm, move |asked| {
+            let all = events(Dialect::Vllm, asked.prompt().len(), &[&[5], &[6]], "stop");
+            let some = all.into_iter().take(before);
+            let mut pieces: Vec<_> = some.map(Piece::Chunk).collect();
+            pieces.push(Piece::Hang);
+            Reply::Stream(pieces)
+        });
+        let started = started(&server, Dialect::Vllm, |_| ());
+        let samples = Samples::new(&prompts(8), Stream::All);
+        for i in 0..8 {
+            samples.submit(i, &*started.http);
+        }
+        eventually("8 streams", || server.state.asked.load(SeqCst) == 9);
+        samples.gone.store(true, SeqCst);
+        eventually("all end", || samples.ended() == 8);
+        eventually("all are closed", || server.state.cancelled.load(SeqCst) == 8);
+        assert!((0..8).all(|i| samples.fate(i).refused.is_none()));
+        assert_eq!(started.http.report().cancelled, 8);
+        assert_eq!(started.fatal(), [""; 0]);
+    }
+}
+
+#[test]
+fn stopping_drops_what_is_under_way() {
+    let server = server(Dialect::Vllm, |_| Reply::Stream(vec![Piece::Hang]));
+    let started = started(&server, Dialect::Vllm, |_| ());
+    let samples = Samples::new(&prompts(8), Stream::All);
+    for i in 0..8 {
+        samples.submit(i, &*started.http);
+    }
+    eventually("8 streams", || server.state.asked.load(SeqCst) == 9);
+    let http = started.http.clone();
+    drop(started);
+    assert_eq!(samples.ended(), 8);
+    assert!((0..8).all(|i| samples.fate(i).refused.is_none()));
+    let late = Samples::new(&prompts(1), Stream::All);
+    late.submit(0, &*http);
+    assert_eq!(late.ended(), 1, "one that comes too late is dropped");
+    eventually("all are closed", || server.state.cancelled.load(SeqCst) == 8);
+}
+
+#[test]
+fn a_slow_stream_is_no_error() {
+    let server = server(Dialect::Vllm, |asked| {
+        let all = events(Dialect::Vllm, asked.prompt().len(), &[&[5], &[6]], "stop");
+        let wait = Piece::Wait(Duration::from_millis(700));
+        let pieces = all.into_iter().flat_map(|e| [wait.clone(), Piece::Chunk(e)]);
+        Reply::Stream(pieces.collect())
+    });
+    let result = one_with(&server, |http| (http.first_token_s, http.next_token_s) = (5, 5));
+    assert_eq!(result.0.answer, Some(vec![5, 6]), "{:?}", result.1);
+}

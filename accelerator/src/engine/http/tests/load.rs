@@ -1,0 +1,63 @@
+//! Many at once: right tokens, and no more connections than streams.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use qdl::{config::Dialect, wire::Stream};
+
+use super::{
+    rig::{ROOM, Samples, params, prompts, start},
+    server::{Server, State, about, answer, tokens_of},
+};
+
+#[test]
+fn ten_thousand_short_streams_256_at_once() {
+    let server = Server::good(Dialect::Vllm);
+    let mut params = params(&server.url, Dialect::Vllm);
+    params.engine.threads = 2;
+    params.engine.http.as_mut().expect("http").in_flight = 256;
+    let started = start(&params).expect("a server");
+    let prompts = prompts(10_000);
+    let samples = Samples::new(&prompts, Stream::First);
+    started.run(&samples);
+    let mut tokens = 0;
+    for (i, prompt) in prompts.iter().enumerate() {
+        let right = tokens_of(prompt, ROOM);
+        tokens += right.len() as u64;
+        assert_eq!(samples.fate(i).answer, Some(right), "{:?}", started.fatal());
+    }
+    let report = started.http.report();
+    let opened = server.state.connections.load(SeqCst) as u64;
+    // With the trial, which has a connection of its own and the questions on it.
+    assert_eq!((report.answers, report.tokens), (10_001, tokens + 2));
+    assert!(report.most > 1 && report.most <= 256, "{report}");
+    // A stream has ended for whoever waits a moment before its connection can be used again.
+    assert!(opened <= 2 * 256 && report.opened == opened, "{report}");
+    assert!(report.kept >= 10_000 - opened, "{report}");
+}
+
+#[test]
+fn connections_that_the_server_closes_are_opened_again() {
+    let state = State {
+        closes: true,
+        ..State::default()
+    };
+    let server = Server::with(
+        state,
+        |path| about(Dialect::Sglang, path),
+        |asked| {
+            let tokens = tokens_of(&asked.prompt(), asked.most());
+            answer(Dialect::Sglang, asked, &tokens)
+        },
+    );
+    let mut params = params(&server.url, Dialect::Sglang);
+    params.engine.http.as_mut().expect("http").in_flight = 4;
+    let started = start(&params).expect("a server");
+    let prompts = prompts(500);
+    let samples = Samples::new(&prompts, Stream::None);
+    started.run(&samples);
+    for (i, prompt) in prompts.iter().enumerate() {
+        let fate = samples.fate(i);
+        let right = Some(tokens_of(prompt, ROOM));
+        assert_eq!(fate.answer, right, "{:?} {:?}", fate.refused, started.fatal());
+    }
+}

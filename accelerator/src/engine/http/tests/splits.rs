@@ -1,0 +1,137 @@
+//! A stream means the same wherever the network cuts it.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use proptest::prelude::*;
+use qdl::config::Dialect;
+use tokio::{runtime::Builder, time::Instant};
+
+use super::{
+    rig::{VOCAB, params},
+    server::events,
+};
+use crate::engine::{
+    http::{Http, account::Account, stream::{Server, Sink}, trouble::Trouble},
+    streaming::TooLong,
+};
+
+#[derive(Default)]
+struct Kept(Vec<i32>);
+
+impl Sink for Kept {
+    fn is_wanted(&self) -> bool {
+        true
+    }
+
+    fn push(&mut self, tokens: &[i32]) -> Result<(), TooLong> {
+        self.0.extend_from_slice(tokens);
+        Ok(())
+    }
+}
+
+fn server(dialect: Dialect) -> Server {
+    let http = Http::open(&params("http://127.0.0.1:1", dialect)).expect("an engine");
+    let mut ask = http.ask.clone();
+    ask.vocab = VOCAB;
+    http.server(&ask).expect("a server")
+}
+
+/// What comes of a stream of these pieces.
+fn read(server: &Server, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
+    let frames = pieces.iter().map(|p| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(p))));
+    let body = StreamBody::new(stream::iter(frames.collect::<Vec<_>>()));
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let mut account = Account::new(&server.ask, 3, 64);
+        let mut kept = Kept::default();
+        let last = server.read(body, Instant::now(), &mut account, &mut kept).await?;
+        kept.0.extend_from_slice(&last);
+        Ok(kept.0)
+    })
+}
+
+/// An answer's bytes, with what servers put between events: comments, `\r\n`.
+fn bytes(dialect: Dialect) -> Vec<u8> {
+    let all = events(dialect, 3, &[&[504], &[7, 8], &[2]], "stop");
+    let mut text = String::from(": ping\n\n");
+    text += &all[0];
+    text += &all[1].replace('\n', "\r\n");
+    text += &all[2..].concat();
+    text.into_bytes()
+}
+
+#[test]
+fn every_position_of_one_cut() {
+    for dialect in Dialect::ALL {
+        let server = server(dialect);
+        let all = bytes(dialect);
+        for at in 0..=all.len() {
+            let (a, b) = all.split_at(at);
+            assert_eq!(read(&server, &[a, b]), Ok(vec![504, 7, 8, 2]), "{dialect:?} at {at}");
+        }
+    }
+}
+
+#[test]
+fn byte_by_byte() {
+    for dialect in Dialect::ALL {
+        let all = bytes(dialect);
+        let pieces: Vec<_> = all.chunks(1).collect();
+        assert_eq!(read(&server(dialect), &pieces), Ok(vec![504, 7, 8, 2]), "{dialect:?}");
+    }
+}
+
+#[test]
+fn a_stream_that_ends_at_any_byte_before_its_end_is_no_answer() {
+    for dialect in Dialect::ALL {
+        let server = server(dialect);
+        let all = bytes(dialect);
+        // The last byte of all is the second line end of the event that ends the answer.
+        for at in 0..all.len() - 1 {
+            let cut = read(&server, &[&all[..at]]);
+            assert!(matches!(cut, Err(Trouble::Cut { .. })), "{dialect:?} at {at}: {cut:?}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_cuts(dialect in 0usize..5, mut cuts in prop::collection::vec(0.0f64..1.0, 0..20)) {
+        let dialect = Dialect::ALL[dialect];
+        let all = bytes(dialect);
+        cuts.sort_by(f64::total_cmp);
+        let mut pieces = Vec::new();
+        let mut from = 0;
+        for cut in cuts {
+            let to = (cut * all.len() as f64) as usize;
+            pieces.push(&all[from..to]);
+            from = to;
+        }
+        pieces.push(&all[from..]);
+        prop_assert_eq!(read(&server(dialect), &pieces), Ok(vec![504, 7, 8, 2]));
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(dialect in 0usize..5, text in "(data: [\\PC\\n]{0,40}\\n\\n){0,5}") {
+        let answer = read(&server(Dialect::ALL[dialect]), &[text.as_bytes()]);
+        prop_assert!(answer.is_err(), "{:?}", answer);
+    }
+
+    #[test]
+    fn no_json_makes_it_panic(
+        dialect in 0usize..5,
+        ids in prop::collection::vec(any::<i64>(), 0..5),
+        count: Option<u32>,
+    ) {
+        let event = serde_json::json!({
+            "choices": [{"token_ids": ids}], "output_ids": ids, "tokens": ids,
+            "meta_info": {"completion_tokens": count}, "tokens_predicted": count,
+        });
+        let text = format!("data: {event}\n\n");
+        prop_assert!(read(&server(Dialect::ALL[dialect]), &[text.as_bytes()]).is_err());
+    }
+}

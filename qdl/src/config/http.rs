@@ -1,0 +1,297 @@
+//! The server of the engine `http`: where it is, how it is asked, how long it may take.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use garde::Validate;
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use super::rules::{Findings, MAX_MS, resolve, within, within_some};
+
+/// Most sequences in flight.
+const MAX_IN_FLIGHT: usize = 65_536;
+/// Largest vocabulary, context and answer, in tokens: ids are `i32`.
+const MAX_TOKENS: usize = i32::MAX as usize;
+/// Longest deadline in seconds: one day.
+const MAX_S: u64 = 86_400;
+/// Highest temperature that servers take.
+const MAX_TEMPERATURE: f64 = 2.0;
+
+/// How a server is spoken with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    /// vLLM's `/v1/completions`.
+    Vllm,
+    /// vLLM's `/inference/v1/generate`.
+    VllmGenerate,
+    /// SGLang's `/generate`.
+    Sglang,
+    /// The `/v1/completions` of `trtllm-serve`.
+    #[serde(rename = "tensorrt_llm")]
+    TensorRtLlm,
+    /// llama.cpp's `/completion`.
+    LlamaCpp,
+}
+
+impl Dialect {
+    /// All of them.
+    pub const ALL: [Dialect; 5] = [
+        Dialect::Vllm,
+        Dialect::VllmGenerate,
+        Dialect::Sglang,
+        Dialect::TensorRtLlm,
+        Dialect::LlamaCpp,
+    ];
+
+    /// As YAML spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Dialect::Vllm => "vllm",
+            Dialect::VllmGenerate => "vllm_generate",
+            Dialect::Sglang => "sglang",
+            Dialect::TensorRtLlm => "tensorrt_llm",
+            Dialect::LlamaCpp => "llama_cpp",
+        }
+    }
+}
+
+/// How tokens are sampled: 0 is greedy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Temperature(f64);
+
+/// No temperature is NaN: they come from [`Deserialize`] alone.
+impl Eq for Temperature {}
+
+impl<'de> Deserialize<'de> for Temperature {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = f64::deserialize(deserializer)?;
+        if (0.0..=MAX_TEMPERATURE).contains(&value) {
+            return Ok(Temperature(value));
+        }
+        Err(de::Error::custom(format!(
+            "{value} is no temperature: it must be 0 (greedy) to {MAX_TEMPERATURE}"
+        )))
+    }
+}
+
+impl fmt::Display for Temperature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The server of the engine `http`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[serde(deny_unknown_fields)]
+pub struct HttpConfig {
+    /// Where it listens, as in `http://127.0.0.1:8000`; no TLS, no path.
+    #[garde(skip)]
+    pub url: String,
+    /// How it is spoken with.
+    #[garde(skip)]
+    pub dialect: Dialect,
+    /// The model's name there; default: the model's name here.
+    #[serde(default)]
+    #[garde(skip)]
+    pub model: Option<String>,
+    /// 0, the default, is greedy.
+    #[serde(default)]
+    #[garde(skip)]
+    pub temperature: Temperature,
+    /// Longest answer in tokens; default: the model's output.
+    #[serde(default)]
+    #[garde(custom(within_some(1..=MAX_TOKENS)))]
+    pub max_tokens: Option<usize>,
+    /// Shortest answer in tokens; default 0.
+    #[serde(default)]
+    #[garde(custom(within(0..=MAX_TOKENS)))]
+    pub min_tokens: usize,
+    /// Ids that end an answer, beside the server's own end of sequence; they belong to it.
+    #[serde(default)]
+    #[garde(skip)]
+    pub stop: Vec<u32>,
+    /// Goes on behind the end of sequence, up to `max_tokens`; default false.
+    #[serde(default)]
+    #[garde(skip)]
+    pub ignore_eos: bool,
+    /// The ids of the end of sequence. With them it is checked that each answer that the server
+    /// calls ended holds its end; default: none, and nothing is checked.
+    #[serde(default)]
+    #[garde(skip)]
+    pub eos: Vec<u32>,
+    /// Ids in the model's vocabulary; needed where the server does not say. Ids beyond it are
+    /// refused here.
+    #[serde(default)]
+    #[garde(custom(within_some(1..=MAX_TOKENS)))]
+    pub vocab: Option<usize>,
+    /// Tokens of prompt and answer together, where the server does not say.
+    #[serde(default)]
+    #[garde(custom(within_some(1..=MAX_TOKENS)))]
+    pub context: Option<usize>,
+    /// Most requests at once; default 512.
+    #[serde(default = "in_flight")]
+    #[garde(custom(within(1..=MAX_IN_FLIGHT)))]
+    pub in_flight: usize,
+    /// Milliseconds for a connection to come up, and for the answer to a question at the start;
+    /// default 5000.
+    #[serde(default = "connect_ms")]
+    #[garde(custom(within(1..=MAX_MS)))]
+    pub connect_ms: u64,
+    /// Seconds from a request to its first token; default 120.
+    #[serde(default = "seconds::<120>")]
+    #[garde(custom(within(1..=MAX_S)))]
+    pub first_token_s: u64,
+    /// Seconds between two tokens; default 30.
+    #[serde(default = "seconds::<30>")]
+    #[garde(custom(within(1..=MAX_S)))]
+    pub next_token_s: u64,
+    /// Seconds for which a server that says it is busy is asked again; default 30.
+    #[serde(default = "seconds::<30>")]
+    #[garde(custom(within(1..=MAX_S)))]
+    pub busy_s: u64,
+    /// Seconds in which a server has to be ready; default 600.
+    #[serde(default = "seconds::<600>")]
+    #[garde(custom(within(1..=MAX_S)))]
+    pub ready_s: u64,
+    /// The program that is started as the server, and its arguments; default: none, the server
+    /// runs already.
+    #[serde(default)]
+    #[garde(skip)]
+    pub command: Vec<String>,
+    /// Where that program's output goes; default `llm-server.log` in the file's own folder.
+    #[serde(default = "log")]
+    #[garde(skip)]
+    pub log: PathBuf,
+    /// Seconds that it has to end by itself before it is killed; default 10.
+    #[serde(default = "seconds::<10>")]
+    #[garde(custom(within(1..=MAX_S)))]
+    pub stop_s: u64,
+}
+
+fn in_flight() -> usize {
+    512
+}
+
+fn connect_ms() -> u64 {
+    5000
+}
+
+/// A default in seconds.
+fn seconds<const N: u64>() -> u64 {
+    N
+}
+
+fn log() -> PathBuf {
+    PathBuf::from("llm-server.log")
+}
+
+impl HttpConfig {
+    /// A server that runs already, with every default.
+    pub fn new(url: &str, dialect: Dialect) -> Self {
+        HttpConfig {
+            url: url.to_owned(),
+            dialect,
+            model: None,
+            temperature: Temperature::default(),
+            max_tokens: None,
+            min_tokens: 0,
+            stop: Vec::new(),
+            ignore_eos: false,
+            eos: Vec::new(),
+            vocab: None,
+            context: None,
+            in_flight: in_flight(),
+            connect_ms: connect_ms(),
+            first_token_s: 120,
+            next_token_s: 30,
+            busy_s: 30,
+            ready_s: 600,
+            command: Vec::new(),
+            log: log(),
+            stop_s: 10,
+        }
+    }
+
+    /// [`Self::connect_ms`].
+    pub fn connect(&self) -> Duration {
+        Duration::from_millis(self.connect_ms)
+    }
+
+    /// [`Self::first_token_s`].
+    pub fn first_token(&self) -> Duration {
+        Duration::from_secs(self.first_token_s)
+    }
+
+    /// [`Self::next_token_s`].
+    pub fn next_token(&self) -> Duration {
+        Duration::from_secs(self.next_token_s)
+    }
+
+    /// [`Self::busy_s`].
+    pub fn busy(&self) -> Duration {
+        Duration::from_secs(self.busy_s)
+    }
+
+    /// [`Self::ready_s`].
+    pub fn ready(&self) -> Duration {
+        Duration::from_secs(self.ready_s)
+    }
+
+    /// [`Self::stop_s`].
+    pub fn stop_within(&self) -> Duration {
+        Duration::from_secs(self.stop_s)
+    }
+
+    /// Makes its paths the process's own. The program is looked for in `PATH`, and left alone.
+    pub(super) fn resolve(&mut self, base: &Path) {
+        resolve(base, &mut self.log);
+    }
+
+    /// How its keys go together.
+    pub(super) fn check(&self, out: &mut Findings) {
+        let rest = self.url.strip_prefix("http://").unwrap_or_default();
+        if rest.trim_end_matches('/').is_empty() || rest.trim_end_matches('/').contains('/') {
+            out.add(
+                "engine.http.url",
+                format!("`{}` is no address of a server on this machine", self.url),
+                "write it as in `url: http://127.0.0.1:8000`, without a path and without TLS",
+            );
+        }
+        if let Some(max) = self.max_tokens.filter(|max| self.min_tokens > *max) {
+            out.add(
+                "engine.http.min_tokens",
+                format!("min_tokens is {}, more than max_tokens, {max}", self.min_tokens),
+                "set it to max_tokens or less",
+            );
+        }
+        if self.dialect == Dialect::LlamaCpp {
+            for (key, set) in [
+                ("min_tokens", self.min_tokens > 0),
+                ("stop", !self.stop.is_empty()),
+            ] {
+                if set {
+                    out.add(
+                        format!("engine.http.{key}"),
+                        format!("llama.cpp's server cannot be asked for `{key}`"),
+                        format!("remove `{key}`, or choose another server"),
+                    );
+                }
+            }
+        }
+        if let Some(vocab) = self.vocab {
+            let ids = self.stop.iter().chain(&self.eos);
+            if let Some(id) = ids.copied().find(|id| *id as usize >= vocab) {
+                out.add(
+                    "engine.http.vocab",
+                    format!("id {id} of `stop` or `eos` is not below vocab, {vocab}"),
+                    "give the number of ids in the model's vocabulary",
+                );
+            }
+        }
+    }
+}
