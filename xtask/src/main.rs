@@ -39,8 +39,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Fetch what the programs need: C++ compiler, LoadGen,
-    /// ONNX Runtime, the digits model. Does nothing twice.
+    /// Fetch what the programs need: C++ compiler, LoadGen, ONNX Runtime,
+    /// the digits model, a small language model (93 MB). Does nothing twice.
     Setup {
         /// Models besides the small ones, written on request:
         /// ResNet-50 v1.5 takes 100 MB, BERT-large 1.3 GB.

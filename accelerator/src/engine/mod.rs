@@ -14,6 +14,7 @@ pub mod cuda;
 mod digest;
 mod error;
 mod lengths;
+pub mod llm;
 mod null;
 pub mod onnx;
 mod python;
@@ -195,6 +196,7 @@ impl EngineParams {
                 precision: None,
                 profiles: Vec::new(),
                 optimization_level: None,
+                llm: None,
             },
             model: "opaque".to_owned(),
             file: None,
@@ -266,6 +268,7 @@ pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
         EngineKind::Onnx => Arc::new(onnx::Onnx::open(params)?),
         EngineKind::Aoti => Arc::new(aoti::Aoti::open(params)?),
         EngineKind::TensorRt => Arc::new(tensorrt::TensorRtEngine::open(params)?),
+        EngineKind::Llm => Arc::new(llm::Llm::open(params)?),
         other => {
             return Err(EngineError::Param {
                 field: "kind",

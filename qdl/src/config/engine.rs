@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 
-use super::rules::{Findings, MAX_GPU, resolve, within, within_some};
+use super::{
+    llm::LlmConfig,
+    rules::{Findings, MAX_GPU, resolve, within, within_some},
+};
 
 /// Largest batch, in samples.
 const MAX_BATCH: usize = 65_536;
@@ -150,7 +153,7 @@ pub struct EngineConfig {
     #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub threads: usize,
-    /// Threads of ONNX Runtime inside one batch, per worker; default 1.
+    /// Threads of ONNX Runtime inside one batch, per worker; default 1. `llm`: inside a step.
     #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub intra_threads: usize,
@@ -167,7 +170,7 @@ pub struct EngineConfig {
     #[serde(default = "micros::<20>")]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub spin_us: u64,
-    /// What ONNX Runtime runs the model on; default `cpu`. `onnx` only.
+    /// What ONNX Runtime runs the model on; default `cpu`. `onnx` and `llm` only.
     #[serde(default)]
     #[garde(skip)]
     pub provider: Provider,
@@ -211,6 +214,10 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(custom(within_some(0..=MAX_OPTIMIZATION_LEVEL)))]
     pub optimization_level: Option<u8>,
+    /// How a small language model runs in this process. `llm` only.
+    #[serde(default)]
+    #[garde(dive)]
+    pub llm: Option<LlmConfig>,
 }
 
 /// A default that is a number of things.
@@ -287,7 +294,17 @@ impl EngineConfig {
     pub(super) fn check(&self, out: &mut Findings) {
         let kind = self.kind.as_str();
         self.check_gpus(out);
-        if self.kind != EngineKind::Onnx && self.provider != Provider::Cpu {
+        match &self.llm {
+            Some(llm) if self.kind == EngineKind::Llm => llm.check(out),
+            Some(_) => out.add(
+                "engine.llm",
+                format!("engine `{kind}` runs no language model in this process"),
+                "remove `llm`, or set `kind: llm`",
+            ),
+            None => {}
+        }
+        let providers = matches!(self.kind, EngineKind::Onnx | EngineKind::Llm);
+        if !providers && self.provider != Provider::Cpu {
             out.add(
                 "engine.provider",
                 format!("engine `{kind}` has no execution providers"),

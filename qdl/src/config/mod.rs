@@ -33,6 +33,7 @@ mod engine;
 mod error;
 mod frontend;
 mod health;
+mod llm;
 mod load;
 mod loadgen;
 mod moved;
@@ -53,6 +54,7 @@ pub use engine::{EngineConfig, EngineKind, Gather, Precision, Provider};
 pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, QslMode, Verify};
 pub use health::HealthConfig;
+pub use llm::LlmConfig;
 pub use load::{load_accelerator, load_frontend, parse_accelerator, parse_frontend};
 pub use loadgen::{LoadgenConfig, Scenario};
 pub use nic::{
