@@ -179,7 +179,7 @@ impl AcceleratorConfig {
                 );
             }
         } else {
-            if model.file.is_none() {
+            if model.file.is_none() && self.engine.kind.reads_file() {
                 out.add(
                     "model",
                     format!("engine `{kind}` needs a model file"),

@@ -80,6 +80,11 @@ impl EngineKind {
         matches!(self, EngineKind::Null | EngineKind::Digest)
     }
 
+    /// True for the engines that run a model from a file.
+    pub fn reads_file(self) -> bool {
+        !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens | EngineKind::Http)
+    }
+
     /// True for the engines of language models, which batch by themselves and answer with tokens.
     pub fn streams(self) -> bool {
         matches!(

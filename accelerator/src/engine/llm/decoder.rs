@@ -95,7 +95,9 @@ impl Decoder {
         };
         Ok(Decoder {
             binding: Binding::new(&session)?,
-            caches: (0..graph.caches.len()).map(cache).collect::<Result<_, _>>()?,
+            caches: (0..graph.caches.len())
+                .map(cache)
+                .collect::<Result<_, _>>()?,
             cache_memory,
             cpu: MemoryInfo::default(),
             session,
@@ -161,7 +163,9 @@ impl Decoder {
         }
         let (count, all) = (self.used.len(), self.ids.len());
         if count == 0 || !all.is_multiple_of(count) || first + count > self.slots {
-            return Err(format!("{all} tokens of {count} sequences from slot {first} on"));
+            return Err(format!(
+                "{all} tokens of {count} sequences from slot {first} on"
+            ));
         }
         self.next.clear();
         self.next.resize(count, [0; 2]);
@@ -280,16 +284,12 @@ impl Binding {
     fn input(&mut self, name: &CStr, view: &View) -> ort::Result<()> {
         // SAFETY: binding and view live, the name ends with a zero; a name that was bound before is
         // bound anew.
-        checked(unsafe {
-            (ort::api().BindInput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr())
-        })
+        checked(unsafe { (ort::api().BindInput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
     }
 
     fn output(&mut self, name: &CStr, view: &View) -> ort::Result<()> {
         // SAFETY: as for `input`.
-        checked(unsafe {
-            (ort::api().BindOutput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr())
-        })
+        checked(unsafe { (ort::api().BindOutput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
     }
 
     /// # Safety

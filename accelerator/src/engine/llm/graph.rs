@@ -80,7 +80,10 @@ impl Graph {
         }
         let (heads, width) = size.ok_or_else(|| refuse("past_key_values.0.key", "is missing"))?;
         if inputs.len() != caches.len() + 3 || outputs.len() != caches.len() + 1 {
-            return Err(refuse(name(IDS), "there are more inputs or outputs than known"));
+            return Err(refuse(
+                name(IDS),
+                "there are more inputs or outputs than known",
+            ));
         }
         let metadata = session.metadata().ok();
         let number = |key: &str| {

@@ -134,10 +134,7 @@ impl Llm {
         }
         let known = 0..self.vocabulary as i64;
         let wrong = |id: &i32| !known.contains(&i64::from(*id));
-        let (position, id) = sequence
-            .prompt()
-            .enumerate()
-            .find(|(_, id)| wrong(id))?;
+        let (position, id) = sequence.prompt().enumerate().find(|(_, id)| wrong(id))?;
         Some(EngineError::TokenId {
             model: self.model.name.clone(),
             id,
@@ -294,8 +291,9 @@ fn sides(model: &ModelSpec, path: &PathBuf) -> Result<(usize, usize), EngineErro
         _ => Err(EngineError::ModelUnsupported {
             path: path.clone(),
             tensor: t.name.clone(),
-            reason: "engine llm takes and gives token ids: `dtype: i32, shape: [MOST], ragged: true`"
-                .to_owned(),
+            reason:
+                "engine llm takes and gives token ids: `dtype: i32, shape: [MOST], ragged: true`"
+                    .to_owned(),
         }),
     };
     match &model.inputs[..] {
@@ -330,7 +328,10 @@ fn check(
         return wrong("llm.min_tokens", reason);
     }
     if limits.eos as usize >= graph.vocabulary {
-        let reason = format!("{}, and the model has {} tokens", limits.eos, graph.vocabulary);
+        let reason = format!(
+            "{}, and the model has {} tokens",
+            limits.eos, graph.vocabulary
+        );
         return wrong("llm.eos", reason);
     }
     if context > graph.context {

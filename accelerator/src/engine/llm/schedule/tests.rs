@@ -44,7 +44,10 @@ impl World {
             memory[m.from].fill(None);
         });
         match step {
-            Step::Idle => return false,
+            Step::Idle => {
+                self.joined = 0;
+                return false;
+            }
             Step::Join { slot } => self.join(slot),
             Step::Decode { first, rows } => self.decode(first, rows),
         }
