@@ -185,6 +185,22 @@ pub enum EngineError {
         got: usize,
     },
 
+    /// A prompt with an id that is no token of the model's.
+    #[error(
+        "a prompt holds id {id} at position {position}; model `{model}` has tokens 0 to {}: is the data set another model's?",
+        .vocabulary.saturating_sub(1)
+    )]
+    TokenId {
+        /// The model's name.
+        model: String,
+        /// The id.
+        id: i32,
+        /// Where it is, from 0.
+        position: usize,
+        /// How many tokens the model has.
+        vocabulary: usize,
+    },
+
     /// A response that does not fit its slot.
     #[error("a response of {need} bytes does not fit the {room} bytes of its slot")]
     OutputRoom {
@@ -268,7 +284,7 @@ impl EngineError {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
-            EngineError::SampleSize { .. } => Fault::Sample,
+            EngineError::SampleSize { .. } | EngineError::TokenId { .. } => Fault::Sample,
             EngineError::Run { .. } => Fault::Either,
             _ => Fault::Engine,
         }

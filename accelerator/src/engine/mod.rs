@@ -15,6 +15,7 @@ mod digest;
 mod error;
 pub mod http;
 mod lengths;
+pub mod llm;
 mod null;
 pub mod onnx;
 mod python;
@@ -203,6 +204,7 @@ impl EngineParams {
                 max_sequences: None,
                 tokens: None,
                 http: None,
+                llm: None,
             },
             model: "opaque".to_owned(),
             file: None,
@@ -276,6 +278,7 @@ pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
         EngineKind::TensorRt => Arc::new(tensorrt::TensorRtEngine::open(params)?),
         EngineKind::Tokens => Arc::new(Tokens::new(params)?),
         EngineKind::Http => Arc::new(http::Http::open(params)?),
+        EngineKind::Llm => Arc::new(llm::Llm::open(params)?),
         other => {
             return Err(EngineError::Param {
                 field: "kind",

@@ -187,7 +187,7 @@ impl AcceleratorConfig {
             }
         } else if self.engine.kind == EngineKind::Http {
             self.check_server_model(out);
-        } else if self.engine.kind.streams() && model.spec().is_none() {
+        } else if self.engine.kind == EngineKind::Tokens && model.spec().is_none() {
             out.add(
                 "model",
                 format!("engine `{kind}` must be told how long prompts and answers can be"),

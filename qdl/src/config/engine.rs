@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     http::HttpConfig,
+    llm::LlmConfig,
     rules::{Findings, MAX_GPU, resolve, within, within_some},
     tokens::TokensConfig,
 };
@@ -163,7 +164,7 @@ pub struct EngineConfig {
     #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub threads: usize,
-    /// Threads of ONNX Runtime inside one batch, per worker; default 1.
+    /// Threads of ONNX Runtime inside one batch, per worker; default 1. `llm`: inside a step.
     #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub intra_threads: usize,
@@ -180,7 +181,7 @@ pub struct EngineConfig {
     #[serde(default = "micros::<20>")]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub spin_us: u64,
-    /// What ONNX Runtime runs the model on; default `cpu`. `onnx` only.
+    /// What ONNX Runtime runs the model on; default `cpu`. `onnx` and `llm` only.
     #[serde(default)]
     #[garde(skip)]
     pub provider: Provider,
@@ -237,6 +238,10 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(dive)]
     pub http: Option<HttpConfig>,
+    /// How a small language model runs in this process. `llm` only.
+    #[serde(default)]
+    #[garde(dive)]
+    pub llm: Option<LlmConfig>,
 }
 
 /// A default that is a number of things.
@@ -339,7 +344,17 @@ impl EngineConfig {
         let kind = self.kind.as_str();
         self.check_gpus(out);
         self.check_http(out);
-        if self.kind != EngineKind::Onnx && self.provider != Provider::Cpu {
+        match &self.llm {
+            Some(llm) if self.kind == EngineKind::Llm => llm.check(out),
+            Some(_) => out.add(
+                "engine.llm",
+                format!("engine `{kind}` runs no language model in this process"),
+                "remove `llm`, or set `kind: llm`",
+            ),
+            None => {}
+        }
+        let providers = matches!(self.kind, EngineKind::Onnx | EngineKind::Llm);
+        if !providers && self.provider != Provider::Cpu {
             out.add(
                 "engine.provider",
                 format!("engine `{kind}` has no execution providers"),

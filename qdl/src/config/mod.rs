@@ -35,6 +35,7 @@ mod error;
 mod frontend;
 mod health;
 mod http;
+mod llm;
 mod load;
 mod loadgen;
 mod moved;
@@ -57,6 +58,7 @@ pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, QslMode, Verify};
 pub use health::HealthConfig;
 pub use http::{Dialect, HttpConfig, Temperature};
+pub use llm::LlmConfig;
 pub use load::{load_accelerator, load_frontend, parse_accelerator, parse_frontend};
 pub use loadgen::{LoadgenConfig, Scenario};
 pub use nic::{

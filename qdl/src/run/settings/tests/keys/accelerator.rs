@@ -32,6 +32,13 @@ fn every_key_of_an_accelerator_has_an_effect() {
             ("engine", json!({"kind": "tokens", "tokens": {}})),
         ]
     };
+    let llm = || {
+        [
+            ("model", json!({"name": "m", "file": "m.onnx"})),
+            ("engine", json!({"kind": "llm"})),
+        ]
+    };
+    let decoder = "accelerator/src/engine/llm";
     let two = || ("nics", json!([{"listen": "127.0.0.1:1"}]));
     let keys = [
         read("node", json!("a-2"), session, "config.node.clone()"),
@@ -97,6 +104,29 @@ fn every_key_of_an_accelerator_has_an_effect() {
             "engine.optimization_level",
         )
         .given(on_gpu()),
+        read(
+            "engine.llm.sequences",
+            json!(7),
+            decoder,
+            "config.sequences",
+        )
+        .given(llm()),
+        read("engine.llm.context", json!(7), decoder, "config.context").given(llm()),
+        read(
+            "engine.llm.min_tokens",
+            json!(7),
+            decoder,
+            "config.min_tokens",
+        )
+        .given(llm()),
+        read(
+            "engine.llm.max_tokens",
+            json!(7),
+            decoder,
+            "config.max_tokens",
+        )
+        .given(llm()),
+        read("engine.llm.eos", json!(7), decoder, "config.eos").given(llm()),
         read("engine.delay_us", json!(7), engines, "engine.delay_us"),
         read("engine.spin_us", json!(7), engines, "engine.spin_us"),
         read(
