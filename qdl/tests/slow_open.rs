@@ -120,7 +120,7 @@ fn half(resources: &Arc<IbResources>) -> IbConnection {
         sources: vec![region],
         peer_slots: SLOTS,
         peer_stride: request_stride(&model()).expect("small"),
-        peer_stream: qdl::wire::Stream::None,
+        peer_stream: Stream::None,
         send_depth: 16,
     };
     let limits = resources.device().limits().clone();

@@ -381,10 +381,6 @@ impl FrontendNic {
     }
 }
 
-fn micros(ns: u64) -> u32 {
-    u32::try_from(ns / 1000).unwrap_or(u32::MAX)
-}
-
 impl NicWork for FrontendNic {
     fn turn(&mut self, now: u64) -> Turn {
         while let Some(c) = self.inbox.pop() {

@@ -271,8 +271,6 @@ impl Session {
             nic_index,
             r.gpu_turn,
         );
-        // TO CONNECT: `stream: self.stream` once ServeConnectionCfgs has it.
-        let _ = self.stream;
         let cfgs = ServeConnectionCfgs {
             gpu,
             session: self.id,
@@ -281,7 +279,7 @@ impl Session {
             slots,
             request_stride: request,
             response_stride: response,
-            stream: crate::wire::Stream::None,
+            stream: self.stream,
         };
         let bytes = cfgs.bytes().unwrap_or(usize::MAX);
         let share = shared.budget.take(bytes, self.config.memory()).map_err(|in_use| {
