@@ -100,13 +100,13 @@ pub struct SampleTimes {
     pub bytes_in: u32,
     /// The NIC thread saw the first part of the response; `seen_ns` where it came in one piece.
     pub first_ns: u64,
-    /// Microseconds between its arrival at the accelerator and the posting of that part.
+    /// Microseconds from the sample's arrival at the accelerator to the posting of that part.
     pub first_residence_us: u32,
-    /// Parts of the response, the last one included: 1 where it came in one piece.
+    /// Writes that the response came in; 1 where it came in one piece.
     pub parts: u32,
-    /// Microseconds from `posted_ns` to when the NIC thread saw a part, on average over all parts.
+    /// Microseconds from `posted_ns` to a part's arrival, on average over all of them.
     pub parts_after_us: u32,
-    /// Microseconds between its arrival at the accelerator and the posting of a part, on average.
+    /// Microseconds from the sample's arrival at the accelerator to a part's posting, on average.
     pub parts_residence_us: u32,
 }
 
