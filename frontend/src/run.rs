@@ -10,6 +10,11 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use accelerator::engine::{
+    streaming::TOKEN_BYTES,
+    tokens::{Answers, answer as pretended},
+};
+use anyhow::Context;
 use loadgen_bridge::{LoadgenError, TestMode, TestOutcome, register_issue_query_thread, run_test};
 use qdl::{
     clock::now_ns,
@@ -185,11 +190,11 @@ fn verifier(config: &FrontendConfig, samples: usize, first: bool) -> Result<Opti
 
 /// The engine `tokens` as a function of its prompt, with the settings of `engine`.
 fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send + Sync + 'static> {
-    // TO CONNECT: `accelerator::engine::tokens::answer`, with the settings of `config.engine`.
-    let _ = config;
-    Err::<fn(&[i32]) -> Vec<i32>, _>(anyhow::anyhow!(
-        "verify: tokens: this build has no engine `tokens` to compare answers with; use `verify: none`"
-    ))
+    let engine = config.engine.as_ref();
+    let settings = engine.and_then(|e| e.tokens.clone()).unwrap_or_default();
+    let room = config.model.max_output_bytes().unwrap_or(0) / TOKEN_BYTES;
+    let answers = Answers::new(&settings, room).context("verify: tokens")?;
+    Ok(move |prompt: &[i32]| pretended(prompt, &answers))
 }
 
 /// Prints and writes the report.

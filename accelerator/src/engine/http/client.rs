@@ -203,7 +203,10 @@ impl Client {
     }
 
     async fn keep(&self, mut sender: Sender) {
-        if timeout(READY, sender.ready()).await.is_ok_and(|r| r.is_ok()) {
+        if timeout(READY, sender.ready())
+            .await
+            .is_ok_and(|r| r.is_ok())
+        {
             self.idle().push(sender);
         }
     }

@@ -114,7 +114,10 @@ impl Program {
         if self.is_gone(within) {
             return Ok(());
         }
-        tracing::warn!("the server did not end within {} s: killed", within.as_secs());
+        tracing::warn!(
+            "the server did not end within {} s: killed",
+            within.as_secs()
+        );
         signal(self.pid, libc::SIGKILL);
         if self.is_gone(KILLED) {
             return Ok(());

@@ -76,11 +76,15 @@ pub(super) enum Trouble {
     Garbled(String),
 
     /// A stream of text.
-    #[error("its stream carries no token ids: it is too old, or not asked as engine.http.dialect says")]
+    #[error(
+        "its stream carries no token ids: it is too old, or not asked as engine.http.dialect says"
+    )]
     NoIds,
 
     /// Its count and ours differ.
-    #[error("it counts {said} tokens in an answer of which {came} came: tokens are lost on the way")]
+    #[error(
+        "it counts {said} tokens in an answer of which {came} came: tokens are lost on the way"
+    )]
     Lost {
         /// As the server says.
         said: usize,
@@ -170,7 +174,9 @@ fn deadline(tokens: &usize) -> &'static str {
 /// From an error object in a stream: `{"message": …, "code": 500}`, or anything else.
 pub(super) fn said(error: &Value) -> Trouble {
     let words = error.get("message").unwrap_or(error);
-    let words = words.as_str().map_or_else(|| words.to_string(), str::to_owned);
+    let words = words
+        .as_str()
+        .map_or_else(|| words.to_string(), str::to_owned);
     said_with(error.get("code").and_then(Value::as_u64), &words)
 }
 
