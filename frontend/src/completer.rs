@@ -46,7 +46,7 @@ pub struct Completers {
 }
 
 impl Completers {
-    /// For as many rails as `live` has places.
+    /// For as many NICs as `live` has places.
     pub fn new(
         live: Arc<Live>,
         verifier: Option<Arc<Verifier>>,

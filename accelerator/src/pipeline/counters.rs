@@ -10,7 +10,7 @@ use crate::engine::BatchCounts;
 /// Counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Batches run. Where samples are answered inline, what one poll of a rail brought, in pieces
+    /// Batches run. Where samples are answered inline, what one poll of a NIC brought, in pieces
     /// of at most `max_batch`. 0 for an engine that batches by itself: its samples join and leave
     /// batches of its own at any step.
     pub batches: u64,

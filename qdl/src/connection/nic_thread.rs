@@ -315,7 +315,7 @@ mod tests {
     /// A thread that sleeps at once.
     fn sleeper(work: Counter) -> (NicThreadHandle, JoinHandle<()>) {
         let cfgs = NicThreadCfgs {
-            name: "test-rail".into(),
+            name: "test-nic".into(),
             spin: Spin::new(0),
             // No tick comes to the rescue.
             tick_ns: 3_600_000_000_000,

@@ -187,10 +187,12 @@ impl Dispatcher {
         regions.flat_map(|r| r.nodes()).collect()
     }
 
-    /// Sends samples. Returns at once; each is completed exactly once, from a NIC thread.
+    /// Sends samples. Returns at once; each is completed exactly once: from a NIC thread, or from
+    /// whichever thread empties the backlog once the run was given up.
     ///
     /// Nothing here sleeps, nothing locks (but by health, where each choice takes the peer's lock),
-    /// and nothing allocates unless every connection is full or its sending half taken.
+    /// and nothing allocates for small samples unless every connection is full or its sending half
+    /// taken. Large ones go to the backlog, whose queue grows by blocks.
     pub fn issue(&self, samples: &[Sample]) {
         let s = &*self.shared;
         s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed);
@@ -293,15 +295,14 @@ impl Dispatcher {
         self.handles[nic_index].wake();
     }
 
-    /// From now on rails are chosen by health. Without it, a dispatcher whose policy is by health
-    /// keeps all samples in its backlog. `tick_ns` is how often scores are folded; `nic_down` says
+    /// From now on rails are chosen by health; before it, by what is outstanding. `tick_ns` is how often scores are folded; `nic_down` says
     /// of a NIC thread's NIC whether it is down. The first call counts.
     pub fn choose_by_health(&self, arbiter: RailArbiter, tick_ns: u64, nic_down: Box<NicDown>) {
         let peers = 1 + self
             .shared
             .connections
             .iter()
-            .map(|l| l.cfgs.peer)
+            .map(|c| c.cfgs.peer)
             .max()
             .unwrap_or(0);
         let _ = self
@@ -363,7 +364,7 @@ impl Dispatcher {
     pub fn abort(&self, cause: &str) {
         self.shared.aborted.store(true, Ordering::SeqCst);
         for inbox in &self.inboxes {
-            inbox.push(Command::Abort(Broken::GivenUp(cause.to_owned())));
+            inbox.push(Command::GiveUpAll(Broken::GivenUp(cause.to_owned())));
         }
         self.handles.iter().for_each(NicThreadHandle::wake);
         self.shared.empty_backlog();

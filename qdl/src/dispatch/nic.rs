@@ -19,10 +19,9 @@ use super::{
 use crate::{
     clock::now_ns,
     connection::{
-        BUDGET, Receiving,
+        BUDGET, Echo, EchoAction, NicThreadHandle, NicWork, Receiving, Turn, arm_all,
         tracker::{InFlight, Sample},
     },
-    connection::{Echo, EchoAction, NicThreadHandle, NicWork, Turn, arm_all},
     dispatch::{Completer, DispatchEvent, Part, Response, SampleTimes, Shared, WARM_UP_ID},
     fabric::{Armed, Broken, Link},
 };
@@ -42,7 +41,6 @@ pub(super) enum Command {
     /// Rails are chosen by health from now on.
     Health,
     GiveUpAll(Broken),
-    Abort(Broken),
     Stop,
 }
 
@@ -152,7 +150,7 @@ impl FrontendNic {
                     up.half.broken = Some(cause);
                 }
             }
-            Command::Abort(cause) | Command::GiveUpAll(cause) => {
+            Command::GiveUpAll(cause) => {
                 for up in &mut self.up {
                     up.half.broken = Some(cause.clone());
                 }

@@ -14,8 +14,7 @@ use super::{
 };
 use crate::{
     clock::now_ns,
-    connection::{BUDGET, Receiving},
-    connection::{NicWork, Turn, arm_all},
+    connection::{BUDGET, NicWork, Receiving, Turn, arm_all},
     fabric::{Armed, Broken, Link},
 };
 

@@ -25,7 +25,7 @@ use super::{
     link::{Link, Step},
 };
 
-/// Most requests of a kind that may wait for their turn.
+/// Most `open` and `start`, and most `drain`, that may wait for their turn.
 const MAX_WAITING: usize = 256;
 
 /// How often the owner is asked whether a drain that is under way is done.

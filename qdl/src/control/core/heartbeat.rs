@@ -15,7 +15,7 @@ impl Default for HeartbeatCfgs {
     fn default() -> Self {
         HeartbeatCfgs {
             every: Duration::from_millis(500),
-            gone_after: Duration::from_secs(3),
+            gone_after: Duration::from_secs(2),
         }
     }
 }
@@ -170,9 +170,9 @@ mod tests {
         h.heard(7 * MS);
         h.heard(6 * MS);
         let at = h.gone_at();
-        assert_eq!(at, 3007 * MS);
+        assert_eq!(at, 2007 * MS);
         assert_eq!(h.gone(at - 1), None);
-        assert_eq!(h.gone(at), Some(Duration::from_secs(3)));
+        assert_eq!(h.gone(at), Some(Duration::from_secs(2)));
     }
 
     #[test]
