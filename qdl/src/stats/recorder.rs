@@ -23,7 +23,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// For the NIC thread of index `nic_index` in `live`; an index it has no place for shows nothing.
+    /// For the NIC thread of this index in `live`; an index it has no place for shows nothing.
     pub fn new(live: Arc<Live>, nic_index: usize) -> Self {
         Recorder {
             histograms: Histograms::new(),
