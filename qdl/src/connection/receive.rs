@@ -40,17 +40,15 @@ impl Receiving {
     ) -> (usize, bool) {
         let (mut echo, mut broken) = (None, None);
         let events = self.rx.poll(BUDGET, &mut |event| match event {
+            // What follows a write that cannot be has arrived all the same, and closed its grant.
             Event::Arrived { imm, at, len } => {
-                // What follows a write that cannot be is not looked at.
-                if broken.is_none()
-                    && let Err(b) = arrived(imm, at, len)
-                {
-                    broken = Some(b);
+                if let Err(b) = arrived(imm, at, len) {
+                    broken.get_or_insert(b);
                 }
             }
             Event::Control(Control::Echo(v)) => echo = Some(v),
             Event::Control(Control::EchoReply(_)) => {}
-            Event::Broken(b) => broken = Some(b),
+            Event::Broken(b) => _ = broken.get_or_insert(b),
         });
         if events == 0 {
             // Where the sending half has failed, the receiving half may still have had something to
