@@ -8,9 +8,15 @@
 //! +--------+-----------+----------+-------------+----------------
 //! ```
 //!
-//! Little-endian u32 each. `length` counts the payload alone, of a
-//! response in parts that of the first. The two durations are the accelerator's own: how long the sample
-//! waited for its batch, and how long the batch was in the engine.
+//! Little-endian u32 each. `length` counts the payload alone, of a response in parts that of the
+//! first. The two durations are the accelerator's own: how long the sample waited for its batch,
+//! and how long the batch was in the engine. The last of several parts ends with a trailer:
+//!
+//! ```text
+//!   first part  [ header | payload ]
+//!   more parts           [ payload ]
+//!   last part            [ payload | trailer ]
+//! ```
 
 /// Bytes of the trailer.
 pub const RESPONSE_TRAILER_BYTES: usize = 16;

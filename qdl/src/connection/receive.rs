@@ -30,8 +30,9 @@ impl Receiving {
         }
     }
 
-    /// Hands what has arrived (immediate, where in its slot, length) to `arrived`, which says what is wrong with it, and notes what broke
-    /// the connection. Returns how many events there were, and whether one of them is to be
+    /// Hands what has arrived (immediate, where in its slot, length) to `arrived`, which says what
+    /// is wrong with it, and notes what broke the connection first. Returns how many events there
+    /// were, and whether one of them is to be
     /// answered at once: then [`SendHalf::drive`] is due.
     pub fn poll(
         &mut self,
@@ -40,17 +41,15 @@ impl Receiving {
     ) -> (usize, bool) {
         let (mut echo, mut broken) = (None, None);
         let events = self.rx.poll(BUDGET, &mut |event| match event {
+            // What follows a write that cannot be has arrived all the same, and closed its grant.
             Event::Arrived { imm, at, len } => {
-                // What follows a write that cannot be is not looked at.
-                if broken.is_none()
-                    && let Err(b) = arrived(imm, at, len)
-                {
-                    broken = Some(b);
+                if let Err(b) = arrived(imm, at, len) {
+                    broken.get_or_insert(b);
                 }
             }
             Event::Control(Control::Echo(v)) => echo = Some(v),
             Event::Control(Control::EchoReply(_)) => {}
-            Event::Broken(b) => broken = Some(b),
+            Event::Broken(b) => _ = broken.get_or_insert(b),
         });
         if events == 0 {
             // Where the sending half has failed, the receiving half may still have had something to

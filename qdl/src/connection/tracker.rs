@@ -350,7 +350,7 @@ mod tests {
             offset: id as usize * 11,
             len: id as u32,
             issued_ns: id + 1,
-            first: (id % 3 == 0).then_some(id * 5),
+            first: id.is_multiple_of(3).then_some(id * 5),
         }
     }
 

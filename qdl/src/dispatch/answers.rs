@@ -16,6 +16,9 @@ use crate::{
     response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader, ResponseTrailer},
 };
 
+/// In [`Coming::parts`]: one of them made no sense, and none that follows does.
+const SPOILT: u32 = u32::MAX;
+
 /// A slot whose answer comes in parts: what has come. Of no use once the last is there.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Coming {
@@ -96,6 +99,11 @@ enum Write {
 }
 
 impl Coming {
+    /// Notes that what has come makes no sense, whatever follows.
+    fn spoil(&mut self) {
+        self.parts = SPOILT;
+    }
+
     /// Reads a write that has arrived; `None` where what it says makes no sense.
     fn read(&mut self, bytes: &[u8], imm: Imm, at: u32) -> Option<Write> {
         let arrived = u32::try_from(bytes.len()).ok()?;
@@ -178,6 +186,7 @@ impl Shared {
         let (write, in_flight) = match (write, in_flight) {
             (Some(write), Some(in_flight)) if self.holds_a_token(&write, at) => (write, in_flight),
             (_, in_flight) => {
+                coming.spoil();
                 // Where the grant is open still, the sample is found when the connection is swept.
                 if let Some(in_flight) = in_flight.filter(|_| !imm.more()) {
                     came.spoilt.push((connection.index, slot, in_flight.sample));

@@ -31,8 +31,8 @@
 //! **Order.** Writes of one connection arrive in the order they were posted, the parts of a slot
 //! among them. Between connections there is no order.
 //!
-//! **Visibility.** When `Arrived` is reported, every byte of that write, and of
-//! the parts before it, may be read through the region's address by the thread it was reported to, and by
+//! **Visibility.** When `Arrived` is reported, every byte of that write, and of the parts before
+//! it, may be read through the region's address by the thread it was reported to, and by
 //! whoever that thread tells. Memory of a GPU ([`Region::of_device`]) is read
 //! by the GPU alone, after one fence per batch ([`DeviceMemory::fence`]).
 //!

@@ -194,7 +194,8 @@ mod tests {
                 whole += u64::from(!more);
                 first_or_middle += u64::from(more);
             }
-            prop_assert_eq!((counts.parts, counts.writes), (first_or_middle, whole + first_or_middle));
+            let writes = whole + first_or_middle;
+            prop_assert_eq!((counts.parts, counts.writes), (first_or_middle, writes));
         }
 
         #[test]

@@ -163,8 +163,8 @@ impl Answers {
         self.growing.get(usize::from(slot)).map(|g| &**g)
     }
 
-    /// Queues something; false where there is no place, as only a slot that was answered twice could
-    /// bring about.
+    /// Queues something; false where there is no place, as only a slot that was answered twice
+    /// could bring about.
     pub fn push(&self, ready: Ready) -> bool {
         if let Ready::Part(slot) = ready
             && let Some(g) = self.growing(slot)

@@ -25,8 +25,8 @@ use crate::{
     wire::Stream,
 };
 
-/// A part may wait this long for the doorbell of the next, in nanoseconds, while parts come one upon
-/// the other and the NIC's thread is awake to ring for it.
+/// A part may wait this long for the doorbell of the next, in nanoseconds, while parts come one
+/// upon the other and the NIC's thread is awake to ring for it.
 const PART_WAIT_NS: u64 = 20_000;
 
 /// What a connection is made of; the frontend asks for it.

@@ -302,8 +302,8 @@ pub fn control_messages_have_receives_of_their_own() {
     }
 }
 
-/// As many receives as a configuration allows at least, ten times as many parts, and a receiver that
-/// does not look for a while: nothing is lost, and nothing breaks.
+/// As many receives as a configuration allows at least, ten times as many parts, and a receiver
+/// that does not look for a while: nothing is lost, and nothing breaks.
 pub fn parts_that_find_no_receive_wait_for_one() {
     const LEN: usize = 16;
     let _alone = alone();

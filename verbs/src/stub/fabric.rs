@@ -198,8 +198,8 @@ impl Fabric {
         0
     }
 
-    /// Whether this is for a peer that has no receive for it, and is to wait for one. A device would
-    /// take it and wait; here, where everything happens at once, it is not taken.
+    /// Whether this is for a peer that has no receive for it, and is to wait for one. A device
+    /// would take it and wait; here, where everything happens at once, it is not taken.
     ///
     /// # Safety
     ///

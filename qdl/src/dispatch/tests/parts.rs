@@ -453,7 +453,18 @@ type Nonsense = fn(&mut Far, Imm);
 
 #[test]
 fn parts_that_contradict_themselves_end_the_connection_and_the_sample_goes_again() {
-    let cases: [(&str, Nonsense); 6] = [
+    let cases: [(&str, Nonsense); 8] = [
+        ("response header", |far, imm| {
+            // What follows is there with it, and makes no sense either.
+            far.post(imm.with_more(), &Far::header(imm, &[10, 11])[..20]);
+            far.more(imm, &[11]);
+            far.last(imm, &[12], 3);
+        }),
+        ("response header", |far, imm| {
+            // As above, with a trailer that counts what came as it was sent.
+            far.post(imm.with_more(), &Far::header(imm, &[]));
+            far.last(imm, &[12], 2);
+        }),
         ("response header", |far, imm| {
             // A header that promises more than came with it.
             let mut bytes = Far::header(imm, &[10, 11]);

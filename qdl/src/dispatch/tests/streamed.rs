@@ -323,8 +323,8 @@ impl Rig {
         }
     }
 
-    /// Every one of `n` samples was answered once, right, and its first token told once. Returns how
-    /// many came in one piece.
+    /// Every one of `n` samples was answered once, right, and its first token told once. Returns
+    /// how many came in one piece.
     fn check(mut self, n: u64) -> usize {
         let drained = self.dispatcher.drain(Duration::from_secs(60));
         assert!(drained, "{:?}", self.dispatcher.counts());

@@ -153,7 +153,8 @@ impl TcpRx {
         };
         loop {
             // SAFETY: the first entry is empty or the checked rest of a payload whose bytes of the
-            // slot the sender owns, which `self.parts` keeps mapped; the second is the unused end of the staging buffer.
+            // slot the sender owns, which `self.parts` keeps mapped; the second is the unused end
+            // of the staging buffer.
             let n = unsafe { libc::readv(self.socket.fd(), iov.as_ptr(), 2) };
             self.counts.syscalls += 1;
             match n {

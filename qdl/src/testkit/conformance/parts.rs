@@ -21,8 +21,8 @@ fn bad_frame(b: &mut End) -> (&'static str, u64) {
     }
 }
 
-/// Order: each part begins where the one before it ended, whatever their sizes, and is there when it
-/// is told.
+/// Order: each part begins where the one before it ended, whatever their sizes, and is there when
+/// it is told.
 pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
     let sizes = [1, 16, 4, 700, 65_000, 1, 511, 512, 513, 9];
     let stride = 70_000;
