@@ -238,10 +238,6 @@ impl LocalBackend {
                 compute_us: f.compute_us,
                 bytes_out: in_flight.sample.len,
                 bytes_in: f.len,
-                first_ns: now,
-                first_residence_us: f.queue_us.saturating_add(f.compute_us),
-                parts: 1,
-                parts_residence_us: f.queue_us.saturating_add(f.compute_us),
                 ..SampleTimes::default()
             });
         }
