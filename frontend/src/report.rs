@@ -171,6 +171,9 @@ impl Ended<'_> {
         Some(TokenRecord {
             stream: end.stream,
             per_s: tokens_per_s(self.outcome.as_ref()).unwrap_or(record.per_s),
+            // Not 99.00000000000001.
+            limit_percentile: bounded
+                .then(|| (test.server_target_latency_percentile * 1e7).round() / 1e5),
             ttft_limit_us: limit(test.server_ttft_latency),
             tpot_limit_us: limit(test.server_tpot_latency),
             parts_taken: end.parts_taken,
@@ -567,6 +570,7 @@ mod tests {
         assert_eq!(json["tokens"]["times"]["tpot"]["p99_us"], 2.0);
         let text = summary.text(false);
         for words in [
+            "mean  p99 limit\n",
             "2.00 s\n",
             "100 ms\n",
             "15 answered: 7.50/s; stream first, 2.00 parts",

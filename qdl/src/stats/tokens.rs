@@ -290,7 +290,9 @@ pub struct TokenRecord {
     pub per_s: f64,
     /// Times, in JSON under their keys ([`TokenTime::key`]).
     pub times: BTreeMap<TokenTime, StageRow>,
-    /// LoadGen's bound on the 99th percentile of TTFT, where the scenario has one.
+    /// Which percentile LoadGen bounds, in percent, where the scenario has bounds.
+    pub limit_percentile: Option<f64>,
+    /// LoadGen's bound on that percentile of TTFT.
     pub ttft_limit_us: Option<f64>,
     /// The same of TPOT.
     pub tpot_limit_us: Option<f64>,
@@ -320,15 +322,10 @@ impl TokenRecord {
         if self.times.is_empty() {
             return None;
         }
+        let limit = self.limit_percentile.map(|p| format!("p{p} limit"));
+        let limit = limit.unwrap_or_default();
         let mut table = Table::new(&[
-            "tokens",
-            "p50",
-            "p90",
-            "p99",
-            "p99.9",
-            "max",
-            "mean",
-            "p99 allowed",
+            "tokens", "p50", "p90", "p99", "p99.9", "max", "mean", &limit,
         ]);
         for (time, r) in &self.times {
             let times = [r.p50_us, r.p90_us, r.p99_us, r.p999_us, r.max_us, r.mean_us];
