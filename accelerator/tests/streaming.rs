@@ -55,8 +55,10 @@ fn params(output: usize, most: usize, settings: TokensConfig) -> EngineParams {
         ..EngineParams::new(EngineKind::Tokens)
     }
     .with(|e| {
-        e.max_sequences = Some(most);
-        e.tokens = Some(settings);
+        e.tokens = Some(TokensConfig {
+            sequences: most,
+            ..settings
+        });
     })
 }
 

@@ -199,7 +199,6 @@ impl EngineParams {
                 precision: None,
                 profiles: Vec::new(),
                 optimization_level: None,
-                max_sequences: None,
                 tokens: None,
             },
             model: "opaque".to_owned(),

@@ -104,8 +104,10 @@ fn engine_params(settings: TokensConfig) -> EngineParams {
         ..EngineParams::new(EngineKind::Tokens)
     }
     .with(|e| {
-        e.max_sequences = Some(16);
-        e.tokens = Some(settings);
+        e.tokens = Some(TokensConfig {
+            sequences: 16,
+            ..settings
+        });
     })
 }
 

@@ -141,6 +141,13 @@ impl AcceleratorConfig {
         }
         if let (Some(inputs), Some(output)) = (&model.inputs, &model.output) {
             check_model("model", &model.name, inputs, output, out);
+            if output.ragged && !self.engine.kind.streams() {
+                out.add(
+                    "model.output",
+                    format!("engine `{kind}` answers with outputs of one size"),
+                    "remove `ragged` from the output",
+                );
+            }
         }
         if self.engine.kind.takes_any_bytes() {
             if model.spec().is_none() && model.inputs.is_some() == model.output.is_some() {
@@ -178,7 +185,7 @@ impl AcceleratorConfig {
                     format!("engine `digest` answers with {OUTPUT_BYTES} bytes"),
                 );
             }
-        } else if self.engine.kind.streams() && model.spec().is_none() {
+        } else if self.engine.kind.streams() && model.inputs.is_none() {
             out.add(
                 "model",
                 format!("engine `{kind}` must be told how long prompts and answers can be"),
@@ -186,7 +193,7 @@ impl AcceleratorConfig {
                  `output: {name: tokens, dtype: i32, shape: [1024], ragged: true}`",
             );
         } else {
-            if self.engine.kind.needs_file() && model.file.is_none() {
+            if self.engine.kind.reads_file() && model.file.is_none() {
                 out.add(
                     "model",
                     format!("engine `{kind}` needs a model file"),
