@@ -92,8 +92,6 @@ fn every_token_is_right_in_one_process() {
     for (out, arguments) in [("offline", &offline[..]), ("server", &server)] {
         let ended = run(&place, place.frontend(&config, out, arguments));
         assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
-        let line = "engine started in ";
-        assert!(ended.stderr.contains(line), "{}", ended.stderr);
         assert_right(&place, out, &right);
         let s = place.summary(out);
         assert_eq!(s["accelerators"][0]["samples"], PROMPTS);
