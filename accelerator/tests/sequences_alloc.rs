@@ -74,7 +74,7 @@ fn a_token_allocates_nothing() {
     let engine = create(&params).expect("the engine needs nothing");
     let options = Options::from(&params);
     let pipeline = Pipeline::start(engine, &options, |e| panic!("{e}")).expect("starts");
-    let input = vec![7u8; 4 * TOKENS];
+    let input = [7u8; 4 * TOKENS];
     let mut outputs = vec![0u8; 4 * TOKENS * N];
     let origin = Arc::new(Counts::default());
     let mut run = |n: usize| {

@@ -49,14 +49,16 @@ fn model(prompt: usize, output: usize) -> ModelSpec {
 }
 
 /// Prompts of up to 64 tokens, answers of up to `output`.
-fn params(output: usize, most: usize, settings: TokensConfig) -> EngineParams {
+fn params(output: usize, most: usize, settings: &TokensConfig) -> EngineParams {
     EngineParams {
         spec: Some(model(64, output)),
         ..EngineParams::new(EngineKind::Tokens)
     }
     .with(|e| {
-        e.max_sequences = Some(most);
-        e.tokens = Some(settings);
+        e.tokens = Some(TokensConfig {
+            sequences: most,
+            ..settings.clone()
+        });
     })
 }
 
@@ -128,7 +130,7 @@ fn every_token_is_right_and_every_count() {
     const NICS: usize = 2;
     const EACH: usize = 5_000;
     for (stream, most) in STREAMS.into_iter().zip([64, 7, 1]) {
-        let params = params(40, most, settings(1, 40));
+        let params = params(40, most, &settings(1, 40));
         let pipeline = start(&params);
         let answers = Answers::new(&settings(1, 40), 40).expect("sound");
         let prompts = [1, 2].map(|seed| random_prompts(EACH, seed));
@@ -189,7 +191,7 @@ proptest! {
             ..settings(min, max)
         };
         let answers = Answers::new(&settings, 24).expect("sound");
-        let pipeline = start(&params(24, most, settings));
+        let pipeline = start(&params(24, most, &settings));
         let prompts = random_prompts(n, seed);
         let origin = Prompts::new(&prompts, 112, stream);
         pipeline.arrived(&mut origin.arrivals());
@@ -207,7 +209,7 @@ fn a_pretended_model_takes_its_time() {
         beside_us: 200,
         ..settings(4, 4)
     };
-    let pipeline = start(&params(4, 8, times));
+    let pipeline = start(&params(4, 8, &times));
     let origin = Prompts::new(&[vec![1; 50], vec![2; 50]], 64, Stream::All);
     pipeline.arrived(&mut origin.arrivals());
     eventually("all answered", || pipeline.idle());
@@ -218,7 +220,7 @@ fn a_pretended_model_takes_its_time() {
 
 #[test]
 fn what_is_no_prompt_is_refused_by_its_length() {
-    let pipeline = start(&params(8, 8, settings(2, 8)));
+    let pipeline = start(&params(8, 8, &settings(2, 8)));
     let origin = Prompts::new(&vec![vec![5; 70]; 5], 64, Stream::All);
     let mut burst: Vec<_> = [0, 6, 65 * 4, 4, 64 * 4]
         .into_iter()
@@ -245,7 +247,7 @@ fn a_sequence_that_nobody_waits_for_frees_its_place_within_a_step() {
         step_us: 50,
         ..settings(2, LONG)
     };
-    let pipeline = start(&params(LONG, 1, times.clone()));
+    let pipeline = start(&params(LONG, 1, &times));
     let answers = Answers::new(&times, LONG).expect("sound");
     let len = |i: &i32| answers.len(Answers::seed(&i.to_le_bytes()));
     let long = (0..).find(|i| len(i) > LONG / 2).expect("one is long");
@@ -280,7 +282,7 @@ fn stopping_a_busy_engine_lets_go_of_everything() {
         step_us: 10_000_000,
         ..settings(2, 8)
     };
-    let pipeline = start(&params(8, 4, times));
+    let pipeline = start(&params(8, 4, &times));
     let origin = Prompts::new(&random_prompts(100, 3), 64, Stream::All);
     let mut all = origin.arrivals();
     let late = all.split_off(90);
@@ -301,7 +303,7 @@ fn stopping_gives_what_is_here_its_time() {
         step_us: 300,
         ..settings(2, 8)
     };
-    let pipeline = start(&params(8, 4, times));
+    let pipeline = start(&params(8, 4, &times));
     let prompts = random_prompts(40, 4);
     let origin = Prompts::new(&prompts, 64, Stream::First);
     pipeline.arrived(&mut origin.arrivals());
@@ -312,7 +314,7 @@ fn stopping_gives_what_is_here_its_time() {
 /// Something goes wrong on the engine's own thread: told once, by name, and all is let go of.
 #[test]
 fn a_panic_in_the_engine_ends_it_by_name() {
-    let params = params(8, 4, settings(8, 8));
+    let params = params(8, 4, &settings(8, 8));
     let errors = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&errors);
     let engine = create(&params).expect("the engine needs nothing");

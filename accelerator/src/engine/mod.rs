@@ -201,7 +201,6 @@ impl EngineParams {
                 precision: None,
                 profiles: Vec::new(),
                 optimization_level: None,
-                max_sequences: None,
                 tokens: None,
                 http: None,
                 llm: None,

@@ -88,7 +88,7 @@ impl Completer for Writer {
     }
 }
 
-fn engine_params(settings: TokensConfig) -> EngineParams {
+fn engine_params(settings: &TokensConfig) -> EngineParams {
     let ids = |name: &str, most| TensorSpec {
         name: name.into(),
         dtype: DType::I32,
@@ -104,8 +104,10 @@ fn engine_params(settings: TokensConfig) -> EngineParams {
         ..EngineParams::new(EngineKind::Tokens)
     }
     .with(|e| {
-        e.max_sequences = Some(16);
-        e.tokens = Some(settings);
+        e.tokens = Some(TokensConfig {
+            sequences: 16,
+            ..settings.clone()
+        });
     })
 }
 
@@ -126,7 +128,7 @@ fn sample(i: usize) -> Sample {
     }
 }
 
-fn local(settings: TokensConfig, stream: Stream, book: &Arc<Mutex<Book>>) -> Arc<LocalBackend> {
+fn local(settings: &TokensConfig, stream: Stream, book: &Arc<Mutex<Book>>) -> Arc<LocalBackend> {
     let params = engine_params(settings);
     let engines = pipelines::create(&params, &[0]).expect("it needs nothing");
     let pipelines = Pipelines::start(engines, &Options::from(&params), |e| panic!("{e}"));
@@ -163,7 +165,7 @@ fn tokens_come_in_parts_as_they_do_over_the_wire() {
     let answers = Answers::new(&settings, ANSWER).expect("sound");
     for stream in [Stream::None, Stream::First, Stream::All] {
         let book = Arc::default();
-        let local = local(settings.clone(), stream, &book);
+        let local = local(&settings, stream, &book);
         let samples: Vec<_> = (0..SAMPLES).map(sample).collect();
         for burst in samples.chunks(250) {
             local.issue(burst);

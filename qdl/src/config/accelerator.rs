@@ -187,7 +187,7 @@ impl AcceleratorConfig {
             }
         } else if self.engine.kind == EngineKind::Http {
             self.check_server_model(out);
-        } else if self.engine.kind == EngineKind::Tokens && model.spec().is_none() {
+        } else if self.engine.kind == EngineKind::Tokens && model.inputs.is_none() {
             out.add(
                 "model",
                 format!("engine `{kind}` must be told how long prompts and answers can be"),
@@ -195,7 +195,7 @@ impl AcceleratorConfig {
                  `output: {name: tokens, dtype: i32, shape: [1024], ragged: true}`",
             );
         } else {
-            if self.engine.kind.needs_file() && model.file.is_none() {
+            if self.engine.kind.reads_file() && model.file.is_none() {
                 out.add(
                     "model",
                     format!("engine `{kind}` needs a model file"),

@@ -18,10 +18,6 @@ const MAX_BATCH: usize = 65_536;
 const MAX_DELAY_US: u64 = 60_000_000;
 /// Most worker threads.
 const MAX_THREADS: usize = 1024;
-/// Most sequences at once in an engine that batches by itself.
-const MAX_SEQUENCES: usize = 65_536;
-/// The same, where nothing is said.
-const SEQUENCES: usize = 64;
 /// Highest optimisation level of TensorRT's builder.
 const MAX_OPTIMIZATION_LEVEL: u8 = 5;
 
@@ -95,7 +91,7 @@ impl EngineKind {
     }
 
     /// True for the engines that run a model from a file.
-    pub fn needs_file(self) -> bool {
+    pub(super) fn reads_file(self) -> bool {
         !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens | EngineKind::Http)
     }
 
@@ -225,11 +221,6 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(custom(within_some(0..=MAX_OPTIMIZATION_LEVEL)))]
     pub optimization_level: Option<u8>,
-    /// Most sequences that an engine of language models has at once, 1 to 65,536; default 64. More
-    /// wait for a place.
-    #[serde(default)]
-    #[garde(custom(within_some(1..=MAX_SEQUENCES)))]
-    pub max_sequences: Option<usize>,
     /// What the pretended language model does, and how long it takes. `tokens` only.
     #[serde(default)]
     #[garde(dive)]
@@ -261,11 +252,6 @@ impl EngineConfig {
             [] => vec![self.gpu],
             several => several.to_vec(),
         }
-    }
-
-    /// Most sequences at once, for an engine that batches by itself.
-    pub fn sequences(&self) -> usize {
-        self.max_sequences.unwrap_or(SEQUENCES)
     }
 
     /// Worker threads of all its pipelines.
@@ -430,7 +416,7 @@ impl EngineConfig {
         } else if let Some(tokens) = &self.tokens {
             tokens.check(out);
         }
-        if !self.kind.needs_file() {
+        if !self.kind.reads_file() {
             if self.library.is_some() {
                 out.add(
                     "engine.library",
@@ -461,30 +447,27 @@ impl EngineConfig {
         }
     }
 
-    /// Batches are made for an engine, or it makes its own of sequences.
+    /// What makes batches has no part in an engine that makes its own.
     fn check_batching(&self, out: &mut Findings) {
         let kind = self.kind.as_str();
         if !self.kind.streams() {
-            if self.max_sequences.is_some() {
-                out.add(
-                    "engine.max_sequences",
-                    format!("engine `{kind}` runs batches"),
-                    "set `max_batch` instead, or `kind: tokens`",
-                );
-            }
             return;
         }
         for (key, set) in [
             ("max_batch", self.max_batch != count::<64>()),
             ("max_delay_us", self.max_delay_us != micros::<500>()),
             ("latency_us", self.latency_us.is_some()),
-            ("threads", self.threads != 1),
+            // A server's engine has threads of its own that read what it sends.
+            (
+                "threads",
+                self.threads != 1 && self.kind != EngineKind::Http,
+            ),
         ] {
             if set {
                 out.add(
                     format!("engine.{key}"),
                     format!("engine `{kind}` makes its own batches"),
-                    format!("remove `{key}`; `max_sequences` says how many run at once"),
+                    format!("remove `{key}`; the keys below `{kind}` say how many run at once"),
                 );
             }
         }

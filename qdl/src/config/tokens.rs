@@ -5,6 +5,8 @@ use serde::Deserialize;
 
 use super::rules::{Findings, within, within_some};
 
+/// Most sequences at once.
+const MAX_SEQUENCES: usize = 65_536;
 /// Longest pretended time, in microseconds: one minute.
 const MAX_US: u64 = 60_000_000;
 /// Longest answer, in tokens.
@@ -18,6 +20,9 @@ const MAX_VOCAB: i32 = i32::MAX;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokensConfig {
+    /// Most sequences at once, 1 to 65,536; default 64. More wait for a place.
+    #[garde(custom(within(1..=MAX_SEQUENCES)))]
+    pub sequences: usize,
     /// Microseconds for each token of a prompt; default 0.
     #[garde(custom(within(0..=MAX_US)))]
     pub prefill_us: u64,
@@ -45,6 +50,7 @@ pub struct TokensConfig {
 impl Default for TokensConfig {
     fn default() -> Self {
         TokensConfig {
+            sequences: 64,
             prefill_us: 0,
             step_us: 0,
             beside_us: 0,

@@ -295,8 +295,9 @@ impl Dispatcher {
         self.handles[nic_index].wake();
     }
 
-    /// From now on rails are chosen by health; before it, by what is outstanding. `tick_ns` is how often scores are folded; `nic_down` says
-    /// of a NIC thread's NIC whether it is down. The first call counts.
+    /// From now on rails are chosen by health; before it, by what is outstanding. `tick_ns` is how
+    /// often scores are folded; `nic_down` says of a NIC thread's NIC whether it is down. The first
+    /// call counts.
     pub fn choose_by_health(&self, arbiter: RailArbiter, tick_ns: u64, nic_down: Box<NicDown>) {
         let peers = 1 + self
             .shared

@@ -37,7 +37,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Takes `spec`, and of the engine's settings `max_sequences`, `spin_us` and `tokens`.
+    /// Takes `spec`, and of the engine's settings `spin_us` and `tokens`.
     ///
     /// # Errors
     /// [`EngineError::TokenModel`] where the model is none of token ids, [`EngineError::Param`]
@@ -46,7 +46,7 @@ impl Tokens {
         let model = TokenModel::of(NAME, params)?;
         let settings = params.engine.tokens.clone().unwrap_or_default();
         let answers = Answers::new(&settings, model.answer)?;
-        let most = params.engine.sequences();
+        let most = settings.sequences;
         let pace = Pace::new(&settings, params.engine.spin_us);
         Ok(Tokens {
             model: model.spec,

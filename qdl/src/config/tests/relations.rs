@@ -62,12 +62,12 @@ fn engines_that_batch_by_themselves() {
         accelerator(&model.replace("kind: digest", &format!("kind: tokens{keys}")))
     };
     let plain = tokens("").unwrap_or_else(|e| panic!("{e}")).engine;
-    assert_eq!((plain.sequences(), plain.tokens), (64, None));
-    let good = tokens(", max_sequences: 7, spin_us: 0, tokens: {step_us: 9, eos: 5, vocab: 6}");
+    assert_eq!(plain.tokens, None);
+    let good = tokens(", spin_us: 0, tokens: {sequences: 7, step_us: 9, eos: 5, vocab: 6}");
     let good = good.unwrap_or_else(|e| panic!("{e}")).engine;
-    let settings = good.tokens.clone().expect("they are given");
+    let settings = good.tokens.expect("they are given");
     assert_eq!(
-        (good.sequences(), settings.step_us, settings.min_tokens),
+        (settings.sequences, settings.step_us, settings.min_tokens),
         (7, 9, 2)
     );
     for key in [
@@ -79,7 +79,7 @@ fn engines_that_batch_by_themselves() {
         let all = text(tokens(&format!(", {key}")));
         let words = "engine `tokens` makes its own batches";
         assert!(
-            all.contains(words) && all.contains("max_sequences"),
+            all.contains(words) && all.contains("the keys below `tokens`"),
             "{all}"
         );
     }
@@ -93,7 +93,7 @@ fn engines_that_batch_by_themselves() {
             "engine `tokens` has no threads of its own",
         ),
         (", library: x", "engine `tokens` uses no library"),
-        (", max_sequences: 0", "it must be 1 to 65536"),
+        (", tokens: {sequences: 0}", "it must be 1 to 65536"),
         (
             ", tokens: {eos: 6, vocab: 6}",
             "6 is no token of a vocabulary of 6",
@@ -113,7 +113,6 @@ fn engines_that_batch_by_themselves() {
             &ACCELERATOR.replace("kind: digest", &format!("kind: digest, {key}")),
         ))
     };
-    assert!(other("max_sequences: 8").contains("engine `digest` runs batches"));
     assert!(other("tokens: {}").contains("engine `digest` pretends no language model"));
     let bytes = text(accelerator(
         &ACCELERATOR.replace("kind: digest", "kind: tokens"),

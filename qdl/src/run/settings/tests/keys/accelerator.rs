@@ -129,13 +129,7 @@ fn every_key_of_an_accelerator_has_an_effect() {
         read("engine.llm.eos", json!(7), decoder, "config.eos").given(llm()),
         read("engine.delay_us", json!(7), engines, "engine.delay_us"),
         read("engine.spin_us", json!(7), engines, "engine.spin_us"),
-        read(
-            "engine.max_sequences",
-            json!(7),
-            engines,
-            "engine.sequences()",
-        )
-        .given(pretended()),
+        read("engine.tokens.sequences", json!(7), engines, "sequences").given(pretended()),
         read("engine.tokens.prefill_us", json!(7), engines, "prefill_us").given(pretended()),
         read("engine.tokens.step_us", json!(7), engines, "step_us").given(pretended()),
         read("engine.tokens.beside_us", json!(7), engines, "beside_us").given(pretended()),
