@@ -265,7 +265,10 @@ impl HttpConfig {
         if let Some(max) = self.max_tokens.filter(|max| self.min_tokens > *max) {
             out.add(
                 "engine.http.min_tokens",
-                format!("min_tokens is {}, more than max_tokens, {max}", self.min_tokens),
+                format!(
+                    "min_tokens is {}, more than max_tokens, {max}",
+                    self.min_tokens
+                ),
                 "set it to max_tokens or less",
             );
         }

@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     counters::Counters,
-    trouble::{self, Trouble},
+    dialect::trouble::{self, Trouble},
 };
 
 /// Most of an answer to a question, in bytes: vLLM's metrics are some hundred KiB.
@@ -203,7 +203,10 @@ impl Client {
     }
 
     async fn keep(&self, mut sender: Sender) {
-        if timeout(READY, sender.ready()).await.is_ok_and(|r| r.is_ok()) {
+        if timeout(READY, sender.ready())
+            .await
+            .is_ok_and(|r| r.is_ok())
+        {
             self.idle().push(sender);
         }
     }

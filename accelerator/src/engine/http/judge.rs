@@ -9,8 +9,8 @@ use tokio::{sync::Mutex, time::Instant};
 
 use super::{
     command::Exit,
+    dialect::trouble::Trouble,
     stream::{Server, Sink},
-    trouble::Trouble,
 };
 use crate::engine::{
     EngineError, Fault,

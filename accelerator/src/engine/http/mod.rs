@@ -11,7 +11,7 @@
 //! | [`client`] | connections, kept and opened |
 //! | [`stream`] | one answer from its request to its end |
 //! | [`account`] | its tokens against what the server says of them |
-//! | [`trouble`] | what goes wrong, in words, and whose fault it is |
+//! | [`dialect::trouble`] | what goes wrong, in words, and whose fault it is |
 //! | [`judge`] | what follows from that |
 //! | [`start`] | what is asked before the first sample |
 //! | [`threads`] | the threads, and a sequence's way through them |
@@ -30,7 +30,6 @@ mod limits;
 mod start;
 mod stream;
 mod threads;
-mod trouble;
 
 #[cfg(test)]
 mod tests;
@@ -56,9 +55,7 @@ use self::{
     stream::Server,
     threads::Threads,
 };
-use super::{
-    Engine, EngineError, EngineParams, Sequence, Streaming, Worker, streaming::OnFatal,
-};
+use super::{Engine, EngineError, EngineParams, Sequence, Streaming, Worker, streaming::OnFatal};
 
 /// See the module.
 pub struct Http {
@@ -104,7 +101,10 @@ impl Http {
             return Err(wrong("http.max_tokens", &reason));
         }
         if config.min_tokens > max_tokens {
-            let reason = format!("{} is more than max_tokens, {max_tokens}", config.min_tokens);
+            let reason = format!(
+                "{} is more than max_tokens, {max_tokens}",
+                config.min_tokens
+            );
             return Err(wrong("http.min_tokens", &reason));
         }
         limits::room_for(config.in_flight).map_err(|e| wrong("http.in_flight", &e))?;
@@ -194,10 +194,7 @@ impl Http {
         for warning in &warnings {
             tracing::warn!("server {}: {warning}", config.url);
         }
-        *self
-            .warnings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = warnings;
+        *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = warnings;
         server.ask = ask.clone();
         judge::trial(&server).await.map_err(|e| e.to_string())?;
         Ok(ask)

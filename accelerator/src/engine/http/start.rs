@@ -9,8 +9,10 @@ use tokio::time::sleep;
 use super::{
     client::Client,
     command::{Program, last_line},
-    dialect::{About, Ask, Dialect, Question},
-    trouble::{self, Trouble},
+    dialect::{
+        About, Ask, Dialect, Question,
+        trouble::{self, Trouble},
+    },
 };
 
 /// A server that comes up is asked so often whether it is ready.
@@ -33,7 +35,9 @@ pub(super) async fn ready(
         let why = match client.get("/health").await {
             // A server without the question is asked the next one.
             Ok((200 | 404, _)) => return Ok(()),
-            Ok((status, words)) => format!("it answers {status} to /health: {}", trouble::words(&words)),
+            Ok((status, words)) => {
+                format!("it answers {status} to /health: {}", trouble::words(&words))
+            }
             Err(Trouble::Connect(why)) if program.is_none() => {
                 return Err(format!(
                     "there is none ({why}): start it first, or name it in engine.http.command"
@@ -51,11 +55,16 @@ pub(super) async fn ready(
         });
         if waited > config.ready() {
             let s = waited.as_secs();
-            return Err(format!("not ready after {s} s ({why}{log}): see engine.http.ready_s"));
+            return Err(format!(
+                "not ready after {s} s ({why}{log}): see engine.http.ready_s"
+            ));
         }
         if said.elapsed() > SAY {
             said = Instant::now();
-            tracing::info!("waiting for the server for {} s: {why}{log}", waited.as_secs());
+            tracing::info!(
+                "waiting for the server for {} s: {why}{log}",
+                waited.as_secs()
+            );
         }
         sleep(LOOK).await;
     }
@@ -94,7 +103,9 @@ async fn one(
         if status == 200 {
             let read = (question.read)(&body, ask, about);
             return read.map_err(|e| {
-                format!("what it answers to {path} is not understood ({e}): see engine.http.dialect")
+                format!(
+                    "what it answers to {path} is not understood ({e}): see engine.http.dialect"
+                )
             });
         }
         let words = trouble::words(&body);
@@ -117,7 +128,9 @@ pub(super) fn judge(
     let mut warnings = about.notes;
     if !about.models.is_empty() && !about.models.contains(&ask.model) {
         let (has, wants) = (about.models.join("`, `"), &ask.model);
-        return Err(format!("it serves `{has}` and no `{wants}`: see engine.http.model"));
+        return Err(format!(
+            "it serves `{has}` and no `{wants}`: see engine.http.model"
+        ));
     }
     let (prompt, answer) = (ask.max_prompt, ask.max_tokens);
     let context = [about.context, config.context].into_iter().flatten().min();

@@ -18,8 +18,7 @@ use super::{
     account::{Account, Brought},
     client::{Answer, Client, chain},
     counters::Counters,
-    dialect::{Ask, Dialect, Tokens},
-    trouble::Trouble,
+    dialect::{Ask, Dialect, Tokens, trouble::Trouble},
 };
 use crate::engine::{Sequence, streaming::TooLong};
 
@@ -81,7 +80,9 @@ impl Server {
         let body = Bytes::from(body.map_err(|e| Trouble::Prompt(e.to_string()))?);
         let (mut answer, asked) = self.begin(&body, sink).await?;
         let mut account = Account::new(&self.ask, prompt.len(), max_tokens);
-        let last = self.read(&mut answer.body, asked, &mut account, sink).await?;
+        let last = self
+            .read(&mut answer.body, asked, &mut account, sink)
+            .await?;
         let counters = &self.counters;
         counters.answers.fetch_add(1, Relaxed);
         counters.tokens.fetch_add(account.came() as u64, Relaxed);
@@ -125,7 +126,9 @@ impl Server {
                     after,
                 });
             }
-            wanted(sink, Instant::now() + 2 * pause, sleep(pause)).await.transpose()?;
+            wanted(sink, Instant::now() + 2 * pause, sleep(pause))
+                .await
+                .transpose()?;
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
     }

@@ -20,9 +20,9 @@ use tokio::{
 };
 
 use super::{
+    dialect::trouble::Trouble,
     judge::{Fatal, Judge, Verdict},
     stream::Server,
-    trouble::Trouble,
 };
 use crate::engine::{Sequence, streaming::TOKEN_BYTES};
 
@@ -90,7 +90,10 @@ impl Threads {
         self.to.iter().all(|_| {
             let left = until.saturating_duration_since(Instant::now());
             // All have ended where nobody can say so any more.
-            !matches!(ended.recv_timeout(left), Err(mpsc::RecvTimeoutError::Timeout))
+            !matches!(
+                ended.recv_timeout(left),
+                Err(mpsc::RecvTimeoutError::Timeout)
+            )
         })
     }
 }
@@ -154,7 +157,8 @@ impl Work {
         let ask = &self.server.ask;
         let bytes = sequence.input().len();
         let wrong = |words: String| Err(Trouble::Prompt(words));
-        if bytes == 0 || !bytes.is_multiple_of(TOKEN_BYTES) || bytes / TOKEN_BYTES > ask.max_prompt {
+        if bytes == 0 || !bytes.is_multiple_of(TOKEN_BYTES) || bytes / TOKEN_BYTES > ask.max_prompt
+        {
             return wrong(format!(
                 "a prompt of {bytes} bytes; model `{}` takes 1 to {} ids of {TOKEN_BYTES} bytes",
                 ask.model, ask.max_prompt

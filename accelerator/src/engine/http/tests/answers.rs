@@ -30,8 +30,16 @@ fn answers_are_the_servers_tokens_whatever_is_streamed() {
                 };
                 // llama.cpp ends with an event of its own: its last token is not known to be it.
                 let late = usize::from(dialect == Dialect::LlamaCpp && stream != Stream::None);
-                let most = if stream == Stream::First { 1 } else { parts + late };
-                assert!((parts..=most).contains(&fate.parts.len()), "{what}: {:?}", fate.parts);
+                let most = if stream == Stream::First {
+                    1
+                } else {
+                    parts + late
+                };
+                assert!(
+                    (parts..=most).contains(&fate.parts.len()),
+                    "{what}: {:?}",
+                    fate.parts
+                );
                 let sent = fate.finished.expect("it finished").sent;
                 assert_eq!(sent.parts as usize, fate.parts.len(), "{what}");
                 assert_eq!(sent.bytes, fate.parts.last().map_or(0, |p| p.1), "{what}");
@@ -125,7 +133,11 @@ fn a_request_is_what_each_server_takes() {
 /// Answers with tokens in groups of these sizes, over and over.
 fn in_groups(dialect: Dialect, asked: &Asked, sizes: &[usize]) -> Reply {
     let tokens = tokens_of(&asked.prompt(), asked.most());
-    let finish = if tokens.len() == asked.most() { "length" } else { "stop" };
+    let finish = if tokens.len() == asked.most() {
+        "length"
+    } else {
+        "stop"
+    };
     let mut groups: Vec<&[i32]> = Vec::new();
     let mut rest = &tokens[..];
     for size in sizes.iter().cycle() {
@@ -153,7 +165,11 @@ fn an_event_may_carry_several_tokens() {
         let samples = Samples::new(&prompts, Stream::All);
         started.run(&samples);
         for (i, prompt) in prompts.iter().enumerate() {
-            assert_eq!(samples.fate(i).answer, Some(tokens_of(prompt, ROOM)), "{dialect:?}");
+            assert_eq!(
+                samples.fate(i).answer,
+                Some(tokens_of(prompt, ROOM)),
+                "{dialect:?}"
+            );
         }
         let report = started.http.report();
         assert!(report.steps < report.tokens, "{report}");
@@ -167,7 +183,11 @@ fn sglang_server(ahead: bool) -> Server {
         |path| about(Dialect::Sglang, path),
         move |asked| {
             let tokens = tokens_of(&asked.prompt(), asked.most());
-            let finish = if tokens.len() == asked.most() { "length" } else { "stop" };
+            let finish = if tokens.len() == asked.most() {
+                "length"
+            } else {
+                "stop"
+            };
             let prompt = asked.prompt().len();
             let mut pieces = Vec::new();
             let mut at = 0;

@@ -87,7 +87,9 @@ fn with_server(folder: &Path, habit: &str) -> EngineParams {
 /// The processes of the server, as it wrote them down.
 fn pids(folder: &Path) -> Vec<i32> {
     let text = std::fs::read_to_string(folder.join("pids")).expect("pids");
-    text.split(' ').map(|pid| pid.parse().expect("a number")).collect()
+    text.split(' ')
+        .map(|pid| pid.parse().expect("a number"))
+        .collect()
 }
 
 /// True where the process runs; one that only waits to be reaped by whoever has it does not.
@@ -107,7 +109,12 @@ fn it_is_started_and_ended_with_all_that_it_started() {
         let samples = Samples::new(&prompts(20), Stream::First);
         started.run(&samples);
         for i in 0..20 {
-            assert_eq!(samples.fate(i).answer, Some(vec![5, 6]), "{:?}", started.fatal());
+            assert_eq!(
+                samples.fate(i).answer,
+                Some(vec![5, 6]),
+                "{:?}",
+                started.fatal()
+            );
         }
         let fatal = started.fatal.clone();
         drop(started);
@@ -126,7 +133,9 @@ fn killed_in_the_middle_it_ends_the_engine() {
     for i in 0..8 {
         samples.submit(i, &*started.http);
     }
-    eventually("first tokens", || (0..8).all(|i| !samples.fate(i).parts.is_empty()));
+    eventually("first tokens", || {
+        (0..8).all(|i| !samples.fate(i).parts.is_empty())
+    });
     let pids = pids(folder.path());
     // SAFETY: a plain system call, to a process of this test.
     unsafe { libc::kill(pids[0], libc::SIGKILL) };
@@ -140,15 +149,22 @@ fn killed_in_the_middle_it_ends_the_engine() {
         "it ended (signal: 9 (SIGKILL)); the last line of its log {}: token 5 is out",
         log.display()
     );
-    assert!(line.starts_with("server http://127.0.0.1:") && line.contains(&words), "{line}");
+    assert!(
+        line.starts_with("server http://127.0.0.1:") && line.contains(&words),
+        "{line}"
+    );
     assert!((0..8).all(|i| samples.fate(i).answer.is_none() && samples.fate(i).refused.is_none()));
-    eventually("what it started is gone", || pids.iter().all(|pid| !runs(*pid)));
+    eventually("what it started is gone", || {
+        pids.iter().all(|pid| !runs(*pid))
+    });
 }
 
 #[test]
 fn one_that_dies_before_it_is_ready_says_why() {
     let folder = tempfile::tempdir().expect("a folder");
-    let error = start(&with_server(folder.path(), "dies")).err().expect("it dies");
+    let error = start(&with_server(folder.path(), "dies"))
+        .err()
+        .expect("it dies");
     let log = folder.path().join("server.log");
     let words = format!(
         "it ended (exit status: 7); the last line of its log {}: CUDA out of memory (before it",
@@ -162,8 +178,19 @@ fn one_that_is_never_ready_is_ended() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut params = with_server(folder.path(), "good");
     let http = params.engine.http.as_mut().expect("http");
-    http.command = vec!["sh".into(), "-c".into(), "echo $$ > \"$0\"; echo loading; sleep 99".into()];
-    http.command.push(folder.path().join("pids").to_str().expect("a path").to_owned());
+    http.command = vec![
+        "sh".into(),
+        "-c".into(),
+        "echo $$ > \"$0\"; echo loading; sleep 99".into(),
+    ];
+    http.command.push(
+        folder
+            .path()
+            .join("pids")
+            .to_str()
+            .expect("a path")
+            .to_owned(),
+    );
     http.ready_s = 1;
     let error = start(&params).err().expect("not ready").to_string();
     assert!(error.contains("not ready after 1 s"), "{error}");

@@ -14,10 +14,7 @@ use super::{
 };
 
 /// A server of `dialect` that starts well and answers by `script` from then on.
-fn server(
-    dialect: Dialect,
-    script: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
-) -> Server {
+fn server(dialect: Dialect, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Server {
     Server::start(
         move |path| about(dialect, path),
         move |asked| match asked.is_trial() {
@@ -55,7 +52,9 @@ fn one(server: &Server) -> (Fate, Vec<String>) {
 
 /// The sample is given back with these words, and the engine goes on.
 fn refused((fate, fatal): (Fate, Vec<String>), words: &str) {
-    let why = fate.refused.unwrap_or_else(|| panic!("not refused: {fatal:?}"));
+    let why = fate
+        .refused
+        .unwrap_or_else(|| panic!("not refused: {fatal:?}"));
     assert!(why.contains(words), "{why}");
     assert!(!why.contains('\n'), "{why}");
     assert_eq!((fate.answer, fatal), (None, vec![]));
@@ -75,7 +74,8 @@ fn ended((fate, fatal): (Fate, Vec<String>), words: &str) {
 #[test]
 fn a_bad_request_is_the_samples() {
     // vLLM's own words for a prompt that is too long.
-    let words = r#"{"error":{"message":"This model's maximum context length is 4096 tokens.","type":"BadRequestError","param":null,"code":400}}"#;
+    let words = r#"{"error":{"message":"This model's maximum context length is 4096 tokens.",
+        "type":"BadRequestError","param":null,"code":400}}"#;
     let server = server(Dialect::Vllm, |_| Reply::Whole(400, words.to_owned()));
     refused(
         one(&server),
@@ -85,8 +85,13 @@ fn a_bad_request_is_the_samples() {
 
 #[test]
 fn a_500_of_a_server_that_goes_on_is_the_samples() {
-    let server = server(Dialect::Vllm, |_| Reply::Whole(500, "Internal Server Error".to_owned()));
-    refused(one(&server), "500 to /v1/completions: Internal Server Error; the server goes on");
+    let server = server(Dialect::Vllm, |_| {
+        Reply::Whole(500, "Internal Server Error".to_owned())
+    });
+    refused(
+        one(&server),
+        "500 to /v1/completions: Internal Server Error; the server goes on",
+    );
 }
 
 #[test]
@@ -99,7 +104,10 @@ fn a_500_of_a_server_that_does_not_is_the_engines() {
             _ => Reply::Whole(500, r#"{"error":{"message":"EngineCore died"}}"#.to_owned()),
         },
     );
-    ended(one(&server), "it answers 500 to /v1/completions: EngineCore died");
+    ended(
+        one(&server),
+        "it answers 500 to /v1/completions: EngineCore died",
+    );
 }
 
 #[test]
@@ -109,7 +117,9 @@ fn other_statuses_are_the_engines() {
         (403, "--enable-scale-out"),
         (404, "see engine.http.model"),
     ] {
-        let server = server(Dialect::Vllm, move |_| Reply::Whole(status, "no".to_owned()));
+        let server = server(Dialect::Vllm, move |_| {
+            Reply::Whole(status, "no".to_owned())
+        });
         ended(one(&server), words);
     }
 }
@@ -136,13 +146,21 @@ fn a_server_that_stays_busy_ends_the_engine() {
     let busy = r#"{"error":{"message":"queue full"}}"#;
     let server = server(Dialect::Vllm, |_| Reply::Whole(429, busy.to_owned()));
     let result = one_with(&server, |http| http.busy_s = 1);
-    ended(result, "it has answered 429 for 0 s: queue full; raise engine.http.busy_s");
+    ended(
+        result,
+        "it has answered 429 for 0 s: queue full; raise engine.http.busy_s",
+    );
 }
 
 #[test]
 fn a_stream_that_is_cut_is_the_samples_while_the_server_goes_on() {
     let server = server(Dialect::Vllm, |asked| {
-        let events = events(Dialect::Vllm, asked.prompt().len(), &[&[5], &[6], &[7]], "stop");
+        let events = events(
+            Dialect::Vllm,
+            asked.prompt().len(),
+            &[&[5], &[6], &[7]],
+            "stop",
+        );
         let mut pieces: Vec<_> = events[..2].iter().cloned().map(Piece::Chunk).collect();
         pieces.push(Piece::Cut);
         Reply::Stream(pieces)
@@ -159,7 +177,10 @@ fn a_stream_that_ends_too_soon_is_cut() {
         all.pop();
         stream(all)
     });
-    refused(one(&server), "cut behind 2 tokens (it ended before the answer did)");
+    refused(
+        one(&server),
+        "cut behind 2 tokens (it ended before the answer did)",
+    );
 }
 
 #[test]
@@ -176,20 +197,28 @@ fn a_server_that_goes_ends_the_engine() {
     for i in 0..16 {
         samples.submit(i, &*started.http);
     }
-    eventually("first tokens", || (0..16).all(|i| !samples.fate(i).parts.is_empty()));
+    eventually("first tokens", || {
+        (0..16).all(|i| !samples.fate(i).parts.is_empty())
+    });
     server.stop();
     eventually("all end", || samples.ended() == 16);
     for i in 0..16 {
         let fate = samples.fate(i);
         assert!(fate.answer.is_none() && fate.refused.is_none());
     }
-    ended((samples.fate(0), started.fatal()), "the stream was cut behind 1 tokens");
+    ended(
+        (samples.fate(0), started.fatal()),
+        "the stream was cut behind 1 tokens",
+    );
 }
 
 #[test]
 fn no_token_for_so_long() {
     for (events_before, words) in [
-        (0, "no token for 1 s behind 0: see engine.http.first_token_s"),
+        (
+            0,
+            "no token for 1 s behind 0: see engine.http.first_token_s",
+        ),
         (1, "no token for 1 s behind 1: see engine.http.next_token_s"),
     ] {
         let server = server(Dialect::Vllm, move |asked| {
@@ -201,9 +230,13 @@ fn no_token_for_so_long() {
             pieces.push(Piece::Hang);
             Reply::Stream(pieces)
         });
-        let result = one_with(&server, |http| (http.first_token_s, http.next_token_s) = (1, 1));
+        let result = one_with(&server, |http| {
+            (http.first_token_s, http.next_token_s) = (1, 1)
+        });
         refused(result, words);
-        eventually("the request is closed", || server.state.cancelled.load(SeqCst) == 1);
+        eventually("the request is closed", || {
+            server.state.cancelled.load(SeqCst) == 1
+        });
     }
 }
 
@@ -212,11 +245,17 @@ fn an_error_inside_a_stream_is_judged_by_its_code() {
     let said = |code: u16| {
         // vLLM's `create_streaming_error_response`.
         let error = json!({"error": {"message": "no room", "type": "E", "code": code}});
-        stream(vec![format!("data: {error}\n\n"), "data: [DONE]\n\n".to_owned()])
+        stream(vec![
+            format!("data: {error}\n\n"),
+            "data: [DONE]\n\n".to_owned(),
+        ])
     };
     for code in [400, 500] {
         let server = server(Dialect::Vllm, move |_| said(code));
-        refused(one(&server), &format!("it breaks off an answer with {code}: no room"));
+        refused(
+            one(&server),
+            &format!("it breaks off an answer with {code}: no room"),
+        );
     }
     let server = server(Dialect::Vllm, move |_| said(404));
     ended(one(&server), "it breaks off an answer with 404: no room");
@@ -226,7 +265,10 @@ fn an_error_inside_a_stream_is_judged_by_its_code() {
             "id": "1", "prompt_tokens": asked.prompt().len(), "completion_tokens": 0,
             "finish_reason": {"type": "abort", "message": "too long", "status_code": 400},
         }});
-        stream(vec![format!("data: {event}\n\n"), "data: [DONE]\n\n".to_owned()])
+        stream(vec![
+            format!("data: {event}\n\n"),
+            "data: [DONE]\n\n".to_owned(),
+        ])
     });
     let started = started(&server, Dialect::Sglang, |_| ());
     let samples = Samples::new(&[vec![1]], Stream::None);
@@ -248,7 +290,9 @@ fn an_answer_longer_than_its_slot_is_never_written_past_it() {
     let words = "an answer of 9 tokens and more, and room for 8";
     refused((samples.fate(0), started.fatal()), words);
     assert!(samples.behind(0).iter().all(|b| *b == 0xEE));
-    eventually("the request is closed", || server.state.cancelled.load(SeqCst) <= 1);
+    eventually("the request is closed", || {
+        server.state.cancelled.load(SeqCst) <= 1
+    });
 }
 
 #[test]
@@ -258,10 +302,20 @@ fn ids_beyond_the_vocabulary_do_not_leave() {
     let samples = Samples::new(&[vec![1, VOCAB as i32], vec![-1], vec![1]], Stream::None);
     started.run(&samples);
     let why = |i: usize| samples.fate(i).refused.expect("refused");
-    assert_eq!(why(0), "token 1 of the prompt is 1000, beyond the vocabulary of 1000");
-    assert_eq!(why(1), "token 0 of the prompt is -1, beyond the vocabulary of 1000");
+    assert_eq!(
+        why(0),
+        "token 1 of the prompt is 1000, beyond the vocabulary of 1000"
+    );
+    assert_eq!(
+        why(1),
+        "token 0 of the prompt is -1, beyond the vocabulary of 1000"
+    );
     assert!(samples.fate(2).answer.is_some());
-    assert_eq!(server.state.asked.load(SeqCst), 2, "the trial and the good one");
+    assert_eq!(
+        server.state.asked.load(SeqCst),
+        2,
+        "the trial and the good one"
+    );
     assert_eq!(started.fatal(), [""; 0]);
 }
 
@@ -283,14 +337,27 @@ fn prompts_of_a_wrong_length_do_not_leave() {
 fn a_token_beyond_the_vocabulary_ends_the_engine() {
     let server = server(Dialect::Vllm, |asked| {
         let id = VOCAB as i32;
-        stream(events(Dialect::Vllm, asked.prompt().len(), &[&[5], &[id]], "stop"))
+        stream(events(
+            Dialect::Vllm,
+            asked.prompt().len(),
+            &[&[5], &[id]],
+            "stop",
+        ))
     });
-    ended(one(&server), "it answers with token 1000, beyond the vocabulary of 1000");
+    ended(
+        one(&server),
+        "it answers with token 1000, beyond the vocabulary of 1000",
+    );
 }
 
 #[test]
 fn a_lost_token_ends_the_engine() {
-    for dialect in [Dialect::Vllm, Dialect::VllmGenerate, Dialect::TensorRtLlm, Dialect::LlamaCpp] {
+    for dialect in [
+        Dialect::Vllm,
+        Dialect::VllmGenerate,
+        Dialect::TensorRtLlm,
+        Dialect::LlamaCpp,
+    ] {
         let server = server(dialect, move |asked| {
             let mut all = events(dialect, asked.prompt().len(), &[&[5], &[6], &[7]], "stop");
             all.remove(1);
@@ -307,18 +374,29 @@ fn a_lost_token_ends_the_engine() {
         let prompt = asked.prompt().len();
         let first = super::server::sglang(&[5], 1, prompt, None);
         let third = super::server::sglang(&[7], 3, prompt, Some("stop"));
-        stream(vec![format!("data: {first}\n\ndata: {third}\n\n"), "data: [DONE]\n\n".to_owned()])
+        stream(vec![
+            format!("data: {first}\n\ndata: {third}\n\n"),
+            "data: [DONE]\n\n".to_owned(),
+        ])
     });
     let started = started(&server, Dialect::Sglang, |_| ());
     let samples = Samples::new(&[vec![1]], Stream::All);
     started.run(&samples);
-    ended((samples.fate(0), started.fatal()), "it counts 3 tokens in an answer of which 2 came");
+    ended(
+        (samples.fate(0), started.fatal()),
+        "it counts 3 tokens in an answer of which 2 came",
+    );
 }
 
 #[test]
 fn a_prompt_that_is_counted_otherwise_ends_the_engine() {
     let server = server(Dialect::Vllm, |asked| {
-        stream(events(Dialect::Vllm, asked.prompt().len() + 1, &[&[5]], "stop"))
+        stream(events(
+            Dialect::Vllm,
+            asked.prompt().len() + 1,
+            &[&[5]],
+            "stop",
+        ))
     });
     ended(one(&server), "it counts 4 tokens in a prompt of 3");
 }
@@ -328,15 +406,40 @@ fn an_end_of_sequence_that_differs_ends_the_engine() {
     type Change = fn(&mut HttpConfig);
     let cases: [(&[i32], &str, Change, &str); 6] = [
         // It keeps the end to itself, or has another one.
-        (&[5, 6], "stop", |h| h.eos = vec![9], "it stopped behind token 6, which is none of"),
+        (
+            &[5, 6],
+            "stop",
+            |h| h.eos = vec![9],
+            "it stopped behind token 6, which is none of",
+        ),
         // It goes on behind it.
-        (&[9, 6, 7], "stop", |h| h.eos = vec![9], "token 6 follows 9, which engine.http.eos"),
+        (
+            &[9, 6, 7],
+            "stop",
+            |h| h.eos = vec![9],
+            "token 6 follows 9, which engine.http.eos",
+        ),
         // It stops although it was told not to.
-        (&[5, 9], "stop", |h| h.ignore_eos = true, "it stopped at token 9 although"),
+        (
+            &[5, 9],
+            "stop",
+            |h| h.ignore_eos = true,
+            "it stopped at token 9 although",
+        ),
         // It says that it reached the limit.
-        (&[5, 6], "length", |_| (), "it says that 64 tokens were reached, and 2 came"),
+        (
+            &[5, 6],
+            "length",
+            |_| (),
+            "it says that 64 tokens were reached, and 2 came",
+        ),
         // Too short.
-        (&[5, 6], "stop", |h| h.min_tokens = 3, "2 tokens, and 3 to 64 were asked for"),
+        (
+            &[5, 6],
+            "stop",
+            |h| h.min_tokens = 3,
+            "2 tokens, and 3 to 64 were asked for",
+        ),
         // It gave up.
         (&[5, 6], "abort", |_| (), "it gave up behind 2 tokens"),
     ];
@@ -357,8 +460,13 @@ fn an_end_of_sequence_that_differs_ends_the_engine() {
 
 #[test]
 fn what_is_no_event_ends_the_engine() {
-    let server = server(Dialect::Vllm, |_| stream(vec!["data: <html>\n\n".to_owned()]));
-    ended(one(&server), "it does not speak this dialect: expected value at line 1 column 1");
+    let server = server(Dialect::Vllm, |_| {
+        stream(vec!["data: <html>\n\n".to_owned()])
+    });
+    ended(
+        one(&server),
+        "it does not speak this dialect: expected value at line 1 column 1",
+    );
     let two = r#"data: {"choices":[{"token_ids":[5]},{"token_ids":[6]}]}"#;
     let server = self::server(Dialect::Vllm, move |_| stream(vec![format!("{two}\n\n")]));
     ended(one(&server), "several answers to one prompt");
@@ -391,7 +499,9 @@ fn a_request_that_nobody_waits_for_is_closed() {
         eventually("8 streams", || server.state.asked.load(SeqCst) == 9);
         samples.gone.store(true, SeqCst);
         eventually("all end", || samples.ended() == 8);
-        eventually("all are closed", || server.state.cancelled.load(SeqCst) == 8);
+        eventually("all are closed", || {
+            server.state.cancelled.load(SeqCst) == 8
+        });
         assert!((0..8).all(|i| samples.fate(i).refused.is_none()));
         assert_eq!(started.http.report().cancelled, 8);
         assert_eq!(started.fatal(), [""; 0]);
@@ -414,7 +524,9 @@ fn stopping_drops_what_is_under_way() {
     let late = Samples::new(&prompts(1), Stream::All);
     late.submit(0, &*http);
     assert_eq!(late.ended(), 1, "one that comes too late is dropped");
-    eventually("all are closed", || server.state.cancelled.load(SeqCst) == 8);
+    eventually("all are closed", || {
+        server.state.cancelled.load(SeqCst) == 8
+    });
 }
 
 #[test]
@@ -422,9 +534,13 @@ fn a_slow_stream_is_no_error() {
     let server = server(Dialect::Vllm, |asked| {
         let all = events(Dialect::Vllm, asked.prompt().len(), &[&[5], &[6]], "stop");
         let wait = Piece::Wait(Duration::from_millis(700));
-        let pieces = all.into_iter().flat_map(|e| [wait.clone(), Piece::Chunk(e)]);
+        let pieces = all
+            .into_iter()
+            .flat_map(|e| [wait.clone(), Piece::Chunk(e)]);
         Reply::Stream(pieces.collect())
     });
-    let result = one_with(&server, |http| (http.first_token_s, http.next_token_s) = (5, 5));
+    let result = one_with(&server, |http| {
+        (http.first_token_s, http.next_token_s) = (5, 5)
+    });
     assert_eq!(result.0.answer, Some(vec![5, 6]), "{:?}", result.1);
 }

@@ -58,6 +58,12 @@ fn connections_that_the_server_closes_are_opened_again() {
     for (i, prompt) in prompts.iter().enumerate() {
         let fate = samples.fate(i);
         let right = Some(tokens_of(prompt, ROOM));
-        assert_eq!(fate.answer, right, "{:?} {:?}", fate.refused, started.fatal());
+        assert_eq!(
+            fate.answer,
+            right,
+            "{:?} {:?}",
+            fate.refused,
+            started.fatal()
+        );
     }
 }

@@ -16,8 +16,7 @@ use qdl::{
 };
 
 use crate::engine::{
-    Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming,
-    http::Http,
+    Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming, http::Http,
     streaming::Outcome,
 };
 
@@ -220,7 +219,9 @@ pub fn start(params: &EngineParams) -> Result<Started, EngineError> {
     assert!(http.counts_tokens() && http.streaming().is_some());
     let fatal: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = fatal.clone();
-    http.start(Arc::new(move |e| told.lock().expect("whole").push(e.to_string())))?;
+    http.start(Arc::new(move |e| {
+        told.lock().expect("whole").push(e.to_string())
+    }))?;
     Ok(Started { http, fatal })
 }
 

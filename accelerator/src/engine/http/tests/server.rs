@@ -209,7 +209,9 @@ async fn serve(
                      content-length: {}\r\n\r\n",
                     text.len()
                 );
-                to.write_all(format!("{head}{text}").as_bytes()).await.ok()?;
+                to.write_all(format!("{head}{text}").as_bytes())
+                    .await
+                    .ok()?;
             }
             Reply::Stream(pieces) => {
                 let mut one = [0];
@@ -250,9 +252,9 @@ async fn pour(to: &mut OwnedWriteHalf, pieces: &[Piece]) -> Option<()> {
 
 /// The right answer to a prompt: 1 to 40 tokens, none of them the end.
 pub fn tokens_of(prompt: &[i32], most: usize) -> Vec<i32> {
-    let hash = prompt.iter().fold(17u32, |h, id| {
-        h.wrapping_mul(31).wrapping_add(*id as u32)
-    });
+    let hash = prompt
+        .iter()
+        .fold(17u32, |h, id| h.wrapping_mul(31).wrapping_add(*id as u32));
     let len = (hash as usize % 40 + 1).min(most);
     let id = |k: usize| 3 + (hash as usize).wrapping_add(k * 13) % (VOCAB - 3);
     (0..len).map(|k| id(k) as i32).collect()
@@ -260,7 +262,11 @@ pub fn tokens_of(prompt: &[i32], most: usize) -> Vec<i32> {
 
 /// The whole stream of an answer, one token an event, as the dialect has it.
 pub fn answer(dialect: Dialect, asked: &Asked, tokens: &[i32]) -> Reply {
-    let finish = if tokens.len() == asked.most() { "length" } else { "stop" };
+    let finish = if tokens.len() == asked.most() {
+        "length"
+    } else {
+        "stop"
+    };
     let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
     Reply::Stream(
         events(dialect, asked.prompt().len(), &groups, finish)

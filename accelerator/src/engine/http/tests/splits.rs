@@ -15,7 +15,12 @@ use super::{
     server::events,
 };
 use crate::engine::{
-    http::{Http, account::Account, stream::{Server, Sink}, trouble::Trouble},
+    http::{
+        Http,
+        account::Account,
+        dialect::trouble::Trouble,
+        stream::{Server, Sink},
+    },
     streaming::TooLong,
 };
 
@@ -42,13 +47,17 @@ fn server(dialect: Dialect) -> Server {
 
 /// What comes of a stream of these pieces.
 fn read(server: &Server, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
-    let frames = pieces.iter().map(|p| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(p))));
+    let frames = pieces
+        .iter()
+        .map(|p| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(p))));
     let body = StreamBody::new(stream::iter(frames.collect::<Vec<_>>()));
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let mut account = Account::new(&server.ask, 3, 64);
         let mut kept = Kept::default();
-        let last = server.read(body, Instant::now(), &mut account, &mut kept).await?;
+        let last = server
+            .read(body, Instant::now(), &mut account, &mut kept)
+            .await?;
         kept.0.extend_from_slice(&last);
         Ok(kept.0)
     })
@@ -71,7 +80,11 @@ fn every_position_of_one_cut() {
         let all = bytes(dialect);
         for at in 0..=all.len() {
             let (a, b) = all.split_at(at);
-            assert_eq!(read(&server, &[a, b]), Ok(vec![504, 7, 8, 2]), "{dialect:?} at {at}");
+            assert_eq!(
+                read(&server, &[a, b]),
+                Ok(vec![504, 7, 8, 2]),
+                "{dialect:?} at {at}"
+            );
         }
     }
 }
@@ -81,7 +94,11 @@ fn byte_by_byte() {
     for dialect in Dialect::ALL {
         let all = bytes(dialect);
         let pieces: Vec<_> = all.chunks(1).collect();
-        assert_eq!(read(&server(dialect), &pieces), Ok(vec![504, 7, 8, 2]), "{dialect:?}");
+        assert_eq!(
+            read(&server(dialect), &pieces),
+            Ok(vec![504, 7, 8, 2]),
+            "{dialect:?}"
+        );
     }
 }
 
@@ -93,7 +110,10 @@ fn a_stream_that_ends_at_any_byte_before_its_end_is_no_answer() {
         // The last byte of all is the second line end of the event that ends the answer.
         for at in 0..all.len() - 1 {
             let cut = read(&server, &[&all[..at]]);
-            assert!(matches!(cut, Err(Trouble::Cut { .. })), "{dialect:?} at {at}: {cut:?}");
+            assert!(
+                matches!(cut, Err(Trouble::Cut { .. })),
+                "{dialect:?} at {at}: {cut:?}"
+            );
         }
     }
 }

@@ -59,7 +59,11 @@ fn there_is_no_server() {
     let mut server = Server::good(Dialect::Vllm);
     server.stop();
     fails(&server, Dialect::Vllm, "there is none (127.0.0.1:");
-    fails(&server, Dialect::Vllm, "start it first, or name it in engine.http.command");
+    fails(
+        &server,
+        Dialect::Vllm,
+        "start it first, or name it in engine.http.command",
+    );
 }
 
 #[test]
@@ -74,21 +78,43 @@ fn a_server_that_is_not_ready_is_waited_for() {
             }
             _ => about(Dialect::LlamaCpp, path),
         },
-        |asked| answer(Dialect::LlamaCpp, asked, &tokens_of(&asked.prompt(), asked.most())),
+        |asked| {
+            answer(
+                Dialect::LlamaCpp,
+                asked,
+                &tokens_of(&asked.prompt(), asked.most()),
+            )
+        },
     );
-    warns(&server, Dialect::LlamaCpp, "llama.cpp works on 4 sequences at once");
+    warns(
+        &server,
+        Dialect::LlamaCpp,
+        "llama.cpp works on 4 sequences at once",
+    );
     let server = saying(Dialect::LlamaCpp, "/health", 503, loading);
     let error = outcome(&server, Dialect::LlamaCpp, |http| http.ready_s = 1);
     let error = error.expect_err("it is never ready");
-    assert!(error.contains("not ready after 1 s (it answers 503 to /health: Loading model)"), "{error}");
+    assert!(
+        error.contains("not ready after 1 s (it answers 503 to /health: Loading model)"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_wrong_model() {
-    for dialect in [Dialect::Vllm, Dialect::Sglang, Dialect::TensorRtLlm, Dialect::LlamaCpp] {
+    for dialect in [
+        Dialect::Vllm,
+        Dialect::Sglang,
+        Dialect::TensorRtLlm,
+        Dialect::LlamaCpp,
+    ] {
         let other = r#"{"data":[{"id":"llama"}]}"#;
         let server = saying(dialect, "/v1/models", 200, other);
-        fails(&server, dialect, "it serves `llama` and no `m`: see engine.http.model");
+        fails(
+            &server,
+            dialect,
+            "it serves `llama` and no `m`: see engine.http.model",
+        );
         let named = outcome(&server, dialect, |http| {
             http.model = Some("llama".to_owned());
             http.context = Some(4096);
@@ -106,13 +132,23 @@ fn a_context_that_is_too_short() {
         fails(&saying(dialect, "/v1/models", 200, short), dialect, words);
     }
     let enough = r#"{"data":[{"id":"m","max_model_len":96}]}"#;
-    warns(&saying(Dialect::Vllm, "/v1/models", 200, enough), Dialect::Vllm, "");
+    warns(
+        &saying(Dialect::Vllm, "/v1/models", 200, enough),
+        Dialect::Vllm,
+        "",
+    );
     let props = r#"{"default_generation_settings":{"n_ctx":95},"total_slots":1}"#;
-    fails(&saying(Dialect::LlamaCpp, "/props", 200, props), Dialect::LlamaCpp, words);
+    fails(
+        &saying(Dialect::LlamaCpp, "/props", 200, props),
+        Dialect::LlamaCpp,
+        words,
+    );
     // Where the server does not say, the configuration does, or nobody.
     let server = Server::good(Dialect::TensorRtLlm);
     warns(&server, Dialect::TensorRtLlm, "engine.http.context");
-    let error = outcome(&server, Dialect::TensorRtLlm, |http| http.context = Some(95));
+    let error = outcome(&server, Dialect::TensorRtLlm, |http| {
+        http.context = Some(95)
+    });
     assert!(error.expect_err("too short").contains(words));
 }
 
@@ -125,11 +161,23 @@ fn a_prefix_cache_that_is_on() {
     warns(&server, Dialect::Vllm, words);
     let info = r#"{"disable_radix_cache":false}"#;
     let server = saying(Dialect::Sglang, "/server_info", 200, info);
-    warns(&server, Dialect::Sglang, "start SGLang with --disable-radix-cache");
+    warns(
+        &server,
+        Dialect::Sglang,
+        "start SGLang with --disable-radix-cache",
+    );
     // It does not say, or is not asked.
     let server = saying(Dialect::Vllm, "/metrics", 404, "{}");
-    warns(&server, Dialect::Vllm, "it does not say whether its prefix cache is on");
-    warns(&Server::good(Dialect::TensorRtLlm), Dialect::TensorRtLlm, "enable_block_reuse: false");
+    warns(
+        &server,
+        Dialect::Vllm,
+        "it does not say whether its prefix cache is on",
+    );
+    warns(
+        &Server::good(Dialect::TensorRtLlm),
+        Dialect::TensorRtLlm,
+        "enable_block_reuse: false",
+    );
     for dialect in [Dialect::Vllm, Dialect::VllmGenerate, Dialect::Sglang] {
         warns(&Server::good(dialect), dialect, "");
     }
@@ -148,13 +196,22 @@ fn sglang_that_sends_all_ids_each_time() {
 fn a_vocabulary_that_nobody_knows() {
     let server = Server::good(Dialect::Vllm);
     let error = outcome(&server, Dialect::Vllm, |http| http.vocab = None);
-    assert!(error.expect_err("not known").contains("set engine.http.vocab"));
+    assert!(
+        error
+            .expect_err("not known")
+            .contains("set engine.http.vocab")
+    );
     let server = Server::good(Dialect::LlamaCpp);
     let known = outcome(&server, Dialect::LlamaCpp, |http| http.vocab = None);
     assert!(known.is_ok(), "llama.cpp says it: {known:?}");
-    let error = outcome(&server, Dialect::LlamaCpp, |http| http.vocab = Some(VOCAB + 1));
+    let error = outcome(&server, Dialect::LlamaCpp, |http| {
+        http.vocab = Some(VOCAB + 1)
+    });
     let error = error.expect_err("they differ");
-    assert!(error.contains("its vocabulary has 1000 ids, and engine.http.vocab says 1001"), "{error}");
+    assert!(
+        error.contains("its vocabulary has 1000 ids, and engine.http.vocab says 1001"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -168,7 +225,11 @@ fn a_server_of_another_kind() {
         |path| about(Dialect::VllmGenerate, path),
         |_| Reply::Whole(403, r#"{"detail":"Forbidden"}"#.to_owned()),
     );
-    fails(&server, Dialect::VllmGenerate, "403 to /inference/v1/generate: Forbidden");
+    fails(
+        &server,
+        Dialect::VllmGenerate,
+        "403 to /inference/v1/generate: Forbidden",
+    );
     fails(&server, Dialect::VllmGenerate, "--enable-scale-out");
 }
 
@@ -204,12 +265,21 @@ fn what_no_server_is_asked_for() {
     assert!(wrong(|p| p.engine.http = None).contains("no server is named"));
     assert!(wrong(|p| p.spec = None).contains("i32 of one dimension"));
     let long = wrong(|p| p.engine.http.as_mut().expect("http").max_tokens = Some(65));
-    assert_eq!(long, "http.max_tokens: 65 is more than the model's output of 64");
+    assert_eq!(
+        long,
+        "http.max_tokens: 65 is more than the model's output of 64"
+    );
     let short = wrong(|p| p.engine.http.as_mut().expect("http").min_tokens = 65);
     assert_eq!(short, "http.min_tokens: 65 is more than max_tokens, 64");
     let many = wrong(|p| p.engine.http.as_mut().expect("http").in_flight = 1 << 40);
     assert!(many.contains("open files"), "{many}");
-    for url in ["https://127.0.0.1", "http://", "127.0.0.1:8000", "http://a/b", ""] {
+    for url in [
+        "https://127.0.0.1",
+        "http://",
+        "127.0.0.1:8000",
+        "http://a/b",
+        "",
+    ] {
         assert!(set(url).is_some(), "{url}");
     }
     assert_eq!(set("http://localhost:8000/"), None);
