@@ -256,7 +256,7 @@ impl Streaming for Http {
                 reason,
             });
         }
-        self.fatal.listen(fatal);
+        self.fatal.listen(&fatal);
         Ok(())
     }
 
