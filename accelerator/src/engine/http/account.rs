@@ -3,10 +3,7 @@
 //! Tokens go on as they come, but those of the step that ends the answer: they are held until the
 //! stream has said everything, so that no answer is complete that is not counted right.
 
-use super::{
-    dialect::{Ask, Finish, Step, Tokens},
-    trouble::Trouble,
-};
+use super::dialect::{Ask, Finish, Step, Tokens, trouble::Trouble};
 
 /// See the module.
 #[derive(Debug)]

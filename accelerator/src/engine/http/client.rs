@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     counters::Counters,
-    trouble::{self, Trouble},
+    dialect::trouble::{self, Trouble},
 };
 
 /// Most of an answer to a question, in bytes: vLLM's metrics are some hundred KiB.

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::SeqCst},
         mpsc,
     },
@@ -50,6 +50,7 @@ pub(super) struct Program {
     pid: libc::pid_t,
     exit: Exit,
     stopping: Arc<AtomicBool>,
+    reaped: Arc<Mutex<bool>>,
     log: PathBuf,
 }
 
@@ -67,6 +68,7 @@ impl Program {
         let file = File::create(log).map_err(|e| format!("its log {}: {e}", log.display()))?;
         let (tell, exit) = watch::channel(None);
         let stopping: Arc<AtomicBool> = Arc::default();
+        let reaped: Arc<Mutex<bool>> = Arc::default();
         let (started, wait) = mpsc::channel();
         let watcher = Watcher {
             command: command.to_vec(),
@@ -74,6 +76,7 @@ impl Program {
             url: url.to_owned(),
             fatal: fatal.clone(),
             stopping: stopping.clone(),
+            reaped: reaped.clone(),
             tell,
         };
         // The thread that starts it has to outlive it: see `PR_SET_PDEATHSIG` below.
@@ -87,6 +90,7 @@ impl Program {
             pid,
             exit: Exit(exit),
             stopping,
+            reaped,
             log: log.to_owned(),
         })
     }
@@ -110,7 +114,7 @@ impl Program {
         if self.is_gone(Duration::ZERO) {
             return Ok(());
         }
-        signal(self.pid, libc::SIGTERM);
+        self.signal(libc::SIGTERM);
         if self.is_gone(within) {
             return Ok(());
         }
@@ -118,11 +122,19 @@ impl Program {
             "the server did not end within {} s: killed",
             within.as_secs()
         );
-        signal(self.pid, libc::SIGKILL);
+        self.signal(libc::SIGKILL);
         if self.is_gone(KILLED) {
             return Ok(());
         }
         Err(format!("process {} does not end", self.pid))
+    }
+
+    /// To it and all of its group, as long as their number is theirs.
+    fn signal(&self, number: libc::c_int) {
+        let reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*reaped {
+            signal(self.pid, number);
+        }
     }
 
     fn is_gone(&self, within: Duration) -> bool {
@@ -144,6 +156,7 @@ struct Watcher {
     url: String,
     fatal: Arc<Fatal>,
     stopping: Arc<AtomicBool>,
+    reaped: Arc<Mutex<bool>>,
     tell: watch::Sender<Option<String>>,
 }
 
@@ -160,11 +173,14 @@ impl Watcher {
         let _ = started.send(Ok(pid));
         wait_for_end(pid);
         // Not reaped yet, so that nobody else can have its number: what it started goes with it.
+        let mut reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
         signal(pid, libc::SIGKILL);
         let status = match child.wait() {
             Ok(status) => status.to_string(),
             Err(e) => format!("status unknown: {e}"),
         };
+        *reaped = true;
+        drop(reaped);
         let line = last_line(&self.log).unwrap_or_else(|| "(nothing)".to_owned());
         let words = format!(
             "it ended ({status}); the last line of its log {}: {line}",
@@ -219,8 +235,8 @@ fn wait_for_end(pid: libc::pid_t) {
 
 /// To the process and all of its group.
 fn signal(pid: libc::pid_t, signal: libc::c_int) {
-    // SAFETY: a plain system call. The group's number is ours until its leader is reaped, and
-    // nobody signals after that: `stop` looks at `exit` first, which is set behind the reaping.
+    // SAFETY: a plain system call. The group's number is its own until its leader is reaped, and
+    // whoever calls this knows that it was not.
     unsafe { libc::kill(-pid, signal) };
 }
 

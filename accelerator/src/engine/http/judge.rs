@@ -9,8 +9,8 @@ use tokio::{sync::Mutex, time::Instant};
 
 use super::{
     command::Exit,
+    dialect::trouble::Trouble,
     stream::{Server, Sink},
-    trouble::Trouble,
 };
 use crate::engine::{
     EngineError, Fault,
@@ -38,7 +38,7 @@ struct State {
 
 impl Fatal {
     /// Who hears it from now on; at once, where it has happened already.
-    pub fn listen(&self, on_fatal: OnFatal) {
+    pub fn listen(&self, on_fatal: &OnFatal) {
         let mut state = self.state();
         let early = state.early.take();
         state.on_fatal = Some(on_fatal.clone());

@@ -2,6 +2,9 @@
 
 use std::io;
 
+/// An answer is complete a moment before its connection can be used again, and the next request
+/// does not wait for that.
+const ENDING: u64 = 2;
 /// What else a process has open: its libraries, logs, sockets of the network.
 const OTHERS: u64 = 256;
 
@@ -10,7 +13,7 @@ const OTHERS: u64 = 256;
 /// # Errors
 /// In words, where it does not.
 pub(super) fn room_for(connections: usize) -> Result<(), String> {
-    let want = connections as u64 + OTHERS;
+    let want = connections as u64 * ENDING + OTHERS;
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -24,7 +27,7 @@ pub(super) fn room_for(connections: usize) -> Result<(), String> {
     }
     if limit.rlim_max < want {
         return Err(format!(
-            "{connections} connections need {want} open files, and this process may have {}: \
+            "{connections} requests at once need {want} open files, and this process may have {}: \
              lower it, or raise `ulimit -Hn`",
             limit.rlim_max
         ));

@@ -11,7 +11,7 @@
 //! | [`client`] | connections, kept and opened |
 //! | [`stream`] | one answer from its request to its end |
 //! | [`account`] | its tokens against what the server says of them |
-//! | [`trouble`] | what goes wrong, in words, and whose fault it is |
+//! | [`dialect::trouble`] | what goes wrong, in words, and whose fault it is |
 //! | [`judge`] | what follows from that |
 //! | [`start`] | what is asked before the first sample |
 //! | [`threads`] | the threads, and a sequence's way through them |
@@ -30,7 +30,6 @@ mod limits;
 mod start;
 mod stream;
 mod threads;
-mod trouble;
 
 #[cfg(test)]
 mod tests;
@@ -257,7 +256,7 @@ impl Streaming for Http {
                 reason,
             });
         }
-        self.fatal.listen(fatal);
+        self.fatal.listen(&fatal);
         Ok(())
     }
 

@@ -9,8 +9,10 @@ use tokio::time::sleep;
 use super::{
     client::Client,
     command::{Program, last_line},
-    dialect::{About, Ask, Dialect, Question},
-    trouble::{self, Trouble},
+    dialect::{
+        About, Ask, Dialect, Question,
+        trouble::{self, Trouble},
+    },
 };
 
 /// A server that comes up is asked so often whether it is ready.

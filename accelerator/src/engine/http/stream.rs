@@ -18,8 +18,7 @@ use super::{
     account::{Account, Brought},
     client::{Answer, Client, chain},
     counters::Counters,
-    dialect::{Ask, Dialect, Tokens},
-    trouble::Trouble,
+    dialect::{Ask, Dialect, Tokens, trouble::Trouble},
 };
 use crate::engine::{Sequence, streaming::TooLong};
 

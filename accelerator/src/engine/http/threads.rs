@@ -20,9 +20,9 @@ use tokio::{
 };
 
 use super::{
+    dialect::trouble::Trouble,
     judge::{Fatal, Judge, Verdict},
     stream::Server,
-    trouble::Trouble,
 };
 use crate::engine::{Sequence, streaming::TOKEN_BYTES};
 

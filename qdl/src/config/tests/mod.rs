@@ -3,6 +3,7 @@
 //! * `defaults`: what stands for a key that is not there.
 //! * `errors`: every class of error with its text.
 //! * `relations`: keys that must agree with one another.
+//! * `http`: the server of the engine `http`.
 //! * `nics`: the keys of a NIC, over TCP and over queue pairs.
 //! * `files`: every file in `configs/`.
 //! * `moved`: keys of earlier versions.
@@ -12,6 +13,7 @@
 mod defaults;
 mod errors;
 mod files;
+mod http;
 mod moved;
 mod nics;
 mod panics;

@@ -20,8 +20,10 @@ use qdl::config::Temperature;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{About, Ask, Dialect, Finish, Question, Step, Tokens, json, openai};
-use crate::engine::http::trouble::{self, Trouble};
+use super::{
+    About, Ask, Dialect, Finish, Question, Step, Tokens, json, openai,
+    trouble::{self, Trouble},
+};
 
 /// See the module.
 pub(super) struct LlamaCpp;

@@ -13,13 +13,14 @@ mod llama_cpp;
 mod openai;
 mod sglang;
 mod tensorrt_llm;
+pub(super) mod trouble;
 mod vllm;
 
 use qdl::config::{self, Temperature};
 use serde::Deserialize;
 use smallvec::SmallVec;
 
-use super::trouble::Trouble;
+use self::trouble::Trouble;
 
 /// The ids of one event: one, or a few where the server decodes several at a time. What is longer
 /// goes to the heap.

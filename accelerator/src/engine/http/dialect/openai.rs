@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use smallvec::SmallVec;
 
-use super::{About, Ask, Finish, Step, Tokens, json, short};
-use crate::engine::http::trouble::{self, Trouble};
+use super::{
+    About, Ask, Finish, Step, Tokens, json, short,
+    trouble::{self, Trouble},
+};
 
 /// What ends a stream.
 pub(super) const DONE: &str = "[DONE]";

@@ -22,8 +22,10 @@ use qdl::config::Temperature;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{About, Ask, Dialect, Finish, Question, Step, Tokens, json, openai, short};
-use crate::engine::http::trouble::{self, Trouble};
+use super::{
+    About, Ask, Dialect, Finish, Question, Step, Tokens, json, openai, short,
+    trouble::{self, Trouble},
+};
 
 /// See the module.
 pub(super) struct Sglang;

@@ -15,8 +15,8 @@ use serde::Serialize;
 use super::{
     Ask, Dialect, Question, Step,
     openai::{self, StreamOptions, WITH_USAGE},
+    trouble::Trouble,
 };
-use crate::engine::http::trouble::Trouble;
 
 /// See the module.
 pub(super) struct TensorRtLlm;

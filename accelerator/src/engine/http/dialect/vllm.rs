@@ -20,8 +20,8 @@ use serde::Serialize;
 use super::{
     About, Ask, Dialect, Question, Step,
     openai::{self, StreamOptions, WITH_USAGE},
+    trouble::Trouble,
 };
-use crate::engine::http::trouble::Trouble;
 
 /// `/v1/completions`.
 pub(super) struct Completions;

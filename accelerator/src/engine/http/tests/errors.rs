@@ -74,7 +74,8 @@ fn ended((fate, fatal): (Fate, Vec<String>), words: &str) {
 #[test]
 fn a_bad_request_is_the_samples() {
     // vLLM's own words for a prompt that is too long.
-    let words = r#"{"error":{"message":"This model's maximum context length is 4096 tokens.","type":"BadRequestError","param":null,"code":400}}"#;
+    let words = r#"{"error":{"message":"This model's maximum context length is 4096 tokens.",
+        "type":"BadRequestError","param":null,"code":400}}"#;
     let server = server(Dialect::Vllm, |_| Reply::Whole(400, words.to_owned()));
     refused(
         one(&server),

@@ -73,6 +73,7 @@ pub enum Piece {
 }
 
 type Script = dyn Fn(&Asked) -> Reply + Send + Sync;
+type About = dyn Fn(&str) -> Option<Reply> + Send + Sync;
 
 /// See the module.
 pub struct Server {
@@ -117,7 +118,7 @@ impl Server {
             runtime.expect("a runtime").block_on(async move {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
                 let _ = tell.send(listener.local_addr().expect("an address"));
-                let about: Arc<dyn Fn(&str) -> Option<Reply> + Send + Sync> = Arc::new(about);
+                let about: Arc<About> = Arc::new(about);
                 let script: Arc<Script> = Arc::new(script);
                 let accept = async {
                     while let Ok((stream, _)) = listener.accept().await {
@@ -167,7 +168,7 @@ impl Drop for Server {
 async fn serve(
     stream: TcpStream,
     state: Arc<State>,
-    about: Arc<dyn Fn(&str) -> Option<Reply> + Send + Sync>,
+    about: Arc<About>,
     script: Arc<Script>,
 ) -> Option<()> {
     stream.set_nodelay(true).ok()?;

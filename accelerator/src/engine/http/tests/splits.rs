@@ -18,8 +18,8 @@ use crate::engine::{
     http::{
         Http,
         account::Account,
+        dialect::trouble::Trouble,
         stream::{Server, Sink},
-        trouble::Trouble,
     },
     streaming::TooLong,
 };

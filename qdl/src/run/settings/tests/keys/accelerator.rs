@@ -39,6 +39,20 @@ fn every_key_of_an_accelerator_has_an_effect() {
         ]
     };
     let decoder = "accelerator/src/engine/llm";
+    let ids = |name: &str| json!({"name": name, "dtype": "i32", "shape": [8]});
+    let server = || {
+        let http = json!({"url": "http://127.0.0.1:1", "dialect": "vllm", "vocab": 100});
+        [
+            (
+                "model",
+                json!({"name": "m", "inputs": [ids("p")], "output": ids("t")}),
+            ),
+            ("engine", json!({"kind": "http", "http": http})),
+        ]
+    };
+    let http = |key: &'static str, other: Value, words: &'static str| {
+        read(key, other, "accelerator/src/engine/http", words).given(server())
+    };
     let two = || ("nics", json!([{"listen": "127.0.0.1:1"}]));
     let keys = [
         read("node", json!("a-2"), session, "config.node.clone()"),
@@ -137,6 +151,30 @@ fn every_key_of_an_accelerator_has_an_effect() {
         read("engine.tokens.max_tokens", json!(7), engines, "max_tokens").given(pretended()),
         read("engine.tokens.vocab", json!(7), engines, "vocab").given(pretended()),
         read("engine.tokens.eos", json!(7), engines, "eos").given(pretended()),
+        http("engine.http.url", json!("http://127.0.0.1:2"), "config.url"),
+        http("engine.http.dialect", json!("sglang"), "config.dialect"),
+        http("engine.http.model", json!("x"), "config.model"),
+        http("engine.http.temperature", json!(1), "config.temperature"),
+        http("engine.http.max_tokens", json!(7), "config.max_tokens"),
+        http("engine.http.min_tokens", json!(7), "config.min_tokens"),
+        http("engine.http.stop", json!([7]), "config.stop"),
+        http("engine.http.ignore_eos", json!(true), "config.ignore_eos"),
+        http("engine.http.eos", json!([7]), "config.eos"),
+        http("engine.http.vocab", json!(7), "config.vocab"),
+        http("engine.http.context", json!(7), "config.context"),
+        http("engine.http.in_flight", json!(7), "config.in_flight"),
+        http("engine.http.connect_ms", json!(7), "config.connect()"),
+        http(
+            "engine.http.first_token_s",
+            json!(7),
+            "config.first_token()",
+        ),
+        http("engine.http.next_token_s", json!(7), "config.next_token()"),
+        http("engine.http.busy_s", json!(7), "config.busy()"),
+        http("engine.http.ready_s", json!(7), "config.ready()"),
+        http("engine.http.command", json!(["x"]), "config.command"),
+        http("engine.http.log", json!("x"), "config.log"),
+        http("engine.http.stop_s", json!(7), "config.stop_within()"),
         read(
             "nics[0].listen",
             json!("127.0.0.1:1"),

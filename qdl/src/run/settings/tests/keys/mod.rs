@@ -78,7 +78,8 @@ fn files() -> [Value; 2] {
     blocks.try_into().expect("two files")
 }
 
-/// `  # key: value  # remark` as `  key: value  # remark`.
+/// `  # key: value  # remark` as `  key: value  # remark`, and what is below such a key
+/// (`  #   key: value`) likewise, where it stands.
 fn uncommented(line: &str) -> String {
     let blank = line.len() - line.trim_start().len();
     // Farther to the right a remark goes on.
@@ -86,7 +87,7 @@ fn uncommented(line: &str) -> String {
     let key = comment.and_then(|rest| {
         let (key, _) = rest.split_once(':')?;
         let word = |c: char| c.is_ascii_lowercase() || c == '_';
-        key.chars().all(word).then_some(rest)
+        key.trim_start().chars().all(word).then_some(rest)
     });
     match key {
         Some(rest) => format!("{}{rest}", &line[..blank]),

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::dialect::short;
+use super::short;
 use crate::engine::{Fault, streaming::TooLong};
 
 /// Why there is no answer to a sequence.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub(super) enum Trouble {
+pub(in crate::engine::http) enum Trouble {
     /// Whoever sent the sample is gone: nothing is to be said.
     #[error("nobody waits for the answer any more")]
     Unwanted,
@@ -23,7 +23,10 @@ pub(super) enum Trouble {
     Connect(String),
 
     /// The server would not take it for as long as it was asked.
-    #[error("it has answered {status} for {} s: {words}; raise engine.http.busy_s or lower engine.http.in_flight", .after.as_secs())]
+    #[error(
+        "it has answered {status} for {} s: {words}; raise engine.http.busy_s or lower \
+         engine.http.in_flight", .after.as_secs()
+    )]
     Busy {
         /// Its last status.
         status: u16,
@@ -63,7 +66,10 @@ pub(super) enum Trouble {
     },
 
     /// Nothing came for too long.
-    #[error("no token for {} s behind {tokens}: see engine.http.{}", .after.as_secs(), deadline(.tokens))]
+    #[error(
+        "no token for {} s behind {tokens}: see engine.http.{}",
+        .after.as_secs(), deadline(.tokens)
+    )]
     Silent {
         /// Tokens that had come.
         tokens: usize,
@@ -191,7 +197,7 @@ pub(super) fn said_with(status: Option<u64>, words: &str) -> Trouble {
 
 /// The server's own words in the body of an error: `{"error": {"message": …}}`, `{"message": …}`,
 /// `{"detail": …}`, or whatever is there.
-pub(super) fn words(body: &str) -> String {
+pub(in crate::engine::http) fn words(body: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(body).ok();
     let found = parsed.as_ref().and_then(|v| {
         let error = v.get("error").unwrap_or(v);
