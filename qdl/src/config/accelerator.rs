@@ -179,7 +179,7 @@ impl AcceleratorConfig {
                 );
             }
         } else {
-            if model.file.is_none() && self.engine.kind.reads_file() {
+            if self.engine.kind.needs_file() && model.file.is_none() {
                 out.add(
                     "model",
                     format!("engine `{kind}` needs a model file"),

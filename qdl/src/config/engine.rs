@@ -81,7 +81,7 @@ impl EngineKind {
     }
 
     /// True for the engines that run a model from a file.
-    pub fn reads_file(self) -> bool {
+    pub(super) fn needs_file(self) -> bool {
         !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens | EngineKind::Http)
     }
 

@@ -234,7 +234,7 @@ impl Root for FrontendConfig {
         self.health.check(out);
         if let Some(engine) = &self.engine {
             engine.check(out);
-            if engine.kind.reads_file() && self.model_file.is_none() {
+            if engine.kind.needs_file() && self.model_file.is_none() {
                 out.add(
                     "engine.kind",
                     format!("engine `{}` needs a model file", engine.kind.as_str()),

@@ -10,9 +10,9 @@
 //! * `decoder` - one step on ONNX Runtime, keys and values in place
 //! * `work` - the thread between them
 //!
-//! The likeliest token is taken, always. A prompt is computed alone, and the model's arithmetic is
-//! exact where it depends on the batch (`docs/llm.md`), so the same prompt has the same answer
-//! whoever is there beside it.
+//! The likeliest token is taken, always. A prompt is computed alone; and what a row of a step gives
+//! does not depend on the rows beside it, as long as the runtime's kernels treat all rows alike,
+//! which is what the tests hold it to. So the same prompt has the same answer whoever is there.
 
 mod decoder;
 mod graph;
