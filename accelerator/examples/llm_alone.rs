@@ -6,8 +6,8 @@
 //!     .deps/models/capitals.tokens 2 20 1 8 16
 //! ```
 //!
-//! TOKENS is a file of tokens (`docs/datasets.md`). As many prompts are at work as the engine takes,
-//! from the first to the last; the clock runs from the first to the end of the last.
+//! TOKENS is a file of tokens (`docs/datasets.md`). As many prompts are at work as the engine
+//! takes; the clock runs from the first to the end of the last.
 
 use std::{
     cell::UnsafeCell,
