@@ -100,6 +100,9 @@ fn seed(root: &Path, target: &str, corpus: &Path) -> Result<()> {
                 let folder = folder?;
                 for file in std::fs::read_dir(folder.path())? {
                     let file = file?;
+                    if !file.file_type()?.is_file() {
+                        continue;
+                    }
                     let name = format!(
                         "{}-{}",
                         folder.file_name().to_string_lossy(),

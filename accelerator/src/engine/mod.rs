@@ -52,7 +52,7 @@ pub const MAX_BATCH: usize = 65_536;
 /// A model, ready to make workers.
 pub trait Engine: Send + Sync {
     /// The engine's name in configs and reports: `null`, `digest`, `onnx`, `aoti`, `tensorrt`,
-    /// `tokens`.
+    /// `tokens`, `http`, `llm`.
     fn name(&self) -> &'static str;
 
     /// What the model takes and gives, per sample.

@@ -92,6 +92,9 @@ pub fn run(
             steps.run("clippy", Wants::Success, with(root, &clippy));
         }
     }
+    if filters.is_empty() {
+        steps.run("model scripts", Wants::Success, scripts(root));
+    }
     steps.run("tests", Wants::Tests, tests(root, filters));
     if filters.is_empty() {
         match namespaces::refused() {
@@ -182,6 +185,16 @@ fn tests(root: &Path, filters: &[String]) -> Command {
         );
         command.arg("--").args(filters);
     }
+    command
+}
+
+/// The tests of the scripts that write models and data sets.
+fn scripts(root: &Path) -> Command {
+    let mut command = Command::new(root.join(".deps/venv/bin/python"));
+    command
+        .args(["-m", "unittest", "discover", "-s", "models", "-t", "models"])
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(root);
     command
 }
 

@@ -41,6 +41,8 @@ pub(super) struct Decoder {
     binding: Binding,
     /// Of every layer and kind: f32 [slots, heads, context, width].
     caches: Vec<Cache>,
+    /// Takes the caches' memory back, so it goes behind them.
+    _allocator: Allocator,
     /// Of where they lie.
     cache_memory: MemoryInfo<'static>,
     cpu: MemoryInfo<'static>,
@@ -98,6 +100,7 @@ impl Decoder {
             caches: (0..graph.caches.len())
                 .map(cache)
                 .collect::<Result<_, _>>()?,
+            _allocator: allocator,
             cache_memory,
             cpu: MemoryInfo::default(),
             session,
@@ -186,10 +189,10 @@ impl Decoder {
         let slot = heads * self.context * width;
         let shape = [rows_i, heads as i64, self.context as i64, width as i64];
         // SAFETY: each view is of memory that this object, or the frame, owns and that is as large
-        // as its shape says: `ids` has `rows * each` elements, `used` has `rows` and `next` twice as
-        // many, all filled by `step`; a cache has `slots` slots, and `first + rows` are at most as
-        // many (checked in `step`). None of it moves or is freed before `run` returns; later it is
-        // bound anew before it is looked at.
+        // as its shape says: `ids` has `rows * each` elements, `used` has `rows` and `next` twice
+        // as many, all filled by `step`; a cache has `slots` slots, and `first + rows` are at most
+        // as many (checked in `step`). None of it moves or is freed before `run` returns; later it
+        // is bound anew before it is looked at.
         unsafe {
             let (i64s, i32s) = (
                 Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,

@@ -10,9 +10,9 @@
 //! * `decoder` - one step on ONNX Runtime, keys and values in place
 //! * `work` - the thread between them
 //!
-//! The likeliest token is taken, always. A prompt is computed alone, and the model's arithmetic is
-//! exact where it depends on the batch (`docs/llm.md`), so the same prompt has the same answer
-//! whoever is there beside it.
+//! The likeliest token is taken, always. A prompt is computed alone; and what a row of a step gives
+//! does not depend on the rows beside it, as long as the runtime's kernels treat all rows alike,
+//! which is what the tests hold it to. So the same prompt has the same answer whoever is there.
 
 mod decoder;
 mod graph;
@@ -20,7 +20,7 @@ mod schedule;
 mod work;
 
 use std::{
-    path::PathBuf,
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, channel},
@@ -285,11 +285,11 @@ fn default_model(name: &str, graph: &Graph, config: &LlmConfig, answer: usize) -
 }
 
 /// Tokens of the longest prompt and of the longest answer.
-fn sides(model: &ModelSpec, path: &PathBuf) -> Result<(usize, usize), EngineError> {
+fn sides(model: &ModelSpec, path: &Path) -> Result<(usize, usize), EngineError> {
     let ids = |t: &TensorSpec| match t.shape[..] {
         [most] if t.dtype == DType::I32 && t.ragged && most > 0 => Ok(most),
         _ => Err(EngineError::ModelUnsupported {
-            path: path.clone(),
+            path: path.to_owned(),
             tensor: t.name.clone(),
             reason:
                 "engine llm takes and gives token ids: `dtype: i32, shape: [MOST], ragged: true`"
@@ -299,7 +299,7 @@ fn sides(model: &ModelSpec, path: &PathBuf) -> Result<(usize, usize), EngineErro
     match &model.inputs[..] {
         [prompt] => Ok((ids(prompt)?, ids(&model.output)?)),
         _ => Err(EngineError::ModelUnsupported {
-            path: path.clone(),
+            path: path.to_owned(),
             tensor: "inputs".to_owned(),
             reason: format!(
                 "engine llm takes one input, the prompt; the configuration has {}",

@@ -92,6 +92,7 @@ impl Shared {
         }
     }
 
+    /// One lock for each sample, held for as long as a look at an atomic, or a wake-up, takes.
     fn wake(&self) {
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(worker) = &*worker {

@@ -418,3 +418,61 @@ fn shapes_that_cannot_be() {
         assert!(found[0].contains("no shape of a sample"), "{found:?}");
     }
 }
+
+#[test]
+fn a_language_model_in_this_process() {
+    let llm = |keys: &str| {
+        let model = ACCELERATOR.replace("max_input_bytes: 4", "file: m.onnx");
+        accelerator(&model.replace("kind: digest", &format!("kind: llm{keys}")))
+    };
+    let plain = llm("").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(plain.engine.llm, None);
+    let keys = ", provider: cuda, llm: {sequences: 16, min_tokens: 2, max_tokens: 20, eos: 2}";
+    let set = llm(keys).unwrap_or_else(|e| panic!("{e}")).engine.llm;
+    let set = set.expect("it is there");
+    assert_eq!(
+        (set.sequences, set.max_tokens, set.context),
+        (16, Some(20), None)
+    );
+    for (keys, complaint) in [
+        (
+            ", llm: {min_tokens: 21, max_tokens: 20}",
+            "min_tokens is 21",
+        ),
+        (", llm: {context: 20, max_tokens: 20}", "20 positions"),
+        (", llm: {sequences: 0}", "sequences"),
+        (", llm: {slots: 8}", "unknown key `slots`"),
+    ] {
+        let all = text(llm(keys));
+        assert!(all.contains(complaint), "{all}");
+    }
+    let other = ACCELERATOR.replace("kind: digest", "kind: digest, llm: {sequences: 8}");
+    let all = text(accelerator(&other));
+    assert!(
+        all.contains("engine `digest` runs no language model"),
+        "{all}"
+    );
+}
+
+#[test]
+fn a_file_of_tokens_is_prompts_of_32_bits() {
+    let with = |input: &str, data: &str| {
+        let text = format!("{FRONTEND}{REST}");
+        let text = text.replace("dtype: u8, shape: [4], ragged: true", input);
+        frontend(&text.replace("{kind: random}", &format!("{{kind: tokens{data}}}")))
+    };
+    let prompt = "dtype: i32, shape: [64], ragged: true";
+    let good = with(prompt, ", samples: a.tokens").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(
+        good.dataset.samples.as_deref(),
+        Some(Path::new("/base/a.tokens"))
+    );
+    with(prompt, ", vocab: 7").unwrap_or_else(|e| panic!("{e}"));
+    let both = text(with(prompt, ", samples: a.tokens, vocab: 7"));
+    assert!(
+        both.contains("a file of tokens has samples of its own"),
+        "{both}"
+    );
+    let wide = text(with(&prompt.replace("i32", "i64"), ", samples: a.tokens"));
+    assert!(wide.contains("one input, a ragged row of i32"), "{wide}");
+}
