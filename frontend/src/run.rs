@@ -110,11 +110,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
         let inputs = qsl.region().clone();
-        let streams = config.engine.as_ref().is_some_and(|e| e.kind.streams());
-        let stream = match streams && settings.test.use_token_latencies {
-            true => Stream::First,
-            false => Stream::None,
-        };
         local::start(&config, inputs, &completers, &verdict, stream)?
     } else {
         Arc::new(Network::connect(

@@ -165,7 +165,6 @@ impl Rig {
 }
 
 #[test]
-#[ignore = "waits for the engine `tokens` and for answers in parts"]
 fn server_counts_the_true_tokens_and_times_each_first_one() {
     for (more, parts) in [("", 2.0), ("stream: none\n", 1.0), ("stream: all\n", 2.0)] {
         let rig = Rig::new(ENGINE, more);
@@ -188,7 +187,6 @@ fn server_counts_the_true_tokens_and_times_each_first_one() {
 }
 
 #[test]
-#[ignore = "waits for the engine `tokens` and for answers in parts"]
 fn offline_counts_tokens_and_reports_no_first_ones() {
     let rig = Rig::new(ENGINE, "");
     for local in [&[][..], &["--local"]] {
@@ -200,7 +198,6 @@ fn offline_counts_tokens_and_reports_no_first_ones() {
 }
 
 #[test]
-#[ignore = "waits for the engine `tokens` and for answers in parts"]
 fn an_accuracy_log_begins_with_the_first_token_and_holds_as_many_as_it_says() {
     let rig = Rig::new(ENGINE, "");
     // What the official TEST06 sets, in the order of its file.
@@ -233,7 +230,6 @@ fn an_accuracy_log_begins_with_the_first_token_and_holds_as_many_as_it_says() {
 }
 
 #[test]
-#[ignore = "waits for the engine `tokens` and for answers in parts"]
 fn an_answer_of_one_token_makes_the_run_invalid_and_says_whose() {
     let engine = "{kind: tokens, tokens: {min_tokens: 1, max_tokens: 1}}";
     let rig = Rig::new(engine, "");
