@@ -130,7 +130,6 @@ fn an_engine_that_is_told_what_cannot_be_does_not_start() {
 
 /// Two accelerators, three connections to each: first tokens alone, and every step as a part.
 #[test]
-#[ignore = "waits for answers in parts over the wire, and for the frontend's key `stream`"]
 fn every_token_is_right_over_six_connections() {
     let prompts = prompts();
     let right = right(&prompts);

@@ -83,7 +83,7 @@ impl EngineKind {
     }
 
     /// True for the engines of language models, which batch by themselves and answer with tokens.
-    pub fn streams(self) -> bool {
+    pub(super) fn streams(self) -> bool {
         matches!(
             self,
             EngineKind::Tokens | EngineKind::Http | EngineKind::Llm
