@@ -589,15 +589,20 @@ fn an_engine_that_does_not_start_keeps_the_pipeline_from_starting() {
         let _ = hold.lock().expect("no panic").recv_timeout(PATIENCE);
         Ok(())
     });
-    for (start, words) in [
-        (fails, "there is no NVIDIA driver here"),
-        (panics, "worker 0 of engine puppet panicked: cannot"),
-        (hangs, "engine puppet was not ready after 0 s"),
+    let short = Duration::from_millis(1);
+    for (start, start_timeout, words) in [
+        (fails, PATIENCE, "there is no NVIDIA driver here"),
+        (
+            panics,
+            PATIENCE,
+            "worker 0 of engine puppet panicked: cannot",
+        ),
+        (hangs, short, "engine puppet was not ready after 0 s"),
     ] {
         let mut puppet = Puppet::new(2, |_, _| ());
         puppet.start = start;
         let options = Options {
-            start_timeout: Duration::from_millis(300),
+            start_timeout,
             ..Options::from(&EngineParams::new(EngineKind::Tokens))
         };
         let started = Pipeline::start(Arc::new(puppet), &options, no_error);
