@@ -179,6 +179,7 @@ impl Connection {
             slots,
             request_stride: size,
             response_stride,
+            stream: qdl::wire::Stream::None,
         };
         let connection = Arc::new(ServeConnection::on_nodes(cfgs, &[], Some(region))?);
         let memory = Arc::new(Region::new(response_stride * slots)?);
@@ -188,6 +189,7 @@ impl Connection {
             sources: vec![samples.clone()],
             peer_slots: slots,
             peer_stride: size,
+            peer_stream: qdl::wire::Stream::None,
             send_depth: 2 * slots,
         };
         let (link, theirs, _) = memory::pair(ours, connection.endpoint(2 * slots))?;

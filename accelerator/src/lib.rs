@@ -5,7 +5,8 @@
 //! NIC threads ── arrived() ──> queue ──> batcher ──> engine worker ──> respond_all() ──> origins
 //! ```
 //!
-//! * [`engine`] runs batches: `null`, `digest` and `onnx` behind one trait.
+//! * [`engine`] runs batches: `null`, `digest` and `onnx` behind one trait; or it batches by itself
+//!   and answers token by token: `tokens`.
 //! * [`batcher`] decides which samples run together and when: a plain data structure, the clock
 //!   passed in.
 //! * [`pipeline`] is the shell around both: the queue, the worker threads, the counters.
@@ -18,6 +19,7 @@
 
 pub mod batcher;
 pub mod engine;
+mod event_count;
 pub mod node;
 pub mod pipeline;
 pub mod pipelines;

@@ -127,6 +127,9 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     if let Some((cold, warm)) = accelerator.warm_up() {
         tracing::info!("engine warmed up: {cold} us for the first sample, {warm} us warm");
     }
+    if let Some((ms, sequences)) = accelerator.sequences() {
+        tracing::info!("engine started in {ms} ms: up to {sequences} sequences at once");
+    }
     println!("{}", accelerator.ready_line());
     let mut code = OK;
     let ended = accelerator.run(&mut |report| {

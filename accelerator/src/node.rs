@@ -14,6 +14,7 @@ use qdl::{
     serve::Service,
     stats::ServedReport,
     topology::Topology,
+    wire::EngineInfo,
 };
 
 use crate::{
@@ -118,6 +119,10 @@ impl Accelerator {
             NodeParams {
                 sut_name: format!("{} ({} on {})", config.node, model.name, engine.name()),
                 model,
+                engine_info: EngineInfo {
+                    name: engine.name().to_owned(),
+                    tokens: engine.counts_tokens(),
+                },
                 once,
                 engine: Arc::new(move || counting.totals()),
             },
@@ -147,6 +152,12 @@ impl Accelerator {
     /// How warming up went, for engines that have something to warm.
     pub fn warm_up(&self) -> Option<(u32, u32)> {
         self.pipelines.warm_up().map(|w| (w.cold_us, w.warm_us))
+    }
+
+    /// How an engine started that batches by itself: after so many milliseconds, with so many
+    /// sequences at once.
+    pub fn sequences(&self) -> Option<(u64, usize)> {
+        self.pipelines.sequences()
     }
 
     /// For ending it from another thread.

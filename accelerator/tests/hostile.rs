@@ -108,6 +108,7 @@ impl Frontend {
             node: "hostile".to_owned(),
             auth: Auth::Unset,
             model: model.clone(),
+            stream: qdl::wire::Stream::None,
             timing: Timing::default(),
         };
         let largest = model.max_input_bytes().expect("small");

@@ -3,10 +3,12 @@
 //! * `fabric`: the TCP fabric beside plain sockets.
 //! * `core`: the data structures that decide, in nanoseconds and allocations per operation.
 //! * `rails`: the policies that choose rails, in a model.
+//! * `llm-server`: a pretended language-model server for `bench llm`.
 
 mod core;
 mod fabric;
 mod json;
+mod llm;
 mod machine;
 mod rails;
 
@@ -31,6 +33,8 @@ enum Bench {
     Core(core::Args),
     /// Rails chosen by health: a model of a large system, the cost of a decision, and designs.
     Rails(rails::Args),
+    /// A pretended language-model server; serves until it is killed.
+    LlmServer(llm::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -38,5 +42,6 @@ fn main() -> anyhow::Result<()> {
         Bench::Fabric(args) => fabric::run(&args),
         Bench::Core(args) => core::run(&args),
         Bench::Rails(args) => rails::run(&args),
+        Bench::LlmServer(args) => llm::run(&args),
     }
 }

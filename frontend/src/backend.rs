@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use qdl::{dispatch::Sample, stats::SystemRecord};
+use qdl::{dispatch::Sample, stats::SystemRecord, wire::EngineInfo};
 
 /// The way of samples from LoadGen's SUT. Every sample
 /// issued is completed towards LoadGen exactly once.
@@ -34,6 +34,9 @@ pub trait Backend: Send + Sync {
 
     /// The system's name, and how long asking for it took where somebody was asked over a wire.
     fn name(&self) -> (String, Option<Duration>);
+
+    /// Each node that computes, and what runs the model there.
+    fn engines(&self) -> Vec<(String, EngineInfo)>;
 
     /// Samples issued and not completed.
     fn outstanding(&self) -> u64;

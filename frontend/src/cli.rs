@@ -66,8 +66,8 @@ pub struct Args {
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
 
-    /// Compare each response with the digest of its own sample; accelerators run the digest engine
-    /// [default: verify of the configuration]
+    /// Compare each response with what the engine `digest`, or `tokens`, makes of its own sample;
+    /// accelerators run that engine [default: verify of the configuration]
     #[arg(long, value_enum, value_name = "HOW")]
     pub verify: Option<Verify>,
 
@@ -147,6 +147,8 @@ pub enum Verify {
     None,
     /// Each response must be the xxh3-64 of its own sample
     Digest,
+    /// Each answer must be the tokens that the engine `tokens` makes of its own sample
+    Tokens,
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

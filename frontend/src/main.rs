@@ -8,6 +8,7 @@
 //! | `sut`, `backend` | LoadGen's system under test, over whatever stands behind it |
 //! | `network`, `local` | behind it: a cluster of accelerators, or an engine in this process |
 //! | `completer`, `verify` | responses back to LoadGen, compared with their samples if asked |
+//! | `tokens` | answers in tokens: who counts them, and what is wrong with them |
 //! | `run` | a run from beginning to end |
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
 //! | `accuracy`, `report`, `exit` | what it came to |
@@ -28,6 +29,7 @@ mod report;
 mod run;
 mod settings;
 mod sut;
+mod tokens;
 mod verify;
 mod warm_up;
 mod watchdog;

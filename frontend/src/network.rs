@@ -10,6 +10,7 @@ use qdl::{
     dispatch::Sample,
     run::{Cluster, ClusterError, ClusterListener, SampleMemory},
     stats::{Ledger, SystemRecord},
+    wire::EngineInfo,
 };
 
 use crate::{
@@ -163,6 +164,11 @@ impl Backend for Network {
                 (format!("Network SUT: ({e})"), None)
             }
         }
+    }
+
+    fn engines(&self) -> Vec<(String, EngineInfo)> {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| c.engines()).unwrap_or_default()
     }
 
     fn outstanding(&self) -> u64 {

@@ -25,8 +25,10 @@ pub struct Progress {
     screen: Screen,
     what: String,
     /// The figures about a second ago, for the rate.
-    before: Option<(u64, Throughput)>,
+    before: Option<(u64, Throughput, u64)>,
     rate: f64,
+    /// Tokens per second.
+    token_rate: f64,
 }
 
 impl Progress {
@@ -49,17 +51,21 @@ impl Progress {
             what,
             before: None,
             rate: 0.0,
+            token_rate: 0.0,
         }
     }
 
     /// A look at the figures.
     pub fn show(&mut self, now_ns: u64, figures: &Figures, done: &Throughput, outstanding: u64) {
-        let (since, earlier) = self.before.get_or_insert_with(|| (now_ns, done.clone()));
-        if now_ns.saturating_sub(*since) >= RATE_OVER_NS {
+        let now = || (now_ns, done.clone(), figures.tokens);
+        let (since, earlier, tokens) = self.before.get_or_insert_with(now);
+        let ns = now_ns.saturating_sub(*since);
+        if ns >= RATE_OVER_NS {
             self.rate = done.rate_since(earlier);
-            self.before = Some((now_ns, done.clone()));
+            self.token_rate = figures.tokens.saturating_sub(*tokens) as f64 / ns as f64 * 1e9;
+            self.before = Some(now());
         }
-        let text = || line(&self.what, figures, self.rate, outstanding);
+        let text = || line(&self.what, figures, self.rate, self.token_rate, outstanding);
         match &mut self.screen {
             Screen::Bar(bar) => bar.set_message(text()),
             Screen::Plain { next_ns } if *next_ns == 0 => {
@@ -95,7 +101,7 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-fn line(what: &str, figures: &Figures, rate: f64, outstanding: u64) -> String {
+fn line(what: &str, figures: &Figures, rate: f64, token_rate: f64, outstanding: u64) -> String {
     let mut line = format!(
         "{what}: {} samples done, {}/s, {} outstanding",
         count(figures.completed),
@@ -105,6 +111,13 @@ fn line(what: &str, figures: &Figures, rate: f64, outstanding: u64) -> String {
     if figures.p99_round_trip_ns > 0 {
         let us = figures.p99_round_trip_ns as f64 / 1000.0;
         line += &format!(", round trip p99 {}", time(us));
+    }
+    if figures.tokens > 0 {
+        line += &format!(", {} tokens/s", count(token_rate.round() as u64));
+        // Offline's answers come in no hurry.
+        if figures.p99_ttft_ns > 0 {
+            line += &format!(", TTFT p99 {}", time(figures.p99_ttft_ns as f64 / 1000.0));
+        }
     }
     line
 }
@@ -137,12 +150,22 @@ mod tests {
             ..Figures::default()
         };
         assert_eq!(
-            line("Server", &figures, 99_999.6, 12),
+            line("Server", &figures, 99_999.6, 0.0, 12),
             "Server: 1234.6k samples done, 100.0k/s, 12 outstanding, round trip p99 42 us"
         );
         assert_eq!(
-            line("Offline", &Figures::default(), 0.0, 0),
+            line("Offline", &Figures::default(), 0.0, 0.0, 0),
             "Offline: 0 samples done, 0/s, 0 outstanding"
+        );
+        let figures = Figures {
+            tokens: 5_000_000,
+            p99_ttft_ns: 41_700_000,
+            ..figures
+        };
+        assert_eq!(
+            line("Server", &figures, 50.0, 12_345.4, 3),
+            "Server: 1234.6k samples done, 50/s, 3 outstanding, round trip p99 42 us, \
+             12345 tokens/s, TTFT p99 41.7 ms"
         );
         assert_eq!(time(12_340.0), "12.3 ms");
         assert_eq!(count(12_345_678), "12.35M");
@@ -158,5 +181,19 @@ mod tests {
             p.show(s * second, &Figures::default(), &done, 0);
         }
         assert_eq!(p.rate, 2000.0);
+    }
+
+    #[test]
+    fn tokens_have_a_rate_of_their_own() {
+        let second = 1_000_000_000;
+        let mut p = Progress::new("x".to_owned(), true);
+        for (s, tokens) in [(0, 7), (2, 1007)] {
+            let figures = Figures {
+                tokens,
+                ..Figures::default()
+            };
+            p.show(s * second, &figures, &Throughput::new(0), 0);
+        }
+        assert_eq!(p.token_rate, 500.0);
     }
 }

@@ -7,16 +7,18 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use loadgen_bridge::{Figure, TestMode, TestOutcome, Verdict as Word};
+use loadgen_bridge::{Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::stats::{
-    Carried, Exit, Histograms, LOOPBACK_NOTE, Mode, RunRecord, SaveError, Stage, Summary,
-    SystemRecord, Throughput,
+    Carried, Exit, Histograms, LOOPBACK_NOTE, Mode, RunRecord, SaveError, Summary, SystemRecord,
+    Throughput, TokenRecord,
 };
+use qdl::wire::Stream;
 
 use crate::{
     exit::{ExitCode, Failure},
     settings::Settings,
     sut::NameAnswer,
+    tokens::TokenFindings,
     verify::Findings,
 };
 
@@ -69,10 +71,27 @@ pub struct Ended<'a> {
     pub accuracy: Option<f64>,
     /// What verification found, if responses were verified.
     pub verified: Option<Findings>,
+    /// Where answers are tokens that their engine counts.
+    pub tokens: Option<TokenEnd>,
     /// When the run began.
     pub started: SystemTime,
     /// From the first sample to the last.
     pub duration: Duration,
+}
+
+/// What a run of tokens counted beside its histograms.
+#[derive(Clone, Debug, Default)]
+pub struct TokenEnd {
+    /// When tokens left the accelerator.
+    pub stream: Stream,
+    /// LoadGen measured tokens: an answer that is none is an error.
+    pub measured: bool,
+    /// First tokens reported to LoadGen, where it wants them.
+    pub first_tokens: Option<u64>,
+    /// Parts handed over.
+    pub parts_taken: u64,
+    /// What was wrong.
+    pub found: TokenFindings,
 }
 
 impl Ended<'_> {
@@ -86,7 +105,8 @@ impl Ended<'_> {
             _ => Some(false),
         };
         run.valid = valid;
-        if code > ExitCode::Invalid {
+        let own_word = code == ExitCode::Invalid && self.token_faults().1.as_ref() == Some(&reason);
+        if code > ExitCode::Invalid || own_word {
             run.reasons.insert(0, reason.clone());
         }
         run.exit = Exit {
@@ -132,11 +152,58 @@ impl Ended<'_> {
             accuracy: self.accuracy,
             stages: self.histograms.table(),
             uneven: self.histograms.uneven(),
+            tokens: self.tokens(seconds),
             throughput,
             carried: Carried::new(self.carried.0, self.carried.1, seconds),
             system: self.system.clone(),
             ..RunRecord::default()
         }
+    }
+
+    /// Times of tokens, beside LoadGen's bounds on them, which Server alone has.
+    fn tokens(&self, seconds: f64) -> Option<TokenRecord> {
+        let (end, histograms) = (self.tokens.as_ref()?, self.histograms.tokens()?);
+        let test = &self.settings.test;
+        let bounded = end.measured && test.scenario == Scenario::Server;
+        let limit = |ns: u64| bounded.then_some(ns as f64 / 1000.0);
+        let first = end.first_tokens.is_some() || end.stream != Stream::None;
+        let record = histograms.record_of(seconds, first);
+        Some(TokenRecord {
+            stream: end.stream,
+            per_s: tokens_per_s(self.outcome.as_ref()).unwrap_or(record.per_s),
+            ttft_limit_us: limit(test.server_ttft_latency),
+            tpot_limit_us: limit(test.server_tpot_latency),
+            parts_taken: end.parts_taken,
+            first_tokens: end.first_tokens,
+            too_short: end.found.too_short,
+            contradicted: end.found.contradicted,
+            faults: end.found.faults.clone(),
+            ..record
+        })
+    }
+
+    /// Answers that contradict what was reported, or that are none; the first in words.
+    fn token_faults(&self) -> (Option<String>, Option<String>) {
+        let Some(found) = self.tokens.as_ref().map(|t| &t.found) else {
+            return (None, None);
+        };
+        let said = |n: u64, what: &str, word: &str| {
+            let first = found.faults.iter().find(|f| f.contains(word));
+            let first = first.map_or_else(String::new, |f| format!("; the first: {f}"));
+            (n > 0).then(|| format!("{n} {what}{first}"))
+        };
+        (
+            said(
+                found.contradicted,
+                "samples were sent again and began with another token than was reported",
+                "was sent again",
+            ),
+            said(
+                found.too_short,
+                "answers were not two tokens or more",
+                "was answered with",
+            ),
+        )
     }
 
     /// How the process ends, and why.
@@ -150,12 +217,19 @@ impl Ended<'_> {
         if let Some(complaint) = wrong.and_then(Findings::complaint) {
             return (ExitCode::Mismatch, complaint);
         }
+        let (contradicted, too_short) = self.token_faults();
+        if let Some(complaint) = contradicted {
+            return (ExitCode::Mismatch, complaint);
+        }
         if let Some(failure) = &self.failure {
             return (failure.code, failure.cause.clone());
         }
         if !agrees {
             let all = mismatches.join("; ");
             return (ExitCode::Mismatch, format!("counts do not agree: {all}"));
+        }
+        if let Some(complaint) = too_short {
+            return (ExitCode::Invalid, complaint);
         }
         let Some(outcome) = &self.outcome else {
             return (ExitCode::Lost, "LoadGen came to no result".to_owned());
@@ -194,7 +268,8 @@ impl Ended<'_> {
             path: folder.to_owned(),
             source,
         })?;
-        if code > ExitCode::Invalid {
+        let no_tokens = summary.run.tokens.as_ref().is_some_and(|t| t.too_short > 0);
+        if code > ExitCode::Invalid || no_tokens {
             put(
                 INVALID_FILE,
                 format!("{}\n", summary.run.exit.reason).as_bytes(),
@@ -222,11 +297,10 @@ pub fn clear(settings: &Settings) -> Result<(), ReportError> {
         let logs = settings.log.files();
         paths.extend([logs.summary, logs.detail, logs.accuracy, logs.trace]);
     }
-    let tables = Stage::ALL.map(|stage| format!("{HISTOGRAMS}-{}.us.hgrm", stage.key()));
-    paths.extend(tables.map(|name| folder.join(name)));
+    let histograms = Histograms::file_names(HISTOGRAMS);
+    paths.extend(histograms.iter().map(|name| folder.join(name)));
     // What marks an invalid run goes last: should anything here fail, it still stands.
-    let rest = [&format!("{HISTOGRAMS}.hlog"), SUMMARY_FILE, INVALID_FILE];
-    paths.extend(rest.map(|name| folder.join(name)));
+    paths.extend([SUMMARY_FILE, INVALID_FILE].map(|name| folder.join(name)));
     for path in paths {
         match fs::remove_file(&path) {
             Ok(()) => {}
@@ -268,12 +342,19 @@ fn per_s(outcome: Option<&TestOutcome>, samples: u64, seconds: f64) -> f64 {
     }
 }
 
+/// LoadGen's own figure of tokens, where it gives one.
+fn tokens_per_s(outcome: Option<&TestOutcome>) -> Option<f64> {
+    let statistics = &outcome?.statistics;
+    let names = ["Completed tokens per second", "Tokens per second"];
+    names.iter().find_map(|name| statistics.get(*name)).copied()
+}
+
 #[cfg(test)]
 mod tests {
     use std::{collections::BTreeMap, path::Path};
 
-    use loadgen_bridge::{Latencies, LogSettings, Scenario, TestSettings};
-    use qdl::stats::{Ledger, SampleTimes};
+    use loadgen_bridge::{Latencies, LogSettings, TestSettings};
+    use qdl::stats::{Ledger, SampleTimes, TokenSizes, TokenTime};
 
     use super::*;
 
@@ -340,6 +421,7 @@ mod tests {
             }),
             accuracy: None,
             verified: None,
+            tokens: None,
             started: SystemTime::UNIX_EPOCH,
             duration: Duration::from_secs(2),
         }
@@ -439,6 +521,118 @@ mod tests {
             ExitCode::Mismatch
         );
         assert_eq!(code(|e, _| e.outcome = None), ExitCode::Lost);
+    }
+
+    /// The same run with answers of three tokens.
+    fn of_tokens(settings: &Settings) -> Ended<'_> {
+        let mut histograms = Histograms::of_tokens(TokenSizes {
+            input: 4,
+            output: 4,
+        });
+        let times = SampleTimes {
+            seen_ns: 5_000,
+            first_ns: 1_000,
+            completed_ns: 5_000,
+            bytes_in: 12,
+            parts: 2,
+            ..SampleTimes::default()
+        };
+        (0..5).for_each(|_| histograms.record(&times));
+        Ended {
+            histograms,
+            tokens: Some(TokenEnd {
+                stream: Stream::First,
+                measured: true,
+                first_tokens: Some(5),
+                parts_taken: 5,
+                found: TokenFindings::default(),
+            }),
+            ..ended(settings)
+        }
+    }
+
+    #[test]
+    fn a_run_of_tokens_says_when_they_came_beside_loadgens_bounds() {
+        let mut s = settings(Path::new("x"));
+        s.test.server_ttft_latency = 2_000_000_000;
+        s.test.server_tpot_latency = 100_000_000;
+        let (summary, code) = of_tokens(&s).summary();
+        assert_eq!(code, ExitCode::Good, "{:?}", summary.run.mismatches);
+        let t = summary.run.tokens.as_ref().expect("tokens");
+        assert_eq!((t.tokens, t.per_s, t.first_tokens), (15, 7.5, Some(5)));
+        assert_eq!(t.times[&TokenTime::Ttft].p99_us, 1.0);
+        assert_eq!(t.times[&TokenTime::Tpot].p99_us, 2.0);
+        let json = serde_json::to_value(&summary).expect("JSON");
+        assert_eq!(json["tokens"]["ttft_limit_us"], 2_000_000.0);
+        assert_eq!(json["tokens"]["times"]["tpot"]["p99_us"], 2.0);
+        let text = summary.text(false);
+        for words in [
+            "2.00 s\n",
+            "100 ms\n",
+            "15 answered: 7.50/s; stream first, 2.00 parts",
+        ] {
+            assert!(text.contains(words), "{text} lacks {words}");
+        }
+        assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
+        // Offline has no bounds.
+        s.test.scenario = Scenario::Offline;
+        let (summary, _) = of_tokens(&s).summary();
+        let t = summary.run.tokens.expect("tokens");
+        assert_eq!((t.ttft_limit_us, t.tpot_limit_us), (None, None));
+    }
+
+    #[test]
+    fn a_run_without_tokens_says_nothing_of_them() {
+        let s = settings(Path::new("x"));
+        let (summary, _) = ended(&s).summary();
+        let json = serde_json::to_value(&summary).expect("JSON");
+        assert!(json.get("tokens").is_none());
+        let text = summary.text(false);
+        assert!(!text.contains("TTFT") && !text.contains("tokens"), "{text}");
+    }
+
+    #[test]
+    fn faults_of_tokens_have_their_codes_and_words() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let s = settings(folder.path());
+        let end = |spoil: &dyn Fn(&mut TokenEnd)| {
+            let mut e = of_tokens(&s);
+            spoil(e.tokens.as_mut().expect("tokens"));
+            let (summary, code) = e.summary();
+            e.write(&summary, code).expect("written");
+            assert_eq!(summary.run.valid, Some(false));
+            let invalid = fs::read_to_string(folder.path().join(INVALID_FILE)).expect("there");
+            assert_eq!(invalid.trim_end(), summary.run.exit.reason);
+            (code, summary)
+        };
+        let (code, summary) = end(&|t| {
+            t.found.too_short = 2;
+            t.found.faults = vec!["engine: sample 7 was answered with 1 token by acc-a".to_owned()];
+        });
+        assert_eq!(code, ExitCode::Invalid);
+        let words = "2 answers were not two tokens or more; the first: engine: sample 7 was";
+        assert!(summary.run.exit.reason.starts_with(words));
+        assert_eq!(summary.run.reasons[0], summary.run.exit.reason);
+        let json = serde_json::to_value(&summary).expect("JSON");
+        assert_eq!(json["tokens"]["too_short"], 2);
+        assert!(summary.text(false).contains("2 answers were no two tokens"));
+
+        let (code, summary) = end(&|t| {
+            t.found.contradicted = 1;
+            t.found.faults = vec!["sample 5 was sent again, and began with token 3".to_owned()];
+        });
+        assert_eq!(code, ExitCode::Mismatch);
+        assert!(summary.run.exit.reason.contains("sample 5 was sent again"));
+
+        let (code, summary) = end(&|t| t.first_tokens = Some(4));
+        assert_eq!(code, ExitCode::Mismatch);
+        assert!(
+            summary
+                .run
+                .exit
+                .reason
+                .contains("first tokens reported is 4")
+        );
     }
 
     #[test]

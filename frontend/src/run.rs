@@ -10,6 +10,11 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use accelerator::engine::{
+    streaming::TOKEN_BYTES,
+    tokens::{Answers, answer as pretended},
+};
+use anyhow::Context;
 use loadgen_bridge::{LoadgenError, TestMode, TestOutcome, register_issue_query_thread, run_test};
 use qdl::{
     clock::now_ns,
@@ -18,6 +23,7 @@ use qdl::{
     run::pinning_warnings,
     stats::{Histograms, Live, Recorder, Throughput},
     topology::Topology,
+    wire::Stream,
 };
 
 use crate::{
@@ -32,9 +38,10 @@ use crate::{
     network::Network,
     progress::Progress,
     qsl::Qsl,
-    report::{self, Ended},
+    report::{self, Ended, TokenEnd},
     settings::Settings,
     sut::Sut,
+    tokens::{self, Tokens},
     verify::Verifier,
     warm_up::WarmLibrary,
     watchdog::Watchdog,
@@ -58,6 +65,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         config.verify = match verify {
             Verify::None => config::Verify::None,
             Verify::Digest => config::Verify::Digest,
+            Verify::Tokens => config::Verify::Tokens,
         };
     }
     if let Some(ms) = args.warm_up_ms {
@@ -67,11 +75,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         tracing::warn!("{warning}");
     }
     let settings = Settings::build(args, &config.loadgen, config.loadgen_model())?;
+    let stream = tokens::default_stream(&config.model, &settings.test);
+    let stream = *config.stream.get_or_insert(stream);
     let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
     let labels = labels(&config, &settings, dataset.count())?;
     let verdict = Verdict::default();
-    let verifier =
-        (config.verify == config::Verify::Digest).then(|| Arc::new(Verifier::new(dataset.count())));
+    let tokens = tokens::sizes(&config.model);
+    let tokens = tokens.map(|sizes| Arc::new(Tokens::new(sizes, &settings.test)));
+    let first = tokens.as_ref().is_some_and(|t| t.first);
+    let verifier = verifier(&config, dataset.count(), first)?.map(Arc::new);
     let qsl = Arc::new(Qsl::new(
         dataset,
         &config.model,
@@ -93,13 +105,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         config.nics.len()
     };
     let live = Arc::new(Live::new(rails));
-    let tokens = settings.test.use_token_latencies.then_some(2);
-    let completers = Completers::new(live, verifier.clone(), tokens);
+    let completers = Completers::new(live, verifier.clone(), tokens.clone());
     interrupt::listen();
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
         let inputs = qsl.region().clone();
-        local::start(&config, inputs, &completers, &verdict)?
+        let stream = match settings.test.use_token_latencies {
+            true => Stream::First,
+            false => Stream::None,
+        };
+        local::start(&config, inputs, &completers, &verdict, stream)?
     } else {
         Arc::new(Network::connect(
             &config,
@@ -109,6 +124,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             note.clone(),
         )?)
     };
+    let engines = backend.engines();
+    if settings.test.use_token_latencies
+        && let Err(refused) = tokens::check(&config.model, &engines)
+    {
+        backend.finish();
+        return Err(refused.into());
+    }
+    // Counts that are no engine's own are not shown either.
+    let counted = engines.iter().all(|(_, e)| e.tokens);
+    if let Some(tokens) = &tokens {
+        let nodes = engines.into_iter().map(|(node, _)| node).collect();
+        tokens.come_from(nodes, !args.local);
+    }
     let sut = Arc::new(Sut::new(
         backend.clone(),
         qsl.clone(),
@@ -121,6 +149,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         backend,
         sut,
         completers,
+        tokens: tokens.filter(|_| counted),
+        stream,
+        token_faults: 0,
         verdict,
         progress,
         throughput: None,
@@ -142,6 +173,28 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verifier.as_deref(),
     );
     Ok(leave(args, &ended))
+}
+
+/// What compares responses with their samples, where the configuration wants it; `first`: first
+/// tokens are reported.
+fn verifier(config: &FrontendConfig, samples: usize, first: bool) -> Result<Option<Verifier>> {
+    match config.verify {
+        config::Verify::None => Ok(None),
+        config::Verify::Digest => Ok(Some(Verifier::new(samples))),
+        config::Verify::Tokens => {
+            let answer = answer(config)?;
+            Ok(Some(Verifier::tokens(samples, first, answer)))
+        }
+    }
+}
+
+/// The engine `tokens` as a function of its prompt, with the settings of `engine`.
+fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send + Sync + 'static> {
+    let engine = config.engine.as_ref();
+    let settings = engine.and_then(|e| e.tokens.clone()).unwrap_or_default();
+    let room = config.model.max_output_bytes().unwrap_or(0) / TOKEN_BYTES;
+    let answers = Answers::new(&settings, room).context("verify: tokens")?;
+    Ok(move |prompt: &[i32]| pretended(prompt, &answers))
 }
 
 /// Prints and writes the report.
@@ -234,6 +287,11 @@ struct Watch {
     backend: Arc<dyn Backend>,
     sut: Arc<Sut>,
     completers: Completers,
+    /// Where answers are tokens that their engines count.
+    tokens: Option<Arc<Tokens>>,
+    stream: Stream,
+    /// Faults of answers in tokens that have been shown.
+    token_faults: usize,
     verdict: Verdict,
     progress: Progress,
     throughput: Option<Readings>,
@@ -306,18 +364,30 @@ impl Watch {
                 format!("interrupted by {signal} {after:.1} s into the run"),
             );
         }
+        let found = self.tokens.as_ref().map(|t| t.findings());
+        if let Some(found) = found.filter(|f| f.faults.len() > self.token_faults) {
+            let new = &found.faults[self.token_faults..];
+            new.iter().for_each(|fault| self.progress.note(fault));
+            self.token_faults = found.faults.len();
+        }
         let (now, completed) = (now_ns(), self.backend.completed());
         let outstanding = self.backend.outstanding();
+        let figures = self.completers.live().figures();
         if let Some(first) = self.sut.first_query_ns() {
             let throughput = self.throughput.get_or_insert_with(|| Readings::new(first));
             throughput.read(now, completed, outstanding);
-            let figures = self.completers.live().figures();
             self.progress
                 .show(now, &figures, &throughput.now, outstanding);
         }
-        if let Some(stalled) = self.watchdog.look(now, completed, outstanding) {
+        // A long answer whose tokens come is no stall.
+        let moved = completed.saturating_add(figures.parts);
+        if let Some(stalled) = self.watchdog.look(now, moved, outstanding) {
+            let nothing = match self.stream {
+                Stream::None => "no sample",
+                Stream::First | Stream::All => "no sample, and no token of one,",
+            };
             let cause = format!(
-                "no sample came back for {:.0} s, with {} outstanding ({:.1} s into the run); gave up \
+                "{nothing} came back for {:.0} s, with {} outstanding ({:.1} s into the run); gave up \
                  (deadlines.watchdog_s)",
                 stalled.for_ns as f64 / 1e9,
                 stalled.outstanding,
@@ -354,6 +424,13 @@ impl Watch {
             .end(last_ns, system.ledger.answered);
         let sum = |of: fn(&Recorder) -> u64| left.iter().map(|l| of(&l.recorder)).sum();
         let accuracy = self.accuracy(labels, outcome.as_ref());
+        let tokens = self.tokens.as_ref().map(|t| TokenEnd {
+            stream: self.stream,
+            measured: t.measured,
+            first_tokens: t.first.then(|| left.iter().map(|l| l.first_tokens).sum()),
+            parts_taken: sum(Recorder::parts_taken),
+            found: t.findings(),
+        });
         self.progress.clear();
         Ended {
             node: &config.node,
@@ -368,6 +445,7 @@ impl Watch {
             name: self.sut.name_answer(),
             accuracy,
             verified: verifier.map(Verifier::findings),
+            tokens,
             started,
             duration: Duration::from_nanos(last_ns.saturating_sub(first_ns)),
         }

@@ -227,6 +227,10 @@ impl Settings {
             ("target_latency_percentile", s) if s != Scenario::Offline => {
                 same(format!("{prefix}_target_latency_percentile"))
             }
+            ("ttft_latency" | "tpot_latency", _) => {
+                let ns = (number()? * 1e6).round();
+                Ok((format!("server_{key}"), ns.to_string()))
+            }
             ("samples_per_query", _) => same("multi_stream_samples_per_query".to_owned()),
             ("coalesce_queries", _) => same("server_coalesce_queries".to_owned()),
             ("max_async_queries", _) => same("server_max_async_queries".to_owned()),
@@ -421,6 +425,8 @@ mod tests {
             "samples_per_query=8",
             "target_latency=3.5",
             "server_find_peak_qps_decimals_of_precision=2",
+            "ttft_latency=2000",
+            "tpot_latency=0.5",
             "mode=find_peak",
         ]);
         assert!(s.log.enable_trace);
@@ -428,6 +434,8 @@ mod tests {
         assert_eq!(s.test.qsl_rng_seed, u64::MAX);
         assert_eq!(s.test.multi_stream_samples_per_query, 8);
         assert_eq!(s.test.multi_stream_expected_latency_ns, 3.5e6);
+        assert_eq!(s.test.server_ttft_latency, 2_000_000_000);
+        assert_eq!(s.test.server_tpot_latency, 500_000);
         assert_eq!(s.test.server_find_peak_qps_decimals_of_precision, 2);
         assert_eq!(s.test.mode, TestMode::FindPeakPerformance);
         assert!(!set(&[]).log.enable_trace, "off unless asked for");

@@ -158,6 +158,9 @@ mod tests {
             let n = self.calls.fetch_add(1, Relaxed);
             (format!("Network SUT {n}"), Some(Duration::from_micros(n)))
         }
+        fn engines(&self) -> Vec<(String, qdl::wire::EngineInfo)> {
+            Vec::new()
+        }
         fn outstanding(&self) -> u64 {
             0
         }

@@ -1,19 +1,23 @@
-//! `verify: digest`: proof that every response is its own
+//! `verify: digest` and `verify: tokens`: proof that every response is its own
 //! sample's, and that none is lost and none comes twice.
 //!
-//! The digest of a sample is computed when it is loaded. Every issued response id is kept until it
-//! is answered, in one of several sets behind a lock each: this costs a lock per sample, which is
-//! why it is for tests and not for figures.
+//! The digest of a sample, or the tokens that its answer must be, are computed when it is loaded.
+//! Of tokens the first is compared when it is reported, and their number with the rest. Every
+//! issued response id is kept until it is answered, in one of several sets behind a lock each: this
+//! costs a lock per sample, which is why it is for tests and not for figures.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
+    fmt,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::tokens::{TOKEN_BYTES, count};
 
 const SHARDS: usize = 64;
 
@@ -22,9 +26,9 @@ const SHARDS: usize = 64;
 pub struct Findings {
     /// Responses compared.
     pub compared: u64,
-    /// Of those, the ones that are not their sample's digest.
+    /// Of those, and of first tokens, the ones that are not their sample's.
     pub mismatches: u64,
-    /// Responses to samples that were answered already, or never issued.
+    /// Responses to samples that were answered already, or never issued, and first tokens likewise.
     pub duplicates: u64,
     /// Samples issued and never answered.
     pub lost: u64,
@@ -45,19 +49,41 @@ impl Findings {
         }
         let first = self.first.as_deref().unwrap_or("none came back wrong");
         Some(format!(
-            "verification: of {} responses {} were not their own sample's digest and {} came twice; {} samples were \
+            "verification: of {} responses {} were not their own sample's and {} came twice; {} samples were \
              never answered (first fault: {first})",
             self.compared, self.mismatches, self.duplicates, self.lost
         ))
     }
 }
 
+/// The answer to a prompt.
+struct Answer(Box<dyn Fn(&[i32]) -> Vec<i32> + Send + Sync>);
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Answer")
+    }
+}
+
+/// What responses must be, by sample index.
+#[derive(Debug)]
+enum Expected {
+    Digests(Box<[AtomicU64]>),
+    Tokens {
+        answer: Answer,
+        /// Bytes of the answers to samples that were loaded.
+        answers: Box<[OnceLock<Box<[u8]>>]>,
+        /// A first token must come before its answer.
+        first: bool,
+    },
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Verifier {
-    /// By sample index.
-    digests: Box<[AtomicU64]>,
-    outstanding: Box<[Mutex<HashSet<u64>>]>,
+    expected: Expected,
+    /// Ids of issued samples, and whether their first token has come.
+    outstanding: Box<[Mutex<HashMap<u64, bool>>]>,
     compared: AtomicU64,
     mismatches: AtomicU64,
     duplicates: AtomicU64,
@@ -67,8 +93,27 @@ pub struct Verifier {
 impl Verifier {
     /// For a data set of so many samples.
     pub fn new(samples: usize) -> Self {
+        let digests = (0..samples).map(|_| AtomicU64::new(0)).collect();
+        Verifier::of(Expected::Digests(digests))
+    }
+
+    /// For a data set of so many prompts and an engine whose answers are a function of them;
+    /// `first`: their first tokens are reported.
+    pub fn tokens(
+        samples: usize,
+        first: bool,
+        answer: impl Fn(&[i32]) -> Vec<i32> + Send + Sync + 'static,
+    ) -> Self {
+        Verifier::of(Expected::Tokens {
+            answer: Answer(Box::new(answer)),
+            answers: (0..samples).map(|_| OnceLock::new()).collect(),
+            first,
+        })
+    }
+
+    fn of(expected: Expected) -> Self {
         Verifier {
-            digests: (0..samples).map(|_| AtomicU64::new(0)).collect(),
+            expected,
             outstanding: (0..SHARDS).map(|_| Mutex::default()).collect(),
             compared: AtomicU64::new(0),
             mismatches: AtomicU64::new(0),
@@ -79,26 +124,117 @@ impl Verifier {
 
     /// The sample was loaded.
     pub fn loaded(&self, index: usize, bytes: &[u8]) {
-        if let Some(digest) = self.digests.get(index) {
-            digest.store(xxh3_64(bytes), Relaxed);
+        match &self.expected {
+            Expected::Digests(digests) => {
+                if let Some(digest) = digests.get(index) {
+                    digest.store(xxh3_64(bytes), Relaxed);
+                }
+            }
+            Expected::Tokens {
+                answer, answers, ..
+            } => {
+                let (ids, _) = bytes.as_chunks::<TOKEN_BYTES>();
+                let prompt = || {
+                    ids.iter()
+                        .map(|b| i32::from_le_bytes(*b))
+                        .collect::<Vec<_>>()
+                };
+                let tokens = || (answer.0)(&prompt()).into_iter().flat_map(i32::to_le_bytes);
+                if let Some(place) = answers.get(index) {
+                    place.get_or_init(|| tokens().collect());
+                }
+            }
         }
     }
 
     /// The sample is about to be issued.
     pub fn issued(&self, id: u64) {
-        self.shard(id).insert(id);
+        self.shard(id).insert(id, false);
+    }
+
+    /// A sample's first token came. False where LoadGen must not hear of it: it has heard of this
+    /// sample's before, or of its end.
+    pub fn first(&self, id: u64, index: u64, token: &[u8]) -> bool {
+        let fresh = match self.shard(id).get_mut(&id) {
+            Some(reported) => !std::mem::replace(reported, true),
+            None => false,
+        };
+        if !fresh {
+            self.duplicates.fetch_add(1, Relaxed);
+            self.fault(|| {
+                format!("the first token of sample {index} came twice, or after its answer")
+            });
+            return false;
+        }
+        if let Some(answer) = self.answer_of(index)
+            && answer.get(..TOKEN_BYTES) != Some(token)
+        {
+            self.mismatches.fetch_add(1, Relaxed);
+            self.fault(|| {
+                format!(
+                    "the first token of sample {index} is {}, {} was due",
+                    shown(token, 0),
+                    shown(answer, 0)
+                )
+            });
+        }
+        true
+    }
+
+    /// What the answer to a loaded prompt must be, where answers are tokens.
+    fn answer_of(&self, index: u64) -> Option<&[u8]> {
+        let Expected::Tokens { answers, .. } = &self.expected else {
+            return None;
+        };
+        let answer = answers.get(usize::try_from(index).ok()?)?.get();
+        Some(answer.map_or(&[], |a| a))
     }
 
     /// A response came. False where LoadGen must not
     /// hear of it: the sample has been completed before.
     pub fn answered(&self, id: u64, index: u64, payload: &[u8]) -> bool {
-        if !self.completed(id, index) {
+        let Some(began) = self.take(id, index) else {
             return false;
-        }
+        };
         self.compared.fetch_add(1, Relaxed);
-        let own = usize::try_from(index)
-            .ok()
-            .and_then(|i| self.digests.get(i));
+        match &self.expected {
+            Expected::Digests(digests) => self.digest(digests, index, payload),
+            Expected::Tokens { first, .. } => self.answer(index, payload, began || !first),
+        }
+        true
+    }
+
+    /// Compares an answer in tokens; `began`: its first token came before, or none was due.
+    fn answer(&self, index: u64, payload: &[u8], began: bool) {
+        let own = self.answer_of(index).unwrap_or_default();
+        if payload == own && began {
+            return;
+        }
+        self.mismatches.fetch_add(1, Relaxed);
+        self.fault(|| {
+            if payload == own {
+                return format!("sample {index} was answered, and its first token never came");
+            }
+            let at = (0..).step_by(TOKEN_BYTES).find(|at| {
+                let token = |of: &[u8]| of.get(*at..*at + TOKEN_BYTES).map(<[u8]>::to_vec);
+                token(payload) != token(own) || *at >= own.len()
+            });
+            let at = at.unwrap_or(0) / TOKEN_BYTES;
+            format!(
+                "sample {index} was answered with {} tokens ({} bytes), {} were due; token {at} is {}, {} was due; \
+                 does the accelerator run the engine `tokens` with the settings of `engine` here?",
+                count(payload),
+                payload.len(),
+                count(own),
+                shown(payload, at),
+                shown(own, at)
+            )
+        });
+    }
+
+    /// Compares a digest.
+    fn digest(&self, digests: &[AtomicU64], index: u64, payload: &[u8]) {
+        let own = usize::try_from(index).ok().and_then(|i| digests.get(i));
         let own = own.map_or(0, |d| d.load(Relaxed)).to_le_bytes();
         if payload != own {
             self.mismatches.fetch_add(1, Relaxed);
@@ -114,17 +250,21 @@ impl Verifier {
                 )
             });
         }
-        true
     }
 
     /// The sample is completed without a response. False as in [`Verifier::answered`].
     pub fn completed(&self, id: u64, index: u64) -> bool {
-        let was_there = self.shard(id).remove(&id);
-        if !was_there {
+        self.take(id, index).is_some()
+    }
+
+    /// Whether the first token of a sample came that is completed now; `None` where it was before.
+    fn take(&self, id: u64, index: u64) -> Option<bool> {
+        let began = self.shard(id).remove(&id);
+        if began.is_none() {
             self.duplicates.fetch_add(1, Relaxed);
             self.fault(|| format!("sample {index} was answered twice"));
         }
-        was_there
+        began
     }
 
     /// What was found so far. `lost` means something once no more is to come.
@@ -152,11 +292,20 @@ impl Verifier {
 
     /// Ids are addresses: their low bits say little, so they
     /// are mixed. A number below [`SHARDS`] is its own shard.
-    fn shard(&self, id: u64) -> MutexGuard<'_, HashSet<u64>> {
+    fn shard(&self, id: u64) -> MutexGuard<'_, HashMap<u64, bool>> {
         let mixed = (id ^ (id >> 6) ^ (id >> 12)) as usize % SHARDS;
         self.outstanding[mixed]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The token at `at` of an answer, for people.
+fn shown(answer: &[u8], at: usize) -> String {
+    let (tokens, _) = answer.as_chunks::<TOKEN_BYTES>();
+    match tokens.get(at) {
+        Some(token) => i32::from_le_bytes(*token).to_string(),
+        None => "none".to_owned(),
     }
 }
 
@@ -228,5 +377,71 @@ mod tests {
         assert_eq!(v.findings().lost, 1000);
         (0..999u64).for_each(|id| assert!(v.completed(id * 24 + 0x5500_0000, 0)));
         assert_eq!(v.findings().lost, 1);
+    }
+
+    fn bytes(tokens: &[i32]) -> Vec<u8> {
+        tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
+    }
+
+    /// A verifier of an engine that counts up from the prompt's last token, three times.
+    fn counting() -> Verifier {
+        let up = |prompt: &[i32]| (1..=3).map(|i| prompt[prompt.len() - 1] + i).collect();
+        let v = Verifier::tokens(2, true, up);
+        v.loaded(0, &bytes(&[5, 10]));
+        v.loaded(1, &bytes(&[20]));
+        v
+    }
+
+    #[test]
+    fn right_tokens_are_no_fault() {
+        let v = counting();
+        for id in [8, 16] {
+            v.issued(id);
+            assert!(v.first(id, 0, &bytes(&[11])));
+            assert!(v.answered(id, 0, &bytes(&[11, 12, 13])));
+        }
+        assert_eq!(v.findings().complaint(), None);
+        assert_eq!(v.findings().compared, 2);
+    }
+
+    #[test]
+    fn wrong_tokens_are_found_each_in_its_words() {
+        let fault = |first: &[i32], all: &[i32]| {
+            let v = counting();
+            v.issued(8);
+            assert!(v.first(8, 0, &bytes(first)));
+            assert!(v.answered(8, 0, &bytes(all)));
+            let found = v.findings();
+            assert!(found.mismatches > 0, "{first:?} {all:?}");
+            found.first.expect("a fault")
+        };
+        let text = fault(&[21], &[11, 12, 13]);
+        assert!(
+            text.contains("first token of sample 0 is 21, 11 was due"),
+            "{text}"
+        );
+        let text = fault(&[11], &[11, 12, 14]);
+        assert!(text.contains("token 2 is 14, 13 was due"), "{text}");
+        let text = fault(&[11], &[11, 12]);
+        assert!(
+            text.contains("2 tokens (8 bytes), 3 were due; token 2 is none, 13 was due"),
+            "{text}"
+        );
+        let text = fault(&[11], &[11, 12, 13, 14]);
+        assert!(text.contains("token 3 is 14, none was due"), "{text}");
+    }
+
+    #[test]
+    fn a_first_token_comes_once_and_before_its_answer() {
+        let v = counting();
+        v.issued(8);
+        assert!(v.first(8, 0, &bytes(&[11])));
+        assert!(!v.first(8, 0, &bytes(&[11])), "a second time");
+        assert!(v.answered(8, 0, &bytes(&[11, 12, 13])));
+        assert!(!v.first(8, 0, &bytes(&[11])), "after the answer");
+        assert_eq!(v.findings().duplicates, 2);
+        v.issued(16);
+        assert!(v.answered(16, 1, &bytes(&[21, 22, 23])));
+        assert_eq!(v.findings().mismatches, 1, "its first token never came");
     }
 }

@@ -158,6 +158,9 @@ mod tests {
         fn name(&self) -> (String, Option<Duration>) {
             (String::new(), None)
         }
+        fn engines(&self) -> Vec<(String, qdl::wire::EngineInfo)> {
+            Vec::new()
+        }
         fn outstanding(&self) -> u64 {
             0
         }

@@ -1,14 +1,15 @@
 //! A lost sample would keep LoadGen in `StartTest` for ever; this notices.
 //!
-//! How long a response takes says nothing about a peer. That *none at all* comes while some are
-//! due, for so long that the configuration calls it too long, ends the run.
+//! How long a response takes says nothing about a peer. That *nothing at all* comes while some are
+//! due, no response and no token of one, for so long that the configuration calls it too long, ends
+//! the run.
 
 /// Samples that stopped coming back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stalled {
     /// Samples issued and not completed.
     pub outstanding: u64,
-    /// Nanoseconds without one coming back.
+    /// Nanoseconds without one coming back, and without a part of one.
     pub for_ns: u64,
 }
 
@@ -16,25 +17,25 @@ pub struct Stalled {
 #[derive(Clone, Debug)]
 pub struct Watchdog {
     limit_ns: u64,
-    completed: u64,
+    moved: u64,
     /// When something last moved, or there was nothing to wait for.
     moved_ns: u64,
 }
 
 impl Watchdog {
-    /// Barks after `limit_ns` without a sample.
+    /// Barks after `limit_ns` in which nothing moved.
     pub fn new(limit_ns: u64, now_ns: u64) -> Self {
         Watchdog {
             limit_ns,
-            completed: 0,
+            moved: 0,
             moved_ns: now_ns,
         }
     }
 
-    /// A look at the counters.
-    pub fn look(&mut self, now_ns: u64, completed: u64, outstanding: u64) -> Option<Stalled> {
-        if completed != self.completed || outstanding == 0 {
-            self.completed = completed;
+    /// A look at the counters: `moved` counts samples that came back and parts of those that go on.
+    pub fn look(&mut self, now_ns: u64, moved: u64, outstanding: u64) -> Option<Stalled> {
+        if moved != self.moved || outstanding == 0 {
+            self.moved = moved;
             self.moved_ns = now_ns;
             return None;
         }

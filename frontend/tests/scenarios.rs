@@ -206,33 +206,3 @@ fn find_peak_ends_with_a_rate_that_the_engines_can_do() {
     let rate = rig.said("out", "Completed samples per second");
     assert!(rate > 0.0 && rate <= 450.0, "{rate}");
 }
-
-#[test]
-fn tokens_are_counted_and_the_first_one_is_timed() {
-    let rig = Rig::new();
-    let tokens = ["--set", "use_token_latencies=1"];
-    let mut server = short("server", &["--target-qps", "1000"]);
-    server.extend(tokens);
-    server.extend([
-        "--set",
-        "server_ttft_latency=2000000000",
-        "--set",
-        "server_tpot_latency=2000000000",
-    ]);
-    rig.valid("server", &server);
-    let (tokens_per_s, samples_per_s) = (
-        rig.said("server", "Completed tokens per second"),
-        rig.said("server", "Completed samples per second"),
-    );
-    assert!(
-        (tokens_per_s / samples_per_s - 2.0).abs() < 0.01,
-        "{tokens_per_s} tokens/s and {samples_per_s} samples/s"
-    );
-    assert!(rig.said("server", "Mean First Token latency (ns)") > 0.0);
-
-    let mut offline = vec!["--scenario", "offline", "--samples", "3000"];
-    offline.extend(["--set", "min_duration=0"]);
-    offline.extend(tokens);
-    rig.valid("offline", &offline);
-    assert!(rig.said("offline", "Tokens per second") > 0.0);
-}

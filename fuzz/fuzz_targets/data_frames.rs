@@ -1,6 +1,6 @@
 //! Bytes of a data connection, through a socket into a window of eight
-//! slots. Whatever is reported must lie within its slot, no grant may
-//! be used twice, and not a byte outside the window may change.
+//! slots. Whatever is reported must lie within its slot, behind the parts before
+//! it, no grant may be used twice, and not a byte outside the window may change.
 
 #![no_main]
 
@@ -12,9 +12,12 @@ use std::{
 };
 
 use libfuzzer_sys::fuzz_target;
-use qdl::fabric::{
-    Endpoint, Event, Grants, Region, Window,
-    tcp::{LARGE_STRIDE, TcpCfgs, link},
+use qdl::{
+    fabric::{
+        Endpoint, Event, Grants, Region, Window,
+        tcp::{LARGE_STRIDE, TcpCfgs, link},
+    },
+    wire::Stream,
 };
 
 const SLOTS: usize = 8;
@@ -50,12 +53,15 @@ fuzz_target!(|data: &[u8]| {
         grants.open(slot);
     });
     let window = Window::new(region.clone(), FENCE, stride, grants).expect("it fits");
+    let stream = [Stream::None, Stream::All][usize::from(choice >> 1 & 1)];
+    let window = window.in_parts(stream);
     let (mut writer, reader) = joined();
     let endpoint = Endpoint {
         sources: vec![],
         window,
         peer_slots: 0,
         peer_stride: 0,
+        peer_stream: Stream::None,
         send_depth: 1,
     };
     let cfgs = TcpCfgs {
@@ -69,16 +75,21 @@ fuzz_target!(|data: &[u8]| {
     writer.shutdown(Shutdown::Write).expect("open");
     let until = Instant::now() + Duration::from_secs(5);
     let (mut events, mut arrived) = (Vec::new(), [false; SLOTS]);
+    let mut came = [0; SLOTS];
     let mut broken = false;
     while !broken {
         link.rx.poll(64, &mut |event| events.push(event));
         for event in events.drain(..) {
             assert!(!broken, "something was reported after the end");
             match event {
-                Event::Arrived { imm, len } => {
-                    assert!(len as usize <= stride);
-                    let seen = &mut arrived[usize::from(imm.slot())];
-                    assert!(!std::mem::replace(seen, true), "a grant was used twice");
+                Event::Arrived { imm, at, len } => {
+                    let slot = usize::from(imm.slot());
+                    assert_eq!(at, came[slot], "parts that do not follow on");
+                    came[slot] += len;
+                    assert!(came[slot] as usize <= stride);
+                    assert!(!arrived[slot], "a grant was used twice");
+                    arrived[slot] = !imm.more();
+                    assert!(arrived[slot] || stream == Stream::All, "a part");
                 }
                 Event::Control(_) => {}
                 Event::Broken(_) => broken = true,

@@ -87,6 +87,17 @@ impl<'a> QuerySampleResponse<'a> {
         Self { n_tokens, ..self }
     }
 
+    /// Its bytes.
+    pub fn data(&self) -> &'a [u8] {
+        // SAFETY: pointer and length are those of a slice that is borrowed for as long as this.
+        unsafe { std::slice::from_raw_parts(self.data, self.size) }
+    }
+
+    /// How many tokens LoadGen is told that it has.
+    pub fn n_tokens(&self) -> i64 {
+        self.n_tokens
+    }
+
     /// The sample it answers.
     pub fn id(&self) -> ResponseId {
         self.id
@@ -179,8 +190,8 @@ mod tests {
         assert_eq!(id.to_bits(), 0x7fff_dead_beef_0010);
         let response = QuerySampleResponse::new(id, b"four").with_tokens(3);
         assert_eq!(
-            (response.id(), response.size, response.n_tokens),
-            (id, 4, 3)
+            (response.id(), response.data(), response.n_tokens()),
+            (id, &b"four"[..], 3)
         );
         assert!(format!("{response:?}").contains("0x7fffdeadbeef0010"));
     }

@@ -128,6 +128,7 @@ fn links(split_above: Option<u32>) -> (Link, Link, Arc<Grants>) {
             sources: vec![region()],
             peer_slots: SLOTS,
             peer_stride: STRIDE,
+            peer_stream: qdl::wire::Stream::None,
             send_depth: 4096,
         };
         let limits = resources.device().limits().clone();

@@ -2,7 +2,8 @@
 //! it ends. Counted: the memory budget, queue pairs, registrations, descriptors and threads.
 //!
 //! `QDL_CUT_SESSIONS` is how many sessions each fabric has, `QDL_CUT_SEED` where the moments come
-//! from.
+//! from. Where `QDL_RDMA_DEVICES` names two devices, queue pairs are theirs, and what is registered
+//! with them is counted by the memory that the kernel has pinned for this process.
 #![cfg(not(qdl_loom))]
 
 #[path = "cluster/harness.rs"]
@@ -134,6 +135,14 @@ async fn copy(
     let _ = to.shutdown().await;
 }
 
+/// KiB that the kernel has pinned for devices.
+fn pinned() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("there");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmPin:"));
+    let number = line.and_then(|l| l.split_whitespace().next()?.parse().ok());
+    number.expect("a number")
+}
+
 /// What the process holds beside the queue pairs: descriptors, and threads but those that a runtime
 /// keeps for later.
 fn held() -> (usize, usize) {
@@ -187,7 +196,7 @@ fn cut_at_random_moments(accelerators: NicConfig, nic: &str) {
     // What is made once is there afterwards.
     whole();
     wait_for("queue pairs", stub::live, |l| l.queue_pairs == 0);
-    let (before, live) = (held(), stub::live());
+    let (before, live, pinned_before) = (held(), stub::live(), pinned());
     let mut up = 0;
     for i in 0..sessions {
         let dice = |what: u64| xxh3_64(&[seed, i, what].map(u64::to_le_bytes).concat());
@@ -210,6 +219,7 @@ fn cut_at_random_moments(accelerators: NicConfig, nic: &str) {
     );
     whole();
     wait_for("queue pairs and registrations", stub::live, |l| *l == live);
+    wait_for("KiB pinned", pinned, |p| *p <= pinned_before);
     // The first session may not have been gone to the last descriptor.
     wait_for("descriptors and threads", held, |h| {
         h.0 <= before.0 && h.1 <= before.1
@@ -224,5 +234,7 @@ fn nothing_is_left_of_sessions_over_tcp() {
 
 #[test]
 fn nothing_is_left_of_sessions_over_queue_pairs() {
-    cut_at_random_moments(NicConfig::ib("stub1"), "device: stub0, queue_pairs");
+    let given = std::env::var("QDL_RDMA_DEVICES").unwrap_or("stub0,stub1".to_owned());
+    let (one, two) = given.split_once(',').expect("two devices");
+    cut_at_random_moments(NicConfig::ib(two), &format!("device: {one}, queue_pairs"));
 }

@@ -24,6 +24,7 @@ use qdl::{
     },
     run::{request_stride, response_stride},
     serve::{Arrival, Service},
+    wire::Stream,
 };
 use verbs::stub;
 
@@ -119,6 +120,7 @@ fn half(resources: &Arc<IbResources>) -> IbConnection {
         sources: vec![region],
         peer_slots: SLOTS,
         peer_stride: request_stride(&model()).expect("small"),
+        peer_stream: Stream::None,
         send_depth: 16,
     };
     let limits = resources.device().limits().clone();
@@ -157,6 +159,7 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
         node: "front".to_owned(),
         auth: Auth::Unset,
         model: model(),
+        stream: Stream::None,
         timing: Timing::default(),
     };
     let mut session = runtime

@@ -31,6 +31,7 @@ fn recording_allocates_nothing() {
             compute_us: 7,
             bytes_out: 150_528,
             bytes_in: 8,
+            ..SampleTimes::default()
         });
         sizes.record((i % 1500) as usize);
         if i % 64 == 0 {

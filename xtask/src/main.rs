@@ -39,8 +39,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Fetch what the programs need: C++ compiler, LoadGen,
-    /// ONNX Runtime, the digits model. Does nothing twice.
+    /// Fetch what the programs need: C++ compiler, LoadGen, ONNX Runtime,
+    /// the digits model, a small language model (93 MB). Does nothing twice.
     Setup {
         /// Models besides the small ones, written on request:
         /// ResNet-50 v1.5 takes 100 MB, BERT-large 1.3 GB.
@@ -61,7 +61,12 @@ enum Task {
     },
     /// Run digits over TCP on loopback: accuracy against
     /// --local, Server and Offline. Writes target/demo.
-    Demo,
+    Demo {
+        /// A small language model in place of the digits: token ids over the wire against --local,
+        /// Offline and Server with token latencies. Writes target/demo/llm.json.
+        #[arg(long)]
+        llm: bool,
+    },
     /// Measure: core, fabric, failover, idle, loadgen, local, rails,
     /// verbs, warm-up. Prints a table and writes target/bench/NAME.json.
     // Whatever stands behind the name belongs to the measurement, `--help` too.
@@ -150,7 +155,8 @@ fn main() -> ExitCode {
             filters,
         } => test::run(&root, quick, sanitize, &filters),
         Task::Rooms => test::sources(&root),
-        Task::Demo => demo::run(&root),
+        Task::Demo { llm: true } => demo::llm::run(&root),
+        Task::Demo { llm: false } => demo::run(&root),
         Task::Bench { name, .. } if name == "--help" || name == "-h" => bench_help(),
         Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),
         Task::Fuzz { target, seconds } => fuzz::run(&root, target.as_deref(), seconds).map(|()| 0),

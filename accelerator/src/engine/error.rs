@@ -14,6 +14,15 @@ pub enum EngineError {
         reason: String,
     },
 
+    /// A model that is none of token ids.
+    #[error("model.{field}: {reason}")]
+    TokenModel {
+        /// `inputs` or `output`.
+        field: &'static str,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+
     /// ONNX Runtime is nowhere.
     #[error(
         "ONNX Runtime was not found (looked for {}): run `cargo xtask setup`, or name the library in engine.library or ORT_DYLIB_PATH",
@@ -176,6 +185,22 @@ pub enum EngineError {
         got: usize,
     },
 
+    /// A prompt with an id that is no token of the model's.
+    #[error(
+        "a prompt holds id {id} at position {position}; model `{model}` has tokens 0 to {}: is the data set another model's?",
+        .vocabulary.saturating_sub(1)
+    )]
+    TokenId {
+        /// The model's name.
+        model: String,
+        /// The id.
+        id: i32,
+        /// Where it is, from 0.
+        position: usize,
+        /// How many tokens the model has.
+        vocabulary: usize,
+    },
+
     /// A response that does not fit its slot.
     #[error("a response of {need} bytes does not fit the {room} bytes of its slot")]
     OutputRoom {
@@ -225,6 +250,15 @@ pub enum EngineError {
         seconds: u64,
     },
 
+    /// An engine that batches by itself, and was not ready in time.
+    #[error("engine {engine} was not ready after {seconds} s: its log says how far it came")]
+    NotReady {
+        /// The engine's name.
+        engine: &'static str,
+        /// How long it was given.
+        seconds: u64,
+    },
+
     /// A worker thread that could not be started.
     #[error("cannot start a thread for worker {worker}: {source}")]
     Thread {
@@ -250,7 +284,7 @@ impl EngineError {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
-            EngineError::SampleSize { .. } => Fault::Sample,
+            EngineError::SampleSize { .. } | EngineError::TokenId { .. } => Fault::Sample,
             EngineError::Run { .. } => Fault::Either,
             _ => Fault::Engine,
         }
@@ -260,4 +294,13 @@ impl EngineError {
 fn list(paths: &[PathBuf]) -> String {
     let paths: Vec<_> = paths.iter().map(|p| p.display().to_string()).collect();
     paths.join(", ")
+}
+
+/// The words of a panic.
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
 }

@@ -68,13 +68,12 @@ impl Lengths {
     pub fn refusal(&self, len: usize) -> EngineError {
         EngineError::SampleSize {
             model: self.model.clone(),
-            want: if self.row == 0 {
-                format!("{} bytes", self.fixed)
-            } else {
-                format!(
-                    "{} bytes and 1 to {} times {} bytes",
-                    self.fixed, self.max_rows, self.row
-                )
+            want: match (self.fixed, self.row) {
+                (fixed, 0) => format!("{fixed} bytes"),
+                (0, row) => format!("1 to {} times {row} bytes", self.max_rows),
+                (fixed, row) => {
+                    format!("{fixed} bytes and 1 to {} times {row} bytes", self.max_rows)
+                }
             },
             got: len,
         }

@@ -15,12 +15,14 @@ mod digest;
 mod error;
 pub mod http;
 mod lengths;
+pub mod llm;
 mod null;
 pub mod onnx;
 mod python;
 mod sizes;
 pub mod streaming;
 pub mod tensorrt;
+pub mod tokens;
 mod unpack;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -36,18 +38,21 @@ use qdl::{
 
 pub use batch::{Batch, BatchCounts, Run};
 pub use digest::Digest;
+pub(crate) use error::panic_message;
 pub use error::{EngineError, Fault};
 pub(crate) use lengths::Lengths;
 pub use null::Null;
 pub use qdl::config::EngineKind;
 pub use streaming::{Sequence, Streaming};
+pub use tokens::Tokens;
 
 /// Largest batch that anything here is asked for.
 pub const MAX_BATCH: usize = 65_536;
 
 /// A model, ready to make workers.
 pub trait Engine: Send + Sync {
-    /// The engine's name in configs and reports: `null`, `digest`, `onnx`, `aoti`, `tensorrt`.
+    /// The engine's name in configs and reports: `null`, `digest`, `onnx`, `aoti`, `tensorrt`,
+    /// `tokens`.
     fn name(&self) -> &'static str;
 
     /// What the model takes and gives, per sample.
@@ -196,7 +201,10 @@ impl EngineParams {
                 precision: None,
                 profiles: Vec::new(),
                 optimization_level: None,
+                max_sequences: None,
+                tokens: None,
                 http: None,
+                llm: None,
             },
             model: "opaque".to_owned(),
             file: None,
@@ -268,7 +276,9 @@ pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
         EngineKind::Onnx => Arc::new(onnx::Onnx::open(params)?),
         EngineKind::Aoti => Arc::new(aoti::Aoti::open(params)?),
         EngineKind::TensorRt => Arc::new(tensorrt::TensorRtEngine::open(params)?),
+        EngineKind::Tokens => Arc::new(Tokens::new(params)?),
         EngineKind::Http => Arc::new(http::Http::open(params)?),
+        EngineKind::Llm => Arc::new(llm::Llm::open(params)?),
         other => {
             return Err(EngineError::Param {
                 field: "kind",

@@ -11,10 +11,15 @@ use crate::engine::BatchCounts;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Batches run. Where samples are answered inline, what one poll of a rail brought, in pieces
-    /// of at most `max_batch`.
+    /// of at most `max_batch`. 0 for an engine that batches by itself: its samples join and leave
+    /// batches of its own at any step.
     pub batches: u64,
     /// Samples answered.
     pub samples: u64,
+    /// Tokens of those answers, where the engine counts them.
+    pub tokens: u64,
+    /// Writes that those answers took, where they may leave in parts.
+    pub parts: u64,
     /// Copies of inputs before the engine could read them.
     pub copies: u64,
     /// Bytes of those copies.
@@ -26,7 +31,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Mean batch size; 0 before the first batch.
+    /// Mean batch size; 0 where there was no batch.
     pub fn mean_batch(&self) -> f64 {
         if self.batches == 0 {
             0.0
@@ -41,6 +46,8 @@ impl Counters {
     pub fn add(&mut self, o: &Counters) {
         self.batches += o.batches;
         self.samples += o.samples;
+        self.tokens += o.tokens;
+        self.parts += o.parts;
         self.copies += o.copies;
         self.copied_bytes += o.copied_bytes;
         self.wakeups += o.wakeups;

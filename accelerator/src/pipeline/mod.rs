@@ -7,6 +7,9 @@
 //! runs.
 //!
 //! An engine that answers inline needs none of that: its samples are answered on the NIC thread.
+//! Neither does one that batches by itself ([`Streaming`](crate::engine::Streaming)): it is given
+//! each sample as a [`Sequence`](crate::engine::Sequence), as many at once as it takes
+//! (`sequences`).
 //!
 //! # When a connection is lost
 //! Memory of a lost connection may be reused once no batch reads it. Every sample holds its origin
@@ -26,8 +29,8 @@
 //! arrival. The node then ends its session as it does when a peer is lost.
 
 mod counters;
-mod event_count;
 mod queue;
+mod sequences;
 mod shared;
 
 use std::{
@@ -35,7 +38,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering::SeqCst, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -51,10 +54,13 @@ use qdl::{
 
 pub use counters::Counters;
 
-use self::shared::{Live, Shared, micros, panic_message};
+use self::{
+    sequences::Sequences,
+    shared::{Live, Shared, micros},
+};
 use crate::{
     batcher::Policy,
-    engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH, Worker},
+    engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH, Worker, panic_message},
 };
 
 /// Warming up stops after this long: larger batches of a slow model meet their first time later.
@@ -81,12 +87,15 @@ pub struct Options {
 
 impl From<&EngineParams> for Options {
     fn from(p: &EngineParams) -> Self {
+        // A server has deadlines of its own, and says which of them passed: this one is behind them.
+        let server = p.engine.http.as_ref();
+        let server = server.map_or(Duration::ZERO, |http| http.ready() + 2 * http.first_token());
         Options {
             name: "engine".to_owned(),
             engine: p.engine.clone(),
             queue: 16_384,
             near: BTreeMap::new(),
-            start_timeout: Duration::from_secs(300),
+            start_timeout: server.max(Duration::from_secs(300)),
         }
     }
 }
@@ -111,18 +120,40 @@ pub struct WarmUp {
     pub warm_us: u32,
 }
 
-/// Workers that did not end in time.
+/// An engine that did not end in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{workers} engine worker(s) still run a batch after {waited_ms} ms")]
-pub struct StopTimeout {
-    /// How many.
-    pub workers: usize,
-    /// How long they were given, in milliseconds.
-    pub waited_ms: u128,
+pub enum StopTimeout {
+    /// Worker threads are left behind.
+    #[error("{workers} engine worker(s) still run a batch after {waited_ms} ms")]
+    Workers {
+        /// How many.
+        workers: usize,
+        /// How long they were given, in milliseconds.
+        waited_ms: u128,
+    },
+    /// An engine that batches by itself was told to stop, and keeps sequences.
+    #[error("engine {engine} still holds {sequences} sequence(s) after {waited_ms} ms")]
+    Sequences {
+        /// The engine's name.
+        engine: &'static str,
+        /// How many.
+        sequences: usize,
+        /// How long it was given, in milliseconds.
+        waited_ms: u128,
+    },
 }
 
 /// An engine at work.
-pub struct Pipeline {
+pub struct Pipeline(Work);
+
+enum Work {
+    /// Batches are made for it, or it answers inline.
+    Batches(Batches),
+    /// It batches by itself.
+    Sequences(Sequences),
+}
+
+struct Batches {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     warm_up: Option<WarmUp>,
@@ -131,7 +162,7 @@ pub struct Pipeline {
 impl fmt::Debug for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pipeline")
-            .field("engine", &self.shared.engine.name())
+            .field("engine", &self.engine().name())
             .field("in_flight", &self.in_flight())
             .finish_non_exhaustive()
     }
@@ -139,7 +170,7 @@ impl fmt::Debug for Pipeline {
 
 impl Pipeline {
     /// Starts the workers, loads the model in each and warms it up; returns when all are ready. An
-    /// engine that answers inline gets no threads.
+    /// engine that answers inline gets no threads, and one that batches by itself starts its own.
     ///
     /// `on_fatal` is called at most once, on the thread that failed; it should only pass the error
     /// on.
@@ -151,18 +182,86 @@ impl Pipeline {
         options: &Options,
         on_fatal: impl Fn(EngineError) + Send + Sync + 'static,
     ) -> Result<Self, EngineError> {
+        let on_fatal = Box::new(on_fatal);
+        if engine.streaming().is_some() {
+            let sequences = Sequences::start(engine, options, on_fatal)?;
+            return Ok(Pipeline(Work::Sequences(sequences)));
+        }
         let inline = engine.runs_inline();
-        let mut pipeline = Pipeline {
-            shared: Arc::new(Shared::new(engine, options, Box::new(on_fatal))),
+        let mut batches = Batches {
+            shared: Arc::new(Shared::new(engine, options, on_fatal)),
             threads: Mutex::new(Vec::new()),
             warm_up: None,
         };
         if !inline {
-            pipeline.warm_up = Some(pipeline.start_workers(options)?);
+            batches.warm_up = Some(batches.start_workers(options)?);
         }
-        Ok(pipeline)
+        Ok(Pipeline(Work::Batches(batches)))
     }
 
+    /// The engine.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        match &self.0 {
+            Work::Batches(b) => &b.shared.engine,
+            Work::Sequences(s) => s.engine(),
+        }
+    }
+
+    /// How long the first sample took, and one after warming up; nothing where samples are answered
+    /// inline, or the engine batches by itself.
+    pub fn warm_up(&self) -> Option<WarmUp> {
+        match &self.0 {
+            Work::Batches(b) => b.warm_up,
+            Work::Sequences(_) => None,
+        }
+    }
+
+    /// Milliseconds that an engine took to start that batches by itself, and most sequences that it
+    /// has at once; nothing for the others.
+    pub fn sequences(&self) -> Option<(u64, usize)> {
+        match &self.0 {
+            Work::Batches(_) => None,
+            Work::Sequences(s) => Some(s.started()),
+        }
+    }
+
+    /// Samples that have arrived and are neither answered nor dropped, of all origins. Those that
+    /// are answered inline are never counted: they are done when [`Service::arrived`] returns.
+    pub fn in_flight(&self) -> usize {
+        match &self.0 {
+            Work::Batches(b) => b.shared.in_flight.load(SeqCst),
+            Work::Sequences(s) => s.in_flight(),
+        }
+    }
+
+    /// True where nothing is in flight.
+    pub fn idle(&self) -> bool {
+        self.in_flight() == 0
+    }
+
+    /// Counts since the start.
+    pub fn counters(&self) -> Counters {
+        match &self.0 {
+            Work::Batches(b) => b.shared.counters(),
+            Work::Sequences(s) => s.counters(),
+        }
+    }
+
+    /// Stops: what is pending is still run, what arrives from now on is dropped. After `timeout`
+    /// the rest is dropped too, and workers that still run a batch are left to end by themselves,
+    /// as is an engine that does not let go of its sequences. A second call does nothing new.
+    ///
+    /// # Errors
+    /// [`StopTimeout`] counts what is left.
+    pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
+        match &self.0 {
+            Work::Batches(b) => b.stop(timeout),
+            Work::Sequences(s) => s.stop(timeout),
+        }
+    }
+}
+
+impl Batches {
     fn start_workers(&self, options: &Options) -> Result<WarmUp, EngineError> {
         let workers = options.engine.threads.max(1);
         let (ready, readies) = mpsc::channel();
@@ -198,45 +297,10 @@ impl Pipeline {
         Ok(slowest)
     }
 
-    /// The engine.
-    pub fn engine(&self) -> &Arc<dyn Engine> {
-        &self.shared.engine
-    }
-
-    /// How long the first sample took, and one after warming up; nothing where samples are answered
-    /// inline.
-    pub fn warm_up(&self) -> Option<WarmUp> {
-        self.warm_up
-    }
-
-    /// Samples that have arrived and are neither answered nor dropped, of all origins. Those that
-    /// are answered inline are never counted: they are done when [`Service::arrived`] returns.
-    pub fn in_flight(&self) -> usize {
-        self.shared
-            .in_flight
-            .load(std::sync::atomic::Ordering::SeqCst)
-    }
-
-    /// True where nothing is in flight.
-    pub fn idle(&self) -> bool {
-        self.in_flight() == 0
-    }
-
-    /// Counts since the start.
-    pub fn counters(&self) -> Counters {
-        self.shared.counters()
-    }
-
-    /// Stops: what is pending is still run, what arrives from now on is dropped. After `timeout`
-    /// the rest is dropped too, and workers that still run a batch are left to end by themselves. A
-    /// second call does nothing new.
-    ///
-    /// # Errors
-    /// [`StopTimeout`] counts those workers.
-    pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
+    fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         let workers = self.shared.stop(timeout);
         if workers > 0 {
-            return Err(StopTimeout {
+            return Err(StopTimeout::Workers {
                 workers,
                 waited_ms: timeout.as_millis(),
             });
@@ -249,7 +313,7 @@ impl Pipeline {
     }
 }
 
-impl Drop for Pipeline {
+impl Drop for Batches {
     fn drop(&mut self) {
         // Whoever cares has called `stop` with more patience.
         let _ = self.stop(Duration::from_secs(1));
@@ -258,18 +322,22 @@ impl Drop for Pipeline {
 
 impl Service for Pipeline {
     fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        match self.shared.engine.inline() {
-            Some(inline) => self.answer_inline(inline, arrivals),
-            None => self.shared.submit(arrivals),
+        let batches = match &self.0 {
+            Work::Sequences(s) => return s.arrived(arrivals),
+            Work::Batches(b) => b,
+        };
+        match batches.shared.engine.inline() {
+            Some(inline) => batches.answer_inline(inline, arrivals),
+            None => batches.shared.submit(arrivals),
         }
     }
 
     fn memory(&self, inputs: &Arc<Region>) {
-        self.shared.engine.memory(inputs);
+        self.engine().memory(inputs);
     }
 
     fn slots(&self, _gpu: Option<u32>, bytes: usize) -> Result<Arc<Region>, String> {
-        self.shared.engine.slots(bytes).map_err(|e| e.to_string())
+        self.engine().slots(bytes).map_err(|e| e.to_string())
     }
 }
 
@@ -279,7 +347,7 @@ thread_local! {
     static SCRATCH: Cell<(Vec<u32>, Vec<Finished>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 
-impl Pipeline {
+impl Batches {
     fn answer_inline(&self, inline: &dyn Inline, arrivals: &mut Vec<Arrival>) {
         if arrivals.is_empty() {
             return;

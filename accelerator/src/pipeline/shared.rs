@@ -16,18 +16,19 @@ use qdl::{
     serve::{Arrival, Finished, Origin, respond_all},
 };
 
-use super::{counters::Cell, event_count::EventCount, queue::Queue};
+use super::{counters::Cell, queue::Queue};
 use crate::{
     batcher::{Batcher, Step},
-    engine::{Batch, Engine, EngineError, Fault, Lengths, Worker},
+    engine::{Batch, Engine, EngineError, Fault, Lengths, Worker, panic_message},
+    event_count::EventCount,
 };
 
 /// Every wait has an end: an idle worker looks around this often, for nothing.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
-const RUNNING: u8 = 0;
-const DRAINING: u8 = 1;
-const ABANDONED: u8 = 2;
+pub(super) const RUNNING: u8 = 0;
+pub(super) const DRAINING: u8 = 1;
+pub(super) const ABANDONED: u8 = 2;
 
 /// Called once, with the first error that ends the pipeline.
 pub(super) type OnFatal = Box<dyn Fn(EngineError) + Send + Sync>;
@@ -403,14 +404,6 @@ impl Drop for Emptied<'_> {
     fn drop(&mut self) {
         self.0.clear();
     }
-}
-
-pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|s| (*s).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned())
 }
 
 /// Nanoseconds to microseconds, at most what a response can carry (71 minutes).

@@ -110,6 +110,13 @@ impl Pipelines {
         })
     }
 
+    /// For engines that batch by themselves: milliseconds that the slowest took to start, and
+    /// sequences that all of them have at once.
+    pub fn sequences(&self) -> Option<(u64, usize)> {
+        let all = self.all().filter_map(|p| p.pipeline.sequences());
+        all.reduce(|a, b| (a.0.max(b.0), a.1 + b.1))
+    }
+
     /// Samples in flight, of all pipelines.
     pub fn in_flight(&self) -> usize {
         self.all().map(|p| p.pipeline.in_flight()).sum()

@@ -3,6 +3,8 @@
 // Each test file uses another part of this.
 #![allow(dead_code)]
 
+pub mod prompts;
+
 use std::{
     cell::UnsafeCell,
     sync::{

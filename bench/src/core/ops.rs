@@ -264,6 +264,7 @@ impl Op for Record {
                 compute_us: 0,
                 bytes_out: 64,
                 bytes_in: 64,
+                ..SampleTimes::default()
             };
             self.recorders[i % rails].record(&times);
         }

@@ -54,6 +54,7 @@ impl Connection {
             sources: vec![source],
             peer_slots: slots,
             peer_stride,
+            peer_stream: qdl::wire::Stream::None,
             send_depth: slots.max(8),
         };
         Ok(Connection {

@@ -204,6 +204,7 @@ impl Rails {
                 slots,
                 request_stride: connection.request_stride,
                 response_stride: connection.response_stride,
+                stream: qdl::wire::Stream::None,
             })?);
             let tcp = TcpCfgs::default();
             let far = link(far, serve.endpoint(slots.max(64)), &tcp)?;

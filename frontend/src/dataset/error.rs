@@ -47,6 +47,14 @@ pub enum DatasetError {
         /// What is wrong with it.
         why: String,
     },
+    /// Token ids that are not as the file's header says.
+    #[error("data set {}: {why}", path.display())]
+    Tokens {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A sample that a response slot could never be asked for.
     #[error(
         "data set: a sample of {bytes} bytes is longer than a request may be (4 GiB less one byte)"

@@ -3,11 +3,13 @@
 //! * `files` - samples back to back in a file, all as long or with a file of lengths
 //! * `random` - bytes from a seed
 //! * `tokens` - texts from a seed: rows of words, mask and segments
+//! * `token_file` - token ids from a file
 //! * `error` - what is wrong with a data set
 
 mod error;
 mod files;
 mod random;
+mod token_file;
 mod tokens;
 
 use std::{
@@ -82,7 +84,11 @@ impl Dataset {
                 }),
             },
             DatasetKind::Tokens => {
+                if let Some(path) = &config.samples {
+                    return Self::token_file(path);
+                }
                 let tokens = Tokens {
+                    width: model.inputs.first().map_or(8, |t| t.dtype.bytes()),
                     columns: model.inputs.iter().map(|t| Column::of(&t.name)).collect(),
                     vocab: u64::from(config.vocab.max(1)),
                     seed,

@@ -25,29 +25,30 @@ impl Column {
     }
 }
 
-/// Synthetic texts: the model's inputs back to back, each a row of `i64`.
+/// Synthetic texts: the model's inputs back to back, each a row of `i64` or `i32`.
 #[derive(Debug)]
 pub(super) struct Tokens {
+    /// Bytes of a token: 8 or 4.
+    pub width: usize,
     pub columns: Box<[Column]>,
     pub vocab: u64,
     pub seed: u64,
 }
 
-/// Bytes of an `i64`.
-const TOKEN: usize = 8;
-
 impl Tokens {
     pub(super) fn read(&self, index: usize, to: &mut [u8]) {
         let mut stream = Stream::new(self.seed, index as u64);
-        let rows = to.len() / (TOKEN * self.columns.len());
-        for (column, row) in self.columns.iter().zip(to.chunks_exact_mut(rows * TOKEN)) {
-            for (i, token) in row.chunks_exact_mut(TOKEN).enumerate() {
+        let width = self.width;
+        let rows = to.len() / (width * self.columns.len());
+        for (column, row) in self.columns.iter().zip(to.chunks_exact_mut(rows * width)) {
+            for (i, token) in row.chunks_exact_mut(width).enumerate() {
                 let value = match column {
                     Column::Words => stream.next() % self.vocab,
                     Column::Mask => 1,
                     Column::Segments => u64::from(i >= rows.div_ceil(2)),
                 };
-                token.copy_from_slice(&value.to_le_bytes());
+                // Words are below 2^32, so the lower half is all of an `i32`.
+                token.copy_from_slice(&value.to_le_bytes()[..width]);
             }
         }
     }
@@ -62,7 +63,7 @@ impl Dataset {
         tokens: Tokens,
     ) -> Result<Self, DatasetError> {
         let name = format!("tokens, seed {}", tokens.seed);
-        let row = tokens.columns.len() * TOKEN;
+        let row = tokens.columns.len() * tokens.width;
         length(max.saturating_mul(row))?;
         if count == 0 || row == 0 || max == 0 {
             return Err(DatasetError::Empty { what: name });
@@ -89,6 +90,7 @@ mod tests {
     fn texts_are_rows_of_words_mask_and_segments() {
         let columns = ["input_ids", "input_mask", "segment_ids"].map(Column::of);
         let tokens = || Tokens {
+            width: 8,
             columns: columns.into(),
             vocab: 50,
             seed: 4,
@@ -111,5 +113,26 @@ mod tests {
             assert_eq!((values[2 * rows], values[3 * rows - 1]), (0, 1));
         }
         assert_eq!(lengths.len(), 47, "every length from 2 to 48");
+    }
+
+    #[test]
+    fn prompts_are_rows_of_32_bits() {
+        let tokens = Tokens {
+            width: 4,
+            columns: [Column::of("prompt")].into(),
+            vocab: 500,
+            seed: 4,
+        };
+        let d = Dataset::tokens(400, 1, 20, tokens).expect("sound");
+        let mut seen = HashSet::new();
+        for i in 0..d.count() {
+            let sample = bytes(&d, i);
+            assert!((1..=20).contains(&(sample.len() / 4)) && sample.len().is_multiple_of(4));
+            let ids = sample
+                .chunks_exact(4)
+                .map(|b| i32::from_le_bytes(b.try_into().expect("4")));
+            seen.extend(ids);
+        }
+        assert!(seen.iter().all(|id| (0..500).contains(id)) && seen.len() > 450);
     }
 }

@@ -9,7 +9,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use accelerator::pipelines::Pipelines;
@@ -21,15 +21,17 @@ use qdl::{
         token::SendToken,
         tracker::{InFlight, Tracker},
     },
-    dispatch::{Completer, Response, Sample, SampleTimes},
+    dispatch::{self, Completer, Response, Sample},
     fabric::{Grants, Imm, Region, RegionError},
-    serve::{Arrival, Finished, Origin, Service},
+    serve::{Arrival, Finished, Origin, Part, Service},
     stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord},
+    wire::{EngineInfo, Stream},
 };
 
+use super::begun::Begun;
 use crate::{
     backend::Backend,
-    completer::{Completers, LoadgenCompleter},
+    completer::Completers,
     exit::{ExitCode, Verdict},
 };
 
@@ -39,6 +41,8 @@ const BURST: usize = 256;
 const STOP: Duration = Duration::from_secs(5);
 /// The same after an abort, when nobody waits for them.
 const STOP_ABORTED: Duration = Duration::from_millis(200);
+/// How long the threads that complete samples at this moment may take for it.
+const COMPLETING: Duration = Duration::from_secs(1);
 
 /// Bytes from one output slot to the next: outputs written by different threads share no cache
 /// line.
@@ -48,9 +52,12 @@ pub(super) fn stride(output: usize) -> usize {
 
 /// What a thread needs to complete samples.
 struct Cell {
-    completer: LoadgenCompleter,
+    completer: Box<dyn Completer>,
     seen: Vec<(InFlight, Finished)>,
 }
+
+/// Makes the completer of one thread.
+pub(super) type Make = Box<dyn Fn(usize) -> Box<dyn Completer> + Send + Sync>;
 
 /// What a local run is made of.
 pub(super) struct Parts {
@@ -61,7 +68,12 @@ pub(super) struct Parts {
     pub slots: usize,
     /// Bytes of an output.
     pub output: usize,
+    /// Which parts of an answer are wanted before its end.
+    pub stream: Stream,
+    /// Completes samples that are not answered.
     pub completers: Completers,
+    /// Completes those that are.
+    pub make: Make,
     /// Threads that complete samples.
     pub threads: usize,
     pub verdict: Verdict,
@@ -76,6 +88,7 @@ pub struct LocalBackend {
     capacity: u32,
     grants: Arc<Grants>,
     tracker: Tracker,
+    begun: Begun,
     backlog: SegQueue<Sample>,
     backlog_max: AtomicU64,
     /// The thread that has this hands arrivals to the pipeline.
@@ -98,13 +111,14 @@ impl LocalBackend {
         let grants = Arc::new(Grants::new(parts.slots));
         let cells = ArrayQueue::new(parts.threads.max(1));
         for i in 0..parts.threads {
-            let completer = parts.completers.make(i);
+            let completer = (parts.make)(i);
             let seen = Vec::with_capacity(BURST);
             let _ = cells.push(Box::new(Cell { completer, seen }));
         }
         Ok(Arc::new_cyclic(|me| LocalBackend {
             me: me.clone(),
             capacity: u32::try_from(parts.output).unwrap_or(u32::MAX),
+            begun: Begun::new(parts.slots),
             parts,
             outputs,
             stride,
@@ -219,7 +233,7 @@ impl LocalBackend {
                 id: in_flight.sample.id,
                 index: in_flight.sample.index,
                 payload: payload.unwrap_or_default(),
-                whole: true,
+                whole: f.sent.parts == 0,
             }
         };
         completer.complete(&mut seen.iter().map(response));
@@ -227,19 +241,48 @@ impl LocalBackend {
         self.completed
             .fetch_add(seen.len() as u64, Ordering::Release);
         for (in_flight, f) in seen.drain(..) {
+            // Before the slot is free, and the next answer begins in it.
+            let times = self.begun.times(slot(&f), &in_flight, &f, [now, done]);
             self.tracker.release(slot(&f));
-            completer.record(&SampleTimes {
-                issued_ns: in_flight.sample.issued_ns,
-                posted_ns: in_flight.posted_ns,
-                seen_ns: now,
-                completed_ns: done,
-                queue_us: f.queue_us,
-                compute_us: f.compute_us,
-                bytes_out: in_flight.sample.len,
-                bytes_in: f.len,
-            });
+            completer.record(&times);
         }
         completer.tick(done);
+    }
+
+    /// Hands a part over. Its sample is in flight as long as the cell is held: it is not swept
+    /// before the last cell is back.
+    fn hand_over(&self, cell: &mut Cell, part: &Part) {
+        let slot = Imm::from_bits(part.ticket as u32).slot();
+        let Some(in_flight) = self.tracker.arrived(slot) else {
+            return;
+        };
+        let (from, to) = (part.from as usize, part.to.min(self.capacity) as usize);
+        let at = usize::from(slot) * self.stride + from;
+        // SAFETY: the engine writes behind these bytes, and no more to them.
+        let payload = unsafe { self.outputs.bytes(at, to.saturating_sub(from)) };
+        let first = self.begun.part(slot, &in_flight, part, now_ns());
+        let part = dispatch::Part {
+            id: in_flight.sample.id,
+            index: in_flight.sample.index,
+            at: part.from,
+            payload: payload.unwrap_or_default(),
+            first,
+        };
+        cell.completer.parts(&mut std::iter::once(part));
+    }
+
+    /// Takes every cell, so that nobody completes anything any more; a thread that never gives its
+    /// own back is not waited for.
+    fn take_cells(&self) -> Vec<Box<Cell>> {
+        let began = Instant::now();
+        let mut cells = Vec::new();
+        while cells.len() < self.parts.threads && began.elapsed() < COMPLETING {
+            match self.cells.pop() {
+                Some(cell) => cells.push(cell),
+                None => thread::yield_now(),
+            }
+        }
+        cells
     }
 
     fn complete_empty(&self, samples: &[Sample]) {
@@ -284,6 +327,15 @@ impl Backend for LocalBackend {
         (name, None)
     }
 
+    fn engines(&self) -> Vec<(String, EngineInfo)> {
+        let engine = self.parts.pipelines.engine();
+        let info = EngineInfo {
+            name: engine.name().to_owned(),
+            tokens: engine.counts_tokens(),
+        };
+        vec![(self.parts.node.clone(), info)]
+    }
+
     fn outstanding(&self) -> u64 {
         let done = self.completed() + self.emptied.load(Ordering::Acquire);
         // Read last: what is completed was issued before.
@@ -310,9 +362,11 @@ impl Backend for LocalBackend {
         self.pump.exclusive(|_| ());
         let stopped = pipelines.stop(patience);
         self.empty_backlog();
+        // Before the sweep: a part must not be handed over of a sample that it completes.
+        let cells = self.take_cells();
         self.tracker.sweep(|f| self.complete_empty(&[f.sample]));
         // Dropping a completer hands its recorder on.
-        while self.cells.pop().is_some() {}
+        drop(cells);
         let counters = pipelines.counters();
         SystemRecord {
             ledger: Ledger {
@@ -349,6 +403,17 @@ impl Origin for LocalBackend {
         self.pump(|| None);
     }
 
+    fn part(&self, part: &Part) {
+        if let Some(mut cell) = self.cell() {
+            self.hand_over(&mut cell, part);
+            let _ = self.cells.push(cell);
+        }
+    }
+
+    fn stream(&self) -> Stream {
+        self.parts.stream
+    }
+
     fn refuse(&self, ticket: u64, why: &str) {
         // The sample is this run's own: an answer that is not to come makes the run invalid.
         let slot = Imm::from_bits(ticket as u32).slot();
@@ -381,7 +446,9 @@ mod tests {
             inputs: Arc::new(Region::new(4096).expect("memory")),
             slots: 4,
             output: 8,
+            stream: Stream::None,
             completers: Completers::new(Arc::new(Live::new(1)), None, None),
+            make: Box::new(|_| panic!("nobody completes anything")),
             threads: 0,
             verdict: Verdict::default(),
         })

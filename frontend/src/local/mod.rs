@@ -6,10 +6,14 @@
 //!                 \--no--> backlog <-- drawn from as slots come free --/
 //! ```
 //!
-//! Slots and backlog are the dispatcher's, so that both ways account for a sample alike. An
+//! Tokens that come one by one go to the completer in parts, as they do from the wire. Slots and
+//! backlog are the dispatcher's, so that both ways account for a sample alike. An
 //! arrival's input is the QSL's own memory; its output is a slot here.
 
 mod backend;
+mod begun;
+#[cfg(test)]
+mod in_parts;
 
 use std::sync::Arc;
 
@@ -24,6 +28,7 @@ use qdl::{
     fabric::{MAX_SLOTS, Region, RegionError},
     model::ModelMismatch,
     serve::Service,
+    wire::Stream,
 };
 
 use crate::{
@@ -76,7 +81,8 @@ pub fn completers(config: &FrontendConfig) -> usize {
     config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
 }
 
-/// Makes the engine, loads the model and warms it up.
+/// Makes the engine, loads the model and warms it up. `stream` says which parts of an answer come
+/// before its end, from an engine that has tokens one by one.
 ///
 /// # Errors
 /// [`LocalError`].
@@ -85,6 +91,7 @@ pub fn start(
     inputs: Arc<Region>,
     completers: &Completers,
     verdict: &Verdict,
+    stream: Stream,
 ) -> Result<Arc<LocalBackend>, LocalError> {
     let cfg = config.engine.as_ref().ok_or(LocalError::NoEngine)?;
     let model = &config.model;
@@ -93,7 +100,11 @@ pub fn start(
     let engines = pipelines::create(&params, &cfg.all_gpus())?;
     let output = check_model(config, cfg, engines[0].1.as_ref())?;
 
-    let slots = slots(cfg.max_batch, cfg.workers(), output);
+    let (batch, workers) = match engines[0].1.streaming() {
+        Some(streaming) => (streaming.in_flight(), engines.len()),
+        None => (cfg.max_batch, cfg.workers()),
+    };
+    let slots = slots(batch, workers, output);
     let mut options = Options::from(&params);
     options.queue = slots;
     let failed = verdict.clone();
@@ -105,6 +116,9 @@ pub fn start(
         let (cold, warm) = (w.cold_us, w.warm_us);
         tracing::info!("engine warm: first sample {cold} us cold, {warm} us warm");
     }
+    if let Some((ms, sequences)) = pipelines.sequences() {
+        tracing::info!("engine started in {ms} ms: up to {sequences} sequences at once");
+    }
     pipelines.memory(&inputs);
     Ok(LocalBackend::new(Parts {
         node: config.node.clone(),
@@ -113,7 +127,12 @@ pub fn start(
         inputs,
         slots,
         output,
+        stream,
         completers: completers.clone(),
+        make: {
+            let completers = completers.clone();
+            Box::new(move |i| Box::new(completers.make(i)))
+        },
         threads: self::completers(config),
         verdict: verdict.clone(),
     })?)

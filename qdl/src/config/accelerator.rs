@@ -141,6 +141,13 @@ impl AcceleratorConfig {
         }
         if let (Some(inputs), Some(output)) = (&model.inputs, &model.output) {
             check_model("model", &model.name, inputs, output, out);
+            if output.ragged && !self.engine.kind.streams() {
+                out.add(
+                    "model.output",
+                    format!("engine `{kind}` answers with outputs of one size"),
+                    "remove `ragged` from the output",
+                );
+            }
         }
         if self.engine.kind.takes_any_bytes() {
             if model.spec().is_none() && model.inputs.is_some() == model.output.is_some() {
@@ -180,8 +187,15 @@ impl AcceleratorConfig {
             }
         } else if self.engine.kind == EngineKind::Http {
             self.check_server_model(out);
+        } else if self.engine.kind == EngineKind::Tokens && model.spec().is_none() {
+            out.add(
+                "model",
+                format!("engine `{kind}` must be told how long prompts and answers can be"),
+                "add `inputs` and `output`, each `dtype: i32` and `ragged: true`, as in \
+                 `output: {name: tokens, dtype: i32, shape: [1024], ragged: true}`",
+            );
         } else {
-            if model.file.is_none() {
+            if self.engine.kind.needs_file() && model.file.is_none() {
                 out.add(
                     "model",
                     format!("engine `{kind}` needs a model file"),
@@ -195,7 +209,10 @@ impl AcceleratorConfig {
                 if present {
                     out.add(
                         format!("model.{key}"),
-                        format!("engine `{kind}` takes its sizes from the model file"),
+                        match self.engine.kind.streams() {
+                            true => format!("engine `{kind}` counts tokens, not bytes"),
+                            false => format!("engine `{kind}` takes its sizes from the model file"),
+                        },
                         format!("remove `{key}`"),
                     );
                 }
@@ -222,11 +239,14 @@ impl AcceleratorConfig {
         let ids = |tensor: &TensorSpec| tensor.dtype == DType::I32 && tensor.shape.len() == 1;
         let inputs = model.inputs.as_deref().unwrap_or_default();
         let output = model.output.as_ref();
-        if inputs.len() != 1 || !inputs.iter().all(ids) || !output.is_some_and(ids) {
+        if inputs.len() != 1
+            || !inputs.iter().all(ids)
+            || !output.is_some_and(|o| ids(o) && o.ragged)
+        {
             out.add(
                 "model",
                 "engine `http` takes the token ids of a prompt and gives those of an answer",
-                "give one input and an output, both i32 of one dimension, their longest, as in \
+                "give one input and a ragged output, both i32 of one dimension, as in \
                  `inputs: [{name: prompt, dtype: i32, shape: [2048], ragged: true}]`",
             );
         }

@@ -21,7 +21,9 @@ pub enum DatasetKind {
     Raw,
     /// Synthetic bytes, the same for the same seed.
     Random,
-    /// Synthetic texts for a model whose inputs are ragged rows of `i64`: a mask of ones (its name
+    /// Token ids: from a file (`docs/datasets.md`) for a model whose input is one ragged row of
+    /// `i32`, or, without `samples`, synthetic texts for a model whose inputs are ragged rows of
+    /// `i32` or `i64`: a mask of ones (its name
     /// has `mask` in it), segments of zeros and then ones (`segment` or `type`), random words (any
     /// other). The same for the same seed.
     Tokens,
@@ -36,7 +38,10 @@ impl DatasetKind {
                 "random",
                 &["count", "seed", "min_bytes", "max_bytes", "distribution"],
             ),
-            DatasetKind::Tokens => ("tokens", &["count", "seed", "min_len", "max_len", "vocab"]),
+            DatasetKind::Tokens => (
+                "tokens",
+                &["samples", "count", "seed", "min_len", "max_len", "vocab"],
+            ),
         }
     }
 }
@@ -48,7 +53,7 @@ pub struct DatasetConfig {
     /// What it is.
     pub kind: DatasetKind,
     /// `raw`: samples in the order of their indices, each of the model's input size unless
-    /// `lengths` says otherwise.
+    /// `lengths` says otherwise. `tokens`: a file of token ids.
     pub samples: Option<PathBuf>,
     /// `raw`: bytes of each sample, little-endian `u32`, for a model with ragged inputs, which
     /// needs them; no other has any.
@@ -208,6 +213,9 @@ impl DatasetConfig {
         match self.kind {
             DatasetKind::Raw => return self.check_raw(model, out),
             DatasetKind::Random => self.check_random(model, largest, out),
+            DatasetKind::Tokens if self.samples.is_some() => {
+                return check_token_file(model, document, out);
+            }
             DatasetKind::Tokens => self.check_tokens(model, out),
         }
         let count = self.count;
@@ -283,8 +291,8 @@ impl DatasetConfig {
         let Some(longest) = token_rows(model) else {
             return out.add(
                 "dataset.kind",
-                "a data set of tokens needs a model whose inputs are all ragged rows of i64 of one \
-                 length",
+                "a data set of tokens needs a model whose inputs are all ragged rows of i64, or of \
+                 i32, of one length",
                 "give each input `dtype: i64, shape: [LENGTH], ragged: true`, or use \
                  `kind: random`",
             );
@@ -313,12 +321,35 @@ impl DatasetConfig {
     }
 }
 
-/// Tokens of the longest sample of a model of ragged rows of `i64`; `None` where it is another kind
-/// of model.
+/// A file of tokens knows its samples, and their ids are 32 bits wide.
+fn check_token_file(model: &ModelSpec, document: &Document, out: &mut Findings) {
+    for key in document.keys("dataset") {
+        if key != "kind" && key != "samples" {
+            out.add(
+                format!("dataset.{key}"),
+                "a file of tokens has samples of its own, which are not made here",
+                format!("remove `{key}`, or `samples`"),
+            );
+        }
+    }
+    let prompt = |t: &TensorSpec| t.dtype == DType::I32 && t.ragged && t.shape.len() == 1;
+    if model.inputs.len() != 1 || !model.inputs.iter().all(prompt) {
+        out.add(
+            "dataset.samples",
+            "a file of tokens needs a model with one input, a ragged row of i32",
+            "give it `dtype: i32, shape: [LONGEST], ragged: true`",
+        );
+    }
+}
+
+/// Tokens of the longest sample of a model of ragged rows of `i64` or `i32`; `None` where it is
+/// another kind of model.
 fn token_rows(model: &ModelSpec) -> Option<usize> {
-    let [rows] = model.inputs.first()?.shape[..] else {
+    let first = model.inputs.first()?;
+    let [rows] = first.shape[..] else {
         return None;
     };
-    let alike = |t: &TensorSpec| t.dtype == DType::I64 && t.ragged && t.shape == [rows];
+    let ids = matches!(first.dtype, DType::I64 | DType::I32);
+    let alike = |t: &TensorSpec| ids && t.dtype == first.dtype && t.ragged && t.shape == [rows];
     model.inputs.iter().all(alike).then_some(rows)
 }

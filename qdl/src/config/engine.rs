@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     http::HttpConfig,
+    llm::LlmConfig,
     rules::{Findings, MAX_GPU, resolve, within, within_some},
+    tokens::TokensConfig,
 };
 
 /// Largest batch, in samples.
@@ -16,6 +18,10 @@ const MAX_BATCH: usize = 65_536;
 const MAX_DELAY_US: u64 = 60_000_000;
 /// Most worker threads.
 const MAX_THREADS: usize = 1024;
+/// Most sequences at once in an engine that batches by itself.
+const MAX_SEQUENCES: usize = 65_536;
+/// The same, where nothing is said.
+const SEQUENCES: usize = 64;
 /// Highest optimisation level of TensorRT's builder.
 const MAX_OPTIMIZATION_LEVEL: u8 = 5;
 
@@ -88,6 +94,11 @@ impl EngineKind {
         )
     }
 
+    /// True for the engines that run a model from a file.
+    pub fn needs_file(self) -> bool {
+        !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens | EngineKind::Http)
+    }
+
     /// True for the engines that can run on a GPU.
     pub fn on_gpu(self) -> bool {
         matches!(self, EngineKind::Aoti | EngineKind::TensorRt)
@@ -153,7 +164,7 @@ pub struct EngineConfig {
     #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub threads: usize,
-    /// Threads of ONNX Runtime inside one batch, per worker; default 1.
+    /// Threads of ONNX Runtime inside one batch, per worker; default 1. `llm`: inside a step.
     #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub intra_threads: usize,
@@ -170,7 +181,7 @@ pub struct EngineConfig {
     #[serde(default = "micros::<20>")]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub spin_us: u64,
-    /// What ONNX Runtime runs the model on; default `cpu`. `onnx` only.
+    /// What ONNX Runtime runs the model on; default `cpu`. `onnx` and `llm` only.
     #[serde(default)]
     #[garde(skip)]
     pub provider: Provider,
@@ -214,10 +225,23 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(custom(within_some(0..=MAX_OPTIMIZATION_LEVEL)))]
     pub optimization_level: Option<u8>,
+    /// Most sequences that an engine of language models has at once, 1 to 65,536; default 64. More
+    /// wait for a place.
+    #[serde(default)]
+    #[garde(custom(within_some(1..=MAX_SEQUENCES)))]
+    pub max_sequences: Option<usize>,
+    /// What the pretended language model does, and how long it takes. `tokens` only.
+    #[serde(default)]
+    #[garde(dive)]
+    pub tokens: Option<TokensConfig>,
     /// The server that is asked. `http` only, which needs it.
     #[serde(default)]
     #[garde(dive)]
     pub http: Option<HttpConfig>,
+    /// How a small language model runs in this process. `llm` only.
+    #[serde(default)]
+    #[garde(dive)]
+    pub llm: Option<LlmConfig>,
 }
 
 /// A default that is a number of things.
@@ -237,6 +261,11 @@ impl EngineConfig {
             [] => vec![self.gpu],
             several => several.to_vec(),
         }
+    }
+
+    /// Most sequences at once, for an engine that batches by itself.
+    pub fn sequences(&self) -> usize {
+        self.max_sequences.unwrap_or(SEQUENCES)
     }
 
     /// Worker threads of all its pipelines.
@@ -315,7 +344,17 @@ impl EngineConfig {
         let kind = self.kind.as_str();
         self.check_gpus(out);
         self.check_http(out);
-        if self.kind != EngineKind::Onnx && self.provider != Provider::Cpu {
+        match &self.llm {
+            Some(llm) if self.kind == EngineKind::Llm => llm.check(out),
+            Some(_) => out.add(
+                "engine.llm",
+                format!("engine `{kind}` runs no language model in this process"),
+                "remove `llm`, or set `kind: llm`",
+            ),
+            None => {}
+        }
+        let providers = matches!(self.kind, EngineKind::Onnx | EngineKind::Llm);
+        if !providers && self.provider != Provider::Cpu {
             out.add(
                 "engine.provider",
                 format!("engine `{kind}` has no execution providers"),
@@ -381,7 +420,17 @@ impl EngineConfig {
                 "list sizes ascending from 1 on; the last of them is at least `max_batch`",
             );
         }
-        if self.kind.takes_any_bytes() {
+        self.check_batching(out);
+        if self.kind != EngineKind::Tokens && self.tokens.is_some() {
+            out.add(
+                "engine.tokens",
+                format!("engine `{kind}` pretends no language model"),
+                "remove `tokens`, or set `kind: tokens`",
+            );
+        } else if let Some(tokens) = &self.tokens {
+            tokens.check(out);
+        }
+        if !self.kind.needs_file() {
             if self.library.is_some() {
                 out.add(
                     "engine.library",
@@ -396,12 +445,48 @@ impl EngineConfig {
                     "remove `intra_threads`, or set `kind: onnx`",
                 );
             }
-        } else if self.delay_us != 0 {
+        }
+        if self.delay_us != 0 && self.kind == EngineKind::Tokens {
+            out.add(
+                "engine.delay_us",
+                "engine `tokens` pretends steps, not batches",
+                "remove `delay_us`, and give `tokens: {step_us: ...}`",
+            );
+        } else if self.delay_us != 0 && !self.kind.takes_any_bytes() {
             out.add(
                 "engine.delay_us",
                 format!("engine `{kind}` pretends no compute"),
                 "remove `delay_us`, or set `kind: digest`",
             );
+        }
+    }
+
+    /// Batches are made for an engine, or it makes its own of sequences.
+    fn check_batching(&self, out: &mut Findings) {
+        let kind = self.kind.as_str();
+        if !self.kind.streams() {
+            if self.max_sequences.is_some() {
+                out.add(
+                    "engine.max_sequences",
+                    format!("engine `{kind}` runs batches"),
+                    "set `max_batch` instead, or `kind: tokens`",
+                );
+            }
+            return;
+        }
+        for (key, set) in [
+            ("max_batch", self.max_batch != count::<64>()),
+            ("max_delay_us", self.max_delay_us != micros::<500>()),
+            ("latency_us", self.latency_us.is_some()),
+            ("threads", self.threads != 1),
+        ] {
+            if set {
+                out.add(
+                    format!("engine.{key}"),
+                    format!("engine `{kind}` makes its own batches"),
+                    format!("remove `{key}`; `max_sequences` says how many run at once"),
+                );
+            }
         }
     }
 }

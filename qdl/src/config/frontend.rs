@@ -21,7 +21,10 @@ use super::{
     rules::{Findings, Root, Side, check_model, name, resolve, within, within_some},
     warm_up::WarmUpConfig,
 };
-use crate::{model::ModelSpec, wire::Policy};
+use crate::{
+    model::{DType, ModelSpec},
+    wire::{Policy, Stream},
+};
 
 /// Configuration of a frontend node.
 #[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
@@ -74,6 +77,11 @@ pub struct FrontendConfig {
     #[serde(default = "doorbell_wait_us")]
     #[garde(custom(within(0..=1000)))]
     pub doorbell_wait_us: u64,
+    /// When the tokens of an answer leave the accelerator, where its engine's answers grow. Default
+    /// `first` where LoadGen measures tokens as they come, else `none`: LoadGen's settings have
+    /// their say, so it is `None` until they are known.
+    #[garde(skip)]
+    pub stream: Option<Stream>,
     /// How long to wait for what.
     #[serde(default)]
     #[garde(dive)]
@@ -118,6 +126,9 @@ pub enum Verify {
     None,
     /// Each response must be the xxh3-64 of its own sample, 8 bytes little-endian.
     Digest,
+    /// Each answer, its first token and their number must be what the engine `tokens` makes of its
+    /// own sample.
+    Tokens,
 }
 
 /// Where an accelerator is found.
@@ -137,6 +148,30 @@ impl FrontendConfig {
     /// How the nodes prove who they are.
     pub fn auth(&self) -> Auth<'_> {
         Auth::of(self.token_file.as_ref(), self.auth)
+    }
+
+    /// What goes with answers in tokens alone.
+    fn check_tokens(&self, out: &mut Findings) {
+        let output = &self.model.output;
+        let tokens = output.ragged && output.dtype == DType::I32;
+        if let Some(stream @ (Stream::First | Stream::All)) = self.stream
+            && !tokens
+        {
+            out.add(
+                "stream",
+                format!(
+                    "`stream: {stream}` is for answers in tokens, the model's output is {output}"
+                ),
+                "give the output `dtype: i32` and `ragged: true`, or remove `stream`",
+            );
+        }
+        if self.verify == Verify::Tokens && !tokens {
+            out.add(
+                "verify",
+                format!("`verify: tokens` expects tokens, the model's output is {output}"),
+                "give the output `dtype: i32` and `ragged: true`, or use `verify: none`",
+            );
+        }
     }
 
     fn check_accelerators(&self, out: &mut Findings) {
@@ -230,11 +265,12 @@ impl Root for FrontendConfig {
                  `verify: none`",
             );
         }
+        self.check_tokens(out);
         self.deadlines.check(Self::SIDE, document, out);
         self.health.check(out);
         if let Some(engine) = &self.engine {
             engine.check(out);
-            if !engine.kind.takes_any_bytes() && self.model_file.is_none() {
+            if engine.kind.needs_file() && self.model_file.is_none() {
                 out.add(
                     "engine.kind",
                     format!("engine `{}` needs a model file", engine.kind.as_str()),

@@ -35,11 +35,13 @@ mod error;
 mod frontend;
 mod health;
 mod http;
+mod llm;
 mod load;
 mod loadgen;
 mod moved;
 mod nic;
 mod rules;
+mod tokens;
 mod values;
 mod warm_up;
 mod words;
@@ -56,12 +58,14 @@ pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, QslMode, Verify};
 pub use health::HealthConfig;
 pub use http::{Dialect, HttpConfig, Temperature};
+pub use llm::LlmConfig;
 pub use load::{load_accelerator, load_frontend, parse_accelerator, parse_frontend};
 pub use loadgen::{LoadgenConfig, Scenario};
 pub use nic::{
     AdaptiveRouting, Completion, CompletionMode, Gpus, MAX_AUTO_SLOTS, MIN_AUTO_SLOTS, NicAt,
     NicConfig,
 };
+pub use tokens::TokensConfig;
 pub use values::{Auto, Scalar};
 pub use warm_up::WarmUpConfig;
 

@@ -235,13 +235,6 @@ pub(super) fn check_model(
         );
     }
     let _ = check_tensor(&format!("{path}.output"), output, out);
-    if output.ragged {
-        out.add(
-            format!("{path}.output.ragged"),
-            "an output has a fixed size",
-            "remove `ragged`",
-        );
-    }
 }
 
 /// Bytes of a tensor, where they can be.

@@ -30,18 +30,21 @@ impl Receiving {
         }
     }
 
-    /// Hands what has arrived to `arrived`, which says what is wrong with it, and notes what broke
+    /// Hands what has arrived (immediate, where in its slot, length) to `arrived`, which says what is wrong with it, and notes what broke
     /// the connection. Returns how many events there were, and whether one of them is to be
     /// answered at once: then [`SendHalf::drive`] is due.
     pub fn poll(
         &mut self,
         send: &SendHalf,
-        mut arrived: impl FnMut(Imm, u32) -> Result<(), Broken>,
+        mut arrived: impl FnMut(Imm, u32, u32) -> Result<(), Broken>,
     ) -> (usize, bool) {
         let (mut echo, mut broken) = (None, None);
         let events = self.rx.poll(BUDGET, &mut |event| match event {
-            Event::Arrived { imm, len, .. } => {
-                if let Err(b) = arrived(imm, len) {
+            Event::Arrived { imm, at, len } => {
+                // What follows a write that cannot be is not looked at.
+                if broken.is_none()
+                    && let Err(b) = arrived(imm, at, len)
+                {
                     broken = Some(b);
                 }
             }

@@ -13,7 +13,8 @@
 //! accelerator runs them where they lie), and skips busy ones, so that a slot held for ever costs
 //! one slot. (Where the next 64 are all busy there are no neighbours to be had, and the slot freed
 //! last will do.) *In flight* is an open grant ([`Grants`]) of the response window. Whoever closes
-//! the grant, the response or the sweep, owns the record; nobody else reads it.
+//! the grant, the response or the sweep, owns the record; nobody else reads it. (Both are the NIC
+//! thread's, which also looks at it, and notes the first token, when a part of the answer comes.)
 //!
 //! Records are plain relaxed atomics: they are written before the grant is opened (release) and
 //! read after it is closed (acquire), which orders them, and the structure needs no `unsafe`.
@@ -142,8 +143,8 @@ impl Tracker {
         Some(Imm::new(slot, use_count))
     }
 
-    /// What was in flight in a slot whose grant the
-    /// caller (or the receiving half for it) has closed.
+    /// What was in flight in a slot whose grant the caller (or the receiving half for it) has
+    /// closed, or of whose answer a part has come.
     pub fn arrived(&self, slot: u16) -> Option<InFlight> {
         let r = self.records.get(usize::from(slot))?;
         let source_len = r.source_len.load(Ordering::Relaxed);
@@ -160,6 +161,15 @@ impl Tracker {
             },
             posted_ns: r.posted_ns.load(Ordering::Relaxed),
         })
+    }
+
+    /// The first token of an answer that goes on was reported. The caller has seen the slot's grant
+    /// open, and is the one who would close it: the NIC's thread.
+    pub fn first_came(&self, slot: u16, token: u64) {
+        if let Some(r) = self.records.get(usize::from(slot)) {
+            r.first.store(token, Ordering::Relaxed);
+            r.has_first.store(1, Ordering::Relaxed);
+        }
     }
 
     /// Makes a slot free again: its response has been

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use crate::{
     model::{ModelSpec, TensorSpec},
-    wire::{MAX_RAILS, MAX_SLOTS},
+    wire::{EngineInfo, MAX_ENGINE_NAME, MAX_RAILS, MAX_SLOTS},
 };
 
 use super::message::{ConnectionRequest, MAX_TEXT, Message, Scores};
@@ -83,7 +83,10 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
             }
             Ok(())
         }
-        Message::Model { spec } => check_model(spec),
+        Message::Model { spec, engine, .. } => {
+            check_model(spec)?;
+            engine.as_ref().map_or(Ok(()), check_engine)
+        }
         Message::Open { connections, .. } => {
             check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))?;
             connections.iter().try_for_each(check_request)
@@ -162,6 +165,20 @@ fn check_request(l: &ConnectionRequest) -> Result<(), Outside> {
             "connections",
             format!("connection {}: a stride of 0 bytes", l.connection),
         );
+    }
+    Ok(())
+}
+
+fn check_engine(engine: &EngineInfo) -> Result<(), Outside> {
+    let name = &engine.name;
+    if name.is_empty() || name.len() > MAX_ENGINE_NAME {
+        return outside(
+            "engine.name",
+            format!("{} bytes, must be 1 to {MAX_ENGINE_NAME}", name.len()),
+        );
+    }
+    if name.chars().any(char::is_control) {
+        return outside("engine.name", "holds a control character".to_owned());
     }
     Ok(())
 }

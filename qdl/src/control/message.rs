@@ -8,11 +8,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::{
     model::ModelSpec,
     stats::{BatchSizes, GpuRecord},
-    wire::{IbEnd, Score},
+    wire::{EngineInfo, IbEnd, Score, Stream},
 };
 
 /// Version of the protocol, both planes.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 
 /// Which side of a session a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -149,6 +149,8 @@ pub struct Counters {
     pub batches: u64,
     /// Samples that were copied on this node on their way.
     pub copies: u64,
+    /// Parts of responses that others followed.
+    pub parts: u64,
 }
 
 /// How well an accelerator finds what lies between the two nodes, and its own inside.
@@ -292,6 +294,12 @@ pub enum Message {
     Model {
         /// All of it.
         spec: ModelSpec,
+        /// When tokens are to leave the accelerator: the frontend's to say, and it must.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stream: Option<Stream>,
+        /// What runs the model: the accelerator's to say, and it must.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        engine: Option<EngineInfo>,
     },
     /// Asks for connections; again, with higher epochs, to rebuild lost ones.
     Open {

@@ -23,7 +23,11 @@ use tokio::{
 };
 
 use super::*;
-use crate::{control::message::VERSION, model::ModelSpec};
+use crate::{
+    control::message::VERSION,
+    model::ModelSpec,
+    wire::{EngineInfo, Stream},
+};
 
 /// Nothing in these tests should take this long.
 const LONG: Duration = Duration::from_secs(20);
@@ -36,6 +40,13 @@ fn token(text: &str) -> Auth {
 
 fn model() -> ModelSpec {
     ModelSpec::opaque("digest", 64, 8)
+}
+
+fn engine() -> EngineInfo {
+    EngineInfo {
+        name: "digest".to_owned(),
+        tokens: false,
+    }
 }
 
 /// Patient with a slow machine: nothing is to time out.
@@ -69,6 +80,7 @@ fn server_params() -> ServerParams {
         node: "acc-1".to_owned(),
         auth: token(TOKEN),
         model: model(),
+        engine: engine(),
         timing: patient(),
         pending: 16,
     }
@@ -80,6 +92,7 @@ fn client_params(address: SocketAddr) -> ClientParams {
         node: "fe-1".to_owned(),
         auth: token(TOKEN),
         model: model(),
+        stream: Stream::First,
         timing: patient(),
     }
 }
@@ -274,7 +287,8 @@ impl Raw {
         assert_eq!(self.hear_type("hello").await["version"], VERSION);
         self.say(json!({"type": "answer"})).await;
         self.hear_type("answer").await;
-        self.say(json!({"type": "model", "spec": model()})).await;
+        self.say(json!({"type": "model", "spec": model(), "stream": "none"}))
+            .await;
         self.hear_type("model").await;
     }
 }

@@ -173,6 +173,8 @@ pub struct DispatchCounts {
     pub issued: u64,
     /// Samples completed with a response.
     pub completed: u64,
+    /// Parts of responses handed over that others followed.
+    pub parts: u64,
     /// Samples completed empty after an abort.
     pub completed_empty: u64,
     /// Samples sent again because their connection was lost.

@@ -18,6 +18,7 @@ use crate::{
     fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window},
     rails::Load,
     stats::ConnectionRecord,
+    wire::Stream,
 };
 
 /// Samples posted before the doorbell is rung and the connection lets others look: enough to make a
@@ -33,7 +34,8 @@ pub struct ConnectionCfgs {
     pub nic_index: usize,
     /// Slots at either end.
     pub slots: usize,
-    /// Bytes from one response slot to the next, header included.
+    /// Bytes from one response slot to the next, header included, and the trailer where answers
+    /// come in parts.
     pub response_stride: usize,
     /// Bytes from one request slot to the next, at the peer.
     pub request_stride: usize,
@@ -74,6 +76,7 @@ impl Connection {
         staged: bool,
         by_health: bool,
         doorbell_wait_ns: u64,
+        stream: Stream,
     ) -> Result<Self, RegionError> {
         let grants = Arc::new(Grants::new(cfgs.slots));
         let map = |stride| Region::on_nodes(cfgs.slots * stride, nodes).map(Arc::new);
@@ -83,7 +86,7 @@ impl Connection {
             index,
             assigned: by_health.then(|| ArrayQueue::new(cfgs.slots)),
             tracker: Tracker::new(grants.clone()),
-            window: Window::new(region, 0, cfgs.response_stride, grants)?,
+            window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(stream),
             send: SendHalf::new(BURST, doorbell_wait_ns),
             up: AtomicBool::new(false),
             counts: Mutex::default(),
@@ -103,6 +106,7 @@ impl Connection {
             sources,
             peer_slots: self.cfgs.slots,
             peer_stride: self.cfgs.request_stride,
+            peer_stream: Stream::None,
             send_depth,
         }
     }

@@ -11,8 +11,11 @@
 //! holds up nobody else's samples and a lost connection has none waiting.
 //!
 //! Every sample issued is completed exactly once: with its response, after having been sent again
-//! if its connection was lost, or empty once the dispatcher was told to [`Dispatcher::abort`].
+//! if its connection was lost, or empty once the dispatcher was told to [`Dispatcher::abort`]. What
+//! comes of a response before its end is handed over as it comes; where the sample is sent again
+//! that begins anew, but its first token is reported once, and compared when it comes again.
 
+mod answers;
 mod api;
 mod end;
 mod health;
@@ -69,6 +72,9 @@ pub(crate) struct Shared {
     aborted: AtomicBool,
     issued: CachePadded<AtomicU64>,
     completed: Box<[CachePadded<AtomicU64>]>,
+    /// Parts handed over that others follow, by NIC.
+    parts: Box<[CachePadded<AtomicU64>]>,
+    token_bytes: u32,
     completed_empty: AtomicU64,
     again: AtomicU64,
     connections_lost: AtomicU64,
@@ -111,6 +117,7 @@ impl Dispatcher {
                     staged,
                     cfgs.policy.by_health().is_some(),
                     cfgs.doorbell_wait_ns,
+                    cfgs.stream,
                 )
             })
             .collect::<Result<Box<[_]>, _>>()?;
@@ -128,6 +135,8 @@ impl Dispatcher {
             aborted: AtomicBool::new(false),
             issued: CachePadded::default(),
             completed: nics.iter().map(|_| CachePadded::default()).collect(),
+            parts: nics.iter().map(|_| CachePadded::default()).collect(),
+            token_bytes: cfgs.token_bytes.clamp(1, 8),
             completed_empty: AtomicU64::new(0),
             again: AtomicU64::new(0),
             connections_lost: AtomicU64::new(0),
@@ -343,6 +352,12 @@ impl Dispatcher {
         c.issued - c.completed - c.completed_empty
     }
 
+    /// Parts handed over that others follow: like completed samples, a sign that answers come.
+    pub fn parts(&self) -> u64 {
+        let parts = self.shared.parts.iter();
+        parts.map(|p| p.load(Ordering::Relaxed)).sum()
+    }
+
     /// Ends it: every connection is given up, and what is
     /// outstanding and what still comes is completed empty.
     pub fn abort(&self, cause: &str) {
@@ -385,6 +400,7 @@ impl Dispatcher {
         DispatchCounts {
             completed,
             completed_empty,
+            parts: self.parts(),
             // Read last: what is completed was issued before.
             issued: s.issued.load(Ordering::Acquire),
             again: s.again.load(Ordering::Relaxed),

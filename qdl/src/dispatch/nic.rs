@@ -12,7 +12,10 @@ use std::{
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
-use super::end::Connection;
+use super::{
+    answers::{Came, Coming, Piece, Seen, payload},
+    end::Connection,
+};
 use crate::{
     clock::now_ns,
     connection::{
@@ -20,9 +23,8 @@ use crate::{
         tracker::{InFlight, Sample},
     },
     connection::{Echo, EchoAction, NicThreadHandle, NicWork, Turn, arm_all},
-    dispatch::{Completer, DispatchEvent, Response, SampleTimes, Shared, WARM_UP_ID},
-    fabric::{Armed, Broken, Imm, Link},
-    response::{RESPONSE_HEADER_BYTES, ResponseHeader},
+    dispatch::{Completer, DispatchEvent, Part, Response, SampleTimes, Shared, WARM_UP_ID},
+    fabric::{Armed, Broken, Link},
 };
 
 /// What the NIC thread is told.
@@ -55,16 +57,10 @@ struct Up {
     silent: Option<Broken>,
     /// Responses taken from it.
     taken: u64,
+    /// What has come of each slot's answer; empty where answers come in one piece.
+    coming: Box<[Coming]>,
     /// Those who choose by health know that it is up.
     known: bool,
-}
-
-/// A response seen in this turn.
-struct Seen {
-    connection: usize,
-    slot: u16,
-    in_flight: InFlight,
-    header: ResponseHeader,
 }
 
 pub(super) struct FrontendNic {
@@ -75,7 +71,7 @@ pub(super) struct FrontendNic {
     up: Vec<Up>,
     /// Those that take their leave: nobody posts on them, and what still comes is not looked at.
     leaving: Vec<Up>,
-    seen: Vec<Seen>,
+    came: Came,
     new_fds: Vec<RawFd>,
     stopping: bool,
 }
@@ -105,7 +101,7 @@ impl FrontendNic {
             completer,
             up: Vec::new(),
             leaving: Vec::new(),
-            seen: Vec::with_capacity(4 * BUDGET),
+            came: Came::with_capacity(4 * BUDGET),
             new_fds: Vec::new(),
             stopping: false,
         }
@@ -127,8 +123,14 @@ impl FrontendNic {
                 }
                 let Link { tx, rx } = link;
                 self.new_fds.push(rx.fd());
-                self.shared.connections[connection].attach(tx);
+                let end = &self.shared.connections[connection];
+                end.attach(tx);
+                let slots = match end.window.takes_parts() {
+                    true => end.cfgs.slots,
+                    false => 0,
+                };
                 self.up.push(Up {
+                    coming: vec![Coming::default(); slots].into(),
                     connection,
                     epoch,
                     half: Receiving::new(rx),
@@ -237,16 +239,14 @@ impl FrontendNic {
     /// Polls one connection; returns how many events there were.
     fn poll(&mut self, i: usize, now: u64) -> usize {
         let Self {
-            up, shared, seen, ..
+            up, shared, came, ..
         } = self;
         let up = &mut up[i];
         let connection = &shared.connections[up.connection];
-        let before = seen.len();
-        let (events, answer) = up.half.poll(&connection.send, |imm, len| {
-            if let Some(s) = shared.arrived(connection, imm, len)? {
-                seen.push(s);
-            }
-            Ok(())
+        let before = came.seen.len();
+        let coming = &mut up.coming;
+        let (events, answer) = up.half.poll(&connection.send, |imm, at, len| {
+            shared.arrived((i, connection), coming, (imm, at, len), came)
         });
         if events > 0 {
             up.echo.heard(now);
@@ -254,43 +254,93 @@ impl FrontendNic {
         } else if up.silent.is_some() && up.half.broken.is_none() {
             up.half.broken = up.silent.take();
         }
-        up.taken += (seen.len() - before) as u64;
+        up.taken += (came.seen.len() - before) as u64;
         if answer {
             shared.drive(connection, false, || None);
         }
         events
     }
 
-    /// Completes what this turn has seen, in one call, then frees the slots.
+    /// Hands over what this turn has seen, parts first, each in one call; then frees the slots.
     fn complete(&mut self, now: u64) {
         let shared = self.shared.clone();
+        for what in self.came.contradictions.drain(..) {
+            self.completer.contradicted(what);
+        }
+        if !self.came.pieces.is_empty() {
+            self.hand_parts_over(&shared, now);
+        }
+        if !self.came.seen.is_empty() {
+            self.hand_answers_over(&shared, now);
+        }
+        // Behind the parts that were handed over: another thread may complete these.
+        for (connection, slot, sample) in self.came.spoilt.drain(..) {
+            let connection = &shared.connections[connection];
+            connection.tracker.release(slot);
+            shared.goes_again(connection, sample);
+        }
+    }
+
+    fn hand_parts_over(&mut self, shared: &Shared, now: u64) {
+        let pieces = &self.came.pieces;
+        for p in pieces {
+            if let Some(coming) = self.up[p.up].coming.get_mut(usize::from(p.slot)) {
+                coming.after_ns += now.saturating_sub(p.in_flight.posted_ns);
+                if p.at == 0 {
+                    coming.first_ns = now;
+                }
+            }
+        }
+        let part = |p: &Piece| {
+            let window = &shared.connections[p.connection].window;
+            Part {
+                id: p.in_flight.sample.id,
+                index: p.in_flight.sample.index,
+                at: p.at,
+                // SAFETY: these bytes have arrived (`Shared::arrived`), and the slot is not granted
+                // again before it is released, after its last part or with its connection.
+                payload: unsafe { payload(window, p.slot, p.at, p.len) },
+                first: p.first,
+            }
+        };
+        self.completer.parts(&mut pieces.iter().map(part));
+        shared.parts[self.index].fetch_add(pieces.len() as u64, Ordering::Relaxed);
+        self.came.pieces.clear();
+    }
+
+    fn hand_answers_over(&mut self, shared: &Shared, now: u64) {
         let response = |s: &Seen| {
             let window = &shared.connections[s.connection].window;
-            let offset = window.slot_offset(s.slot) + RESPONSE_HEADER_BYTES;
-            // SAFETY: the receiving half has closed the grant (`Shared::arrived`), so the peer may
-            // not write the slot until it is granted again, after the release below.
-            let payload = unsafe { window.region().bytes(offset, s.header.len as usize) };
             Response {
                 id: s.in_flight.sample.id,
                 index: s.in_flight.sample.index,
-                payload: payload.unwrap_or_default(),
-                whole: true,
+                // SAFETY: the receiving half has closed the grant (`Shared::arrived`), so the peer
+                // may not write the slot until it is granted again, after the release below.
+                payload: unsafe { payload(window, s.slot, 0, s.header.len) },
+                whole: s.in_flight.sample.first.is_none(),
             }
         };
-        self.completer.complete(&mut self.seen.iter().map(response));
+        self.completer
+            .complete(&mut self.came.seen.iter().map(response));
         let done = now_ns();
         self.completed()
-            .fetch_add(self.seen.len() as u64, Ordering::Release);
+            .fetch_add(self.came.seen.len() as u64, Ordering::Release);
         let health = shared.health.get();
-        for s in self.seen.drain(..) {
+        for s in self.came.seen.drain(..) {
             shared.connections[s.connection].tracker.release(s.slot);
             let f = &s.in_flight;
+            let round_trip = now.saturating_sub(f.posted_ns);
+            let residence = s.header.queue_us.saturating_add(s.header.compute_us);
             if let Some(h) = health {
-                let residence = u64::from(s.header.queue_us) + u64::from(s.header.compute_us);
-                let round_trip = now.saturating_sub(f.posted_ns);
-                let network = round_trip.saturating_sub(residence * 1000);
+                let network = round_trip.saturating_sub(u64::from(residence) * 1000);
                 h.arbiter.completed(s.connection, f.sample.len, network);
             }
+            let coming = self.up[s.up].coming.get(usize::from(s.slot));
+            let (first_ns, first_residence_us, after_ns) = match coming {
+                Some(c) if s.parts > 1 => (c.first_ns, c.first_residence_us, c.after_ns),
+                _ => (now, residence, 0),
+            };
+            let after_us = (after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
             self.completer.record(&SampleTimes {
                 issued_ns: f.sample.issued_ns,
                 posted_ns: f.posted_ns,
@@ -300,6 +350,11 @@ impl FrontendNic {
                 compute_us: s.header.compute_us,
                 bytes_out: f.sample.len,
                 bytes_in: s.header.len,
+                first_ns,
+                first_residence_us,
+                parts: s.parts,
+                parts_after_us: u32::try_from(after_us).unwrap_or(u32::MAX),
+                parts_residence_us: s.mean_us,
             });
         }
     }
@@ -343,7 +398,7 @@ impl NicWork for FrontendNic {
         for i in 0..self.up.len() {
             events += self.poll(i, now);
         }
-        if !self.seen.is_empty() {
+        if !self.came.is_empty() {
             self.complete(now_ns());
             self.shared.health_tick(now);
         }
@@ -418,46 +473,6 @@ impl Shared {
             Some(assigned) => !assigned.is_empty(),
             None => self.has_backlog(),
         }
-    }
-
-    /// A write has arrived on a connection. `None` where
-    /// it was the answer to a sample that warms up.
-    fn arrived(&self, connection: &Connection, imm: Imm, len: u32) -> Result<Option<Seen>, Broken> {
-        // The receiving half has closed the grant: the slot and its record are ours.
-        let slot = imm.slot();
-        let offset = connection.window.slot_offset(slot);
-        // SAFETY: the grant is closed, so the peer has no more business in the slot until it is
-        // opened again, which only `release` makes possible.
-        let bytes = unsafe { connection.window.region().bytes(offset, len as usize) };
-        let header = bytes
-            .ok()
-            .and_then(|b| ResponseHeader::decode(b, len, imm.use_count()));
-        let in_flight = connection.tracker.arrived(slot);
-        match (header, in_flight) {
-            (Some(header), Some(in_flight)) if in_flight.sample.id != WARM_UP_ID => {
-                return Ok(Some(Seen {
-                    connection: connection.index,
-                    slot,
-                    in_flight,
-                    header,
-                }));
-            }
-            (Some(header), Some(in_flight)) => {
-                connection.tracker.release(slot);
-                self.warmed(connection, &in_flight, &header);
-                return Ok(None);
-            }
-            // The sample was taken from the tracker and has no answer: it goes again.
-            (None, Some(in_flight)) => {
-                connection.tracker.release(slot);
-                self.goes_again(connection, in_flight.sample);
-            }
-            (_, None) => {}
-        }
-        Err(Broken::BadFrame {
-            what: "response header",
-            value: u64::from(len),
-        })
     }
 
     /// A sample that was in flight has no answer, and its

@@ -129,6 +129,7 @@ pub fn probe(
         sources: vec![source],
         peer_slots: slots,
         peer_stride: len,
+        peer_stream: crate::wire::Stream::None,
         send_depth: 16,
     };
     let memory = Endpoint {
@@ -136,6 +137,7 @@ pub fn probe(
         sources: writer.sources.clone(),
         peer_slots: 1,
         peer_stride: len,
+        peer_stream: crate::wire::Stream::None,
         send_depth: 16,
     };
     let (mut from, mut to) = pair(writer, memory).map_err(ProbeError::Connection)?;

@@ -11,19 +11,28 @@
 //! it can touch nothing else. A fabric that cannot check this before the bytes land (RDMA: the NIC
 //! checks the region alone) checks what it can when they have.
 //!
+//! **Parts.** A window that allows it ([`Window::in_parts`]) may have a slot written in parts: all
+//! but the last say that more follow ([`Imm::more`]), each is at least one byte and begins where
+//! the one before it ended. The sender says where it writes ([`Post::at`]); the receiver computes
+//! where that must have been from the lengths so far, since a NIC does not tell it, and reports it
+//! ([`Event::Arrived`]). A part that lies elsewhere, is empty, or comes to a window that takes none
+//! breaks the connection. Parts of different slots may come in any mixture.
+//!
 //! **Ownership.** The sender owns the receiver's slot. Slot *i* belongs to the sender from
 //! the moment its grant is opened until the write that carries the grant's use count has
-//! arrived; from then on it belongs to the receiver until the grant is opened again. There
-//! is no rendezvous and no allocation on arrival. The receiving half closes the grant
-//! itself ([`Grants::take`]), so one grant yields at most one [`Event::Arrived`]; a write
-//! that has no grant, or the wrong use count, breaks the connection and is never reported
-//! as an arrival. `tcp` and `memory` refuse such a write before they touch the slot.
+//! arrived; from then on it belongs to the receiver until the grant is opened again. Of a slot in
+//! parts, the bytes that have arrived belong to the receiver and the rest to the sender, until the
+//! last part closes the grant. There is no rendezvous and no allocation on arrival. The receiving
+//! half closes the grant itself ([`Grants::take`]), so one grant yields at most one last
+//! [`Event::Arrived`]; a write, a part too, that has no grant, or the wrong use count, breaks the
+//! connection and is never reported as an arrival. `tcp` and `memory` refuse such a write before
+//! they touch the slot.
 //!
-//! **Order.** Writes of one connection arrive in the order
-//! they were posted. Between connections there is no order.
+//! **Order.** Writes of one connection arrive in the order they were posted, the parts of a slot
+//! among them. Between connections there is no order.
 //!
-//! **Visibility.** When `Arrived` is reported, every byte of that write may be
-//! read through the region's address by the thread it was reported to, and by
+//! **Visibility.** When `Arrived` is reported, every byte of that write, and of
+//! the parts before it, may be read through the region's address by the thread it was reported to, and by
 //! whoever that thread tells. Memory of a GPU ([`Region::of_device`]) is read
 //! by the GPU alone, after one fence per batch ([`DeviceMemory::fence`]).
 //!
@@ -54,12 +63,15 @@
 mod device_memory;
 mod grants;
 mod imm;
+pub(crate) mod parts;
 mod region;
 
 pub mod ib;
 pub mod tcp;
 
 use std::{fmt, io, os::fd::RawFd, sync::Arc};
+
+use crate::wire::Stream;
 
 pub use crate::stats::FabricCounts;
 pub use device_memory::{DeviceMemory, ProbeError, probe};
@@ -74,10 +86,12 @@ pub struct Window {
     offset: usize,
     stride: usize,
     grants: Arc<Grants>,
+    stream: Stream,
 }
 
 impl Window {
-    /// `grants.slots()` slots of `stride` bytes each, beginning `offset` bytes into `region`.
+    /// `grants.slots()` slots of `stride` bytes each, beginning `offset` bytes into `region`, each
+    /// to be written in one piece.
     ///
     /// # Errors
     /// [`RegionError::OutOfBounds`] when the region is too small for them.
@@ -94,6 +108,7 @@ impl Window {
                 offset,
                 stride,
                 grants,
+                stream: Stream::None,
             }),
             _ => Err(RegionError::OutOfBounds {
                 offset,
@@ -103,12 +118,28 @@ impl Window {
         }
     }
 
+    /// The same window, whose slots may be written in as many parts as `stream` makes of an answer.
+    #[must_use]
+    pub fn in_parts(self, stream: Stream) -> Self {
+        Window { stream, ..self }
+    }
+
+    /// Which parts its slots are written in.
+    pub fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// True where a slot may be written in parts.
+    pub fn takes_parts(&self) -> bool {
+        self.stream != Stream::None
+    }
+
     /// Number of slots.
     pub fn slots(&self) -> usize {
         self.grants.slots()
     }
 
-    /// Bytes from one slot to the next, which is also the most one write can carry.
+    /// Bytes from one slot to the next, which is also the most that can be written to one.
     pub fn stride(&self) -> usize {
         self.stride
     }
@@ -133,8 +164,7 @@ impl Window {
     ///
     /// # Errors
     /// [`Broken::OutOfBounds`] when any byte would lie outside the slot, or
-    /// the slot outside the window; [`Broken::BadFrame`] for an offset other
-    /// than 0: whoever takes the arrival reads from the slot's beginning.
+    /// the slot outside the window.
     pub fn landing(&self, imm: Imm, at: u32, len: u32) -> Result<usize, Broken> {
         let end = u64::from(at) + u64::from(len);
         if usize::from(imm.slot()) >= self.slots() || end > self.stride as u64 {
@@ -144,12 +174,6 @@ impl Window {
                 at,
                 len,
                 stride: self.stride,
-            });
-        }
-        if at != 0 {
-            return Err(Broken::BadFrame {
-                what: "offset within the slot",
-                value: u64::from(at),
             });
         }
         Ok(self.slot_offset(imm.slot()) + at as usize)
@@ -169,7 +193,7 @@ pub struct Post {
     pub offset: usize,
     /// Its true length in bytes; 0 carries the immediate alone.
     pub len: u32,
-    /// Offset within the remote slot.
+    /// Offset within the remote slot: 0, or behind the parts before it.
     pub at: u32,
     /// Names the remote slot and its use, or carries a control message.
     pub imm: Imm,
@@ -409,6 +433,8 @@ pub struct Endpoint {
     pub peer_slots: usize,
     /// Bytes in each of them.
     pub peer_stride: usize,
+    /// Which parts they are written in.
+    pub peer_stream: Stream,
     /// Writes that may be queued before [`PostError::Full`].
     pub send_depth: usize,
 }

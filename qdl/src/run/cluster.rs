@@ -33,6 +33,7 @@ use crate::{
     os::Near,
     stats::{Places, SystemRecord},
     topology::{LinkWatch, Topology},
+    wire::EngineInfo,
 };
 
 /// How long the control thread may take to end once it was told to.
@@ -326,12 +327,6 @@ impl Cluster {
             }
         }
         let took = began.elapsed();
-        for (i, part) in parts.iter().enumerate() {
-            let mut peer = self.common.peer(i);
-            if peer.name.is_empty() {
-                peer.name.clone_from(part);
-            }
-        }
         Ok((format!("Network SUT: {}", parts.join(" + ")), took))
     }
 
@@ -355,6 +350,15 @@ impl Cluster {
         (0..self.common.peers.len())
             .map(|i| self.common.peer(i).node.clone())
             .collect()
+    }
+
+    /// Each accelerator's name and engine, in the order of the configuration.
+    pub fn engines(&self) -> Vec<(String, EngineInfo)> {
+        let of = |i| {
+            let peer = self.common.peer(i);
+            (peer.node.clone(), peer.engine.clone())
+        };
+        (0..self.common.peers.len()).map(of).collect()
     }
 
     /// The fabric, as the summary names it.

@@ -23,6 +23,7 @@ use crate::{
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
     stats::{BatchSizes, GpuRecord},
     topology::LinkWatch,
+    wire::EngineInfo,
 };
 
 /// What is known of one accelerator.
@@ -30,14 +31,14 @@ use crate::{
 pub(super) struct PeerState {
     pub node: String,
     pub address: String,
+    /// What runs the model there.
+    pub engine: EngineInfo,
     pub handle: Option<ClientHandle>,
     /// Its part of the SUT's name, as it last said.
     pub named: Option<String>,
     pub counters: Option<Counters>,
     pub batches: BatchSizes,
     pub gpus: Vec<GpuRecord>,
-    /// Its part of the SUT's name, as it first gave it when every node did.
-    pub name: String,
     /// When and why its last connection was lost, and whether by silence.
     pub lost: Option<Loss>,
 }
@@ -112,6 +113,7 @@ impl Common {
             node: self.config.node.clone(),
             auth: self.auth.clone(),
             model: self.config.model.clone(),
+            stream: self.config.stream.unwrap_or_default(),
             timing: settings::timing(&self.config.deadlines),
         }
     }

@@ -87,6 +87,7 @@ async fn bring_up(
         {
             let mut peer = common.peer(i);
             peer.node.clone_from(&session.peer_node);
+            peer.engine.clone_from(&session.engine);
             peer.handle = Some(session.handle.clone());
         }
         let mut task = PeerTask::new(i, common.clone(), losses);

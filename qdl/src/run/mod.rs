@@ -30,7 +30,7 @@ pub use cluster::Cluster;
 pub use node::{EngineTotals, Node, NodeError, NodeParams, Stop};
 pub use settings::pinning_warnings;
 
-use crate::response::RESPONSE_HEADER_BYTES;
+use crate::response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES};
 
 /// Bytes of a cache line, so that neighbouring responses share none.
 const LINE: usize = 64;
@@ -46,15 +46,35 @@ pub fn request_stride(model: &crate::model::ModelSpec) -> Option<usize> {
     }
 }
 
-/// Bytes from one response slot to the next, header included.
+/// Bytes from one response slot to the next, header included, and the trailer where the output is
+/// ragged: only such a response may come in parts.
 pub fn response_stride(model: &crate::model::ModelSpec) -> Option<usize> {
+    let trailer = match model.output.ragged {
+        true => RESPONSE_TRAILER_BYTES,
+        false => 0,
+    };
     model
         .max_output_bytes()?
-        .checked_add(RESPONSE_HEADER_BYTES)?
+        .checked_add(RESPONSE_HEADER_BYTES + trailer)?
         .checked_next_multiple_of(LINE)
 }
 
 /// Locks; a panic elsewhere does not make what is behind the lock less true.
 fn lock<T>(m: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::{DType, ModelSpec};
+
+    #[test]
+    fn a_ragged_output_has_room_for_a_trailer() {
+        let mut model = ModelSpec::opaque("m", 64, 48);
+        assert_eq!(super::response_stride(&model), Some(64));
+        model.output.ragged = true;
+        assert_eq!(super::response_stride(&model), Some(128));
+        (model.output.dtype, model.output.shape) = (DType::I32, vec![1024]);
+        assert_eq!(super::response_stride(&model), Some(4160));
+    }
 }

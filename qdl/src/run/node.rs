@@ -32,6 +32,7 @@ use crate::{
     serve::{ConnectionLost, OnConnectionLost, ServeConnection, ServeCounts, Server, Service},
     stats::{BatchSizes, GpuRecord, ServedReport},
     topology::{LinkWatch, Topology},
+    wire::EngineInfo,
 };
 
 /// Handshakes that may be under way at once.
@@ -57,6 +58,8 @@ pub struct NodeParams {
     pub sut_name: String,
     /// What its engine runs: where the configuration leaves it to the model file, what that holds.
     pub model: ModelSpec,
+    /// What runs it, as frontends are told.
+    pub engine_info: EngineInfo,
     /// Serve one frontend, then end.
     pub once: bool,
     /// Asks the engine for its totals.
@@ -135,7 +138,15 @@ pub(super) struct Shared {
     /// Memory of slots.
     pub budget: Budget<ServeConnection>,
     /// What connections that are no more had answered, and had to drop.
-    pub settled: Mutex<(u64, u64)>,
+    pub settled: Mutex<Settled>,
+}
+
+/// What connections did that are no more.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Settled {
+    pub responded: u64,
+    pub late: u64,
+    pub parts: u64,
 }
 
 impl Node {
@@ -177,6 +188,7 @@ impl Node {
                 node: config.node.clone(),
                 auth: settings::auth(config.auth())?,
                 model: params.model.clone(),
+                engine: params.engine_info.clone(),
                 timing: settings::timing(&config.deadlines),
                 pending: HANDSHAKES,
             },
@@ -272,6 +284,7 @@ impl Node {
                     shared: Arc::downgrade(&shared),
                     handle: session.handle(),
                     local: session.local_address(),
+                    stream: session.stream(),
                     nics: nics.clone(),
                     connections: Mutex::default(),
                     arrived_before: counts.arrived,

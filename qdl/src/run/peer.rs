@@ -529,11 +529,21 @@ impl PeerTask {
 
     async fn try_again(&mut self) -> Result<ClientSession, ClusterError> {
         let session = ClientSession::connect(self.common.params(self.index)).await?;
-        let expected = self.common.peer(self.index).node.clone();
+        let (expected, engine) = {
+            let peer = self.common.peer(self.index);
+            (peer.node.clone(), peer.engine.clone())
+        };
         if session.peer_node != expected {
             return Err(ClusterError::Slots(format!(
                 "{} answers where {expected} was",
                 session.peer_node
+            )));
+        }
+        // What the run was begun for holds to its end: whether tokens are counted above all.
+        if session.engine != engine {
+            return Err(ClusterError::Slots(format!(
+                "{expected} came back with engine `{}` where it had `{}`",
+                session.engine.name, engine.name
             )));
         }
         let result = self.open_all(&session).await;

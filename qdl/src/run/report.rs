@@ -30,25 +30,17 @@ pub(super) fn accelerator(peer: &PeerState, connections: usize) -> AcceleratorRe
     let counters = peer.counters.unwrap_or_default();
     AcceleratorRecord {
         node: peer.node.clone(),
-        engine: engine_of(&peer.name, &peer.node)
-            .unwrap_or_default()
-            .to_owned(),
+        engine: peer.engine.name.clone(),
         connections,
         samples: peer.counters.map(|c| c.responded),
         arrived: peer.counters.map(|c| c.arrived),
+        parts: peer.counters.map(|c| c.parts),
         dropped_late: counters.dropped_late,
         copies: counters.copies,
         batches: peer.batches.clone(),
         gpus: peer.gpus.clone(),
         lost: peer.lost.as_ref().map(|l| l.cause.clone()),
     }
-}
-
-/// The engine's name in a node's part of the SUT's name: `NODE (MODEL on ENGINE)`.
-fn engine_of<'a>(name: &'a str, node: &str) -> Option<&'a str> {
-    let at = name.find(&format!("{node} ("))?;
-    let inside = name[at + node.len() + 2..].split(')').next()?;
-    Some(inside.rsplit_once(" on ")?.1)
 }
 
 /// The dispatcher's totals, as they are reconciled.
@@ -80,7 +72,9 @@ pub(super) fn warm_up(w: &WarmUpReport) -> WarmUpRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{control::Counters, dispatch::ConnectionWarmUp, stats::BatchSizes};
+    use crate::{
+        control::Counters, dispatch::ConnectionWarmUp, stats::BatchSizes, wire::EngineInfo,
+    };
 
     #[test]
     fn connections_get_their_names_losses_and_warm_up_times() {
@@ -116,7 +110,10 @@ mod tests {
     fn an_accelerator_is_what_it_said_of_itself() {
         let mut peer = PeerState {
             node: "a".to_owned(),
-            name: "a (digits on onnx)".to_owned(),
+            engine: EngineInfo {
+                name: "onnx".to_owned(),
+                tokens: false,
+            },
             batches: BatchSizes::from_counts(&[0, 9]),
             ..PeerState::default()
         };
@@ -136,11 +133,5 @@ mod tests {
             (Some(9), Some(10), "onnx")
         );
         assert_eq!(a.batches.samples(), 9);
-    }
-
-    #[test]
-    fn an_engine_is_found_only_where_it_stands() {
-        assert_eq!(engine_of("a (what it is)", "a"), None);
-        assert_eq!(engine_of("", "a"), None);
     }
 }

@@ -12,7 +12,7 @@ use super::{
         granted::{Granted, LostThere},
     },
     lock,
-    node::{EngineTotals, NodeParams, Shared},
+    node::{EngineTotals, NodeParams, Settled, Shared},
     places::places,
     request_stride, response_stride, settings,
     transport::ServerNic,
@@ -29,6 +29,7 @@ use crate::{
     serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs},
     stats::{BatchSizes, GpuRecord, ServedConnection, ServedReport},
     topology::LinkWatch,
+    wire::Stream,
 };
 
 /// How often quarantined connections are looked at, while there are some.
@@ -45,11 +46,13 @@ pub(super) struct Session {
     pub handle: ServerHandle,
     /// The address of this node by which the frontend reached it.
     pub local: SocketAddr,
+    /// When the frontend wants tokens to leave this node.
+    pub stream: Stream,
     pub nics: Arc<[ServerNic]>,
     /// What it was granted.
     pub connections: Mutex<Granted<Arc<ServeConnection>>>,
     pub arrived_before: u64,
-    pub settled_before: (u64, u64),
+    pub settled_before: Settled,
     pub engine_before: EngineTotals,
     /// Sleeps of the NIC threads, and how often they were woken, before it.
     pub waits_before: (u64, u64),
@@ -133,11 +136,13 @@ impl Session {
             lost,
             ..connection.record()
         };
+        let parts = record.tx.parts;
         lock(&self.ended).push(record);
         if let Some(shared) = self.shared.upgrade() {
             let mut settled = lock(&shared.settled);
-            settled.0 += connection.responded();
-            settled.1 += connection.late();
+            settled.responded += connection.responded();
+            settled.late += connection.late();
+            settled.parts += parts;
         }
     }
 
@@ -190,18 +195,21 @@ impl Session {
         let Some(shared) = self.shared.upgrade() else {
             return (Counters::default(), true);
         };
-        let (mut responded, mut late) = *lock(&shared.settled);
+        let mut now = *lock(&shared.settled);
         {
             let connections = lock(&self.connections);
             for connection in connections.slots() {
-                responded += connection.responded();
-                late += connection.late();
+                now.responded += connection.responded();
+                now.late += connection.late();
+                now.parts += connection.sent_counts().parts;
             }
         }
+        let before = &self.settled_before;
         let mut counters = Counters {
             arrived: shared.server.counts().arrived - self.arrived_before,
-            responded: responded - self.settled_before.0,
-            dropped_late: late - self.settled_before.1,
+            responded: now.responded - before.responded,
+            dropped_late: now.late - before.late,
+            parts: now.parts - before.parts,
             ..Counters::default()
         };
         let engine = (self.params.engine)();
@@ -271,6 +279,7 @@ impl Session {
             slots,
             request_stride: request,
             response_stride: response,
+            stream: self.stream,
         };
         let bytes = cfgs.bytes().unwrap_or(usize::MAX);
         let share = shared.budget.take(bytes, self.config.memory()).map_err(|in_use| {

@@ -19,7 +19,7 @@ use crate::{
     control::{ConnectionGrant, GrantTransport, RequestTransport},
     fabric::{
         Endpoint, Link, Region,
-        ib::{IbCfgs, IbConnection, IbDevice, IbEnd, IbError, IbResources, check_memory},
+        ib::{IbCfgs, IbConnection, IbDevice, IbEnd, IbError, IbResources, Traffic, check_memory},
         probe,
         tcp::{self, Preamble, TcpCfgs, TcpDevice},
     },
@@ -141,8 +141,7 @@ impl IbNic {
     /// Half a connection, which does not know its peer yet.
     pub fn prepare(&self, mut endpoint: Endpoint) -> Result<IbConnection, IbError> {
         let limits = self.resources.device().limits();
-        let slots = endpoint.window.slots().max(endpoint.peer_slots);
-        let cfgs = IbCfgs::resolve(&self.config, limits, slots)?;
+        let cfgs = IbCfgs::resolve(&self.config, limits, Traffic::of(&endpoint))?;
         endpoint.send_depth = cfgs.writes as usize;
         IbConnection::prepare(&self.resources, endpoint, &cfgs)
     }

@@ -169,6 +169,14 @@ impl Arrival {
         unsafe { std::slice::from_raw_parts_mut(self.output, self.capacity as usize) }
     }
 
+    /// The same from byte `at` on, empty beyond its end: where what lies before has been given to
+    /// the origin in parts ([`Origin::part`]), which reads it while more is written behind.
+    pub fn output_from(&mut self, at: usize) -> &mut [u8] {
+        let at = at.min(self.capacity as usize);
+        // SAFETY: promised in `new` for all of the room, of which this is the end.
+        unsafe { std::slice::from_raw_parts_mut(self.output.add(at), self.capacity as usize - at) }
+    }
+
     /// Bytes of that room.
     pub fn output_len(&self) -> usize {
         self.capacity as usize

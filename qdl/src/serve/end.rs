@@ -5,22 +5,29 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
-use crossbeam_queue::ArrayQueue;
-
-use super::arrival::{Arrival, Finished, Origin};
+use super::{
+    answers::{Answers, MOST, Ready},
+    arrival::{Arrival, Finished, Origin, Part},
+};
 use crate::{
-    connection::{Next, Outgoing, SendCounts, SendHalf},
+    clock::now_ns,
+    connection::{Next, NicThreadHandle, Outgoing, SendCounts, SendHalf},
     fabric::{
         Broken, Endpoint, FabricCounts, Grants, Imm, Post, PostError, Region, RegionError,
         SourceId, Tx, Window,
     },
-    response::{RESPONSE_HEADER_BYTES, ResponseHeader},
+    response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader},
     stats::ServedConnection,
+    wire::Stream,
 };
+
+/// A part may wait this long for the doorbell of the next, in nanoseconds, while parts come one upon
+/// the other and the NIC's thread is awake to ring for it.
+const PART_WAIT_NS: u64 = 20_000;
 
 /// What a connection is made of; the frontend asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +45,11 @@ pub struct ServeConnectionCfgs {
     pub slots: usize,
     /// Bytes from one request slot to the next.
     pub request_stride: usize,
-    /// Bytes from one response slot to the next, header included.
+    /// Bytes from one response slot to the next, header included, and the trailer where answers may
+    /// leave in parts.
     pub response_stride: usize,
+    /// Which parts of an answer the frontend wants before its end.
+    pub stream: Stream,
 }
 
 impl ServeConnectionCfgs {
@@ -49,13 +59,15 @@ impl ServeConnectionCfgs {
             .checked_add(self.response_stride)?
             .checked_mul(self.slots)
     }
-}
 
-#[derive(Clone, Copy, Debug)]
-struct Ready {
-    imm: Imm,
-    /// Header and payload.
-    bytes: u32,
+    /// Bytes of a response slot that an output may take.
+    fn capacity(&self) -> Option<usize> {
+        let (own, most) = match self.stream {
+            Stream::None => (RESPONSE_HEADER_BYTES, u32::MAX as usize),
+            _ => (RESPONSE_HEADER_BYTES + RESPONSE_TRAILER_BYTES, MOST),
+        };
+        self.response_stride.min(most).checked_sub(own)
+    }
 }
 
 /// What the NIC thread counted of its receiving half.
@@ -75,9 +87,12 @@ pub struct ServeConnection {
     window: Window,
     output: Arc<Region>,
     pub(super) send: SendHalf,
-    /// Responses that are not posted yet. As many places as slots: a slot is granted again once its
-    /// response is posted.
-    ready: ArrayQueue<Ready>,
+    /// Responses that are not posted yet.
+    answers: Answers,
+    /// The thread that polls it, which rings doorbells that wait.
+    nic: OnceLock<NicThreadHandle>,
+    /// Nothing that is sent arrives any more.
+    gone: AtomicBool,
     /// A sample that came by it cannot be run: the NIC thread gives the connection up.
     refused: OnceLock<Broken>,
     responded: AtomicU64,
@@ -127,8 +142,16 @@ impl ServeConnection {
             window: Window::new(slots, 0, cfgs.request_stride, grants)?,
             output: Arc::new(Region::on_nodes(bytes(cfgs.response_stride)?, nodes)?),
             // One doorbell for all that is ready.
-            send: SendHalf::new(usize::MAX, 0),
-            ready: ArrayQueue::new(cfgs.slots.max(1)),
+            send: SendHalf::new(
+                usize::MAX,
+                match cfgs.stream {
+                    Stream::None | Stream::First => 0,
+                    Stream::All => PART_WAIT_NS,
+                },
+            ),
+            answers: Answers::new(cfgs.slots, cfgs.stream),
+            nic: OnceLock::new(),
+            gone: AtomicBool::new(false),
             refused: OnceLock::new(),
             responded: AtomicU64::new(0),
             late: AtomicU64::new(0),
@@ -154,6 +177,7 @@ impl ServeConnection {
             sources: vec![self.output.clone()],
             peer_slots: self.cfgs.slots,
             peer_stride: self.cfgs.response_stride,
+            peer_stream: self.cfgs.stream,
             send_depth,
         }
     }
@@ -208,6 +232,12 @@ impl ServeConnection {
         self.memory().for_each(Region::prefault);
     }
 
+    /// Slots that samples land in.
+    #[cfg(test)]
+    pub(crate) fn window(&self) -> &Window {
+        &self.window
+    }
+
     pub(super) fn requests(&self) -> &Arc<Region> {
         self.window.region()
     }
@@ -215,9 +245,15 @@ impl ServeConnection {
     /// Nothing is sent afterwards. True once the connection
     /// has said goodbye; until then it is to be called again.
     pub(super) fn detach(&self) -> bool {
+        self.gone.store(true, Ordering::Relaxed);
         let over = self.send.finish();
         self.drive();
         over
+    }
+
+    /// It is polled by this thread.
+    pub(super) fn polled_by(&self, nic: &NicThreadHandle) {
+        let _ = self.nic.set(nic.clone());
     }
 
     /// Why a sample of it was refused, if one was.
@@ -229,10 +265,7 @@ impl ServeConnection {
     pub(super) fn arrival(self: &Arc<Self>, imm: Imm, len: u32, now_ns: u64) -> Option<Arrival> {
         let slot = imm.slot();
         let output = usize::from(slot) * self.cfgs.response_stride + RESPONSE_HEADER_BYTES;
-        let capacity = self
-            .cfgs
-            .response_stride
-            .checked_sub(RESPONSE_HEADER_BYTES)?;
+        let capacity = self.cfgs.capacity()?;
         let input = self
             .window
             .region()
@@ -246,7 +279,9 @@ impl ServeConnection {
         // then the arrival has ended (`respond`) and the output's bytes have left it, or are read
         // by the kernel or the NIC alone, and by no reference of this process. A peer that writes
         // before it has the response breaks the connection up to that moment, and afterwards spoils
-        // what is sent to it.
+        // what is sent to it. Of an answer in parts, whose bytes leave while the arrival lives, its
+        // owner writes behind what it has given to `part` alone; the header before the output and
+        // the trailer behind the last of it are not the arrival's.
         let arrival = unsafe {
             Arrival::new(
                 input,
@@ -267,55 +302,152 @@ impl ServeConnection {
 
     /// Sends what is ready, or leaves it to the owner of the token. Returns responses posted.
     pub(super) fn drive(&self) -> usize {
-        self.send.drive(false, &mut Responses(self)).posted
+        self.send.drive(false, &mut Responses::of(self)).posted
+    }
+
+    /// The same, where the doorbell may be left to the NIC's thread as long as that is awake.
+    fn drive_lazily(&self) {
+        let mut responses = Responses::of(self);
+        self.send.drive(true, &mut responses);
+        let asleep = || self.nic.get().is_none_or(NicThreadHandle::sleeps_now);
+        if self.send.is_unrung() && asleep() {
+            self.send.drive(false, &mut responses);
+        }
+    }
+
+    /// A length of output, at most what its slot has room for.
+    fn within(&self, len: u32) -> u32 {
+        let capacity = self.cfgs.capacity().unwrap_or(0);
+        len.min(u32::try_from(capacity).unwrap_or(u32::MAX))
+    }
+
+    /// Where a slot's response begins, in the region that responses are sent from.
+    fn output_offset(&self, slot: u16) -> usize {
+        usize::from(slot) * self.cfgs.response_stride
+    }
+
+    /// Writes the header of a response, in one piece or of the first part.
+    fn begin(&self, imm: Imm, header: &ResponseHeader) {
+        let offset = self.output_offset(imm.slot());
+        // SAFETY: these bytes lie before the arrival's output, and nothing of the slot is posted
+        // yet: nobody else touches them.
+        let to = unsafe { self.output.bytes_mut(offset, RESPONSE_HEADER_BYTES) };
+        if let Ok(to) = to {
+            to.copy_from_slice(&header.encode());
+        }
     }
 }
 
 /// Responses on their way to the frontend.
-struct Responses<'a>(&'a ServeConnection);
+struct Responses<'a> {
+    connection: &'a ServeConnection,
+    /// Whole ones, and last parts, posted in this burst.
+    answered: u64,
+}
 
-impl Outgoing for Responses<'_> {
-    fn begin(&mut self) -> u64 {
-        0
-    }
-
-    fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
-        let connection = self.0;
-        let Some(ready) = connection.ready.pop() else {
-            return Next::Nothing;
-        };
-        let slot = ready.imm.slot();
-        let posted = tx.post(&Post {
-            source: SourceId(0),
-            offset: usize::from(slot) * connection.cfgs.response_stride,
-            len: ready.bytes,
-            at: 0,
-            imm: ready.imm,
-        });
-        match posted {
-            Ok(()) => {
-                // The frontend may use the slot again as soon as it has the response, and not
-                // before.
-                connection.window.grants().open(slot);
-                Next::Posted
-            }
-            Err(PostError::Full) if connection.ready.push(ready).is_ok() => Next::Full,
-            Err(e) => {
-                connection.late.fetch_add(1, Ordering::Relaxed);
-                e.into()
-            }
+impl<'a> Responses<'a> {
+    fn of(connection: &'a ServeConnection) -> Self {
+        Responses {
+            connection,
+            answered: 0,
         }
     }
 
-    fn posted(&mut self, writes: usize, _: &mut SendCounts) -> usize {
-        self.0.responded.fetch_add(writes as u64, Ordering::Relaxed);
-        0
+    /// Posts what is ready of a slot; `None` where that was posted already.
+    fn post(&mut self, ready: Ready, tx: &mut dyn Tx) -> Option<Next> {
+        let c = self.connection;
+        let (slot, posted, ends) = match ready {
+            Ready::Whole { imm, bytes } => {
+                let posted = tx.post(&Post {
+                    source: SourceId(0),
+                    offset: c.output_offset(imm.slot()),
+                    len: bytes,
+                    at: 0,
+                    imm,
+                });
+                (imm.slot(), posted, true)
+            }
+            Ready::Part(slot) => {
+                let (piece, residence) = c.answers.piece(slot)?;
+                let (mut imm, mut len) = (piece.imm, piece.to - piece.from);
+                let offset = c.output_offset(slot);
+                if let Some(trailer) = &piece.trailer {
+                    let behind = offset + piece.to as usize;
+                    // SAFETY: the arrival has been given back (`respond`), and the parts that are
+                    // on their way end before here: nobody else touches these bytes.
+                    let to = unsafe { c.output.bytes_mut(behind, RESPONSE_TRAILER_BYTES) };
+                    if let Ok(to) = to {
+                        to.copy_from_slice(&trailer.encode());
+                    }
+                    len += RESPONSE_TRAILER_BYTES as u32;
+                } else {
+                    imm = imm.with_more();
+                }
+                let posted = tx.post(&Post {
+                    source: SourceId(0),
+                    offset: offset + piece.from as usize,
+                    len,
+                    at: piece.from,
+                    imm,
+                });
+                if posted.is_ok() {
+                    c.answers.posted(slot, &piece, residence);
+                }
+                (slot, posted, piece.trailer.is_some())
+            }
+        };
+        Some(match posted {
+            Ok(()) => {
+                if ends {
+                    // The frontend may use the slot again as soon as it has the response, and not
+                    // before.
+                    c.window.grants().open(slot);
+                    self.answered += 1;
+                }
+                Next::Posted
+            }
+            Err(PostError::Full) if c.answers.push(ready) => Next::Full,
+            Err(e) => {
+                let late = u64::from(c.answers.ends(ready));
+                c.late.fetch_add(late, Ordering::Relaxed);
+                e.into()
+            }
+        })
+    }
+}
+
+impl Outgoing for Responses<'_> {
+    fn begin(&mut self) -> u64 {
+        match self.connection.cfgs.stream {
+            Stream::None | Stream::First => 0,
+            Stream::All => now_ns(),
+        }
+    }
+
+    fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
+        while let Some(ready) = self.connection.answers.pop() {
+            if let Some(next) = self.post(ready, tx) {
+                return next;
+            }
+        }
+        Next::Nothing
+    }
+
+    /// Whoever drives lazily has more to send before long.
+    fn posted(&mut self, _: usize, _: &mut SendCounts) -> usize {
+        let answered = std::mem::take(&mut self.answered);
+        self.connection
+            .responded
+            .fetch_add(answered, Ordering::Relaxed);
+        usize::MAX
     }
 
     /// Nobody is there to have them.
     fn down(&mut self) {
-        while self.0.ready.pop().is_some() {
-            self.0.late.fetch_add(1, Ordering::Relaxed);
+        let c = self.connection;
+        while let Some(ready) = c.answers.pop() {
+            let late = u64::from(c.answers.ends(ready));
+            c.late.fetch_add(late, Ordering::Relaxed);
         }
     }
 }
@@ -323,6 +455,39 @@ impl Outgoing for Responses<'_> {
 impl Origin for ServeConnection {
     fn gpu(&self) -> Option<u32> {
         self.cfgs.gpu
+    }
+
+    fn stream(&self) -> Stream {
+        self.cfgs.stream
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    fn part(&self, part: &Part) {
+        let imm = Imm::from_bits(part.ticket as u32);
+        let Some(growing) = self.answers.growing(imm.slot()) else {
+            return;
+        };
+        let len = self.within(part.to);
+        let end = len + RESPONSE_HEADER_BYTES as u32;
+        if part.from == 0 {
+            let header = ResponseHeader {
+                len,
+                use_count: imm.use_count(),
+                queue_us: part.queue_us,
+                compute_us: part.compute_us,
+            };
+            self.begin(imm, &header);
+            growing.begin(imm, end);
+        }
+        growing.grow(end, part.queue_us, part.compute_us, false);
+        self.answers.push(Ready::Part(imm.slot()));
+        match self.cfgs.stream {
+            Stream::All => self.drive_lazily(),
+            _ => _ = self.drive(),
+        }
     }
 
     fn refuse(&self, ticket: u64, why: &str) {
@@ -337,27 +502,25 @@ impl Origin for ServeConnection {
     fn respond(&self, finished: &[Finished]) {
         for f in finished {
             let imm = Imm::from_bits(f.ticket as u32);
-            let slot = imm.slot();
-            let capacity = self.cfgs.response_stride - RESPONSE_HEADER_BYTES;
-            let len = f.len.min(capacity as u32);
-            let header = ResponseHeader {
-                len,
-                use_count: imm.use_count(),
-                queue_us: f.queue_us,
-                compute_us: f.compute_us,
+            let len = self.within(f.len);
+            let end = len + RESPONSE_HEADER_BYTES as u32;
+            let ready = match self.answers.growing(imm.slot()) {
+                Some(growing) if f.sent.parts > 0 => {
+                    growing.grow(end, f.queue_us, f.compute_us, true);
+                    Ready::Part(imm.slot())
+                }
+                _ => {
+                    let header = ResponseHeader {
+                        len,
+                        use_count: imm.use_count(),
+                        queue_us: f.queue_us,
+                        compute_us: f.compute_us,
+                    };
+                    self.begin(imm, &header);
+                    Ready::Whole { imm, bytes: end }
+                }
             };
-            let offset = usize::from(slot) * self.cfgs.response_stride;
-            // SAFETY: the arrival that owned this output slot has just been given back to us, and
-            // the response is not posted yet: nobody else touches the slot.
-            let to = unsafe { self.output.bytes_mut(offset, RESPONSE_HEADER_BYTES) };
-            if let Ok(to) = to {
-                to.copy_from_slice(&header.encode());
-            }
-            let ready = Ready {
-                imm,
-                bytes: len + RESPONSE_HEADER_BYTES as u32,
-            };
-            if self.ready.push(ready).is_err() {
+            if !self.answers.push(ready) {
                 // Only a slot that was answered twice could fill it.
                 self.late.fetch_add(1, Ordering::Relaxed);
             }

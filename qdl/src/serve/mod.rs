@@ -7,8 +7,10 @@
 //! ```
 //!
 //! An [`Arrival`] borrows its slot from the connection it came by: the engine reads the sample
-//! where it landed and writes the response where it is sent from.
+//! where it landed and writes the response where it is sent from. An engine that has its answer
+//! bit by bit gives what is final to [`Origin::part`], and goes on writing behind it.
 
+mod answers;
 mod arrival;
 mod end;
 mod nic;
@@ -134,6 +136,7 @@ impl Server {
     /// Serves a connection on a NIC, once its slots are ready: a thread beside the NIC's sees to
     /// that, so that the NIC's other connections do not wait for it.
     pub fn attach(&self, nic_index: usize, connection: Arc<ServeConnection>, link: Link) {
+        connection.polled_by(&self.handles[nic_index]);
         self.preparers[nic_index].pass(Command::Attach { connection, link });
     }
 

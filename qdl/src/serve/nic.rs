@@ -159,7 +159,7 @@ impl ServeNic {
         let up = &mut up[i];
         let connection = &up.connection;
         let before = arrivals.len();
-        let (events, answer) = up.half.poll(&connection.send, |imm, len| {
+        let (events, answer) = up.half.poll(&connection.send, |imm, _, len| {
             let arrival = connection.arrival(imm, len, now).ok_or(Broken::BadFrame {
                 what: "request slot",
                 value: u64::from(imm.bits()),
@@ -198,7 +198,7 @@ impl NicWork for ServeNic {
             self.arrivals.clear();
         }
         for up in &self.up {
-            if up.connection.send.is_held_up() {
+            if up.connection.send.is_held_up() || up.connection.send.is_unrung() {
                 work += up.connection.drive();
             }
         }
@@ -211,8 +211,11 @@ impl NicWork for ServeNic {
     }
 
     fn arm(&mut self) -> Armed {
-        let failed = |u: &Up| u.half.broken.is_some() || u.connection.send.has_failed();
-        if !self.inbox.is_empty() || !self.leaving.is_empty() || self.up.iter().any(failed) {
+        let work = |u: &Up| {
+            let send = &u.connection.send;
+            u.half.broken.is_some() || send.has_failed() || send.is_unrung()
+        };
+        if !self.inbox.is_empty() || !self.leaving.is_empty() || self.up.iter().any(work) {
             return Armed::Ready;
         }
         arm_all(self.up.iter_mut().map(|u| &mut u.half.rx))

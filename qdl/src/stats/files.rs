@@ -16,7 +16,7 @@ use hdrhistogram::{
     },
 };
 
-use super::{Histograms, Stage};
+use super::{Histograms, Stage, TokenTime};
 
 /// A file of histograms was not written.
 #[derive(Debug, thiserror::Error)]
@@ -34,8 +34,9 @@ pub enum SaveError {
 /// Lines per halving of the distance to 100 %, as the usual tools have it.
 const TICKS: u32 = 5;
 
-/// Writes an interval log: one V2 compressed histogram for each stage, tagged with its key, in
-/// nanoseconds. The human-readable maximum in each line is in microseconds.
+/// Writes an interval log: one V2 compressed histogram for each stage, and for each time of tokens
+/// where answers are tokens, tagged with its key, in nanoseconds. The human-readable maximum in
+/// each line is in microseconds.
 ///
 /// # Errors
 /// Those of `to`.
@@ -52,17 +53,12 @@ pub fn write_log(
         .with_base_time(started)
         .with_max_value_divisor(1000.0)
         .begin_log_with(to, &mut serializer)?;
-    for stage in Stage::ALL {
-        log.write_histogram(
-            histograms.stage(stage),
-            Duration::ZERO,
-            duration,
-            Tag::new(stage.key()),
-        )
-        .map_err(|e| match e {
-            IntervalLogWriterError::IoError(e) => e,
-            IntervalLogWriterError::SerializeError(e) => io::Error::other(e.to_string()),
-        })?;
+    for (key, histogram) in histograms.all() {
+        log.write_histogram(histogram, Duration::ZERO, duration, Tag::new(key))
+            .map_err(|e| match e {
+                IntervalLogWriterError::IoError(e) => e,
+                IntervalLogWriterError::SerializeError(e) => io::Error::other(e.to_string()),
+            })?;
     }
     Ok(())
 }
@@ -117,7 +113,23 @@ pub fn write_hgrm(histogram: &Histogram<u64>, unit: f64, to: &mut impl Write) ->
 }
 
 impl Histograms {
-    /// Writes `PREFIX.hlog` ([`write_log`]) and, for each stage, `PREFIX-STAGE.us.hgrm`
+    /// Every histogram of times, by its key.
+    fn all(&self) -> impl Iterator<Item = (&'static str, &Histogram<u64>)> {
+        let stages = Stage::ALL.iter().map(|s| (s.key(), self.stage(*s)));
+        let tokens = self.tokens().into_iter();
+        stages
+            .chain(tokens.flat_map(|t| TokenTime::ALL.map(|time| (time.key(), t.histogram(time)))))
+    }
+
+    /// Names of all files that [`Histograms::save`] may write with this prefix.
+    pub fn file_names(prefix: &str) -> Vec<String> {
+        let keys = Stage::ALL.iter().map(|s| s.key());
+        let keys = keys.chain(TokenTime::ALL.iter().map(|t| t.key()));
+        let tables = keys.map(|key| format!("{prefix}-{key}.us.hgrm"));
+        tables.chain([format!("{prefix}.hlog")]).collect()
+    }
+
+    /// Writes `PREFIX.hlog` ([`write_log`]) and, for each histogram, `PREFIX-STAGE.us.hgrm`
     /// ([`write_hgrm`], in microseconds) into `folder`, and returns the files' paths.
     ///
     /// # Errors
@@ -141,13 +153,10 @@ impl Histograms {
         let mut log = Vec::new();
         let written = write_log(self, started, duration, &mut log);
         write(format!("{prefix}.hlog"), written.map(|()| log))?;
-        for stage in Stage::ALL {
+        for (key, histogram) in self.all() {
             let mut table = Vec::new();
-            let written = write_hgrm(self.stage(stage), 1000.0, &mut table);
-            write(
-                format!("{prefix}-{}.us.hgrm", stage.key()),
-                written.map(|()| table),
-            )?;
+            let written = write_hgrm(histogram, 1000.0, &mut table);
+            write(format!("{prefix}-{key}.us.hgrm"), written.map(|()| table))?;
         }
         Ok(files)
     }
@@ -161,7 +170,10 @@ mod tests {
     };
     use proptest::prelude::*;
 
-    use super::{super::SampleTimes, *};
+    use super::{
+        super::{SampleTimes, TokenSizes},
+        *,
+    };
 
     fn histograms(totals_ns: &[u64]) -> Histograms {
         let mut h = Histograms::new();
@@ -291,6 +303,30 @@ mod tests {
             empty.contains("       0.000 1.000000000000          0\n#[Mean"),
             "{empty}"
         );
+    }
+
+    #[test]
+    fn times_of_tokens_have_files_of_their_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut h = Histograms::of_tokens(TokenSizes {
+            input: 4,
+            output: 4,
+        });
+        h.record(&SampleTimes::default());
+        let (started, took) = (SystemTime::UNIX_EPOCH, Duration::from_secs(1));
+        let files = h.save(folder.path(), "x", started, took).expect("saved");
+        assert_eq!(files.len(), 1 + Stage::COUNT + TokenTime::COUNT);
+        let mut names: Vec<_> = files
+            .iter()
+            .filter_map(|f| f.file_name()?.to_str())
+            .collect();
+        let mut known = Histograms::file_names("x");
+        names.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(names, known);
+        assert!(names.contains(&"x-ttft.us.hgrm"));
+        let log = fs::read_to_string(&files[0]).expect("the log");
+        assert!(log.contains("Tag=tpot,"), "{log}");
     }
 
     #[test]

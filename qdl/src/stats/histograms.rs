@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 
-use super::{SampleTimes, Stage, StageRow, StageTable};
+use super::{SampleTimes, Stage, StageRow, StageTable, TokenHistograms, TokenSizes};
 
 /// Longest time told apart, in nanoseconds: one hour. What takes longer is recorded as an hour, and
 /// still shows in the exact maximum and mean.
@@ -19,6 +19,16 @@ pub struct Histograms {
     sum_ns: [u128; Stage::COUNT],
     max_ns: [u64; Stage::COUNT],
     uneven: u64,
+    /// Where answers are tokens.
+    tokens: Option<Box<TokenHistograms>>,
+}
+
+/// An empty histogram of times, in nanoseconds.
+pub(super) fn timer() -> Histogram<u64> {
+    let mut h = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
+        .expect("1 ns to 1 h at 3 figures is a valid range");
+    h.auto(false);
+    h
 }
 
 impl Default for Histograms {
@@ -30,18 +40,26 @@ impl Default for Histograms {
 impl Histograms {
     /// Empty ones.
     pub fn new() -> Self {
-        let one = || {
-            let mut h = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
-                .expect("1 ns to 1 h at 3 figures is a valid range");
-            h.auto(false);
-            h
-        };
         Histograms {
-            stages: Stage::ALL.iter().map(|_| one()).collect(),
+            stages: Stage::ALL.iter().map(|_| timer()).collect(),
             sum_ns: [0; Stage::COUNT],
             max_ns: [0; Stage::COUNT],
             uneven: 0,
+            tokens: None,
         }
+    }
+
+    /// Empty ones of answers in tokens.
+    pub fn of_tokens(sizes: TokenSizes) -> Self {
+        Histograms {
+            tokens: Some(Box::new(TokenHistograms::new(sizes))),
+            ..Histograms::new()
+        }
+    }
+
+    /// What answers in tokens have beside the stages.
+    pub fn tokens(&self) -> Option<&TokenHistograms> {
+        self.tokens.as_deref()
     }
 
     /// Counts one sample in.
@@ -53,6 +71,9 @@ impl Histograms {
             self.max_ns[i] = self.max_ns[i].max(ns);
         }
         self.uneven += u64::from(!adds_up);
+        if let Some(tokens) = &mut self.tokens {
+            tokens.record(times);
+        }
     }
 
     /// Counts another thread's samples in.
@@ -65,6 +86,11 @@ impl Histograms {
             self.max_ns[i] = self.max_ns[i].max(other.max_ns[i]);
         }
         self.uneven += other.uneven;
+        match (&mut self.tokens, &other.tokens) {
+            (Some(mine), Some(theirs)) => mine.merge(theirs),
+            (None, Some(theirs)) => self.tokens = Some(theirs.clone()),
+            (_, None) => {}
+        }
     }
 
     /// Samples recorded.
@@ -119,7 +145,10 @@ impl Histograms {
 /// Upper ends of the buckets that hold the samples of these ranks,
 /// given in thousandths, ascending. The ranks are whole numbers: 99.9 %
 /// of 1000 samples is the 999th, whatever floating point makes of it.
-fn quantiles<const N: usize>(histogram: &Histogram<u64>, thousandths: [u64; N]) -> [u64; N] {
+pub(super) fn quantiles<const N: usize>(
+    histogram: &Histogram<u64>,
+    thousandths: [u64; N],
+) -> [u64; N] {
     let total = u128::from(histogram.len());
     let mut found = [0; N];
     let (mut next, mut seen) = (0, 0u128);

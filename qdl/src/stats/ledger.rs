@@ -85,6 +85,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         "samples answered",
         l.answered,
     );
+    reconcile_tokens(run, &mut check);
     // Connections that failed in their warm-up carried nothing of LoadGen's.
     if run.system.connections.is_empty() || l.issued == 0 {
         return check.0;
@@ -111,7 +112,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
     let came = l.responses.saturating_add(l.late_dropped);
     check.same(
         "arrivals of the connections",
-        total.rx.writes,
+        total.rx.writes.saturating_sub(total.rx.parts),
         format!("responses and late answers{warm_up}"),
         came.saturating_add(l.warmed),
     );
@@ -139,7 +140,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         if l.late_dropped == 0 {
             check.same(
                 format!("arrivals of {}", c.name),
-                c.rx.writes,
+                c.rx.writes.saturating_sub(c.rx.parts),
                 format!("responses taken from it{warm_up}"),
                 c.samples.saturating_add(c.warmed),
             );
@@ -185,7 +186,44 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
             came.saturating_add(l.warmed),
         );
     }
+    let parts: Option<Vec<u64>> = run.system.accelerators.iter().map(|a| a.parts).collect();
+    if let (0, 0, Some(parts)) = (l.lost_connections, l.emptied, parts) {
+        check.same(
+            "parts posted by the accelerators",
+            parts.into_iter().fold(0, u64::saturating_add),
+            "parts that came over the connections",
+            total.rx.parts,
+        );
+    }
     check.0
+}
+
+/// Of answers in tokens: each sample's first token is reported once, and every part is one of an
+/// answer that came.
+fn reconcile_tokens(run: &RunRecord, check: &mut Check) {
+    let (Some(t), l) = (&run.tokens, &run.system.ledger) else {
+        return;
+    };
+    if let Some(first) = t.first_tokens {
+        // Samples that were completed empty may have had theirs.
+        if l.emptied == 0 || first < l.answered {
+            check.same(
+                "first tokens reported",
+                first,
+                "samples answered",
+                l.answered,
+            );
+        }
+    }
+    // What a lost connection had brought of an answer came again with it.
+    if (l.lost_connections, l.emptied) == (0, 0) {
+        check.same(
+            "parts handed over",
+            t.parts_taken,
+            "parts that the answers say they had before their last",
+            t.parts_before_last,
+        );
+    }
 }
 
 #[cfg(test)]
@@ -193,6 +231,7 @@ mod tests {
     use super::{
         super::{
             AcceleratorRecord, BatchSizes, ConnectionRecord, Histograms, SampleTimes, SystemRecord,
+            TokenRecord,
         },
         *,
     };
@@ -311,6 +350,68 @@ mod tests {
             spoil(&mut run);
             assert_eq!(complaints(&run), expected);
         }
+    }
+
+    #[test]
+    fn first_tokens_and_parts_are_counted_on_both_sides() {
+        let streamed = || {
+            let mut run = good(11);
+            run.tokens = Some(TokenRecord {
+                parts_before_last: 22,
+                parts_taken: 22,
+                first_tokens: Some(11),
+                ..TokenRecord::default()
+            });
+            for (c, parts) in run.system.connections.iter_mut().zip([10, 12]) {
+                c.rx.parts = parts;
+                c.rx.writes += parts;
+            }
+            run.system.accelerators[0].parts = Some(22);
+            run
+        };
+        fn tokens(run: &mut RunRecord) -> &mut TokenRecord {
+            run.tokens.as_mut().expect("tokens")
+        }
+        type Spoil = fn(&mut RunRecord);
+        let cases: [(Spoil, &str); 6] = [
+            (|_| {}, ""),
+            (
+                |r| tokens(r).first_tokens = Some(12),
+                "first tokens reported is 12, but samples answered is 11",
+            ),
+            (
+                |r| tokens(r).parts_taken -= 1,
+                "parts handed over is 21, but parts that the answers say they had before their last \
+                 is 22",
+            ),
+            (
+                |r| r.system.accelerators[0].parts = Some(23),
+                "parts posted by the accelerators is 23, but parts that came over the connections \
+                 is 22",
+            ),
+            (
+                |r| r.system.connections[0].rx.writes -= 1,
+                "arrivals of the connections is 10, but responses and late answers is 11; \
+                 arrivals of a/0 is 4, but responses taken from it is 5",
+            ),
+            (
+                // A lost connection's parts came for nothing, and its samples' came again.
+                |r| {
+                    r.system.ledger.lost_connections = 1;
+                    tokens(r).parts_taken += 3;
+                },
+                "",
+            ),
+        ];
+        for (spoil, expected) in cases {
+            let mut run = streamed();
+            spoil(&mut run);
+            assert_eq!(complaints(&run), expected);
+        }
+        // Offline reports none.
+        let mut run = streamed();
+        tokens(&mut run).first_tokens = None;
+        assert_eq!(complaints(&run), "");
     }
 
     #[test]

@@ -12,6 +12,9 @@ struct Shown {
     bytes_out: AtomicU64,
     bytes_in: AtomicU64,
     p99_round_trip_ns: AtomicU64,
+    parts: AtomicU64,
+    tokens: AtomicU64,
+    p99_ttft_ns: AtomicU64,
 }
 
 /// Figures that NIC threads show and others read, without a lock: one cache line per NIC thread.
@@ -32,6 +35,12 @@ pub struct Figures {
     /// p99 of the round trip so far, in nanoseconds, of the NIC thread where it is highest: the p99
     /// over all is no more than this. 0 before the first was shown.
     pub p99_round_trip_ns: u64,
+    /// Parts of answers that go on.
+    pub parts: u64,
+    /// Tokens of completed answers.
+    pub tokens: u64,
+    /// p99 of the time to the first token, likewise.
+    pub p99_ttft_ns: u64,
 }
 
 impl Live {
@@ -57,6 +66,9 @@ impl Live {
             all.bytes_in += nic_index.bytes_in.load(Relaxed);
             let p99 = nic_index.p99_round_trip_ns.load(Relaxed);
             all.p99_round_trip_ns = all.p99_round_trip_ns.max(p99);
+            all.parts += nic_index.parts.load(Relaxed);
+            all.tokens += nic_index.tokens.load(Relaxed);
+            all.p99_ttft_ns = all.p99_ttft_ns.max(nic_index.p99_ttft_ns.load(Relaxed));
         }
         all
     }
@@ -67,6 +79,27 @@ impl Live {
             shown.completed.store(completed, Relaxed);
             shown.bytes_out.store(bytes_out, Relaxed);
             shown.bytes_in.store(bytes_in, Relaxed);
+        }
+    }
+
+    /// Shows how many parts one NIC thread has handed over.
+    pub(super) fn show_parts(&self, nic_index: usize, parts: u64) {
+        if let Some(shown) = self.rails.get(nic_index) {
+            shown.parts.store(parts, Relaxed);
+        }
+    }
+
+    /// Shows how many tokens one NIC thread's answers had.
+    pub(super) fn show_tokens(&self, nic_index: usize, tokens: u64) {
+        if let Some(shown) = self.rails.get(nic_index) {
+            shown.tokens.store(tokens, Relaxed);
+        }
+    }
+
+    /// Shows one NIC thread's p99 of the time to the first token.
+    pub(super) fn show_ttft(&self, nic_index: usize, ns: u64) {
+        if let Some(shown) = self.rails.get(nic_index) {
+            shown.p99_ttft_ns.store(ns, Relaxed);
         }
     }
 

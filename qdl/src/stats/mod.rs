@@ -24,6 +24,7 @@ mod stage;
 mod table;
 mod text;
 mod throughput;
+mod tokens;
 mod traffic;
 
 pub use batches::BatchSizes;
@@ -42,4 +43,5 @@ pub use served::{ServedConnection, ServedReport};
 pub use stage::{SampleTimes, Stage};
 pub use table::{StageRow, StageTable};
 pub use throughput::{Throughput, ThroughputReport};
+pub use tokens::{CountRow, TokenHistograms, TokenRecord, TokenSizes, TokenTime};
 pub use traffic::FabricCounts;

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::FabricCounts;
 use super::{
-    BatchSizes, GpuRecord, Ledger, Mismatch, Places, StageTable, ThroughputReport, ledger, render,
+    BatchSizes, GpuRecord, Ledger, Mismatch, Places, StageTable, ThroughputReport, TokenRecord,
+    ledger, render,
 };
 
 /// Stands beside the fabric's name when its traffic never leaves the machine: the rules of the
@@ -82,6 +83,8 @@ pub struct AcceleratorRecord {
     pub samples: Option<u64>,
     /// Samples it says have arrived; `None` when it could not be asked.
     pub arrived: Option<u64>,
+    /// Parts of responses that it says it posted before the last of each; `None` likewise.
+    pub parts: Option<u64>,
     /// Arrivals and responses it says it dropped because they came too late.
     pub dropped_late: u64,
     /// Inputs it says it copied before its engine could read them.
@@ -257,6 +260,9 @@ pub struct RunRecord {
     pub stages: StageTable,
     /// Samples whose stages do not add up exactly, because residence comes in whole microseconds.
     pub uneven: u64,
+    /// Where answers are tokens: when they came, and how many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<TokenRecord>,
     /// Second by second.
     pub throughput: ThroughputReport,
     /// Payload.

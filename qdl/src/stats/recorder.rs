@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Histograms, Live, SampleTimes, Stage};
+use super::{Histograms, Live, SampleTimes, Stage, TokenHistograms, TokenSizes, TokenTime};
 
 /// A p99 is shown at most this often: finding it takes microseconds of the NIC thread's time.
 const P99_EVERY_NS: u64 = 250_000_000;
@@ -15,6 +15,7 @@ pub struct Recorder {
     completed: u64,
     bytes_out: u64,
     bytes_in: u64,
+    parts: u64,
     live: Arc<Live>,
     nic_index: usize,
     p99_due_ns: u64,
@@ -29,11 +30,32 @@ impl Recorder {
             completed: 0,
             bytes_out: 0,
             bytes_in: 0,
+            parts: 0,
             live,
             nic_index,
             p99_due_ns: 0,
             p99_of: 0,
         }
+    }
+
+    /// The same for answers in tokens of these sizes.
+    pub fn of_tokens(live: Arc<Live>, nic_index: usize, sizes: TokenSizes) -> Self {
+        Recorder {
+            histograms: Histograms::of_tokens(sizes),
+            ..Recorder::new(live, nic_index)
+        }
+    }
+
+    /// Counts parts of answers that go on, and shows them at once: they are what moves while no
+    /// answer ends.
+    pub fn parts(&mut self, n: u64) {
+        self.parts += n;
+        self.live.show_parts(self.nic_index, self.parts);
+    }
+
+    /// Parts counted.
+    pub fn parts_taken(&self) -> u64 {
+        self.parts
     }
 
     /// Records one completed sample.
@@ -58,6 +80,13 @@ impl Recorder {
             self.p99_of = self.completed;
             let p99 = self.histograms.quantile_ns(Stage::RoundTrip, 0.99);
             self.live.show_p99(self.nic_index, p99);
+            if let Some(tokens) = self.histograms.tokens() {
+                let p99 = tokens.quantile_ns(TokenTime::Ttft, 0.99);
+                self.live.show_ttft(self.nic_index, p99);
+            }
+        }
+        if let Some(tokens) = self.histograms.tokens().map(TokenHistograms::tokens) {
+            self.live.show_tokens(self.nic_index, tokens);
         }
     }
 
@@ -128,6 +157,7 @@ mod tests {
                 bytes_out: 2_000,
                 bytes_in: 160,
                 p99_round_trip_ns: 50_000,
+                ..Figures::default()
             }
         );
         assert_eq!(Recorder::merge([&a, &b]).count(), 20);
@@ -146,6 +176,30 @@ mod tests {
         assert_eq!((p99(), live.figures().completed), (1_000, 2));
         r.show(10 + P99_EVERY_NS);
         assert_eq!(p99(), 9_000);
+    }
+
+    #[test]
+    fn parts_show_at_once_and_tokens_with_the_rest() {
+        let live = Arc::new(Live::new(1));
+        let sizes = TokenSizes {
+            input: 4,
+            output: 4,
+        };
+        let mut r = Recorder::of_tokens(live.clone(), 0, sizes);
+        r.parts(3);
+        assert_eq!((live.figures().parts, r.parts_taken()), (3, 3));
+        r.record(&SampleTimes {
+            first_ns: 700,
+            parts: 4,
+            bytes_in: 400,
+            ..sample(9_000)
+        });
+        assert_eq!(live.figures().tokens, 0);
+        r.show(1);
+        let figures = live.figures();
+        assert_eq!((figures.tokens, figures.p99_ttft_ns), (100, 700));
+        let merged = Recorder::merge([&r]);
+        assert_eq!(merged.tokens().map(TokenHistograms::tokens), Some(100));
     }
 
     #[test]

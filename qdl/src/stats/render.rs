@@ -2,6 +2,7 @@
 
 use super::{
     AcceleratorRecord, ConnectionRecord, GpuRecord, Mode, RailRecord, RunRecord, Summary,
+    TokenRecord,
     text::{self, Table},
     traffic,
 };
@@ -39,6 +40,9 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
         page.plain(&format!(
             "{n} samples do not add up exactly: residence is reported in whole microseconds."
         ));
+    }
+    if let Some(tokens) = &run.tokens {
+        page.tokens(tokens);
     }
     page.out.push('\n');
     for (i, line) in run.throughput.text().lines().enumerate() {
@@ -167,6 +171,29 @@ impl Page {
             self.fact(if i == 0 { "NUMA" } else { "" }, line, None);
         }
         self.out.push('\n');
+    }
+
+    /// When tokens came, beside what LoadGen allows, and how many.
+    fn tokens(&mut self, tokens: &TokenRecord) {
+        self.out.push('\n');
+        if let Some(table) = tokens.table() {
+            self.block(&table);
+        }
+        for (label, value) in tokens.facts() {
+            self.fact(label, &value, None);
+        }
+        let n = text::grouped;
+        if tokens.too_short > 0 {
+            let line = format!("{} answers were no two tokens", n(tokens.too_short));
+            self.fact("", &line, Some(RED));
+        }
+        if tokens.contradicted > 0 {
+            let line = format!(
+                "{} samples were sent again and began with another token",
+                n(tokens.contradicted)
+            );
+            self.fact("", &line, Some(RED));
+        }
     }
 
     /// How connections warmed up: network time of the first sample over each, and once warm.

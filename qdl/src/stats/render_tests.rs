@@ -24,6 +24,7 @@ fn example() -> Summary {
             compute_us: 400,
             bytes_out: 4_608,
             bytes_in: 16,
+            ..SampleTimes::default()
         });
     }
     let mut throughput = Throughput::new(0);

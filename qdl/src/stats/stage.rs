@@ -98,6 +98,16 @@ pub struct SampleTimes {
     pub bytes_out: u32,
     /// Payload bytes of the response.
     pub bytes_in: u32,
+    /// The NIC thread saw the first part of the response; `seen_ns` where it came in one piece.
+    pub first_ns: u64,
+    /// Microseconds from the sample's arrival at the accelerator to the posting of that part.
+    pub first_residence_us: u32,
+    /// Writes that the response came in; 1 where it came in one piece.
+    pub parts: u32,
+    /// Microseconds from `posted_ns` to a part's arrival, on average over all of them.
+    pub parts_after_us: u32,
+    /// Microseconds from the sample's arrival at the accelerator to a part's posting, on average.
+    pub parts_residence_us: u32,
 }
 
 impl SampleTimes {

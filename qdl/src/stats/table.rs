@@ -85,6 +85,7 @@ mod tests {
                 compute_us: 200,
                 bytes_out: 64,
                 bytes_in: 4,
+                ..SampleTimes::default()
             });
         }
         h

@@ -36,6 +36,8 @@ pub(super) fn row(
 pub struct FabricCounts {
     /// Writes posted (sent) or arrived (received), control messages left out.
     pub writes: u64,
+    /// Of those, parts of an answer that others followed.
+    pub parts: u64,
     /// Payload bytes of those writes.
     pub bytes: u64,
     /// Control messages.
@@ -72,6 +74,7 @@ impl FabricCounts {
     /// Adds another half's counts.
     pub fn add(&mut self, o: &FabricCounts) {
         self.writes += o.writes;
+        self.parts += o.parts;
         self.bytes += o.bytes;
         self.control += o.control;
         self.syscalls += o.syscalls;

@@ -12,7 +12,7 @@ use std::{
 
 use crate::fabric::{
     Armed, Broken, Endpoint, Event, FabricCounts, Flushed, Imm, Link, Post, PostError, Rx, Tx,
-    Window,
+    parts::Parts,
 };
 use crate::os::EventFd;
 
@@ -87,7 +87,7 @@ pub fn pair(a: Endpoint, b: Endpoint) -> std::io::Result<(Link, Link, MemoryFaul
     let link = |out: &Arc<Pipe>, input: &Arc<Pipe>, endpoint: Endpoint| Link {
         rx: Box::new(MemoryRx {
             pipe: input.clone(),
-            window: endpoint.window.clone(),
+            parts: Parts::new(endpoint.window.clone()),
             broken: false,
             counts: FabricCounts::default(),
         }),
@@ -151,6 +151,7 @@ impl Tx for MemoryTx {
             self.counts.control += 1;
         } else {
             self.counts.writes += 1;
+            self.counts.parts += u64::from(post.imm.more());
             self.counts.bytes += u64::from(post.len);
         }
         self.queue.push_back((*post, inline));
@@ -216,7 +217,7 @@ impl Drop for MemoryTx {
 #[derive(Debug)]
 struct MemoryRx {
     pipe: Arc<Pipe>,
-    window: Window,
+    parts: Parts,
     broken: bool,
     counts: FabricCounts,
 }
@@ -234,20 +235,13 @@ impl MemoryRx {
                 }),
             };
         }
-        let offset = self.window.landing(frame.imm, frame.at, len)?;
-        self.window.grants().permits(frame.imm)?;
-        // SAFETY: the slot is the sender's (its grant is open), and this is how the sender writes
-        // it.
-        let stored = unsafe { self.window.region().store(offset, &frame.payload) };
+        let to = self.parts.landing(frame.imm, Some(frame.at), len)?;
+        let region = self.parts.window().region();
+        // SAFETY: the rest of the slot behind the parts that have arrived is the sender's (its
+        // grant is open), and this is how the sender writes it.
+        let stored = unsafe { region.store(to.offset, &frame.payload) };
         stored.map_err(|e| Broken::Device(e.to_string()))?;
-        self.window.grants().take(frame.imm)?;
-        self.counts.writes += 1;
-        self.counts.bytes += u64::from(len);
-        Ok(Event::Arrived {
-            imm: frame.imm,
-            at: 0,
-            len,
-        })
+        self.parts.landed(frame.imm, to.at, len, &mut self.counts)
     }
 }
 

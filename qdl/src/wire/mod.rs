@@ -8,13 +8,16 @@
 //! | [`IbEnd`] | what one end of a queue pair tells the other |
 //! | [`Score`] | a health score in (0, 1], exact |
 //! | [`Policy`], [`RailPolicy`] | how the next sample's connection is chosen |
+//! | [`EngineInfo`] | what an accelerator says of its engine |
 //! | [`Stream`] | when the tokens of an answer leave the accelerator |
 
+mod engine;
 mod ib_end;
 mod policy;
 mod score;
 mod stream;
 
+pub use engine::{EngineInfo, MAX_ENGINE_NAME};
 pub use ib_end::{IbEnd, IbRegion};
 pub use policy::{Policy, RailPolicy};
 pub use score::{NotAScore, Score};

@@ -24,6 +24,7 @@ use qdl::{
     },
     os::Near,
     serve::{self, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Service},
+    wire::EngineInfo,
 };
 
 use super::harness::{Digest, model};
@@ -66,6 +67,7 @@ impl SessionHandler for Inner {
                 slots: r.slots as usize,
                 request_stride: r.request_stride as usize,
                 response_stride: r.response_stride as usize,
+                stream: qdl::wire::Stream::None,
             };
             let connection = Arc::new(ServeConnection::new(cfgs).expect("memory"));
             self.connections
@@ -179,6 +181,10 @@ impl Fake {
                     node: "fake".to_owned(),
                     auth: Auth::Unset,
                     model: model(),
+                    engine: EngineInfo {
+                        name: "digest".to_owned(),
+                        tokens: false,
+                    },
                     timing: Timing::default(),
                     pending: 4,
                 };

@@ -22,6 +22,7 @@ use qdl::{
     run::{Cluster, ClusterListener, Node, NodeParams, SampleMemory, Stop},
     serve::{Arrival, Finished, Service, respond_all},
     stats::ServedReport,
+    wire::EngineInfo,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -131,6 +132,10 @@ impl Running {
         let params = NodeParams {
             sut_name: format!("{name} (digest)"),
             model: model.clone(),
+            engine_info: EngineInfo {
+                name: "digest".to_owned(),
+                tokens: false,
+            },
             once: false,
             engine: Arc::new(Default::default),
         };

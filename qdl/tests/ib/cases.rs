@@ -8,6 +8,7 @@ use qdl::{
     fabric::{
         Armed, Control, Event, FabricCounts, Flushed, Imm, Post, Region, SourceId, ib::IbEnd,
     },
+    wire::Stream,
 };
 
 use super::rig::{Pair, alone, endpoint, next_broken, post, until};
@@ -301,6 +302,54 @@ pub fn control_messages_have_receives_of_their_own() {
     }
 }
 
+/// As many receives as a configuration allows at least, ten times as many parts, and a receiver that
+/// does not look for a while: nothing is lost, and nothing breaks.
+pub fn parts_that_find_no_receive_wait_for_one() {
+    const LEN: usize = 16;
+    let _alone = alone();
+    let (slots, parts) = (4, 210);
+    let stride = parts * LEN;
+    let pair = Pair::open(|nic| nic.receive_depth = Auto::Fixed(21));
+    let mut e = [endpoint(slots, stride, 64), endpoint(slots, stride, 64)];
+    e[0].peer_stream = Stream::All;
+    e[1].window = e[1].window.clone().in_parts(Stream::All);
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    e[1].window.grants().open(2);
+    let imm = Imm::new(2, 1);
+    let (mut posted, mut came) = (0, 0);
+    let mut post_on = |a: &mut qdl::fabric::Link| {
+        while posted < parts && a.tx.room() > 0 {
+            let last = posted + 1 == parts;
+            let at = (posted * LEN) as u32;
+            let part = Post {
+                at,
+                ..post(
+                    at as usize,
+                    LEN as u32,
+                    if last { imm } else { imm.with_more() },
+                )
+            };
+            a.tx.post(&part).expect("room");
+            posted += 1;
+        }
+        a.tx.flush().expect("alive");
+    };
+    post_on(&mut a);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    until("parts were lost", || {
+        post_on(&mut a);
+        b.rx.poll(8, &mut |event| {
+            let (more, at) = (came + 1 < parts, (came * LEN) as u32);
+            let imm = if more { imm.with_more() } else { imm };
+            let len = LEN as u32;
+            assert_eq!(event, Event::Arrived { imm, at, len });
+            came += 1;
+        });
+        came == parts
+    });
+    assert!(!e[1].window.grants().is_open(2));
+}
+
 /// Makes a test of each case; attributes go to each.
 macro_rules! common_cases {
     ($($attributes:tt)*) => {
@@ -311,7 +360,8 @@ macro_rules! common_cases {
                 one_event_stands_for_a_burst
                 a_wrong_rkey_is_told_at_both_ends
                 a_peer_that_announces_too_little_is_refused
-                control_messages_have_receives_of_their_own;
+                control_messages_have_receives_of_their_own
+                parts_that_find_no_receive_wait_for_one;
         );
     };
 }

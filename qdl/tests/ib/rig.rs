@@ -9,7 +9,7 @@ use qdl::{
     config::NicConfig,
     fabric::{
         Broken, Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window,
-        ib::{IbCfgs, IbConnection, IbDevice, IbResources},
+        ib::{IbCfgs, IbConnection, IbDevice, IbResources, Traffic},
     },
     testkit::conformance,
 };
@@ -45,7 +45,11 @@ impl Pair {
 
     pub fn prepare(&self, i: usize, endpoint: &Endpoint, slots: usize) -> IbConnection {
         let limits = self.resources[i].device().limits().clone();
-        let mut cfgs = IbCfgs::resolve(&self.nics[i], &limits, slots).expect("within limits");
+        let traffic = Traffic {
+            slots,
+            ..Traffic::of(endpoint)
+        };
+        let mut cfgs = IbCfgs::resolve(&self.nics[i], &limits, traffic).expect("within limits");
         cfgs.linger = Duration::from_secs(2);
         IbConnection::prepare(&self.resources[i], endpoint.clone(), &cfgs).expect("prepared")
     }
@@ -98,6 +102,7 @@ pub fn endpoint(slots: usize, stride: usize, send_depth: usize) -> Endpoint {
         sources: vec![Arc::new(Region::new(slots * stride).expect("memory"))],
         peer_slots: slots,
         peer_stride: stride,
+        peer_stream: qdl::wire::Stream::None,
         send_depth,
     }
 }

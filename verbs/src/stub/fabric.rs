@@ -159,7 +159,7 @@ impl Fabric {
             {
                 return libc::EINVAL;
             }
-            if (*qp).outstanding == caps.max_send_wr {
+            if (*qp).outstanding == caps.max_send_wr || self.waits(qp, wr) {
                 return libc::ENOMEM;
             }
             (*qp).outstanding += 1;
@@ -196,6 +196,26 @@ impl Fabric {
             }
         }
         0
+    }
+
+    /// Whether this is for a peer that has no receive for it, and is to wait for one. A device would
+    /// take it and wait; here, where everything happens at once, it is not taken.
+    ///
+    /// # Safety
+    ///
+    /// As [`Fabric::send`].
+    unsafe fn waits(&self, qp: *mut StubQp, wr: &raw::ibv_send_wr) -> bool {
+        // SAFETY: live, and the lock is held.
+        unsafe {
+            let sends = (*qp).raw.state == raw::IBV_QPS_RTS && !(*qp).swallow && !(*qp).discard;
+            let with_imm = wr.opcode == raw::IBV_WR_RDMA_WRITE_WITH_IMM;
+            sends
+                && with_imm
+                && (*qp).waits_for_receives
+                && self.qp((*qp).dest_qp_num).is_some_and(|peer| {
+                    (*peer).raw.state == raw::IBV_QPS_RTS && (*peer).receives.is_empty()
+                })
+        }
     }
 
     /// Carries a write out: checks both sides, copies, and delivers the immediate.

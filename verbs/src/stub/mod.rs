@@ -9,7 +9,8 @@
 //! Kept from the real contract: states and what they allow; queue depths, with `ENOMEM` and the
 //! first work request not taken; send queue places that come free only when a later signaled
 //! completion is polled; keys, ranges and access rights; receives that are consumed by immediates,
-//! and `RNR_RETRY_EXC_ERR` at once when there is none; flushing; arming, solicited or not;
+//! and `RNR_RETRY_EXC_ERR` at once when there is none (or, with retries that do not end, `ENOMEM`
+//! until there is one); flushing; arming, solicited or not;
 //! asynchronous events.
 //!
 //! * `fabric` - the state of all devices, under one lock, and what a work request does to it

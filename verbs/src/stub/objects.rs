@@ -155,6 +155,8 @@ pub struct StubQp {
     pub dest_qp_num: u32,
     /// Whether peers may write through it.
     pub remote_write: bool,
+    /// Whether it waits without end for a peer that has no receive.
+    pub waits_for_receives: bool,
     pub discard: bool,
     /// What is posted is taken and never completes.
     pub swallow: bool,

@@ -84,6 +84,7 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
             caps,
             dest_qp_num: 0,
             remote_write: false,
+            waits_for_receives: false,
             discard: false,
             swallow: false,
             outstanding: 0,
@@ -104,6 +105,9 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     }
     0
 }
+
+/// Retries that do not end.
+const WITHOUT_END: u8 = 7;
 
 /// The attributes that each step must name, as the specification lists them for reliable
 /// connections.
@@ -150,6 +154,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
                 (*qp).remote_write = attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE != 0
             }
             IBV_QPS_RTR => (*qp).dest_qp_num = attr.dest_qp_num,
+            IBV_QPS_RTS => (*qp).waits_for_receives = attr.rnr_retry == WITHOUT_END,
             _ => {}
         }
         (*qp).raw.state = attr.qp_state;

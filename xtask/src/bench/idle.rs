@@ -81,7 +81,7 @@ fn end(frontend: &mut Running) -> Result<()> {
 }
 
 /// User and system time of a process, all its threads, in seconds.
-fn cpu_s(pid: u32) -> Result<f64> {
+pub(super) fn cpu_s(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;
     ticks(&text)

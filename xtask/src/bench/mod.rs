@@ -7,6 +7,7 @@ mod core;
 mod fabric;
 mod failover;
 mod idle;
+mod llm;
 mod loadgen;
 mod local;
 mod pair;
@@ -50,6 +51,10 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
                 _ => bail!("bench loadgen takes no arguments, or the word find-peak"),
             }
         }
+        "llm" => {
+            ensure!(args.is_empty(), "bench llm takes no arguments");
+            llm::run(root)
+        }
         "local" => {
             ensure!(args.is_empty(), "bench local takes no arguments");
             local::run(root)
@@ -64,7 +69,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: core, fabric, failover, idle, loadgen, local, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: core, fabric, failover, idle, llm, loadgen, local, rails, verbs, warm-up"
         ),
     }
 }

@@ -126,6 +126,11 @@ impl Pair {
         self.accelerator.id()
     }
 
+    /// Where its runs leave their files.
+    pub fn output(&self) -> PathBuf {
+        self.folder.join("run")
+    }
+
     fn command(&self, arguments: &[&str], out: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command

@@ -6,6 +6,7 @@
 //! the wire and with `--local`, must give the same bytes for every sample.
 
 mod accuracy;
+pub mod llm;
 pub mod programs;
 mod summary;
 

@@ -7,6 +7,7 @@
 //! is there and says the same as the inputs do now.
 
 mod apt;
+mod llm;
 mod loadgen;
 mod models;
 mod onnxruntime;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
+pub use llm::script;
 pub use loadgen::interpreter;
 
 /// How long to wait for another setup of the same checkout.
@@ -66,6 +68,8 @@ pub fn run(root: &Path, models: Models) -> Result<()> {
     step("LoadGen", || noticing(&folder, || loadgen::ensure(root)))?;
     step("digits model and data", || models::digits(root))?;
     step("tiny BERT model", || models::bert_tiny(root))?;
+    step("tiny language model", || llm::tiny(root))?;
+    step("SmolLM2-135M and questions", || llm::ensure(root))?;
     if matches!(models, Models::Resnet50 | Models::All) {
         step("ResNet-50 v1.5 model", || models::resnet50(root))?;
     }

@@ -40,7 +40,12 @@ pub fn bert(root: &Path) -> Result<Done> {
 
 /// Runs the first of `inputs` with `arguments` and the folder,
 /// unless its `outputs` are there and come from these very inputs.
-fn write(root: &Path, inputs: &[&str], arguments: &[&str], outputs: &[&str]) -> Result<Done> {
+pub(super) fn write(
+    root: &Path,
+    inputs: &[&str],
+    arguments: &[&str],
+    outputs: &[&str],
+) -> Result<Done> {
     let script = root.join(inputs[0]);
     let folder = deps(root).join("models");
     let stamp = folder.join(format!("{}.complete", outputs[0]));
@@ -54,7 +59,9 @@ fn write(root: &Path, inputs: &[&str], arguments: &[&str], outputs: &[&str]) -> 
         .with_context(|| format!("cannot make {}", folder.display()))?;
     let mut command = Command::new(python::interpreter(root));
     command.arg(&script).args(arguments).arg(&folder);
-    command.current_dir(root);
+    command
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(root);
     run_quietly(inputs[0], &mut command, DEADLINE)?;
     if let Some(missing) = outputs.iter().find(|output| !folder.join(output).is_file()) {
         bail!(

@@ -22,27 +22,32 @@ impl Counts {
         }
     }
 
-    /// The sum over every closing line of cargo-nextest and of cargo's own harness in `output`.
+    /// The sum over every closing line of cargo-nextest in `output`; where there is none, of
+    /// cargo's own harness. cargo-nextest shows what a failed test wrote, which has such a line of
+    /// its own.
     pub fn read(output: &str) -> Self {
-        output
-            .lines()
-            .filter_map(line)
-            .fold(Self::default(), Self::and)
+        let closing = |of: fn(&str) -> Option<Counts>| {
+            let lines = output.lines().map(without_colour);
+            lines.filter_map(|line| of(line.trim())).reduce(Self::and)
+        };
+        closing(nextest)
+            .or_else(|| closing(harness))
+            .unwrap_or_default()
     }
 }
 
-/// The counts of one closing line; nothing for any other line.
-fn line(line: &str) -> Option<Counts> {
-    let plain = without_colour(line);
-    let plain = plain.trim();
-    if let Some(rest) = plain.strip_prefix("Summary [") {
-        // Summary [   0.048s] 14 tests run: 13 passed (1 slow), 1 failed, 2 skipped
-        let (_, counts) = rest.split_once("run:")?;
-        return Some(counted(&without_brackets(counts), ','));
-    }
+/// The counts of a closing line of cargo-nextest, without colour; nothing for any other line.
+fn nextest(line: &str) -> Option<Counts> {
+    // Summary [   0.048s] 14 tests run: 13 passed (1 slow), 1 failed, 2 skipped
+    let (_, counts) = line.strip_prefix("Summary [")?.split_once("run:")?;
+    Some(counted(&without_brackets(counts), ','))
+}
+
+/// The same of cargo's own harness.
+fn harness(line: &str) -> Option<Counts> {
     // test result: FAILED. 3 passed; 1 failed; 0 ignored;
     // 0 measured; 0 filtered out; finished in 0.00s
-    let (_, counts) = plain.strip_prefix("test result:")?.split_once('.')?;
+    let (_, counts) = line.strip_prefix("test result:")?.split_once('.')?;
     Some(counted(counts, ';'))
 }
 
@@ -117,6 +122,14 @@ mod tests {
         assert_eq!(Counts::read(one), counts(1, 0, 0));
         let bad = "     Summary [  61.2s] 8/9 tests run: 4 passed (1 slow, 1 leaky), 2 failed, 1 timed out, 1 exec failed, 3 skipped";
         assert_eq!(Counts::read(bad), counts(4, 4, 3));
+    }
+
+    #[test]
+    fn what_a_failed_test_wrote_is_not_counted_again() {
+        let output = "        FAIL [   0.1s] one\n\
+                      test result: FAILED. 0 passed; 1 failed; 0 ignored; finished in 0.1s\n\
+                           Summary [   0.2s] 3 tests run: 2 passed, 1 failed, 4 skipped\n";
+        assert_eq!(Counts::read(output), counts(2, 1, 4));
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn kept() -> Vec<PathBuf> {
 
 /// Opens the library and makes the environment, or gives the one that is there already: the first
 /// library that a process opens stays.
-pub(super) fn load(configured: Option<&Path>) -> Result<Environment, EngineError> {
+pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, EngineError> {
     let mut environment = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(e) = &*environment {
         // A wrong path is a mistake in the config even where the process does not need it.

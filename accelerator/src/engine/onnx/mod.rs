@@ -21,7 +21,12 @@ use qdl::{config::Provider, fabric::Region, model::ModelSpec, rails::Score, stat
 
 pub use library::find_library;
 
-use self::session::{Settings, Worker as OnnxWorker};
+pub(in crate::engine) use self::{
+    library::load,
+    session::{Settings, one_line},
+};
+
+use self::session::Worker as OnnxWorker;
 use super::{Engine, EngineError, EngineParams, Worker};
 
 /// An ONNX model that was loaded once and can be loaded again.
@@ -43,7 +48,7 @@ impl Onnx {
             reason: "engine onnx needs a model file".to_owned(),
         })?;
         check_readable(&path)?;
-        library::load(params.engine.library.as_deref())?;
+        load(params.engine.library.as_deref())?;
         let gpu = match params.engine.provider {
             Provider::Cpu => None,
             Provider::Cuda => Some(cuda::Gpu::open(params)?),
@@ -94,7 +99,7 @@ impl Engine for Onnx {
 }
 
 /// The system's reason is clearer than ONNX Runtime's, so it is asked first.
-fn check_readable(path: &PathBuf) -> Result<(), EngineError> {
+pub(in crate::engine) fn check_readable(path: &PathBuf) -> Result<(), EngineError> {
     let missing = |source| EngineError::ModelMissing {
         path: path.clone(),
         source,

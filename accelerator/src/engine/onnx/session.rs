@@ -15,7 +15,7 @@ use crate::engine::{Batch, EngineError, unpack::Unpacker};
 
 /// What it takes to load the model.
 #[derive(Debug)]
-pub(super) struct Settings {
+pub(in crate::engine) struct Settings {
     pub path: PathBuf,
     pub intra_threads: usize,
 }
@@ -197,7 +197,7 @@ pub(super) fn check_output(
 }
 
 /// The runtime's words without their line breaks.
-pub(super) fn one_line(text: &str) -> String {
+pub(in crate::engine) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -70,6 +70,8 @@ fn texts_have_the_length_of_the_models_rows() {
     assert!(long.contains("max_len is 49"), "{long}");
     let bytes = problem("i64", "u8");
     assert!(bytes.contains("ragged rows of i64"), "{bytes}");
+    let prompts = frontend(&bert.replace("i64", "i32")).unwrap();
+    assert_eq!(prompts.dataset.max_len(&prompts.model), 48);
     let foreign = problem("min_len: 2", "min_bytes: 2");
     assert!(
         foreign.contains("of kind `tokens` has no `min_bytes`"),

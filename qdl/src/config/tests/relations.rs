@@ -1,7 +1,7 @@
 //! Keys that are good by themselves and must agree with one another.
 
 use super::*;
-use crate::wire::Score;
+use crate::wire::{Score, Stream};
 
 #[test]
 fn an_engine_on_a_gpu() {
@@ -49,6 +49,79 @@ fn an_engine_on_a_gpu() {
     for key in ["precision: int8", "profiles: [64]", "optimization_level: 3"] {
         assert!(digest(key).contains("engine `digest` builds no plans"));
     }
+}
+
+#[test]
+fn engines_that_batch_by_themselves() {
+    let ids = "{name: ids, dtype: i32, shape: [64], ragged: true}";
+    let tokens = |keys: &str| {
+        let model = ACCELERATOR.replace(
+            "max_input_bytes: 4",
+            &format!("inputs: [{ids}], output: {ids}"),
+        );
+        accelerator(&model.replace("kind: digest", &format!("kind: tokens{keys}")))
+    };
+    let plain = tokens("").unwrap_or_else(|e| panic!("{e}")).engine;
+    assert_eq!((plain.sequences(), plain.tokens), (64, None));
+    let good = tokens(", max_sequences: 7, spin_us: 0, tokens: {step_us: 9, eos: 5, vocab: 6}");
+    let good = good.unwrap_or_else(|e| panic!("{e}")).engine;
+    let settings = good.tokens.clone().expect("they are given");
+    assert_eq!(
+        (good.sequences(), settings.step_us, settings.min_tokens),
+        (7, 9, 2)
+    );
+    for key in [
+        "max_batch: 8",
+        "max_delay_us: 1",
+        "latency_us: 5",
+        "threads: 2",
+    ] {
+        let all = text(tokens(&format!(", {key}")));
+        let words = "engine `tokens` makes its own batches";
+        assert!(
+            all.contains(words) && all.contains("max_sequences"),
+            "{all}"
+        );
+    }
+    for (keys, complaint) in [
+        (
+            ", delay_us: 1",
+            "engine `tokens` pretends steps, not batches",
+        ),
+        (
+            ", intra_threads: 2",
+            "engine `tokens` has no threads of its own",
+        ),
+        (", library: x", "engine `tokens` uses no library"),
+        (", max_sequences: 0", "it must be 1 to 65536"),
+        (
+            ", tokens: {eos: 6, vocab: 6}",
+            "6 is no token of a vocabulary of 6",
+        ),
+        (
+            ", tokens: {min_tokens: 9, max_tokens: 8}",
+            "less than `min_tokens`, 9",
+        ),
+        (", tokens: {min_tokens: 0}", "min_tokens is 0"),
+        (", tokens: {step: 1}", "step_us"),
+    ] {
+        let all = text(tokens(keys));
+        assert!(all.contains(complaint), "{keys}: {all}");
+    }
+    let other = |key: &str| {
+        text(accelerator(
+            &ACCELERATOR.replace("kind: digest", &format!("kind: digest, {key}")),
+        ))
+    };
+    assert!(other("max_sequences: 8").contains("engine `digest` runs batches"));
+    assert!(other("tokens: {}").contains("engine `digest` pretends no language model"));
+    let bytes = text(accelerator(
+        &ACCELERATOR.replace("kind: digest", "kind: tokens"),
+    ));
+    assert!(
+        bytes.contains("how long prompts and answers can be"),
+        "{bytes}"
+    );
 }
 
 #[test]
@@ -295,6 +368,46 @@ fn verify_digest_needs_eight_bytes() {
         problems(frontend(&wide)),
         ["9:9 `verify: digest` expects responses of 8 bytes, the model's output is o: u8[9]"]
     );
+}
+
+#[test]
+fn answers_in_tokens_need_a_ragged_output() {
+    let text = format!("{FRONTEND}{REST}stream: first\n");
+    assert_eq!(
+        problems(frontend(&text)),
+        ["9:9 `stream: first` is for answers in tokens, the model's output is o: u8[8]"]
+    );
+    let ragged = text.replace(
+        "dtype: u8, shape: [8]",
+        "dtype: i32, shape: [8], ragged: true",
+    );
+    let config = frontend(&ragged).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(config.stream, Some(Stream::First));
+    let none = text.replace("stream: first", "stream: none");
+    assert_eq!(frontend(&none).unwrap().stream, Some(Stream::None));
+
+    let verify = |text: &str| frontend(&text.replace("stream: first", "verify: tokens"));
+    assert_eq!(verify(&ragged).unwrap().verify, Verify::Tokens);
+    assert_eq!(
+        problems(verify(&text)),
+        ["9:9 `verify: tokens` expects tokens, the model's output is o: u8[8]"]
+    );
+    assert_eq!(
+        problems(verify(&ragged.replace("i32", "i64"))),
+        ["9:9 `verify: tokens` expects tokens, the model's output is o: i64[8] ragged"]
+    );
+}
+
+#[test]
+fn an_engine_whose_answers_do_not_grow_has_outputs_of_one_size() {
+    let model = "inputs: [{name: i, dtype: u8, shape: [8]}], \
+                 output: {name: o, dtype: i32, shape: [2], ragged: true}";
+    let text = ACCELERATOR.replace("max_input_bytes: 4", model);
+    let null = text.replace("kind: digest", "kind: \"null\"");
+    let found = problems(accelerator(&null));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].ends_with("engine `null` answers with outputs of one size"));
+    assert!(accelerator(&null.replace(", ragged: true", "")).is_ok());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::{
         message::{AuthKind, Hex, Message, Role, VERSION},
     },
     model::ModelSpec,
+    wire::{EngineInfo, Stream},
 };
 
 use super::heartbeat::HeartbeatCfgs;
@@ -35,12 +36,43 @@ impl Default for Timing {
     }
 }
 
+/// What a node says beside its model, each role its own: the frame of a frontend has the one field,
+/// that of an accelerator the other, and neither may be missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Own {
+    /// A frontend: when tokens are to leave the accelerator.
+    Stream(Stream),
+    /// An accelerator: what runs the model.
+    Engine(EngineInfo),
+}
+
+impl Own {
+    /// What a peer of this role said with its model.
+    fn of(
+        role: Role,
+        stream: Option<Stream>,
+        engine: Option<EngineInfo>,
+    ) -> Result<Own, (&'static str, String)> {
+        let missing = |field| Err((field, format!("is missing: the {role} has to say it")));
+        let foreign = |field| Err((field, format!("comes from the {} alone", role.other())));
+        match (role, stream, engine) {
+            (Role::Frontend, Some(stream), None) => Ok(Own::Stream(stream)),
+            (Role::Accelerator, None, Some(engine)) => Ok(Own::Engine(engine)),
+            (Role::Frontend, None, _) => missing("stream"),
+            (Role::Accelerator, _, None) => missing("engine"),
+            (Role::Frontend, Some(_), Some(_)) => foreign("engine"),
+            (Role::Accelerator, Some(_), Some(_)) => foreign("stream"),
+        }
+    }
+}
+
 /// This node's side of every session.
 #[derive(Clone, Debug)]
 pub struct Local {
     pub node: String,
     pub auth: Auth,
     pub model: ModelSpec,
+    pub own: Own,
     pub heartbeat: HeartbeatCfgs,
     /// For the whole handshake, and for the system to take what is sent.
     pub deadline: Duration,
@@ -52,6 +84,7 @@ impl Local {
         node: String,
         auth: Auth,
         model: ModelSpec,
+        own: Own,
         timing: &Timing,
     ) -> Result<Self, ControlError> {
         let setting = |key| move |problem| ControlError::Setting { key, problem };
@@ -63,6 +96,7 @@ impl Local {
             node,
             auth,
             model,
+            own,
             heartbeat: timing.heartbeat,
             deadline: timing.handshake,
         })
@@ -91,6 +125,8 @@ pub(super) struct Handshake {
     pub peer_node: String,
     /// It has proved who it is.
     pub proved: bool,
+    /// What it said with its model, once that has come.
+    pub peer_own: Option<Own>,
     address: String,
     nonce: Hex<32>,
     peer_nonce: Hex<32>,
@@ -105,6 +141,7 @@ impl Handshake {
             peer: Peer::at(&address),
             peer_node: String::new(),
             proved: false,
+            peer_own: None,
             address,
             nonce,
             peer_nonce: Hex([0; 32]),
@@ -169,11 +206,25 @@ impl Handshake {
                     self.own_model()
                 }
             }
-            (Phase::Model, Message::Model { spec }) => {
+            (
+                Phase::Model,
+                Message::Model {
+                    spec,
+                    stream,
+                    engine,
+                },
+            ) => {
                 if let Err(mismatch) = self.local.model.check_against(&spec) {
                     let peer = self.peer.clone();
                     return Err(ControlError::Model { peer, mismatch });
                 }
+                let own = Own::of(self.role.other(), stream, engine);
+                self.peer_own = Some(own.map_err(|(field, problem)| ControlError::Field {
+                    peer: self.peer.clone(),
+                    kind: "model",
+                    field,
+                    problem,
+                })?);
                 self.phase = if accelerator {
                     Phase::Admission
                 } else {
@@ -213,8 +264,15 @@ impl Handshake {
     }
 
     fn own_model(&self) -> Message {
-        let spec = self.local.model.clone();
-        Message::Model { spec }
+        let (stream, engine) = match &self.local.own {
+            Own::Stream(stream) => (Some(*stream), None),
+            Own::Engine(engine) => (None, Some(engine.clone())),
+        };
+        Message::Model {
+            spec: self.local.model.clone(),
+            stream,
+            engine,
+        }
     }
 
     fn challenge<'a>(&'a self, prover: Role, node: &'a str) -> Challenge<'a> {

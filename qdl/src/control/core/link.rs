@@ -10,7 +10,7 @@ use crate::control::{
 };
 
 use super::{
-    handshake::{Handshake, Local},
+    handshake::{Handshake, Local, Own},
     heartbeat::{Heartbeat, nanos},
 };
 
@@ -87,6 +87,11 @@ impl Link {
     /// The peer, as errors print it.
     pub fn peer(&self) -> Peer {
         self.handshake.peer.clone()
+    }
+
+    /// What the peer said beside its model, once it has.
+    pub fn peer_own(&self) -> Option<&Own> {
+        self.handshake.peer_own.as_ref()
     }
 
     /// The peer has proved who it is: its frames may have their full length.

@@ -25,8 +25,8 @@ mod tests;
 
 use super::message::Message;
 
-pub(super) use handshake::Local;
 pub use handshake::Timing;
+pub(super) use handshake::{Local, Own};
 pub(super) use link::Link;
 
 /// What the shell needs of either role.

@@ -12,6 +12,7 @@ use crate::{
     clock::now_ns,
     model::ModelSpec,
     stats::{BatchSizes, GpuRecord},
+    wire::{EngineInfo, Stream},
 };
 
 use super::{
@@ -21,7 +22,7 @@ use super::{
 use crate::control::{
     auth::Auth,
     core::{
-        Core, Local, Timing,
+        Core, Local, Own, Timing,
         frontend::{ClientEvent, Event, Frontend},
     },
     error::{ControlError, Peer},
@@ -48,6 +49,8 @@ pub struct ClientParams {
     pub auth: Auth,
     /// The model of this run.
     pub model: ModelSpec,
+    /// When tokens are to leave the accelerator.
+    pub stream: Stream,
     /// Deadlines and heartbeat.
     pub timing: Timing,
 }
@@ -59,6 +62,8 @@ pub struct ClientSession {
     pub peer_node: String,
     /// The accelerator's address.
     pub peer_address: SocketAddr,
+    /// What runs the model there.
+    pub engine: EngineInfo,
     /// For asking.
     pub handle: ClientHandle,
     /// What happens.
@@ -188,7 +193,8 @@ impl ClientSession {
     /// [`ControlError`] names the address, what was waited for or refused, and what to do.
     pub async fn connect(params: ClientParams) -> Result<ClientSession, ControlError> {
         let (address, timing) = (params.address, params.timing);
-        let local = Local::new(params.node, params.auth, params.model, &timing)?;
+        let own = Own::Stream(params.stream);
+        let local = Local::new(params.node, params.auth, params.model, own, &timing)?;
         let failed = |e| ControlError::Connect {
             peer: Peer::at(&address),
             source: Arc::new(e),
@@ -219,6 +225,11 @@ impl ClientSession {
                 Some(Event::Answer(..) | Event::Session(_)) | None => {}
             }
         };
+        let engine = match core.link().peer_own() {
+            Some(Own::Engine(engine)) => engine.clone(),
+            // A session does not begin without it.
+            _ => EngineInfo::default(),
+        };
         let ended = Arc::new(Ended::new(core.link().peer()));
         let (commands, inbox) = mpsc::unbounded_channel();
         let (sender, events) = mpsc::channel(MAX_EVENTS);
@@ -226,6 +237,7 @@ impl ClientSession {
         Ok(ClientSession {
             peer_node,
             peer_address,
+            engine,
             handle: ClientHandle {
                 commands,
                 ended: ended.clone(),

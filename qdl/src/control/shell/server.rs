@@ -9,7 +9,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{clock::now_ns, model::ModelSpec};
+use crate::{clock::now_ns, model::ModelSpec, wire::EngineInfo};
 
 use super::{
     io::Wire,
@@ -18,7 +18,7 @@ use super::{
 use crate::control::{
     auth::Auth,
     core::{
-        Local, Timing,
+        Local, Own, Timing,
         accelerator::{Accelerator, Event},
     },
     error::ControlError,
@@ -35,6 +35,8 @@ pub struct ServerParams {
     pub auth: Auth,
     /// The model that is run here.
     pub model: ModelSpec,
+    /// What runs it.
+    pub engine: EngineInfo,
     /// Deadlines and heartbeat.
     pub timing: Timing,
     /// Most handshakes under way; one more costs the oldest its place, so that those who knock and
@@ -64,7 +66,8 @@ impl Server {
     /// The address is in use, is not this node's or is open to strangers without a token, or the
     /// parameters make no sense.
     pub async fn bind(address: SocketAddr, params: ServerParams) -> Result<Self, ControlError> {
-        let local = Local::new(params.node, params.auth, params.model, &params.timing)?;
+        let own = Own::Engine(params.engine);
+        let local = Local::new(params.node, params.auth, params.model, own, &params.timing)?;
         local.auth.check(address.ip())?;
         if params.pending == 0 {
             return Err(ControlError::Setting {

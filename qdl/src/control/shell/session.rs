@@ -10,12 +10,13 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use crate::{
     clock::now_ns,
     stats::{BatchSizes, GpuRecord},
+    wire::Stream,
 };
 
 use super::io::Wire;
 use crate::control::{
     core::{
-        Core,
+        Core, Own,
         accelerator::{Accelerator, Event, Refusal},
     },
     error::ControlError,
@@ -170,6 +171,15 @@ impl ServerSession {
     /// The address the frontend connects from.
     pub fn peer_address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// When the frontend wants tokens to leave this node.
+    pub fn stream(&self) -> Stream {
+        match self.core.link().peer_own() {
+            Some(Own::Stream(stream)) => *stream,
+            // A session does not begin without it.
+            _ => Stream::None,
+        }
     }
 
     /// The address of this node that the frontend reached.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::control::{
-    core::Local,
+    core::{Local, Own},
     message::VERSION,
     shell::{Served, greet},
 };
@@ -33,6 +33,7 @@ async fn accelerator_on<F: Future<Output = ()>>(
         node: "acc-1".to_owned(),
         auth: Auth::Unset,
         model: model(),
+        own: Own::Engine(engine()),
         heartbeat: patient().heartbeat,
         deadline,
     };
@@ -354,7 +355,9 @@ async fn accept(raw: &mut Raw) {
     raw.hear_type("answer").await;
     raw.say(json!({"type": "answer"})).await;
     raw.hear_type("model").await;
-    raw.say(json!({"type": "model", "spec": model()})).await;
+    let engine = json!({"name": "digest", "tokens": false});
+    raw.say(json!({"type": "model", "spec": model(), "engine": engine}))
+        .await;
 }
 
 #[tokio::test]

@@ -12,12 +12,13 @@ use crate::control::{
 
 /// One of every type, within its limits.
 pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
-    let counters = any::<[u64; 5]>().prop_map(|c| Counters {
+    let counters = any::<[u64; 6]>().prop_map(|c| Counters {
         arrived: c[0],
         responded: c[1],
         dropped_late: c[2],
         batches: c[3],
         copies: c[4],
+        parts: c[5],
     });
     let score = (1u32..=65536).prop_map(crate::rails::Score::from_steps);
     let rail = (any::<u16>(), score.clone()).prop_map(|(nic, score)| RailScore { nic, score });
@@ -67,9 +68,20 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
             }
         }),
         any::<Option<[u8; 32]>>().prop_map(|mac| Message::Answer { mac: mac.map(Hex) }),
-        (1usize..1 << 20, 0usize..100).prop_map(|(i, o)| Message::Model {
-            spec: ModelSpec::opaque("m", i, o)
-        }),
+        (
+            (1usize..1 << 20, 0usize..100),
+            prop::option::of(prop_oneof![
+                Just(Stream::None),
+                Just(Stream::First),
+                Just(Stream::All)
+            ]),
+            prop::option::of(("[a-z]{1,64}", any::<bool>())),
+        )
+            .prop_map(|((i, o), stream, engine)| Message::Model {
+                spec: ModelSpec::opaque("m", i, o),
+                stream,
+                engine: engine.map(|(name, tokens)| EngineInfo { name, tokens }),
+            }),
         (id, requests).prop_map(|(id, connections)| Message::Open { id, connections }),
         (id, grants).prop_map(|(id, connections)| Message::Opened { id, connections }),
         id.prop_map(|id| Message::Start { id }),

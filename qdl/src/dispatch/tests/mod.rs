@@ -7,6 +7,8 @@
 //! * `losses`: connections that are cut, fall silent or are given up.
 //! * `attaching`: connections that come while others carry samples.
 //! * `by_health`: the same where rails are chosen by health.
+//! * `parts`: answers in parts, write by write.
+//! * `streamed`: the same through a server, in every mixture.
 //! * `warm_up`: samples before the first.
 //! * `closing`: connections that take their leave beside others.
 //! * `hostile`: a frontend that does not keep to the protocol.
@@ -18,8 +20,10 @@ mod closing;
 mod everything;
 mod hostile;
 mod losses;
+mod parts;
 mod rig;
 mod sending;
+mod streamed;
 mod tampered;
 mod warm_up;
 

@@ -281,6 +281,7 @@ impl Bench {
             slots: l.slots,
             request_stride: l.request_stride,
             response_stride: l.response_stride,
+            stream: crate::wire::Stream::None,
         };
         Arc::new(ServeConnection::new(cfgs).expect("memory"))
     }

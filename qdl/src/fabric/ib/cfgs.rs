@@ -6,7 +6,11 @@ use std::time::Duration;
 use verbs::{DeviceLimits, Mtu};
 
 use super::IbError;
-use crate::config::{Auto, NicConfig};
+use crate::{
+    config::{Auto, NicConfig},
+    fabric::Endpoint,
+    wire::Stream,
+};
 
 /// Most receives that go back at once.
 pub const RECEIVE_BATCH: u32 = 64;
@@ -14,8 +18,55 @@ pub const RECEIVE_BATCH: u32 = 64;
 /// Receives for control messages: echoes, their replies, the goodbye.
 pub const CONTROL_RECEIVES: u32 = 16;
 
+/// Retries after "receiver not ready" that do not end: the sender's NIC holds parts back until the
+/// receiver has looked at those before them. One that never looks again is found out by the echo.
+const UNTIL_READY: u8 = 7;
+
 /// How long a goodbye may take.
 const LINGER: Duration = Duration::from_millis(25);
+
+/// What goes each way over a connection, as far as its queues must be ready for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// Slots at either end.
+    pub slots: usize,
+    /// Parts in which the peer writes ours.
+    pub received: Stream,
+    /// Parts in which we write the peer's.
+    pub sent: Stream,
+}
+
+impl Traffic {
+    /// That of an end of a connection.
+    pub fn of(endpoint: &Endpoint) -> Self {
+        Traffic {
+            slots: endpoint.window.slots().max(endpoint.peer_slots),
+            received: endpoint.window.stream(),
+            sent: endpoint.peer_stream,
+        }
+    }
+}
+
+impl From<usize> for Traffic {
+    /// So many slots, each written in one piece.
+    fn from(slots: usize) -> Self {
+        Traffic {
+            slots,
+            received: Stream::None,
+            sent: Stream::None,
+        }
+    }
+}
+
+/// Writes to one slot that queues are made for. There may be more of them under
+/// [`Stream::All`]; then the sender's NIC waits, or the parts that follow leave together.
+fn writes(stream: Stream) -> u32 {
+    const MANY: u32 = 4;
+    match stream.writes() {
+        0 => MANY,
+        n => n as u32,
+    }
+}
 
 /// Sizes and settings of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,15 +106,16 @@ pub struct IbCfgs {
 }
 
 impl IbCfgs {
-    /// For connections of `slots` slots on a device with these limits.
+    /// For connections with this traffic (a number of slots is one) on a device with these limits.
     ///
     /// # Errors
     /// [`IbError::Setting`] names the key and the limit.
     pub fn resolve(
         nic: &NicConfig,
         limits: &DeviceLimits,
-        slots: usize,
+        traffic: impl Into<Traffic>,
     ) -> Result<IbCfgs, IbError> {
+        let traffic = traffic.into();
         let refuse = |key, problem| {
             Err(IbError::Setting {
                 device: nic.device().to_owned(),
@@ -71,7 +123,8 @@ impl IbCfgs {
                 problem,
             })
         };
-        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
+        let slots = u32::try_from(traffic.slots).unwrap_or(u32::MAX);
+        let receives = slots.saturating_mul(writes(traffic.received));
         let queue = limits.max_qp_wr.min(limits.max_cqe);
         let split_above = nic.adaptive_routing.split_above;
         let each = if split_above.is_some() { 2 } else { 1 };
@@ -83,6 +136,7 @@ impl IbCfgs {
             // those are fewer than two signals apart, so that a full send queue is never what holds
             // a sample up.
             Auto::Auto => slots
+                .saturating_mul(writes(traffic.sent))
                 .saturating_add(2 * nic.signal_every)
                 .saturating_mul(each)
                 .min(queue.saturating_sub(spare)),
@@ -100,7 +154,7 @@ impl IbCfgs {
         let least = slots.saturating_add(CONTROL_RECEIVES + 1);
         let receive_depth = match nic.receive_depth {
             Auto::Fixed(depth) => depth,
-            Auto::Auto => slots
+            Auto::Auto => receives
                 .saturating_add(CONTROL_RECEIVES + RECEIVE_BATCH)
                 .min(queue.max(least)),
         };
@@ -143,14 +197,19 @@ impl IbCfgs {
             writes: (send_depth / each).max(1),
             send_depth,
             receive_depth,
-            receive_batch: (receive_depth - slots - CONTROL_RECEIVES).min(RECEIVE_BATCH),
+            receive_batch: receive_depth
+                .saturating_sub(receives.saturating_add(CONTROL_RECEIVES))
+                .clamp(1, RECEIVE_BATCH),
             solicited: nic.solicited,
             split_above,
             service_level: nic.service_level,
             traffic_class: nic.traffic_class,
             timeout: nic.timeout,
             retry_count: nic.retry_count,
-            rnr_retry: nic.rnr_retry,
+            rnr_retry: match traffic.sent {
+                Stream::None => nic.rnr_retry,
+                Stream::First | Stream::All => UNTIL_READY,
+            },
             min_rnr_timer: nic.min_rnr_timer,
             linger: LINGER,
         })
@@ -195,6 +254,35 @@ mod tests {
         };
         let c = IbCfgs::resolve(&split, &limits(32_768, 32_767), 100).expect("fits");
         assert_eq!((c.writes, c.send_depth), (228, 456));
+    }
+
+    #[test]
+    fn parts_have_receives_of_their_own() {
+        let traffic = |received, sent| Traffic {
+            slots: 100,
+            received,
+            sent,
+        };
+        let resolve = |limit, received, sent| {
+            let limits = limits(limit, limit);
+            IbCfgs::resolve(&nic(), &limits, traffic(received, sent)).expect("fits")
+        };
+        let whole = IbCfgs::resolve(&nic(), &limits(9999, 9999), 100).expect("fits");
+        assert_eq!(resolve(9999, Stream::None, Stream::None), whole);
+        for (stream, each) in [(Stream::First, 2), (Stream::All, 4)] {
+            let (near, far) = (
+                resolve(9999, stream, Stream::None),
+                resolve(9999, Stream::None, stream),
+            );
+            assert_eq!(near.receive_depth, 100 * each + CONTROL_RECEIVES + 64);
+            assert_eq!(near.receive_batch, 64);
+            assert_eq!((near.send_depth, near.rnr_retry), (whole.send_depth, 6));
+            assert_eq!((far.send_depth, far.rnr_retry), (100 * each + 128, 7));
+            assert_eq!(far.receive_depth, whole.receive_depth);
+        }
+        // What the device does not have room for is held back by the sender's NIC.
+        let few = resolve(300, Stream::All, Stream::None);
+        assert_eq!((few.receive_depth, few.receive_batch), (300, 1));
     }
 
     #[test]

@@ -296,6 +296,7 @@ mod tests {
             sources: vec![region()],
             peer_slots: 4,
             peer_stride: 64,
+            peer_stream: crate::wire::Stream::None,
             send_depth: 8,
         }
     }

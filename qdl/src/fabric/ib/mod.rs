@@ -29,7 +29,11 @@
 //!   beside the slot. A split write that fills its slot needs no descriptor. Bit
 //!   15 of the immediate, which no slot number reaches, says which it is.
 //! * **Receives**: one for each slot, one batch more, and some for control messages, are posted at
-//!   all times, because they go back before what consumed them is reported.
+//!   all times, because they go back before what consumed them is reported. Where a slot is written
+//!   in parts there is one for each of two, or for four of any number: then the sender's NIC waits
+//!   for a receive, for ever if need be, and the echo finds out whom it waits for in vain.
+//! * **Parts** go whole, one work request each, and lie behind one another: a queue pair's writes
+//!   arrive in order, so that the lengths so far say where each begins.
 //! * **Closing.** Queue pairs do not tell each other when they go: the last message of a half that
 //!   is dropped in good order says so (an immediate of control kind 2). Dropping both halves moves
 //!   the queue pair to ERR before anything else.
@@ -47,7 +51,7 @@ mod shared;
 mod tx;
 
 pub use crate::wire::{IbEnd, IbRegion};
-pub use cfgs::{CONTROL_RECEIVES, IbCfgs, RECEIVE_BATCH};
+pub use cfgs::{CONTROL_RECEIVES, IbCfgs, RECEIVE_BATCH, Traffic};
 pub use connection::IbConnection;
 pub use device::IbDevice;
 pub use error::IbError;

@@ -10,14 +10,14 @@ use std::{
 use verbs::{Notify, RecvChain, Wc, WcOpcode};
 
 use super::{CELL_BYTES, CLOSE, Descriptor, SPLIT, shared::Shared};
-use crate::fabric::{Armed, Broken, Event, FabricCounts, Imm, Region, Rx, Window};
+use crate::fabric::{Armed, Broken, Event, FabricCounts, Imm, Region, Rx, Window, parts::Parts};
 
 /// Completions taken at a time.
 const TAKE: usize = 32;
 
 pub(super) struct IbRx {
     shared: Arc<Shared>,
-    window: Window,
+    parts: Parts,
     cells: Arc<Region>,
     receives: RecvChain,
     /// Receives consumed and not yet put back.
@@ -45,7 +45,7 @@ impl IbRx {
     ) -> Self {
         IbRx {
             shared,
-            window,
+            parts: Parts::new(window),
             cells,
             receives: RecvChain::new(batch as usize + TAKE),
             consumed: 0,
@@ -127,22 +127,26 @@ impl IbRx {
             });
         }
         let (imm, at, len) = if bits & SPLIT == 0 {
-            (imm, 0, wc.byte_len())
+            (imm, None, wc.byte_len())
         } else {
             self.split(Imm::from_bits(bits & !SPLIT), wc.byte_len())?
         };
-        self.window.landing(imm, at, len)?;
-        self.window.grants().take(imm)?;
-        self.counts.writes += 1;
-        self.counts.bytes += u64::from(len);
-        Ok(Event::Arrived { imm, at: 0, len })
+        let at = self.parts.landing(imm, at, len)?.at;
+        self.parts.landed(imm, at, len, &mut self.counts)
     }
 
-    /// The length of a payload that came before its immediate.
-    fn split(&self, imm: Imm, described: u32) -> Result<(Imm, u32, u32), Broken> {
-        self.window.landing(imm, 0, 0)?;
+    /// The offset and length of a payload that came before its immediate.
+    fn split(&self, imm: Imm, described: u32) -> Result<(Imm, Option<u32>, u32), Broken> {
+        let window = self.parts.window();
+        window.landing(imm, 0, 0)?;
+        if imm.more() {
+            return Err(Broken::BadFrame {
+                what: "split part",
+                value: u64::from(imm.bits()),
+            });
+        }
         match described as usize {
-            0 => Ok((imm, 0, self.window.stride() as u32)),
+            0 => Ok((imm, Some(0), window.stride() as u32)),
             CELL_BYTES => {
                 let offset = usize::from(imm.slot()) * CELL_BYTES;
                 // SAFETY: the cell goes with its slot: it has been written, and is not written
@@ -150,7 +154,7 @@ impl IbRx {
                 let cell = unsafe { self.cells.bytes(offset, CELL_BYTES) };
                 let cell = cell.ok().and_then(<[u8]>::first_chunk);
                 match cell.map(Descriptor::decode) {
-                    Some(d) if d.use_count == imm.use_count() => Ok((imm, d.at, d.len)),
+                    Some(d) if d.use_count == imm.use_count() => Ok((imm, Some(d.at), d.len)),
                     d => Err(Broken::BadFrame {
                         what: "use count in a descriptor cell",
                         value: d.map_or(0, |d| u64::from(d.use_count)),

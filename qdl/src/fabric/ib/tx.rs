@@ -197,14 +197,16 @@ impl IbTx {
             return Ok(self.push(Payload::Inline(&[bytes]), remote, Some(imm), true, false));
         }
         let local = Payload::Region(self.slice(post)?);
-        if self.cfgs.split_above.is_none_or(|limit| post.len <= limit) {
+        // The parts of a slot are told apart by their order, and arrive in it whole alone.
+        let part = post.imm.more() || post.at > 0;
+        if part || self.cfgs.split_above.is_none_or(|limit| post.len <= limit) {
             return Ok(self.push(local, remote, Some(imm), true, false));
         }
         if !self.push(local, remote, None, false, false) {
             return Ok(false);
         }
         let imm = imm | SPLIT;
-        if post.at == 0 && len == self.endpoint.peer_stride {
+        if len == self.endpoint.peer_stride {
             let remote = base(self.target.slots);
             return Ok(self.push(Payload::Empty, remote, Some(imm), true, false));
         }
@@ -255,6 +257,7 @@ impl Tx for IbTx {
             self.counts.control += 1;
         } else {
             self.counts.writes += 1;
+            self.counts.parts += u64::from(post.imm.more());
             self.counts.bytes += u64::from(post.len);
         }
         Ok(())

@@ -239,6 +239,7 @@ mod tests {
             sources: vec![],
             peer_slots: 4,
             peer_stride: stride,
+            peer_stream: crate::wire::Stream::None,
             send_depth: 4,
         };
         (a, link(b, endpoint, &TcpCfgs::default()).expect("linked"))

@@ -17,7 +17,7 @@ use super::{
     HEADER_BYTES, Socket,
     frame::{self, ALIGNED_HEADER_BYTES},
 };
-use crate::fabric::{Armed, Broken, Event, FabricCounts, Imm, Rx, Window};
+use crate::fabric::{Armed, Broken, Event, FabricCounts, Imm, Rx, Window, parts::Parts};
 
 /// While a payload at least this long is read in place, little is read past its end, a header or a
 /// few: what follows is likely as long, and what lands in the staging buffer must be copied.
@@ -29,6 +29,8 @@ const READ_PAST_LARGE: usize = 4 * ALIGNED_HEADER_BYTES;
 struct Landing {
     imm: Imm,
     len: u32,
+    /// Where in its slot it begins.
+    begins: u32,
     /// Offset in the window's region of the next byte.
     at: usize,
     left: usize,
@@ -36,7 +38,7 @@ struct Landing {
 
 pub(super) struct TcpRx {
     socket: Arc<Socket>,
-    window: Window,
+    parts: Parts,
     /// Bytes in front of each payload.
     header_bytes: usize,
     staging: Box<[u8]>,
@@ -55,7 +57,7 @@ impl TcpRx {
         TcpRx {
             header_bytes: frame::header_bytes(window.stride()),
             socket,
-            window,
+            parts: Parts::new(window),
             staging: vec![0; staging_bytes.max(2 * ALIGNED_HEADER_BYTES)].into(),
             start: 0,
             end: 0,
@@ -72,10 +74,11 @@ impl TcpRx {
             if let Some(l) = &mut self.landing {
                 let n = l.left.min(self.end - self.start);
                 if n > 0 {
-                    // SAFETY: `landing` checked that the payload lies in a
-                    // slot whose grant is open: the slot is the sender's, for
-                    // whom we write, and nobody reads it before the arrival.
-                    let to = unsafe { self.window.region().bytes_mut(l.at, n) };
+                    // SAFETY: `landing` checked that the payload lies in a slot whose
+                    // grant is open, behind the parts that have arrived: these bytes
+                    // are the sender's, for whom we write, and nobody reads them
+                    // before their arrival.
+                    let to = unsafe { self.parts.window().region().bytes_mut(l.at, n) };
                     if let Ok(to) = to {
                         to.copy_from_slice(&self.staging[self.start..self.start + n]);
                     }
@@ -88,12 +91,10 @@ impl TcpRx {
                 if l.left > 0 {
                     return Ok(None);
                 }
-                let (imm, len) = (l.imm, l.len);
+                let (imm, begins, len) = (l.imm, l.begins, l.len);
                 self.landing = None;
-                self.window.grants().take(imm)?;
-                self.counts.writes += 1;
-                self.counts.bytes += u64::from(len);
-                return Ok(Some(Event::Arrived { imm, at: 0, len }));
+                let arrived = self.parts.landed(imm, begins, len, &mut self.counts);
+                return arrived.map(Some);
             }
             let ahead = &self.staging[self.start..self.end];
             let Some((header, padding)) = ahead
@@ -109,12 +110,12 @@ impl TcpRx {
                 self.counts.control += 1;
                 return Ok(Some(Event::Control(message)));
             }
-            let at = self.window.landing(h.imm, h.at, h.len)?;
-            self.window.grants().permits(h.imm)?;
+            let to = self.parts.landing(h.imm, Some(h.at), h.len)?;
             self.landing = Some(Landing {
                 imm: h.imm,
                 len: h.len,
-                at,
+                begins: to.at,
+                at: to.offset,
                 left: h.len as usize,
             });
         }
@@ -135,7 +136,7 @@ impl TcpRx {
         }; 2];
         let mut in_place = 0;
         if let Some(l) = &self.landing
-            && let Ok(at) = self.window.region().at(l.at, l.left)
+            && let Ok(at) = self.parts.window().region().at(l.at, l.left)
         {
             in_place = l.left;
             iov[0] = libc::iovec {
@@ -151,8 +152,8 @@ impl TcpRx {
             iov_len: room,
         };
         loop {
-            // SAFETY: the first entry is empty or the checked rest of a slot the sender owns, which
-            // `self.window` keeps mapped; the second is the unused end of the staging buffer.
+            // SAFETY: the first entry is empty or the checked rest of a payload whose bytes of the
+            // slot the sender owns, which `self.parts` keeps mapped; the second is the unused end of the staging buffer.
             let n = unsafe { libc::readv(self.socket.fd(), iov.as_ptr(), 2) };
             self.counts.syscalls += 1;
             match n {

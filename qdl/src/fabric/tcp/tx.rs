@@ -153,6 +153,7 @@ impl Tx for TcpTx {
             self.counts.control += 1;
         } else {
             self.counts.writes += 1;
+            self.counts.parts += u64::from(post.imm.more());
             self.counts.bytes += u64::from(post.len);
         }
         if len > 0 {

@@ -119,6 +119,8 @@ pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
         issue_post_up_to: up_to.unwrap_or(usize::MAX),
         doorbell_wait_ns: config.doorbell_wait_us * 1000,
         send_depth: SEND_DEPTH,
+        stream: config.stream.unwrap_or_default(),
+        token_bytes: config.model.output.dtype.bytes() as u32,
         ..DispatchCfgs::default()
     }
 }

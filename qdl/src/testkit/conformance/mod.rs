@@ -6,11 +6,13 @@
 //!
 //! * `delivery`: what is sent arrives, in order, and wakes who sleeps.
 //! * `refusals`: what is outside its bounds or was not granted does not.
+//! * `parts`: slots that are written in parts.
 //! * `queue`: the send queue, and when the memory behind it is free.
 //! * `breaking`: the end of a connection.
 
 mod breaking;
 mod delivery;
+mod parts;
 mod queue;
 mod refusals;
 mod rig;
@@ -26,6 +28,13 @@ pub use breaking::{
 pub use delivery::{
     a_sleeper_is_woken, bytes_arrive_whole_and_in_order, control_messages_keep_their_place,
     slots_are_used_again_and_again_in_both_directions,
+};
+pub use parts::{
+    a_grant_is_closed_by_the_last_part, a_part_after_the_last_breaks_the_connection,
+    a_part_at_another_offset_breaks_the_connection, a_part_past_its_slot_breaks_the_connection,
+    a_part_to_a_window_that_takes_none_breaks_the_connection,
+    a_part_with_a_wrong_use_count_breaks_the_connection, an_empty_part_breaks_the_connection,
+    parts_land_behind_one_another, parts_of_any_size_and_mixture_arrive_as_sent,
 };
 pub use queue::{
     a_full_send_queue_is_an_answer_and_not_a_wait, inline_memory_is_free_at_once,
@@ -104,6 +113,15 @@ macro_rules! fabric_conformance {
             a_dead_peer_breaks_the_connection_after_what_it_sent,
             nothing_lands_after_a_connection_is_torn_down,
             slots_are_used_again_and_again_in_both_directions,
+            parts_land_behind_one_another,
+            parts_of_any_size_and_mixture_arrive_as_sent,
+            a_grant_is_closed_by_the_last_part,
+            a_part_past_its_slot_breaks_the_connection,
+            a_part_at_another_offset_breaks_the_connection,
+            an_empty_part_breaks_the_connection,
+            a_part_to_a_window_that_takes_none_breaks_the_connection,
+            a_part_after_the_last_breaks_the_connection,
+            a_part_with_a_wrong_use_count_breaks_the_connection,
         );
     };
     (#[$attribute:meta] $fabric:expr) => {

@@ -116,7 +116,7 @@ pub fn a_write_to_a_slot_outside_the_window_breaks_the_connection(fabric: &dyn F
 }
 
 /// What came was against a grant, and it is the last of that connection.
-fn refused(b: &mut End) {
+pub(super) fn refused(b: &mut End) {
     let broken = b.next_broken();
     assert!(matches!(broken, Broken::Grant(_)), "{broken}");
     let mut more = 0;

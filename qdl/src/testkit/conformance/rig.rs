@@ -10,6 +10,7 @@ use super::Fabric;
 use crate::fabric::{
     Broken, Endpoint, Event, Flushed, Grants, Imm, Link, Post, PostError, Region, SourceId, Window,
 };
+use crate::wire::Stream;
 
 /// One end under test: its link, its window and the region it sends from.
 pub(super) struct End {
@@ -27,6 +28,8 @@ pub(super) struct Shape {
     pub(super) claimed_slots: usize,
     pub(super) claimed_stride: usize,
     pub(super) send_depth: usize,
+    /// Which parts slots may be written in.
+    pub(super) stream: Stream,
 }
 
 impl Shape {
@@ -37,6 +40,15 @@ impl Shape {
             claimed_slots: slots,
             claimed_stride: stride,
             send_depth: 64,
+            stream: Stream::None,
+        }
+    }
+
+    /// The same, where slots may be written in parts.
+    pub(super) fn in_parts(slots: usize, stride: usize) -> Self {
+        Shape {
+            stream: Stream::All,
+            ..Shape::honest(slots, stride)
         }
     }
 }
@@ -59,10 +71,12 @@ fn endpoint(shape: Shape) -> Endpoint {
             shape.stride,
             Arc::new(Grants::new(shape.slots)),
         )
-        .expect("fits"),
+        .expect("fits")
+        .in_parts(shape.stream),
         sources: vec![Arc::new(Region::new(source_len).expect("memory"))],
         peer_slots: shape.claimed_slots,
         peer_stride: shape.claimed_stride,
+        peer_stream: shape.stream,
         send_depth: shape.send_depth,
     }
 }
@@ -118,13 +132,30 @@ impl End {
     }
 
     pub(super) fn post(&mut self, offset: usize, len: usize, imm: Imm) -> Result<(), PostError> {
+        self.post_at(offset, len, 0, imm)
+    }
+
+    /// A part: `at` is where in its slot it lands.
+    pub(super) fn post_at(
+        &mut self,
+        offset: usize,
+        len: usize,
+        at: usize,
+        imm: Imm,
+    ) -> Result<(), PostError> {
         self.link.tx.post(&Post {
             source: SourceId(0),
             offset,
             len: len as u32,
-            at: 0,
+            at: at as u32,
             imm,
         })
+    }
+
+    /// Posts a part and flushes, whatever it takes.
+    pub(super) fn send_at(&mut self, offset: usize, len: usize, at: usize, imm: Imm) {
+        self.post_at(offset, len, at, imm).expect("posted");
+        self.flush();
     }
 
     /// Posts and flushes, whatever it takes.

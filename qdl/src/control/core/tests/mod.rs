@@ -7,7 +7,7 @@ mod refusals;
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Core, Local,
+    Core, Local, Own,
     accelerator::{Accelerator, Event as Asked},
     frontend::{ClientEvent, Event, Frontend},
     heartbeat::{HeartbeatCfgs, nanos},
@@ -22,6 +22,7 @@ use crate::{
         },
     },
     model::ModelSpec,
+    wire::{EngineInfo, Stream},
 };
 
 const MS: u64 = 1_000_000;
@@ -35,6 +36,13 @@ fn local(node: &str) -> Local {
         node: node.to_owned(),
         auth: token("0123456789abcdef"),
         model: ModelSpec::opaque("digest", 64, 8),
+        own: match node.starts_with("fe") {
+            true => Own::Stream(Stream::First),
+            false => Own::Engine(EngineInfo {
+                name: "digest".to_owned(),
+                tokens: false,
+            }),
+        },
         heartbeat: HeartbeatCfgs {
             every: Duration::from_millis(20),
             gone_after: Duration::from_millis(100),

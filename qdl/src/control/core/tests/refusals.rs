@@ -91,6 +91,50 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
     assert!(here.is_none(), "{here:?}");
 }
 
+/// Each role says its own part beside the model: not to say it is no way of saying none.
+#[test]
+fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
+    let stream = Own::Stream(Stream::None);
+    let engine = Own::Engine(EngineInfo {
+        name: "x".to_owned(),
+        tokens: true,
+    });
+    let (_, there) = handshake_with(|f| f.own = engine.clone());
+    let there = there.to_string();
+    assert!(there.contains("model.stream: is missing"), "{there}");
+    let mut a = local("acc-1");
+    a.own = stream;
+    let (here, there) = handshake(local("fe-1"), a);
+    let here = here.expect("refused").to_string();
+    assert!(here.contains("model.engine: is missing"), "{here}");
+    told(there, ErrorCode::Protocol, &["model.engine"]);
+
+    let both = |to: &mut dyn FnMut(Message)| {
+        let Own::Engine(engine) = engine.clone() else {
+            return;
+        };
+        to(Message::Model {
+            spec: ModelSpec::opaque("digest", 64, 8),
+            stream: Some(Stream::All),
+            engine: Some(engine),
+        });
+    };
+    let (mut f, mut a) = (frontend(local("fe-1")), accelerator(local("acc-1")));
+    carry(&mut f, &mut a, 0);
+    carry(&mut a, &mut f, 0);
+    carry(&mut f, &mut a, 0);
+    both(&mut |m| a.handle(m, 0));
+    let cause = a.link().cause().expect("refused").to_string();
+    assert!(
+        cause.contains("comes from the accelerator alone"),
+        "{cause}"
+    );
+
+    let (f, a) = session();
+    assert_eq!(a.link().peer_own(), Some(&local("fe-1").own));
+    assert_eq!(f.link().peer_own(), Some(&local("acc-1").own));
+}
+
 #[test]
 fn two_of_one_role_refuse_each_other() {
     let (mut f, mut g) = (frontend(local("fe-1")), frontend(local("fe-2")));

@@ -22,7 +22,7 @@ fn every_key_of_an_accelerator_has_an_effect() {
             ("engine", json!({"kind": "onnx"})),
         ]
     };
-    let ids = |name: &str| json!({"name": name, "dtype": "i32", "shape": [8]});
+    let ids = |name: &str| json!({"name": name, "dtype": "i32", "shape": [8], "ragged": true});
     let server = || {
         let http = json!({"url": "http://127.0.0.1:1", "dialect": "vllm", "vocab": 100});
         [
@@ -36,6 +36,23 @@ fn every_key_of_an_accelerator_has_an_effect() {
     let http = |key: &'static str, other: Value, words: &'static str| {
         read(key, other, "accelerator/src/engine/http", words).given(server())
     };
+    let pretended = || {
+        let ids = json!({"name": "ids", "dtype": "i32", "shape": [64], "ragged": true});
+        [
+            (
+                "model",
+                json!({"name": "m", "inputs": [ids.clone()], "output": ids}),
+            ),
+            ("engine", json!({"kind": "tokens", "tokens": {}})),
+        ]
+    };
+    let llm = || {
+        [
+            ("model", json!({"name": "m", "file": "m.onnx"})),
+            ("engine", json!({"kind": "llm"})),
+        ]
+    };
+    let decoder = "accelerator/src/engine/llm";
     let two = || ("nics", json!([{"listen": "127.0.0.1:1"}]));
     let keys = [
         read("node", json!("a-2"), session, "config.node.clone()"),
@@ -101,6 +118,29 @@ fn every_key_of_an_accelerator_has_an_effect() {
             "engine.optimization_level",
         )
         .given(on_gpu()),
+        read(
+            "engine.llm.sequences",
+            json!(7),
+            decoder,
+            "config.sequences",
+        )
+        .given(llm()),
+        read("engine.llm.context", json!(7), decoder, "config.context").given(llm()),
+        read(
+            "engine.llm.min_tokens",
+            json!(7),
+            decoder,
+            "config.min_tokens",
+        )
+        .given(llm()),
+        read(
+            "engine.llm.max_tokens",
+            json!(7),
+            decoder,
+            "config.max_tokens",
+        )
+        .given(llm()),
+        read("engine.llm.eos", json!(7), decoder, "config.eos").given(llm()),
         read("engine.delay_us", json!(7), engines, "engine.delay_us"),
         read("engine.spin_us", json!(7), engines, "engine.spin_us"),
         http("engine.http.url", json!("http://127.0.0.1:2"), "config.url"),
@@ -127,6 +167,20 @@ fn every_key_of_an_accelerator_has_an_effect() {
         http("engine.http.command", json!(["x"]), "config.command"),
         http("engine.http.log", json!("x"), "config.log"),
         http("engine.http.stop_s", json!(7), "config.stop_within()"),
+        read(
+            "engine.max_sequences",
+            json!(7),
+            engines,
+            "engine.sequences()",
+        )
+        .given(pretended()),
+        read("engine.tokens.prefill_us", json!(7), engines, "prefill_us").given(pretended()),
+        read("engine.tokens.step_us", json!(7), engines, "step_us").given(pretended()),
+        read("engine.tokens.beside_us", json!(7), engines, "beside_us").given(pretended()),
+        read("engine.tokens.min_tokens", json!(7), engines, "min_tokens").given(pretended()),
+        read("engine.tokens.max_tokens", json!(7), engines, "max_tokens").given(pretended()),
+        read("engine.tokens.vocab", json!(7), engines, "vocab").given(pretended()),
+        read("engine.tokens.eos", json!(7), engines, "eos").given(pretended()),
         read(
             "nics[0].listen",
             json!("127.0.0.1:1"),

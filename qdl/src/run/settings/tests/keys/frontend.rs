@@ -40,6 +40,7 @@ fn every_key_of_a_frontend_has_an_effect() {
         maps("model.output.name", json!("x"), "model"),
         maps("model.output.dtype", json!("f32"), "model"),
         maps("model.output.shape", json!([100]), "model"),
+        maps("model.output.ragged", json!(true), "model"),
         read("dataset.kind", json!("tokens"), data, "match config.kind").given([
             ("model.inputs[0].dtype", json!("i64")),
             ("model.inputs[0].ragged", json!(true)),
@@ -90,14 +91,13 @@ fn every_key_of_a_frontend_has_an_effect() {
         maps("health.failed_hold_ms", json!(7), "health"),
         maps("health.failed_hold_max_ms", json!(7000), "health"),
         maps("doorbell_wait_us", json!(7), "dispatch"),
+        maps("stream", json!("all"), "dispatch").given([
+            ("model.output.ragged", json!(true)),
+            ("model.output.dtype", json!("i32")),
+        ]),
         maps("warm_up.budget_ms", json!(7), "warm-up"),
         maps("warm_up.deadline_ms", json!(7), "warm-up"),
-        read(
-            "verify",
-            json!("digest"),
-            run,
-            "config.verify == config::Verify::Digest",
-        ),
+        read("verify", json!("digest"), run, "match config.verify"),
         maps("deadlines.connect_ms", json!(7), "timing"),
         read("deadlines.lost_ms", json!(4000), session, ".lost()"),
         maps("deadlines.echo_interval_ms", json!(7), "dispatch"),

@@ -191,7 +191,13 @@ fn frontend(tree: &Value) -> (Taken, String) {
         ("policy", text((d.policy, d.policy.by_health()))),
         (
             "dispatch",
-            text((d.echo, d.issue_post_up_to, d.doorbell_wait_ns)),
+            text((
+                d.echo,
+                d.issue_post_up_to,
+                d.doorbell_wait_ns,
+                d.stream,
+                d.token_bytes,
+            )),
         ),
         ("health", text(health(&c.health))),
         (

@@ -27,7 +27,7 @@ use qdl::{
 
 /// See the module's words.
 #[derive(Debug, Default)]
-pub(super) struct EventCount {
+pub(crate) struct EventCount {
     epoch: CachePadded<AtomicU64>,
     sleepers: CachePadded<AtomicUsize>,
     called: AtomicBool,

@@ -1,0 +1,311 @@
+//! The decoder on ONNX Runtime: one step of several sequences, keys and values in place.
+//!
+//! Each layer's keys and values of all slots are one tensor, and a step is given the part of its
+//! slots as input and output at once, so that nothing is copied. The crate's own binding clones
+//! what it is given; so the runtime's C functions are called here.
+
+use std::{
+    ffi::{CStr, c_void},
+    ptr::{self, NonNull},
+};
+
+use ort::{
+    AsPointer,
+    memory::{Allocator, MemoryInfo},
+    session::Session,
+    sys::{self, ONNXTensorElementDataType as Element},
+    value::Tensor,
+};
+
+use super::{
+    graph::{Graph, IDS, LONGEST, NEXT, USED},
+    schedule::Move,
+};
+use crate::engine::onnx::one_line;
+
+/// The likeliest next token, and the one after it.
+pub(super) type Best = [i64; 2];
+
+/// What a row of a step brings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fed<'t> {
+    /// Its new tokens.
+    pub tokens: &'t [i64],
+    /// Positions in use once they are computed.
+    pub held: usize,
+}
+
+/// A session, the slots of its sequences, and the buffers of a step.
+pub(super) struct Decoder {
+    /// Bound memory is looked at within [`Decoder::run`] alone.
+    binding: Binding,
+    /// Of every layer and kind: f32 [slots, heads, context, width].
+    caches: Vec<Cache>,
+    /// Of where they lie.
+    cache_memory: MemoryInfo<'static>,
+    cpu: MemoryInfo<'static>,
+    /// Behind what belongs to it.
+    session: Session,
+    graph: Graph,
+    slots: usize,
+    context: usize,
+    on_cpu: bool,
+    ids: Vec<i64>,
+    used: Vec<i32>,
+    next: Vec<Best>,
+}
+
+struct Cache {
+    /// Keeps the memory.
+    _tensor: Tensor<f32>,
+    address: NonNull<f32>,
+}
+
+impl Decoder {
+    /// Makes the slots in the memory that `memory` names, or the CPU's.
+    ///
+    /// # Errors
+    /// The runtime's words, in one line.
+    pub fn new(
+        session: Session,
+        graph: Graph,
+        slots: usize,
+        context: usize,
+        memory: Option<MemoryInfo<'static>>,
+    ) -> Result<Self, String> {
+        let said = |e: ort::Error| one_line(&e.to_string());
+        let on_cpu = memory.is_none();
+        let cache_memory = memory.unwrap_or_default();
+        let allocator = Allocator::new(&session, cache_memory.clone()).map_err(said)?;
+        let shape = [slots, graph.heads, context, graph.width];
+        let elements = shape.iter().product();
+        let cache = |_| {
+            let mut tensor = Tensor::<f32>::new(&allocator, shape).map_err(said)?;
+            let address = NonNull::new(tensor.data_ptr_mut().cast::<f32>());
+            let address = address.ok_or_else(|| "no memory for keys and values".to_owned())?;
+            if on_cpu {
+                // SAFETY: the tensor was just made with that many elements, in this process's
+                // memory, and nobody else has its address.
+                unsafe { address.write_bytes(0, elements) };
+            }
+            Ok::<_, String>(Cache {
+                _tensor: tensor,
+                address,
+            })
+        };
+        Ok(Decoder {
+            binding: Binding::new(&session)?,
+            caches: (0..graph.caches.len())
+                .map(cache)
+                .collect::<Result<_, _>>()?,
+            cache_memory,
+            cpu: MemoryInfo::default(),
+            session,
+            graph,
+            slots,
+            context,
+            on_cpu,
+            ids: Vec::new(),
+            used: Vec::new(),
+            next: Vec::new(),
+        })
+    }
+
+    /// True where [`Decoder::move_slot`] can be called.
+    pub fn can_move(&self) -> bool {
+        self.on_cpu
+    }
+
+    /// Copies a sequence's keys and values to another slot.
+    pub fn move_slot(&mut self, m: Move) {
+        let Graph { heads, width, .. } = self.graph;
+        let head = self.context * width;
+        let slot = heads * head;
+        assert!(self.on_cpu && m.from < self.slots && m.to < self.slots);
+        assert!(m.from != m.to && m.held <= self.context);
+        for cache in &self.caches {
+            for h in 0..heads {
+                let (from, to) = (m.from * slot + h * head, m.to * slot + h * head);
+                // SAFETY: both slots lie within the tensor, which is in this process's memory, and
+                // `held` positions of a head within the slot (checked above); the slots are two,
+                // so that the ranges do not overlap; no step runs, since `self` is exclusive.
+                unsafe {
+                    let cache = cache.address.as_ptr();
+                    ptr::copy_nonoverlapping(cache.add(from), cache.add(to), m.held * width);
+                }
+            }
+        }
+    }
+
+    /// Computes the rows' tokens, which are as many for each, in the slots from `first` on; gives
+    /// what may follow the last of each.
+    ///
+    /// # Errors
+    /// What the rows have wrong, or the runtime's words.
+    pub fn step<'t>(
+        &mut self,
+        first: usize,
+        rows: impl Iterator<Item = Fed<'t>>,
+    ) -> Result<&[Best], String> {
+        self.ids.clear();
+        self.used.clear();
+        for row in rows {
+            let held = i32::try_from(row.held).unwrap_or(i32::MAX);
+            if row.held > self.context || row.tokens.is_empty() || row.tokens.len() > row.held {
+                return Err(format!(
+                    "{held} positions of {}, {} of them new",
+                    self.context,
+                    row.tokens.len()
+                ));
+            }
+            self.ids.extend_from_slice(row.tokens);
+            self.used.push(held - 1);
+        }
+        let (count, all) = (self.used.len(), self.ids.len());
+        if count == 0 || !all.is_multiple_of(count) || first + count > self.slots {
+            return Err(format!(
+                "{all} tokens of {count} sequences from slot {first} on"
+            ));
+        }
+        self.next.clear();
+        self.next.resize(count, [0; 2]);
+        self.run(first, count)
+            .map_err(|e| one_line(&e.to_string()))?;
+        Ok(&self.next)
+    }
+
+    /// Binds and runs; `ids`, `used` and `next` are filled.
+    fn run(&mut self, first: usize, rows: usize) -> ort::Result<()> {
+        let each = (self.ids.len() / rows) as i64;
+        let rows_i = rows as i64;
+        let mut longest = self.used.iter().max().map_or(0, |most| most + 1);
+        let (ids, used) = (self.ids.as_mut_ptr(), self.used.as_mut_ptr());
+        let next = self.next.as_mut_ptr();
+        let longest: *mut i32 = &mut longest;
+        let Graph { heads, width, .. } = self.graph;
+        let slot = heads * self.context * width;
+        let shape = [rows_i, heads as i64, self.context as i64, width as i64];
+        // SAFETY: each view is of memory that this object, or the frame, owns and that is as large
+        // as its shape says: `ids` has `rows * each` elements, `used` has `rows` and `next` twice as
+        // many, all filled by `step`; a cache has `slots` slots, and `first + rows` are at most as
+        // many (checked in `step`). None of it moves or is freed before `run` returns; later it is
+        // bound anew before it is looked at.
+        unsafe {
+            let (i64s, i32s) = (
+                Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
+                Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
+            );
+            let view = View::new(&self.cpu, ids.cast(), &[rows_i, each], i64s)?;
+            self.binding.input(IDS, &view)?;
+            let view = View::new(&self.cpu, used.cast(), &[rows_i], i32s)?;
+            self.binding.input(USED, &view)?;
+            let view = View::new(&self.cpu, longest.cast(), &[], i32s)?;
+            self.binding.input(LONGEST, &view)?;
+            let view = View::new(&self.cpu, next.cast(), &[rows_i, 2], i64s)?;
+            self.binding.output(NEXT, &view)?;
+            for (cache, (past, present)) in self.caches.iter().zip(&self.graph.caches) {
+                let address = cache.address.as_ptr().add(first * slot);
+                let f32s = Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+                let view = View::new(&self.cache_memory, address.cast(), &shape, f32s)?;
+                self.binding.input(past, &view)?;
+                self.binding.output(present, &view)?;
+            }
+            self.binding.run(&mut self.session)
+        }
+    }
+}
+
+/// The runtime's answer as a result.
+fn checked(status: sys::OrtStatusPtr) -> ort::Result<()> {
+    // SAFETY: every status that comes here is what a function of the runtime has just returned,
+    // and it is given up here.
+    unsafe { ort::Error::result_from_status(status) }
+}
+
+/// A tensor over memory of somebody else's.
+struct View(NonNull<sys::OrtValue>);
+
+impl View {
+    /// # Safety
+    /// `address` must hold as many elements as `shape` says, in the memory that `memory` names, for
+    /// as long as the view, or what it is bound to, is looked at.
+    unsafe fn new(
+        memory: &MemoryInfo<'static>,
+        address: *mut c_void,
+        shape: &[i64],
+        element: Element,
+    ) -> ort::Result<Self> {
+        let size = match element {
+            Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 => 8,
+            _ => 4,
+        };
+        let elements: i64 = shape.iter().product();
+        let mut made = ptr::null_mut();
+        // SAFETY: pointers and lengths are those of living slices; the caller's promise holds for
+        // the address.
+        checked(unsafe {
+            (ort::api().CreateTensorWithDataAsOrtValue)(
+                memory.ptr(),
+                address,
+                elements as usize * size,
+                shape.as_ptr(),
+                shape.len(),
+                element,
+                &mut made,
+            )
+        })?;
+        let made = NonNull::new(made).ok_or_else(|| ort::Error::new("no tensor was made"))?;
+        Ok(View(made))
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and released once; a binding holds a reference of its own.
+        unsafe { (ort::api().ReleaseValue)(self.0.as_ptr()) }
+    }
+}
+
+/// What a session reads from and writes to.
+struct Binding(NonNull<sys::OrtIoBinding>);
+
+impl Binding {
+    fn new(session: &Session) -> Result<Self, String> {
+        let mut made = ptr::null_mut();
+        // SAFETY: the session lives; the runtime takes the pointer as mutable and guards its own
+        // state.
+        checked(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &mut made) })
+            .map_err(|e| one_line(&e.to_string()))?;
+        NonNull::new(made)
+            .map(Binding)
+            .ok_or_else(|| "no binding was made".to_owned())
+    }
+
+    fn input(&mut self, name: &CStr, view: &View) -> ort::Result<()> {
+        // SAFETY: binding and view live, the name ends with a zero; a name that was bound before is
+        // bound anew.
+        checked(unsafe { (ort::api().BindInput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
+    }
+
+    fn output(&mut self, name: &CStr, view: &View) -> ort::Result<()> {
+        // SAFETY: as for `input`.
+        checked(unsafe { (ort::api().BindOutput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
+    }
+
+    /// # Safety
+    /// Whatever is bound must still hold what its view said.
+    unsafe fn run(&mut self, session: &mut Session) -> ort::Result<()> {
+        // SAFETY: session and binding live, and `&mut` keeps others away; the caller's promise
+        // holds for the rest. No options is what the runtime takes for none.
+        checked(unsafe {
+            (ort::api().RunWithBinding)(session.ptr().cast_mut(), ptr::null(), self.0.as_ptr())
+        })
+    }
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and released once.
+        unsafe { (ort::api().ReleaseIoBinding)(self.0.as_ptr()) }
+    }
+}

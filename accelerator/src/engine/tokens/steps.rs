@@ -1,0 +1,201 @@
+//! The batch and its clock.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use crossbeam_queue::ArrayQueue;
+use qdl::{clock, config::TokensConfig, connection::Spin};
+
+use super::Answers;
+use crate::{
+    engine::{Sequence, streaming::TOKEN_BYTES},
+    event_count::EventCount,
+};
+
+/// Every wait has an end: an idle thread looks around this often, for nothing.
+const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
+
+/// A step that ends late, since the thread woke late, is made up for by the next ones, up to this.
+const CATCH_UP_NS: u64 = 10_000_000;
+
+/// How long steps take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// For each token of the prompts that joined, ns.
+    prefill_ns: u64,
+    step_ns: u64,
+    /// For each sequence but one, ns.
+    beside_ns: u64,
+    spin: Spin,
+}
+
+impl Pace {
+    pub fn new(settings: &TokensConfig, spin_us: u64) -> Self {
+        Pace {
+            prefill_ns: settings.prefill_us.saturating_mul(1_000),
+            step_ns: settings.step_us.saturating_mul(1_000),
+            beside_ns: settings.beside_us.saturating_mul(1_000),
+            spin: Spin::new(spin_us.saturating_mul(1_000)),
+        }
+    }
+
+    /// Nanoseconds of a step of so many sequences, whose newest brought so many tokens of prompts.
+    fn step(&self, sequences: usize, joined: u64) -> u64 {
+        let beside = self
+            .beside_ns
+            .saturating_mul(sequences.saturating_sub(1) as u64);
+        let prefill = self.prefill_ns.saturating_mul(joined);
+        self.step_ns.saturating_add(beside).saturating_add(prefill)
+    }
+}
+
+/// A sequence in the batch.
+struct Active {
+    sequence: Sequence,
+    seed: u64,
+    /// Tokens that it has, and that it will have.
+    at: u32,
+    len: u32,
+}
+
+/// What NIC threads and the engine's thread share.
+pub(super) struct Steps {
+    answers: Answers,
+    pace: Pace,
+    /// Room for as many as are ever inside, so it is never full.
+    joining: ArrayQueue<Sequence>,
+    /// Something joins, or all is over.
+    joined: EventCount,
+    /// All is over: what a step waits for beside its end. Sequences that join do not wake it.
+    over: EventCount,
+    closed: AtomicBool,
+}
+
+impl Steps {
+    pub fn new(answers: Answers, pace: Pace, most: usize) -> Self {
+        Steps {
+            answers,
+            pace,
+            joining: ArrayQueue::new(most.max(1)),
+            joined: EventCount::default(),
+            over: EventCount::default(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub fn submit(&self, sequence: Sequence) {
+        if let Err(sequence) = self.joining.push(sequence) {
+            sequence.refuse(&"engine `tokens` was given more sequences than it takes at once");
+            return;
+        }
+        self.joined.notify();
+        // Nobody else empties the queue once its thread is gone, or about to.
+        if self.closed.load(SeqCst) {
+            self.drop_joining();
+        }
+    }
+
+    /// Ends the thread, and drops what has not joined yet.
+    pub fn close(&self) {
+        self.closed.store(true, SeqCst);
+        self.over.notify_all();
+        self.joined.notify_all();
+        self.drop_joining();
+    }
+
+    fn drop_joining(&self) {
+        while let Some(sequence) = self.joining.pop() {
+            drop(sequence);
+        }
+    }
+
+    /// The body of the engine's thread, until it is closed.
+    pub fn run(&self) {
+        let mut batch: Vec<Active> = Vec::with_capacity(self.joining.capacity());
+        // When the step before ended, where there was one.
+        let mut last_end = None;
+        while !self.closed.load(SeqCst) {
+            let seen = self.joined.epoch();
+            let prefill = self.join(&mut batch);
+            if batch.is_empty() {
+                last_end = None;
+                let until = clock::now_ns().saturating_add(LONGEST_SLEEP_NS);
+                self.joined.wait(seen, until, self.pace.spin);
+                continue;
+            }
+            let took = self.pace.step(batch.len(), prefill);
+            if took > 0 {
+                let now = clock::now_ns();
+                let earliest = now.saturating_sub(CATCH_UP_NS);
+                let end = last_end
+                    .map_or(now, |end: u64| end.max(earliest))
+                    .saturating_add(took);
+                last_end = Some(end);
+                if !self.wait_until(end) {
+                    return;
+                }
+            }
+            self.step(&mut batch);
+        }
+    }
+
+    /// Takes what has come into the batch; tokens of its prompts.
+    fn join(&self, batch: &mut Vec<Active>) -> u64 {
+        let mut prefill = 0;
+        while let Some(sequence) = self.joining.pop() {
+            let seed = Answers::seed(sequence.input());
+            prefill += (sequence.input().len() / TOKEN_BYTES) as u64;
+            batch.push(Active {
+                seed,
+                at: 0,
+                len: self.answers.len(seed) as u32,
+                sequence,
+            });
+        }
+        prefill
+    }
+
+    /// False where all is over before that.
+    fn wait_until(&self, end_ns: u64) -> bool {
+        loop {
+            let seen = self.over.epoch();
+            if self.closed.load(SeqCst) {
+                return false;
+            }
+            let now = clock::now_ns();
+            if now >= end_ns {
+                return true;
+            }
+            let until = end_ns.min(now.saturating_add(LONGEST_SLEEP_NS));
+            self.over.wait(seen, until, self.pace.spin);
+        }
+    }
+
+    /// A token for each; those that are done, or that nobody waits for, leave.
+    fn step(&self, batch: &mut Vec<Active>) {
+        let mut i = 0;
+        while let Some(active) = batch.get_mut(i) {
+            if !active.sequence.is_wanted() {
+                drop(batch.swap_remove(i));
+                continue;
+            }
+            let (at, len) = (active.at as usize, active.len as usize);
+            let token = [self.answers.token(active.seed, at, len)];
+            let failed = if at + 1 == len {
+                let Active { sequence, .. } = batch.swap_remove(i);
+                sequence.finish(&token).err()
+            } else {
+                active.at += 1;
+                match active.sequence.push(&token) {
+                    Ok(()) => {
+                        i += 1;
+                        None
+                    }
+                    Err(why) => Some((batch.swap_remove(i).sequence, why)),
+                }
+            };
+            if let Some((sequence, why)) = failed {
+                sequence.refuse(&why);
+            }
+        }
+    }
+}

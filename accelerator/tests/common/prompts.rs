@@ -1,0 +1,219 @@
+//! Prompts in memory of the test's own, and an origin that takes answers in parts and holds every
+//! part to what the contract says.
+
+use std::{
+    cell::UnsafeCell,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use qdl::{
+    clock,
+    serve::{Arrival, Finished, Origin, Part},
+    wire::Stream,
+};
+
+/// What is left alone lies there.
+pub const BLANK: u8 = 0xEE;
+
+/// What came for one prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Came {
+    /// Where each part began and ended.
+    pub parts: Vec<(u32, u32)>,
+    /// Its bytes, as they were when each part came.
+    pub bytes: Vec<u8>,
+    /// Microseconds from arrival to each part, added up.
+    pub sum_us: u64,
+    /// The response.
+    pub finished: Option<Finished>,
+    /// How often it was answered.
+    pub answered: usize,
+}
+
+/// Called with each part, before it is written down.
+type OnPart = Box<dyn Fn(&Prompts, &Part) + Send + Sync>;
+
+/// Ticket `i` is prompt `i`.
+pub struct Prompts {
+    inputs: Vec<Vec<u8>>,
+    outputs: Box<[UnsafeCell<u8>]>,
+    /// Bytes of each output.
+    capacity: usize,
+    stream: Stream,
+    came: Vec<Mutex<Came>>,
+    gone: AtomicBool,
+    refused: Mutex<Vec<(u64, String)>>,
+    total: AtomicUsize,
+    on_part: Option<OnPart>,
+}
+
+// SAFETY: a byte of an output is written by the one arrival that holds it, before a part or a
+// response that covers it is given to the origin, and read only from then on.
+unsafe impl Sync for Prompts {}
+// SAFETY: as for `Sync`; nothing in it belongs to a thread.
+unsafe impl Send for Prompts {}
+
+impl Prompts {
+    pub fn new(prompts: &[Vec<i32>], capacity: usize, stream: Stream) -> Arc<Self> {
+        Arc::new(Self::plain(prompts, capacity, stream))
+    }
+
+    /// With something that happens at each part.
+    pub fn acting(
+        prompts: &[Vec<i32>],
+        capacity: usize,
+        stream: Stream,
+        on_part: impl Fn(&Prompts, &Part) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let mut this = Self::plain(prompts, capacity, stream);
+        this.on_part = Some(Box::new(on_part));
+        Arc::new(this)
+    }
+
+    fn plain(prompts: &[Vec<i32>], capacity: usize, stream: Stream) -> Self {
+        let bytes = |p: &Vec<i32>| p.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let cells = (0..prompts.len() * capacity).map(|_| UnsafeCell::new(BLANK));
+        Prompts {
+            inputs: prompts.iter().map(bytes).collect(),
+            outputs: cells.collect(),
+            capacity,
+            stream,
+            came: prompts.iter().map(|_| Mutex::default()).collect(),
+            gone: AtomicBool::new(false),
+            refused: Mutex::default(),
+            total: AtomicUsize::new(0),
+            on_part: None,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.inputs.len()
+    }
+
+    pub fn arrival(self: &Arc<Self>, i: usize) -> Arrival {
+        self.arrival_of(i, self.inputs[i].len())
+    }
+
+    /// The same, with so many bytes of its prompt.
+    pub fn arrival_of(self: &Arc<Self>, i: usize, len: usize) -> Arrival {
+        let input = &self.inputs[i][..len];
+        let output = self.outputs[i * self.capacity..].as_ptr();
+        let output = UnsafeCell::raw_get(output);
+        // SAFETY: the origin owns both places, the input is never written, and each test makes at
+        // most one living arrival of an index, so nobody else touches its output.
+        unsafe {
+            Arrival::new(
+                input.as_ptr(),
+                len as u32,
+                output,
+                self.capacity as u32,
+                i as u64,
+                clock::now_ns(),
+                Arc::clone(self) as Arc<dyn Origin>,
+            )
+        }
+    }
+
+    pub fn arrivals(self: &Arc<Self>) -> Vec<Arrival> {
+        (0..self.len()).map(|i| self.arrival(i)).collect()
+    }
+
+    /// Bytes of an output; those that lie behind what the origin was given only after the arrival
+    /// has ended.
+    pub fn output(&self, i: usize, from: usize, to: usize) -> Vec<u8> {
+        assert!(to <= self.capacity, "past the slot");
+        let at = i * self.capacity;
+        let cells = &self.outputs[at + from..at + to];
+        // SAFETY: as for `Sync`, or as promised above.
+        cells.iter().map(|c| unsafe { *c.get() }).collect()
+    }
+
+    pub fn came(&self, i: usize) -> Came {
+        self.lock(i).clone()
+    }
+
+    /// The tokens that came for it, by its parts and its response.
+    pub fn tokens(&self, i: usize) -> Vec<i32> {
+        let came = self.lock(i);
+        let (ids, rest) = came.bytes.as_chunks::<4>();
+        assert_eq!(rest, [0u8; 0], "a part of a token");
+        ids.iter().map(|b| i32::from_le_bytes(*b)).collect()
+    }
+
+    /// Prompts answered.
+    pub fn total(&self) -> usize {
+        self.total.load(SeqCst)
+    }
+
+    /// From now on nothing that is sent arrives.
+    pub fn leave(&self) {
+        self.gone.store(true, SeqCst);
+    }
+
+    pub fn refused(&self) -> Vec<(u64, String)> {
+        let refused = self.refused.lock();
+        refused.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn lock(&self, i: usize) -> MutexGuard<'_, Came> {
+        self.came[i].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Origin for Prompts {
+    fn part(&self, part: &Part) {
+        if let Some(act) = &self.on_part {
+            act(self, part);
+        }
+        let i = part.ticket as usize;
+        let mut came = self.lock(i);
+        assert!(came.finished.is_none(), "a part after the last");
+        assert_eq!(
+            part.from as usize,
+            came.bytes.len(),
+            "behind the one before"
+        );
+        assert!(part.to > part.from, "an empty part");
+        assert_ne!(self.stream, Stream::None, "nobody wants parts");
+        came.parts.push((part.from, part.to));
+        came.sum_us += u64::from(part.queue_us) + u64::from(part.compute_us);
+        let bytes = self.output(i, part.from as usize, part.to as usize);
+        came.bytes.extend(bytes);
+    }
+
+    fn respond(&self, finished: &[Finished]) {
+        for f in finished {
+            let i = f.ticket as usize;
+            let mut came = self.lock(i);
+            assert_eq!(f.sent.bytes as usize, came.bytes.len());
+            assert_eq!(f.sent.parts as usize, came.parts.len());
+            assert_eq!(f.sent.sum_us, came.sum_us);
+            let bytes = self.output(i, came.bytes.len(), f.len as usize);
+            came.bytes.extend(bytes);
+            assert_eq!(
+                came.bytes,
+                self.output(i, 0, f.len as usize),
+                "what was sent has changed since"
+            );
+            came.finished = Some(*f);
+            came.answered += 1;
+        }
+        self.total.fetch_add(finished.len(), SeqCst);
+    }
+
+    fn refuse(&self, ticket: u64, why: &str) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.push((ticket, why.to_owned()));
+    }
+
+    fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone.load(SeqCst)
+    }
+}

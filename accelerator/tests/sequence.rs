@@ -1,0 +1,147 @@
+//! One sequence, with an engine's calls made by hand.
+
+mod common;
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+use accelerator::engine::{
+    Sequence,
+    streaming::{Outcome, TooLong},
+};
+use common::prompts::{BLANK, Prompts};
+use qdl::wire::Stream;
+
+/// A sequence of the first prompt, and where its end is written down.
+fn sequence(prompts: &Arc<Prompts>, output_bytes: usize) -> (Sequence, Arc<Mutex<Vec<Outcome>>>) {
+    let ends = Arc::new(Mutex::new(Vec::new()));
+    let (to, origin) = (Arc::clone(&ends), Arc::downgrade(prompts));
+    let sequence = Sequence::new(prompts.arrival(0), output_bytes, move |outcome| {
+        assert_eq!(
+            origin.strong_count(),
+            1,
+            "its slot is let go of before its place"
+        );
+        to.lock().expect("no panic").push(outcome);
+    });
+    (sequence, ends)
+}
+
+fn ended(ends: &Mutex<Vec<Outcome>>) -> Vec<Outcome> {
+    ends.lock().expect("no panic").clone()
+}
+
+#[test]
+fn parts_leave_as_the_stream_says() {
+    let cases: [(Stream, &[(u32, u32)]); 3] = [
+        (Stream::None, &[]),
+        (Stream::First, &[(0, 4)]),
+        (Stream::All, &[(0, 4), (4, 12), (12, 16)]),
+    ];
+    for (stream, parts) in cases {
+        let prompts = Prompts::new(&[vec![7, -8]], 64, stream);
+        let (mut s, ends) = sequence(&prompts, 64);
+        assert_eq!(s.prompt().collect::<Vec<_>>(), [7, -8]);
+        assert_eq!((s.tokens(), s.room()), (0, 16));
+        s.push(&[]).expect("nothing");
+        s.push(&[1]).expect("room");
+        s.push(&[2, 3]).expect("room");
+        s.push(&[]).expect("nothing");
+        s.push(&[-4]).expect("room");
+        assert_eq!((s.tokens(), ended(&ends)), (4, vec![]));
+        s.finish(&[5]).expect("room");
+        let came = prompts.came(0);
+        assert_eq!((&came.parts[..], came.answered), (parts, 1), "{stream}");
+        assert_eq!(prompts.tokens(0), [1, 2, 3, -4, 5]);
+        let parts = 1 + parts.len() as u32;
+        assert_eq!(ended(&ends), [Outcome::Answered { tokens: 5, parts }]);
+    }
+}
+
+#[test]
+fn the_last_part_may_bring_nothing_new_and_an_answer_may_be_empty() {
+    for (pushed, stream, parts) in [
+        (&[9][..], Stream::All, 2),
+        (&[9], Stream::None, 1),
+        (&[], Stream::All, 1),
+    ] {
+        let prompts = Prompts::new(&[vec![1]], 8, stream);
+        let (mut s, ends) = sequence(&prompts, 8);
+        s.push(pushed).expect("room");
+        s.finish(&[]).expect("nothing");
+        assert_eq!(prompts.tokens(0), pushed);
+        let tokens = pushed.len();
+        assert_eq!(ended(&ends), [Outcome::Answered { tokens, parts }]);
+    }
+}
+
+/// The slot has room for a trailer and more; the model's output ends before it.
+#[test]
+fn nothing_is_written_past_the_models_output() {
+    let prompts = Prompts::new(&[vec![1]], 64, Stream::All);
+    let (mut s, ends) = sequence(&prompts, 16);
+    s.push(&[1, 2, 3]).expect("room");
+    let too_long = |wanted| TooLong { wanted, room: 4 };
+    assert_eq!(s.push(&[4, 5]), Err(too_long(5)));
+    assert_eq!((s.tokens(), s.room()), (3, 4));
+    let (s, why) = s.finish(&[4, 5, 6]).expect_err("no room");
+    assert_eq!(why, too_long(6));
+    assert_eq!(ended(&ends), [], "the engine still has it");
+    s.refuse(&why);
+    assert_eq!(ended(&ends), [Outcome::Unanswered]);
+    let words = "an answer of 6 tokens and more, and room for 4";
+    assert_eq!(prompts.refused(), [(0, words.to_owned())]);
+    assert_eq!(prompts.total(), 0);
+    assert_eq!(prompts.output(0, 12, 64), [BLANK; 52]);
+
+    let prompts = Prompts::new(&[vec![1]], 64, Stream::All);
+    let (mut s, _) = sequence(&prompts, 16);
+    s.push(&[1, 2, 3]).expect("room");
+    s.finish(&[4]).expect("just enough");
+    assert_eq!(prompts.output(0, 16, 64), [BLANK; 48]);
+    // A slot that is shorter than the model's output has the last word.
+    let prompts = Prompts::new(&[vec![1]], 8, Stream::All);
+    assert_eq!(sequence(&prompts, 64).0.room(), 2);
+}
+
+#[test]
+fn one_that_is_dropped_is_never_answered_and_frees_its_place() {
+    let prompts = Prompts::new(&[vec![1]], 64, Stream::All);
+    let (mut s, ends) = sequence(&prompts, 64);
+    s.push(&[1]).expect("room");
+    assert!(s.is_wanted());
+    prompts.leave();
+    assert!(!s.is_wanted());
+    drop(s);
+    assert_eq!(ended(&ends), [Outcome::Unanswered]);
+    assert_eq!((prompts.total(), prompts.refused()), (0, vec![]));
+}
+
+#[test]
+fn its_times_are_from_its_arrival_on() {
+    let prompts = Prompts::new(&[vec![1]], 64, Stream::All);
+    let arrival = prompts.arrival(0);
+    let arrived = arrival.arrived_ns();
+    let wait = |until: u64| {
+        while qdl::clock::now_ns() < until {
+            std::hint::spin_loop();
+        }
+    };
+    wait(arrived + 2_000_000);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let mut s = Sequence::new(arrival, 64, move |_| {
+        counted.fetch_add(1, SeqCst);
+    });
+    assert_eq!(s.arrived_ns(), arrived);
+    wait(qdl::clock::now_ns() + 1_000_000);
+    s.push(&[1]).expect("room");
+    s.finish(&[2]).expect("room");
+    let came = prompts.came(0);
+    let finished = came.finished.expect("answered");
+    assert!(finished.queue_us >= 2_000 && finished.compute_us >= 1_000);
+    assert!(came.sum_us >= 3_000, "the part's own");
+    assert_eq!(calls.load(SeqCst), 1);
+}

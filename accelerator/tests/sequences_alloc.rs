@@ -1,0 +1,115 @@
+//! No token, part or answer of an engine that batches by itself asks for memory. A program of its
+//! own, because it counts what the allocator of the whole process is asked for.
+
+mod common;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+use accelerator::{
+    engine::{EngineKind, EngineParams, create},
+    pipeline::{Options, Pipeline},
+};
+use alloc_count::{Counting, of_process};
+use common::eventually;
+use qdl::{
+    clock,
+    config::TokensConfig,
+    model::{DType, ModelSpec, TensorSpec},
+    serve::{Arrival, Finished, Origin, Part, Service},
+    wire::Stream,
+};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Counts, and nothing else.
+#[derive(Default)]
+struct Counts {
+    parts: AtomicUsize,
+    answers: AtomicUsize,
+}
+
+impl Origin for Counts {
+    fn part(&self, _: &Part) {
+        self.parts.fetch_add(1, SeqCst);
+    }
+    fn respond(&self, finished: &[Finished]) {
+        self.answers.fetch_add(finished.len(), SeqCst);
+    }
+    fn refuse(&self, _: u64, why: &str) {
+        panic!("{why}");
+    }
+    fn stream(&self) -> Stream {
+        Stream::All
+    }
+}
+
+#[test]
+fn a_token_allocates_nothing() {
+    const N: usize = 2_000;
+    const TOKENS: usize = 32;
+    let ids = |name: &str| TensorSpec {
+        name: name.into(),
+        dtype: DType::I32,
+        shape: vec![TOKENS],
+        ragged: true,
+    };
+    let params = EngineParams {
+        spec: Some(ModelSpec {
+            name: "m".into(),
+            inputs: vec![ids("prompt")],
+            output: ids("tokens"),
+        }),
+        ..EngineParams::new(EngineKind::Tokens)
+    }
+    .with(|e| {
+        e.tokens = Some(TokensConfig {
+            min_tokens: TOKENS,
+            ..TokensConfig::default()
+        });
+    });
+    let engine = create(&params).expect("the engine needs nothing");
+    let options = Options::from(&params);
+    let pipeline = Pipeline::start(engine, &options, |e| panic!("{e}")).expect("starts");
+    let input = vec![7u8; 4 * TOKENS];
+    let mut outputs = vec![0u8; 4 * TOKENS * N];
+    let origin = Arc::new(Counts::default());
+    let mut run = |n: usize| {
+        let mut all: Vec<Arrival> = outputs
+            .chunks_exact_mut(4 * TOKENS)
+            .take(n)
+            .map(|output| {
+                let bytes = input.len() as u32;
+                let now = clock::now_ns();
+                // SAFETY: input and outputs outlive the run, each output is one arrival's alone,
+                // and the next run begins when all of them have ended.
+                unsafe {
+                    let origin = origin.clone();
+                    Arrival::new(
+                        input.as_ptr(),
+                        bytes,
+                        output.as_mut_ptr(),
+                        bytes,
+                        0,
+                        now,
+                        origin,
+                    )
+                }
+            })
+            .collect();
+        let before = of_process();
+        pipeline.arrived(&mut all);
+        eventually("all answered", || pipeline.idle());
+        of_process() - before
+    };
+    // Threads that sleep and are woken for the first time set things up.
+    run(100);
+    let asked = run(N);
+    assert_eq!(asked, 0, "allocations of {} tokens", N * TOKENS);
+    let counts = (origin.parts.load(SeqCst), origin.answers.load(SeqCst));
+    assert_eq!(counts, ((N + 100) * (TOKENS - 1), N + 100));
+    assert!(of_process() > 0, "the counter counts");
+}

@@ -1,0 +1,606 @@
+//! The pipeline with engines that batch by themselves.
+
+mod common;
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use accelerator::{
+    engine::{
+        Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming, Worker, create,
+        streaming::OnFatal,
+        tokens::{Answers, answer},
+    },
+    pipeline::{Options, Pipeline},
+};
+use common::{eventually, prompts::Prompts};
+use proptest::prelude::*;
+use qdl::{
+    config::TokensConfig,
+    model::{DType, ModelSpec, TensorSpec},
+    serve::Service,
+    wire::Stream,
+};
+
+const STREAMS: [Stream; 3] = [Stream::None, Stream::First, Stream::All];
+/// Any test here is over long before.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn model(prompt: usize, output: usize) -> ModelSpec {
+    let ids = |name: &str, most| TensorSpec {
+        name: name.into(),
+        dtype: DType::I32,
+        shape: vec![most],
+        ragged: true,
+    };
+    ModelSpec {
+        name: "m".into(),
+        inputs: vec![ids("prompt", prompt)],
+        output: ids("tokens", output),
+    }
+}
+
+/// Prompts of up to 64 tokens, answers of up to `output`.
+fn params(output: usize, most: usize, settings: TokensConfig) -> EngineParams {
+    EngineParams {
+        spec: Some(model(64, output)),
+        ..EngineParams::new(EngineKind::Tokens)
+    }
+    .with(|e| {
+        e.max_sequences = Some(most);
+        e.tokens = Some(settings);
+    })
+}
+
+// Its shape is that of the callback.
+#[allow(clippy::needless_pass_by_value)]
+fn no_error(e: EngineError) {
+    panic!("unexpected: {e}");
+}
+
+fn start(params: &EngineParams) -> Pipeline {
+    let engine = create(params).expect("the engine needs nothing");
+    Pipeline::start(engine, &Options::from(params), no_error).expect("starts")
+}
+
+/// Numbers from a seed.
+fn numbers(seed: u64) -> impl FnMut() -> u64 {
+    let mut x = seed | 1;
+    move || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x
+    }
+}
+
+fn random_prompts(n: usize, seed: u64) -> Vec<Vec<i32>> {
+    let mut next = numbers(seed);
+    (0..n)
+        .map(|_| (0..1 + next() % 64).map(|_| next() as i32).collect())
+        .collect()
+}
+
+fn settings(min: usize, max: usize) -> TokensConfig {
+    TokensConfig {
+        min_tokens: min,
+        max_tokens: Some(max),
+        ..TokensConfig::default()
+    }
+}
+
+/// Every prompt has its own answer, once, in as many parts as were asked for.
+fn assert_right(
+    origin: &Prompts,
+    prompts: &[Vec<i32>],
+    answers: &Answers,
+    stream: Stream,
+) -> [u64; 2] {
+    let mut sums = [0, 0];
+    for (i, prompt) in prompts.iter().enumerate() {
+        let right = answer(prompt, answers);
+        assert_eq!(origin.tokens(i), right, "prompt {i}");
+        let came = origin.came(i);
+        assert_eq!(came.answered, 1, "prompt {i}");
+        let parts = match stream {
+            Stream::None => 1,
+            Stream::First => right.len().min(2),
+            Stream::All => right.len(),
+        };
+        assert_eq!(came.parts.len() + 1, parts, "prompt {i}");
+        sums[0] += right.len() as u64;
+        sums[1] += parts as u64;
+    }
+    sums
+}
+
+/// Ten thousand random prompts by several NIC threads, whatever joins and leaves meanwhile.
+#[test]
+fn every_token_is_right_and_every_count() {
+    const NICS: usize = 2;
+    const EACH: usize = 5_000;
+    for (stream, most) in STREAMS.into_iter().zip([64, 7, 1]) {
+        let params = params(40, most, settings(1, 40));
+        let pipeline = start(&params);
+        let answers = Answers::new(&settings(1, 40), 40).expect("sound");
+        let prompts = [1, 2].map(|seed| random_prompts(EACH, seed));
+        let origins = [0, 1].map(|i: usize| Prompts::new(&prompts[i], 176, stream));
+        thread::scope(|s| {
+            for origin in &origins {
+                s.spawn(|| {
+                    let mut i = 0;
+                    while i < EACH {
+                        let n = (1 + i % 37).min(EACH - i);
+                        let mut burst = (i..i + n).map(|i| origin.arrival(i)).collect();
+                        pipeline.arrived(&mut burst);
+                        assert!(burst.is_empty(), "the service takes everything");
+                        i += n;
+                        if i % 5 == 0 {
+                            // Lets the engine fall asleep in between.
+                            thread::sleep(Duration::from_micros(50));
+                        }
+                    }
+                });
+            }
+        });
+        eventually("all answered", || pipeline.idle());
+        let mut sums = [0, 0];
+        for (origin, prompts) in origins.iter().zip(&prompts) {
+            let own = assert_right(origin, prompts, &answers, stream);
+            sums = [sums[0] + own[0], sums[1] + own[1]];
+        }
+        let c = pipeline.counters();
+        assert_eq!(c.samples, (NICS * EACH) as u64);
+        assert_eq!([c.tokens, c.parts], sums, "{stream}");
+        assert_eq!((c.batches, c.copies), (0, 0), "nobody made batches for it");
+        pipeline.stop(PATIENCE).expect("an idle engine ends");
+        for o in &origins {
+            assert_eq!(Arc::strong_count(o), 1, "nothing holds the memory");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// With a clock, and without.
+    #[test]
+    fn answers_of_any_settings(
+        n in 1usize..60,
+        most in 1usize..9,
+        (min, max) in (1usize..20).prop_flat_map(|min| (Just(min), min..24)),
+        stream in prop::sample::select(STREAMS.to_vec()),
+        times in prop::array::uniform3(0u64..4),
+        seed: u64,
+    ) {
+        let settings = TokensConfig {
+            prefill_us: times[0],
+            step_us: times[1] * 20,
+            beside_us: times[2] * 5,
+            vocab: 300,
+            eos: 299,
+            ..settings(min, max)
+        };
+        let answers = Answers::new(&settings, 24).expect("sound");
+        let pipeline = start(&params(24, most, settings));
+        let prompts = random_prompts(n, seed);
+        let origin = Prompts::new(&prompts, 112, stream);
+        pipeline.arrived(&mut origin.arrivals());
+        eventually("all answered", || pipeline.idle());
+        assert_right(&origin, &prompts, &answers, stream);
+    }
+}
+
+/// The clock is a lower bound: a step, its prompt and its company all take their time.
+#[test]
+fn a_pretended_model_takes_its_time() {
+    let times = TokensConfig {
+        prefill_us: 100,
+        step_us: 1_000,
+        beside_us: 200,
+        ..settings(4, 4)
+    };
+    let pipeline = start(&params(4, 8, times));
+    let origin = Prompts::new(&[vec![1; 50], vec![2; 50]], 64, Stream::All);
+    pipeline.arrived(&mut origin.arrivals());
+    eventually("all answered", || pipeline.idle());
+    // 50 tokens of prompt and 4 steps at least.
+    let took = |i| origin.came(i).finished.expect("answered").compute_us;
+    assert!(took(0) >= 9_000 && took(1) >= 9_000);
+}
+
+#[test]
+fn what_is_no_prompt_is_refused_by_its_length() {
+    let pipeline = start(&params(8, 8, settings(2, 8)));
+    let origin = Prompts::new(&vec![vec![5; 70]; 5], 64, Stream::All);
+    let mut burst: Vec<_> = [0, 6, 65 * 4, 4, 64 * 4]
+        .into_iter()
+        .enumerate()
+        .map(|(i, len)| origin.arrival_of(i, len))
+        .collect();
+    pipeline.arrived(&mut burst);
+    eventually("done with", || pipeline.idle());
+    let refused = origin.refused();
+    let (tickets, words): (Vec<_>, Vec<_>) = refused.into_iter().unzip();
+    assert_eq!((tickets, origin.total()), (vec![0, 1, 2], 2));
+    for (words, bytes) in words.iter().zip([0, 6, 260]) {
+        let right =
+            format!("a sample of {bytes} bytes arrived; model `m` takes 1 to 64 times 4 bytes");
+        assert_eq!(*words, right);
+    }
+}
+
+/// One that is answered token by token for hours, and whose connection goes.
+#[test]
+fn a_sequence_that_nobody_waits_for_frees_its_place_within_a_step() {
+    const LONG: usize = 1 << 20;
+    let times = TokensConfig {
+        step_us: 50,
+        ..settings(2, LONG)
+    };
+    let pipeline = start(&params(LONG, 1, times.clone()));
+    let answers = Answers::new(&times, LONG).expect("sound");
+    let len = |i: &i32| answers.len(Answers::seed(&i.to_le_bytes()));
+    let long = (0..).find(|i| len(i) > LONG / 2).expect("one is long");
+    let short = (0..).find(|i| len(i) < 2_000).expect("one is short");
+    let after = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&after);
+    let hung_up = Prompts::acting(
+        &[vec![long], vec![long]],
+        4 * LONG,
+        Stream::All,
+        move |o, part| {
+            if part.to >= 40 {
+                counted.fetch_add(1, SeqCst);
+                o.leave();
+            }
+        },
+    );
+    let other = Prompts::new(&[vec![short]], 4 * LONG, Stream::All);
+    let mut burst = hung_up.arrivals();
+    burst.push(other.arrival(0));
+    pipeline.arrived(&mut burst);
+    eventually("the other's turn has come", || pipeline.idle());
+    assert_eq!(after.load(SeqCst), 1, "no step more");
+    assert_eq!((hung_up.total(), other.total()), (0, 1));
+    assert_eq!(Arc::strong_count(&hung_up), 1);
+    assert_eq!(hung_up.came(1), Default::default(), "it never joined");
+}
+
+#[test]
+fn stopping_a_busy_engine_lets_go_of_everything() {
+    let times = TokensConfig {
+        step_us: 10_000_000,
+        ..settings(2, 8)
+    };
+    let pipeline = start(&params(8, 4, times));
+    let origin = Prompts::new(&random_prompts(100, 3), 64, Stream::All);
+    let mut all = origin.arrivals();
+    let late = all.split_off(90);
+    pipeline.arrived(&mut all);
+    assert_eq!(pipeline.in_flight(), 90);
+    pipeline
+        .stop(Duration::from_millis(30))
+        .expect("it lets go in mid-step");
+    assert!(pipeline.idle());
+    pipeline.arrived(&mut { late });
+    assert_eq!((Arc::strong_count(&origin), origin.total()), (1, 0));
+    pipeline.stop(PATIENCE).expect("once more changes nothing");
+}
+
+#[test]
+fn stopping_gives_what_is_here_its_time() {
+    let times = TokensConfig {
+        step_us: 300,
+        ..settings(2, 8)
+    };
+    let pipeline = start(&params(8, 4, times));
+    let prompts = random_prompts(40, 4);
+    let origin = Prompts::new(&prompts, 64, Stream::First);
+    pipeline.arrived(&mut origin.arrivals());
+    pipeline.stop(PATIENCE).expect("it ends when all is done");
+    assert_eq!(origin.total(), prompts.len());
+}
+
+/// Something goes wrong on the engine's own thread: told once, by name, and all is let go of.
+#[test]
+fn a_panic_in_the_engine_ends_it_by_name() {
+    let params = params(8, 4, settings(8, 8));
+    let errors = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&errors);
+    let engine = create(&params).expect("the engine needs nothing");
+    let pipeline = Pipeline::start(engine, &Options::from(&params), move |e| {
+        seen.lock().expect("no panic inside").push(e.to_string());
+    })
+    .expect("starts");
+    let parts = AtomicUsize::new(0);
+    let origin = Prompts::acting(&random_prompts(300, 5), 64, Stream::All, move |_, _| {
+        assert!(parts.fetch_add(1, SeqCst) < 70, "told to");
+    });
+    let mut all = origin.arrivals();
+    let late = all.split_off(200);
+    for arrival in all {
+        pipeline.arrived(&mut vec![arrival]);
+    }
+    eventually("reported and all let go", || {
+        let reported = !errors.lock().expect("no panic inside").is_empty();
+        reported && pipeline.idle() && Arc::strong_count(&origin) == 1 + late.len()
+    });
+    pipeline.arrived(&mut { late });
+    assert_eq!(Arc::strong_count(&origin), 1);
+    pipeline.stop(PATIENCE).expect("its thread has ended");
+    let errors = errors.lock().expect("no panic inside").clone();
+    assert_eq!(errors, ["worker 0 of engine tokens panicked: told to"]);
+    assert!(origin.total() < 200);
+}
+
+/// What to do with a sequence, and how to start and stop.
+type Act = Box<dyn Fn(&Puppet, Sequence) + Send + Sync>;
+type Start = Box<dyn Fn(OnFatal) -> Result<(), EngineError> + Send + Sync>;
+
+/// An engine that does what the test tells it.
+struct Puppet {
+    model: ModelSpec,
+    most: usize,
+    held: Mutex<VecDeque<Sequence>>,
+    act: Act,
+    start: Start,
+    lets_go: bool,
+}
+
+impl Puppet {
+    fn new(most: usize, act: impl Fn(&Puppet, Sequence) + Send + Sync + 'static) -> Self {
+        Puppet {
+            model: model(64, 8),
+            most,
+            held: Mutex::default(),
+            act: Box::new(act),
+            start: Box::new(|_| Ok(())),
+            lets_go: true,
+        }
+    }
+
+    fn hold(&self, s: Sequence) -> usize {
+        let mut held = self.held.lock().expect("no panic");
+        held.push_back(s);
+        held.len()
+    }
+
+    fn let_go(&self) -> Option<Sequence> {
+        self.held.lock().expect("no panic").pop_front()
+    }
+}
+
+impl Engine for Puppet {
+    fn name(&self) -> &'static str {
+        "puppet"
+    }
+    fn model(&self) -> &ModelSpec {
+        &self.model
+    }
+    fn worker(&self, _: usize) -> Result<Box<dyn Worker>, EngineError> {
+        panic!("it has none")
+    }
+    fn streaming(&self) -> Option<&dyn Streaming> {
+        Some(self)
+    }
+}
+
+impl Streaming for Puppet {
+    fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
+        (self.start)(fatal)
+    }
+    fn in_flight(&self) -> usize {
+        self.most
+    }
+    fn submit(&self, s: Sequence) {
+        (self.act)(self, s);
+    }
+    fn stop(&self, _: Duration) {
+        while self.lets_go
+            && let Some(s) = self.let_go()
+        {
+            drop(s);
+        }
+    }
+}
+
+fn run(puppet: Arc<Puppet>) -> Pipeline {
+    let options = Options::from(&EngineParams::new(EngineKind::Tokens));
+    Pipeline::start(puppet, &options, no_error).expect("starts")
+}
+
+/// Sequences are ended by three threads while two bring more: never more than the engine takes at
+/// once, and none is left behind.
+#[test]
+fn no_more_are_inside_than_the_engine_takes_and_none_is_left_behind() {
+    for most in [1, 5] {
+        let puppet = Arc::new(Puppet::new(most, move |p, s| {
+            assert!(p.hold(s) <= most, "too many");
+        }));
+        let pipeline = run(Arc::clone(&puppet));
+        let origins =
+            [6, 7].map(|seed| Prompts::new(&random_prompts(4_000, seed), 32, Stream::None));
+        thread::scope(|s| {
+            for origin in &origins {
+                s.spawn(|| {
+                    for i in 0..origin.len() {
+                        pipeline.arrived(&mut vec![origin.arrival(i)]);
+                    }
+                });
+            }
+            for _ in 0..3 {
+                s.spawn(|| {
+                    eventually("all are answered or dropped", || {
+                        while let Some(mut s) = puppet.let_go() {
+                            if s.input()[0].is_multiple_of(5) {
+                                continue;
+                            }
+                            s.push(&[1]).expect("room");
+                            s.finish(&[2]).expect("room");
+                        }
+                        origins.iter().all(|o| Arc::strong_count(o) == 1)
+                    });
+                });
+            }
+        });
+        assert!(pipeline.idle());
+        let total: usize = origins.iter().map(|o| o.total()).sum();
+        assert_eq!(pipeline.counters().samples, total as u64);
+        assert!(total > 4_000 && total < 8_000);
+    }
+}
+
+/// Each ends while it is submitted, and so draws the next: a hundred thousand calls would not fit
+/// on a stack.
+#[test]
+fn an_engine_that_answers_or_refuses_at_once_goes_no_deeper() {
+    const N: usize = 100_000;
+    let waits = Arc::new(AtomicBool::new(true));
+    let first = Arc::clone(&waits);
+    let puppet = Arc::new(Puppet::new(1, move |p, mut s| {
+        if first.load(SeqCst) {
+            p.hold(s);
+        } else if s.input()[0].is_multiple_of(2) {
+            s.push(&[3]).expect("room");
+            s.finish(&[4]).expect("room");
+        } else {
+            s.refuse(&"told to");
+        }
+    }));
+    let pipeline = run(Arc::clone(&puppet));
+    let prompts: Vec<_> = (0..N as i32).map(|i| vec![i]).collect();
+    let origin = Prompts::new(&prompts, 8, Stream::None);
+    pipeline.arrived(&mut origin.arrivals());
+    assert_eq!(pipeline.in_flight(), N);
+    waits.store(false, SeqCst);
+    drop(puppet.let_go());
+    assert!(pipeline.idle());
+    assert_eq!(origin.total() + origin.refused().len(), N - 1);
+}
+
+#[test]
+fn a_panic_while_a_sequence_is_taken_is_the_engines_end() {
+    let (errors, seen) = mpsc::channel();
+    let puppet = Puppet::new(2, |p, s| {
+        assert!(s.input()[0] != 9, "no nines");
+        p.hold(s);
+    });
+    let options = Options::from(&EngineParams::new(EngineKind::Tokens));
+    let pipeline = Pipeline::start(Arc::new(puppet), &options, move |e| {
+        errors.send(e.to_string()).expect("the test listens");
+    })
+    .expect("starts");
+    let origin = Prompts::new(&[vec![1], vec![9], vec![2]], 32, Stream::None);
+    pipeline.arrived(&mut origin.arrivals());
+    let error = seen.recv_timeout(PATIENCE).expect("reported");
+    assert_eq!(error, "worker 0 of engine puppet panicked: no nines");
+    assert_eq!(pipeline.in_flight(), 1, "what the engine holds");
+    pipeline.stop(PATIENCE).expect("it lets go");
+    assert!(pipeline.idle() && Arc::strong_count(&origin) == 1);
+    assert!(seen.try_recv().is_err(), "told once");
+}
+
+#[test]
+fn what_an_engine_says_later_ends_the_pipeline_once() {
+    let told: Arc<Mutex<Option<OnFatal>>> = Arc::default();
+    let keep = Arc::clone(&told);
+    let mut puppet = Puppet::new(1, |p, s| {
+        p.hold(s);
+    });
+    puppet.start = Box::new(move |fatal| {
+        *keep.lock().expect("no panic") = Some(fatal);
+        Ok(())
+    });
+    let (errors, seen) = mpsc::channel();
+    let options = Options::from(&EngineParams::new(EngineKind::Tokens));
+    let pipeline = Pipeline::start(Arc::new(puppet), &options, move |e| {
+        errors.send(e.to_string()).expect("the test listens");
+    })
+    .expect("starts");
+    let origin = Prompts::new(&random_prompts(20, 8), 32, Stream::None);
+    pipeline.arrived(&mut origin.arrivals());
+    let fatal = told.lock().expect("no panic").clone().expect("kept");
+    for words in ["the server died", "again"] {
+        fatal(EngineError::Run {
+            engine: "puppet",
+            batch: 1,
+            reason: words.into(),
+        });
+    }
+    let all: Vec<_> = seen.try_iter().collect();
+    assert_eq!(
+        all,
+        ["engine puppet failed on a batch of 1: the server died"]
+    );
+    assert_eq!(pipeline.in_flight(), 1, "what the engine holds");
+    pipeline.stop(PATIENCE).expect("it lets go");
+    assert_eq!((Arc::strong_count(&origin), origin.total()), (1, 0));
+    // The pipeline is gone, and the engine still has the callback.
+    drop(pipeline);
+    fatal(EngineError::NoDriver);
+}
+
+#[test]
+fn an_engine_that_keeps_sequences_is_named() {
+    let mut puppet = Puppet::new(2, |p, s| {
+        p.hold(s);
+    });
+    puppet.lets_go = false;
+    let puppet = Arc::new(puppet);
+    let pipeline = run(Arc::clone(&puppet));
+    let origin = Prompts::new(&random_prompts(5, 9), 32, Stream::None);
+    pipeline.arrived(&mut origin.arrivals());
+    let error = pipeline
+        .stop(Duration::from_millis(20))
+        .expect_err("it keeps two");
+    let words = error.to_string();
+    assert!(
+        words.starts_with("engine puppet still holds 2 sequence(s) after "),
+        "{words}"
+    );
+    assert_eq!(
+        Arc::strong_count(&origin),
+        3,
+        "those that wait are let go of"
+    );
+    while let Some(s) = puppet.let_go() {
+        drop(s);
+    }
+    assert!(pipeline.idle());
+}
+
+#[test]
+fn an_engine_that_does_not_start_keeps_the_pipeline_from_starting() {
+    let fails: Start = Box::new(|_| Err(EngineError::NoDriver));
+    let panics: Start = Box::new(|_| panic!("cannot"));
+    let (release, hold) = mpsc::channel::<()>();
+    let hold = Mutex::new(hold);
+    let hangs: Start = Box::new(move |_| {
+        let _ = hold.lock().expect("no panic").recv_timeout(PATIENCE);
+        Ok(())
+    });
+    for (start, words) in [
+        (fails, "there is no NVIDIA driver here"),
+        (panics, "worker 0 of engine puppet panicked: cannot"),
+        (hangs, "engine puppet was not ready after 0 s"),
+    ] {
+        let mut puppet = Puppet::new(2, |_, _| ());
+        puppet.start = start;
+        let options = Options {
+            start_timeout: Duration::from_millis(300),
+            ..Options::from(&EngineParams::new(EngineKind::Tokens))
+        };
+        let started = Pipeline::start(Arc::new(puppet), &options, no_error);
+        let error = started.expect_err("it cannot").to_string();
+        assert!(error.starts_with(words), "{error}");
+    }
+    drop(release);
+}

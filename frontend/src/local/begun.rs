@@ -1,0 +1,139 @@
+//! Answers that have begun to come in parts: when, for each slot.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crossbeam_utils::CachePadded;
+use qdl::{
+    connection::tracker::InFlight,
+    dispatch::SampleTimes,
+    serve::{Finished, Part},
+};
+
+/// One record for each slot. The parts of an answer and its end come one after the other, so
+/// nothing here is ever contended, and relaxed accesses will do.
+pub(super) struct Begun(Box<[CachePadded<Mark>]>);
+
+#[derive(Default)]
+struct Mark {
+    first_ns: AtomicU64,
+    first_residence_us: AtomicU32,
+    /// Microseconds from the arrival's making to each part, added up.
+    after_us: AtomicU64,
+}
+
+impl Begun {
+    pub fn new(slots: usize) -> Self {
+        Begun((0..slots).map(|_| CachePadded::default()).collect())
+    }
+
+    /// A part came. True where it is the answer's first.
+    pub fn part(&self, slot: u16, in_flight: &InFlight, part: &Part, now_ns: u64) -> bool {
+        let Some(mark) = self.0.get(usize::from(slot)) else {
+            return false;
+        };
+        let first = part.from == 0;
+        if first {
+            let residence = part.queue_us.saturating_add(part.compute_us);
+            mark.first_ns.store(now_ns, Relaxed);
+            mark.first_residence_us.store(residence, Relaxed);
+            mark.after_us.store(0, Relaxed);
+        }
+        let after = now_ns.saturating_sub(in_flight.posted_ns) / 1_000;
+        mark.after_us
+            .store(mark.after_us.load(Relaxed).saturating_add(after), Relaxed);
+        first
+    }
+
+    /// The times of a sample whose last part, or only one, came at `seen_ns`.
+    pub fn times(
+        &self,
+        slot: u16,
+        in_flight: &InFlight,
+        f: &Finished,
+        [seen_ns, completed_ns]: [u64; 2],
+    ) -> SampleTimes {
+        let residence = f.queue_us.saturating_add(f.compute_us);
+        let after = seen_ns.saturating_sub(in_flight.posted_ns) / 1_000;
+        let begun = self.0.get(usize::from(slot)).filter(|_| f.sent.parts > 0);
+        let (first_ns, first_residence_us, before_us) =
+            begun.map_or((seen_ns, residence, 0), |m| {
+                (
+                    m.first_ns.load(Relaxed),
+                    m.first_residence_us.load(Relaxed),
+                    m.after_us.load(Relaxed),
+                )
+            });
+        let parts = f.sent.parts.saturating_add(1);
+        let mean = |sum: u64| u32::try_from(sum / u64::from(parts)).unwrap_or(u32::MAX);
+        SampleTimes {
+            issued_ns: in_flight.sample.issued_ns,
+            posted_ns: in_flight.posted_ns,
+            seen_ns,
+            completed_ns,
+            queue_us: f.queue_us,
+            compute_us: f.compute_us,
+            bytes_out: in_flight.sample.len,
+            bytes_in: f.len,
+            first_ns,
+            first_residence_us,
+            parts,
+            parts_after_us: mean(before_us.saturating_add(after)),
+            parts_residence_us: mean(f.sent.sum_us.saturating_add(u64::from(residence))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::{dispatch::Sample, fabric::SourceId, serve::Sent};
+
+    use super::*;
+
+    #[test]
+    fn times_of_parts_are_averages_and_the_first_is_kept() {
+        let begun = Begun::new(2);
+        let in_flight = InFlight {
+            sample: Sample {
+                id: 1,
+                index: 0,
+                source: SourceId(0),
+                offset: 0,
+                len: 12,
+                issued_ns: 500,
+                first: None,
+            },
+            posted_ns: 1_000,
+        };
+        let part = |from, to, compute_us| Part {
+            ticket: 0,
+            from,
+            to,
+            queue_us: 1,
+            compute_us,
+        };
+        let finished = |sent| Finished {
+            ticket: 0,
+            len: 20,
+            queue_us: 1,
+            compute_us: 59,
+            sent,
+        };
+        for _ in 0..2 {
+            assert!(begun.part(1, &in_flight, &part(0, 4, 9), 21_000));
+            assert!(!begun.part(1, &in_flight, &part(4, 8, 29), 41_000));
+        }
+        let sent = Sent {
+            bytes: 8,
+            parts: 2,
+            sum_us: 40,
+        };
+        let t = begun.times(1, &in_flight, &finished(sent), [91_000, 92_000]);
+        assert_eq!((t.first_ns, t.first_residence_us, t.parts), (21_000, 10, 3));
+        assert_eq!((t.parts_after_us, t.parts_residence_us), (50, 33));
+        assert_eq!((t.bytes_out, t.bytes_in, t.completed_ns), (12, 20, 92_000));
+        // The next answer in that slot comes in one piece.
+        let t = begun.times(1, &in_flight, &finished(Sent::default()), [91_000, 92_000]);
+        assert_eq!((t.first_ns, t.first_residence_us, t.parts), (91_000, 60, 1));
+        assert_eq!((t.parts_after_us, t.parts_residence_us), (90, 60));
+    }
+}

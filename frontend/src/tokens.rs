@@ -1,0 +1,376 @@
+//! Runs whose answers are tokens: what such a run takes before it begins, and what is wrong with an
+//! answer that is none.
+//!
+//! How many tokens an answer has is the engine's to say: it is the answer's length. Where nobody
+//! counts, nothing is measured.
+
+use std::sync::{
+    Mutex, OnceLock, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use loadgen_bridge::{Scenario, TestSettings};
+use qdl::{
+    dispatch::Contradiction,
+    model::{DType, ModelSpec, TensorSpec},
+    stats::TokenSizes,
+    wire::{EngineInfo, Stream},
+};
+
+/// Bytes of a token id: `i32`, little-endian.
+pub const TOKEN_BYTES: usize = 4;
+/// So many faults are kept in words; the rest is counted.
+const KEPT: usize = 10;
+
+/// LoadGen is to measure tokens that nobody counts.
+#[derive(Debug, thiserror::Error)]
+pub enum TokensError {
+    /// The engine.
+    #[error(
+        "LoadGen is to measure tokens (use_token_latencies), and engine `{engine}` of {node} does not count those of \
+         model `{model}`: let {node} run an engine that answers with token ids (`kind: tokens`, `http` or `llm`), or \
+         set use_token_latencies to 0"
+    )]
+    Engine {
+        /// Its name.
+        engine: String,
+        /// The node it runs on.
+        node: String,
+        /// The model.
+        model: String,
+    },
+    /// The model's output.
+    #[error(
+        "LoadGen is to measure tokens (use_token_latencies), and the output of model `{model}`, {output}, which \
+         engine `{engine}` of {node} answers with, is no row of tokens: give it `dtype: i32` and `ragged: true` on \
+         every node, or set use_token_latencies to 0"
+    )]
+    Output {
+        /// The model.
+        model: String,
+        /// Its output.
+        output: String,
+        /// The first engine that would answer with it.
+        engine: String,
+        /// The node it runs on.
+        node: String,
+    },
+    /// Nobody has said what runs the model.
+    #[error(
+        "LoadGen is to measure tokens (use_token_latencies) of model `{model}`, and no engine was named: is an \
+         accelerator still there?"
+    )]
+    Nobody {
+        /// The model.
+        model: String,
+    },
+}
+
+/// Whether a tensor is a row of token ids of any length.
+fn is_tokens(t: &TensorSpec) -> bool {
+    t.ragged && t.dtype == DType::I32 && t.shape.len() == 1
+}
+
+/// Bytes of a token of a prompt and of an answer, where answers are rows of tokens. The inputs are
+/// rows of equal length: with a mask beside the ids, a token takes as many bytes as both do.
+pub fn sizes(model: &ModelSpec) -> Option<TokenSizes> {
+    let input = |t: &TensorSpec| {
+        let along: usize = t.shape.iter().skip(1).product();
+        t.dtype.bytes().saturating_mul(along)
+    };
+    let bytes: usize = model.inputs.iter().map(input).sum();
+    is_tokens(&model.output).then(|| TokenSizes {
+        input: u32::try_from(bytes).unwrap_or(u32::MAX).max(1),
+        output: TOKEN_BYTES as u32,
+    })
+}
+
+/// When tokens leave the accelerator where the configuration does not say: the first at once where
+/// LoadGen measures when it comes, which it does in every scenario but Offline.
+pub fn default_stream(model: &ModelSpec, test: &TestSettings) -> Stream {
+    let measured = test.use_token_latencies && test.scenario != Scenario::Offline;
+    match measured && is_tokens(&model.output) {
+        true => Stream::First,
+        false => Stream::None,
+    }
+}
+
+/// Every engine must count tokens, and the model's output be made of them.
+///
+/// # Errors
+/// [`TokensError`] names the first engine that does not, its node and the model.
+pub fn check(model: &ModelSpec, engines: &[(String, EngineInfo)]) -> Result<(), TokensError> {
+    let name = model.name.clone();
+    let (node, engine) = match engines.iter().find(|(_, e)| !e.tokens) {
+        Some((node, e)) => {
+            return Err(TokensError::Engine {
+                engine: e.name.clone(),
+                node: node.clone(),
+                model: name,
+            });
+        }
+        None => engines.first().ok_or(TokensError::Nobody {
+            model: name.clone(),
+        })?,
+    };
+    match is_tokens(&model.output) {
+        true => Ok(()),
+        false => Err(TokensError::Output {
+            model: name,
+            output: model.output.to_string(),
+            engine: engine.name.clone(),
+            node: node.clone(),
+        }),
+    }
+}
+
+/// The number of tokens of an answer: its length, and nothing else.
+pub fn count(payload: &[u8]) -> i64 {
+    i64::try_from(payload.len() / TOKEN_BYTES).unwrap_or(i64::MAX)
+}
+
+/// The bytes of an answer's first token; all there are where it has none.
+pub fn first(payload: &[u8]) -> &[u8] {
+    payload.get(..TOKEN_BYTES).unwrap_or(payload)
+}
+
+/// What goes wrong with answers in tokens, from all NIC threads.
+#[derive(Debug)]
+pub struct Tokens {
+    /// Of prompts and answers.
+    pub sizes: TokenSizes,
+    /// LoadGen measures tokens, and is told their number.
+    pub measured: bool,
+    /// LoadGen is told of each sample's first token: not in Offline.
+    pub first: bool,
+    nodes: OnceLock<(Vec<String>, bool)>,
+    too_short: AtomicU64,
+    contradicted: AtomicU64,
+    faults: Mutex<Vec<String>>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenFindings {
+    /// Answers that were not two tokens or more.
+    pub too_short: u64,
+    /// Samples that were sent again and began with another token.
+    pub contradicted: u64,
+    /// The first of them, in words.
+    pub faults: Vec<String>,
+}
+
+impl Tokens {
+    /// For a run under these settings.
+    pub fn new(sizes: TokenSizes, test: &TestSettings) -> Self {
+        Tokens {
+            sizes,
+            measured: test.use_token_latencies,
+            first: test.use_token_latencies && test.scenario != Scenario::Offline,
+            nodes: OnceLock::new(),
+            too_short: AtomicU64::new(0),
+            contradicted: AtomicU64::new(0),
+            faults: Mutex::default(),
+        }
+    }
+
+    /// The nodes that answer, for whoever is told where an answer came from. `by_nic`: over NICs.
+    pub fn come_from(&self, nodes: Vec<String>, by_nic: bool) {
+        let _ = self.nodes.set((nodes, by_nic));
+    }
+
+    fn whence(&self, nic_index: usize) -> String {
+        match self.nodes.get() {
+            Some((nodes, true)) => format!("{}, over nics[{nic_index}]", nodes.join(" or ")),
+            Some((nodes, false)) => nodes.join(" or "),
+            None => format!("nics[{nic_index}]"),
+        }
+    }
+
+    /// An answer came over this NIC. What is not two tokens or more, LoadGen takes for an error,
+    /// and so it is: the engine's.
+    pub fn answered(&self, nic_index: usize, index: u64, payload: &[u8]) {
+        if payload.len() >= 2 * TOKEN_BYTES && payload.len().is_multiple_of(TOKEN_BYTES) {
+            return;
+        }
+        self.too_short.fetch_add(1, Relaxed);
+        let n = count(payload);
+        let what = match payload.len() % TOKEN_BYTES {
+            0 => format!("{n} token{}", if n == 1 { "" } else { "s" }),
+            _ => format!("{} bytes, which are no tokens", payload.len()),
+        };
+        self.fault(|| {
+            format!(
+                "engine: sample {index} was answered with {what} by {}; LoadGen measures answers of 2 and more",
+                self.whence(nic_index)
+            )
+        });
+    }
+
+    /// A sample's first token came twice and was not the same.
+    pub fn contradicted(&self, nic_index: usize, what: Contradiction) {
+        self.contradicted.fetch_add(1, Relaxed);
+        self.fault(|| {
+            format!(
+                "sample {} was sent again, and began with token {} where {} was reported, by {}",
+                what.index,
+                what.again as u32 as i32,
+                what.reported as u32 as i32,
+                self.whence(nic_index)
+            )
+        });
+    }
+
+    fn fault(&self, text: impl FnOnce() -> String) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        if faults.len() < KEPT {
+            faults.push(text());
+        }
+    }
+
+    /// What was found so far.
+    pub fn findings(&self) -> TokenFindings {
+        TokenFindings {
+            too_short: self.too_short.load(Relaxed),
+            contradicted: self.contradicted.load(Relaxed),
+            faults: self
+                .faults
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn engine(name: &str, tokens: bool) -> EngineInfo {
+        EngineInfo {
+            name: name.to_owned(),
+            tokens,
+        }
+    }
+
+    fn of_tokens() -> ModelSpec {
+        let mut model = ModelSpec::opaque("llama", 64, 0);
+        model.inputs[0].dtype = DType::I32;
+        model.output = TensorSpec {
+            name: "tokens".to_owned(),
+            dtype: DType::I32,
+            shape: vec![16],
+            ragged: true,
+        };
+        model
+    }
+
+    fn test(scenario: Scenario, measured: bool) -> TestSettings {
+        TestSettings {
+            scenario,
+            use_token_latencies: measured,
+            ..TestSettings::default()
+        }
+    }
+
+    #[test]
+    fn tokens_that_nobody_counts_are_refused_in_one_line() {
+        let model = of_tokens();
+        let good = ("acc-a".to_owned(), engine("tokens", true));
+        let bad = ("acc-b".to_owned(), engine("null", false));
+        check(&model, std::slice::from_ref(&good)).expect("counted");
+        let e = check(&model, &[good.clone(), bad]).expect_err("not counted");
+        let text = e.to_string();
+        for word in [
+            "`null`",
+            "acc-b",
+            "`llama`",
+            "kind: tokens",
+            "use_token_latencies",
+        ] {
+            assert!(text.contains(word), "{text:?} lacks {word:?}");
+        }
+        assert_eq!(text.lines().count(), 1);
+        for spoil in [
+            (|m: &mut ModelSpec| m.output.ragged = false) as fn(&mut ModelSpec),
+            |m| m.output.dtype = DType::I64,
+            |m| m.output.shape = vec![16, 2],
+        ] {
+            let mut model = model.clone();
+            spoil(&mut model);
+            let e = check(&model, std::slice::from_ref(&good)).expect_err("no tokens");
+            let text = e.to_string();
+            let words = ["`llama`", "`tokens`", "acc-a", "dtype: i32", "ragged: true"];
+            assert!(words.iter().all(|w| text.contains(w)), "{text}");
+            assert_eq!(sizes(&model), None);
+        }
+        assert!(matches!(
+            check(&model, &[]),
+            Err(TokensError::Nobody { .. })
+        ));
+    }
+
+    #[test]
+    fn the_first_token_leaves_at_once_where_loadgen_waits_for_it() {
+        let model = of_tokens();
+        let stream = |scenario, measured| default_stream(&model, &test(scenario, measured));
+        assert_eq!(stream(Scenario::Server, true), Stream::First);
+        assert_eq!(stream(Scenario::SingleStream, true), Stream::First);
+        assert_eq!(stream(Scenario::Offline, true), Stream::None);
+        assert_eq!(stream(Scenario::Server, false), Stream::None);
+        let opaque = ModelSpec::opaque("m", 64, 8);
+        let server = test(Scenario::Server, true);
+        assert_eq!(default_stream(&opaque, &server), Stream::None);
+    }
+
+    #[test]
+    fn a_token_of_a_prompt_has_the_bytes_of_all_inputs() {
+        let mut model = of_tokens();
+        model.inputs.push(model.inputs[0].clone());
+        let s = sizes(&model).expect("tokens");
+        assert_eq!((s.input, s.output), (8, 4));
+    }
+
+    #[test]
+    fn an_answer_of_less_than_two_tokens_is_the_engines_error_and_says_whose() {
+        let tokens = Tokens::new(
+            sizes(&of_tokens()).expect("tokens"),
+            &test(Scenario::Offline, true),
+        );
+        tokens.come_from(vec!["acc-a".to_owned()], true);
+        tokens.answered(0, 1, &[0; 8]);
+        assert_eq!(tokens.findings(), TokenFindings::default());
+        tokens.answered(1, 7, &[]);
+        tokens.answered(0, 8, &[0; 4]);
+        tokens.answered(0, 9, &[0; 11]);
+        let found = tokens.findings();
+        assert_eq!((found.too_short, found.faults.len()), (3, 3));
+        assert!(
+            found.faults[0].contains("sample 7 was answered with 0 tokens by acc-a, over nics[1]")
+        );
+        assert!(found.faults[1].contains("sample 8 was answered with 1 token by acc-a"));
+        assert!(found.faults[2].contains("sample 9 was answered with 11 bytes, which are no"));
+    }
+
+    #[test]
+    fn a_contradiction_says_which_sample_and_which_tokens() {
+        let tokens = Tokens::new(
+            sizes(&of_tokens()).expect("tokens"),
+            &test(Scenario::Server, true),
+        );
+        tokens.come_from(vec!["acc-a".to_owned(), "acc-b".to_owned()], true);
+        for _ in 0..2 * KEPT {
+            let what = Contradiction {
+                index: 5,
+                reported: 17,
+                again: u64::from(-3i32 as u32),
+            };
+            tokens.contradicted(0, what);
+        }
+        let found = tokens.findings();
+        assert_eq!(found.contradicted, 2 * KEPT as u64);
+        assert_eq!(found.faults.len(), KEPT);
+        let text = "sample 5 was sent again, and began with token -3 where 17 was reported, by acc-a or acc-b";
+        assert!(found.faults[0].starts_with(text), "{}", found.faults[0]);
+    }
+}

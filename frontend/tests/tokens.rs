@@ -1,0 +1,248 @@
+//! Runs in which LoadGen measures tokens: refused where nobody counts them, else their true number,
+//! each sample's first token once, and what a run says of both.
+
+mod common;
+
+use std::{fs, path::PathBuf};
+
+use common::{Ended, Place, Running, accelerator, free_ports, offline, run};
+use serde_json::Value;
+
+/// What has LoadGen measure tokens, with bounds that are far from what these machines need: no test
+/// is about time.
+const MEASURED: [&str; 6] = [
+    "--set",
+    "use_token_latencies=1",
+    "--set",
+    "server_ttft_latency=20000000000",
+    "--set",
+    "server_tpot_latency=20000000000",
+];
+
+fn measured<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    [arguments, &MEASURED].concat()
+}
+
+const SERVER: [&str; 6] = [
+    "--scenario",
+    "server",
+    "--target-qps",
+    "300",
+    "--duration-s",
+    "0.6",
+];
+
+/// Refused before anything is measured, in one line with these words.
+fn refused(place: &Place, ended: &Ended, words: &[&str]) {
+    assert_eq!(ended.code, Some(2), "{}{}", ended.stdout, ended.stderr);
+    let errors: Vec<_> = ended
+        .stderr
+        .lines()
+        .filter(|l| l.starts_with("error:"))
+        .collect();
+    assert_eq!(errors.len(), 1, "{}", ended.stderr);
+    for word in words {
+        assert!(errors[0].contains(word), "{} lacks {word:?}", errors[0]);
+    }
+    let log = place.path("out").join("mlperf_log_detail.txt");
+    assert!(!log.exists(), "LoadGen has begun");
+}
+
+#[test]
+fn tokens_that_an_accelerator_does_not_count_are_refused() {
+    let place = Place::new();
+    let [a, b] = free_ports();
+    let null = "engine: {kind: \"null\"}\n";
+    let _accelerators = [
+        accelerator(&place, &place.digest_accelerator("acc-a", a, null)),
+        accelerator(&place, &place.digest_accelerator("acc-b", b, null)),
+    ];
+    let config = place.digest_frontend(&[a, b], "verify: none\n");
+    for scenario in [&SERVER[..], &offline("300")] {
+        let ended = run(&place, place.frontend(&config, "out", &measured(scenario)));
+        let words = ["`null`", "acc-a", "`digest`", "use_token_latencies"];
+        refused(&place, &ended, &words);
+    }
+    // The same accelerators take a run without tokens.
+    let ended = run(&place, place.frontend(&config, "out", &offline("300")));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let summary = place.summary("out");
+    assert_eq!(summary["accelerators"][0]["engine"], "null");
+    assert!(summary.get("tokens").is_none());
+}
+
+#[test]
+fn tokens_that_the_engine_of_this_process_does_not_count_are_refused() {
+    let place = Place::new();
+    let more = "verify: none\nengine: {kind: digest}\n";
+    let config = place.digest_frontend(&[], more);
+    let mut arguments = measured(&SERVER);
+    arguments.push("--local");
+    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    let words = ["`digest`", "front", "use_token_latencies"];
+    refused(&place, &ended, &words);
+    // A model of tokens does not make an engine count them.
+    let yaml = fs::read_to_string(&config).expect("there");
+    let yaml = yaml
+        .replace(
+            "dtype: u8, shape: [8]",
+            "dtype: i32, shape: [2], ragged: true",
+        )
+        .replace("kind: digest,", "kind: \"null\",")
+        .replace("kind: digest}", "kind: \"null\"}");
+    let config = place.write("tokens.yaml", yaml);
+    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    refused(&place, &ended, &["`null`", "front", "use_token_latencies"]);
+}
+
+/// The pretended language model's settings.
+const ENGINE: &str = "{kind: tokens, tokens: {min_tokens: 2, max_tokens: 32, step_us: 50}}";
+
+/// Two accelerators of a pretended language model, and a frontend that knows its answers.
+struct Rig {
+    place: Place,
+    config: PathBuf,
+    _accelerators: [Running; 2],
+}
+
+impl Rig {
+    /// With this engine, and YAML of the frontend's own.
+    fn new(engine: &str, more: &str) -> Self {
+        let place = Place::new();
+        let [a, b] = free_ports();
+        let model = "model: {name: llm, \
+                     inputs: [{name: prompt, dtype: i32, shape: [64], ragged: true}], \
+                     output: {name: tokens, dtype: i32, shape: [32], ragged: true}}\n";
+        let accelerators = [("acc-a", a), ("acc-b", b)].map(|(node, port)| {
+            let yaml = format!(
+                "node: {node}\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n{model}\
+                 nics: [{{listen: \"127.0.0.1:0\"}}]\nengine: {engine}\n"
+            );
+            accelerator(&place, &place.write(&format!("{node}.yaml"), yaml))
+        });
+        let yaml = format!(
+            "node: front\n{model}\
+             dataset: {{kind: random, count: 200, min_bytes: 64, max_bytes: 64, distribution: fixed}}\n\
+             accelerators: [{{control: 127.0.0.1:{a}}}, {{control: 127.0.0.1:{b}}}]\n\
+             nics: [{{address: 127.0.0.1, connections: 3}}]\n\
+             verify: tokens\nengine: {engine}\n{more}"
+        );
+        let config = place.write("frontend.yaml", yaml);
+        Rig {
+            place,
+            config,
+            _accelerators: accelerators,
+        }
+    }
+
+    fn run(&self, out: &str, arguments: &[&str]) -> Ended {
+        run(
+            &self.place,
+            self.place.frontend(&self.config, out, arguments),
+        )
+    }
+
+    /// A run in which every answer, first token and number was right, and all counts agree.
+    fn good(&self, out: &str, arguments: &[&str]) -> Value {
+        let ended = self.run(out, arguments);
+        let said = format!("{arguments:?}: {}{}", ended.stdout, ended.stderr);
+        assert_eq!(ended.code, Some(0), "{said}");
+        let summary = self.place.summary(out);
+        assert_eq!(summary["mismatches"].as_array().map(Vec::len), Some(0));
+        summary
+    }
+
+    /// What LoadGen's summary says of `key`.
+    fn said(&self, out: &str, key: &str) -> f64 {
+        let path = self.place.path(out).join("mlperf_log_summary.txt");
+        let text = fs::read_to_string(path).expect("a summary");
+        let line = text.lines().find(|l| l.starts_with(key));
+        let number = line.and_then(|l| l.rsplit(':').next()?.trim().parse().ok());
+        number.unwrap_or_else(|| panic!("no number for {key} in {text}"))
+    }
+}
+
+#[test]
+#[ignore = "waits for the engine `tokens` and for answers in parts"]
+fn server_counts_the_true_tokens_and_times_each_first_one() {
+    for (more, parts) in [("", 2.0), ("stream: none\n", 1.0), ("stream: all\n", 2.0)] {
+        let rig = Rig::new(ENGINE, more);
+        let s = rig.good("out", &measured(&SERVER));
+        let t = &s["tokens"];
+        assert_eq!(t["first_tokens"], s["samples"]);
+        let tokens = t["tokens"].as_f64().expect("tokens");
+        let samples = s["samples"].as_f64().expect("samples");
+        assert!(tokens >= 2.0 * samples && tokens <= 32.0 * samples);
+        assert!(t["parts"]["mean"].as_f64() >= Some(parts), "{t:#}");
+        let per_s = rig.said("out", "Completed tokens per second");
+        assert_eq!(t["per_s"].as_f64(), Some(per_s));
+        let each = rig.said("out", "Completed samples per second");
+        assert!((per_s / each - tokens / samples).abs() < 0.01 * tokens / samples);
+        assert!(rig.said("out", "Mean First Token latency (ns)") > 0.0);
+        assert_eq!(t["ttft_limit_us"], 20_000_000.0);
+        assert_eq!(t["input"]["max"], 16);
+        assert!(rig.place.path("out").join("latency-ttft.us.hgrm").is_file());
+    }
+}
+
+#[test]
+#[ignore = "waits for the engine `tokens` and for answers in parts"]
+fn offline_counts_tokens_and_reports_no_first_ones() {
+    let rig = Rig::new(ENGINE, "");
+    for local in [&[][..], &["--local"]] {
+        let arguments = [&measured(&offline("500"))[..], local].concat();
+        let s = rig.good("out", &arguments);
+        assert_eq!(s["tokens"]["first_tokens"], Value::Null);
+        assert!(rig.said("out", "Tokens per second") > 0.0);
+    }
+}
+
+#[test]
+#[ignore = "waits for the engine `tokens` and for answers in parts"]
+fn an_accuracy_log_begins_with_the_first_token_and_holds_as_many_as_it_says() {
+    let rig = Rig::new(ENGINE, "");
+    // What the official TEST06 sets, in the order of its file.
+    let audit = rig.place.write(
+        "audit.config",
+        "# mode dictionary (0 = submission, 1 = accuracy, 2 = performance, 3 = find peak perf)\n\
+         *.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243781796\n\
+         *.*.accuracy_log_sampling_target = 100\n*.*.min_query_count = 100\n*.*.min_duration = 0\n\
+         *.*.sample_concatenate_permutation = 0\n",
+    );
+    let audit = audit.to_str().expect("text");
+    for arguments in [&["--mode", "accuracy"][..], &["--audit-config", audit]] {
+        rig.good("out", &[&measured(&SERVER)[..], arguments].concat());
+        let log = rig.place.path("out").join("mlperf_log_accuracy.json");
+        let text = fs::read_to_string(log).expect("a log");
+        let records: Vec<Value> = serde_json::from_str(&text).expect("JSON");
+        assert!(records.len() >= 20, "{}", records.len());
+        for r in &records {
+            let data = r["data"].as_str().expect("bytes");
+            let first = r["token_data"].as_str().expect("bytes");
+            assert!(data.starts_with(first) && first.len() == 8, "{r}");
+            let count = r["token_count"].as_u64().expect("a count");
+            assert_eq!(data.len() as u64, 8 * count, "{r}");
+            // EOS is 2, once and last.
+            let ends = |at: usize| data[at..at + 8] == *"02000000";
+            let eos = (0..data.len()).step_by(8).filter(|at| ends(*at)).count();
+            assert!(eos == 1 && ends(data.len() - 8), "{r}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "waits for the engine `tokens` and for answers in parts"]
+fn an_answer_of_one_token_makes_the_run_invalid_and_says_whose() {
+    let engine = "{kind: tokens, tokens: {min_tokens: 1, max_tokens: 1}}";
+    let rig = Rig::new(engine, "");
+    let ended = rig.run("out", &measured(&SERVER));
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    let s = rig.place.summary("out");
+    assert_eq!(s["valid"], false);
+    assert_eq!(s["tokens"]["too_short"], s["samples"]);
+    let reason = s["exit"]["reason"].as_str().expect("words");
+    assert!(
+        reason.contains("was answered with 1 token by acc-"),
+        "{reason}"
+    );
+}

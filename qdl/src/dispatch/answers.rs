@@ -1,0 +1,332 @@
+//! What arrives on a connection, read: answers in one piece, and those that come in parts.
+//!
+//! ```text
+//!   first part   [ header | tokens ]        --> handed over, its first token noted in the tracker
+//!   more parts            [ tokens ]        --> handed over
+//!   last part             [ tokens | trailer ]  --> the sample is completed
+//! ```
+//!
+//! A sample whose connection is lost in the middle goes again with the first token that was
+//! reported: it is not reported twice, and must come again as it was.
+
+use super::{Connection, Contradiction, Sample, Shared, WARM_UP_ID};
+use crate::{
+    connection::tracker::InFlight,
+    fabric::{Broken, Imm, Window},
+    response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader, ResponseTrailer},
+};
+
+/// A slot whose answer comes in parts: what has come. Of no use once the last is there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Coming {
+    payload: u32,
+    parts: u32,
+    queue_us: u32,
+    /// Microseconds from the sample's arrival there to its first token.
+    pub first_residence_us: u32,
+    /// When the first was seen, and after how long each was, added up.
+    pub first_ns: u64,
+    pub after_ns: u64,
+}
+
+/// A part that others follow, seen in this turn.
+pub(super) struct Piece {
+    /// Place of its connection among those that are up.
+    pub up: usize,
+    pub connection: usize,
+    pub slot: u16,
+    pub in_flight: InFlight,
+    /// Bytes of payload before it, and its own.
+    pub at: u32,
+    pub len: u32,
+    /// It holds the sample's first token, which is not reported yet.
+    pub first: bool,
+}
+
+/// A response that is there, seen in this turn.
+pub(super) struct Seen {
+    /// Place of its connection among those that are up.
+    pub up: usize,
+    pub connection: usize,
+    pub slot: u16,
+    pub in_flight: InFlight,
+    /// Of a response in parts: the length of all, and the times at its end.
+    pub header: ResponseHeader,
+    /// Writes that it came in.
+    pub parts: u32,
+    /// Microseconds from the sample's arrival there to the posting of a part, on average.
+    pub mean_us: u32,
+}
+
+/// What one turn brought.
+#[derive(Default)]
+pub(super) struct Came {
+    pub pieces: Vec<Piece>,
+    pub seen: Vec<Seen>,
+    pub contradictions: Vec<Contradiction>,
+    /// Samples whose answers make no sense, by connection and slot: they go again.
+    pub spoilt: Vec<(usize, u16, Sample)>,
+}
+
+impl Came {
+    pub fn with_capacity(n: usize) -> Self {
+        Came {
+            pieces: Vec::with_capacity(n),
+            seen: Vec::with_capacity(n),
+            ..Came::default()
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.seen.is_empty() && self.spoilt.is_empty()
+    }
+}
+
+/// A write, read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Write {
+    /// A part that others follow: payload before it, and its own.
+    Part { at: u32, len: u32 },
+    /// The end: what [`Seen`] says of it.
+    End {
+        header: ResponseHeader,
+        parts: u32,
+        mean_us: u32,
+    },
+}
+
+impl Coming {
+    /// Reads a write that has arrived; `None` where what it says makes no sense.
+    fn read(&mut self, bytes: &[u8], imm: Imm, at: u32) -> Option<Write> {
+        let arrived = u32::try_from(bytes.len()).ok()?;
+        if at == 0 {
+            let header = ResponseHeader::decode(bytes, arrived, imm.use_count())?;
+            let residence = header.queue_us.saturating_add(header.compute_us);
+            if !imm.more() {
+                return Some(Write::End {
+                    header,
+                    parts: 1,
+                    mean_us: residence,
+                });
+            }
+            *self = Coming {
+                payload: header.len,
+                parts: 1,
+                queue_us: header.queue_us,
+                first_residence_us: residence,
+                ..Coming::default()
+            };
+            let len = header.len;
+            return Some(Write::Part { at: 0, len });
+        }
+        let at = self.payload;
+        self.parts = self.parts.checked_add(1)?;
+        if imm.more() {
+            self.payload = self.payload.checked_add(arrived)?;
+            return Some(Write::Part { at, len: arrived });
+        }
+        let (payload, trailer) = bytes.split_last_chunk::<RESPONSE_TRAILER_BYTES>()?;
+        let len = self
+            .payload
+            .checked_add(u32::try_from(payload.len()).ok()?)?;
+        let trailer = ResponseTrailer::decode(trailer, len, self.parts)?;
+        Some(Write::End {
+            header: ResponseHeader {
+                len,
+                use_count: imm.use_count(),
+                queue_us: self.queue_us,
+                compute_us: trailer.compute_us,
+            },
+            parts: self.parts,
+            mean_us: trailer.mean_us,
+        })
+    }
+}
+
+/// The payload of a response, or a piece of it.
+///
+/// # Safety
+/// These bytes have arrived, and the slot's grant is not opened again as long as they are read.
+pub(super) unsafe fn payload(window: &Window, slot: u16, at: u32, len: u32) -> &[u8] {
+    let offset = window.slot_offset(slot) + RESPONSE_HEADER_BYTES + at as usize;
+    // SAFETY: the caller's promise: the peer has no more business in these bytes.
+    unsafe { window.region().bytes(offset, len as usize) }.unwrap_or_default()
+}
+
+impl Shared {
+    /// A write has arrived on a connection, which is number `up` of those that are up. Answers to
+    /// samples that warm up end here.
+    pub(super) fn arrived(
+        &self,
+        (up, connection): (usize, &Connection),
+        coming: &mut [Coming],
+        (imm, at, len): (Imm, u32, u32),
+        came: &mut Came,
+    ) -> Result<(), Broken> {
+        let slot = imm.slot();
+        let window = &connection.window;
+        let mut none = Coming::default();
+        let coming = coming.get_mut(usize::from(slot)).unwrap_or(&mut none);
+        let offset = window.slot_offset(slot) + at as usize;
+        // SAFETY: the receiving half has reported these bytes: the peer has no more business in
+        // them until the slot's grant is opened again, which only `release` makes possible.
+        let bytes = unsafe { window.region().bytes(offset, len as usize) };
+        let write = bytes.ok().and_then(|b| coming.read(b, imm, at));
+        // The grant is closed, or the peer owes the rest and this thread alone would sweep it:
+        // either way the record is ours to read.
+        let in_flight = connection.tracker.arrived(slot);
+        let (write, in_flight) = match (write, in_flight) {
+            (Some(write), Some(in_flight)) if self.holds_a_token(&write, at) => (write, in_flight),
+            (_, in_flight) => {
+                // Where the grant is open still, the sample is found when the connection is swept.
+                if let Some(in_flight) = in_flight.filter(|_| !imm.more()) {
+                    came.spoilt.push((connection.index, slot, in_flight.sample));
+                }
+                let what = match at {
+                    0 => "response header",
+                    _ => "response trailer",
+                };
+                let value = u64::from(len);
+                return Err(Broken::BadFrame { what, value });
+            }
+        };
+        let sample = in_flight.sample;
+        let warms_up = sample.id == WARM_UP_ID;
+        // SAFETY: as above.
+        let first = |len| self.token(unsafe { payload(window, slot, 0, len) });
+        match write {
+            Write::Part { .. } if warms_up => {}
+            Write::Part { at, len } => {
+                let token = (at == 0).then(|| first(len)).flatten();
+                if let Some(token) = token {
+                    match sample.first {
+                        None => connection.tracker.first_came(slot, token),
+                        Some(_) => contradict(&sample, Some(token), came),
+                    }
+                }
+                came.pieces.push(Piece {
+                    up,
+                    connection: connection.index,
+                    slot,
+                    in_flight,
+                    at,
+                    len,
+                    first: token.is_some() && sample.first.is_none(),
+                });
+            }
+            Write::End { header, .. } if warms_up => {
+                connection.tracker.release(slot);
+                self.warmed(connection, &in_flight, &header);
+            }
+            Write::End {
+                header,
+                parts,
+                mean_us,
+            } => {
+                if parts == 1 && sample.first.is_some() {
+                    contradict(&sample, first(header.len), came);
+                }
+                came.seen.push(Seen {
+                    up,
+                    connection: connection.index,
+                    slot,
+                    in_flight,
+                    header,
+                    parts,
+                    mean_us,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A first part is there for its token.
+    fn holds_a_token(&self, write: &Write, at: u32) -> bool {
+        at > 0 || !matches!(write, Write::Part { len, .. } if *len < self.token_bytes)
+    }
+
+    /// The first token of an answer, little-endian; `None` where there is none.
+    fn token(&self, payload: &[u8]) -> Option<u64> {
+        let n = self.token_bytes as usize;
+        let mut b = [0; 8];
+        b.get_mut(..n)?.copy_from_slice(payload.get(..n)?);
+        Some(u64::from_le_bytes(b))
+    }
+}
+
+/// Compares the first token of a sample that was sent again with the one that was reported.
+fn contradict(sample: &Sample, again: Option<u64>, came: &mut Came) {
+    if let Some(reported) = sample.first
+        && again != sample.first
+    {
+        came.contradictions.push(Contradiction {
+            index: sample.index,
+            reported,
+            again: again.unwrap_or_default(),
+        });
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// An answer cut anywhere reads as what was written; a trailer that counts otherwise does
+        /// not.
+        #[test]
+        fn parts_read_as_what_was_written(
+            sizes in prop::collection::vec(1u32..50, 1..20),
+            last in 0u32..50,
+            use_count in 0u16..0x8000,
+            (wrong_len, wrong_parts) in (0u32..3, 0u32..3),
+        ) {
+            let imm = Imm::new(3, use_count);
+            let mut coming = Coming::default();
+            let (mut at, mut sum) = (0, 0);
+            for (i, len) in sizes.iter().copied().enumerate() {
+                let mut bytes = vec![7; len as usize];
+                if i == 0 {
+                    let header = ResponseHeader { len, use_count, queue_us: 5, compute_us: 6 };
+                    bytes.splice(0..0, header.encode());
+                }
+                let write = coming.read(&bytes, imm.with_more(), at);
+                prop_assert_eq!(write, Some(Write::Part { at: sum, len }));
+                sum += len;
+                at = sum + RESPONSE_HEADER_BYTES as u32;
+            }
+            prop_assert_eq!(coming.first_residence_us, 11);
+            let (len, parts) = (sum + last, sizes.len() as u32 + 1);
+            let trailer = ResponseTrailer {
+                len: len + wrong_len,
+                parts: parts + wrong_parts,
+                compute_us: 8,
+                mean_us: 9,
+            };
+            let mut bytes = vec![7; last as usize];
+            bytes.extend(trailer.encode());
+            let header = ResponseHeader { len, use_count, queue_us: 5, compute_us: 8 };
+            let end = Write::End { header, parts, mean_us: 9 };
+            let right = (wrong_len, wrong_parts) == (0, 0);
+            prop_assert_eq!(coming.read(&bytes, imm, at), right.then_some(end));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(
+            writes in prop::collection::vec(
+                (prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 1..5),
+        ) {
+            let (mut coming, mut at) = (Coming::default(), 0);
+            for (bytes, more) in writes {
+                let imm = Imm::new(0, 1);
+                let imm = if more { imm.with_more() } else { imm };
+                if coming.read(&bytes, imm, at).is_none() {
+                    break;
+                }
+                at += bytes.len() as u32;
+            }
+        }
+    }
+}

@@ -1,0 +1,546 @@
+//! Answers in parts, from an accelerator whose every write the test makes: first tokens are told
+//! once, in order, and compared where the sample was sent again.
+
+use std::{
+    sync::{Arc, Mutex, mpsc},
+    time::{Duration, Instant},
+};
+
+use super::{rig::Wait, *};
+use crate::{
+    connection::Spin,
+    fabric::{Event, Grants, Imm, Post, SourceId, Window},
+    os::Near,
+    response::{RESPONSE_HEADER_BYTES, ResponseHeader, ResponseTrailer},
+    testkit::{memory, memory::MemoryFaults},
+    wire::Stream,
+};
+
+const SLOTS: usize = 8;
+const REQUEST: usize = 64;
+const RESPONSE: usize = 256;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the completer was told.
+#[derive(Clone, Debug, PartialEq)]
+enum Told {
+    Part(u64, u32, Vec<u32>, bool),
+    Whole(u64, Vec<u32>, bool),
+    Contradicted(Contradiction),
+    Times(SampleTimes),
+}
+
+struct Teller(mpsc::Sender<Told>);
+
+fn tokens(payload: &[u8]) -> Vec<u32> {
+    let (words, rest) = payload.as_chunks::<4>();
+    assert!(rest.is_empty(), "{payload:?}");
+    words.iter().map(|w| u32::from_le_bytes(*w)).collect()
+}
+
+impl Completer for Teller {
+    fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
+        for r in responses {
+            let _ = self.0.send(Told::Whole(r.id, tokens(r.payload), r.whole));
+        }
+    }
+    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
+        for p in parts {
+            assert_eq!(p.index, 100 + p.id);
+            let _ = self
+                .0
+                .send(Told::Part(p.id, p.at, tokens(p.payload), p.first));
+        }
+    }
+    fn contradicted(&mut self, what: Contradiction) {
+        let _ = self.0.send(Told::Contradicted(what));
+    }
+    fn record(&mut self, times: &SampleTimes) {
+        let _ = self.0.send(Told::Times(*times));
+    }
+}
+
+#[derive(Default)]
+struct Events(Mutex<Vec<DispatchEvent>>);
+
+impl Owner for Events {
+    fn complete_empty(&self, _: &[Sample]) {}
+    fn event(&self, event: DispatchEvent) {
+        self.0.lock().expect("alive").push(event);
+    }
+}
+
+struct Rig {
+    dispatcher: Dispatcher,
+    told: mpsc::Receiver<Told>,
+    events: Arc<Events>,
+}
+
+/// The accelerator's end of a connection.
+struct Far {
+    link: Link,
+    source: Arc<Region>,
+    grants: Arc<Grants>,
+    /// Of each slot: what has been written.
+    at: [usize; SLOTS],
+    faults: MemoryFaults,
+}
+
+impl Rig {
+    fn new(connections: usize) -> Self {
+        let (tell, told) = mpsc::channel();
+        let events = Arc::new(Events::default());
+        let connection = |_| ConnectionCfgs {
+            peer: 0,
+            nic_index: 0,
+            slots: SLOTS,
+            response_stride: RESPONSE,
+            request_stride: REQUEST,
+        };
+        let cfgs = DispatchCfgs {
+            policy: Policy::RoundRobin,
+            sources: vec![Arc::new(Region::new(REQUEST).expect("memory"))],
+            connections: (0..connections).map(connection).collect(),
+            echo: Wait::asleep().echo,
+            stream: Stream::All,
+            ..DispatchCfgs::default()
+        };
+        let nic = DispatchNic {
+            cfgs: NicThreadCfgs {
+                name: "front".to_owned(),
+                spin: Spin::new(0),
+                tick_ns: 1_000_000_000,
+                near: Near::default(),
+            },
+            completer: Box::new(Teller(tell)),
+        };
+        Rig {
+            dispatcher: Dispatcher::new(cfgs, vec![nic], events.clone()).expect("made"),
+            told,
+            events,
+        }
+    }
+
+    fn connect(&self, connection: usize, epoch: u32) -> Far {
+        let region = |bytes| Arc::new(Region::new(bytes).expect("memory"));
+        let grants = Arc::new(Grants::new(SLOTS));
+        (0..SLOTS as u16).for_each(|s| {
+            grants.open(s);
+        });
+        let source = region(SLOTS * RESPONSE);
+        let far = Endpoint {
+            window: Window::new(region(SLOTS * REQUEST), 0, REQUEST, grants.clone()).expect("fits"),
+            sources: vec![source.clone()],
+            peer_slots: SLOTS,
+            peer_stride: RESPONSE,
+            peer_stream: Stream::All,
+            send_depth: 64,
+        };
+        let near = self.dispatcher.endpoint(connection);
+        let (near, link, faults) = memory::pair(near, far).expect("joined");
+        let up = self.dispatcher.connections_up();
+        self.dispatcher.attach(connection, epoch, near);
+        let end = Instant::now() + PATIENCE;
+        while self.dispatcher.connections_up() == up {
+            assert!(Instant::now() < end, "it does not come up");
+            std::thread::yield_now();
+        }
+        let at = [0; SLOTS];
+        Far {
+            link,
+            source,
+            grants,
+            at,
+            faults,
+        }
+    }
+
+    fn issue(&self, id: u64) {
+        self.dispatcher.issue(&[Sample {
+            id,
+            index: 100 + id,
+            source: SourceId(0),
+            offset: 0,
+            len: 16,
+            issued_ns: now_ns(),
+            first: None,
+        }]);
+    }
+
+    /// The next thing that is told, times left out.
+    fn next(&self) -> Told {
+        loop {
+            match self.told.recv_timeout(PATIENCE).expect("something is told") {
+                Told::Times(_) => {}
+                told => return told,
+            }
+        }
+    }
+
+    /// The times of the next sample that has ended.
+    fn times(&self) -> SampleTimes {
+        match self.told.recv_timeout(PATIENCE).expect("times") {
+            Told::Times(t) => t,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Nothing else is told, now that all is over.
+    fn nothing_more(self) {
+        assert!(self.dispatcher.drain(PATIENCE));
+        self.dispatcher.stop();
+        let more: Vec<_> = self.told.try_iter().collect();
+        let times = |t: &Told| matches!(t, Told::Times(_));
+        assert!(more.iter().all(times), "{more:?}");
+    }
+
+    fn broken(&self, n: usize) -> Broken {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let events = self.events.0.lock().expect("alive");
+            if let Some(DispatchEvent::ConnectionLost { cause, .. }) = events.get(n) {
+                return cause.clone();
+            }
+            assert!(Instant::now() < end, "it is not lost");
+            drop(events);
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Far {
+    /// The immediate of the next request.
+    fn request(&mut self) -> Imm {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let mut got = None;
+            self.link.rx.poll(1, &mut |e| got = Some(e));
+            match got {
+                Some(Event::Arrived { imm, .. }) => {
+                    self.at[usize::from(imm.slot())] = 0;
+                    return imm;
+                }
+                Some(other) => panic!("{other:?}"),
+                None => assert!(Instant::now() < end, "no request"),
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Posts the next bytes of a slot; they leave with the next flush.
+    fn post(&mut self, imm: Imm, bytes: &[u8]) {
+        let slot = usize::from(imm.slot());
+        let at = self.at[slot];
+        let offset = slot * RESPONSE + at;
+        // SAFETY: nothing of these bytes is on its way.
+        unsafe { self.source.store(offset, bytes) }.expect("inside");
+        let post = Post {
+            source: SourceId(0),
+            offset,
+            len: bytes.len() as u32,
+            at: at as u32,
+            imm,
+        };
+        self.link.tx.post(&post).expect("room");
+        self.at[slot] += bytes.len();
+        if !imm.more() {
+            self.grants.open(imm.slot());
+        }
+    }
+
+    fn flush(&mut self) {
+        self.link.tx.flush().expect("alive");
+    }
+
+    fn header(imm: Imm, tokens: &[u32]) -> Vec<u8> {
+        let header = ResponseHeader {
+            len: 4 * tokens.len() as u32,
+            use_count: imm.use_count(),
+            queue_us: 1,
+            compute_us: 2,
+        };
+        [&header.encode()[..], &Self::bytes(tokens)].concat()
+    }
+
+    fn bytes(tokens: &[u32]) -> Vec<u8> {
+        tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
+    }
+
+    fn whole(&mut self, imm: Imm, tokens: &[u32]) {
+        self.post(imm, &Self::header(imm, tokens));
+    }
+
+    fn first(&mut self, imm: Imm, tokens: &[u32]) {
+        self.post(imm.with_more(), &Self::header(imm, tokens));
+    }
+
+    fn more(&mut self, imm: Imm, tokens: &[u32]) {
+        self.post(imm.with_more(), &Self::bytes(tokens));
+    }
+
+    fn last(&mut self, imm: Imm, tokens: &[u32], parts: u32) {
+        let before = self.at[usize::from(imm.slot())] - RESPONSE_HEADER_BYTES;
+        let trailer = ResponseTrailer {
+            len: before as u32 + 4 * tokens.len() as u32,
+            parts,
+            compute_us: 9,
+            mean_us: 6,
+        };
+        let bytes = [&Self::bytes(tokens)[..], &trailer.encode()].concat();
+        self.post(imm, &bytes);
+    }
+}
+
+#[test]
+fn parts_of_one_poll_are_told_in_order_and_before_their_end() {
+    let rig = Rig::new(1);
+    let mut far = rig.connect(0, 1);
+    rig.issue(0);
+    rig.issue(1);
+    let (a, b) = (far.request(), far.request());
+    // All of it in one doorbell, so that one poll brings it.
+    far.first(a, &[10]);
+    far.first(b, &[20]);
+    far.more(a, &[11, 12]);
+    far.last(b, &[21], 2);
+    far.more(a, &[13]);
+    far.last(a, &[], 4);
+    far.flush();
+    assert_eq!(rig.next(), Told::Part(0, 0, vec![10], true));
+    assert_eq!(rig.next(), Told::Part(1, 0, vec![20], true));
+    assert_eq!(rig.next(), Told::Part(0, 4, vec![11, 12], false));
+    assert_eq!(rig.next(), Told::Part(0, 12, vec![13], false));
+    assert_eq!(rig.next(), Told::Whole(1, vec![20, 21], false));
+    assert_eq!(rig.next(), Told::Whole(0, vec![10, 11, 12, 13], false));
+    for (parts, bytes) in [(2, 8), (4, 16)] {
+        let t = rig.times();
+        assert_eq!((t.parts, t.bytes_in), (parts, bytes));
+        assert_eq!((t.queue_us, t.compute_us), (1, 9), "the last part's");
+        assert_eq!((t.first_residence_us, t.parts_residence_us), (3, 6));
+        assert_eq!(t.first_ns, t.seen_ns, "one poll");
+        let round_trip_us = (t.seen_ns - t.posted_ns) / 1000;
+        assert_eq!(u64::from(t.parts_after_us), round_trip_us);
+    }
+    assert_eq!(rig.dispatcher.parts(), 4);
+    let counts = rig.dispatcher.counts();
+    assert_eq!((counts.completed, counts.parts), (2, 4));
+    rig.nothing_more();
+}
+
+#[test]
+fn an_answer_in_one_piece_is_whole_and_a_slot_begins_anew() {
+    let rig = Rig::new(1);
+    let mut far = rig.connect(0, 1);
+    for id in 0..3 * SLOTS as u64 {
+        rig.issue(id);
+        let imm = far.request();
+        let t = id as u32;
+        if id % 2 == 0 {
+            far.whole(imm, &[t, t + 1]);
+            far.flush();
+            assert_eq!(rig.next(), Told::Whole(id, vec![t, t + 1], true));
+            let times = rig.times();
+            assert_eq!((times.parts, times.first_ns), (1, times.seen_ns));
+            assert_eq!((times.first_residence_us, times.parts_residence_us), (3, 3));
+        } else {
+            far.first(imm, &[t]);
+            far.flush();
+            assert_eq!(rig.next(), Told::Part(id, 0, vec![t], true));
+            far.last(imm, &[t + 1], 2);
+            far.flush();
+            assert_eq!(rig.next(), Told::Whole(id, vec![t, t + 1], false));
+            let times = rig.times();
+            assert!(times.first_ns <= times.seen_ns && times.parts == 2);
+        }
+    }
+    rig.nothing_more();
+}
+
+/// A sample whose first token is 10, told, whose connection is then lost; and the accelerator that
+/// it goes to again.
+fn lost_after_its_first_token() -> (Rig, Far, Imm) {
+    let rig = Rig::new(2);
+    let mut far = rig.connect(0, 1);
+    rig.issue(7);
+    let imm = far.request();
+    far.first(imm, &[10]);
+    far.more(imm, &[11]);
+    far.flush();
+    assert_eq!(rig.next(), Told::Part(7, 0, vec![10], true));
+    assert_eq!(rig.next(), Told::Part(7, 4, vec![11], false));
+    far.faults.cut();
+    rig.broken(0);
+    let mut other = rig.connect(1, 1);
+    let imm = other.request();
+    (rig, other, imm)
+}
+
+#[test]
+fn a_first_token_is_told_once_though_the_sample_goes_again() {
+    let (rig, mut far, imm) = lost_after_its_first_token();
+    far.first(imm, &[10]);
+    far.last(imm, &[12], 2);
+    far.flush();
+    assert_eq!(rig.next(), Told::Part(7, 0, vec![10], false));
+    assert_eq!(rig.next(), Told::Whole(7, vec![10, 12], false));
+    assert_eq!(rig.dispatcher.counts().again, 1);
+    rig.nothing_more();
+}
+
+#[test]
+fn a_first_token_is_told_once_though_the_answer_comes_whole_then() {
+    let (rig, mut far, imm) = lost_after_its_first_token();
+    far.whole(imm, &[10, 11, 12]);
+    far.flush();
+    assert_eq!(rig.next(), Told::Whole(7, vec![10, 11, 12], false));
+    rig.nothing_more();
+}
+
+#[test]
+fn another_first_token_after_a_loss_is_a_contradiction() {
+    let other = |again| {
+        Told::Contradicted(Contradiction {
+            index: 107,
+            reported: 10,
+            again,
+        })
+    };
+    let (rig, mut far, imm) = lost_after_its_first_token();
+    far.first(imm, &[11]);
+    far.flush();
+    assert_eq!(rig.next(), other(11));
+    assert_eq!(rig.next(), Told::Part(7, 0, vec![11], false));
+    far.last(imm, &[12], 2);
+    far.flush();
+    assert_eq!(rig.next(), Told::Whole(7, vec![11, 12], false));
+    rig.nothing_more();
+    // The same of an answer in one piece, and of one with no token at all.
+    for (tokens, again) in [(vec![9, 10], 9), (vec![], 0)] {
+        let (rig, mut far, imm) = lost_after_its_first_token();
+        far.whole(imm, &tokens);
+        far.flush();
+        assert_eq!(rig.next(), other(again));
+        assert_eq!(rig.next(), Told::Whole(7, tokens, false));
+        rig.nothing_more();
+    }
+}
+
+#[test]
+fn a_first_token_stays_told_through_two_losses() {
+    let (rig, far, imm) = lost_after_its_first_token();
+    // Lost again, once before and once after its first part has come.
+    let _ = imm;
+    far.faults.cut();
+    rig.broken(1);
+    let mut far = rig.connect(0, 2);
+    let imm = far.request();
+    far.first(imm, &[10]);
+    far.flush();
+    assert_eq!(rig.next(), Told::Part(7, 0, vec![10], false));
+    far.faults.cut();
+    rig.broken(2);
+    let mut far = rig.connect(1, 2);
+    let imm = far.request();
+    far.whole(imm, &[10, 11]);
+    far.flush();
+    assert_eq!(rig.next(), Told::Whole(7, vec![10, 11], false));
+    assert_eq!(rig.dispatcher.counts().again, 3);
+    rig.nothing_more();
+}
+
+/// What an accelerator writes that makes no sense, after its request has come.
+type Nonsense = fn(&mut Far, Imm);
+
+#[test]
+fn parts_that_contradict_themselves_end_the_connection_and_the_sample_goes_again() {
+    let cases: [(&str, Nonsense); 6] = [
+        ("response header", |far, imm| {
+            // A header that promises more than came with it.
+            let mut bytes = Far::header(imm, &[10, 11]);
+            bytes.truncate(20);
+            far.post(imm.with_more(), &bytes);
+        }),
+        ("response header", |far, imm| {
+            // No token in the first part.
+            far.post(imm.with_more(), &Far::header(imm, &[]));
+        }),
+        ("response header", |far, imm| {
+            let other = Imm::new(imm.slot(), imm.use_count() + 1);
+            far.post(imm.with_more(), &Far::header(other, &[10]));
+        }),
+        ("response trailer", |far, imm| {
+            far.first(imm, &[10]);
+            far.last(imm, &[11], 3);
+        }),
+        ("response trailer", |far, imm| {
+            far.first(imm, &[10]);
+            // Too short for any trailer.
+            far.post(imm, &[1; 15]);
+        }),
+        ("response trailer", |far, imm| {
+            far.first(imm, &[10]);
+            let trailer = ResponseTrailer {
+                len: 9,
+                parts: 2,
+                ..ResponseTrailer::default()
+            };
+            far.post(imm, &trailer.encode());
+        }),
+    ];
+    for (i, (field, nonsense)) in cases.into_iter().enumerate() {
+        let rig = Rig::new(2);
+        let mut far = rig.connect(0, 1);
+        rig.issue(7);
+        let imm = far.request();
+        nonsense(&mut far, imm);
+        far.flush();
+        let broken = rig.broken(0);
+        assert!(
+            matches!(broken, Broken::BadFrame { what, .. } if what == field),
+            "case {i}: {broken}"
+        );
+        let mut far = rig.connect(1, 1);
+        let imm = far.request();
+        far.whole(imm, &[10, 11]);
+        far.flush();
+        let told = field == "response trailer";
+        if told {
+            assert_eq!(rig.next(), Told::Part(7, 0, vec![10], true), "case {i}");
+        }
+        assert_eq!(rig.next(), Told::Whole(7, vec![10, 11], !told), "case {i}");
+        rig.nothing_more();
+    }
+}
+
+#[test]
+fn parts_of_a_warm_up_are_told_to_nobody() {
+    let rig = Rig::new(1);
+    let mut far = rig.connect(0, 1);
+    let sample = Sample {
+        id: 0,
+        index: 0,
+        source: SourceId(0),
+        offset: 0,
+        len: 16,
+        issued_ns: 0,
+        first: None,
+    };
+    let cfgs = WarmUpCfgs {
+        samples: vec![sample],
+        budget: Duration::ZERO,
+        deadline: PATIENCE,
+        again: false,
+    };
+    let report = std::thread::scope(|scope| {
+        let warm = scope.spawn(|| rig.dispatcher.warm_up(&cfgs));
+        let imm = far.request();
+        far.first(imm, &[1]);
+        far.flush();
+        far.last(imm, &[2], 2);
+        far.flush();
+        warm.join().expect("returns").expect("warm")
+    });
+    assert_eq!(report.samples, 1);
+    assert_eq!(rig.dispatcher.parts(), 0);
+    rig.nothing_more();
+}

@@ -1,0 +1,541 @@
+//! Answers in parts through a server: an engine that gives tokens bit by bit, to whichever sample
+//! it likes, over connections that fill up or are cut.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, mpsc},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    rig::{Over, Wait},
+    tampered::{Tamper, tampered},
+    *,
+};
+use crate::{
+    connection::Spin,
+    fabric::{Event, Flushed, Imm, Post, SourceId, Tx, tcp},
+    os::Near,
+    response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader, ResponseTrailer},
+    serve::{
+        self, Arrival, Finished, OnConnectionLost, Sent, ServeConnection, ServeConnectionCfgs,
+        Server, Service, respond_all,
+    },
+    testkit::memory,
+    wire::Stream,
+};
+
+const SLOTS: usize = 16;
+const REQUEST: usize = 64;
+/// Most tokens of an answer.
+const MOST: usize = 24;
+const RESPONSE: usize = RESPONSE_HEADER_BYTES + 4 * MOST + RESPONSE_TRAILER_BYTES;
+
+/// The answer to a sample.
+fn answer(input: &[u8]) -> Vec<u32> {
+    let h = xxh3_64(input);
+    let n = 1 + h as usize % MOST;
+    (0..n as u32).map(|i| (h >> 8) as u32 ^ (i * 77)).collect()
+}
+
+/// A sample that is being answered.
+struct Sequence {
+    arrival: Arrival,
+    answer: Vec<u32>,
+    done: usize,
+    sent: Sent,
+}
+
+impl Sequence {
+    fn new(arrival: Arrival) -> Self {
+        Sequence {
+            answer: answer(arrival.input()),
+            arrival,
+            done: 0,
+            sent: Sent::default(),
+        }
+    }
+
+    /// `n` tokens more, sent where parts are wanted. True with the last.
+    fn step(&mut self, n: usize) -> bool {
+        let end = (self.done + n).min(self.answer.len());
+        for i in self.done..end {
+            let bytes = self.answer[i].to_le_bytes();
+            self.arrival.output()[4 * i..4 * i + 4].copy_from_slice(&bytes);
+        }
+        self.done = end;
+        let origin = self.arrival.origin().clone();
+        let wanted = match origin.stream() {
+            Stream::None => false,
+            Stream::First => self.sent.parts == 0,
+            Stream::All => true,
+        };
+        let last = end == self.answer.len();
+        if wanted && !last {
+            origin.part(&serve::Part {
+                ticket: self.arrival.ticket(),
+                from: self.sent.bytes,
+                to: 4 * end as u32,
+                queue_us: 1,
+                compute_us: 2,
+            });
+            self.sent.bytes = 4 * end as u32;
+            self.sent.parts += 1;
+            self.sent.sum_us += 3;
+        }
+        last
+    }
+
+    fn finish(self) {
+        let finished = Finished {
+            ticket: self.arrival.ticket(),
+            len: 4 * self.answer.len() as u32,
+            queue_us: 1,
+            compute_us: 2,
+            sent: self.sent,
+        };
+        respond_all([(self.arrival, finished)], &mut Vec::new());
+    }
+}
+
+/// Gives arrivals to a thread of its own, which steps them in an order of its own.
+struct Engine(Mutex<mpsc::Sender<Arrival>>);
+
+impl Service for Engine {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let engine = self.0.lock().expect("alive");
+        arrivals.drain(..).for_each(|a| {
+            let _ = engine.send(a);
+        });
+    }
+}
+
+fn engine() -> (Engine, JoinHandle<()>) {
+    let (give, take) = mpsc::channel::<Arrival>();
+    let thread = std::thread::spawn(move || {
+        let mut at_work: Vec<Sequence> = Vec::new();
+        let mut random = 12_345u64;
+        loop {
+            if at_work.is_empty() {
+                let Ok(a) = take.recv() else { return };
+                at_work.push(Sequence::new(a));
+            }
+            at_work.extend(take.try_iter().map(Sequence::new));
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let i = (random >> 33) as usize % at_work.len();
+            if at_work[i].arrival.origin().is_gone() {
+                at_work.swap_remove(i);
+            } else if at_work[i].step(1 + (random >> 60) as usize % 3) {
+                at_work.swap_remove(i).finish();
+            }
+        }
+    });
+    (Engine(Mutex::new(give)), thread)
+}
+
+/// What came of each sample: its parts so far, how often its first token and its end were told.
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    parts: Vec<u8>,
+    firsts: u32,
+    ends: u32,
+    whole: bool,
+    answer: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Book {
+    entries: Mutex<HashMap<u64, Entry>>,
+    lost: AtomicU64,
+}
+
+struct Keeper(Arc<Book>);
+
+impl Completer for Keeper {
+    fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
+        let mut entries = self.0.entries.lock().expect("alive");
+        for r in responses {
+            let e = entries.entry(r.id).or_default();
+            e.ends += 1;
+            e.whole = r.whole;
+            e.answer = r.payload.to_vec();
+            assert!(e.answer.starts_with(&e.parts), "sample {}", r.id);
+        }
+    }
+    fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
+        let mut entries = self.0.entries.lock().expect("alive");
+        for p in parts {
+            let e = entries.entry(p.id).or_default();
+            assert_eq!(e.ends, 0, "a part of sample {} after its end", p.id);
+            if p.at == 0 {
+                // Sent again, they begin anew.
+                e.parts.clear();
+            }
+            assert_eq!(e.parts.len(), p.at as usize, "sample {}", p.id);
+            e.parts.extend(p.payload);
+            e.firsts += u32::from(p.first);
+        }
+    }
+    fn contradicted(&mut self, what: Contradiction) {
+        panic!("{what:?}");
+    }
+    fn record(&mut self, t: &SampleTimes) {
+        assert_eq!((t.queue_us, t.compute_us), (1, 2));
+        assert_eq!((t.first_residence_us, t.parts_residence_us), (3, 3));
+        assert!(t.parts > 0 && t.first_ns <= t.seen_ns && t.first_ns >= t.posted_ns);
+    }
+}
+
+impl Owner for Book {
+    fn complete_empty(&self, _: &[Sample]) {}
+    fn event(&self, event: DispatchEvent) {
+        if let DispatchEvent::ConnectionLost { cause, .. } = event {
+            assert_eq!(cause, Broken::Closed);
+            self.lost.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+struct Rig {
+    dispatcher: Dispatcher,
+    server: Server,
+    book: Arc<Book>,
+    source: Arc<Region>,
+    stream: Stream,
+    engine: Option<JoinHandle<()>>,
+}
+
+fn thread(name: &str) -> NicThreadCfgs {
+    NicThreadCfgs {
+        name: name.to_owned(),
+        spin: Spin::new(20_000),
+        tick_ns: 5_000_000,
+        near: Near::default(),
+    }
+}
+
+impl Rig {
+    fn new(connections: usize, stream: Stream) -> Self {
+        let (service, engine) = engine();
+        let book = Arc::new(Book::default());
+        let source = Arc::new(Region::new(1 << 16).expect("memory"));
+        // SAFETY: nobody else knows the region yet.
+        let bytes = unsafe { source.bytes_mut(0, 1 << 16) }.expect("inside");
+        for (i, b) in bytes.iter_mut().enumerate() {
+            *b = (i * 7 + i / 253) as u8;
+        }
+        let connection = |i| ConnectionCfgs {
+            peer: 0,
+            nic_index: i % 2,
+            slots: SLOTS,
+            response_stride: RESPONSE,
+            request_stride: REQUEST,
+        };
+        let cfgs = DispatchCfgs {
+            sources: vec![source.clone()],
+            connections: (0..connections).map(connection).collect(),
+            echo: Wait::asleep().echo,
+            stream,
+            ..DispatchCfgs::default()
+        };
+        let nics = ["front-0", "front-1"].map(|name| DispatchNic {
+            cfgs: thread(name),
+            completer: Box::new(Keeper(book.clone())),
+        });
+        let service: Arc<dyn Service> = Arc::new(service);
+        let lost: Arc<OnConnectionLost> = Arc::new(|_| {});
+        let server = Server::new(vec![thread("back-0"), thread("back-1")], &service, &lost);
+        Rig {
+            dispatcher: Dispatcher::new(cfgs, nics.into(), book.clone()).expect("made"),
+            server: server.expect("made"),
+            book,
+            source,
+            stream,
+            engine: Some(engine),
+        }
+    }
+
+    fn serve(&self, connection: usize, epoch: u32) -> Arc<ServeConnection> {
+        let cfgs = ServeConnectionCfgs {
+            gpu: None,
+            session: 1,
+            connection: connection as u16,
+            epoch,
+            slots: SLOTS,
+            request_stride: REQUEST,
+            response_stride: RESPONSE,
+            stream: self.stream,
+        };
+        Arc::new(ServeConnection::new(cfgs).expect("memory"))
+    }
+
+    fn connect(
+        &self,
+        connection: usize,
+        epoch: u32,
+        over: &Over,
+        depth: usize,
+    ) -> Option<memory::MemoryFaults> {
+        let serve = self.serve(connection, epoch);
+        let (a, b) = (self.dispatcher.endpoint(connection), serve.endpoint(depth));
+        let (near, far, faults) = match over {
+            Over::Memory => {
+                let (near, far, faults) = memory::pair(a, b).expect("joined");
+                (near, far, Some(faults))
+            }
+            Over::Tcp => {
+                let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+                let to = listener.local_addr().expect("bound");
+                let sa = std::net::TcpStream::connect(to).expect("connected");
+                let sb = listener.accept().expect("accepted").0;
+                let cfgs = tcp::TcpCfgs::default();
+                let link = |s, e| tcp::link(s, e, &cfgs).expect("linked");
+                (link(sa, a), link(sb, b), None)
+            }
+        };
+        self.server.attach(connection % 2, serve, far);
+        self.dispatcher.attach(connection, epoch, near);
+        faults
+    }
+
+    fn wait_up(&self, n: usize) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.dispatcher.connections_up() != n {
+            assert!(Instant::now() < end, "not up");
+            std::thread::yield_now();
+        }
+    }
+
+    fn sample(&self, id: u64) -> Sample {
+        Sample {
+            id,
+            index: id,
+            source: SourceId(0),
+            offset: (id * 977) as usize % (self.source.len() - REQUEST),
+            len: 1 + (id * 131) as u32 % REQUEST as u32,
+            issued_ns: now_ns(),
+            first: None,
+        }
+    }
+
+    /// Every one of `n` samples was answered once, right, and its first token told once. Returns how
+    /// many came in one piece.
+    fn check(mut self, n: u64) -> usize {
+        let drained = self.dispatcher.drain(Duration::from_secs(60));
+        assert!(drained, "{:?}", self.dispatcher.counts());
+        self.dispatcher.stop();
+        let parts = self.dispatcher.parts();
+        let records = self.dispatcher.connection_records();
+        if self.book.lost.load(Ordering::SeqCst) == 0 {
+            assert_eq!(records.iter().map(|r| r.rx.parts).sum::<u64>(), parts);
+            assert_eq!(records.iter().map(|r| r.rx.writes).sum::<u64>(), n + parts);
+        }
+        let entries = std::mem::take(&mut *self.book.entries.lock().expect("alive"));
+        assert_eq!(entries.len() as u64, n);
+        for (id, e) in &entries {
+            let s = self.sample(*id);
+            // SAFETY: the source is never changed.
+            let input = unsafe { self.source.bytes(s.offset, s.len as usize) }.expect("inside");
+            let expected: Vec<_> = answer(input).iter().flat_map(|t| t.to_le_bytes()).collect();
+            assert_eq!(e.answer, expected, "sample {id}");
+            assert_eq!(
+                (e.ends, e.firsts),
+                (1, u32::from(!e.whole)),
+                "sample {id}: {e:?}"
+            );
+        }
+        drop(self.server);
+        let engine = self.engine.take().expect("started");
+        engine.join().expect("it ends with its service");
+        entries.values().filter(|e| e.whole).count()
+    }
+}
+
+/// Every sample comes back; `all` where parts but the first must have left before the end.
+fn everything_comes_back(stream: Stream, depth: usize) {
+    for over in [Over::Memory, Over::Tcp] {
+        let rig = Rig::new(3, stream);
+        (0..3).for_each(|c| drop(rig.connect(c, 1, &over, depth)));
+        rig.wait_up(3);
+        let n = 5_000;
+        for id in 0..n {
+            rig.dispatcher.issue(&[rig.sample(id)]);
+        }
+        let dispatcher = &rig.dispatcher;
+        assert!(
+            dispatcher.drain(Duration::from_secs(60)),
+            "{:?}",
+            dispatcher.counts()
+        );
+        let parts = dispatcher.parts();
+        let whole = rig.check(n) as u64;
+        match stream {
+            Stream::None => assert_eq!((whole, parts), (n, 0)),
+            // An answer that is there at once is one piece.
+            Stream::First => assert_eq!(whole + parts, n),
+            // Where there is hardly room, what waits leaves together, but the first by itself.
+            Stream::All => {
+                let least = if depth > 1 { n } else { n - whole };
+                assert!(whole < n / 2 && parts >= least, "{whole} {parts}");
+            }
+        }
+    }
+}
+
+#[test]
+fn everything_comes_back_whole() {
+    everything_comes_back(Stream::None, 64);
+}
+
+#[test]
+fn everything_comes_back_with_its_first_token_ahead() {
+    everything_comes_back(Stream::First, 64);
+}
+
+#[test]
+fn everything_comes_back_token_by_token() {
+    everything_comes_back(Stream::All, 64);
+}
+
+#[test]
+fn everything_comes_back_in_parts_though_there_is_hardly_room_to_send() {
+    everything_comes_back(Stream::First, 1);
+    everything_comes_back(Stream::All, 1);
+}
+
+#[test]
+fn first_tokens_are_told_once_whenever_connections_are_cut() {
+    for stream in [Stream::First, Stream::All] {
+        let rig = Rig::new(3, stream);
+        let mut faults: Vec<_> = (0..3)
+            .map(|c| rig.connect(c, 1, &Over::Memory, 64))
+            .collect();
+        rig.wait_up(3);
+        let (n, mut epochs, mut lost) = (6_000, [1; 3], 0);
+        for id in 0..n {
+            rig.dispatcher.issue(&[rig.sample(id)]);
+            if id % 100 == 50 {
+                let c = (id / 100) as usize % 3;
+                faults[c].take().expect("memory").cut();
+                lost += 1;
+                let end = Instant::now() + Duration::from_secs(10);
+                while rig.book.lost.load(Ordering::SeqCst) < lost {
+                    assert!(Instant::now() < end, "a loss was never told");
+                    std::thread::yield_now();
+                }
+                epochs[c] += 1;
+                faults[c] = rig.connect(c, epochs[c], &Over::Memory, 64);
+            }
+        }
+        assert!(rig.dispatcher.drain(Duration::from_secs(60)));
+        assert!(rig.dispatcher.counts().again > 0);
+        rig.check(n);
+    }
+}
+
+/// Has no room for anything until it is opened.
+struct Gate(Arc<AtomicBool>);
+
+impl Tamper for Gate {
+    fn room(&self, tx: &dyn Tx) -> usize {
+        if self.0.load(Ordering::SeqCst) {
+            tx.room()
+        } else {
+            0
+        }
+    }
+    fn flush(&mut self, tx: &mut dyn Tx) -> Result<Flushed, Broken> {
+        match tx.flush()? {
+            Flushed::Done if !self.0.load(Ordering::SeqCst) => Ok(Flushed::Blocked),
+            flushed => Ok(flushed),
+        }
+    }
+}
+
+/// Keeps what it is given.
+struct Hoard(Mutex<mpsc::Sender<Arrival>>);
+
+impl Service for Hoard {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let hoard = self.0.lock().expect("alive");
+        arrivals.drain(..).for_each(|a| {
+            let _ = hoard.send(a);
+        });
+    }
+}
+
+#[test]
+fn parts_that_wait_for_room_leave_together_and_the_first_by_itself() {
+    let (give, take) = mpsc::channel();
+    let service: Arc<dyn Service> = Arc::new(Hoard(Mutex::new(give)));
+    let lost: Arc<OnConnectionLost> = Arc::new(|_| {});
+    let server = Server::new(vec![thread("back-0")], &service, &lost).expect("made");
+    for stream in [Stream::First, Stream::All] {
+        let rig = Rig::new(1, stream);
+        let serve = rig.serve(0, 1);
+        let (mut near, far, _faults) =
+            memory::pair(rig.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
+        let open = Arc::new(AtomicBool::new(false));
+        server.attach(0, serve.clone(), tampered(far, Gate(open.clone())));
+        rig.dispatcher.shared.connections[0].window.grants().open(3);
+        let imm = Imm::new(3, 1);
+        let request = Post {
+            source: SourceId(0),
+            offset: 0,
+            len: 16,
+            at: 0,
+            imm,
+        };
+        near.tx.post(&request).expect("room");
+        near.tx.flush().expect("alive");
+        let patience = Duration::from_secs(10);
+        let mut sequence = Sequence::new(take.recv_timeout(patience).expect("it arrives"));
+        sequence.answer = (50..60).collect();
+        while !sequence.step(2) {}
+        sequence.finish();
+        assert!(
+            !serve.window().grants().is_open(3),
+            "its answer is not posted"
+        );
+        open.store(true, Ordering::SeqCst);
+        let mut came = Vec::new();
+        let end = Instant::now() + patience;
+        while came.len() < 2 {
+            assert!(Instant::now() < end, "{came:?}");
+            near.rx.poll(4, &mut |e| came.push(e));
+        }
+        let at = RESPONSE_HEADER_BYTES as u32 + 8;
+        let first = Event::Arrived {
+            imm: imm.with_more(),
+            at: 0,
+            len: at,
+        };
+        let rest = Event::Arrived {
+            imm,
+            at,
+            len: 8 * 4 + RESPONSE_TRAILER_BYTES as u32,
+        };
+        assert_eq!(came, [first, rest], "{stream:?}");
+        let window = &rig.dispatcher.shared.connections[0].window;
+        let (begin, len) = (window.slot_offset(3), 16 + 40 + 16);
+        // SAFETY: all of it has arrived.
+        let bytes = unsafe { window.region().bytes(begin, len) }.expect("inside");
+        let header = ResponseHeader::decode(&bytes[..at as usize], at, 1).expect("a header");
+        assert_eq!((header.len, header.queue_us, header.compute_us), (8, 1, 2));
+        let tokens: Vec<_> = (50u32..60).flat_map(u32::to_le_bytes).collect();
+        assert_eq!(bytes[16..56], tokens);
+        let trailer = bytes[56..].first_chunk().expect("16 bytes");
+        let trailer = ResponseTrailer::decode(trailer, 40, 2).expect("two parts");
+        assert_eq!((trailer.compute_us, trailer.mean_us), (2, 3));
+        let end = Instant::now() + patience;
+        while !serve.window().grants().is_open(3) || serve.responded() < 1 {
+            assert!(Instant::now() < end, "it is granted again");
+        }
+        assert_eq!((serve.responded(), serve.sent_counts().parts), (1, 1));
+    }
+}

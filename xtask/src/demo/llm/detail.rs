@@ -1,0 +1,175 @@
+//! LoadGen's detail log: what it measured, under its own names.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// LoadGen's name for the log, in the folder of a run.
+const FILE: &str = "mlperf_log_detail.txt";
+/// What stands before the object of a line.
+const LEAD: &str = ":::MLLOG ";
+
+/// A line, as far as it is looked at.
+#[derive(Deserialize)]
+struct Line {
+    key: String,
+    value: serde_json::Value,
+}
+
+/// Two percentiles, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Percentiles {
+    /// The median.
+    pub p50: f64,
+    /// The 99th.
+    pub p99: f64,
+}
+
+/// A run, as `llm.json` has it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Run {
+    /// LoadGen's name of the scenario.
+    pub scenario: String,
+    /// LoadGen's verdict.
+    pub valid: bool,
+    /// Samples that were completed.
+    pub samples: u64,
+    /// Tokens of their answers.
+    pub tokens: u64,
+    /// Tokens per second, as LoadGen counts the time.
+    pub tokens_per_s: f64,
+    /// Time to the first token; none in Offline, where LoadGen does not measure it.
+    pub ttft_us: Option<Percentiles>,
+    /// Time for each token behind the first; none in Offline.
+    pub tpot_us: Option<Percentiles>,
+    /// Time to the whole answer.
+    pub latency_us: Percentiles,
+}
+
+/// Reads the log of the run whose folder this is.
+pub fn read(folder: &Path) -> Result<Run> {
+    let path = folder.join(FILE);
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&text).with_context(|| format!("{}", path.display()))
+}
+
+fn parse(text: &str) -> Result<Run> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix(LEAD));
+    // A later line of one key goes before an earlier one.
+    let values: BTreeMap<String, serde_json::Value> = lines
+        .filter_map(|line| serde_json::from_str::<Line>(line).ok())
+        .map(|line| (line.key, line.value))
+        .collect();
+    let number = |key: &str| {
+        let value = values.get(key).and_then(serde_json::Value::as_f64);
+        value.with_context(|| format!("LoadGen has not logged {key}"))
+    };
+    let word = |key: &str| {
+        let value = values.get(key).and_then(serde_json::Value::as_str);
+        value.with_context(|| format!("LoadGen has not logged {key}"))
+    };
+    let both = |before: &str, behind: &str| -> Result<Percentiles> {
+        let one = |p: &str| Ok::<_, anyhow::Error>(number(&format!("{before}{p}{behind}"))? / 1e3);
+        Ok(Percentiles {
+            p50: one("50.00")?,
+            p99: one("99.00")?,
+        })
+    };
+    let scenario = word("effective_scenario")?;
+    let queries = number("result_query_count")?;
+    let offline = scenario.eq_ignore_ascii_case("offline");
+    // LoadGen logs rates, and not the number of tokens itself.
+    let (samples, tokens, tokens_per_s) = if offline {
+        let seconds = number("result_max_latency_ns")? / 1e9;
+        let per_s = number("result_tokens_per_second")?;
+        let samples = number("result_samples_per_second")? * seconds;
+        (samples, per_s * seconds, per_s)
+    } else {
+        let per_ns = number("result_token_throughput")?;
+        let tokens = per_ns * number("result_mean_latency_ns")? * queries;
+        (
+            queries,
+            tokens,
+            number("result_completed_tokens_per_second")?,
+        )
+    };
+    let measured = |before, behind| (!offline).then(|| both(before, behind)).transpose();
+    Ok(Run {
+        scenario: scenario.to_owned(),
+        valid: word("result_validity")? == "VALID",
+        samples: samples.round() as u64,
+        tokens: tokens.round() as u64,
+        tokens_per_s,
+        ttft_us: measured("result_first_token_", "_percentile_latency_ns")?,
+        tpot_us: measured("result_time_per_output_token_", "_percentile_ns")?,
+        latency_us: both("result_", "_percentile_latency_ns")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(of: &[(&str, &str)]) -> String {
+        let line = |(key, value): &(&str, &str)| {
+            format!(
+                ":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 1.5, \"namespace\": \"mlperf::logging\"}}\n"
+            )
+        };
+        of.iter().map(line).collect::<String>() + "something else\n"
+    }
+
+    const SERVER: [(&str, &str); 12] = [
+        ("effective_scenario", "\"Server\""),
+        ("result_validity", "\"VALID\""),
+        ("result_query_count", "64"),
+        ("result_token_throughput", "0.00000002"),
+        ("result_mean_latency_ns", "500000000"),
+        ("result_completed_tokens_per_second", "31.5"),
+        ("result_first_token_50.00_percentile_latency_ns", "90500"),
+        ("result_first_token_99.00_percentile_latency_ns", "200000"),
+        ("result_time_per_output_token_50.00_percentile_ns", "30000"),
+        ("result_time_per_output_token_99.00_percentile_ns", "40000"),
+        ("result_50.00_percentile_latency_ns", "600000"),
+        ("result_99.00_percentile_latency_ns", "900000"),
+    ];
+
+    #[test]
+    fn a_server_run_is_read_from_loadgens_own_names() {
+        let run = parse(&log(&SERVER)).unwrap();
+        assert_eq!((run.samples, run.tokens, run.valid), (64, 640, true));
+        let ttft = run.ttft_us.unwrap();
+        assert_eq!((ttft.p50, ttft.p99), (90.5, 200.0));
+        assert_eq!(run.tpot_us.unwrap().p99, 40.0);
+        assert_eq!(run.latency_us.p50, 600.0);
+    }
+
+    #[test]
+    fn offline_has_no_first_tokens() {
+        let run = parse(&log(&[
+            ("effective_scenario", "\"Offline\""),
+            ("result_validity", "\"INVALID\""),
+            ("result_query_count", "1"),
+            ("result_max_latency_ns", "20000000000"),
+            ("result_samples_per_second", "12.4"),
+            ("result_tokens_per_second", "150.05"),
+            ("result_50.00_percentile_latency_ns", "1000"),
+            ("result_99.00_percentile_latency_ns", "2000"),
+        ]))
+        .unwrap();
+        assert_eq!((run.samples, run.tokens, run.valid), (248, 3001, false));
+        assert_eq!((run.ttft_us, run.tpot_us), (None, None));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let error = parse(&log(&SERVER[..11])).unwrap_err().to_string();
+        assert!(
+            error.contains("result_99.00_percentile_latency_ns"),
+            "{error}"
+        );
+    }
+}

