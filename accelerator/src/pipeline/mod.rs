@@ -87,12 +87,15 @@ pub struct Options {
 
 impl From<&EngineParams> for Options {
     fn from(p: &EngineParams) -> Self {
+        // A server has deadlines of its own, and says which of them passed: this one is behind them.
+        let server = p.engine.http.as_ref();
+        let server = server.map_or(Duration::ZERO, |http| http.ready() + 2 * http.first_token());
         Options {
             name: "engine".to_owned(),
             engine: p.engine.clone(),
             queue: 16_384,
             near: BTreeMap::new(),
-            start_timeout: Duration::from_secs(300),
+            start_timeout: server.max(Duration::from_secs(300)),
         }
     }
 }

@@ -239,11 +239,14 @@ impl AcceleratorConfig {
         let ids = |tensor: &TensorSpec| tensor.dtype == DType::I32 && tensor.shape.len() == 1;
         let inputs = model.inputs.as_deref().unwrap_or_default();
         let output = model.output.as_ref();
-        if inputs.len() != 1 || !inputs.iter().all(ids) || !output.is_some_and(ids) {
+        if inputs.len() != 1
+            || !inputs.iter().all(ids)
+            || !output.is_some_and(|o| ids(o) && o.ragged)
+        {
             out.add(
                 "model",
                 "engine `http` takes the token ids of a prompt and gives those of an answer",
-                "give one input and an output, both i32 of one dimension, their longest, as in \
+                "give one input and a ragged output, both i32 of one dimension, as in \
                  `inputs: [{name: prompt, dtype: i32, shape: [2048], ragged: true}]`",
             );
         }

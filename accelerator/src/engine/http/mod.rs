@@ -88,10 +88,13 @@ impl Http {
         };
         let spec = params.spec.clone().filter(|spec| {
             let ids = |t: &qdl::model::TensorSpec| t.dtype == DType::I32 && t.shape.len() == 1;
-            spec.inputs.len() == 1 && spec.inputs.iter().all(ids) && ids(&spec.output)
+            spec.inputs.len() == 1
+                && spec.inputs.iter().all(ids)
+                && ids(&spec.output)
+                && spec.output.ragged
         });
         let Some(model) = spec else {
-            let reason = "the model must have one input and an output, i32 of one dimension";
+            let reason = "the model must have one input and a ragged output, i32 of one dimension";
             return Err(wrong("http", reason));
         };
         let room = model.output.shape[0];

@@ -10,7 +10,7 @@ control: {listen: 127.0.0.1:7400}
 model:
   name: m
   inputs: [{name: prompt, dtype: i32, shape: [16], ragged: true}]
-  output: {name: tokens, dtype: i32, shape: [8]}
+  output: {name: tokens, dtype: i32, shape: [8], ragged: true}
 nics: [{listen: 127.0.0.1:7410}]
 ";
 
@@ -113,6 +113,7 @@ fn its_model_is_token_ids() {
     for (from, to) in [
         ("dtype: i32, shape: [16]", "dtype: i64, shape: [16]"),
         ("dtype: i32, shape: [8]", "dtype: i32, shape: [8, 1]"),
+        ("shape: [8], ragged: true", "shape: [8]"),
     ] {
         assert!(model(from, to).contains(ids), "{}", model(from, to));
     }

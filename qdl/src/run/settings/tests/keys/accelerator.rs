@@ -22,6 +22,20 @@ fn every_key_of_an_accelerator_has_an_effect() {
             ("engine", json!({"kind": "onnx"})),
         ]
     };
+    let ids = |name: &str| json!({"name": name, "dtype": "i32", "shape": [8], "ragged": true});
+    let server = || {
+        let http = json!({"url": "http://127.0.0.1:1", "dialect": "vllm", "vocab": 100});
+        [
+            (
+                "model",
+                json!({"name": "m", "inputs": [ids("p")], "output": ids("t")}),
+            ),
+            ("engine", json!({"kind": "http", "http": http})),
+        ]
+    };
+    let http = |key: &'static str, other: Value, words: &'static str| {
+        read(key, other, "accelerator/src/engine/http", words).given(server())
+    };
     let pretended = || {
         let ids = json!({"name": "ids", "dtype": "i32", "shape": [64], "ragged": true});
         [
@@ -39,20 +53,6 @@ fn every_key_of_an_accelerator_has_an_effect() {
         ]
     };
     let decoder = "accelerator/src/engine/llm";
-    let ids = |name: &str| json!({"name": name, "dtype": "i32", "shape": [8]});
-    let server = || {
-        let http = json!({"url": "http://127.0.0.1:1", "dialect": "vllm", "vocab": 100});
-        [
-            (
-                "model",
-                json!({"name": "m", "inputs": [ids("p")], "output": ids("t")}),
-            ),
-            ("engine", json!({"kind": "http", "http": http})),
-        ]
-    };
-    let http = |key: &'static str, other: Value, words: &'static str| {
-        read(key, other, "accelerator/src/engine/http", words).given(server())
-    };
     let two = || ("nics", json!([{"listen": "127.0.0.1:1"}]));
     let keys = [
         read("node", json!("a-2"), session, "config.node.clone()"),
