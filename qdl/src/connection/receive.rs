@@ -32,8 +32,7 @@ impl Receiving {
 
     /// Hands what has arrived (immediate, where in its slot, length) to `arrived`, which says what
     /// is wrong with it, and notes what broke the connection first. Returns how many events there
-    /// were, and whether one of them is to be
-    /// answered at once: then [`SendHalf::drive`] is due.
+    /// were, and whether one of them is to be answered at once: then [`SendHalf::drive`] is due.
     pub fn poll(
         &mut self,
         send: &SendHalf,
