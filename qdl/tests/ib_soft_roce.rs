@@ -32,6 +32,11 @@ use qdl::{
 };
 use rig::{Pair, alone, endpoint, next, next_broken, post};
 
+/// Before each test that has the devices to itself.
+fn settle() {
+    Disturbed::no_more();
+}
+
 qdl::fabric_conformance!(
     #[ignore = "needs an RDMA device: cargo xtask soft-roce"]
     super::Disturbed(&[], |_| {})

@@ -92,7 +92,9 @@ impl conformance::Fabric for Ib {
 /// One test at a time: some count what a shared device does, some pull its cable.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    super::settle();
+    alone
 }
 
 pub fn endpoint(slots: usize, stride: usize, send_depth: usize) -> Endpoint {
