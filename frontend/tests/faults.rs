@@ -6,31 +6,17 @@ mod common;
 
 use std::{path::Path, process::Command, thread::sleep, time::Duration};
 
-use common::{Place, Running, accelerator, accelerator_in, free_ports, netns::Star, offline};
+use common::{
+    Place, Running, accelerator, accelerator_in,
+    chance::{Random, number},
+    free_ports,
+    netns::Star,
+    offline,
+};
 
 /// Quick to notice a loss, so that two hundred of them take minutes.
 const QUICK: &str = "deadlines: {connect_ms: 4000, lost_ms: 2000, echo_interval_ms: 50, echo_timeout_ms: 600, \
     heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1200}\n";
-
-fn number(key: &str, default: u64) -> u64 {
-    std::env::var(key)
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(default)
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {

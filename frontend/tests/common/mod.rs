@@ -3,7 +3,9 @@
 // Each test file uses another part of this.
 #![allow(dead_code)]
 
+pub mod chance;
 pub mod netns;
+pub mod sockets;
 
 use std::{
     fs::{self, File},
@@ -221,15 +223,24 @@ impl Running {
         self.child.try_wait().expect("a child")
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until it has ended.
-    pub fn end(mut self) -> Ended {
+    pub fn end(self) -> Ended {
+        self.end_within(PATIENCE)
+    }
+
+    /// The same of a run that takes longer than others.
+    pub fn end_within(mut self, patience: Duration) -> Ended {
         let began = Instant::now();
         let status = loop {
             if let Some(status) = self.ended() {
                 break status;
             }
             assert!(
-                began.elapsed() < PATIENCE,
+                began.elapsed() < patience,
                 "it does not end; it said: {}",
                 fs::read_to_string(&self.stderr).unwrap_or_default()
             );

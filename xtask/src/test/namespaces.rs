@@ -57,7 +57,16 @@ pub fn tests(root: &Path) -> Command {
         super::with(root, &arguments)
     } else {
         let mut command = super::with(root, &["test", "--workspace", "--locked", "--no-fail-fast"]);
-        command.args(["--test", "faults", "--test", "topology", "--", "--ignored"]);
+        command.args([
+            "--test",
+            "faults",
+            "--test",
+            "token_faults",
+            "--test",
+            "topology",
+            "--",
+            "--ignored",
+        ]);
         command
     }
 }
