@@ -198,7 +198,7 @@ impl Trial {
                 }
             }
         }
-        self.judge(&place, frontend.end())
+        self.judge(&place, &frontend.end())
     }
 
     fn over_a_cable(&self) -> Struck {
@@ -225,15 +225,15 @@ impl Trial {
         command.arg("--output").arg(place.path("out"));
         let frontend = self.start(&place, command);
         star.cut(0);
-        self.judge(&place, frontend.end())
+        self.judge(&place, &frontend.end())
     }
 
-    fn judge(&self, place: &Place, ended: Ended) -> Struck {
+    fn judge(&self, place: &Place, ended: &Ended) -> Struck {
         let said = format!("{self:?}: {}{}", ended.stdout, ended.stderr);
         let s = place.summary("out");
         let alone = !self.second && !self.fault.of_connection();
         if alone && ended.code != Some(0) {
-            return must_say_who(place, &ended, &s, &said);
+            return must_say_who(place, ended, &s, &said);
         }
         assert_eq!(ended.code, Some(0), "{said}");
         must_be_whole(&s, self.offline, &said);
@@ -312,7 +312,7 @@ fn trials(kinds: &[Fault], default: u64) {
             _ => trial.on_loopback(),
         };
         println!(
-            "fault {i} of seed {seed}: {trial:?}: {}, {} samples again, {} behind their first token",
+            "fault {i} of seed {seed}: {trial:?}: {}, {} samples again, {} had their first token",
             if hit.in_mid_run {
                 "struck"
             } else {
@@ -371,4 +371,52 @@ fn each_token_number_and_first_one_is_right_in_runs_of_any_size() {
             s["samples"], tokens["tokens"], tokens["parts"]["mean"]
         );
     }
+}
+
+/// Two accelerators that answer the same prompt differently, as two builds of a server may: what
+/// one has begun and the other begins anew is seen, named, and not let pass.
+#[test]
+fn a_first_token_other_than_the_one_reported_is_named() {
+    let place = Place::new();
+    let [a, b] = free_ports().map(|p| format!("127.0.0.1:{p}"));
+    let other = SLOW.replace("vocab: 1000", "vocab: 900");
+    let start = |node: &str, control: &str, engine: &str| {
+        let at = Address {
+            control,
+            data: "127.0.0.1:0",
+            token: "",
+        };
+        accelerator(&place, &accelerator_yaml(&place, node, engine, &at))
+    };
+    let victim = start("acc-a", &a, SLOW);
+    let _second = start("acc-b", &b, &other);
+    let trial = Trial {
+        fault: Fault::Kill,
+        stream: "first",
+        second: true,
+        offline: false,
+        at: 500,
+        connections: 2,
+    };
+    let config = frontend_yaml(&place, SLOW, &[&a, &b], &trial.more("127.0.0.1"));
+    // Else each answer of the second would be a fault of its own.
+    let command = place.frontend(&config, "out", &["--verify", "none"]);
+    let frontend = trial.start(&place, command);
+    victim.signal(libc::SIGKILL);
+    let ended = frontend.end();
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    assert_eq!(ended.code, Some(4), "{said}");
+    let s = place.summary("out");
+    assert_eq!(s["ledger"]["issued"], s["ledger"]["answered"], "{said}");
+    assert_eq!(s["tokens"]["first_tokens"], s["samples"], "{said}");
+    let again = of(&s["ledger"], "redispatched");
+    assert!(
+        (1..=again).contains(&of(&s["tokens"], "contradicted")),
+        "{said}"
+    );
+    let reason = s["exit"]["reason"].as_str().expect("words");
+    for words in ["was sent again, and began with token", "was reported"] {
+        assert!(reason.contains(words), "{reason}");
+    }
+    assert!(place.path("out").join("INVALID").is_file(), "{said}");
 }
