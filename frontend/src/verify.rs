@@ -57,7 +57,9 @@ impl Findings {
 }
 
 /// The answer to a prompt.
-struct Answer(Box<dyn Fn(&[i32]) -> Vec<i32> + Send + Sync>);
+type AnswerTo = dyn Fn(&[i32]) -> Vec<i32> + Send + Sync;
+
+struct Answer(Box<AnswerTo>);
 
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -273,6 +273,8 @@ impl LocalBackend {
 
     /// Takes every cell, so that nobody completes anything any more; a thread that never gives its
     /// own back is not waited for.
+    // As they lie in the queue.
+    #[allow(clippy::vec_box)]
     fn take_cells(&self) -> Vec<Box<Cell>> {
         let began = Instant::now();
         let mut cells = Vec::new();
