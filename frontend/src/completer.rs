@@ -91,10 +91,19 @@ impl Completers {
         std::mem::take(&mut left)
     }
 
-    /// Completes samples with no bytes at all, after an abort.
+    /// Completes samples with no bytes at all, after the run was given up.
+    ///
+    /// Where LoadGen wants first tokens it hears nothing. It would read one of each sample that
+    /// ends, whether there is one or not, beyond the end of its memory (6.0.17,
+    /// `AsyncLog::LogAccuracy` and `RecordSampleCompletion`); a first token made up here would not
+    /// do, as LoadGen reads the records of several threads in no order. Nor does it wait for any:
+    /// who gave the run up has stopped its test ([`Verdict::fail`](crate::exit::Verdict::fail)).
     pub fn complete_empty(&self, samples: &[Sample]) {
-        // SAFETY: as in `LoadgenCompleter::complete`.
-        unsafe { (self.loadgen.complete)(&self.unanswered(samples)) };
+        let unanswered = self.unanswered(samples);
+        if !self.tokens.as_ref().is_some_and(|t| t.first) {
+            // SAFETY: as in `LoadgenCompleter::complete`.
+            unsafe { (self.loadgen.complete)(&unanswered) };
+        }
     }
 
     /// Empty responses to those of the samples that were not completed before.
@@ -479,6 +488,31 @@ mod tests {
         );
         take(&mut c, &[], &[answer(128, &two, true)]);
         assert_eq!(told(), [("all", 64, two.clone(), 2), ("all", 128, two, 2)]);
+    }
+
+    #[test]
+    fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
+        let sample = |id, first| Sample {
+            id,
+            index: 0,
+            source: SourceId(0),
+            offset: 0,
+            len: 8,
+            issued_ns: 0,
+            first,
+        };
+        for scenario in [Scenario::Server, Scenario::Offline] {
+            let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));
+            [64, 128].iter().for_each(|id| verifier.issued(*id));
+            let completers = of_tokens(scenario, Some(verifier.clone()));
+            completers.complete_empty(&[sample(64, None), sample(128, Some(7))]);
+            let empty = match scenario {
+                Scenario::Offline => vec![("all", 64, vec![], 0), ("all", 128, vec![], 0)],
+                _ => vec![],
+            };
+            assert_eq!(told(), empty, "{scenario:?}");
+            assert_eq!(verifier.findings().lost, 0, "they are accounted for");
+        }
     }
 
     #[test]

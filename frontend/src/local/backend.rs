@@ -168,6 +168,8 @@ impl LocalBackend {
                         // be.
                         None => {
                             self.tracker.release(slot);
+                            let cause = format!("sample {} lies in no memory", sample.index);
+                            self.parts.verdict.fail(ExitCode::Lost, cause);
                             self.complete_empty(&[sample]);
                         }
                     }
