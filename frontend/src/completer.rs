@@ -283,7 +283,7 @@ mod tests {
     use std::cell::RefCell;
 
     use loadgen_bridge::{Scenario, TestSettings};
-    use qdl::{fabric::SourceId, stats::TokenSizes};
+    use qdl::{dispatch::First, fabric::SourceId, stats::TokenSizes};
 
     use super::*;
 
@@ -505,7 +505,8 @@ mod tests {
             let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));
             [64, 128].iter().for_each(|id| verifier.issued(*id));
             let completers = of_tokens(scenario, Some(verifier.clone()));
-            completers.complete_empty(&[sample(64, None), sample(128, Some(7))]);
+            let first = First { token: 7, at_ns: 1 };
+            completers.complete_empty(&[sample(64, None), sample(128, Some(first))]);
             let empty = match scenario {
                 Scenario::Offline => vec![("all", 64, vec![], 0), ("all", 128, vec![], 0)],
                 _ => vec![],

@@ -338,6 +338,11 @@ impl FrontendNic {
                 Some(c) if s.parts > 1 => (c.first_ns, c.first_residence_us, c.after_ns),
                 _ => (now, residence, 0),
             };
+            // What is sent again may have begun before it was lost: its first token came then.
+            let first_ns = match f.sample.first {
+                Some(first) if first.at_ns < f.posted_ns => first.at_ns,
+                _ => first_ns,
+            };
             let after_us = (after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
             self.completer.record(&SampleTimes {
                 issued_ns: f.sample.issued_ns,

@@ -397,6 +397,31 @@ fn a_first_token_is_told_once_though_the_answer_comes_whole_then() {
 }
 
 #[test]
+fn the_first_token_of_a_sample_sent_again_came_when_it_was_reported() {
+    for whole in [true, false] {
+        let (rig, mut far, imm) = lost_after_its_first_token();
+        if whole {
+            far.whole(imm, &[10, 11]);
+        } else {
+            far.first(imm, &[10]);
+            far.last(imm, &[11], 2);
+        }
+        far.flush();
+        let t = loop {
+            match rig.told.recv_timeout(PATIENCE).expect("times") {
+                Told::Times(t) => break t,
+                _ => {}
+            }
+        };
+        assert!(
+            t.issued_ns < t.first_ns && t.first_ns < t.posted_ns && t.posted_ns < t.seen_ns,
+            "{t:?}"
+        );
+        rig.nothing_more();
+    }
+}
+
+#[test]
 fn another_first_token_after_a_loss_is_a_contradiction() {
     let other = |again| {
         Told::Contradicted(Contradiction {
