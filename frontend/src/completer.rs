@@ -349,6 +349,7 @@ mod tests {
             len: 8,
             issued_ns: 0,
             first: None,
+            losses: 0,
         };
         let rest = completers.unanswered(&[64, 192, 192].map(sample));
         assert_eq!(ids(&rest), [192]);
@@ -500,6 +501,7 @@ mod tests {
             len: 8,
             issued_ns: 0,
             first,
+            losses: 0,
         };
         for scenario in [Scenario::Server, Scenario::Offline] {
             let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));

@@ -463,6 +463,7 @@ mod tests {
             len: 64,
             issued_ns: 0,
             first: None,
+            losses: 0,
         };
         assert!(local.arrival(0, &sample(4090), 0).is_none());
         assert!(local.arrival(0, &sample(4032), 0).is_some());

@@ -55,6 +55,8 @@ pub struct Sample {
     /// The first token of its answer, where that was reported before the connection that brought
     /// it was lost: it is not reported again.
     pub first: Option<First>,
+    /// Connections that were lost while it was in flight on them.
+    pub losses: u16,
 }
 
 /// What the tracker kept about a slot in flight.
@@ -71,7 +73,7 @@ struct Record {
     id: AtomicU64,
     index: AtomicU64,
     offset: AtomicU64,
-    /// Source in the upper half, length in the lower.
+    /// From the top: losses, source, and the length in the lower half.
     source_len: AtomicU64,
     issued_ns: AtomicU64,
     posted_ns: AtomicU64,
@@ -160,7 +162,9 @@ impl Tracker {
         r.index.store(sample.index, Ordering::Relaxed);
         r.offset.store(sample.offset as u64, Ordering::Relaxed);
         r.source_len.store(
-            u64::from(sample.source.0) << 32 | u64::from(sample.len),
+            u64::from(sample.losses) << 48
+                | u64::from(sample.source.0) << 32
+                | u64::from(sample.len),
             Ordering::Relaxed,
         );
         r.issued_ns.store(sample.issued_ns, Ordering::Relaxed);
@@ -184,6 +188,7 @@ impl Tracker {
                 len: source_len as u32,
                 issued_ns: r.issued_ns.load(Ordering::Relaxed),
                 first: r.first(),
+                losses: (source_len >> 48) as u16,
             },
             posted_ns: r.posted_ns.load(Ordering::Relaxed),
         })
@@ -379,6 +384,7 @@ mod tests {
                 token: id * 5,
                 at_ns: id + 9,
             }),
+            losses: (id * 257) as u16,
         }
     }
 
@@ -494,6 +500,7 @@ mod loom_tests {
             len: 0,
             issued_ns: 0,
             first: None,
+            losses: 0,
         }
     }
 

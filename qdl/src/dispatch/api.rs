@@ -91,6 +91,18 @@ pub enum DispatchEvent {
         /// Samples that went back to the backlog.
         again: usize,
     },
+    /// A sample went again and again, and each connection that carried it was lost. It goes on: to
+    /// give the run up is the owner's to do. Told after the loss, and after each further one.
+    WornOut {
+        /// The sample's index, as issued.
+        index: u64,
+        /// How many connections were lost while it was in flight on them.
+        losses: u16,
+        /// Index of the last.
+        connection: usize,
+        /// Why that was lost.
+        cause: Broken,
+    },
     /// A rail went out of service, or came back. Under a policy by health alone.
     Rail {
         /// Index of the peer it leads to.

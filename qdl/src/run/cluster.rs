@@ -430,10 +430,7 @@ impl Cluster {
         let lost = super::lock(&common.lost).clone();
         report::complete(
             &mut connections,
-            |i| {
-                let (peer, index) = common.connection_of[i];
-                format!("{}/{index}", common.peer(peer).node)
-            },
+            |i| common.connection_name(i),
             &lost,
             warm_up.as_ref(),
         );
