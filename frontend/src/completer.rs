@@ -67,7 +67,6 @@ impl Completers {
     /// The completer of one NIC.
     pub fn make(&self, nic_index: usize) -> LoadgenCompleter {
         LoadgenCompleter {
-            nic_index,
             scratch: Vec::with_capacity(256),
             first_scratch: Vec::with_capacity(256),
             recorder: Some(match &self.tokens {
@@ -124,7 +123,6 @@ impl Completers {
     /// where it measures them, their first tokens that it has not heard of.
     fn gather<'a>(
         &self,
-        nic_index: usize,
         responses: &mut dyn ExactSizeIterator<Item = Response<'a>>,
         first: &mut Vec<QuerySampleResponse<'a>>,
         batch: &mut Vec<QuerySampleResponse<'a>>,
@@ -143,7 +141,7 @@ impl Completers {
             }
             let mut answer = response(r.id, r.payload);
             if let Some(t) = tokens {
-                t.answered(nic_index, r.index, r.payload);
+                t.answered(r.connection, r.index, r.payload);
                 answer = answer.with_tokens(tokens::count(r.payload));
             }
             batch.push(answer);
@@ -181,7 +179,6 @@ fn response(id: u64, payload: &[u8]) -> QuerySampleResponse<'_> {
 
 /// Completes the samples of one NIC. It lives on the NIC's thread.
 pub struct LoadgenCompleter {
-    nic_index: usize,
     scratch: Vec<QuerySampleResponse<'static>>,
     first_scratch: Vec<QuerySampleResponse<'static>>,
     /// Gone only while it is dropped.
@@ -206,8 +203,7 @@ impl Completer for LoadgenCompleter {
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
         let mut batch: Vec<QuerySampleResponse<'_>> = std::mem::take(&mut self.scratch);
         let mut first: Vec<QuerySampleResponse<'_>> = std::mem::take(&mut self.first_scratch);
-        self.shared
-            .gather(self.nic_index, responses, &mut first, &mut batch);
+        self.shared.gather(responses, &mut first, &mut batch);
         self.tell_first(first);
         // SAFETY: the ids are LoadGen's, of samples it issued in this process's one test; the
         // dispatcher hands each to exactly one completer once (its tracker gives a slot's record to
@@ -233,7 +229,7 @@ impl Completer for LoadgenCompleter {
 
     fn contradicted(&mut self, what: Contradiction) {
         if let Some(tokens) = &self.shared.tokens {
-            tokens.contradicted(self.nic_index, what);
+            tokens.contradicted(what);
         }
     }
 
@@ -333,12 +329,13 @@ mod tests {
         let response = |id| Response {
             id,
             index: 0,
+            connection: 0,
             payload: &[7; 8],
             whole: true,
         };
         let (mut first, mut batch) = (Vec::new(), Vec::new());
         let mut three = [64, 128, 64].map(response).into_iter();
-        completers.gather(0, &mut three, &mut first, &mut batch);
+        completers.gather(&mut three, &mut first, &mut batch);
         assert_eq!(ids(&batch), [64, 128]);
         assert!(first.is_empty(), "LoadGen measures no tokens");
         let sample = |id| Sample {
@@ -413,6 +410,7 @@ mod tests {
         Response {
             id,
             index: id,
+            connection: 0,
             payload,
             whole,
         }
@@ -472,7 +470,7 @@ mod tests {
         let payload = bytes(&[4, 5]);
         let mut one = [answer(64, &payload, true)].into_iter();
         let first = &mut Vec::new();
-        completers.gather(0, &mut one, first, batch);
+        completers.gather(&mut one, first, batch);
         assert_eq!(batch[0].data().as_ptr(), payload.as_ptr(), "no copy");
         assert_eq!(first[0].data().as_ptr(), payload.as_ptr(), "no copy");
     }
@@ -548,6 +546,7 @@ mod tests {
             index: 3,
             reported: 1,
             again: 2,
+            connection: 0,
         });
         let tokens = completers.tokens.as_ref().expect("tokens");
         assert_eq!(tokens.findings().contradicted, 1);

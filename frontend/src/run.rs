@@ -130,8 +130,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // Counts that are no engine's own are not shown either.
     let counted = engines.iter().all(|(_, e)| e.tokens);
     if let Some(tokens) = &tokens {
-        let nodes = engines.into_iter().map(|(node, _)| node).collect();
-        tokens.come_from(nodes, !args.local);
+        tokens.come_from(backend.connections());
     }
     let sut = Arc::new(Sut::new(
         backend.clone(),

@@ -143,7 +143,7 @@ pub struct Tokens {
     pub measured: bool,
     /// LoadGen is told of each sample's first token: not in Offline.
     pub first: bool,
-    nodes: OnceLock<(Vec<String>, bool)>,
+    connections: OnceLock<Vec<String>>,
     too_short: AtomicU64,
     contradicted: AtomicU64,
     faults: Mutex<Vec<String>>,
@@ -167,29 +167,26 @@ impl Tokens {
             sizes,
             measured: test.use_token_latencies,
             first: test.use_token_latencies && test.scenario != Scenario::Offline,
-            nodes: OnceLock::new(),
+            connections: OnceLock::new(),
             too_short: AtomicU64::new(0),
             contradicted: AtomicU64::new(0),
             faults: Mutex::default(),
         }
     }
 
-    /// The nodes that answer, for whoever is told where an answer came from. `by_nic`: over NICs.
-    pub fn come_from(&self, nodes: Vec<String>, by_nic: bool) {
-        let _ = self.nodes.set((nodes, by_nic));
+    /// The connections that answers come by, for whoever is told where one came from.
+    pub fn come_from(&self, connections: Vec<String>) {
+        let _ = self.connections.set(connections);
     }
 
-    fn whence(&self, nic_index: usize) -> String {
-        match self.nodes.get() {
-            Some((nodes, true)) => format!("{}, over nics[{nic_index}]", nodes.join(" or ")),
-            Some((nodes, false)) => nodes.join(" or "),
-            None => format!("nics[{nic_index}]"),
-        }
+    fn whence(&self, connection: usize) -> String {
+        let name = self.connections.get().and_then(|c| c.get(connection));
+        name.map_or_else(|| format!("connection {connection}"), String::clone)
     }
 
-    /// An answer came over this NIC. What is not two tokens or more, LoadGen takes for an error,
+    /// An answer came by this connection. What is not two tokens or more, LoadGen takes for an error,
     /// and so it is: the engine's.
-    pub fn answered(&self, nic_index: usize, index: u64, payload: &[u8]) {
+    pub fn answered(&self, connection: usize, index: u64, payload: &[u8]) {
         if payload.len() >= 2 * TOKEN_BYTES && payload.len().is_multiple_of(TOKEN_BYTES) {
             return;
         }
@@ -202,13 +199,13 @@ impl Tokens {
         self.fault(|| {
             format!(
                 "engine: sample {index} was answered with {what} by {}; LoadGen measures answers of 2 and more",
-                self.whence(nic_index)
+                self.whence(connection)
             )
         });
     }
 
     /// A sample's first token came twice and was not the same.
-    pub fn contradicted(&self, nic_index: usize, what: Contradiction) {
+    pub fn contradicted(&self, what: Contradiction) {
         self.contradicted.fetch_add(1, Relaxed);
         self.fault(|| {
             format!(
@@ -216,7 +213,7 @@ impl Tokens {
                 what.index,
                 what.again as u32 as i32,
                 what.reported as u32 as i32,
-                self.whence(nic_index)
+                self.whence(what.connection)
             )
         });
     }
@@ -337,7 +334,7 @@ mod tests {
             sizes(&of_tokens()).expect("tokens"),
             &test(Scenario::Offline, true),
         );
-        tokens.come_from(vec!["acc-a".to_owned()], true);
+        tokens.come_from(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
         tokens.answered(0, 1, &[0; 8]);
         assert_eq!(tokens.findings(), TokenFindings::default());
         tokens.answered(1, 7, &[]);
@@ -345,10 +342,8 @@ mod tests {
         tokens.answered(0, 9, &[0; 11]);
         let found = tokens.findings();
         assert_eq!((found.too_short, found.faults.len()), (3, 3));
-        assert!(
-            found.faults[0].contains("sample 7 was answered with 0 tokens by acc-a, over nics[1]")
-        );
-        assert!(found.faults[1].contains("sample 8 was answered with 1 token by acc-a"));
+        assert!(found.faults[0].contains("sample 7 was answered with 0 tokens by acc-b/0;"));
+        assert!(found.faults[1].contains("sample 8 was answered with 1 token by acc-a/0;"));
         assert!(found.faults[2].contains("sample 9 was answered with 11 bytes, which are no"));
     }
 
@@ -358,19 +353,21 @@ mod tests {
             sizes(&of_tokens()).expect("tokens"),
             &test(Scenario::Server, true),
         );
-        tokens.come_from(vec!["acc-a".to_owned(), "acc-b".to_owned()], true);
+        tokens.come_from(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
         for _ in 0..2 * KEPT {
             let what = Contradiction {
                 index: 5,
                 reported: 17,
                 again: u64::from(-3i32 as u32),
+                connection: 1,
             };
-            tokens.contradicted(0, what);
+            tokens.contradicted(what);
         }
         let found = tokens.findings();
         assert_eq!(found.contradicted, 2 * KEPT as u64);
         assert_eq!(found.faults.len(), KEPT);
-        let text = "sample 5 was sent again, and began with token -3 where 17 was reported, by acc-a or acc-b";
-        assert!(found.faults[0].starts_with(text), "{}", found.faults[0]);
+        let text =
+            "sample 5 was sent again, and began with token -3 where 17 was reported, by acc-b/0";
+        assert_eq!(found.faults[0], text);
     }
 }

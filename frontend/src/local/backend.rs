@@ -234,6 +234,7 @@ impl LocalBackend {
             Response {
                 id: in_flight.sample.id,
                 index: in_flight.sample.index,
+                connection: 0,
                 payload: payload.unwrap_or_default(),
                 whole: f.sent.parts == 0,
             }
@@ -336,6 +337,10 @@ impl Backend for LocalBackend {
             tokens: engine.counts_tokens(),
         };
         vec![(self.parts.node.clone(), info)]
+    }
+
+    fn connections(&self) -> Vec<String> {
+        vec![self.parts.node.clone()]
     }
 
     fn outstanding(&self) -> u64 {

@@ -214,7 +214,7 @@ impl Shared {
                             let at_ns = now_ns();
                             connection.tracker.first_came(slot, First { token, at_ns });
                         }
-                        Some(_) => contradict(&sample, Some(token), came),
+                        Some(_) => contradict(&sample, Some(token), connection.index, came),
                     }
                 }
                 came.pieces.push(Piece {
@@ -237,7 +237,7 @@ impl Shared {
                 mean_us,
             } => {
                 if parts == 1 && sample.first.is_some() {
-                    contradict(&sample, first(header.len), came);
+                    contradict(&sample, first(header.len), connection.index, came);
                 }
                 came.seen.push(Seen {
                     up,
@@ -268,7 +268,7 @@ impl Shared {
 }
 
 /// Compares the first token of a sample that was sent again with the one that was reported.
-fn contradict(sample: &Sample, again: Option<u64>, came: &mut Came) {
+fn contradict(sample: &Sample, again: Option<u64>, connection: usize, came: &mut Came) {
     if let Some(First {
         token: reported, ..
     }) = sample.first
@@ -278,6 +278,7 @@ fn contradict(sample: &Sample, again: Option<u64>, came: &mut Came) {
             index: sample.index,
             reported,
             again: again.unwrap_or_default(),
+            connection,
         });
     }
 }

@@ -17,6 +17,8 @@ pub struct Response<'a> {
     pub id: u64,
     /// The sample's index, as issued.
     pub index: u64,
+    /// Index of the connection that brought it.
+    pub connection: usize,
     /// The response's bytes, where the fabric put them.
     pub payload: &'a [u8],
     /// Nothing of it was handed to [`Completer::parts`] before, now or by a connection that was
@@ -49,6 +51,8 @@ pub struct Contradiction {
     pub reported: u64,
     /// The one that came when the sample was sent again.
     pub again: u64,
+    /// Index of the connection that this one came by.
+    pub connection: usize,
 }
 
 /// Takes the responses of one NIC. Lives on the NIC's thread.

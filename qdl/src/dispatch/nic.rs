@@ -334,6 +334,7 @@ impl FrontendNic {
             Response {
                 id: s.in_flight.sample.id,
                 index: s.in_flight.sample.index,
+                connection: s.connection,
                 // SAFETY: the receiving half has closed the grant (`Shared::arrived`), so the peer
                 // may not write the slot until it is granted again, after the release below.
                 payload: unsafe { payload(window, s.slot, 0, s.header.len) },

@@ -361,6 +361,12 @@ impl Cluster {
         (0..self.common.peers.len()).map(of).collect()
     }
 
+    /// Each connection's name, by index: its accelerator's, and its number there.
+    pub fn connection_names(&self) -> Vec<String> {
+        let all = 0..self.common.connection_of.len();
+        all.map(|i| self.common.connection_name(i)).collect()
+    }
+
     /// The fabric, as the summary names it.
     pub fn fabric(&self) -> &'static str {
         self.common

@@ -429,6 +429,7 @@ fn another_first_token_after_a_loss_is_a_contradiction() {
             index: 107,
             reported: 10,
             again,
+            connection: 1,
         })
     };
     let (rig, mut far, imm) = lost_after_its_first_token();
