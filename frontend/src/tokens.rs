@@ -5,7 +5,7 @@
 //! counts, nothing is measured.
 
 use std::sync::{
-    Mutex, OnceLock, PoisonError,
+    Mutex, MutexGuard, OnceLock, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -147,6 +147,7 @@ pub struct Tokens {
     too_short: AtomicU64,
     contradicted: AtomicU64,
     faults: Mutex<Vec<String>>,
+    notes: Mutex<Vec<String>>,
 }
 
 /// What was found.
@@ -154,10 +155,12 @@ pub struct Tokens {
 pub struct TokenFindings {
     /// Answers that were not two tokens or more.
     pub too_short: u64,
-    /// Samples that were sent again and began with another token.
+    /// Samples that were sent again and began with another token than LoadGen had heard of.
     pub contradicted: u64,
     /// The first of them, in words.
     pub faults: Vec<String>,
+    /// The first that differ where LoadGen had heard of neither, in words: no fault of the run.
+    pub notes: Vec<String>,
 }
 
 impl Tokens {
@@ -171,6 +174,7 @@ impl Tokens {
             too_short: AtomicU64::new(0),
             contradicted: AtomicU64::new(0),
             faults: Mutex::default(),
+            notes: Mutex::default(),
         }
     }
 
@@ -204,25 +208,33 @@ impl Tokens {
         });
     }
 
-    /// A sample's first token came twice and was not the same.
+    /// A sample's first token came twice and was not the same. That contradicts what LoadGen was
+    /// told, where it is told of first tokens; elsewhere it has the second answer alone.
     pub fn contradicted(&self, what: Contradiction) {
-        self.contradicted.fetch_add(1, Relaxed);
-        self.fault(|| {
-            format!(
-                "sample {} was sent again, and began with token {} where {} was reported, by {}",
-                what.index,
-                what.again as u32 as i32,
-                what.reported as u32 as i32,
-                self.whence(what.connection)
-            )
-        });
+        let [again, before] = [what.again, what.reported].map(|t| t as u32 as i32);
+        let (index, whence) = (what.index, || self.whence(what.connection));
+        if self.first {
+            self.contradicted.fetch_add(1, Relaxed);
+            self.fault(|| {
+                let whence = whence();
+                format!(
+                    "sample {index} was sent again, and began with token {again} where {before} was reported, by \
+                     {whence}"
+                )
+            });
+        } else {
+            keep(&self.notes, || {
+                let whence = whence();
+                format!(
+                    "sample {index} was sent again, and began with token {again} by {whence}, with {before} before; \
+                     its second answer counts"
+                )
+            });
+        }
     }
 
     fn fault(&self, text: impl FnOnce() -> String) {
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-        if faults.len() < KEPT {
-            faults.push(text());
-        }
+        keep(&self.faults, text);
     }
 
     /// What was found so far.
@@ -230,12 +242,20 @@ impl Tokens {
         TokenFindings {
             too_short: self.too_short.load(Relaxed),
             contradicted: self.contradicted.load(Relaxed),
-            faults: self
-                .faults
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            faults: kept(&self.faults).clone(),
+            notes: kept(&self.notes).clone(),
         }
+    }
+}
+
+fn kept(words: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
+    words.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn keep(words: &Mutex<Vec<String>>, text: impl FnOnce() -> String) {
+    let mut words = kept(words);
+    if words.len() < KEPT {
+        words.push(text());
     }
 }
 
@@ -368,6 +388,28 @@ mod tests {
         assert_eq!(found.faults.len(), KEPT);
         let text =
             "sample 5 was sent again, and began with token -3 where 17 was reported, by acc-b/0";
-        assert_eq!(found.faults[0], text);
+        assert_eq!((found.faults[0].as_str(), found.notes.len()), (text, 0));
+    }
+
+    #[test]
+    fn another_first_token_is_a_note_where_loadgen_was_told_of_none() {
+        for (scenario, measured) in [(Scenario::Offline, true), (Scenario::Server, false)] {
+            let sizes = sizes(&of_tokens()).expect("tokens");
+            let tokens = Tokens::new(sizes, &test(scenario, measured));
+            for _ in 0..2 * KEPT {
+                tokens.contradicted(Contradiction {
+                    index: 5,
+                    reported: 17,
+                    again: 3,
+                    connection: 1,
+                });
+            }
+            let found = tokens.findings();
+            assert_eq!((found.contradicted, found.faults.len()), (0, 0));
+            assert_eq!(found.notes.len(), KEPT);
+            let text =
+                "sample 5 was sent again, and began with token 3 by connection 1, with 17 before";
+            assert!(found.notes[0].starts_with(text), "{}", found.notes[0]);
+        }
     }
 }
