@@ -17,6 +17,10 @@ use crate::{
     verify::Verifier,
 };
 
+/// So often may a sample go again and its parts still feed the watchdog: a long answer that comes
+/// anew after a loss is no stall. One that begins again and again comes to no end.
+const BEGINS_AGAIN: u16 = 3;
+
 /// What a completer leaves behind.
 pub struct Left {
     /// Its histograms and counts.
@@ -214,16 +218,17 @@ impl Completer for LoadgenCompleter {
 
     fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
         let mut first: Vec<QuerySampleResponse<'_>> = std::mem::take(&mut self.first_scratch);
-        let mut n = 0;
+        let (mut n, mut moving) = (0, 0);
         for p in parts {
             n += 1;
+            moving += u64::from(p.losses <= BEGINS_AGAIN);
             if p.first {
                 self.shared.first(p.id, p.index, p.payload, &mut first);
             }
         }
         self.tell_first(first);
         if let Some(recorder) = &mut self.recorder {
-            recorder.parts(n);
+            recorder.parts(n, moving);
         }
     }
 
@@ -403,6 +408,7 @@ mod tests {
             at,
             payload,
             first,
+            losses: 0,
         }
     }
 
@@ -454,6 +460,24 @@ mod tests {
             (2, 3)
         );
         assert_eq!(completers.live().figures().parts, 3);
+    }
+
+    #[test]
+    fn a_sample_that_begins_again_and_again_does_not_feed_the_watchdog() {
+        let completers = of_tokens(Scenario::Server, None);
+        let mut c = completers.make(0);
+        let token = bytes(&[7]);
+        for losses in 0..20 {
+            let part = Part {
+                losses,
+                ..part(64, 0, &token, losses == 0)
+            };
+            take(&mut c, &[part], &[]);
+        }
+        assert_eq!(completers.live().figures().parts, 4);
+        drop(c);
+        assert_eq!(completers.left()[0].recorder.parts_taken(), 20);
+        told();
     }
 
     #[test]

@@ -270,6 +270,7 @@ impl LocalBackend {
             at: part.from,
             payload: payload.unwrap_or_default(),
             first,
+            losses: 0,
         };
         cell.completer.parts(&mut std::iter::once(part));
     }

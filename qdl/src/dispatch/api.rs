@@ -39,6 +39,8 @@ pub struct Part<'a> {
     pub payload: &'a [u8],
     /// It holds the sample's first token, and that was not handed over before.
     pub first: bool,
+    /// Connections that were lost with the sample in flight before.
+    pub losses: u16,
 }
 
 /// A sample's first token came twice, as its connection was lost after the first time, and was not

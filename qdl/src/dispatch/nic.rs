@@ -321,6 +321,7 @@ impl FrontendNic {
                 // again before it is released, after its last part or with its connection.
                 payload: unsafe { payload(window, p.slot, p.at, p.len) },
                 first: p.first,
+                losses: p.in_flight.sample.losses,
             }
         };
         self.completer.parts(&mut pieces.iter().map(part));

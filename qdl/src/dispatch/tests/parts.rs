@@ -409,9 +409,8 @@ fn the_first_token_of_a_sample_sent_again_came_when_it_was_reported() {
         }
         far.flush();
         let t = loop {
-            match rig.told.recv_timeout(PATIENCE).expect("times") {
-                Told::Times(t) => break t,
-                _ => {}
+            if let Told::Times(t) = rig.told.recv_timeout(PATIENCE).expect("times") {
+                break t;
             }
         };
         assert!(
