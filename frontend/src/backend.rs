@@ -5,7 +5,7 @@ use std::time::Duration;
 use qdl::{dispatch::Sample, stats::SystemRecord, wire::EngineInfo};
 
 /// The way of samples from LoadGen's SUT. Every sample
-/// issued is completed towards LoadGen exactly once.
+/// issued is completed exactly once, towards LoadGen too where it takes an empty answer.
 pub trait Backend: Send + Sync {
     /// Warms up with these samples, one for each size, before the first is issued. Returns a line
     /// that says what was done, if anything was.
@@ -37,6 +37,11 @@ pub trait Backend: Send + Sync {
 
     /// Each node that computes, and what runs the model there.
     fn engines(&self) -> Vec<(String, EngineInfo)>;
+
+    /// What answers come by, by the index that they bear: an accelerator's connection, in words.
+    fn connections(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Samples issued and not completed.
     fn outstanding(&self) -> u64;

@@ -17,6 +17,10 @@ use crate::{
     verify::Verifier,
 };
 
+/// So often may a sample go again and its parts still feed the watchdog: a long answer that comes
+/// anew after a loss is no stall. One that begins again and again comes to no end.
+const BEGINS_AGAIN: u16 = 3;
+
 /// What a completer leaves behind.
 pub struct Left {
     /// Its histograms and counts.
@@ -67,7 +71,6 @@ impl Completers {
     /// The completer of one NIC.
     pub fn make(&self, nic_index: usize) -> LoadgenCompleter {
         LoadgenCompleter {
-            nic_index,
             scratch: Vec::with_capacity(256),
             first_scratch: Vec::with_capacity(256),
             recorder: Some(match &self.tokens {
@@ -91,10 +94,19 @@ impl Completers {
         std::mem::take(&mut left)
     }
 
-    /// Completes samples with no bytes at all, after an abort.
+    /// Completes samples with no bytes at all, after the run was given up.
+    ///
+    /// Where LoadGen wants first tokens it hears nothing. It would read one of each sample that
+    /// ends, whether there is one or not, beyond the end of its memory (6.0.17,
+    /// `AsyncLog::LogAccuracy` and `RecordSampleCompletion`); a first token made up here would not
+    /// do, as LoadGen reads the records of several threads in no order. Nor does it wait for any:
+    /// who gave the run up has stopped its test ([`Verdict::fail`](crate::exit::Verdict::fail)).
     pub fn complete_empty(&self, samples: &[Sample]) {
-        // SAFETY: as in `LoadgenCompleter::complete`.
-        unsafe { (self.loadgen.complete)(&self.unanswered(samples)) };
+        let unanswered = self.unanswered(samples);
+        if !self.tokens.as_ref().is_some_and(|t| t.first) {
+            // SAFETY: as in `LoadgenCompleter::complete`.
+            unsafe { (self.loadgen.complete)(&unanswered) };
+        }
     }
 
     /// Empty responses to those of the samples that were not completed before.
@@ -115,7 +127,6 @@ impl Completers {
     /// where it measures them, their first tokens that it has not heard of.
     fn gather<'a>(
         &self,
-        nic_index: usize,
         responses: &mut dyn ExactSizeIterator<Item = Response<'a>>,
         first: &mut Vec<QuerySampleResponse<'a>>,
         batch: &mut Vec<QuerySampleResponse<'a>>,
@@ -134,7 +145,7 @@ impl Completers {
             }
             let mut answer = response(r.id, r.payload);
             if let Some(t) = tokens {
-                t.answered(nic_index, r.index, r.payload);
+                t.answered(r.connection, r.index, r.payload);
                 answer = answer.with_tokens(tokens::count(r.payload));
             }
             batch.push(answer);
@@ -172,7 +183,6 @@ fn response(id: u64, payload: &[u8]) -> QuerySampleResponse<'_> {
 
 /// Completes the samples of one NIC. It lives on the NIC's thread.
 pub struct LoadgenCompleter {
-    nic_index: usize,
     scratch: Vec<QuerySampleResponse<'static>>,
     first_scratch: Vec<QuerySampleResponse<'static>>,
     /// Gone only while it is dropped.
@@ -197,8 +207,7 @@ impl Completer for LoadgenCompleter {
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
         let mut batch: Vec<QuerySampleResponse<'_>> = std::mem::take(&mut self.scratch);
         let mut first: Vec<QuerySampleResponse<'_>> = std::mem::take(&mut self.first_scratch);
-        self.shared
-            .gather(self.nic_index, responses, &mut first, &mut batch);
+        self.shared.gather(responses, &mut first, &mut batch);
         self.tell_first(first);
         // SAFETY: the ids are LoadGen's, of samples it issued in this process's one test; the
         // dispatcher hands each to exactly one completer once (its tracker gives a slot's record to
@@ -209,22 +218,23 @@ impl Completer for LoadgenCompleter {
 
     fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
         let mut first: Vec<QuerySampleResponse<'_>> = std::mem::take(&mut self.first_scratch);
-        let mut n = 0;
+        let (mut n, mut moving) = (0, 0);
         for p in parts {
             n += 1;
+            moving += u64::from(p.losses <= BEGINS_AGAIN);
             if p.first {
                 self.shared.first(p.id, p.index, p.payload, &mut first);
             }
         }
         self.tell_first(first);
         if let Some(recorder) = &mut self.recorder {
-            recorder.parts(n);
+            recorder.parts(n, moving);
         }
     }
 
     fn contradicted(&mut self, what: Contradiction) {
         if let Some(tokens) = &self.shared.tokens {
-            tokens.contradicted(self.nic_index, what);
+            tokens.contradicted(what);
         }
     }
 
@@ -274,7 +284,7 @@ mod tests {
     use std::cell::RefCell;
 
     use loadgen_bridge::{Scenario, TestSettings};
-    use qdl::{fabric::SourceId, stats::TokenSizes};
+    use qdl::{dispatch::First, fabric::SourceId, stats::TokenSizes};
 
     use super::*;
 
@@ -324,12 +334,13 @@ mod tests {
         let response = |id| Response {
             id,
             index: 0,
+            connection: 0,
             payload: &[7; 8],
             whole: true,
         };
         let (mut first, mut batch) = (Vec::new(), Vec::new());
         let mut three = [64, 128, 64].map(response).into_iter();
-        completers.gather(0, &mut three, &mut first, &mut batch);
+        completers.gather(&mut three, &mut first, &mut batch);
         assert_eq!(ids(&batch), [64, 128]);
         assert!(first.is_empty(), "LoadGen measures no tokens");
         let sample = |id| Sample {
@@ -340,6 +351,7 @@ mod tests {
             len: 8,
             issued_ns: 0,
             first: None,
+            losses: 0,
         };
         let rest = completers.unanswered(&[64, 192, 192].map(sample));
         assert_eq!(ids(&rest), [192]);
@@ -396,6 +408,7 @@ mod tests {
             at,
             payload,
             first,
+            losses: 0,
         }
     }
 
@@ -403,6 +416,7 @@ mod tests {
         Response {
             id,
             index: id,
+            connection: 0,
             payload,
             whole,
         }
@@ -449,6 +463,24 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_that_begins_again_and_again_does_not_feed_the_watchdog() {
+        let completers = of_tokens(Scenario::Server, None);
+        let mut c = completers.make(0);
+        let token = bytes(&[7]);
+        for losses in 0..20 {
+            let part = Part {
+                losses,
+                ..part(64, 0, &token, losses == 0)
+            };
+            take(&mut c, &[part], &[]);
+        }
+        assert_eq!(completers.live().figures().parts, 4);
+        drop(c);
+        assert_eq!(completers.left()[0].recorder.parts_taken(), 20);
+        told();
+    }
+
+    #[test]
     fn loadgen_hears_the_true_count_straight_from_the_slot() {
         let completers = of_tokens(Scenario::Server, None);
         let mut c = completers.make(0);
@@ -462,7 +494,7 @@ mod tests {
         let payload = bytes(&[4, 5]);
         let mut one = [answer(64, &payload, true)].into_iter();
         let first = &mut Vec::new();
-        completers.gather(0, &mut one, first, batch);
+        completers.gather(&mut one, first, batch);
         assert_eq!(batch[0].data().as_ptr(), payload.as_ptr(), "no copy");
         assert_eq!(first[0].data().as_ptr(), payload.as_ptr(), "no copy");
     }
@@ -479,6 +511,33 @@ mod tests {
         );
         take(&mut c, &[], &[answer(128, &two, true)]);
         assert_eq!(told(), [("all", 64, two.clone(), 2), ("all", 128, two, 2)]);
+    }
+
+    #[test]
+    fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
+        let sample = |id, first| Sample {
+            id,
+            index: 0,
+            source: SourceId(0),
+            offset: 0,
+            len: 8,
+            issued_ns: 0,
+            first,
+            losses: 0,
+        };
+        for scenario in [Scenario::Server, Scenario::Offline] {
+            let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));
+            [64, 128].iter().for_each(|id| verifier.issued(*id));
+            let completers = of_tokens(scenario, Some(verifier.clone()));
+            let first = First { token: 7, at_ns: 1 };
+            completers.complete_empty(&[sample(64, None), sample(128, Some(first))]);
+            let empty = match scenario {
+                Scenario::Offline => vec![("all", 64, vec![], 0), ("all", 128, vec![], 0)],
+                _ => vec![],
+            };
+            assert_eq!(told(), empty, "{scenario:?}");
+            assert_eq!(verifier.findings().lost, 0, "they are accounted for");
+        }
     }
 
     #[test]
@@ -511,6 +570,7 @@ mod tests {
             index: 3,
             reported: 1,
             again: 2,
+            connection: 0,
         });
         let tokens = completers.tokens.as_ref().expect("tokens");
         assert_eq!(tokens.findings().contradicted, 1);

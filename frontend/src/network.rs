@@ -171,6 +171,11 @@ impl Backend for Network {
         cluster.map(|c| c.engines()).unwrap_or_default()
     }
 
+    fn connections(&self) -> Vec<String> {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| c.connection_names()).unwrap_or_default()
+    }
+
     fn outstanding(&self) -> u64 {
         self.cluster.upgrade().map_or(0, |c| c.outstanding())
     }

@@ -127,11 +127,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         backend.finish();
         return Err(refused.into());
     }
-    // Counts that are no engine's own are not shown either.
     let counted = engines.iter().all(|(_, e)| e.tokens);
     if let Some(tokens) = &tokens {
-        let nodes = engines.into_iter().map(|(node, _)| node).collect();
-        tokens.come_from(nodes, !args.local);
+        tokens.come_from(backend.connections());
     }
     let sut = Arc::new(Sut::new(
         backend.clone(),
@@ -145,9 +143,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         backend,
         sut,
         completers,
-        tokens: tokens.filter(|_| counted),
+        tokens,
+        counted,
         stream,
-        token_faults: 0,
+        shown: [0; 2],
         verdict,
         progress,
         throughput: None,
@@ -283,11 +282,13 @@ struct Watch {
     backend: Arc<dyn Backend>,
     sut: Arc<Sut>,
     completers: Completers,
-    /// Where answers are tokens that their engines count.
+    /// Where answers are tokens.
     tokens: Option<Arc<Tokens>>,
+    /// Every engine counts them.
+    counted: bool,
     stream: Stream,
-    /// Faults of answers in tokens that have been shown.
-    token_faults: usize,
+    /// Faults of answers in tokens, and notes on them, that have been shown.
+    shown: [usize; 2],
     verdict: Verdict,
     progress: Progress,
     throughput: Option<Readings>,
@@ -360,11 +361,12 @@ impl Watch {
                 format!("interrupted by {signal} {after:.1} s into the run"),
             );
         }
-        let found = self.tokens.as_ref().map(|t| t.findings());
-        if let Some(found) = found.filter(|f| f.faults.len() > self.token_faults) {
-            let new = &found.faults[self.token_faults..];
-            new.iter().for_each(|fault| self.progress.note(fault));
-            self.token_faults = found.faults.len();
+        if let Some(found) = self.tokens.as_ref().map(|t| t.findings()) {
+            for (words, shown) in [found.faults, found.notes].iter().zip(&mut self.shown) {
+                let new = words.iter().skip(*shown);
+                new.for_each(|line| self.progress.note(line));
+                *shown = words.len();
+            }
         }
         let (now, completed) = (now_ns(), self.backend.completed());
         let outstanding = self.backend.outstanding();
@@ -405,10 +407,13 @@ impl Watch {
         labels: Option<&Labels>,
         verifier: Option<&Verifier>,
     ) -> Ended<'a> {
-        let system = self.backend.finish();
+        let mut system = self.backend.finish();
         for note in self.notes.try_iter().chain(system.notes.iter().cloned()) {
             self.progress.note(&note);
         }
+        let found = self.tokens.as_ref().map(|t| t.findings());
+        let found = found.unwrap_or_default();
+        system.notes.extend(found.notes.iter().cloned());
         let left = self.completers.left();
         let histograms: Histograms = Recorder::merge(left.iter().map(|l| &l.recorder));
         let last_ns = left.iter().map(|l| l.last_ns).max().unwrap_or(0);
@@ -420,12 +425,14 @@ impl Watch {
             .end(last_ns, system.ledger.answered);
         let sum = |of: fn(&Recorder) -> u64| left.iter().map(|l| of(&l.recorder)).sum();
         let accuracy = self.accuracy(labels, outcome.as_ref());
-        let tokens = self.tokens.as_ref().map(|t| TokenEnd {
+        // Counts that are no engine's own are not shown.
+        let counts = self.tokens.as_ref().filter(|_| self.counted);
+        let tokens = counts.map(|t| TokenEnd {
             stream: self.stream,
             measured: t.measured,
             first_tokens: t.first.then(|| left.iter().map(|l| l.first_tokens).sum()),
             parts_taken: sum(Recorder::parts_taken),
-            found: t.findings(),
+            found,
         });
         self.progress.clear();
         Ended {

@@ -99,6 +99,7 @@ impl Sut {
                     len,
                     issued_ns: now,
                     first: None,
+                    losses: 0,
                 });
             }
             if let Some(verifier) = &self.verifier {

@@ -5,7 +5,7 @@
 //! counts, nothing is measured.
 
 use std::sync::{
-    Mutex, OnceLock, PoisonError,
+    Mutex, MutexGuard, OnceLock, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -143,10 +143,11 @@ pub struct Tokens {
     pub measured: bool,
     /// LoadGen is told of each sample's first token: not in Offline.
     pub first: bool,
-    nodes: OnceLock<(Vec<String>, bool)>,
+    connections: OnceLock<Vec<String>>,
     too_short: AtomicU64,
     contradicted: AtomicU64,
     faults: Mutex<Vec<String>>,
+    notes: Mutex<Vec<String>>,
 }
 
 /// What was found.
@@ -154,10 +155,12 @@ pub struct Tokens {
 pub struct TokenFindings {
     /// Answers that were not two tokens or more.
     pub too_short: u64,
-    /// Samples that were sent again and began with another token.
+    /// Samples that were sent again and began with another token than LoadGen had heard of.
     pub contradicted: u64,
     /// The first of them, in words.
     pub faults: Vec<String>,
+    /// The first that differ where LoadGen had heard of neither, in words: no fault of the run.
+    pub notes: Vec<String>,
 }
 
 impl Tokens {
@@ -167,29 +170,27 @@ impl Tokens {
             sizes,
             measured: test.use_token_latencies,
             first: test.use_token_latencies && test.scenario != Scenario::Offline,
-            nodes: OnceLock::new(),
+            connections: OnceLock::new(),
             too_short: AtomicU64::new(0),
             contradicted: AtomicU64::new(0),
             faults: Mutex::default(),
+            notes: Mutex::default(),
         }
     }
 
-    /// The nodes that answer, for whoever is told where an answer came from. `by_nic`: over NICs.
-    pub fn come_from(&self, nodes: Vec<String>, by_nic: bool) {
-        let _ = self.nodes.set((nodes, by_nic));
+    /// The connections that answers come by, for whoever is told where one came from.
+    pub fn come_from(&self, connections: Vec<String>) {
+        let _ = self.connections.set(connections);
     }
 
-    fn whence(&self, nic_index: usize) -> String {
-        match self.nodes.get() {
-            Some((nodes, true)) => format!("{}, over nics[{nic_index}]", nodes.join(" or ")),
-            Some((nodes, false)) => nodes.join(" or "),
-            None => format!("nics[{nic_index}]"),
-        }
+    fn whence(&self, connection: usize) -> String {
+        let name = self.connections.get().and_then(|c| c.get(connection));
+        name.map_or_else(|| format!("connection {connection}"), String::clone)
     }
 
-    /// An answer came over this NIC. What is not two tokens or more, LoadGen takes for an error,
+    /// An answer came by this connection. What is not two tokens or more, LoadGen takes for an error,
     /// and so it is: the engine's.
-    pub fn answered(&self, nic_index: usize, index: u64, payload: &[u8]) {
+    pub fn answered(&self, connection: usize, index: u64, payload: &[u8]) {
         if payload.len() >= 2 * TOKEN_BYTES && payload.len().is_multiple_of(TOKEN_BYTES) {
             return;
         }
@@ -202,30 +203,38 @@ impl Tokens {
         self.fault(|| {
             format!(
                 "engine: sample {index} was answered with {what} by {}; LoadGen measures answers of 2 and more",
-                self.whence(nic_index)
+                self.whence(connection)
             )
         });
     }
 
-    /// A sample's first token came twice and was not the same.
-    pub fn contradicted(&self, nic_index: usize, what: Contradiction) {
-        self.contradicted.fetch_add(1, Relaxed);
-        self.fault(|| {
-            format!(
-                "sample {} was sent again, and began with token {} where {} was reported, by {}",
-                what.index,
-                what.again as u32 as i32,
-                what.reported as u32 as i32,
-                self.whence(nic_index)
-            )
-        });
+    /// A sample's first token came twice and was not the same. That contradicts what LoadGen was
+    /// told, where it is told of first tokens; elsewhere it has the second answer alone.
+    pub fn contradicted(&self, what: Contradiction) {
+        let [again, before] = [what.again, what.reported].map(|t| t as u32 as i32);
+        let (index, whence) = (what.index, || self.whence(what.connection));
+        if self.first {
+            self.contradicted.fetch_add(1, Relaxed);
+            self.fault(|| {
+                let whence = whence();
+                format!(
+                    "sample {index} was sent again, and began with token {again} where {before} was reported, by \
+                     {whence}"
+                )
+            });
+        } else {
+            keep(&self.notes, || {
+                let whence = whence();
+                format!(
+                    "sample {index} was sent again, and began with token {again} by {whence}, with {before} before; \
+                     its second answer counts"
+                )
+            });
+        }
     }
 
     fn fault(&self, text: impl FnOnce() -> String) {
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-        if faults.len() < KEPT {
-            faults.push(text());
-        }
+        keep(&self.faults, text);
     }
 
     /// What was found so far.
@@ -233,12 +242,20 @@ impl Tokens {
         TokenFindings {
             too_short: self.too_short.load(Relaxed),
             contradicted: self.contradicted.load(Relaxed),
-            faults: self
-                .faults
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            faults: kept(&self.faults).clone(),
+            notes: kept(&self.notes).clone(),
         }
+    }
+}
+
+fn kept(words: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
+    words.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn keep(words: &Mutex<Vec<String>>, text: impl FnOnce() -> String) {
+    let mut words = kept(words);
+    if words.len() < KEPT {
+        words.push(text());
     }
 }
 
@@ -337,7 +354,7 @@ mod tests {
             sizes(&of_tokens()).expect("tokens"),
             &test(Scenario::Offline, true),
         );
-        tokens.come_from(vec!["acc-a".to_owned()], true);
+        tokens.come_from(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
         tokens.answered(0, 1, &[0; 8]);
         assert_eq!(tokens.findings(), TokenFindings::default());
         tokens.answered(1, 7, &[]);
@@ -345,10 +362,8 @@ mod tests {
         tokens.answered(0, 9, &[0; 11]);
         let found = tokens.findings();
         assert_eq!((found.too_short, found.faults.len()), (3, 3));
-        assert!(
-            found.faults[0].contains("sample 7 was answered with 0 tokens by acc-a, over nics[1]")
-        );
-        assert!(found.faults[1].contains("sample 8 was answered with 1 token by acc-a"));
+        assert!(found.faults[0].contains("sample 7 was answered with 0 tokens by acc-b/0;"));
+        assert!(found.faults[1].contains("sample 8 was answered with 1 token by acc-a/0;"));
         assert!(found.faults[2].contains("sample 9 was answered with 11 bytes, which are no"));
     }
 
@@ -358,19 +373,43 @@ mod tests {
             sizes(&of_tokens()).expect("tokens"),
             &test(Scenario::Server, true),
         );
-        tokens.come_from(vec!["acc-a".to_owned(), "acc-b".to_owned()], true);
+        tokens.come_from(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
         for _ in 0..2 * KEPT {
             let what = Contradiction {
                 index: 5,
                 reported: 17,
                 again: u64::from(-3i32 as u32),
+                connection: 1,
             };
-            tokens.contradicted(0, what);
+            tokens.contradicted(what);
         }
         let found = tokens.findings();
         assert_eq!(found.contradicted, 2 * KEPT as u64);
         assert_eq!(found.faults.len(), KEPT);
-        let text = "sample 5 was sent again, and began with token -3 where 17 was reported, by acc-a or acc-b";
-        assert!(found.faults[0].starts_with(text), "{}", found.faults[0]);
+        let text =
+            "sample 5 was sent again, and began with token -3 where 17 was reported, by acc-b/0";
+        assert_eq!((found.faults[0].as_str(), found.notes.len()), (text, 0));
+    }
+
+    #[test]
+    fn another_first_token_is_a_note_where_loadgen_was_told_of_none() {
+        for (scenario, measured) in [(Scenario::Offline, true), (Scenario::Server, false)] {
+            let sizes = sizes(&of_tokens()).expect("tokens");
+            let tokens = Tokens::new(sizes, &test(scenario, measured));
+            for _ in 0..2 * KEPT {
+                tokens.contradicted(Contradiction {
+                    index: 5,
+                    reported: 17,
+                    again: 3,
+                    connection: 1,
+                });
+            }
+            let found = tokens.findings();
+            assert_eq!((found.contradicted, found.faults.len()), (0, 0));
+            assert_eq!(found.notes.len(), KEPT);
+            let text =
+                "sample 5 was sent again, and began with token 3 by connection 1, with 17 before";
+            assert!(found.notes[0].starts_with(text), "{}", found.notes[0]);
+        }
     }
 }

@@ -73,6 +73,7 @@ impl WarmLibrary {
                 len,
                 issued_ns: 0,
                 first: None,
+                losses: 0,
             };
             let kept = longest.entry(size_class(len)).or_insert(sample);
             if kept.len < len {

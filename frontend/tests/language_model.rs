@@ -133,7 +133,7 @@ fn an_engine_that_is_told_what_cannot_be_does_not_start() {
 fn every_token_is_right_over_six_connections() {
     let prompts = prompts();
     let right = right(&prompts);
-    for stream in ["none", "first", "all"] {
+    for (stream, least, most) in [("none", 1, 1), ("first", 2, 2), ("all", 3, ANSWER as u64)] {
         let place = Place::new();
         let [a, b] = free_ports();
         let accelerators = [("acc-a", a), ("acc-b", b)].map(|(node, port)| {
@@ -155,6 +155,8 @@ fn every_token_is_right_over_six_connections() {
         let s = place.summary(stream);
         assert_eq!(s["connections"].as_array().map(Vec::len), Some(6));
         assert_eq!(s["mismatches"].as_array().map(Vec::len), Some(0));
+        let parts = s["tokens"]["parts"]["max"].as_u64().expect("parts");
+        assert!((least..=most).contains(&parts), "{stream}: {parts}");
         drop(accelerators);
     }
 }

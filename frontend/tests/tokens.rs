@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, thread::sleep, time::Duration};
 
 use common::{Ended, Place, Running, accelerator, free_ports, offline, run};
 use serde_json::Value;
@@ -104,7 +104,7 @@ const ENGINE: &str = "{kind: tokens, tokens: {min_tokens: 2, max_tokens: 32, ste
 struct Rig {
     place: Place,
     config: PathBuf,
-    _accelerators: [Running; 2],
+    accelerators: [Running; 2],
 }
 
 impl Rig {
@@ -133,7 +133,7 @@ impl Rig {
         Rig {
             place,
             config,
-            _accelerators: accelerators,
+            accelerators,
         }
     }
 
@@ -166,7 +166,12 @@ impl Rig {
 
 #[test]
 fn server_counts_the_true_tokens_and_times_each_first_one() {
-    for (more, parts) in [("", 2.0), ("stream: none\n", 1.0), ("stream: all\n", 2.0)] {
+    // Writes of the longest answer, of up to 32 tokens.
+    for (more, least, most) in [
+        ("", 2, 2),
+        ("stream: none\n", 1, 1),
+        ("stream: all\n", 3, 32),
+    ] {
         let rig = Rig::new(ENGINE, more);
         let s = rig.good("out", &measured(&SERVER));
         let t = &s["tokens"];
@@ -174,7 +179,8 @@ fn server_counts_the_true_tokens_and_times_each_first_one() {
         let tokens = t["tokens"].as_f64().expect("tokens");
         let samples = s["samples"].as_f64().expect("samples");
         assert!(tokens >= 2.0 * samples && tokens <= 32.0 * samples);
-        assert!(t["parts"]["mean"].as_f64() >= Some(parts), "{t:#}");
+        let parts = t["parts"]["max"].as_u64().expect("parts");
+        assert!((least..=most).contains(&parts), "{t:#}");
         let per_s = rig.said("out", "Completed tokens per second");
         assert_eq!(t["per_s"].as_f64(), Some(per_s));
         let each = rig.said("out", "Completed samples per second");
@@ -243,4 +249,63 @@ fn an_answer_of_one_token_makes_the_run_invalid_and_says_whose() {
         reason.contains("was answered with 1 token by acc-"),
         "{reason}"
     );
+}
+
+/// Quick to notice that nobody is left.
+const QUICK: &str = "deadlines: {connect_ms: 4000, lost_ms: 2000, echo_interval_ms: 50, \
+    echo_timeout_ms: 600, heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1200}\n";
+
+/// An answer's first token takes 16 times `prefill_us`, and the answer longer than any test.
+fn slow(prefill_us: u32) -> String {
+    format!(
+        "{{kind: tokens, tokens: {{sequences: 8, prefill_us: {prefill_us}, step_us: 1000000, \
+         min_tokens: 30, max_tokens: 32}}}}"
+    )
+}
+
+/// An accuracy run whose samples are all on their way, and some of their first tokens here.
+fn midway(rig: &Rig, arguments: &[&str]) -> Running {
+    let accuracy = ["--scenario", "server", "--mode", "accuracy"];
+    let arguments = [&measured(&accuracy)[..], arguments].concat();
+    let command = rig.place.frontend(&rig.config, "out", &arguments);
+    let mut running = Running::start(&rig.place, "frontend", command);
+    let log = rig.place.path("out").join("mlperf_log_detail.txt");
+    running.wait_until("test", || fs::metadata(&log).is_ok_and(|m| m.len() > 0));
+    sleep(Duration::from_millis(700));
+    running
+}
+
+#[test]
+fn samples_without_a_first_token_do_not_end_loadgen_when_the_last_accelerator_dies() {
+    for prefill_us in [1_000_000, 2_000] {
+        let rig = Rig::new(&slow(prefill_us), QUICK);
+        let running = midway(&rig, &["--target-qps", "400", "--warm-up-ms", "0"]);
+        for a in &rig.accelerators {
+            a.signal(libc::SIGKILL);
+        }
+        let ended = running.end();
+        assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
+        assert!(rig.place.path("out").join("INVALID").is_file());
+        let s = rig.place.summary("out");
+        assert_eq!(s["ledger"]["issued"], 200, "{}", ended.stderr);
+        assert_eq!(s["ledger"]["emptied"], 200);
+        assert_eq!(s["mismatches"].as_array().map(Vec::len), Some(0), "{s}");
+    }
+}
+
+#[test]
+fn samples_without_a_first_token_do_not_end_loadgen_when_a_run_is_interrupted() {
+    for how in [&["--warm-up-ms", "0"][..], &["--local"]] {
+        let rig = Rig::new(&slow(2_000), "");
+        // More than there are slots, so that some wait.
+        let more = fs::read_to_string(&rig.config).expect("there");
+        let more = more.replace("count: 200", "count: 6000");
+        rig.place.write("frontend.yaml", more);
+        let arguments = [&["--target-qps", "20000"][..], how].concat();
+        let running = midway(&rig, &arguments);
+        running.signal(libc::SIGINT);
+        let ended = running.end();
+        assert_eq!(ended.code, Some(130), "{}{}", ended.stdout, ended.stderr);
+        assert!(rig.place.path("out").join("INVALID").is_file());
+    }
 }

@@ -129,6 +129,7 @@ impl Track {
             len: 64,
             issued_ns: self.next,
             first: None,
+            losses: 0,
         };
         let imm = tracker.begin(slot, &sample, self.next).expect("reserved");
         self.next += 1;

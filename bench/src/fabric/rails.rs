@@ -89,6 +89,7 @@ fn sample(shape: &Shape, n: u64, now: u64) -> Sample {
         len: shape.request as u32,
         issued_ns: now,
         first: None,
+        losses: 0,
     }
 }
 

@@ -168,6 +168,8 @@ impl LocalBackend {
                         // be.
                         None => {
                             self.tracker.release(slot);
+                            let cause = format!("sample {} lies in no memory", sample.index);
+                            self.parts.verdict.fail(ExitCode::Lost, cause);
                             self.complete_empty(&[sample]);
                         }
                     }
@@ -232,6 +234,7 @@ impl LocalBackend {
             Response {
                 id: in_flight.sample.id,
                 index: in_flight.sample.index,
+                connection: 0,
                 payload: payload.unwrap_or_default(),
                 whole: f.sent.parts == 0,
             }
@@ -267,6 +270,7 @@ impl LocalBackend {
             at: part.from,
             payload: payload.unwrap_or_default(),
             first,
+            losses: 0,
         };
         cell.completer.parts(&mut std::iter::once(part));
     }
@@ -336,6 +340,10 @@ impl Backend for LocalBackend {
             tokens: engine.counts_tokens(),
         };
         vec![(self.parts.node.clone(), info)]
+    }
+
+    fn connections(&self) -> Vec<String> {
+        vec![self.parts.node.clone()]
     }
 
     fn outstanding(&self) -> u64 {
@@ -463,6 +471,7 @@ mod tests {
             len: 64,
             issued_ns: 0,
             first: None,
+            losses: 0,
         };
         assert!(local.arrival(0, &sample(4090), 0).is_none());
         assert!(local.arrival(0, &sample(4032), 0).is_some());

@@ -101,6 +101,7 @@ mod tests {
                 len: 12,
                 issued_ns: 500,
                 first: None,
+                losses: 0,
             },
             posted_ns: 1_000,
         };

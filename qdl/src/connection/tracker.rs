@@ -28,6 +28,15 @@ use crate::{
     sync::{AtomicU32, AtomicU64, Ordering},
 };
 
+/// The first token of an answer, as it was reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct First {
+    /// Its bytes, little-endian.
+    pub token: u64,
+    /// When it came, on [`crate::clock`].
+    pub at_ns: u64,
+}
+
 /// A sample on its way: what it takes to send it, and to send it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
@@ -43,9 +52,11 @@ pub struct Sample {
     pub len: u32,
     /// When it was issued, on [`crate::clock`].
     pub issued_ns: u64,
-    /// The first token of its answer, little-endian, where that was reported before the connection
-    /// that brought it was lost: it is not reported again.
-    pub first: Option<u64>,
+    /// The first token of its answer, where that was reported before the connection that brought
+    /// it was lost: it is not reported again.
+    pub first: Option<First>,
+    /// Connections that were lost while it was in flight on them.
+    pub losses: u16,
 }
 
 /// What the tracker kept about a slot in flight.
@@ -62,12 +73,33 @@ struct Record {
     id: AtomicU64,
     index: AtomicU64,
     offset: AtomicU64,
-    /// Source in the upper half, length in the lower.
+    /// From the top: losses, source, and the length in the lower half.
     source_len: AtomicU64,
     issued_ns: AtomicU64,
     posted_ns: AtomicU64,
-    first: AtomicU64,
-    has_first: AtomicU32,
+    token: AtomicU64,
+    /// When that came; 0 without one.
+    first_ns: AtomicU64,
+}
+
+/// A record is written and read with every sample: it takes one cache line.
+#[cfg(not(qdl_loom))]
+const _: () = assert!(size_of::<Record>() == 64);
+
+impl Record {
+    fn first(&self) -> Option<First> {
+        let at_ns = self.first_ns.load(Ordering::Relaxed);
+        (at_ns != 0).then(|| First {
+            token: self.token.load(Ordering::Relaxed),
+            at_ns,
+        })
+    }
+
+    fn set_first(&self, first: Option<First>) {
+        let (token, at_ns) = first.map_or((0, 0), |f| (f.token, f.at_ns.max(1)));
+        self.token.store(token, Ordering::Relaxed);
+        self.first_ns.store(at_ns, Ordering::Relaxed);
+    }
 }
 
 /// See the module.
@@ -130,15 +162,14 @@ impl Tracker {
         r.index.store(sample.index, Ordering::Relaxed);
         r.offset.store(sample.offset as u64, Ordering::Relaxed);
         r.source_len.store(
-            u64::from(sample.source.0) << 32 | u64::from(sample.len),
+            u64::from(sample.losses) << 48
+                | u64::from(sample.source.0) << 32
+                | u64::from(sample.len),
             Ordering::Relaxed,
         );
         r.issued_ns.store(sample.issued_ns, Ordering::Relaxed);
         r.posted_ns.store(posted_ns, Ordering::Relaxed);
-        r.first
-            .store(sample.first.unwrap_or_default(), Ordering::Relaxed);
-        r.has_first
-            .store(u32::from(sample.first.is_some()), Ordering::Relaxed);
+        r.set_first(sample.first);
         let use_count = self.grants.open(slot)?;
         Some(Imm::new(slot, use_count))
     }
@@ -156,8 +187,8 @@ impl Tracker {
                 offset: r.offset.load(Ordering::Relaxed) as usize,
                 len: source_len as u32,
                 issued_ns: r.issued_ns.load(Ordering::Relaxed),
-                first: (r.has_first.load(Ordering::Relaxed) != 0)
-                    .then(|| r.first.load(Ordering::Relaxed)),
+                first: r.first(),
+                losses: (source_len >> 48) as u16,
             },
             posted_ns: r.posted_ns.load(Ordering::Relaxed),
         })
@@ -165,10 +196,9 @@ impl Tracker {
 
     /// The first token of an answer that goes on was reported. The caller has seen the slot's grant
     /// open, and is the one who would close it: the NIC's thread.
-    pub fn first_came(&self, slot: u16, token: u64) {
+    pub fn first_came(&self, slot: u16, first: First) {
         if let Some(r) = self.records.get(usize::from(slot)) {
-            r.first.store(token, Ordering::Relaxed);
-            r.has_first.store(1, Ordering::Relaxed);
+            r.set_first(Some(first));
         }
     }
 
@@ -350,7 +380,11 @@ mod tests {
             offset: id as usize * 11,
             len: id as u32,
             issued_ns: id + 1,
-            first: id.is_multiple_of(3).then_some(id * 5),
+            first: id.is_multiple_of(3).then_some(First {
+                token: id * 5,
+                at_ns: id + 9,
+            }),
+            losses: (id * 257) as u16,
         }
     }
 
@@ -466,6 +500,7 @@ mod loom_tests {
             len: 0,
             issued_ns: 0,
             first: None,
+            losses: 0,
         }
     }
 

@@ -9,8 +9,9 @@
 //! A sample whose connection is lost in the middle goes again with the first token that was
 //! reported: it is not reported twice, and must come again as it was.
 
-use super::{Connection, Contradiction, Sample, Shared, WARM_UP_ID};
+use super::{Connection, Contradiction, First, Sample, Shared, WARM_UP_ID};
 use crate::{
+    clock::now_ns,
     connection::tracker::InFlight,
     fabric::{Broken, Imm, Window},
     response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader, ResponseTrailer},
@@ -209,8 +210,11 @@ impl Shared {
                 let token = (at == 0).then(|| first(len)).flatten();
                 if let Some(token) = token {
                     match sample.first {
-                        None => connection.tracker.first_came(slot, token),
-                        Some(_) => contradict(&sample, Some(token), came),
+                        None => {
+                            let at_ns = now_ns();
+                            connection.tracker.first_came(slot, First { token, at_ns });
+                        }
+                        Some(_) => contradict(&sample, Some(token), connection.index, came),
                     }
                 }
                 came.pieces.push(Piece {
@@ -233,7 +237,7 @@ impl Shared {
                 mean_us,
             } => {
                 if parts == 1 && sample.first.is_some() {
-                    contradict(&sample, first(header.len), came);
+                    contradict(&sample, first(header.len), connection.index, came);
                 }
                 came.seen.push(Seen {
                     up,
@@ -264,14 +268,17 @@ impl Shared {
 }
 
 /// Compares the first token of a sample that was sent again with the one that was reported.
-fn contradict(sample: &Sample, again: Option<u64>, came: &mut Came) {
-    if let Some(reported) = sample.first
-        && again != sample.first
+fn contradict(sample: &Sample, again: Option<u64>, connection: usize, came: &mut Came) {
+    if let Some(First {
+        token: reported, ..
+    }) = sample.first
+        && again != Some(reported)
     {
         came.contradictions.push(Contradiction {
             index: sample.index,
             reported,
             again: again.unwrap_or_default(),
+            connection,
         });
     }
 }

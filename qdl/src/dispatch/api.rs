@@ -17,6 +17,8 @@ pub struct Response<'a> {
     pub id: u64,
     /// The sample's index, as issued.
     pub index: u64,
+    /// Index of the connection that brought it.
+    pub connection: usize,
     /// The response's bytes, where the fabric put them.
     pub payload: &'a [u8],
     /// Nothing of it was handed to [`Completer::parts`] before, now or by a connection that was
@@ -37,6 +39,8 @@ pub struct Part<'a> {
     pub payload: &'a [u8],
     /// It holds the sample's first token, and that was not handed over before.
     pub first: bool,
+    /// Connections that were lost with the sample in flight before.
+    pub losses: u16,
 }
 
 /// A sample's first token came twice, as its connection was lost after the first time, and was not
@@ -49,6 +53,8 @@ pub struct Contradiction {
     pub reported: u64,
     /// The one that came when the sample was sent again.
     pub again: u64,
+    /// Index of the connection that this one came by.
+    pub connection: usize,
 }
 
 /// Takes the responses of one NIC. Lives on the NIC's thread.
@@ -90,6 +96,18 @@ pub enum DispatchEvent {
         cause: Broken,
         /// Samples that went back to the backlog.
         again: usize,
+    },
+    /// A sample went again and again, and each connection that carried it was lost. It goes on: to
+    /// give the run up is the owner's to do. Told after the loss, and after each further one.
+    WornOut {
+        /// The sample's index, as issued.
+        index: u64,
+        /// How many connections were lost while it was in flight on them.
+        losses: u16,
+        /// Index of the last.
+        connection: usize,
+        /// Why that was lost.
+        cause: Broken,
     },
     /// A rail went out of service, or came back. Under a policy by health alone.
     Rail {

@@ -35,7 +35,10 @@ use std::{
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
-pub use crate::{connection::tracker::Sample, stats::SampleTimes};
+pub use crate::{
+    connection::tracker::{First, Sample},
+    stats::SampleTimes,
+};
 pub use api::{
     Completer, Contradiction, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent,
     DispatchNic, Owner, Part, Response,

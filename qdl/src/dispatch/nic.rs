@@ -26,6 +26,13 @@ use crate::{
     fabric::{Armed, Broken, Link},
 };
 
+/// So many connections may be lost with a sample in flight on them before it is said to be
+/// [`DispatchEvent::WornOut`]. A sample that an accelerator refuses takes a connection with it each
+/// time, and for ever; but connections are also lost through no fault of their samples, and one
+/// with a long answer is in flight on many. Were half of its attempts lost so, which is a run of one
+/// fault for each two answers, 64 in a row come once in 10^19; were it nine out of ten, once in 850.
+const LOSSES: u16 = 64;
+
 /// What the NIC thread is told.
 pub(super) enum Command {
     Attach {
@@ -59,6 +66,8 @@ struct Up {
     coming: Box<[Coming]>,
     /// Those who choose by health know that it is up.
     known: bool,
+    /// One of its samples has seen too many connections go.
+    worn: Option<Sample>,
 }
 
 pub(super) struct FrontendNic {
@@ -136,6 +145,7 @@ impl FrontendNic {
                     silent: None,
                     taken: 0,
                     known: false,
+                    worn: None,
                 });
                 self.make_known();
             }
@@ -200,6 +210,7 @@ impl FrontendNic {
             connection: index,
             epoch,
             known,
+            mut worn,
             half: Receiving { rx, broken, .. },
             ..
         } = up;
@@ -209,9 +220,9 @@ impl FrontendNic {
         let mut again = 0;
         let health = shared.health.get();
         let connection = &shared.connections[index];
-        connection
-            .tracker
-            .sweep(|f: InFlight| again += usize::from(shared.goes_again(connection, f.sample)));
+        connection.tracker.sweep(|f: InFlight| {
+            again += usize::from(shared.goes_again(connection, f.sample, &mut worn));
+        });
         shared.warm_up.lost(index, &cause);
         if let Some(h) = health {
             shared.take_assigned_back(h, connection);
@@ -229,9 +240,17 @@ impl FrontendNic {
         shared.owner.event(DispatchEvent::ConnectionLost {
             connection: index,
             epoch,
-            cause,
+            cause: cause.clone(),
             again,
         });
+        if let Some(sample) = worn {
+            shared.owner.event(DispatchEvent::WornOut {
+                index: sample.index,
+                losses: sample.losses,
+                connection: index,
+                cause,
+            });
+        }
     }
 
     /// Polls one connection; returns how many events there were.
@@ -273,9 +292,12 @@ impl FrontendNic {
         }
         // Behind the parts that were handed over: another thread may complete these.
         for (connection, slot, sample) in self.came.spoilt.drain(..) {
+            let mut none = None;
+            let up = self.up.iter_mut().find(|u| u.connection == connection);
+            let worn = up.map_or(&mut none, |u| &mut u.worn);
             let connection = &shared.connections[connection];
             connection.tracker.release(slot);
-            shared.goes_again(connection, sample);
+            shared.goes_again(connection, sample, worn);
         }
     }
 
@@ -299,6 +321,7 @@ impl FrontendNic {
                 // again before it is released, after its last part or with its connection.
                 payload: unsafe { payload(window, p.slot, p.at, p.len) },
                 first: p.first,
+                losses: p.in_flight.sample.losses,
             }
         };
         self.completer.parts(&mut pieces.iter().map(part));
@@ -312,6 +335,7 @@ impl FrontendNic {
             Response {
                 id: s.in_flight.sample.id,
                 index: s.in_flight.sample.index,
+                connection: s.connection,
                 // SAFETY: the receiving half has closed the grant (`Shared::arrived`), so the peer
                 // may not write the slot until it is granted again, after the release below.
                 payload: unsafe { payload(window, s.slot, 0, s.header.len) },
@@ -337,6 +361,11 @@ impl FrontendNic {
             let (first_ns, first_residence_us, after_ns) = match coming {
                 Some(c) if s.parts > 1 => (c.first_ns, c.first_residence_us, c.after_ns),
                 _ => (now, residence, 0),
+            };
+            // What is sent again may have begun before it was lost: its first token came then.
+            let first_ns = match f.sample.first {
+                Some(first) if first.at_ns < f.posted_ns => first.at_ns,
+                _ => first_ns,
             };
             let after_us = (after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
             self.completer.record(&SampleTimes {
@@ -473,11 +502,21 @@ impl Shared {
         }
     }
 
-    /// A sample that was in flight has no answer, and its
-    /// connection is lost. Samples that warm up do not go again.
-    fn goes_again(&self, connection: &Connection, sample: Sample) -> bool {
+    /// A sample that was in flight has no answer, and its connection is lost. Samples that warm up
+    /// do not go again. One that has lost too many is noted in `worn`: of several, the one that has
+    /// lost most.
+    fn goes_again(
+        &self,
+        connection: &Connection,
+        mut sample: Sample,
+        worn: &mut Option<Sample>,
+    ) -> bool {
         if sample.id == WARM_UP_ID {
             return false;
+        }
+        sample.losses = sample.losses.saturating_add(1);
+        if sample.losses >= LOSSES && worn.is_none_or(|w| w.losses < sample.losses) {
+            *worn = Some(sample);
         }
         if let Some(h) = self.health.get() {
             h.arbiter.taken_back(connection.index, sample.len);

@@ -361,6 +361,12 @@ impl Cluster {
         (0..self.common.peers.len()).map(of).collect()
     }
 
+    /// Each connection's name, by index: its accelerator's, and its number there.
+    pub fn connection_names(&self) -> Vec<String> {
+        let all = 0..self.common.connection_of.len();
+        all.map(|i| self.common.connection_name(i)).collect()
+    }
+
     /// The fabric, as the summary names it.
     pub fn fabric(&self) -> &'static str {
         self.common
@@ -430,10 +436,7 @@ impl Cluster {
         let lost = super::lock(&common.lost).clone();
         report::complete(
             &mut connections,
-            |i| {
-                let (peer, index) = common.connection_of[i];
-                format!("{}/{index}", common.peer(peer).node)
-            },
+            |i| common.connection_name(i),
             &lost,
             warm_up.as_ref(),
         );

@@ -106,6 +106,12 @@ impl Common {
         }
     }
 
+    /// A connection as people know it: its accelerator's name, and its number there.
+    pub fn connection_name(&self, connection: usize) -> String {
+        let (peer, index) = self.connection_of[connection];
+        format!("{}/{index}", self.peer(peer).node)
+    }
+
     /// How a session with an accelerator is opened.
     pub fn params(&self, index: usize) -> ClientParams {
         ClientParams {
@@ -142,6 +148,18 @@ impl Owner for ClusterOwner {
                 cause,
                 again,
             } => (connection, epoch, cause, again),
+            DispatchEvent::WornOut {
+                index,
+                losses,
+                connection,
+                cause,
+            } => {
+                return common.abort(&format!(
+                    "sample {index} was sent {losses} times, and each time the connection that carried it was \
+                     lost, at last {}: {cause}; the accelerators' logs say what they refuse",
+                    common.connection_name(connection)
+                ));
+            }
             DispatchEvent::Rail { peer, change } => {
                 if let Some(rails) = common.rails.get() {
                     let line = rails.changed(peer, &common.peer(peer).node, change);

@@ -16,6 +16,7 @@ pub struct Recorder {
     bytes_out: u64,
     bytes_in: u64,
     parts: u64,
+    moving: u64,
     live: Arc<Live>,
     nic_index: usize,
     p99_due_ns: u64,
@@ -31,6 +32,7 @@ impl Recorder {
             bytes_out: 0,
             bytes_in: 0,
             parts: 0,
+            moving: 0,
             live,
             nic_index,
             p99_due_ns: 0,
@@ -46,11 +48,12 @@ impl Recorder {
         }
     }
 
-    /// Counts parts of answers that go on, and shows them at once: they are what moves while no
-    /// answer ends.
-    pub fn parts(&mut self, n: u64) {
+    /// Counts `n` parts of answers that go on, and shows at once those by which something moves
+    /// while no answer ends, `moving` of them: not those of samples that begin again and again.
+    pub fn parts(&mut self, n: u64, moving: u64) {
         self.parts += n;
-        self.live.show_parts(self.nic_index, self.parts);
+        self.moving += moving;
+        self.live.show_parts(self.nic_index, self.moving);
     }
 
     /// Parts counted.
@@ -186,8 +189,8 @@ mod tests {
             output: 4,
         };
         let mut r = Recorder::of_tokens(live.clone(), 0, sizes);
-        r.parts(3);
-        assert_eq!((live.figures().parts, r.parts_taken()), (3, 3));
+        r.parts(3, 2);
+        assert_eq!((live.figures().parts, r.parts_taken()), (2, 3));
         r.record(&SampleTimes {
             first_ns: 700,
             parts: 4,

@@ -330,6 +330,7 @@ impl Front {
             len,
             issued_ns: now_ns(),
             first: None,
+            losses: 0,
         }
     }
 

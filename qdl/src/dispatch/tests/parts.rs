@@ -164,6 +164,7 @@ impl Rig {
             len: 16,
             issued_ns: now_ns(),
             first: None,
+            losses: 0,
         }]);
     }
 
@@ -397,12 +398,37 @@ fn a_first_token_is_told_once_though_the_answer_comes_whole_then() {
 }
 
 #[test]
+fn the_first_token_of_a_sample_sent_again_came_when_it_was_reported() {
+    for whole in [true, false] {
+        let (rig, mut far, imm) = lost_after_its_first_token();
+        if whole {
+            far.whole(imm, &[10, 11]);
+        } else {
+            far.first(imm, &[10]);
+            far.last(imm, &[11], 2);
+        }
+        far.flush();
+        let t = loop {
+            if let Told::Times(t) = rig.told.recv_timeout(PATIENCE).expect("times") {
+                break t;
+            }
+        };
+        assert!(
+            t.issued_ns < t.first_ns && t.first_ns < t.posted_ns && t.posted_ns < t.seen_ns,
+            "{t:?}"
+        );
+        rig.nothing_more();
+    }
+}
+
+#[test]
 fn another_first_token_after_a_loss_is_a_contradiction() {
     let other = |again| {
         Told::Contradicted(Contradiction {
             index: 107,
             reported: 10,
             again,
+            connection: 1,
         })
     };
     let (rig, mut far, imm) = lost_after_its_first_token();
@@ -523,6 +549,86 @@ fn parts_that_contradict_themselves_end_the_connection_and_the_sample_goes_again
     }
 }
 
+/// Whether a sample was said to be worn out: its index, its losses, the last connection.
+fn worn_out(rig: &Rig) -> Option<(u64, u16, usize, Broken)> {
+    let events = rig.events.0.lock().expect("alive");
+    events.iter().find_map(|e| match e {
+        DispatchEvent::WornOut {
+            index,
+            losses,
+            connection,
+            cause,
+        } => Some((*index, *losses, *connection, cause.clone())),
+        _ => None,
+    })
+}
+
+/// Its connection is lost so many times, each time after its first token.
+fn lose(rig: &Rig, times: usize, how: impl Fn(&mut Far, Imm)) {
+    for n in 0..times {
+        assert_eq!(worn_out(rig), None, "after {n} losses");
+        let mut far = rig.connect(0, n as u32 + 1);
+        let imm = far.request();
+        how(&mut far, imm);
+        rig.broken(n);
+    }
+}
+
+#[test]
+fn a_sample_that_every_connection_is_lost_with_is_named() {
+    for nonsense in [true, false] {
+        let rig = Rig::new(2);
+        rig.issue(7);
+        lose(&rig, 64, |far, imm| {
+            far.first(imm, &[10]);
+            if nonsense {
+                far.post(imm, &[1; 15]);
+            }
+            far.flush();
+            if !nonsense {
+                assert!(matches!(rig.next(), Told::Part(7, 0, _, _)));
+                far.faults.cut();
+            }
+        });
+        let end = Instant::now() + PATIENCE;
+        while worn_out(&rig).is_none() {
+            assert!(Instant::now() < end, "it goes on for ever");
+        }
+        let (index, losses, connection, cause) = worn_out(&rig).expect("told");
+        assert_eq!((index, losses, connection), (107, 64, 0));
+        assert_eq!(matches!(cause, Broken::BadFrame { .. }), nonsense);
+        // Whoever is told may let it go on.
+        let mut far = rig.connect(1, 1);
+        let imm = far.request();
+        far.whole(imm, &[10, 11]);
+        far.flush();
+        assert!(rig.dispatcher.drain(PATIENCE));
+    }
+}
+
+#[test]
+fn losses_without_the_sample_in_flight_do_not_count() {
+    let rig = Rig::new(2);
+    rig.issue(7);
+    lose(&rig, 63, |far, _| far.faults.cut());
+    let mut far = rig.connect(1, 1);
+    let imm = far.request();
+    // It is in flight there, while the other goes on being lost.
+    for n in 63..70 {
+        rig.connect(0, n + 1).faults.cut();
+        rig.broken(n as usize);
+    }
+    far.whole(imm, &[10, 11]);
+    far.flush();
+    assert_eq!(rig.next(), Told::Whole(7, vec![10, 11], true));
+    // The next sample begins anew.
+    rig.issue(8);
+    let _ = far.request();
+    far.faults.cut();
+    rig.broken(70);
+    assert_eq!(worn_out(&rig), None);
+}
+
 #[test]
 fn parts_of_a_warm_up_are_told_to_nobody() {
     let rig = Rig::new(1);
@@ -535,6 +641,7 @@ fn parts_of_a_warm_up_are_told_to_nobody() {
         len: 16,
         issued_ns: 0,
         first: None,
+        losses: 0,
     };
     let cfgs = WarmUpCfgs {
         samples: vec![sample],

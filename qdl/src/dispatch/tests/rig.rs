@@ -329,6 +329,7 @@ impl Bench {
             len: len as u32,
             issued_ns: now_ns(),
             first: None,
+            losses: 0,
         }
     }
 

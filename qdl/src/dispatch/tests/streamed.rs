@@ -187,7 +187,7 @@ impl Completer for Keeper {
     fn record(&mut self, t: &SampleTimes) {
         assert_eq!((t.queue_us, t.compute_us), (1, 2));
         assert_eq!((t.first_residence_us, t.parts_residence_us), (3, 3));
-        assert!(t.parts > 0 && t.first_ns <= t.seen_ns && t.first_ns >= t.posted_ns);
+        assert!(t.parts > 0 && t.first_ns <= t.seen_ns && t.first_ns >= t.issued_ns);
     }
 }
 
@@ -320,6 +320,7 @@ impl Rig {
             len: 1 + (id * 131) as u32 % REQUEST as u32,
             issued_ns: now_ns(),
             first: None,
+            losses: 0,
         }
     }
 
