@@ -64,7 +64,7 @@ impl Sequence {
         let end = (self.done + n).min(self.answer.len());
         for i in self.done..end {
             let bytes = self.answer[i].to_le_bytes();
-            self.arrival.output()[4 * i..4 * i + 4].copy_from_slice(&bytes);
+            self.arrival.output_from(4 * i)[..4].copy_from_slice(&bytes);
         }
         self.done = end;
         let origin = self.arrival.origin().clone();
