@@ -321,6 +321,12 @@ impl ServeConnection {
         len.min(u32::try_from(capacity).unwrap_or(u32::MAX))
     }
 
+    /// Drops what was queued: nobody is there to have it.
+    fn give_up(&self, ready: Ready) {
+        let late = u64::from(self.answers.give_up(ready));
+        self.late.fetch_add(late, Ordering::Relaxed);
+    }
+
     /// Where a slot's response begins, in the region that responses are sent from.
     fn output_offset(&self, slot: u16) -> usize {
         usize::from(slot) * self.cfgs.response_stride
@@ -408,8 +414,7 @@ impl<'a> Responses<'a> {
             }
             Err(PostError::Full) if c.answers.push(ready) => Next::Full,
             Err(e) => {
-                let late = u64::from(c.answers.ends(ready));
-                c.late.fetch_add(late, Ordering::Relaxed);
+                c.give_up(ready);
                 e.into()
             }
         })
@@ -446,8 +451,7 @@ impl Outgoing for Responses<'_> {
     fn down(&mut self) {
         let c = self.connection;
         while let Some(ready) = c.answers.pop() {
-            let late = u64::from(c.answers.ends(ready));
-            c.late.fetch_add(late, Ordering::Relaxed);
+            c.give_up(ready);
         }
     }
 }
