@@ -136,13 +136,12 @@ impl Session {
             lost,
             ..connection.record()
         };
-        let parts = record.tx.parts;
         lock(&self.ended).push(record);
         if let Some(shared) = self.shared.upgrade() {
             let mut settled = lock(&shared.settled);
             settled.responded += connection.responded();
             settled.late += connection.late();
-            settled.parts += parts;
+            settled.parts += connection.parts();
         }
     }
 
@@ -195,13 +194,15 @@ impl Session {
         let Some(shared) = self.shared.upgrade() else {
             return (Counters::default(), true);
         };
-        let mut now = *lock(&shared.settled);
+        let mut now;
         {
+            // In this order, as `collect` takes them: none is between the two.
             let connections = lock(&self.connections);
+            now = *lock(&shared.settled);
             for connection in connections.slots() {
                 now.responded += connection.responded();
                 now.late += connection.late();
-                now.parts += connection.sent_counts().parts;
+                now.parts += connection.parts();
             }
         }
         let before = &self.settled_before;

@@ -96,6 +96,7 @@ pub struct ServeConnection {
     /// A sample that came by it cannot be run: the NIC thread gives the connection up.
     refused: OnceLock<Broken>,
     responded: AtomicU64,
+    parts: AtomicU64,
     late: AtomicU64,
     /// There once the local side is destroyed.
     received: Mutex<Received>,
@@ -154,6 +155,7 @@ impl ServeConnection {
             gone: AtomicBool::new(false),
             refused: OnceLock::new(),
             responded: AtomicU64::new(0),
+            parts: AtomicU64::new(0),
             late: AtomicU64::new(0),
             received: Mutex::default(),
             cfgs,
@@ -193,13 +195,20 @@ impl ServeConnection {
         self.responded.load(Ordering::Relaxed)
     }
 
-    /// Responses dropped because the connection was gone when they were ready.
+    /// Parts of responses handed to the fabric that others follow. Like the other two it may be
+    /// asked for at any time: it does not hold up who sends.
+    pub fn parts(&self) -> u64 {
+        self.parts.load(Ordering::Relaxed)
+    }
+
+    /// Samples that got no answer: dropped, refused, or answered when the connection was gone.
     pub fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Counts of its sending half.
-    pub fn sent_counts(&self) -> FabricCounts {
+    /// Counts of its sending half, once its links are gone: this takes the send token, and what is
+    /// ready meanwhile would stay where it is.
+    pub(super) fn sent_counts(&self) -> FabricCounts {
         self.send.fabric_counts()
     }
 
@@ -349,6 +358,8 @@ struct Responses<'a> {
     connection: &'a ServeConnection,
     /// Whole ones, and last parts, posted in this burst.
     answered: u64,
+    /// Parts that others follow.
+    parts: u64,
 }
 
 impl<'a> Responses<'a> {
@@ -356,6 +367,7 @@ impl<'a> Responses<'a> {
         Responses {
             connection,
             answered: 0,
+            parts: 0,
         }
     }
 
@@ -409,6 +421,8 @@ impl<'a> Responses<'a> {
                     // before.
                     c.window.grants().open(slot);
                     self.answered += 1;
+                } else {
+                    self.parts += 1;
                 }
                 Next::Posted
             }
@@ -444,6 +458,10 @@ impl Outgoing for Responses<'_> {
         self.connection
             .responded
             .fetch_add(answered, Ordering::Relaxed);
+        match std::mem::take(&mut self.parts) {
+            0 => {}
+            parts => _ = self.connection.parts.fetch_add(parts, Ordering::Relaxed),
+        }
         usize::MAX
     }
 

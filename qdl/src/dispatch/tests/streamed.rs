@@ -536,6 +536,6 @@ fn parts_that_wait_for_room_leave_together_and_the_first_by_itself() {
         while !serve.window().grants().is_open(3) || serve.responded() < 1 {
             assert!(Instant::now() < end, "it is granted again");
         }
-        assert_eq!((serve.responded(), serve.sent_counts().parts), (1, 1));
+        assert_eq!((serve.responded(), serve.parts()), (1, 1));
     }
 }
