@@ -519,6 +519,11 @@ impl Origin for ServeConnection {
         let _ = self
             .refused
             .set(Broken::GivenUp(format!("slot {slot}: {why}")));
+        self.late.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn dropped(&self, _: u64) {
+        self.late.fetch_add(1, Ordering::Relaxed);
     }
 
     fn respond(&self, finished: &[Finished]) {

@@ -44,6 +44,19 @@ fn part(arrival: &Arrival, from: u32, to: u32) {
     });
 }
 
+fn finished(arrival: &Arrival, len: u32, parts: u32) -> Finished {
+    Finished {
+        ticket: arrival.ticket(),
+        len,
+        queue_us: 1,
+        compute_us: 2,
+        sent: Sent {
+            parts,
+            ..Sent::default()
+        },
+    }
+}
+
 /// Takes what it is given; the first flush says that it is there, and waits until it may go on.
 #[derive(Debug)]
 struct Slow {
@@ -103,4 +116,72 @@ fn what_a_heartbeat_asks_for_waits_for_no_sender() {
     sender.join().expect("joined");
     asks.join().expect("joined");
     assert_eq!(counts, Ok((0, 1, 0)), "asked while somebody sends");
+    assert_eq!(connection.late(), 1, "the rest of the sample was dropped");
+}
+
+#[test]
+fn every_sample_without_an_answer_is_counted_once() {
+    for stream in [Stream::None, Stream::First, Stream::All] {
+        let connection = connection(stream);
+        let late = |slot, end: &dyn Fn(Arrival)| {
+            let before = connection.late();
+            end(arrival(&connection, slot));
+            assert_eq!(connection.late() - before, 1, "slot {slot}, {stream:?}");
+        };
+        late(0, &drop);
+        late(1, &|a| a.refuse(&"too long"));
+        // The connection is down: nobody is there to have an answer.
+        late(2, &|a| {
+            let f = finished(&a, 8, 0);
+            a.respond(&f);
+        });
+        late(3, &|a| {
+            let f = finished(&a, 8, 0);
+            respond_all([(a, f)], &mut Vec::new());
+        });
+        if stream == Stream::None {
+            continue;
+        }
+        late(4, &|a| {
+            part(&a, 0, 4);
+            drop(a);
+        });
+        late(5, &|a| {
+            part(&a, 0, 4);
+            a.refuse(&"too long");
+        });
+        late(6, &|a| {
+            part(&a, 0, 4);
+            let f = finished(&a, 8, 1);
+            a.respond(&f);
+        });
+        assert_eq!(connection.responded(), 0);
+    }
+}
+
+#[test]
+fn an_answer_is_no_loss() {
+    let connection = connection(Stream::All);
+    let (there, _came) = mpsc::channel();
+    let slow = Slow { there, go_on: None };
+    connection.send.attach(Box::new(slow));
+    let a = arrival(&connection, 0);
+    part(&a, 0, 4);
+    let f = finished(&a, 8, 1);
+    a.respond(&f);
+    let batch: Vec<_> = (1..3)
+        .map(|slot| arrival(&connection, slot))
+        .map(|a| {
+            let f = finished(&a, 8, 0);
+            (a, f)
+        })
+        .collect();
+    respond_all(batch, &mut Vec::new());
+    let counts = (
+        connection.responded(),
+        connection.parts(),
+        connection.late(),
+    );
+    assert_eq!(counts, (3, 1, 0));
+    assert_eq!(connection.readers(), 0);
 }

@@ -25,7 +25,7 @@ pub struct ServedConnection {
     pub arrived: u64,
     /// Responses handed to the fabric.
     pub answered: u64,
-    /// Responses dropped because it was gone when they were ready.
+    /// Samples that got no answer: refused, dropped, or answered when it was gone.
     pub dropped_late: u64,
     /// Times that the NIC thread slept and was woken by what came over it.
     pub wakeups: u64,
@@ -132,7 +132,7 @@ impl ServedReport {
         let total = self.total();
         let (n, short) = (text::grouped, text::short);
         let mut out = format!(
-            "served {}: {} samples arrived, {} answered, {} answers too late\n",
+            "served {}: {} samples arrived, {} answered, {} without an answer\n",
             self.frontend,
             n(total.arrived),
             n(total.answered),
@@ -278,7 +278,7 @@ mod tests {
         assert!(report.close());
         let text = report.text();
         assert!(text.starts_with(
-            "served frontend-01: 12 samples arrived, 12 answered, 0 answers too late\n"
+            "served frontend-01: 12 samples arrived, 12 answered, 0 without an answer\n"
         ));
         assert_eq!(text.lines().count(), 7, "{text}");
         assert!(text.lines().all(|l| l.chars().count() <= 112), "{text}");
