@@ -58,16 +58,20 @@ impl Fatal {
         state.early = None;
     }
 
-    /// Says it, unless it was said.
+    /// Says that of the server, unless something was said.
     pub fn tell(&self, url: &str, reason: String) {
+        self.end(EngineError::Server {
+            url: url.to_owned(),
+            reason,
+        });
+    }
+
+    /// Says it, unless something was said.
+    pub fn end(&self, error: EngineError) {
         let mut state = self.state();
         if std::mem::replace(&mut state.told, true) {
             return;
         }
-        let error = EngineError::Server {
-            url: url.to_owned(),
-            reason,
-        };
         match state.on_fatal.clone() {
             Some(on_fatal) => {
                 drop(state);

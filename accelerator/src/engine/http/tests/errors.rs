@@ -587,3 +587,16 @@ fn a_silent_server_is_named_before_a_frontend_gives_up() {
         assert!(silence + TRIAL < watchdog, "{silence:?}");
     }
 }
+
+#[test]
+fn a_panic_of_a_sequence_ends_the_engine() {
+    let server = Server::good(Dialect::Vllm);
+    let started = started(&server, Dialect::Vllm, |_| ());
+    let samples = Samples::new(&prompts(2), Stream::All);
+    samples.panics.store(true, SeqCst);
+    (0..2).for_each(|i| samples.submit(i, &*started.http));
+    eventually("the engine ends", || !started.fatal().is_empty());
+    eventually("both end", || samples.ended() == 2);
+    let words = "worker 0 of engine http panicked: no part is taken";
+    assert_eq!(started.fatal(), [words]);
+}
