@@ -87,7 +87,7 @@ pub struct Options {
 
 impl From<&EngineParams> for Options {
     fn from(p: &EngineParams) -> Self {
-        // A server has deadlines of its own, and says which of them passed: this one is behind them.
+        // A server has deadlines of its own, and says which of them passed: this is behind them.
         let server = p.engine.http.as_ref();
         let server = server.map_or(Duration::ZERO, |http| http.ready() + 2 * http.first_token());
         Options {
