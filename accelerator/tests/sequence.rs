@@ -57,6 +57,7 @@ fn parts_leave_as_the_stream_says() {
         assert_eq!(prompts.tokens(0), [1, 2, 3, -4, 5]);
         let parts = 1 + parts.len() as u32;
         assert_eq!(ended(&ends), [Outcome::Answered { tokens: 5, parts }]);
+        assert_eq!(prompts.dropped(), 0);
     }
 }
 
@@ -93,7 +94,7 @@ fn nothing_is_written_past_the_models_output() {
     assert_eq!(ended(&ends), [Outcome::Unanswered]);
     let words = "an answer of 6 tokens and more, and room for 4";
     assert_eq!(prompts.refused(), [(0, words.to_owned())]);
-    assert_eq!(prompts.total(), 0);
+    assert_eq!((prompts.total(), prompts.dropped()), (0, 0));
     assert_eq!(prompts.output(0, 12, 64), [BLANK; 52]);
 
     let prompts = Prompts::new(&[vec![1]], 64, Stream::All);
@@ -117,6 +118,7 @@ fn one_that_is_dropped_is_never_answered_and_frees_its_place() {
     drop(s);
     assert_eq!(ended(&ends), [Outcome::Unanswered]);
     assert_eq!((prompts.total(), prompts.refused()), (0, vec![]));
+    assert_eq!(prompts.dropped(), 1, "its origin counts it");
 }
 
 #[test]

@@ -232,6 +232,7 @@ fn what_is_no_prompt_is_refused_by_its_length() {
     let refused = origin.refused();
     let (tickets, words): (Vec<_>, Vec<_>) = refused.into_iter().unzip();
     assert_eq!((tickets, origin.total()), (vec![0, 1, 2], 2));
+    assert_eq!(origin.dropped(), 0);
     for (words, bytes) in words.iter().zip([0, 6, 260]) {
         let right =
             format!("a sample of {bytes} bytes arrived; model `m` takes 1 to 64 times 4 bytes");
@@ -272,6 +273,8 @@ fn a_sequence_that_nobody_waits_for_frees_its_place_within_a_step() {
     eventually("the other's turn has come", || pipeline.idle());
     assert_eq!(after.load(SeqCst), 1, "no step more");
     assert_eq!((hung_up.total(), other.total()), (0, 1));
+    let dropped = (hung_up.dropped(), other.dropped());
+    assert_eq!(dropped, (2, 0), "each was told of once");
     assert_eq!(Arc::strong_count(&hung_up), 1);
     assert_eq!(hung_up.came(1), Default::default(), "it never joined");
 }
@@ -294,6 +297,11 @@ fn stopping_a_busy_engine_lets_go_of_everything() {
     assert!(pipeline.idle());
     pipeline.arrived(&mut { late });
     assert_eq!((Arc::strong_count(&origin), origin.total()), (1, 0));
+    assert_eq!(
+        origin.dropped(),
+        100,
+        "in the engine, before it and too late"
+    );
     pipeline.stop(PATIENCE).expect("once more changes nothing");
 }
 

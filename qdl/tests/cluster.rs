@@ -19,6 +19,7 @@ use harness::*;
 use qdl::{
     dispatch::{Completer, Response, Sample, SampleTimes},
     run::{Cluster, ClusterListener, SampleMemory},
+    serve::Service,
 };
 
 fn million() -> usize {
@@ -275,6 +276,23 @@ fn a_connection_that_the_accelerator_lost_first_is_made_again() {
     front.issue(0..1000);
     front.wait_done();
     front.check();
+}
+
+#[test]
+fn connections_that_a_frontend_closes_as_it_leaves_are_not_called_lost() {
+    let m = model();
+    let service: Arc<dyn Service> = Arc::new(Digest);
+    let (a, told) = Running::reporting("acc-a", &m, 1 << 30, tcp_nic(), &service);
+    let front = Front::connect(&config(&[&a], &m, 3, ""), 64, 1000);
+    front.issue(0..1000);
+    front.wait_done();
+    assert_eq!(front.check(), 0, "nothing went again");
+    let report = told.recv_timeout(Duration::from_secs(30));
+    let report = report.expect("the session is over");
+    assert!(report.clean && report.connections.len() == 3, "{report:?}");
+    assert!(report.connections.iter().all(|c| !c.lost), "{report:?}");
+    let total = report.total();
+    assert_eq!((total.arrived, total.answered), (1000, 1000));
 }
 
 #[test]

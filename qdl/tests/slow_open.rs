@@ -24,6 +24,7 @@ use qdl::{
     },
     run::{request_stride, response_stride},
     serve::{Arrival, Service},
+    stats::ServedReport,
     wire::Stream,
 };
 use verbs::stub;
@@ -62,7 +63,7 @@ impl Service for Gated {
 }
 
 /// A node over `stub1` with room for two connections, and the reports of its sessions.
-fn node(service: &Arc<Gated>) -> (Running, mpsc::Receiver<()>) {
+fn node(service: &Arc<Gated>) -> (Running, mpsc::Receiver<ServedReport>) {
     let m = model();
     let mut nic = NicConfig::ib("stub1");
     nic.gpudirect = true;

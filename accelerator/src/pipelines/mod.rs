@@ -18,7 +18,7 @@ use qdl::{
     fabric::Region,
     run::EngineTotals,
     serve::{Arrival, Service},
-    stats::{BatchSizes, GpuRecord},
+    stats::{BatchSizes, GpuRecord, SequenceTotals},
 };
 
 use crate::{
@@ -137,6 +137,10 @@ impl Pipelines {
         EngineTotals {
             copies: counters.copies,
             batches: BatchSizes::from_counts(&counters.batch_sizes),
+            sequences: self.sequences().map(|_| SequenceTotals {
+                answered: counters.samples,
+                tokens: counters.tokens,
+            }),
             gpus: self.gpus(),
             // A node has one score: that of the GPU that is worst off.
             interior: self

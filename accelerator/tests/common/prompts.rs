@@ -46,6 +46,7 @@ pub struct Prompts {
     came: Vec<Mutex<Came>>,
     gone: AtomicBool,
     refused: Mutex<Vec<(u64, String)>>,
+    dropped: AtomicUsize,
     total: AtomicUsize,
     on_part: Option<OnPart>,
 }
@@ -84,6 +85,7 @@ impl Prompts {
             came: prompts.iter().map(|_| Mutex::default()).collect(),
             gone: AtomicBool::new(false),
             refused: Mutex::default(),
+            dropped: AtomicUsize::new(0),
             total: AtomicUsize::new(0),
             on_part: None,
         }
@@ -153,6 +155,11 @@ impl Prompts {
         self.gone.store(true, SeqCst);
     }
 
+    /// Samples dropped unanswered.
+    pub fn dropped(&self) -> usize {
+        self.dropped.load(SeqCst)
+    }
+
     pub fn refused(&self) -> Vec<(u64, String)> {
         let refused = self.refused.lock();
         refused.unwrap_or_else(PoisonError::into_inner).clone()
@@ -207,6 +214,10 @@ impl Origin for Prompts {
     fn refuse(&self, ticket: u64, why: &str) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.push((ticket, why.to_owned()));
+    }
+
+    fn dropped(&self, _: u64) {
+        self.dropped.fetch_add(1, SeqCst);
     }
 
     fn stream(&self) -> Stream {

@@ -142,8 +142,10 @@ pub struct HttpConfig {
     #[serde(default = "connect_ms")]
     #[garde(custom(within(1..=MAX_MS)))]
     pub connect_ms: u64,
-    /// Seconds from a request to its first token; default 120.
-    #[serde(default = "seconds::<120>")]
+    /// Seconds from a request to its first token; default 45. With the ten seconds in which a
+    /// silent server is tried once more it is less than a frontend's `watchdog_s`, so that this
+    /// end names the server first.
+    #[serde(default = "seconds::<45>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub first_token_s: u64,
     /// Seconds between two tokens; default 30.
@@ -207,7 +209,7 @@ impl HttpConfig {
             context: None,
             in_flight: in_flight(),
             connect_ms: connect_ms(),
-            first_token_s: 120,
+            first_token_s: 45,
             next_token_s: 30,
             busy_s: 30,
             ready_s: 600,

@@ -303,7 +303,8 @@ impl SendHalf {
         self.unrung.load(Ordering::SeqCst)
     }
 
-    /// What its links have done, past and present.
+    /// What its links have done, past and present. For a connection that is down: this takes the
+    /// token, and what is to be sent meanwhile waits for the next [drive](Self::drive).
     pub fn fabric_counts(&self) -> FabricCounts {
         self.token.exclusive(|s| {
             let mut counts = s.past;
@@ -314,7 +315,8 @@ impl SendHalf {
         })
     }
 
-    /// What it has counted itself.
+    /// What it has counted itself. As [`Self::fabric_counts`], it is not asked while samples are on
+    /// their way, or is followed by a drive.
     pub fn counts(&self) -> SendCounts {
         self.token.exclusive(|s| s.counts)
     }

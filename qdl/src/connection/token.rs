@@ -51,8 +51,9 @@ impl<T> SendToken<T> {
         }
     }
 
-    /// Waits for the token: for setting up and tearing down, never on the way of a sample. What
-    /// came by meanwhile is not driven; call [`SendToken::drive`] afterwards.
+    /// Waits for the token: for setting up and tearing down, never while samples are on their way,
+    /// not even to look at a count: what came by meanwhile is not driven, and waits for whoever
+    /// calls [`SendToken::drive`] next.
     pub fn exclusive<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         match self.value.lock() {
             Ok(mut value) => f(&mut value),

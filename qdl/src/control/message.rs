@@ -143,7 +143,7 @@ pub struct Counters {
     pub arrived: u64,
     /// Responses posted.
     pub responded: u64,
-    /// Responses that were dropped because they came too late.
+    /// Samples that got no response: refused, dropped, or too late for their connection.
     pub dropped_late: u64,
     /// Batches the engines ran.
     pub batches: u64,

@@ -210,6 +210,8 @@ impl Dispatcher {
         for (connection, before) in self.shared.connections.iter().zip(before) {
             // All but the fabric's own.
             connection.send.set_counts(before);
+            // An echo may have come by meanwhile, to be answered.
+            self.shared.drive(connection, false, || None);
         }
         report
     }

@@ -30,7 +30,7 @@ use crate::{
     os::Near,
     rails::Score,
     serve::{ConnectionLost, OnConnectionLost, ServeConnection, ServeCounts, Server, Service},
-    stats::{BatchSizes, GpuRecord, ServedReport},
+    stats::{BatchSizes, GpuRecord, SequenceTotals, ServedReport},
     topology::{LinkWatch, Topology},
     wire::EngineInfo,
 };
@@ -45,6 +45,8 @@ pub struct EngineTotals {
     pub copies: u64,
     /// Its batches.
     pub batches: BatchSizes,
+    /// Its sequences, where it batches by itself.
+    pub sequences: Option<SequenceTotals>,
     /// Health of this node's interior, where something measures it.
     pub interior: Option<Score>,
     /// Its GPUs.
@@ -293,6 +295,7 @@ impl Node {
                     waits_before: (counts.sleeps, counts.wakeups),
                     losses: tokio::sync::Notify::new(),
                     ended: Mutex::default(),
+                    lost: Mutex::default(),
                     links: links.clone(),
                     near: near.clone(),
                 });

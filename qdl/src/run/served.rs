@@ -1,6 +1,7 @@
 //! One frontend being served: its connections, their memory, and what its control session asks for.
 
 use std::{
+    collections::HashSet,
     net::SocketAddr,
     sync::{Arc, Mutex, Weak},
     time::{Duration, Instant},
@@ -60,6 +61,9 @@ pub(super) struct Session {
     pub losses: tokio::sync::Notify,
     /// Connections that are no more.
     pub ended: Mutex<Vec<ServedConnection>>,
+    /// Those that were lost, and not closed by the frontend as it took its leave: number and
+    /// epoch.
+    pub lost: Mutex<HashSet<(u16, u32)>>,
     pub links: Arc<[LinkWatch]>,
     /// Where the threads and the memory of each NIC belong.
     pub near: Arc<[Near]>,
@@ -102,6 +106,7 @@ impl Session {
             if matches!(cause, Broken::Closed) {
                 tracing::debug!("connection {connection} (epoch {epoch}) closed by the frontend");
             } else {
+                lock(&self.lost).insert((connection, epoch));
                 tracing::info!("connection {connection} (epoch {epoch}) lost: {cause}");
             }
         }
@@ -136,13 +141,12 @@ impl Session {
             lost,
             ..connection.record()
         };
-        let parts = record.tx.parts;
         lock(&self.ended).push(record);
         if let Some(shared) = self.shared.upgrade() {
             let mut settled = lock(&shared.settled);
             settled.responded += connection.responded();
             settled.late += connection.late();
-            settled.parts += parts;
+            settled.parts += connection.parts();
         }
     }
 
@@ -175,10 +179,16 @@ impl Session {
             clean: clean && lock(&self.connections).busy() == 0,
             connections: std::mem::take(&mut *lock(&self.ended)),
             batches: engine.batches.since(&self.engine_before.batches),
+            sequences: engine
+                .sequences
+                .map(|s| s.since(&self.engine_before.sequences.unwrap_or_default())),
             engine_copies: engine.copies.saturating_sub(self.engine_before.copies),
             ..ServedReport::default()
         };
         report.connections.sort_by_key(|c| (c.connection, c.epoch));
+        if clean {
+            closed(&mut report.connections, &lock(&self.lost));
+        }
         if let Some(shared) = self.shared.upgrade() {
             let counts = shared.server.counts();
             report.sleeps = counts.sleeps - self.waits_before.0;
@@ -195,13 +205,15 @@ impl Session {
         let Some(shared) = self.shared.upgrade() else {
             return (Counters::default(), true);
         };
-        let mut now = *lock(&shared.settled);
+        let mut now;
         {
+            // In this order, as `collect` takes them: none is between the two.
             let connections = lock(&self.connections);
+            now = *lock(&shared.settled);
             for connection in connections.slots() {
                 now.responded += connection.responded();
                 now.late += connection.late();
-                now.parts += connection.sent_counts().parts;
+                now.parts += connection.parts();
             }
         }
         let before = &self.settled_before;
@@ -386,6 +398,19 @@ struct Made {
     grant: ConnectionGrant,
 }
 
+/// Of a session that ended in good order: a connection that was the last of its number, and is not
+/// among those that were `lost`, was closed by the frontend just before it said so. In the order of
+/// numbers and epochs.
+fn closed(connections: &mut [ServedConnection], lost: &HashSet<(u16, u32)>) {
+    for i in 0..connections.len() {
+        let number = connections[i].connection;
+        let next = connections.get(i + 1);
+        let again = next.is_some_and(|next| next.connection == number);
+        let c = &mut connections[i];
+        c.lost = again || lost.contains(&(number, c.epoch));
+    }
+}
+
 /// The address by which the frontend reached the control plane serves for data too, where none is
 /// configured.
 fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> SocketAddr {
@@ -468,6 +493,7 @@ impl SessionHandler for Session {
             give_up,
             tell_reset,
         } = lock(&self.connections).lost_there(connection, epoch);
+        lock(&self.lost).insert((connection, epoch));
         self.losses.notify_one();
         if tell_reset {
             self.handle.connection_reset(connection, epoch);
@@ -537,5 +563,22 @@ mod tests {
             at("[fd00::7]:7410")
         );
         assert_eq!(reachable(at("10.1.0.7:7411"), reached), at("10.1.0.7:7411"));
+    }
+
+    #[test]
+    fn what_the_frontend_closed_as_it_left_was_not_lost() {
+        let mut connections: Vec<_> = [(0, 1), (0, 2), (1, 1), (2, 1), (2, 3)]
+            .map(|(connection, epoch)| ServedConnection {
+                connection,
+                epoch,
+                // Closed before the bye came, as most are.
+                lost: true,
+                ..ServedConnection::default()
+            })
+            .into();
+        // (0, 1) was seen to be closed, and made again.
+        closed(&mut connections, &HashSet::from([(2, 3)]));
+        let lost = connections.iter().map(|c| c.lost).collect::<Vec<_>>();
+        assert_eq!(lost, [true, false, false, true, true]);
     }
 }

@@ -79,9 +79,11 @@ impl Growing {
         self.state.store(state, Ordering::Release);
     }
 
-    /// True once nothing follows what is ready.
-    fn is_complete(&self) -> bool {
+    /// True where an answer is complete, which ends with this: once for each.
+    fn give_up(&self) -> bool {
+        // Nothing grows behind the last part.
         self.state.load(Ordering::Acquire) & LAST != 0
+            && self.state.swap(0, Ordering::AcqRel) & LAST != 0
     }
 
     /// What to write now, and how long after the sample's arrival that was ready.
@@ -203,11 +205,13 @@ impl Answers {
         }
     }
 
-    /// True where what was queued is an answer, or the end of one.
-    pub fn ends(&self, ready: Ready) -> bool {
+    /// Gives up what was queued, and what follows it. True where that was an answer, or the end of
+    /// one: once for each, though a slot may be in the queue again while it is given up. With the
+    /// send token alone.
+    pub fn give_up(&self, ready: Ready) -> bool {
         match ready {
             Ready::Whole { .. } => true,
-            Ready::Part(slot) => self.growing(slot).is_some_and(Growing::is_complete),
+            Ready::Part(slot) => self.growing(slot).is_some_and(Growing::give_up),
         }
     }
 }
@@ -263,5 +267,29 @@ mod tests {
             mean_us: 3,
         };
         assert_eq!(pieces(&answers), [(0, 20, None), (20, 20, Some(trailer))]);
+    }
+
+    #[test]
+    fn an_answer_that_is_given_up_is_counted_once() {
+        let answers = Answers::new(4, Stream::All);
+        let g = answers.growing(1).expect("a slot");
+        g.begin(Imm::new(1, 1), 20);
+        g.grow(20, 0, 1, false);
+        answers.push(Ready::Part(1));
+        let first = answers.pop().expect("a part");
+        // It ends while another thread has its first part in hand.
+        g.grow(24, 0, 2, true);
+        answers.push(Ready::Part(1));
+        assert!(answers.give_up(first));
+        let second = answers.pop().expect("it is queued again");
+        assert!(!answers.give_up(second), "counted twice");
+        assert_eq!(answers.piece(1), None);
+        // One that goes on is not over.
+        let g = answers.growing(2).expect("a slot");
+        g.begin(Imm::new(2, 1), 20);
+        g.grow(20, 0, 1, false);
+        assert!(!answers.give_up(Ready::Part(2)));
+        g.grow(24, 0, 2, true);
+        assert!(answers.give_up(Ready::Part(2)));
     }
 }

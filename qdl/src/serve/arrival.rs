@@ -56,6 +56,13 @@ pub trait Origin: Send + Sync {
     /// connection it came by with these words. Its slot is not used again.
     fn refuse(&self, ticket: u64, why: &str);
 
+    /// A sample has ended with neither answer nor refusal: whoever had it dropped it, as it must be
+    /// once nothing that is sent arrives ([`Origin::is_gone`]), or where the engine has failed. Of
+    /// this, [`Origin::respond`] and [`Origin::refuse`] one comes once for each sample.
+    fn dropped(&self, ticket: u64) {
+        let _ = ticket;
+    }
+
     /// Sends a part of an answer; more follow, and [`Origin::respond`] with the last. The bytes of
     /// the output up to [`Part::to`] belong to the origin from here on. Called only where
     /// [`Origin::stream`] asks for parts, one after the other for each sample.
@@ -83,7 +90,8 @@ pub trait Origin: Send + Sync {
 /// One sample: its input where it landed, room for its output where it will be sent from.
 ///
 /// Dropping an arrival without answering leaves its slot taken until its connection ends, which is
-/// what must happen to a sample whose connection is gone.
+/// what must happen to a sample whose connection is gone; its origin counts it
+/// ([`Origin::dropped`]).
 pub struct Arrival {
     input: *const u8,
     len: u32,
@@ -93,6 +101,8 @@ pub struct Arrival {
     arrived_ns: u64,
     /// The input lies in memory of a device.
     on_device: bool,
+    /// Its origin is told how it ended, or is about to be.
+    ended: bool,
     origin: Arc<dyn Origin>,
 }
 
@@ -124,6 +134,7 @@ impl Arrival {
             ticket,
             arrived_ns,
             on_device: false,
+            ended: false,
             origin,
         }
     }
@@ -193,13 +204,31 @@ impl Arrival {
     }
 
     /// Gives it back unanswered, because nothing can run it: [`Origin::refuse`].
-    pub fn refuse(self, why: &dyn fmt::Display) {
+    pub fn refuse(mut self, why: &dyn fmt::Display) {
+        self.ended = true;
         self.origin.refuse(self.ticket, &why.to_string());
+    }
+
+    /// Answers it, by itself: [`Origin::respond`]. Its output belongs to the origin from here on.
+    pub fn respond(mut self, finished: &Finished) {
+        self.ended = true;
+        let origin = Arc::clone(&self.origin);
+        // Before the origin may use its slot again.
+        drop(self);
+        origin.respond(std::slice::from_ref(finished));
     }
 
     /// Where its response goes.
     pub fn origin(&self) -> &Arc<dyn Origin> {
         &self.origin
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.origin.dropped(self.ticket);
+        }
     }
 }
 
@@ -217,19 +246,21 @@ pub fn respond_all(
     scratch: &mut Vec<Finished>,
 ) {
     scratch.clear();
-    let mut current: Option<Arc<dyn Origin>> = None;
-    for (arrival, finished) in batch {
-        if let Some(origin) = &current
-            && !Arc::ptr_eq(origin, &arrival.origin)
+    // The newest stands for its origin: nothing else of it is used any more.
+    let mut current: Option<Arrival> = None;
+    for (mut arrival, finished) in batch {
+        if let Some(before) = &current
+            && !Arc::ptr_eq(&before.origin, &arrival.origin)
         {
-            origin.respond(scratch);
+            before.origin.respond(scratch);
             scratch.clear();
         }
         scratch.push(finished);
-        current = Some(arrival.origin);
+        arrival.ended = true;
+        current = Some(arrival);
     }
-    if let Some(origin) = current {
-        origin.respond(scratch);
+    if let Some(last) = current {
+        last.origin.respond(scratch);
         scratch.clear();
     }
 }

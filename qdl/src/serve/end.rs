@@ -96,6 +96,7 @@ pub struct ServeConnection {
     /// A sample that came by it cannot be run: the NIC thread gives the connection up.
     refused: OnceLock<Broken>,
     responded: AtomicU64,
+    parts: AtomicU64,
     late: AtomicU64,
     /// There once the local side is destroyed.
     received: Mutex<Received>,
@@ -154,6 +155,7 @@ impl ServeConnection {
             gone: AtomicBool::new(false),
             refused: OnceLock::new(),
             responded: AtomicU64::new(0),
+            parts: AtomicU64::new(0),
             late: AtomicU64::new(0),
             received: Mutex::default(),
             cfgs,
@@ -193,13 +195,20 @@ impl ServeConnection {
         self.responded.load(Ordering::Relaxed)
     }
 
-    /// Responses dropped because the connection was gone when they were ready.
+    /// Parts of responses handed to the fabric that others follow. Like the other two it may be
+    /// asked for at any time: it does not hold up who sends.
+    pub fn parts(&self) -> u64 {
+        self.parts.load(Ordering::Relaxed)
+    }
+
+    /// Samples that got no answer: dropped, refused, or answered when the connection was gone.
     pub fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Counts of its sending half.
-    pub fn sent_counts(&self) -> FabricCounts {
+    /// Counts of its sending half, once its links are gone: this takes the send token, and what is
+    /// ready meanwhile would stay where it is.
+    pub(super) fn sent_counts(&self) -> FabricCounts {
         self.send.fabric_counts()
     }
 
@@ -321,6 +330,12 @@ impl ServeConnection {
         len.min(u32::try_from(capacity).unwrap_or(u32::MAX))
     }
 
+    /// Drops what was queued: nobody is there to have it.
+    fn give_up(&self, ready: Ready) {
+        let late = u64::from(self.answers.give_up(ready));
+        self.late.fetch_add(late, Ordering::Relaxed);
+    }
+
     /// Where a slot's response begins, in the region that responses are sent from.
     fn output_offset(&self, slot: u16) -> usize {
         usize::from(slot) * self.cfgs.response_stride
@@ -343,6 +358,8 @@ struct Responses<'a> {
     connection: &'a ServeConnection,
     /// Whole ones, and last parts, posted in this burst.
     answered: u64,
+    /// Parts that others follow.
+    parts: u64,
 }
 
 impl<'a> Responses<'a> {
@@ -350,6 +367,7 @@ impl<'a> Responses<'a> {
         Responses {
             connection,
             answered: 0,
+            parts: 0,
         }
     }
 
@@ -403,13 +421,14 @@ impl<'a> Responses<'a> {
                     // before.
                     c.window.grants().open(slot);
                     self.answered += 1;
+                } else {
+                    self.parts += 1;
                 }
                 Next::Posted
             }
             Err(PostError::Full) if c.answers.push(ready) => Next::Full,
             Err(e) => {
-                let late = u64::from(c.answers.ends(ready));
-                c.late.fetch_add(late, Ordering::Relaxed);
+                c.give_up(ready);
                 e.into()
             }
         })
@@ -439,6 +458,10 @@ impl Outgoing for Responses<'_> {
         self.connection
             .responded
             .fetch_add(answered, Ordering::Relaxed);
+        match std::mem::take(&mut self.parts) {
+            0 => {}
+            parts => _ = self.connection.parts.fetch_add(parts, Ordering::Relaxed),
+        }
         usize::MAX
     }
 
@@ -446,8 +469,7 @@ impl Outgoing for Responses<'_> {
     fn down(&mut self) {
         let c = self.connection;
         while let Some(ready) = c.answers.pop() {
-            let late = u64::from(c.answers.ends(ready));
-            c.late.fetch_add(late, Ordering::Relaxed);
+            c.give_up(ready);
         }
     }
 }
@@ -497,6 +519,11 @@ impl Origin for ServeConnection {
         let _ = self
             .refused
             .set(Broken::GivenUp(format!("slot {slot}: {why}")));
+        self.late.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn dropped(&self, _: u64) {
+        self.late.fetch_add(1, Ordering::Relaxed);
     }
 
     fn respond(&self, finished: &[Finished]) {

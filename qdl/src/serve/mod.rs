@@ -15,6 +15,8 @@ mod arrival;
 mod end;
 mod nic;
 mod prepare;
+#[cfg(all(test, not(qdl_loom)))]
+mod tests;
 
 use std::{
     io,

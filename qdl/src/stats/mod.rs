@@ -39,7 +39,7 @@ pub use record::{
     RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
 };
 pub use recorder::Recorder;
-pub use served::{ServedConnection, ServedReport};
+pub use served::{SequenceTotals, ServedConnection, ServedReport};
 pub use stage::{SampleTimes, Stage};
 pub use table::{StageRow, StageTable};
 pub use throughput::{Throughput, ThroughputReport};

@@ -85,7 +85,7 @@ pub struct AcceleratorRecord {
     pub arrived: Option<u64>,
     /// Parts of responses that it says it posted before the last of each; `None` likewise.
     pub parts: Option<u64>,
-    /// Arrivals and responses it says it dropped because they came too late.
+    /// Samples that it says got no response: refused, dropped, or too late for their connection.
     pub dropped_late: u64,
     /// Inputs it says it copied before its engine could read them.
     pub copies: u64,

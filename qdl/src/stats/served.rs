@@ -25,7 +25,7 @@ pub struct ServedConnection {
     pub arrived: u64,
     /// Responses handed to the fabric.
     pub answered: u64,
-    /// Responses dropped because it was gone when they were ready.
+    /// Samples that got no answer: refused, dropped, or answered when it was gone.
     pub dropped_late: u64,
     /// Times that the NIC thread slept and was woken by what came over it.
     pub wakeups: u64,
@@ -52,6 +52,26 @@ impl ServedConnection {
     }
 }
 
+/// What an engine did that batches by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SequenceTotals {
+    /// Sequences answered.
+    pub answered: u64,
+    /// Tokens of their answers.
+    pub tokens: u64,
+}
+
+impl SequenceTotals {
+    /// What has been counted since an earlier state of the same counts.
+    #[must_use]
+    pub fn since(self, before: &SequenceTotals) -> Self {
+        SequenceTotals {
+            answered: self.answered.saturating_sub(before.answered),
+            tokens: self.tokens.saturating_sub(before.tokens),
+        }
+    }
+}
+
 /// One session, over.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ServedReport {
@@ -63,6 +83,8 @@ pub struct ServedReport {
     pub connections: Vec<ServedConnection>,
     /// Sizes of the batches that ran for it.
     pub batches: BatchSizes,
+    /// What ran for it where the engine batches by itself, and `batches` is empty.
+    pub sequences: Option<SequenceTotals>,
     /// Inputs that the engine's side copied, because they did not lie as the engine wants them.
     pub engine_copies: u64,
     /// Times that NIC threads went to sleep.
@@ -110,13 +132,22 @@ impl ServedReport {
         }
         let total = self.total();
         if !total.lost {
-            let batches = self.batches.samples();
-            check.same(
-                "samples in batches",
-                batches,
-                "samples that arrived",
-                total.arrived,
-            );
+            match &self.sequences {
+                Some(s) => check.same(
+                    "sequences answered",
+                    s.answered,
+                    "samples answered",
+                    total.answered,
+                ),
+                // What was dropped had been run already, or had not.
+                None if (total.answered..=total.arrived).contains(&self.batches.samples()) => {}
+                None => check.same(
+                    "samples in batches",
+                    self.batches.samples(),
+                    "samples that arrived",
+                    total.arrived,
+                ),
+            }
         }
         check.0
     }
@@ -132,7 +163,7 @@ impl ServedReport {
         let total = self.total();
         let (n, short) = (text::grouped, text::short);
         let mut out = format!(
-            "served {}: {} samples arrived, {} answered, {} answers too late\n",
+            "served {}: {} samples arrived, {} answered, {} without an answer\n",
             self.frontend,
             n(total.arrived),
             n(total.answered),
@@ -162,12 +193,18 @@ impl ServedReport {
             row(format!("all {}", self.connections.len()), &total);
         }
         out.push_str(&table.text());
+        let ran = match &self.sequences {
+            Some(s) => format!("{} sequences of {} tokens", n(s.answered), n(s.tokens)),
+            None => format!(
+                "{} batches, {} inputs copied for them",
+                n(self.batches.batches()),
+                n(self.engine_copies)
+            ),
+        };
         out.push_str(&format!(
-            "NIC threads slept {} times and were woken {} times by another thread; {} batches, {} inputs copied for them\n",
+            "NIC threads slept {} times and were woken {} times by another thread; {ran}\n",
             n(self.sleeps),
             n(self.woken),
-            n(self.batches.batches()),
-            n(self.engine_copies)
         ));
         for line in self.places.lines() {
             out.push_str(&format!("{line}\n"));
@@ -181,7 +218,14 @@ impl ServedReport {
         } else if total.lost {
             out.push_str("reconciled   arrived = answered on each connection that was not lost\n");
         } else {
-            out.push_str("reconciled   received = arrived = answered = sent, on each connection; as many were in batches\n");
+            let ran = match &self.sequences {
+                Some(_) => "sequences",
+                None => "samples in batches",
+            };
+            out.push_str(&format!(
+                "reconciled   received = arrived = answered = sent, until each connection was closed; \
+                 as many {ran}\n"
+            ));
         }
         out
     }
@@ -278,9 +322,30 @@ mod tests {
         assert!(report.close());
         let text = report.text();
         assert!(text.starts_with(
-            "served frontend-01: 12 samples arrived, 12 answered, 0 answers too late\n"
+            "served frontend-01: 12 samples arrived, 12 answered, 0 without an answer\n"
         ));
         assert_eq!(text.lines().count(), 7, "{text}");
         assert!(text.lines().all(|l| l.chars().count() <= 112), "{text}");
+    }
+
+    #[test]
+    fn an_engine_that_makes_no_batches_is_compared_by_its_sequences() {
+        let mut report = good();
+        report.batches = BatchSizes::default();
+        report.sequences = Some(SequenceTotals {
+            answered: 12,
+            tokens: 3400,
+        });
+        assert!(report.close(), "{:?}", report.mismatches);
+        let text = report.text();
+        assert!(text.contains("; 12 sequences of 3,400 tokens\n"), "{text}");
+        assert!(text.contains("; as many sequences\n"), "{text}");
+        assert!(!text.contains("batches"), "{text}");
+        report.connections[0].answered -= 1;
+        report.connections[0].tx.writes -= 1;
+        report.connections[0].dropped_late += 1;
+        assert!(!report.close());
+        let words = "sequences answered is 12, but samples answered is 11";
+        assert_eq!(report.mismatches, [words]);
     }
 }

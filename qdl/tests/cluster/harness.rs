@@ -98,10 +98,10 @@ impl Running {
         memory: usize,
         nic: NicConfig,
         service: &Arc<dyn Service>,
-    ) -> (Running, mpsc::Receiver<()>) {
+    ) -> (Running, mpsc::Receiver<ServedReport>) {
         let (tell, told) = mpsc::channel();
-        let tell = move |_: &ServedReport| {
-            let _ = tell.send(());
+        let tell = move |report: &ServedReport| {
+            let _ = tell.send(report.clone());
         };
         let (at, nics) = ("127.0.0.1:0", vec![nic]);
         let node = Running::start_node(name, at, model, memory, nics, service, 100, tell);

@@ -19,6 +19,9 @@ use crate::engine::{
 
 /// How long the end of a server that we started may take to be seen, once it answers no more.
 const EXIT_SEEN: Duration = Duration::from_secs(3);
+/// How long a trial may take that decides whether the server goes on: with `next_token_s`, and with
+/// `first_token_s`, it is over before a frontend gives a silent run up (`watchdog_s`), by default.
+pub(super) const TRIAL: Duration = Duration::from_secs(10);
 /// Ids of the prompt of a trial.
 const TRIAL_PROMPT: usize = 16;
 /// Tokens of its answer.
@@ -55,16 +58,20 @@ impl Fatal {
         state.early = None;
     }
 
-    /// Says it, unless it was said.
+    /// Says that of the server, unless something was said.
     pub fn tell(&self, url: &str, reason: String) {
+        self.end(EngineError::Server {
+            url: url.to_owned(),
+            reason,
+        });
+    }
+
+    /// Says it, unless something was said.
+    pub fn end(&self, error: EngineError) {
         let mut state = self.state();
         if std::mem::replace(&mut state.told, true) {
             return;
         }
-        let error = EngineError::Server {
-            url: url.to_owned(),
-            reason,
-        };
         match state.on_fatal.clone() {
             Some(on_fatal) => {
                 drop(state);
@@ -122,16 +129,24 @@ pub(super) async fn trial(server: &Server) -> Result<(), Trouble> {
 pub(super) struct Judge {
     /// A server that we started.
     pub exit: Option<Exit>,
+    /// How long a trial may take.
+    trial: Duration,
     /// When the last trial began, and whether it went well.
     last: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Judge {
     pub fn new(exit: Option<Exit>) -> Arc<Self> {
-        Arc::new(Judge {
+        Arc::new(Self::within(exit, TRIAL))
+    }
+
+    /// With another bound on its trials.
+    pub fn within(exit: Option<Exit>, trial: Duration) -> Self {
+        Judge {
             exit,
+            trial,
             last: Mutex::default(),
-        })
+        }
     }
 
     /// Judges what came to one sequence.
@@ -161,7 +176,8 @@ impl Judge {
             return well;
         }
         let began = Instant::now();
-        let well = trial(server).await.is_ok();
+        let tried = tokio::time::timeout(self.trial, trial(server)).await;
+        let well = matches!(tried, Ok(Ok(())));
         *last = Some((began, well));
         well
     }

@@ -57,6 +57,9 @@ use self::{
 };
 use super::{Engine, EngineError, EngineParams, Sequence, Streaming, Worker, streaming::OnFatal};
 
+/// What the engine is called.
+const NAME: &str = "http";
+
 /// See the module.
 pub struct Http {
     model: ModelSpec,
@@ -225,7 +228,7 @@ fn block_on<T: Send>(what: impl Future<Output = Result<T, String>> + Send) -> Re
 
 impl Engine for Http {
     fn name(&self) -> &'static str {
-        "http"
+        NAME
     }
 
     fn model(&self) -> &ModelSpec {

@@ -17,14 +17,19 @@ use tokio::{
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
         watch,
     },
+    task::{JoinError, JoinSet},
 };
 
 use super::{
+    NAME,
     dialect::trouble::Trouble,
     judge::{Fatal, Judge, Verdict},
     stream::Server,
 };
-use crate::engine::{Sequence, streaming::TOKEN_BYTES};
+use crate::engine::{
+    EngineError, Sequence, panic_message,
+    streaming::{OnFatal, TOKEN_BYTES, guarded},
+};
 
 /// See the module.
 pub(super) struct Threads {
@@ -48,16 +53,22 @@ impl Threads {
             let (sender, from) = unbounded_channel();
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let work = Work {
+                thread: i,
                 server,
                 judge: judge.clone(),
                 fatal: fatal.clone(),
             };
             let (stopped, end) = (stopped.clone(), end.clone());
+            let told = fatal.clone();
+            let told: OnFatal = Arc::new(move |error| told.end(error));
             let thread = thread::Builder::new().name(format!("http-{i}"));
             thread.spawn(move || {
-                runtime.block_on(serve(Arc::new(work), from, stopped));
-                // With it go the sequences that are left, and their connections.
-                drop(runtime);
+                guarded(NAME, i, &told, || {
+                    runtime.block_on(serve(Arc::new(work), from, stopped));
+                    // With it go the sequences that are left, and their connections.
+                    drop(runtime);
+                    Ok(())
+                });
                 let _ = end.send(());
             })?;
             to.push(sender);
@@ -103,25 +114,45 @@ async fn serve(
     mut from: UnboundedReceiver<Sequence>,
     mut stopped: watch::Receiver<bool>,
 ) {
+    let mut running = JoinSet::new();
     loop {
         let sequence = tokio::select! {
             biased;
             _ = stopped.wait_for(|stop| *stop) => return,
+            Some(ended) = running.join_next() => {
+                work.ended(ended);
+                continue;
+            }
             sequence = from.recv() => sequence,
         };
         let Some(sequence) = sequence else { return };
-        tokio::spawn(work.clone().run(sequence));
+        running.spawn(work.clone().run(sequence));
     }
 }
 
 /// What a thread's sequences share.
 struct Work {
+    /// Which thread it is.
+    thread: usize,
     server: Server,
     judge: Arc<Judge>,
     fatal: Arc<Fatal>,
 }
 
 impl Work {
+    /// A sequence is over: its panic ends the node, as that of any engine's thread.
+    fn ended(&self, ended: Result<(), JoinError>) {
+        if let Err(error) = ended
+            && let Ok(panic) = error.try_into_panic()
+        {
+            self.fatal.end(EngineError::Panicked {
+                engine: NAME,
+                worker: self.thread,
+                message: panic_message(panic.as_ref()),
+            });
+        }
+    }
+
     /// One sequence, from its prompt to its fate.
     async fn run(self: Arc<Self>, mut sequence: Sequence) {
         let server = &self.server;

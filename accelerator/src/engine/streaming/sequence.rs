@@ -164,10 +164,7 @@ impl Sequence {
                 compute_us,
                 sent: self.sent,
             };
-            let origin = Arc::clone(arrival.origin());
-            // Before the origin may use its slot again.
-            drop(arrival);
-            origin.respond(&[finished]);
+            arrival.respond(&finished);
         }
         self.end(outcome);
         Ok(())

@@ -3,11 +3,16 @@
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use qdl::{
-    config::{Dialect, HttpConfig},
+    config::{Deadlines, Dialect, HttpConfig},
     wire::Stream,
 };
 use serde_json::json;
 
+use super::super::{
+    Http,
+    dialect::{Ask, trouble::Trouble},
+    judge::{Judge, TRIAL, Verdict},
+};
 use super::{
     rig::{Fate, PROMPT, ROOM, Samples, Started, VOCAB, eventually, params, prompts, start},
     server::{Asked, Piece, Reply, Server, about, answer, events, tokens_of},
@@ -543,4 +548,55 @@ fn a_slow_stream_is_no_error() {
         (http.first_token_s, http.next_token_s) = (5, 5)
     });
     assert_eq!(result.0.answer, Some(vec![5, 6]), "{:?}", result.1);
+}
+
+#[test]
+fn a_trial_that_hangs_decides_against_the_server() {
+    let server = Server::start(
+        |path| about(Dialect::Vllm, path),
+        |_| Reply::Stream(vec![Piece::Hang]),
+    );
+    let mut params = params(&server.url, Dialect::Vllm);
+    params.engine.http.as_mut().expect("http").first_token_s = 86_400;
+    let http = Http::open(&params).expect("a configuration");
+    let ask = Ask {
+        vocab: VOCAB,
+        ..http.ask.clone()
+    };
+    let asked = http.server(&ask).expect("an address");
+    let judge = Judge::within(None, Duration::from_millis(100));
+    let silent = Trouble::Silent {
+        tokens: 3,
+        after: Duration::from_secs(30),
+    };
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().expect("a runtime");
+    let verdict = runtime.block_on(async {
+        let verdict = judge.verdict(&asked, silent);
+        tokio::time::timeout(Duration::from_secs(30), verdict).await
+    });
+    let words = "no token for 30 s behind 3: see engine.http.next_token_s";
+    assert_eq!(verdict, Ok(Verdict::End(words.to_owned())));
+}
+
+#[test]
+fn a_silent_server_is_named_before_a_frontend_gives_up() {
+    let http = HttpConfig::new("http://127.0.0.1:1", Dialect::Vllm);
+    let watchdog = Duration::from_secs(Deadlines::default().watchdog_s);
+    for silence in [http.first_token(), http.next_token()] {
+        assert!(silence + TRIAL < watchdog, "{silence:?}");
+    }
+}
+
+#[test]
+fn a_panic_of_a_sequence_ends_the_engine() {
+    let server = Server::good(Dialect::Vllm);
+    let started = started(&server, Dialect::Vllm, |_| ());
+    let samples = Samples::new(&prompts(2), Stream::All);
+    samples.panics.store(true, SeqCst);
+    (0..2).for_each(|i| samples.submit(i, &*started.http));
+    eventually("the engine ends", || !started.fatal().is_empty());
+    eventually("both end", || samples.ended() == 2);
+    let words = "worker 0 of engine http panicked: no part is taken";
+    assert_eq!(started.fatal(), [words]);
 }

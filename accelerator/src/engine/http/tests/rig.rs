@@ -44,6 +44,8 @@ pub struct Samples {
     room: usize,
     stream: Stream,
     pub gone: AtomicBool,
+    /// Taking a part panics.
+    pub panics: AtomicBool,
     fates: Mutex<Vec<Fate>>,
     ended: AtomicUsize,
 }
@@ -71,6 +73,7 @@ impl Samples {
             room,
             stream,
             gone: AtomicBool::new(false),
+            panics: AtomicBool::new(false),
             fates: Mutex::new(vec![Fate::default(); n]),
             ended: AtomicUsize::new(0),
         })
@@ -141,6 +144,7 @@ impl Origin for Samples {
     }
 
     fn part(&self, part: &Part) {
+        assert!(!self.panics.load(SeqCst), "no part is taken");
         let fate = &mut self.fates.lock().expect("whole")[part.ticket as usize];
         fate.parts.push((part.from, part.to));
     }

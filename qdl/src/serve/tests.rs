@@ -1,0 +1,187 @@
+//! A connection without a server around it: what it counts.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use super::*;
+use crate::{
+    fabric::{Flushed, Imm, Post, PostError, Tx},
+    wire::Stream,
+};
+
+const SLOTS: usize = 8;
+
+fn connection(stream: Stream) -> Arc<ServeConnection> {
+    let cfgs = ServeConnectionCfgs {
+        session: 1,
+        connection: 0,
+        epoch: 1,
+        gpu: None,
+        slots: SLOTS,
+        request_stride: 64,
+        response_stride: 128,
+        stream,
+    };
+    Arc::new(ServeConnection::new(cfgs).expect("memory"))
+}
+
+fn arrival(connection: &Arc<ServeConnection>, slot: u16) -> Arrival {
+    let imm = Imm::new(slot, 1);
+    let _ = connection.window().grants().take(imm);
+    connection.arrival(imm, 8, 1).expect("inside")
+}
+
+fn part(arrival: &Arrival, from: u32, to: u32) {
+    arrival.origin().part(&Part {
+        ticket: arrival.ticket(),
+        from,
+        to,
+        queue_us: 1,
+        compute_us: 2,
+    });
+}
+
+fn finished(arrival: &Arrival, len: u32, parts: u32) -> Finished {
+    Finished {
+        ticket: arrival.ticket(),
+        len,
+        queue_us: 1,
+        compute_us: 2,
+        sent: Sent {
+            parts,
+            ..Sent::default()
+        },
+    }
+}
+
+/// Takes what it is given; the first flush says that it is there, and waits until it may go on.
+#[derive(Debug)]
+struct Slow {
+    there: mpsc::Sender<()>,
+    go_on: Option<mpsc::Receiver<()>>,
+}
+
+impl Tx for Slow {
+    fn post(&mut self, _: &Post) -> Result<(), PostError> {
+        Ok(())
+    }
+    fn flush(&mut self) -> Result<Flushed, Broken> {
+        if let Some(go_on) = self.go_on.take() {
+            let _ = self.there.send(());
+            let _ = go_on.recv_timeout(Duration::from_secs(30));
+        }
+        Ok(Flushed::Done)
+    }
+    fn room(&self) -> usize {
+        8
+    }
+    fn posted(&self) -> u64 {
+        0
+    }
+    fn retired(&self) -> u64 {
+        0
+    }
+    fn inline_limit(&self) -> usize {
+        0
+    }
+    fn counts(&self) -> FabricCounts {
+        FabricCounts::default()
+    }
+}
+
+#[test]
+fn what_a_heartbeat_asks_for_waits_for_no_sender() {
+    let connection = connection(Stream::First);
+    let (there, came) = mpsc::channel();
+    let (go, go_on) = mpsc::channel();
+    connection.send.attach(Box::new(Slow {
+        there,
+        go_on: Some(go_on),
+    }));
+    let a = arrival(&connection, 0);
+    let sender = thread::spawn(move || part(&a, 0, 4));
+    let patience = Duration::from_secs(10);
+    came.recv_timeout(patience).expect("it has the token");
+    let (tell, told) = mpsc::channel();
+    let asked = connection.clone();
+    let asks = thread::spawn(move || {
+        let counts = (asked.responded(), asked.parts(), asked.late());
+        let _ = tell.send(counts);
+    });
+    let counts = told.recv_timeout(patience);
+    go.send(()).expect("it waits");
+    sender.join().expect("joined");
+    asks.join().expect("joined");
+    assert_eq!(counts, Ok((0, 1, 0)), "asked while somebody sends");
+    assert_eq!(connection.late(), 1, "the rest of the sample was dropped");
+}
+
+#[test]
+fn every_sample_without_an_answer_is_counted_once() {
+    for stream in [Stream::None, Stream::First, Stream::All] {
+        let connection = connection(stream);
+        let late = |slot, end: &dyn Fn(Arrival)| {
+            let before = connection.late();
+            end(arrival(&connection, slot));
+            assert_eq!(connection.late() - before, 1, "slot {slot}, {stream:?}");
+        };
+        late(0, &drop);
+        late(1, &|a| a.refuse(&"too long"));
+        // The connection is down: nobody is there to have an answer.
+        late(2, &|a| {
+            let f = finished(&a, 8, 0);
+            a.respond(&f);
+        });
+        late(3, &|a| {
+            let f = finished(&a, 8, 0);
+            respond_all([(a, f)], &mut Vec::new());
+        });
+        if stream == Stream::None {
+            continue;
+        }
+        late(4, &|a| {
+            part(&a, 0, 4);
+            drop(a);
+        });
+        late(5, &|a| {
+            part(&a, 0, 4);
+            a.refuse(&"too long");
+        });
+        late(6, &|a| {
+            part(&a, 0, 4);
+            let f = finished(&a, 8, 1);
+            a.respond(&f);
+        });
+        assert_eq!(connection.responded(), 0);
+    }
+}
+
+#[test]
+fn an_answer_is_no_loss() {
+    let connection = connection(Stream::All);
+    let (there, _came) = mpsc::channel();
+    let slow = Slow { there, go_on: None };
+    connection.send.attach(Box::new(slow));
+    let a = arrival(&connection, 0);
+    part(&a, 0, 4);
+    let f = finished(&a, 8, 1);
+    a.respond(&f);
+    let batch: Vec<_> = (1..3)
+        .map(|slot| arrival(&connection, slot))
+        .map(|a| {
+            let f = finished(&a, 8, 0);
+            (a, f)
+        })
+        .collect();
+    respond_all(batch, &mut Vec::new());
+    let counts = (
+        connection.responded(),
+        connection.parts(),
+        connection.late(),
+    );
+    assert_eq!(counts, (3, 1, 0));
+    assert_eq!(connection.readers(), 0);
+}
