@@ -188,8 +188,8 @@ impl Tokens {
         name.map_or_else(|| format!("connection {connection}"), String::clone)
     }
 
-    /// An answer came by this connection. What is not two tokens or more, LoadGen takes for an error,
-    /// and so it is: the engine's.
+    /// An answer came by this connection. What is not two tokens or more, LoadGen takes for an
+    /// error, and so it is: the engine's.
     pub fn answered(&self, connection: usize, index: u64, payload: &[u8]) {
         if payload.len() >= 2 * TOKEN_BYTES && payload.len().is_multiple_of(TOKEN_BYTES) {
             return;

@@ -29,8 +29,9 @@ use crate::{
 /// So many connections may be lost with a sample in flight on them before it is said to be
 /// [`DispatchEvent::WornOut`]. A sample that an accelerator refuses takes a connection with it each
 /// time, and for ever; but connections are also lost through no fault of their samples, and one
-/// with a long answer is in flight on many. Were half of its attempts lost so, which is a run of one
-/// fault for each two answers, 64 in a row come once in 10^19; were it nine out of ten, once in 850.
+/// with a long answer is in flight on many. Were half of its attempts lost so, which is a run of
+/// one fault for each two answers, 64 in a row come once in 10^19; were it nine out of ten, once in
+/// 850.
 const LOSSES: u16 = 64;
 
 /// What the NIC thread is told.
