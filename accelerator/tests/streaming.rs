@@ -438,12 +438,15 @@ fn no_more_are_inside_than_the_engine_takes_and_none_is_left_behind() {
         let pipeline = run(Arc::clone(&puppet));
         let origins =
             [6, 7].map(|seed| Prompts::new(&random_prompts(4_000, seed), 32, Stream::None));
+        // Between two arrivals none may be there for a moment.
+        let bring = AtomicUsize::new(origins.len());
         thread::scope(|s| {
             for origin in &origins {
                 s.spawn(|| {
                     for i in 0..origin.len() {
                         pipeline.arrived(&mut vec![origin.arrival(i)]);
                     }
+                    bring.fetch_sub(1, SeqCst);
                 });
             }
             for _ in 0..3 {
@@ -456,7 +459,8 @@ fn no_more_are_inside_than_the_engine_takes_and_none_is_left_behind() {
                             s.push(&[1]).expect("room");
                             s.finish(&[2]).expect("room");
                         }
-                        origins.iter().all(|o| Arc::strong_count(o) == 1)
+                        bring.load(SeqCst) == 0
+                            && origins.iter().all(|o| Arc::strong_count(o) == 1)
                     });
                 });
             }

@@ -3,6 +3,7 @@
 //! * `fabric`: the TCP fabric beside plain sockets.
 //! * `core`: the data structures that decide, in nanoseconds and allocations per operation.
 //! * `rails`: the policies that choose rails, in a model.
+//! * `parts`: answers in parts beside plain sockets.
 //! * `llm-server`: a pretended language-model server for `bench llm`.
 
 mod core;
@@ -10,6 +11,7 @@ mod fabric;
 mod json;
 mod llm;
 mod machine;
+mod parts;
 mod rails;
 
 use alloc_count::Counting;
@@ -33,6 +35,8 @@ enum Bench {
     Core(core::Args),
     /// Rails chosen by health: a model of a large system, the cost of a decision, and designs.
     Rails(rails::Args),
+    /// Answers that grow token by token, in parts of the TCP fabric and over plain sockets.
+    Parts(parts::Args),
     /// A pretended language-model server; serves until it is killed.
     LlmServer(llm::Args),
 }
@@ -42,6 +46,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Fabric(args) => fabric::run(&args),
         Bench::Core(args) => core::run(&args),
         Bench::Rails(args) => rails::run(&args),
+        Bench::Parts(args) => parts::run(&args),
         Bench::LlmServer(args) => llm::run(&args),
     }
 }

@@ -59,6 +59,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             ensure!(args.is_empty(), "bench local takes no arguments");
             local::run(root)
         }
+        "parts" => run_own(root, "parts", args),
         "rails" => rails::run(root, args),
         "verbs" => {
             ensure!(args.is_empty(), "bench verbs takes no arguments");
@@ -69,7 +70,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: core, fabric, failover, idle, llm, loadgen, local, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: core, fabric, failover, idle, llm, loadgen, local, parts, rails, verbs, warm-up"
         ),
     }
 }
