@@ -459,8 +459,7 @@ fn no_more_are_inside_than_the_engine_takes_and_none_is_left_behind() {
                             s.push(&[1]).expect("room");
                             s.finish(&[2]).expect("room");
                         }
-                        bring.load(SeqCst) == 0
-                            && origins.iter().all(|o| Arc::strong_count(o) == 1)
+                        bring.load(SeqCst) == 0 && origins.iter().all(|o| Arc::strong_count(o) == 1)
                     });
                 });
             }

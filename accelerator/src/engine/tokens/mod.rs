@@ -1,5 +1,5 @@
 //! `tokens`: a pretended language model, with a clock. Its answers are a hash of the prompt, so
-//! that each token can be checked wherever it went ([`answer`]); its time is what the
+//! that each token can be checked wherever it went ([`answer()`]); its time is what the
 //! configuration says of a step, so that a language model's batch can be had without one.
 //!
 //! The batch is continuous: sequences join and leave it between two steps. A step brings each of
