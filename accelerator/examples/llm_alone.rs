@@ -28,7 +28,7 @@ use anyhow::{Context, Result, bail};
 use qdl::{
     clock,
     config::LlmConfig,
-    model::{DType, ModelSpec, TensorSpec},
+    model::ModelSpec,
     serve::{Arrival, Finished, Origin, Part},
     wire::Stream,
 };
@@ -68,19 +68,9 @@ fn measure(
     threads: usize,
     most: usize,
 ) -> Result<()> {
-    let tensor = |name: &str| TensorSpec {
-        name: name.to_owned(),
-        dtype: DType::I32,
-        shape: vec![MOST],
-        ragged: true,
-    };
     let params = EngineParams {
         file: Some(file),
-        spec: Some(ModelSpec {
-            name: "m".to_owned(),
-            inputs: vec![tensor("prompt")],
-            output: tensor("tokens"),
-        }),
+        spec: Some(ModelSpec::of_tokens("m", MOST, MOST)),
         ..EngineParams::new(EngineKind::Llm)
     };
     let params = params.with(|e| {

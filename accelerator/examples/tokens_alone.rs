@@ -19,7 +19,7 @@ use accelerator::{
 use qdl::{
     clock,
     config::TokensConfig,
-    model::{DType, ModelSpec, TensorSpec},
+    model::ModelSpec,
     serve::{Arrival, Finished, Origin, Part, Service},
     wire::Stream,
 };
@@ -51,18 +51,8 @@ impl Origin for Counts {
 }
 
 fn params(sequences: usize) -> EngineParams {
-    let ids = |name: &str| TensorSpec {
-        name: name.into(),
-        dtype: DType::I32,
-        shape: vec![TOKENS],
-        ragged: true,
-    };
     EngineParams {
-        spec: Some(ModelSpec {
-            name: "m".into(),
-            inputs: vec![ids("prompt")],
-            output: ids("tokens"),
-        }),
+        spec: Some(ModelSpec::of_tokens("m", TOKENS, TOKENS)),
         ..EngineParams::new(EngineKind::Tokens)
     }
     .with(|e| {

@@ -19,7 +19,7 @@ use accelerator::engine::{
 use qdl::{
     clock,
     config::LlmConfig,
-    model::{DType, ModelSpec, TensorSpec},
+    model::{DType, ModelSpec},
     serve::{Arrival, Finished, Origin, Part},
     wire::Stream,
 };
@@ -35,26 +35,12 @@ fn models(name: &str) -> PathBuf {
     path
 }
 
-fn spec(prompt: usize, answer: usize) -> ModelSpec {
-    let tensor = |name: &str, most| TensorSpec {
-        name: name.to_owned(),
-        dtype: DType::I32,
-        shape: vec![most],
-        ragged: true,
-    };
-    ModelSpec {
-        name: "m".to_owned(),
-        inputs: vec![tensor("prompt", prompt)],
-        output: tensor("tokens", answer),
-    }
-}
-
 fn params(file: &str, sides: (usize, usize), llm: LlmConfig) -> EngineParams {
     find_library(None).unwrap_or_else(|e| panic!("{e}"));
     EngineParams {
         model: "m".to_owned(),
         file: Some(models(file)),
-        spec: Some(spec(sides.0, sides.1)),
+        spec: Some(ModelSpec::of_tokens("m", sides.0, sides.1)),
         ..EngineParams::new(EngineKind::Llm)
     }
     .with(|e| e.llm = Some(llm))

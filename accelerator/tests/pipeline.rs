@@ -16,7 +16,7 @@ use accelerator::{
     engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams, Run, Worker, create},
     pipeline::{Options, Pipeline, StopTimeout},
 };
-use common::{Samples, eventually};
+use common::{Samples, eventually, no_error, start};
 use proptest::prelude::*;
 use qdl::{
     config::EngineConfig,
@@ -37,17 +37,6 @@ fn params(inline: bool) -> EngineParams {
         e.max_batch = 16;
         e.threads = 2;
     })
-}
-
-// Its shape is that of the callback.
-#[allow(clippy::needless_pass_by_value)]
-fn no_error(e: EngineError) {
-    panic!("unexpected: {e}");
-}
-
-fn start(params: &EngineParams) -> Pipeline {
-    let engine = create(params).expect("the engine needs nothing");
-    Pipeline::start(engine, &Options::from(params), no_error).expect("workers start")
 }
 
 /// Several NIC threads deliver in bursts; every sample is answered once with its own hash.

@@ -8,16 +8,13 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
-use accelerator::{
-    engine::{EngineKind, EngineParams, create},
-    pipeline::{Options, Pipeline},
-};
+use accelerator::engine::{EngineKind, EngineParams};
 use alloc_count::{Counting, of_process};
-use common::eventually;
+use common::{eventually, start};
 use qdl::{
     clock,
     config::TokensConfig,
-    model::{DType, ModelSpec, TensorSpec},
+    model::ModelSpec,
     serve::{Arrival, Finished, Origin, Part, Service},
     wire::Stream,
 };
@@ -51,18 +48,8 @@ impl Origin for Counts {
 fn a_token_allocates_nothing() {
     const N: usize = 2_000;
     const TOKENS: usize = 32;
-    let ids = |name: &str| TensorSpec {
-        name: name.into(),
-        dtype: DType::I32,
-        shape: vec![TOKENS],
-        ragged: true,
-    };
     let params = EngineParams {
-        spec: Some(ModelSpec {
-            name: "m".into(),
-            inputs: vec![ids("prompt")],
-            output: ids("tokens"),
-        }),
+        spec: Some(ModelSpec::of_tokens("m", TOKENS, TOKENS)),
         ..EngineParams::new(EngineKind::Tokens)
     }
     .with(|e| {
@@ -71,9 +58,7 @@ fn a_token_allocates_nothing() {
             ..TokensConfig::default()
         });
     });
-    let engine = create(&params).expect("the engine needs nothing");
-    let options = Options::from(&params);
-    let pipeline = Pipeline::start(engine, &options, |e| panic!("{e}")).expect("starts");
+    let pipeline = start(&params);
     let input = [7u8; 4 * TOKENS];
     let mut outputs = vec![0u8; 4 * TOKENS * N];
     let origin = Arc::new(Counts::default());

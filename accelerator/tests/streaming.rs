@@ -21,37 +21,18 @@ use accelerator::{
     },
     pipeline::{Options, Pipeline},
 };
-use common::{eventually, prompts::Prompts};
+use common::{eventually, no_error, prompts::Prompts, start};
 use proptest::prelude::*;
-use qdl::{
-    config::TokensConfig,
-    model::{DType, ModelSpec, TensorSpec},
-    serve::Service,
-    wire::Stream,
-};
+use qdl::{config::TokensConfig, model::ModelSpec, serve::Service, wire::Stream};
 
 const STREAMS: [Stream; 3] = [Stream::None, Stream::First, Stream::All];
 /// Any test here is over long before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn model(prompt: usize, output: usize) -> ModelSpec {
-    let ids = |name: &str, most| TensorSpec {
-        name: name.into(),
-        dtype: DType::I32,
-        shape: vec![most],
-        ragged: true,
-    };
-    ModelSpec {
-        name: "m".into(),
-        inputs: vec![ids("prompt", prompt)],
-        output: ids("tokens", output),
-    }
-}
-
 /// Prompts of up to 64 tokens, answers of up to `output`.
 fn params(output: usize, most: usize, settings: &TokensConfig) -> EngineParams {
     EngineParams {
-        spec: Some(model(64, output)),
+        spec: Some(ModelSpec::of_tokens("m", 64, output)),
         ..EngineParams::new(EngineKind::Tokens)
     }
     .with(|e| {
@@ -60,17 +41,6 @@ fn params(output: usize, most: usize, settings: &TokensConfig) -> EngineParams {
             ..settings.clone()
         });
     })
-}
-
-// Its shape is that of the callback.
-#[allow(clippy::needless_pass_by_value)]
-fn no_error(e: EngineError) {
-    panic!("unexpected: {e}");
-}
-
-fn start(params: &EngineParams) -> Pipeline {
-    let engine = create(params).expect("the engine needs nothing");
-    Pipeline::start(engine, &Options::from(params), no_error).expect("starts")
 }
 
 /// Numbers from a seed.
@@ -368,7 +338,7 @@ struct Puppet {
 impl Puppet {
     fn new(most: usize, act: impl Fn(&Puppet, Sequence) + Send + Sync + 'static) -> Self {
         Puppet {
-            model: model(64, 8),
+            model: ModelSpec::of_tokens("m", 64, 8),
             most,
             held: Mutex::default(),
             act: Box::new(act),

@@ -12,3 +12,8 @@ pub fn now_ns() -> u64 {
     // 2^64 ns are 584 years.
     Instant::now().duration_since(origin).as_nanos() as u64
 }
+
+/// Nanoseconds to microseconds, at most what a response can carry (71 minutes).
+pub fn micros(ns: u64) -> u32 {
+    u32::try_from(ns / 1_000).unwrap_or(u32::MAX)
+}

@@ -126,6 +126,22 @@ impl ModelSpec {
         }
     }
 
+    /// A model that takes the token ids of a prompt, at most `prompt` of them, and answers with
+    /// those of an answer, at most `answer`: what engines of language models run.
+    pub fn of_tokens(name: &str, prompt: usize, answer: usize) -> Self {
+        let ids = |name: &str, most| TensorSpec {
+            name: name.to_owned(),
+            dtype: DType::I32,
+            shape: vec![most],
+            ragged: true,
+        };
+        ModelSpec {
+            name: name.to_owned(),
+            inputs: vec![ids("prompt", prompt)],
+            output: ids("tokens", answer),
+        }
+    }
+
     /// Bytes of the largest sample; `None` where they overflow.
     pub fn max_input_bytes(&self) -> Option<usize> {
         self.inputs

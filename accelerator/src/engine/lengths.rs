@@ -1,6 +1,6 @@
 //! The lengths that samples of a model can have. Plain data.
 
-use qdl::model::ModelSpec;
+use qdl::{model::ModelSpec, serve::Arrival};
 
 use super::EngineError;
 
@@ -50,6 +50,27 @@ impl Lengths {
             lengths.row += bytes / rows;
         }
         Ok(lengths)
+    }
+
+    /// Hands those on that have a length the model can have, or all of them where it takes any
+    /// bytes; the others are refused, and their number returned.
+    pub fn sort(
+        lengths: Option<&Lengths>,
+        arrivals: &mut Vec<Arrival>,
+        mut take: impl FnMut(Arrival),
+    ) -> usize {
+        let mut refused = 0;
+        for arrival in arrivals.drain(..) {
+            match lengths {
+                Some(lengths) if lengths.rows(arrival.input_len()).is_none() => {
+                    let why = lengths.refusal(arrival.input_len());
+                    arrival.refuse(&why);
+                    refused += 1;
+                }
+                _ => take(arrival),
+            }
+        }
+        refused
     }
 
     /// Rows of the ragged tensors of a sample of `len` bytes, 0 where the model has none; nothing

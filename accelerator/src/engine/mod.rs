@@ -67,8 +67,18 @@ pub trait Engine: Send + Sync {
     /// Makes the worker of one thread; called on that thread, `index` counts from 0.
     ///
     /// # Errors
-    /// Whatever keeps the model from being loaded once more.
-    fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError>;
+    /// Whatever keeps the model from being loaded once more. An engine that batches by itself has
+    /// none.
+    fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError> {
+        let _ = index;
+        Err(EngineError::Param {
+            field: "kind",
+            reason: format!(
+                "engine `{}` batches by itself and has no workers",
+                self.name()
+            ),
+        })
+    }
 
     /// True where an answer is token ids at their true number, so that their count is the engine's
     /// own: what LoadGen may be told.

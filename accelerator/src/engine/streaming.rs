@@ -96,18 +96,18 @@ impl TokenModel {
     /// # Errors
     /// [`EngineError::TokenModel`] names the key and shows what would be right.
     pub fn of(engine: &'static str, params: &EngineParams) -> Result<Self, EngineError> {
-        let refuse = |field, found: &str| {
-            Err(EngineError::TokenModel {
-                field,
-                reason: format!(
-                    "{found}; engine `{engine}` takes and gives token ids, as in `{{name: tokens, \
-                     dtype: i32, shape: [1024], ragged: true}}`"
-                ),
-            })
-        };
-        let Some(spec) = &params.spec else {
-            return refuse("inputs", "there are none");
-        };
+        match &params.spec {
+            Some(spec) => TokenModel::of_spec(engine, spec),
+            None => Err(refusal(engine, "inputs", "there are none")),
+        }
+    }
+
+    /// The same of what an engine has found out by itself.
+    ///
+    /// # Errors
+    /// As [`TokenModel::of`].
+    pub fn of_spec(engine: &'static str, spec: &ModelSpec) -> Result<Self, EngineError> {
+        let refuse = |field, found: &str| Err(refusal(engine, field, found));
         let [input] = &spec.inputs[..] else {
             return refuse("inputs", &format!("there are {}", spec.inputs.len()));
         };
@@ -123,6 +123,16 @@ impl TokenModel {
             prompt,
             answer,
         })
+    }
+}
+
+fn refusal(engine: &str, field: &'static str, found: &str) -> EngineError {
+    EngineError::TokenModel {
+        field,
+        reason: format!(
+            "{found}; engine `{engine}` takes and gives token ids, as in `{{name: tokens, dtype: \
+             i32, shape: [1024], ragged: true}}`"
+        ),
     }
 }
 

@@ -56,7 +56,7 @@ pub use counters::Counters;
 
 use self::{
     sequences::Sequences,
-    shared::{Live, Shared, micros},
+    shared::{Live, Shared},
 };
 use crate::{
     batcher::Policy,
@@ -368,13 +368,13 @@ impl Batches {
                 }
             }
         }
-        let compute_us = micros(clock::now_ns().saturating_sub(started));
+        let compute_us = clock::micros(clock::now_ns().saturating_sub(started));
         self.shared.cells[0].inline(arrivals.len());
         let answers = arrivals.drain(..).zip(&lens).map(|(arrival, &len)| {
             let finished = Finished {
                 ticket: arrival.ticket(),
                 len,
-                queue_us: micros(started.saturating_sub(arrival.arrived_ns())),
+                queue_us: clock::micros(started.saturating_sub(arrival.arrived_ns())),
                 compute_us,
                 sent: qdl::serve::Sent::default(),
             };
@@ -444,7 +444,7 @@ fn warm_up(
         timed(*size)?;
     }
     Ok(WarmUp {
-        cold_us: micros(cold),
-        warm_us: micros(timed(1)?),
+        cold_us: clock::micros(cold),
+        warm_us: clock::micros(timed(1)?),
     })
 }

@@ -242,17 +242,7 @@ impl Inner {
             return;
         }
         self.in_flight.fetch_add(arrivals.len(), SeqCst);
-        let mut refused = 0;
-        for arrival in arrivals.drain(..) {
-            match &self.lengths {
-                Some(lengths) if lengths.rows(arrival.input_len()).is_none() => {
-                    let why = lengths.refusal(arrival.input_len());
-                    arrival.refuse(&why);
-                    refused += 1;
-                }
-                _ => self.queue.push(arrival),
-            }
-        }
+        let refused = Lengths::sort(self.lengths.as_ref(), arrivals, |a| self.queue.push(a));
         self.left(refused);
         self.draw();
     }

@@ -111,17 +111,7 @@ impl Shared {
             return;
         }
         self.in_flight.fetch_add(arrivals.len(), SeqCst);
-        let mut refused = 0;
-        for arrival in arrivals.drain(..) {
-            match &self.lengths {
-                Some(lengths) if lengths.rows(arrival.input_len()).is_none() => {
-                    let why = lengths.refusal(arrival.input_len());
-                    arrival.refuse(&why);
-                    refused += 1;
-                }
-                _ => self.queue.push(arrival),
-            }
-        }
+        let refused = Lengths::sort(self.lengths.as_ref(), arrivals, |a| self.queue.push(a));
         if refused > 0 {
             self.in_flight.fetch_sub(refused, SeqCst);
         }
@@ -188,13 +178,13 @@ impl Shared {
         let started = clock::now_ns();
         worker.run(batch)?;
         let took = clock::now_ns().saturating_sub(started);
-        let compute_us = micros(took);
+        let compute_us = clock::micros(took);
         self.cells[index].batch(batch.len(), batch.counts());
         let answers = batch.take().map(|(arrival, len)| {
             let finished = Finished {
                 ticket: arrival.ticket(),
                 len,
-                queue_us: micros(started.saturating_sub(arrival.arrived_ns())),
+                queue_us: clock::micros(started.saturating_sub(arrival.arrived_ns())),
                 compute_us,
                 sent: qdl::serve::Sent::default(),
             };
@@ -404,9 +394,4 @@ impl Drop for Emptied<'_> {
     fn drop(&mut self) {
         self.0.clear();
     }
-}
-
-/// Nanoseconds to microseconds, at most what a response can carry (71 minutes).
-pub(super) fn micros(ns: u64) -> u32 {
-    u32::try_from(ns / 1_000).unwrap_or(u32::MAX)
 }

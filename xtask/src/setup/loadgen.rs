@@ -73,34 +73,11 @@ pub fn ensure(root: &Path) -> Result<()> {
 
 /// Has pip fetch the archive into `work`.
 fn download(root: &Path, work: &Path) -> Result<PathBuf> {
-    let requirements = work.join("requirements.txt");
-    std::fs::write(
-        &requirements,
-        format!("mlcommons-loadgen=={VERSION} --hash=sha256:{ARCHIVE}\n"),
-    )
-    .with_context(|| format!("cannot write {}", requirements.display()))?;
-    let mut pip = Command::new(interpreter(root)?);
-    pip.args([
-        "-m",
-        "pip",
-        "download",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--no-deps",
-    ])
+    let pinned = format!("mlcommons-loadgen=={VERSION} --hash=sha256:{ARCHIVE}\n");
     // The archive, and not the wheel, whose library exports nothing that could be linked; but
     // wheels of what reads the archive's metadata, which would otherwise be built from source too.
-    .args([
-        "--no-binary",
-        "mlcommons-loadgen",
-        "--require-hashes",
-        "--requirement",
-    ])
-    .arg(&requirements)
-    .arg("--dest")
-    .arg(work)
-    .env("PIP_REQUIRE_VIRTUALENV", "0");
-    run_quietly("pip download mlcommons-loadgen", &mut pip, DEADLINE).context(
+    let choices = ["--no-binary", "mlcommons-loadgen"];
+    python::download(&interpreter(root)?, work, &pinned, &choices).context(
         "cannot fetch LoadGen's source archive; see that `pip download` reaches a package index from this machine, \
          then run `cargo xtask setup` again",
     )?;

@@ -35,6 +35,30 @@ pub fn packages(root: &Path) -> Result<PathBuf> {
     found.with_context(|| format!("no site-packages under {}", libraries.display()))
 }
 
+/// Has pip fetch what is pinned, one line each with version and hash, into `work`; `choices` are
+/// its options of what may be fetched.
+pub fn download(python: &Path, work: &Path, pinned: &str, choices: &[&str]) -> Result<()> {
+    let requirements = work.join("requirements.txt");
+    std::fs::write(&requirements, pinned)
+        .with_context(|| format!("cannot write {}", requirements.display()))?;
+    let mut pip = Command::new(python);
+    pip.args([
+        "-m",
+        "pip",
+        "download",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ])
+    .args(choices)
+    .args(["--require-hashes", "--requirement"])
+    .arg(&requirements)
+    .arg("--dest")
+    .arg(work)
+    .env("PIP_REQUIRE_VIRTUALENV", "0");
+    run_quietly("pip download", &mut pip, DEADLINE).map(|_| ())
+}
+
 /// Makes the environment and installs the packages, unless that was done with the same pins.
 pub fn ensure(root: &Path) -> Result<Done> {
     let environment = deps(root).join("venv");

@@ -55,7 +55,7 @@ use self::{
     stream::Server,
     threads::Threads,
 };
-use super::{Engine, EngineError, EngineParams, Sequence, Streaming, Worker, streaming::OnFatal};
+use super::{Engine, EngineError, EngineParams, Sequence, Streaming, streaming::OnFatal};
 
 /// What the engine is called.
 const NAME: &str = "http";
@@ -233,13 +233,6 @@ impl Engine for Http {
 
     fn model(&self) -> &ModelSpec {
         &self.model
-    }
-
-    fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
-        Err(EngineError::Param {
-            field: "kind",
-            reason: "`http` batches by itself and has no workers".to_owned(),
-        })
     }
 
     fn counts_tokens(&self) -> bool {

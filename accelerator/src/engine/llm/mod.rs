@@ -20,7 +20,6 @@ mod schedule;
 mod work;
 
 use std::{
-    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, channel},
@@ -35,7 +34,7 @@ use ort::{
 };
 use qdl::{
     config::{LlmConfig, Provider},
-    model::{DType, ModelSpec, TensorSpec},
+    model::ModelSpec,
 };
 
 use self::{
@@ -43,9 +42,9 @@ use self::{
     work::{Limits, Shared, Work},
 };
 use super::{
-    Engine, EngineError, EngineParams, Lengths, Sequence, Streaming, Worker,
+    Engine, EngineError, EngineParams, Lengths, Sequence, Streaming,
     onnx::{self, Settings, one_line},
-    streaming::OnFatal,
+    streaming::{OnFatal, TokenModel},
 };
 
 /// Tokens of the longest answer where nothing says it.
@@ -97,7 +96,7 @@ impl Llm {
             Some(spec) => spec.clone(),
             None => default_model(&params.model, &graph, &config, most),
         };
-        let (prompt, answer) = sides(&model, &path)?;
+        let TokenModel { prompt, answer, .. } = TokenModel::of_spec("llm", &model)?;
         let limits = Limits {
             min: config.min_tokens,
             max: config.max_tokens.unwrap_or(answer),
@@ -151,13 +150,6 @@ impl Engine for Llm {
 
     fn model(&self) -> &ModelSpec {
         &self.model
-    }
-
-    fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
-        Err(EngineError::Param {
-            field: "kind",
-            reason: "engine llm batches by itself and has no workers".to_owned(),
-        })
     }
 
     fn counts_tokens(&self) -> bool {
@@ -270,43 +262,8 @@ fn gpu_memory(index: i32) -> Result<MemoryInfo<'static>, EngineError> {
 
 /// What the model takes and gives where the configuration does not say it.
 fn default_model(name: &str, graph: &Graph, config: &LlmConfig, answer: usize) -> ModelSpec {
-    let tensor = |name: &str, most: usize| TensorSpec {
-        name: name.to_owned(),
-        dtype: DType::I32,
-        shape: vec![most],
-        ragged: true,
-    };
     let context = config.context.unwrap_or(graph.context);
-    ModelSpec {
-        name: name.to_owned(),
-        inputs: vec![tensor("prompt", context.saturating_sub(answer).max(1))],
-        output: tensor("tokens", answer),
-    }
-}
-
-/// Tokens of the longest prompt and of the longest answer.
-fn sides(model: &ModelSpec, path: &Path) -> Result<(usize, usize), EngineError> {
-    let ids = |t: &TensorSpec| match t.shape[..] {
-        [most] if t.dtype == DType::I32 && t.ragged && most > 0 => Ok(most),
-        _ => Err(EngineError::ModelUnsupported {
-            path: path.to_owned(),
-            tensor: t.name.clone(),
-            reason:
-                "engine llm takes and gives token ids: `dtype: i32, shape: [MOST], ragged: true`"
-                    .to_owned(),
-        }),
-    };
-    match &model.inputs[..] {
-        [prompt] => Ok((ids(prompt)?, ids(&model.output)?)),
-        _ => Err(EngineError::ModelUnsupported {
-            path: path.to_owned(),
-            tensor: "inputs".to_owned(),
-            reason: format!(
-                "engine llm takes one input, the prompt; the configuration has {}",
-                model.inputs.len()
-            ),
-        }),
-    }
+    ModelSpec::of_tokens(name, context.saturating_sub(answer).max(1), answer)
 }
 
 /// How the configuration's numbers go with the model's.

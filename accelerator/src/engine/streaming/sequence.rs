@@ -214,8 +214,8 @@ impl Sequence {
     fn durations(&self) -> (u32, u32) {
         let started = self.started_ns;
         (
-            micros(started.saturating_sub(self.arrived_ns())),
-            micros(clock::now_ns().saturating_sub(started)),
+            clock::micros(started.saturating_sub(self.arrived_ns())),
+            clock::micros(clock::now_ns().saturating_sub(started)),
         )
     }
 
@@ -240,9 +240,4 @@ impl fmt::Debug for Sequence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Sequence({:?}, {} tokens)", self.arrival, self.tokens())
     }
-}
-
-/// Nanoseconds to microseconds, at most what a response can carry (71 minutes).
-fn micros(ns: u64) -> u32 {
-    u32::try_from(ns / 1_000).unwrap_or(u32::MAX)
 }

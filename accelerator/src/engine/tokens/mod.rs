@@ -17,7 +17,7 @@ use std::{
 use qdl::{connection::join_all, model::ModelSpec};
 
 use super::{
-    Engine, EngineError, EngineParams, Sequence, Streaming, Worker,
+    Engine, EngineError, EngineParams, Sequence, Streaming,
     streaming::{OnFatal, TokenModel, guarded},
 };
 
@@ -64,13 +64,6 @@ impl Engine for Tokens {
 
     fn model(&self) -> &ModelSpec {
         &self.model
-    }
-
-    fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
-        Err(EngineError::Param {
-            field: "kind",
-            reason: format!("engine `{NAME}` batches by itself and has no workers"),
-        })
     }
 
     fn counts_tokens(&self) -> bool {

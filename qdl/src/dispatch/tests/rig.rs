@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::*;
 use crate::{
     connection::Spin,
-    fabric::{SourceId, tcp},
+    fabric::{Endpoint, Link, SourceId, tcp},
     os::Near,
     rails::{ConnectionRail, FailbackCfgs, HealthCfgs, PeerCfgs, RailArbiterCfgs},
     response::RESPONSE_HEADER_BYTES,
@@ -141,6 +141,27 @@ pub struct Bench {
 pub enum Over {
     Memory,
     Tcp,
+}
+
+impl Over {
+    /// Links for both ends, and what can be done to them.
+    pub fn join(&self, a: Endpoint, b: Endpoint) -> (Link, Link, Option<memory::MemoryFaults>) {
+        match self {
+            Over::Memory => {
+                let (near, far, faults) = memory::pair(a, b).expect("joined");
+                (near, far, Some(faults))
+            }
+            Over::Tcp => {
+                let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+                let to = listener.local_addr().expect("bound");
+                let sa = std::net::TcpStream::connect(to).expect("connected");
+                let sb = listener.accept().expect("accepted").0;
+                let cfgs = tcp::TcpCfgs::default();
+                let link = |s, e| tcp::link(s, e, &cfgs).expect("linked");
+                (link(sa, a), link(sb, b), None)
+            }
+        }
+    }
 }
 
 impl Bench {
@@ -294,25 +315,8 @@ impl Bench {
         over: &Over,
     ) -> Option<memory::MemoryFaults> {
         let serve = self.serve_connection(connection, epoch);
-        let (a, b) = (self.dispatcher.endpoint(connection), serve.endpoint(64));
-        let (near, far, faults) = match over {
-            Over::Memory => {
-                let (near, far, faults) = memory::pair(a, b).expect("joined");
-                (near, far, Some(faults))
-            }
-            Over::Tcp => {
-                let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
-                let to = listener.local_addr().expect("bound");
-                let sa = std::net::TcpStream::connect(to).expect("connected");
-                let sb = listener.accept().expect("accepted").0;
-                let cfgs = tcp::TcpCfgs::default();
-                (
-                    tcp::link(sa, a, &cfgs).expect("linked"),
-                    tcp::link(sb, b, &cfgs).expect("linked"),
-                    None,
-                )
-            }
-        };
+        let ends = (self.dispatcher.endpoint(connection), serve.endpoint(64));
+        let (near, far, faults) = over.join(ends.0, ends.1);
         self.server.attach(connection % 2, serve, far);
         self.dispatcher.attach(connection, epoch, near);
         faults

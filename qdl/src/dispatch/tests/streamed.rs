@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     connection::Spin,
-    fabric::{Event, Flushed, Imm, Post, SourceId, Tx, tcp},
+    fabric::{Event, Flushed, Imm, Post, SourceId, Tx},
     os::Near,
     response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader, ResponseTrailer},
     serve::{
@@ -282,22 +282,8 @@ impl Rig {
         depth: usize,
     ) -> Option<memory::MemoryFaults> {
         let serve = self.serve(connection, epoch);
-        let (a, b) = (self.dispatcher.endpoint(connection), serve.endpoint(depth));
-        let (near, far, faults) = match over {
-            Over::Memory => {
-                let (near, far, faults) = memory::pair(a, b).expect("joined");
-                (near, far, Some(faults))
-            }
-            Over::Tcp => {
-                let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
-                let to = listener.local_addr().expect("bound");
-                let sa = std::net::TcpStream::connect(to).expect("connected");
-                let sb = listener.accept().expect("accepted").0;
-                let cfgs = tcp::TcpCfgs::default();
-                let link = |s, e| tcp::link(s, e, &cfgs).expect("linked");
-                (link(sa, a), link(sb, b), None)
-            }
-        };
+        let ends = (self.dispatcher.endpoint(connection), serve.endpoint(depth));
+        let (near, far, faults) = over.join(ends.0, ends.1);
         self.server.attach(connection % 2, serve, far);
         self.dispatcher.attach(connection, epoch, near);
         faults

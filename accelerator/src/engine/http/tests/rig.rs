@@ -168,16 +168,8 @@ pub fn prompts(n: usize) -> Vec<Vec<i32>> {
 
 /// The parameters of an engine that asks a server at `url`.
 pub fn params(url: &str, dialect: qdl::config::Dialect) -> EngineParams {
-    let tensor = |name: &str, n| {
-        format!(r#"{{"name": "{name}", "dtype": "i32", "shape": [{n}], "ragged": true}}"#)
-    };
-    let spec = format!(
-        r#"{{"name": "m", "inputs": [{}], "output": {}}}"#,
-        tensor("prompt", PROMPT),
-        tensor("tokens", ROOM)
-    );
     let mut params = EngineParams::new(EngineKind::Http);
-    params.spec = Some(serde_json::from_str(&spec).expect("a model"));
+    params.spec = Some(qdl::model::ModelSpec::of_tokens("m", PROMPT, ROOM));
     let mut http = qdl::config::HttpConfig::new(url, dialect);
     http.vocab = Some(VOCAB);
     http.connect_ms = 2000;
