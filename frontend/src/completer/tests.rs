@@ -1,0 +1,336 @@
+//! What LoadGen hears, of which samples, and how often.
+
+use std::cell::RefCell;
+
+use loadgen_bridge::{Scenario, TestSettings};
+use qdl::{dispatch::First, fabric::SourceId, stats::TokenSizes};
+
+use super::*;
+
+#[test]
+fn a_recycled_vector_keeps_its_memory() {
+    let bytes = [1u8, 2, 3];
+    // SAFETY: it is never handed to LoadGen.
+    let id = unsafe { ResponseId::from_bits(64) };
+    let mut v: Vec<QuerySampleResponse<'_>> = Vec::with_capacity(100);
+    v.push(QuerySampleResponse::new(id, &bytes));
+    let at = v.as_ptr() as usize;
+    let v: Vec<QuerySampleResponse<'static>> = recycled(v);
+    assert_eq!((v.len(), v.capacity(), v.as_ptr() as usize), (0, 100, at));
+}
+
+#[test]
+fn recorders_come_back_when_completers_are_dropped() {
+    let completers = Completers::new(Arc::new(Live::new(2)), None, None);
+    let (mut a, b) = (completers.make(0), completers.make(1));
+    a.record(&SampleTimes {
+        bytes_out: 9,
+        completed_ns: 77,
+        ..SampleTimes::default()
+    });
+    a.tick(1);
+    assert_eq!(completers.live().figures().bytes_out, 9);
+    assert!(completers.left().is_empty());
+    drop((a, b));
+    let left = completers.left();
+    let facts: Vec<_> = left
+        .iter()
+        .map(|l| (l.recorder.completed(), l.last_ns))
+        .collect();
+    assert_eq!(facts, [(1, 77), (0, 0)]);
+}
+
+#[test]
+fn a_sample_is_completed_once_whatever_comes_for_it() {
+    let verifier = Arc::new(Verifier::new(4));
+    for id in [64, 128, 192] {
+        verifier.issued(id);
+    }
+    let completers = Completers::new(Arc::new(Live::new(1)), Some(verifier.clone()), None);
+    let ids = |batch: &[QuerySampleResponse<'_>]| -> Vec<u64> {
+        batch.iter().map(|r| r.id().to_bits()).collect()
+    };
+    let response = |id| Response {
+        id,
+        index: 0,
+        connection: 0,
+        payload: &[7; 8],
+        whole: true,
+    };
+    let (mut first, mut batch) = (Vec::new(), Vec::new());
+    let mut three = [64, 128, 64].map(response).into_iter();
+    completers.gather(&mut three, &mut first, &mut batch);
+    assert_eq!(ids(&batch), [64, 128]);
+    assert!(first.is_empty(), "LoadGen measures no tokens");
+    let sample = |id| Sample {
+        id,
+        index: 0,
+        source: SourceId(0),
+        offset: 0,
+        len: 8,
+        issued_ns: 0,
+        first: None,
+        losses: 0,
+    };
+    let rest = completers.unanswered(&[64, 192, 192].map(sample));
+    assert_eq!(ids(&rest), [192]);
+    assert_eq!(verifier.findings().duplicates, 3);
+    assert!(completers.unanswered(&[]).is_empty());
+}
+
+/// What LoadGen was told, in order: the call, the sample, its bytes, the number of tokens.
+type Told = Vec<(&'static str, u64, Vec<u8>, i64)>;
+
+thread_local! {
+    static TOLD: RefCell<Told> = const { RefCell::new(Vec::new()) };
+}
+
+fn tell(call: &'static str, responses: &[QuerySampleResponse<'_>]) {
+    let told = responses
+        .iter()
+        .map(|r| (call, r.id().to_bits(), r.data().to_vec(), r.n_tokens()));
+    TOLD.with_borrow_mut(|t| t.extend(told));
+}
+
+fn told() -> Told {
+    TOLD.take()
+}
+
+/// Completers of a run under `scenario` whose LoadGen is this test.
+fn of_tokens(scenario: Scenario, verifier: Option<Arc<Verifier>>) -> Completers {
+    let test = TestSettings {
+        scenario,
+        use_token_latencies: true,
+        ..TestSettings::default()
+    };
+    let sizes = TokenSizes {
+        input: 4,
+        output: 4,
+    };
+    let tokens = Arc::new(Tokens::new(sizes, &test));
+    let mut completers = Completers::new(Arc::new(Live::new(1)), verifier, Some(tokens));
+    completers.loadgen = LoadGen {
+        first_token: |r| tell("first", r),
+        complete: |r| tell("all", r),
+    };
+    completers
+}
+
+fn bytes(tokens: &[i32]) -> Vec<u8> {
+    tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
+}
+
+fn part(id: u64, at: u32, payload: &[u8], first: bool) -> Part<'_> {
+    Part {
+        id,
+        index: id,
+        at,
+        payload,
+        first,
+        losses: 0,
+    }
+}
+
+fn answer(id: u64, payload: &[u8], whole: bool) -> Response<'_> {
+    Response {
+        id,
+        index: id,
+        connection: 0,
+        payload,
+        whole,
+    }
+}
+
+/// Takes what one poll brought.
+fn take(c: &mut LoadgenCompleter, parts: &[Part<'_>], responses: &[Response<'_>]) {
+    c.parts(&mut parts.iter().copied());
+    c.complete(&mut responses.iter().copied());
+}
+
+#[test]
+fn loadgen_hears_of_each_first_token_once_and_alone() {
+    let completers = of_tokens(Scenario::Server, None);
+    let mut c = completers.make(0);
+    let (five, three) = (bytes(&[7, 8, 9, 10, 11]), bytes(&[1, 2, 3]));
+    // Two tokens at once: the first alone is reported. A later part is not, nor is the first
+    // one of a sample that was sent again.
+    take(&mut c, &[part(64, 0, &five[..8], true)], &[]);
+    take(&mut c, &[part(64, 8, &five[8..12], false)], &[]);
+    take(&mut c, &[part(64, 0, &five[..8], false)], &[]);
+    assert_eq!(told(), [("first", 64, bytes(&[7]), 0)]);
+    // The last part of it, and another sample's answer in one piece.
+    take(
+        &mut c,
+        &[],
+        &[answer(64, &five, false), answer(128, &three, true)],
+    );
+    assert_eq!(
+        told(),
+        [
+            ("first", 128, bytes(&[1]), 0),
+            ("all", 64, five, 5),
+            ("all", 128, three, 3)
+        ]
+    );
+    drop(c);
+    let left = completers.left();
+    assert_eq!(
+        (left[0].first_tokens, left[0].recorder.parts_taken()),
+        (2, 3)
+    );
+    assert_eq!(completers.live().figures().parts, 3);
+}
+
+#[test]
+fn a_sample_that_begins_again_and_again_does_not_feed_the_watchdog() {
+    let completers = of_tokens(Scenario::Server, None);
+    let mut c = completers.make(0);
+    let token = bytes(&[7]);
+    for losses in 0..20 {
+        let part = Part {
+            losses,
+            ..part(64, 0, &token, losses == 0)
+        };
+        take(&mut c, &[part], &[]);
+    }
+    assert_eq!(completers.live().figures().parts, 4);
+    drop(c);
+    assert_eq!(completers.left()[0].recorder.parts_taken(), 20);
+    told();
+}
+
+#[test]
+fn loadgen_hears_the_true_count_straight_from_the_slot() {
+    let completers = of_tokens(Scenario::Server, None);
+    let mut c = completers.make(0);
+    for n in [2usize, 3, 100, 1024] {
+        let payload = bytes(&vec![5; n]);
+        take(&mut c, &[], &[answer(n as u64 * 64, &payload, false)]);
+        let told = told();
+        assert_eq!((told.len(), told[0].3), (1, n as i64));
+    }
+    let batch = &mut Vec::new();
+    let payload = bytes(&[4, 5]);
+    let mut one = [answer(64, &payload, true)].into_iter();
+    let first = &mut Vec::new();
+    completers.gather(&mut one, first, batch);
+    assert_eq!(batch[0].data().as_ptr(), payload.as_ptr(), "no copy");
+    assert_eq!(first[0].data().as_ptr(), payload.as_ptr(), "no copy");
+}
+
+#[test]
+fn offline_has_no_first_tokens() {
+    let completers = of_tokens(Scenario::Offline, None);
+    let mut c = completers.make(0);
+    let two = bytes(&[1, 2]);
+    take(
+        &mut c,
+        &[part(64, 0, &two[..4], true)],
+        &[answer(64, &two, false)],
+    );
+    take(&mut c, &[], &[answer(128, &two, true)]);
+    assert_eq!(told(), [("all", 64, two.clone(), 2), ("all", 128, two, 2)]);
+}
+
+#[test]
+fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
+    let sample = |id, first| Sample {
+        id,
+        index: 0,
+        source: SourceId(0),
+        offset: 0,
+        len: 8,
+        issued_ns: 0,
+        first,
+        losses: 0,
+    };
+    for scenario in [Scenario::Server, Scenario::Offline] {
+        let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));
+        [64, 128].iter().for_each(|id| verifier.issued(*id));
+        let completers = of_tokens(scenario, Some(verifier.clone()));
+        let first = First { token: 7, at_ns: 1 };
+        completers.complete_empty(&[sample(64, None), sample(128, Some(first))]);
+        let empty = match scenario {
+            Scenario::Offline => vec![("all", 64, vec![], 0), ("all", 128, vec![], 0)],
+            _ => vec![],
+        };
+        assert_eq!(told(), empty, "{scenario:?}");
+        assert_eq!(verifier.findings().lost, 0, "they are accounted for");
+    }
+}
+
+#[test]
+fn an_answer_of_no_two_tokens_is_told_as_it_is_and_is_a_fault() {
+    let completers = of_tokens(Scenario::Server, None);
+    let mut c = completers.make(0);
+    let one = bytes(&[9]);
+    take(
+        &mut c,
+        &[],
+        &[answer(64, &[], true), answer(128, &one, true)],
+    );
+    assert_eq!(
+        told(),
+        [
+            ("first", 64, vec![], 0),
+            ("first", 128, one.clone(), 0),
+            ("all", 64, vec![], 0),
+            ("all", 128, one, 1)
+        ]
+    );
+    let tokens = completers.tokens.as_ref().expect("tokens");
+    assert_eq!(tokens.findings().too_short, 2);
+}
+
+#[test]
+fn a_contradiction_is_kept() {
+    let completers = of_tokens(Scenario::Server, None);
+    completers.make(0).contradicted(Contradiction {
+        index: 3,
+        reported: 1,
+        again: 2,
+        connection: 0,
+    });
+    let tokens = completers.tokens.as_ref().expect("tokens");
+    assert_eq!(tokens.findings().contradicted, 1);
+}
+
+#[test]
+fn a_first_token_that_comes_twice_is_kept_from_loadgen_where_answers_are_verified() {
+    let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));
+    verifier.loaded(64, &bytes(&[7, 8]));
+    verifier.issued(64);
+    let completers = of_tokens(Scenario::Server, Some(verifier.clone()));
+    let mut c = completers.make(0);
+    let two = bytes(&[7, 8]);
+    let first = part(64, 0, &two[..4], true);
+    take(&mut c, &[first, first], &[answer(64, &two, true)]);
+    assert_eq!(told().len(), 2, "one first token and one answer");
+    assert_eq!(verifier.findings().duplicates, 2);
+}
+
+#[test]
+fn nothing_is_allocated_for_parts_and_answers_once_there_is_room() {
+    let completers = of_tokens(Scenario::Server, None);
+    let mut c = completers.make(0);
+    let two = bytes(&[1, 2]);
+    let room = |c: &LoadgenCompleter| {
+        let (a, b) = (&c.first_scratch, &c.scratch);
+        (
+            a.as_ptr() as usize,
+            a.capacity(),
+            b.as_ptr() as usize,
+            b.capacity(),
+        )
+    };
+    let before = room(&c);
+    for _ in 0..10 {
+        take(
+            &mut c,
+            &[part(64, 0, &two[..4], true)],
+            &[answer(64, &two, false)],
+        );
+    }
+    assert_eq!(room(&c), before, "the vectors keep their memory");
+    told();
+}
