@@ -34,8 +34,11 @@ pub enum TokenTime {
     /// From the first token to the last, for each token after the first:
     /// (latency - TTFT) / (n - 1).
     Tpot,
-    /// The network's share of the time to the first token: without what the accelerator says that
-    /// it took, out and back.
+    /// What the accelerator says that the first token took it, from the prompt's arrival to the
+    /// part's posting: the engine's own time to the first token, and what waited for it.
+    FirstAccelerator,
+    /// The network's share of the time to the first token: from posting to the first token, without
+    /// the accelerator's. With it and `issue -> post` it adds up to TTFT.
     FirstNetwork,
     /// The same of each part, on average over a sample's parts.
     PartNetwork,
@@ -43,12 +46,13 @@ pub enum TokenTime {
 
 impl TokenTime {
     /// How many there are.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 5;
 
     /// All of them, in the order of the table.
     pub const ALL: [TokenTime; TokenTime::COUNT] = [
         TokenTime::Ttft,
         TokenTime::Tpot,
+        TokenTime::FirstAccelerator,
         TokenTime::FirstNetwork,
         TokenTime::PartNetwork,
     ];
@@ -58,6 +62,7 @@ impl TokenTime {
         match self {
             TokenTime::Ttft => "ttft",
             TokenTime::Tpot => "tpot",
+            TokenTime::FirstAccelerator => "first_accelerator",
             TokenTime::FirstNetwork => "first_network",
             TokenTime::PartNetwork => "part_network",
         }
@@ -68,6 +73,7 @@ impl TokenTime {
         match self {
             TokenTime::Ttft => "TTFT",
             TokenTime::Tpot => "TPOT",
+            TokenTime::FirstAccelerator => "accelerator, first token",
             TokenTime::FirstNetwork => "network, first token",
             TokenTime::PartNetwork => "network, each part",
         }
@@ -214,8 +220,10 @@ impl TokenHistograms {
         }
         // A sample that was sent again may have had its first token before.
         if let Some(after) = t.first_ns.checked_sub(t.posted_ns) {
-            let ns = after.saturating_sub(u64::from(t.first_residence_us) * 1000);
-            self.time(TokenTime::FirstNetwork, ns);
+            // Whole microseconds, perhaps rounded up past the little that there was.
+            let theirs = after.min(u64::from(t.first_residence_us) * 1000);
+            self.time(TokenTime::FirstAccelerator, theirs);
+            self.time(TokenTime::FirstNetwork, after - theirs);
         }
         let us = t.parts_after_us.saturating_sub(t.parts_residence_us);
         self.time(TokenTime::PartNetwork, u64::from(us) * 1000);
@@ -395,7 +403,14 @@ mod tests {
         let mean = |t| r.times[&t].mean_us;
         assert_eq!(mean(TokenTime::Ttft), 102.0);
         assert_eq!(mean(TokenTime::Tpot), 50.0);
+        assert_eq!(mean(TokenTime::FirstAccelerator), 80.0);
         assert_eq!(mean(TokenTime::FirstNetwork), 20.0);
+        // What waited here, the accelerator's and the network's are the time to the first token.
+        let waited = (sample().posted_ns - sample().issued_ns) as f64 / 1000.0;
+        assert_eq!(
+            waited + mean(TokenTime::FirstAccelerator) + mean(TokenTime::FirstNetwork),
+            mean(TokenTime::Ttft)
+        );
         assert_eq!(mean(TokenTime::PartNetwork), 15.0);
         assert_eq!((r.tokens, r.per_s), (11, 22.0));
         assert_eq!((r.input.max, r.output.min, r.parts.p50), (7, 11, 2));
