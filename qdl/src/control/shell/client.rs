@@ -12,7 +12,7 @@ use crate::{
     clock::now_ns,
     model::ModelSpec,
     stats::{BatchSizes, GpuRecord},
-    wire::{EngineInfo, Stream},
+    wire::{EngineInfo, NodeFacts, Stream},
 };
 
 use super::{
@@ -51,6 +51,8 @@ pub struct ClientParams {
     pub model: ModelSpec,
     /// When tokens are to leave the accelerator.
     pub stream: Stream,
+    /// What this node says of itself.
+    pub facts: NodeFacts,
     /// Deadlines and heartbeat.
     pub timing: Timing,
 }
@@ -64,6 +66,8 @@ pub struct ClientSession {
     pub peer_address: SocketAddr,
     /// What runs the model there.
     pub engine: EngineInfo,
+    /// What the accelerator says of itself and its machine.
+    pub facts: NodeFacts,
     /// For asking.
     pub handle: ClientHandle,
     /// What happens.
@@ -194,7 +198,8 @@ impl ClientSession {
     pub async fn connect(params: ClientParams) -> Result<ClientSession, ControlError> {
         let (address, timing) = (params.address, params.timing);
         let own = Own::Stream(params.stream);
-        let local = Local::new(params.node, params.auth, params.model, own, &timing)?;
+        let (node, facts) = (params.node, params.facts);
+        let local = Local::new(node, params.auth, params.model, own, facts, &timing)?;
         let failed = |e| ControlError::Connect {
             peer: Peer::at(&address),
             source: Arc::new(e),
@@ -230,6 +235,7 @@ impl ClientSession {
             // A session does not begin without it.
             _ => EngineInfo::default(),
         };
+        let facts = core.link().peer_facts().clone();
         let ended = Arc::new(Ended::new(core.link().peer()));
         let (commands, inbox) = mpsc::unbounded_channel();
         let (sender, events) = mpsc::channel(MAX_EVENTS);
@@ -238,6 +244,7 @@ impl ClientSession {
             peer_node,
             peer_address,
             engine,
+            facts,
             handle: ClientHandle {
                 commands,
                 ended: ended.clone(),

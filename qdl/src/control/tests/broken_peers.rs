@@ -34,6 +34,7 @@ async fn accelerator_on<F: Future<Output = ()>>(
         auth: Auth::Unset,
         model: model(),
         own: Own::Engine(engine()),
+        facts: facts("there"),
         heartbeat: patient().heartbeat,
         deadline,
     };
