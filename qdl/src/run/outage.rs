@@ -1,5 +1,5 @@
-//! What an accelerator lost, when and why: one outage from the first connection that is lost until
-//! none is missing any more. A data structure; the clock is handed in.
+//! What an accelerator lost, when and why. What goes at about one time is one outage, which lasts
+//! until none of it is missing any more. A data structure; the clock is handed in.
 
 use std::collections::BTreeSet;
 
@@ -18,17 +18,19 @@ pub(super) struct Outage {
     /// It was found out by waiting for a sign of life, which took its time.
     pub by_silence: bool,
     /// When nothing was missing any more.
-    pub back_ns: Option<u64>,
+    back_ns: Option<u64>,
     /// The session ended too.
     session: bool,
-    /// Connections that are missing now.
+    /// With it the accelerator was out of reach.
+    whole: bool,
+    /// Connections that were lost in it, and those of them that are missing now.
+    lost: BTreeSet<u16>,
     down: BTreeSet<u16>,
-    /// Most that were missing at once.
-    most: usize,
     /// Losses of connections.
     losses: u64,
     /// Samples that went again.
     again: u64,
+    /// Somebody was told of it: what is lost from now on is another.
     told: bool,
 }
 
@@ -49,34 +51,47 @@ impl Outages {
         }
     }
 
-    /// The one that goes on.
+    fn open(&self) -> impl Iterator<Item = &Outage> {
+        self.all.iter().filter(|o| o.back_ns.is_none())
+    }
+
+    /// The first that goes on.
     pub fn now(&self) -> Option<&Outage> {
-        self.all.last().filter(|o| o.back_ns.is_none())
+        self.open().next()
     }
 
     /// Every connection is missing.
     pub fn is_whole(&self) -> bool {
-        self.now().is_some_and(|o| o.down.len() >= self.connections)
+        let missing = self.open().map(|o| o.down.len()).sum::<usize>();
+        self.now().is_some() && missing >= self.connections
     }
 
     /// There is something that nobody has been told of.
     pub fn is_news(&self) -> bool {
-        self.now().is_some_and(|o| !o.told)
+        self.all.last().is_some_and(|o| !o.told)
     }
 
-    fn begun(&mut self, at_ns: u64, cause: &str, by_silence: bool) -> Option<&mut Outage> {
-        let room = self.all.len() < MOST;
+    /// The outage of what is lost now; `same`: it belongs to the last, told or not.
+    fn begun(
+        &mut self,
+        at_ns: u64,
+        cause: &str,
+        by_silence: bool,
+        same: bool,
+    ) -> Option<&mut Outage> {
+        let full = self.all.len() >= MOST;
         match self.all.last_mut() {
-            Some(last) if last.back_ns.is_some() && !room => last.back_ns = None,
-            Some(last) if last.back_ns.is_none() => {}
+            Some(last) if last.back_ns.is_none() && (same || !last.told) => {}
+            Some(last) if full => last.back_ns = None,
             _ => self.all.push(Outage {
                 at_ns,
                 cause: cause.to_owned(),
                 by_silence,
                 back_ns: None,
                 session: false,
+                whole: false,
+                lost: BTreeSet::new(),
                 down: BTreeSet::new(),
-                most: 0,
                 losses: 0,
                 again: 0,
                 told: false,
@@ -87,46 +102,58 @@ impl Outages {
 
     /// A connection was lost, by its number, and with it the way of so many samples.
     pub fn lost(&mut self, number: u16, at_ns: u64, cause: &str, by_silence: bool, again: u64) {
-        if let Some(o) = self.begun(at_ns, cause, by_silence) {
+        // The last one's, where that began with the session's end.
+        let same = self.all.last().is_some_and(|o| o.session);
+        for o in &mut self.all {
+            o.down.remove(&number);
+        }
+        if let Some(o) = self.begun(at_ns, cause, by_silence, same) {
+            o.lost.insert(number);
             o.down.insert(number);
-            o.most = o.most.max(o.down.len());
             o.losses += 1;
             o.again += again;
+        }
+        let whole = self.is_whole();
+        if let Some(o) = self.all.last_mut() {
+            o.whole |= whole;
         }
     }
 
     /// The control session ended: what it ended with says more than a socket does.
     pub fn session_over(&mut self, at_ns: u64, cause: &str, by_silence: bool) {
-        if let Some(o) = self.begun(at_ns, cause, by_silence)
+        let same = self.is_whole();
+        if let Some(o) = self.begun(at_ns, cause, by_silence, same)
             && !o.session
         {
-            o.session = true;
+            (o.session, o.whole) = (true, true);
             cause.clone_into(&mut o.cause);
         }
     }
 
-    /// A connection is up again. True where it was the last that was missing, and the session
-    /// stands.
+    /// A connection is up again. True where nothing of its outage is missing any more, and the
+    /// session stands.
     pub fn up(&mut self, number: u16, now_ns: u64) -> bool {
-        let going = self.all.last_mut().filter(|o| o.back_ns.is_none());
-        going.is_some_and(|o| {
+        let mut whole = false;
+        for o in self.all.iter_mut().filter(|o| o.back_ns.is_none()) {
             let was = o.down.remove(&number);
-            let whole = was && o.down.is_empty() && !o.session;
-            o.back_ns = whole.then_some(now_ns);
-            whole
-        })
+            if was && o.down.is_empty() && !o.session {
+                o.back_ns = Some(now_ns);
+                whole = true;
+            }
+        }
+        whole
     }
 
     /// A new session has all its connections.
     pub fn back(&mut self, now_ns: u64) {
-        if let Some(o) = self.all.last_mut().filter(|o| o.back_ns.is_none()) {
+        for o in self.all.iter_mut().filter(|o| o.back_ns.is_none()) {
             o.down.clear();
             o.session = false;
             o.back_ns = Some(now_ns);
         }
     }
 
-    /// What is to be said of the one that goes on, once: by `node` and by the time of the run.
+    /// What is to be said of the last, once: by `node` and by the time of the run.
     pub fn tell(&mut self, node: &str, in_run: impl Fn(u64) -> Option<f64>) -> Option<LossRecord> {
         let connections = self.connections;
         let o = self.all.last_mut().filter(|o| !o.told)?;
@@ -149,10 +176,10 @@ fn record(
 ) -> LossRecord {
     LossRecord {
         node: node.to_owned(),
-        whole: o.session || o.most >= connections,
+        whole: o.whole,
         at_s: in_run(o.at_ns),
         why: o.cause.clone(),
-        connections: o.most as u64,
+        connections: o.lost.iter().copied().collect(),
         of: connections as u64,
         losses: o.losses,
         again: o.again,
@@ -186,7 +213,10 @@ mod tests {
             ("a", Some(12.0), "it was killed")
         );
         assert!(told.whole && !told.back);
-        assert_eq!((told.connections, told.losses, told.again), (3, 3, 15));
+        assert_eq!(
+            (told.connections.len(), told.losses, told.again),
+            (3, 3, 15)
+        );
         assert!(!o.is_news() && o.tell("a", seconds).is_none());
         assert_eq!(o.records("a", seconds), [told]);
         // Connections of the new session come up one by one: it is back once all are.
@@ -198,24 +228,41 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_comes_back_ends_its_outage_and_the_next_is_another() {
+    fn a_session_that_ends_before_or_behind_its_connections_is_the_same_loss() {
+        let mut o = Outages::new(2);
+        o.session_over(110, "it was killed", false);
+        let _ = o.tell("a", seconds);
+        // A thread that hung took them down late.
+        (0..2).for_each(|i| o.lost(i, 150, "given up", false, 4));
+        let records = o.records("a", seconds);
+        assert_eq!((records.len(), records[0].again), (1, 8));
+
+        let mut o = Outages::new(2);
+        (0..2).for_each(|i| o.lost(i, 110, "silent", true, 4));
+        let _ = o.tell("a", seconds);
+        o.session_over(150, "not heard of for 2 s", true);
+        let records = o.records("a", seconds);
+        assert_eq!((records.len(), records[0].at_s), (1, Some(10.0)));
+        assert_eq!(records[0].why, "not heard of for 2 s");
+    }
+
+    #[test]
+    fn what_is_lost_later_is_another_loss_and_each_comes_back_by_itself() {
         let mut o = Outages::new(2);
         o.lost(1, 90, "reset", false, 1);
-        assert!(!o.up(0, 95) && o.up(1, 95) && o.now().is_none());
+        let _ = o.tell("a", seconds);
         o.lost(0, 150, "silent", true, 2);
-        assert!(o.now().is_some_and(|o| o.by_silence));
+        assert!(o.is_whole() && o.is_news());
+        assert!(o.up(1, 160) && !o.up(1, 161) && !o.is_whole());
         let records = o.records("a", seconds);
         let [first, second] = &records[..] else {
             panic!("{records:?}")
         };
-        assert_eq!(
-            (first.at_s, first.whole, first.connections),
-            (None, false, 1)
-        );
-        assert_eq!(
-            (second.at_s, second.again, second.back),
-            (Some(50.0), 2, false)
-        );
+        assert_eq!((first.at_s, first.whole, first.back), (None, false, true));
+        // With it nothing was left.
+        assert_eq!((second.at_s, second.whole), (Some(50.0), true));
+        assert_eq!((&second.connections[..], second.back), (&[0][..], false));
+        assert!(o.up(0, 170) && o.now().is_none());
     }
 
     #[test]

@@ -164,6 +164,7 @@ impl PeerTask {
                 session.handle.bye();
                 // Until the bye is out, or there is nobody to hear it.
                 while session.events.next().await.is_some() {}
+                session.events.closed().await;
                 return;
             };
             if self.common.is_closing() {
@@ -329,7 +330,7 @@ impl PeerTask {
         tracing::debug!("{node}: connection {connection} opened again");
         if whole {
             self.tell();
-            let line = format!("{node}: all its connections are up again");
+            let line = format!("connection {node}/{connection} is up again");
             self.common.listener.note(&line);
         }
     }
@@ -506,20 +507,21 @@ impl PeerTask {
     /// The session is over: all of the peer's connections are given up.
     async fn gone(&mut self, cause: &ControlError) {
         self.common.dispatcher().control_session(self.index, true);
-        {
+        let words = {
             let mut peer = self.common.peer(self.index);
             peer.handle = None;
             peer.session_over(|at_ns| self.common.in_run(at_ns));
             let silent = matches!(cause, ControlError::Silent { .. });
             let words = words_of(cause, &peer.node, &peer.address);
             peer.outages.session_over(now_ns(), &words, silent);
-        }
+            words
+        };
         // Each ends where it waits; none of them has a connection afterwards.
         self.tasks.shutdown().await;
         self.asking = false;
         for l in &mut self.connections {
             if l.life.session_over().give_up {
-                let (epoch, cause) = (l.life.epoch(), given_up(cause));
+                let (epoch, cause) = (l.life.epoch(), given_up(cause, &words));
                 self.common.dispatcher().give_up(l.connection, epoch, cause);
             }
         }
@@ -638,11 +640,10 @@ fn words_of(cause: &ControlError, node: &str, address: &str) -> String {
 }
 
 /// Why the connections of a session that is over are given up.
-fn given_up(cause: &ControlError) -> Broken {
-    let text = cause.to_string();
+fn given_up(cause: &ControlError, words: &str) -> Broken {
     match cause {
-        ControlError::Silent { .. } => Broken::Silent(text),
-        _ => Broken::GivenUp(text),
+        ControlError::Silent { .. } => Broken::Silent(words.to_owned()),
+        _ => Broken::GivenUp(words.to_owned()),
     }
 }
 
@@ -683,15 +684,20 @@ mod tests {
     #[test]
     fn silence_is_what_the_cause_is_and_not_what_its_text_says() {
         let peer = Peer::at("10.0.0.1:7400");
-        let silent = given_up(&ControlError::Silent {
-            peer,
-            silent: Duration::from_secs(2),
-        });
+        let silent = given_up(
+            &ControlError::Silent {
+                peer,
+                silent: Duration::from_secs(2),
+            },
+            "x",
+        );
         assert!(silent.by_silence(), "{silent}");
-        let closed = given_up(&ControlError::Closed {
-            peer: Peer::at("silent-dgx (10.0.0.1:7400), no sign of life"),
-            waiting_for: "a frame",
-        });
+        let closed = given_up(
+            &ControlError::Vanished {
+                peer: Peer::at("silent-dgx (10.0.0.1:7400)"),
+            },
+            "no sign of life",
+        );
         assert!(!closed.by_silence(), "{closed}");
         let io = |errno| Broken::Io {
             verb: "readv",

@@ -138,9 +138,14 @@ impl Session {
             self.handle
                 .connection_lost(l.connection, l.epoch, &l.cause.to_string());
             let (connection, epoch, cause) = (l.connection, l.epoch, &l.cause);
-            // At the end of a run the frontend closes its connections before it says so; where
-            // something was under way on a socket that is of no more use, it is a reset.
-            if matches!(cause, Broken::Closed) || self.is_leaving() {
+            // At the end of a run the frontend closes its connections before it says so. Behind a
+            // drain an end is an end, whatever the socket calls it, but for a broken protocol.
+            let ended = match cause {
+                Broken::Closed => true,
+                Broken::BadFrame { .. } | Broken::OutOfBounds { .. } | Broken::Grant(_) => false,
+                _ => self.is_leaving(),
+            };
+            if ended {
                 tracing::debug!("connection {connection} (epoch {epoch}) closed: {cause}");
             } else {
                 lock(&self.lost).insert((connection, epoch));

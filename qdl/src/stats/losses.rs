@@ -16,8 +16,8 @@ pub struct LossRecord {
     pub at_s: Option<f64>,
     /// Why.
     pub why: String,
-    /// Connections that were missing at once, at most.
-    pub connections: u64,
+    /// The connections that were lost, by their numbers at the accelerator.
+    pub connections: Vec<u16>,
     /// Connections to the accelerator.
     pub of: u64,
     /// Losses of connections; more, where some were lost again before all were back.
@@ -42,9 +42,10 @@ impl LossRecord {
     /// Who, when, why, and how many samples went again: one line.
     pub fn line(&self) -> String {
         let LossRecord { node, of, why, .. } = self;
-        let who = match self.whole {
-            true => node.clone(),
-            false => format!("{} of {of} connections to {node}", self.connections),
+        let who = match (self.whole, &self.connections[..]) {
+            (true, _) => node.clone(),
+            (false, [one]) => format!("connection {node}/{one}"),
+            (false, several) => format!("{} of {of} connections to {node}", several.len()),
         };
         let samples = match self.again {
             0 => "no sample was on its way".to_owned(),
@@ -99,7 +100,7 @@ mod tests {
             whole: true,
             at_s,
             why: "it was killed".to_owned(),
-            connections: 3,
+            connections: vec![0, 1, 2],
             of: 3,
             losses: 3,
             again: 1_204,
@@ -115,11 +116,16 @@ mod tests {
             "acc-a lost 12.3 s into the run: it was killed; 1,204 samples went again"
         );
         (l.back, l.back_s) = (true, Some(14.0));
-        (l.whole, l.connections, l.again) = (false, 1, 1);
+        (l.whole, l.connections, l.again) = (false, vec![1], 1);
         assert_eq!(
             l.line(),
-            "1 of 3 connections to acc-a lost 12.3 s into the run: it was killed; \
-             1 sample went again; back 14.0 s into the run"
+            "connection acc-a/1 lost 12.3 s into the run: it was killed; 1 sample went again; \
+             back 14.0 s into the run"
+        );
+        l.connections.push(2);
+        assert!(
+            l.line()
+                .starts_with("2 of 3 connections to acc-a lost 12.3 s into")
         );
         (l.at_s, l.again, l.back) = (None, 0, false);
         assert!(

@@ -293,8 +293,9 @@ impl Page {
             self.fact("losses", "none", None);
         } else {
             let lost = format!(
-                "{} connections; {} samples sent again, {} late answers dropped, {} completed empty",
+                "{} connection{}; {} samples sent again, {} late answers dropped, {} completed empty",
                 n(l.lost_connections),
+                if l.lost_connections == 1 { "" } else { "s" },
                 n(l.redispatched),
                 n(l.late_dropped),
                 n(l.emptied)

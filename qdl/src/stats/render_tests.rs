@@ -180,6 +180,7 @@ fn a_run_that_went_wrong_says_where() {
     s.run.valid = Some(false);
     s.run.reasons = vec!["Min queries not satisfied; see the detail log".to_owned()];
     s.run.system.accelerators[0].samples = None;
+    s.run.system.accelerators[0].batches = BatchSizes::default();
     s.run.system.accelerators[0].lost_sessions = vec![LostSession {
         as_of_s: Some(2.26),
         samples: 20_000,
@@ -211,7 +212,7 @@ fn a_run_that_went_wrong_says_where() {
         "             with one accelerator lost at 2.5 s",
         "             Min queries not satisfied; see the detail log",
         "             acc-01 lost 2.5 s into the run: it was killed; 7 samples went again",
-        "acc-01       digest            2   20,000      400  50.0    -    as of 2.3 s",
+        "acc-01       digest            2   20,000      400  50.0    -      as of 2.3 s",
         "             1 of 3 sizes: warm_up.budget_ms was too short for the rest",
         "             network time, cold -> warm: acc-01/0 812 us -> 41.0 us, acc-01/1 812 us -> -",
         "MISMATCH     samples issued is 30007, but samples completed is 30000",

@@ -80,6 +80,8 @@ pub struct ClientEvents {
     events: mpsc::Receiver<ClientEvent>,
     ended: Arc<Ended>,
     over: bool,
+    /// Dropped by the session's task when its socket is closed.
+    closed: oneshot::Receiver<()>,
 }
 
 impl ClientEvents {
@@ -90,6 +92,12 @@ impl ClientEvents {
             None => (!std::mem::replace(&mut self.over, true))
                 .then(|| ClientEvent::Gone(self.ended.cause())),
         }
+    }
+
+    /// Waits until the session's socket is closed in good order, which may be a moment after its
+    /// end: one that is dropped before may be reset, and the peer never read the last word.
+    pub async fn closed(&mut self) {
+        let _ = (&mut self.closed).await;
     }
 }
 
@@ -239,7 +247,12 @@ impl ClientSession {
         let ended = Arc::new(Ended::new(core.link().peer()));
         let (commands, inbox) = mpsc::unbounded_channel();
         let (sender, events) = mpsc::channel(MAX_EVENTS);
-        tokio::spawn(run(wire, core, inbox, sender, ended.clone()));
+        let (closing, closed) = oneshot::channel();
+        let session = run(wire, core, inbox, sender, ended.clone());
+        tokio::spawn(async move {
+            session.await;
+            drop(closing);
+        });
         Ok(ClientSession {
             peer_node,
             peer_address,
@@ -253,6 +266,7 @@ impl ClientSession {
                 events,
                 ended,
                 over: false,
+                closed,
             },
         })
     }

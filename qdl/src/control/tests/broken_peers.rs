@@ -357,7 +357,7 @@ async fn accept(raw: &mut Raw) {
     raw.say(json!({"type": "answer"})).await;
     raw.hear_type("model").await;
     let engine = json!({"name": "digest", "tokens": false});
-    raw.say(json!({"type": "model", "spec": model(), "engine": engine}))
+    raw.say(json!({"type": "model", "spec": model(), "engine": engine, "facts": {}}))
         .await;
 }
 
