@@ -18,7 +18,7 @@ use qdl::{
     wire::{Content, MAX_CONTENT_NAME},
 };
 
-use super::{EngineError, EngineParams, streaming::TOKEN_BYTES};
+use super::{EngineError, EngineParams};
 
 /// How ONNX names a file that holds a tensor's data: the entry `location` of its list of external
 /// data, as protobuf writes it, up to the length of the name.
@@ -109,7 +109,7 @@ impl Hashing {
 fn settings(params: &EngineParams) -> Content {
     let t = params.engine.tokens.clone().unwrap_or_default();
     let room = params.spec.as_ref().and_then(|s| s.max_output_bytes());
-    let most = t.max_tokens.or(room.map(|bytes| bytes / TOKEN_BYTES));
+    let most = t.max_tokens.or(room.map(|bytes| bytes / size_of::<i32>()));
     let text = format!(
         "tokens min {} max {most:?} vocab {} eos {}",
         t.min_tokens, t.vocab, t.eos

@@ -93,7 +93,7 @@ pub enum ControlError {
         waiting_for: &'static str,
     },
     /// The peer's end of a session is no more, and it had not said that it would go.
-    #[error("{peer}: its program ended or was killed, without taking leave; its log may say more")]
+    #[error("{peer}: its program ended or was killed; see its log")]
     Vanished {
         /// Who is gone.
         peer: Peer,

@@ -268,7 +268,7 @@ impl Page {
         );
         self.fact("copies", &copies, None);
         let waited = format!(
-            "{} samples found no free slot, at most {} at once; {} were handed over with one free",
+            "{} samples found no free slot, at most {} at once; {} were handed to other threads",
             n(run.system.backlogged),
             n(run.system.backlog_max),
             n(run.system.handed_over)
