@@ -70,7 +70,7 @@ pub enum ClusterError {
     Slots(String),
     /// Accelerators that run different models under one name.
     #[error(
-        "the accelerators do not run the same model: {kinds}; give all of them one file, or set \
+        "the accelerators do not run the same model: {kinds}; give all of them the same, or set \
          `model_files: any`"
     )]
     Contents {
