@@ -15,6 +15,7 @@ mod gpu;
 mod histograms;
 mod ledger;
 mod live;
+mod losses;
 mod places;
 mod record;
 mod recorder;
@@ -33,10 +34,11 @@ pub use gpu::GpuRecord;
 pub use histograms::Histograms;
 pub use ledger::{Ledger, Mismatch};
 pub use live::{Figures, Live};
+pub use losses::{LossRecord, with_losses};
 pub use places::{NicPlace, Places};
 pub use record::{
-    AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, Mode, RailChange,
-    RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
+    AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, LostSession, Mode,
+    RailChange, RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
 };
 pub use recorder::Recorder;
 pub use served::{SequenceTotals, ServedConnection, ServedReport};
