@@ -38,6 +38,7 @@ pub fn records(
         SettingRecord {
             name: key,
             of: SettingOf::Frontend,
+            idle: false,
             given,
             overrode,
         }

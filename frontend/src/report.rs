@@ -145,7 +145,7 @@ impl Ended<'_> {
             .and_then(|o| o.detail.scenario())
             .unwrap_or(test.scenario);
         let mode = result::mode(self.mode());
-        let settings = self.settings.provenance.records();
+        let settings = self.settings.provenance.records(scenario);
         RunRecord {
             scenario: scenario.name().to_owned(),
             mode,

@@ -114,6 +114,10 @@ pub struct LoadgenRecord {
     /// Server: samples per second until the last one was completed. Offline: samples per second.
     /// SingleStream: queries per second.
     pub completed_per_s: Option<f64>,
+    /// SingleStream and MultiStream: the percentile that is the result, in percent (90.0).
+    pub percentile: Option<f64>,
+    /// Its latency, in microseconds.
+    pub percentile_us: Option<f64>,
     /// Tokens per second, where it measures them.
     pub tokens_per_s: Option<f64>,
     /// Its latencies; `None` after an accuracy run.

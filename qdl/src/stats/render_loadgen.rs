@@ -34,10 +34,10 @@ impl Page {
             Some(qps) => {
                 let bound = l.limits.iter().find(|limit| limit.at_most);
                 let bound = bound.map_or_else(String::new, |b| {
-                    format!(": its {} kept {}", b.name, amount(b.unit, b.limit))
+                    format!(" whose {} was within {}", b.name, amount(b.unit, b.limit))
                 });
                 let line = format!(
-                    "{} queries/s, the highest good one of {steps} steps{bound}",
+                    "{} queries/s: the highest of {steps} steps{bound}",
                     text::rate(qps)
                 );
                 self.fact("peak", &line, None);
@@ -144,22 +144,22 @@ impl Page {
     /// A row for each phase, which add up to the run.
     pub(super) fn phases(&mut self, run: &RunRecord) {
         let steps = run.phases.iter().any(|p| p.kind == PhaseKind::Step);
-        let first = if steps { "step" } else { "phase" };
-        let rate = if steps { "asked/s" } else { "" };
-        let word = if steps { "bound" } else { "" };
-        let mut table = Table::new(&[
-            first, rate, "samples", "took", "done/s", "p50", "p99", "p99.9", "max", word,
-        ]);
+        let columns = ["samples", "took", "done/s", "p50", "p99", "p99.9", "max"];
+        let heading = match steps {
+            true => [&["step", "asked/s"], &columns[..], &["bound"]].concat(),
+            false => [&["phase"], &columns[..]].concat(),
+        };
+        let mut table = Table::new(&heading);
         let skipped = run.phases.len().saturating_sub(MOST_PHASES);
         for p in &run.phases[skipped..] {
-            table.row(phase(p));
+            table.row(phase(p, steps));
         }
         let samples: u64 = run.phases.iter().map(|p| p.samples).sum();
-        table.row(vec![
-            format!("all {}", run.phases.len()),
-            String::new(),
-            text::short(samples),
-        ]);
+        let mut all = vec![format!("all {}", run.phases.len()), text::short(samples)];
+        if steps {
+            all.insert(1, String::new());
+        }
+        table.row(all);
         self.block(&table.text());
         if skipped > 0 {
             self.plain(&format!("The first {skipped} are in summary.json."));
@@ -216,10 +216,23 @@ fn rates(l: &LoadgenRecord) -> String {
         (None, Some(completed)) => said.push(format!("{}/s completed", text::rate(completed))),
         _ => {}
     }
+    if let (Some(percentile), Some(us)) = (l.percentile, l.percentile_us) {
+        let estimate = l
+            .early_stopping
+            .as_ref()
+            .and_then(|early| early.estimate_us);
+        let estimate = estimate.map_or_else(String::new, |us| {
+            format!(" ({} by early stopping's estimate)", text::time_us(us))
+        });
+        said.push(format!(
+            "p{percentile} latency {}{estimate}",
+            text::time_us(us)
+        ));
+    }
     if let Some(tokens) = l.tokens_per_s {
         said.push(format!("{} tokens/s", text::rate(tokens)));
     }
-    if let Some(over) = l.over_limit {
+    if let Some(over) = l.over_limit.filter(|over| *over > 0) {
         said.push(format!("{} queries over the bound", text::grouped(over)));
     }
     let many = |n: u64, what: &str| match n {
@@ -266,16 +279,13 @@ fn share(was: Option<f64>, limit: f64) -> String {
     }
 }
 
-fn phase(p: &PhaseRecord) -> Vec<String> {
+fn phase(p: &PhaseRecord, steps: bool) -> Vec<String> {
     let total = p.total();
-    let word = match p.kept {
-        Some(true) => "kept",
-        Some(false) => "exceeded",
-        None => "",
-    };
-    vec![
-        p.name.strip_prefix("step ").unwrap_or(&p.name).to_owned(),
-        p.asked_per_s.map_or_else(String::new, text::rate),
+    let mut row = vec![p.name.strip_prefix("step ").unwrap_or(&p.name).to_owned()];
+    if steps {
+        row.push(p.asked_per_s.map_or_else(String::new, text::rate));
+    }
+    row.extend([
         text::short(p.samples),
         text::time_us(p.duration_s * 1e6),
         text::rate(p.per_s),
@@ -283,6 +293,12 @@ fn phase(p: &PhaseRecord) -> Vec<String> {
         text::time_us(total.p99_us),
         text::time_us(total.p999_us),
         text::time_us(total.max_us),
-        word.to_owned(),
-    ]
+    ]);
+    let word = p.kept.map(|kept| if kept { "kept" } else { "exceeded" });
+    row.extend(word.map(str::to_owned));
+    row
 }
+
+#[cfg(test)]
+#[path = "render_loadgen_tests.rs"]
+mod tests;

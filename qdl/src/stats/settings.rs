@@ -45,6 +45,9 @@ pub struct SettingRecord {
     pub name: String,
     /// Whose it is.
     pub of: SettingOf,
+    /// It has no effect in this run's scenario and mode.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub idle: bool,
     /// What was in force, and who gave it.
     #[serde(flatten)]
     pub given: GivenValue,
@@ -53,11 +56,11 @@ pub struct SettingRecord {
     pub overrode: Vec<GivenValue>,
 }
 
-/// Those that are not defaults, as a table; `None` where all are.
+/// Those that have an effect and are no defaults, as a table; `None` where there are none.
 pub(super) fn table(settings: &[SettingRecord]) -> Option<String> {
     let set: Vec<&SettingRecord> = settings
         .iter()
-        .filter(|s| s.given.from != DEFAULT || !s.overrode.is_empty())
+        .filter(|s| !s.idle && (s.given.from != DEFAULT || !s.overrode.is_empty()))
         .collect();
     if set.is_empty() {
         return None;
@@ -122,6 +125,7 @@ mod tests {
         SettingRecord {
             name: name.to_owned(),
             of: SettingOf::Loadgen,
+            idle: false,
             given: value,
             overrode: overrode.to_vec(),
         }
@@ -137,6 +141,10 @@ mod tests {
                 &[given("100", "user.conf:1"), given("50", "mlperf.conf")],
             ),
             setting("nics[0].slots", given("64", "front.yaml:12"), &[]),
+            SettingRecord {
+                idle: true,
+                ..setting("offline_expected_qps", given("7", "user.conf:2"), &[])
+            },
         ];
         let expected = "\
 setting            value  from
