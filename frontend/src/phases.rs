@@ -145,9 +145,11 @@ impl Phases {
     /// series, which nobody's clock runs on.
     pub fn prepare(&self) {
         self.gather();
+        let missing = self
+            .threads
+            .saturating_sub(lock(&self.exchange).spare.len());
+        let fresh: Vec<Histograms> = (0..missing).map(|_| self.empty()).collect();
         let mut exchange = lock(&self.exchange);
-        let missing = self.threads.saturating_sub(exchange.spare.len());
-        let fresh = (0..missing).map(|_| self.empty());
         exchange.spare.extend(fresh);
         exchange.handed.reserve(self.threads);
     }

@@ -476,7 +476,18 @@ impl Watch {
         let outcome = outcome?;
         // What audit.config says goes before what was asked for: a performance run logs answers
         // too, and their share that is right is no accuracy.
-        if !outcome.detail.mode().is_some_and(TestMode::has_accuracy) {
+        let mode = outcome.detail.mode()?;
+        if !mode.has_accuracy() {
+            return None;
+        }
+        let sampled = ["accuracy_log_probability", "accuracy_log_sampling_target"];
+        let sampled = sampled.map(|name| outcome.detail.effective_number(name));
+        if mode == TestMode::SubmissionRun && sampled.iter().flatten().any(|n| *n > 0.0) {
+            self.progress.note(
+                "no accuracy: the performance phase logged some of its answers too, random \
+                 repeats; run --mode accuracy, or without accuracy_log_probability and \
+                 accuracy_log_sampling_target",
+            );
             return None;
         }
         let path: &Path = &outcome.files.accuracy;
