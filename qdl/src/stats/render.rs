@@ -441,7 +441,6 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-#[path = "render_loadgen.rs"]
 mod loadgen;
 
 #[cfg(test)]

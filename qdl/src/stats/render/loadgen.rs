@@ -300,5 +300,4 @@ fn phase(p: &PhaseRecord, steps: bool) -> Vec<String> {
 }
 
 #[cfg(test)]
-#[path = "render_loadgen_tests.rs"]
 mod tests;
