@@ -21,6 +21,7 @@ mod places;
 mod record;
 mod recorder;
 mod render;
+mod render_loadgen;
 mod served;
 mod settings;
 mod stage;

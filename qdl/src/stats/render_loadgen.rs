@@ -1,11 +1,9 @@
 //! LoadGen's part of the summary: its result, its limits, and the phases of a run.
 
 use super::{
-    super::{
-        LimitRecord, LoadgenLatency, LoadgenRecord, PhaseKind, PhaseRecord, RunRecord,
-        loadgen::LimitUnit, settings,
-    },
-    Page, RED, YELLOW,
+    LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, PhaseKind, PhaseRecord, RunRecord,
+    render::{Page, RED, YELLOW},
+    settings,
     text::{self, Table},
 };
 
@@ -300,4 +298,5 @@ fn phase(p: &PhaseRecord, steps: bool) -> Vec<String> {
 }
 
 #[cfg(test)]
+#[path = "render_loadgen_tests.rs"]
 mod tests;

@@ -1,8 +1,5 @@
 use super::{
-    super::super::{
-        EarlyStopping, Histograms, LimitRecord, LoadgenLatency, LoadgenRecord, PhaseRecord,
-        SampleTimes, Summary,
-    },
+    super::{EarlyStopping, Histograms, SampleTimes, Summary},
     *,
 };
 
