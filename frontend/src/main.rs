@@ -13,7 +13,7 @@
 //! | `run` | a run from beginning to end |
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
 //! | `phases` | histograms for each of LoadGen's phases |
-//! | `accuracy`, `result`, `report`, `exit` | what it came to, in LoadGen's words and in ours |
+//! | `accuracy`, `result`, `reasons`, `report`, `exit` | what it came to, in LoadGen's words and in ours |
 
 mod accuracy;
 mod backend;
@@ -30,6 +30,7 @@ mod phases;
 mod progress;
 mod provenance;
 mod qsl;
+mod reasons;
 mod report;
 mod result;
 mod run;
