@@ -18,10 +18,10 @@ use anyhow::Context;
 use loadgen_bridge::{LoadgenError, TestMode, TestOutcome, register_issue_query_thread, run_test};
 use qdl::{
     clock::now_ns,
-    config::{self, FrontendConfig},
+    config::{self, FrontendConfig, Written},
     os::{Near, available_memory},
     run::pinning_warnings,
-    stats::{Histograms, Live, Recorder, Throughput},
+    stats::{Live, Recorder, Throughput},
     topology::Topology,
     wire::Stream,
 };
@@ -36,6 +36,8 @@ use crate::{
     interrupt, local,
     memory::Estimate,
     network::Network,
+    own_settings,
+    phases::Share,
     progress::Progress,
     qsl::Qsl,
     report::{self, Ended, TokenEnd},
@@ -61,6 +63,7 @@ type Result<T> = std::result::Result<T, anyhow::Error>;
 /// Whatever keeps the run from beginning.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut config = config::load_frontend(&args.config)?;
+    let (file, written) = (config.clone(), Written::read(&args.config)?);
     if let Some(verify) = args.verify {
         config.verify = match verify {
             Verify::None => config::Verify::None,
@@ -74,7 +77,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for warning in pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
-    let settings = Settings::build(args, &config.loadgen, config.loadgen_model())?;
+    let settings = Settings::build(args, &config.loadgen, &written, config.loadgen_model())?;
     let stream = tokens::default_stream(&config.model, &settings.test);
     let stream = *config.stream.get_or_insert(stream);
     let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
@@ -98,6 +101,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let loaded_bytes = qsl.region().len() as u64;
     let estimate = Estimate::of(&settings.test, qsl.total(), loaded_bytes);
     progress.note(&estimate.line(available_memory()));
+    for note in settings.provenance.notes() {
+        progress.note(&note);
+    }
+    let loaded = qsl.performance_count();
+    let own_settings = own_settings::records(args, &config, &file, &written, loaded);
 
     let rails = if args.local {
         local::completers(&config)
@@ -136,9 +144,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         qsl.clone(),
         verifier.clone(),
         verdict.clone(),
+        completers.phases().clone(),
     ));
 
-    let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone(), note);
+    let phases = completers.phases().clone();
+    let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone(), note, phases);
     let mut watch = Watch {
         backend,
         sut,
@@ -159,7 +169,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let started = SystemTime::now();
     let outcome = watch.test(&settings, Arc::new(library))?;
-    let ended = watch.end(
+    let mut ended = watch.end(
         &config,
         &settings,
         outcome,
@@ -167,6 +177,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         labels.as_ref(),
         verifier.as_deref(),
     );
+    ended.own_settings = own_settings;
     Ok(leave(args, &ended))
 }
 
@@ -220,8 +231,8 @@ fn near_nics(config: &FrontendConfig, local: bool) -> Near {
 
 /// Labels, where there are some and the mode asks for them.
 fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Result<Option<Labels>> {
-    let mode = settings.test.mode;
-    if mode != TestMode::AccuracyOnly && mode != TestMode::SubmissionRun {
+    // An audit.config may make LoadGen run another mode.
+    if !settings.test.mode.has_accuracy() && settings.audit.is_none() {
         return Ok(None);
     }
     let Some(path) = &config.dataset.labels else {
@@ -415,7 +426,6 @@ impl Watch {
         let found = found.unwrap_or_default();
         system.notes.extend(found.notes.iter().cloned());
         let left = self.completers.left();
-        let histograms: Histograms = Recorder::merge(left.iter().map(|l| &l.recorder));
         let last_ns = left.iter().map(|l| l.last_ns).max().unwrap_or(0);
         let first_ns = self.sut.first_query_ns().unwrap_or(last_ns);
         let throughput = self
@@ -425,6 +435,7 @@ impl Watch {
             .end(last_ns, system.ledger.answered);
         let sum = |of: fn(&Recorder) -> u64| left.iter().map(|l| of(&l.recorder)).sum();
         let accuracy = self.accuracy(labels, outcome.as_ref());
+        let carried = (sum(Recorder::bytes_out), sum(Recorder::bytes_in));
         // Counts that are no engine's own are not shown.
         let counts = self.tokens.as_ref().filter(|_| self.counted);
         let tokens = counts.map(|t| TokenEnd {
@@ -435,6 +446,9 @@ impl Watch {
             found,
         });
         self.progress.clear();
+        let phases = self.completers.phases();
+        let gathered = phases.end(left.into_iter().map(Share::from));
+        let histograms = phases.total(&gathered);
         Ended {
             node: &config.node,
             settings,
@@ -443,7 +457,9 @@ impl Watch {
             fabric: self.backend.fabric(),
             system,
             histograms,
-            carried: (sum(Recorder::bytes_out), sum(Recorder::bytes_in)),
+            phases: gathered,
+            own_settings: Vec::new(),
+            carried,
             throughput,
             name: self.sut.name_answer(),
             accuracy,
@@ -457,7 +473,24 @@ impl Watch {
     /// The share of right answers, from LoadGen's log.
     /// Labels that do not fit it are an error of the run.
     fn accuracy(&self, labels: Option<&Labels>, outcome: Option<&TestOutcome>) -> Option<f64> {
-        let path: &Path = &outcome?.files.accuracy;
+        let outcome = outcome?;
+        // What audit.config says goes before what was asked for: a performance run logs answers
+        // too, and their share that is right is no accuracy.
+        let mode = outcome.detail.mode()?;
+        if !mode.has_accuracy() {
+            return None;
+        }
+        let sampled = ["accuracy_log_probability", "accuracy_log_sampling_target"];
+        let sampled = sampled.map(|name| outcome.detail.effective_number(name));
+        if mode == TestMode::SubmissionRun && sampled.iter().flatten().any(|n| *n > 0.0) {
+            self.progress.note(
+                "no accuracy: the performance phase logged some of its answers too, random \
+                 repeats; run --mode accuracy, or without accuracy_log_probability and \
+                 accuracy_log_sampling_target",
+            );
+            return None;
+        }
+        let path: &Path = &outcome.files.accuracy;
         match labels?.score(path) {
             Ok(score) => {
                 if score.unreadable > 0 {

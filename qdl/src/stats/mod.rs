@@ -15,12 +15,16 @@ mod gpu;
 mod histograms;
 mod ledger;
 mod live;
+mod loadgen;
 mod losses;
+mod phases;
 mod places;
 mod record;
 mod recorder;
 mod render;
+mod render_loadgen;
 mod served;
+mod settings;
 mod stage;
 mod table;
 mod text;
@@ -34,7 +38,9 @@ pub use gpu::GpuRecord;
 pub use histograms::Histograms;
 pub use ledger::{Ledger, Mismatch};
 pub use live::{Figures, Live};
+pub use loadgen::{EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
 pub use losses::{LossRecord, with_losses};
+pub use phases::{PhaseKind, PhaseRecord};
 pub use places::{NicPlace, Places};
 pub use record::{
     AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, LostSession, Mode,
@@ -42,6 +48,7 @@ pub use record::{
 };
 pub use recorder::Recorder;
 pub use served::{SequenceTotals, ServedConnection, ServedReport};
+pub use settings::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 pub use stage::{SampleTimes, Stage};
 pub use table::{StageRow, StageTable};
 pub use throughput::{Throughput, ThroughputReport};

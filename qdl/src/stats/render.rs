@@ -23,8 +23,8 @@ const ENGINE: usize = 12;
 
 const BOLD: &str = "1";
 const GREEN: &str = "1;32";
-const RED: &str = "1;31";
-const YELLOW: &str = "33";
+pub(super) const RED: &str = "1;31";
+pub(super) const YELLOW: &str = "33";
 
 /// The whole summary.
 pub(super) fn summary(summary: &Summary, color: bool) -> String {
@@ -35,7 +35,17 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
     let run = &summary.run;
     page.headline(summary);
     page.facts(summary);
-    page.block(&run.stages.text());
+    if let Some(loadgen) = &run.loadgen {
+        page.loadgen(loadgen);
+        page.out.push('\n');
+    }
+    let several = run.phases.len() > 1;
+    if several {
+        page.phases(run);
+        page.stages_of_phases(run);
+    } else {
+        page.block(&run.stages.text());
+    }
     if run.uneven > 0 {
         let n = text::grouped(run.uneven);
         page.plain(&format!(
@@ -46,7 +56,9 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
         page.tokens(tokens);
     }
     page.out.push('\n');
-    for (i, line) in run.throughput.text().lines().enumerate() {
+    // Figures over phases of different rates say nothing.
+    let lines = if several { 1 } else { usize::MAX };
+    for (i, line) in run.throughput.text().lines().take(lines).enumerate() {
         page.fact(if i == 0 { "throughput" } else { "" }, line, None);
     }
     page.out.push('\n');
@@ -62,12 +74,14 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
         page.block(&rails(&run.system.rails));
         page.out.push('\n');
     }
+    page.settings(run);
     page.counts(run);
     page.out
 }
 
-struct Page {
-    out: String,
+/// A page that grows; LoadGen's part of it is in `render_loadgen`.
+pub(super) struct Page {
+    pub(super) out: String,
     color: bool,
 }
 
@@ -80,13 +94,13 @@ impl Page {
         }
     }
 
-    fn plain(&mut self, line: &str) {
+    pub(super) fn plain(&mut self, line: &str) {
         self.out.push_str(line);
         self.out.push('\n');
     }
 
     /// A table under its heading.
-    fn block(&mut self, table: &str) {
+    pub(super) fn block(&mut self, table: &str) {
         for (i, line) in table.lines().enumerate() {
             if i == 0 {
                 let heading = self.paint(line, BOLD);
@@ -98,7 +112,7 @@ impl Page {
     }
 
     /// A label and what it stands for, in as many lines as it takes.
-    fn fact(&mut self, label: &str, value: &str, style: Option<&str>) {
+    pub(super) fn fact(&mut self, label: &str, value: &str, style: Option<&str>) {
         for (i, part) in wrap(value, WIDTH - INDENT).iter().enumerate() {
             let label = if i == 0 { label } else { "" };
             let part = match style {
@@ -122,6 +136,7 @@ impl Page {
             Mode::Performance => "performance",
             Mode::Accuracy => "accuracy",
             Mode::FindPeak => "find peak performance",
+            Mode::Submission => "accuracy, then performance (submission)",
         };
         let verdict = self.paint(&format!("{verdict:<INDENT$}"), style);
         let what = format!("{}, {what}", run.scenario);
@@ -153,14 +168,23 @@ impl Page {
             None => self.fact("fabric", &run.fabric, None),
         }
         self.contents(&run.system.accelerators);
+        self.ran(run);
         let mut samples = format!(
-            "{} in {}: {}/s",
+            "{} in {}",
             text::grouped(run.samples),
-            text::time_us(run.duration_s * 1e6),
-            text::rate(run.per_s)
+            text::time_us(run.duration_s * 1e6)
         );
-        if let Some(target) = run.target_qps {
-            samples.push_str(&format!(" (target {}/s)", text::rate(target)));
+        // Phases have rates of their own.
+        if run.phases.len() > 1 {
+            samples.push_str(&format!(
+                ", {} phases and what lay between",
+                run.phases.len()
+            ));
+        } else {
+            samples.push_str(&format!(": {}/s", text::rate(run.per_s)));
+            if let Some(target) = run.target_qps {
+                samples.push_str(&format!(" (target {}/s)", text::rate(target)));
+            }
         }
         self.fact("samples", &samples, None);
         if let Some(accuracy) = run.accuracy {
