@@ -13,6 +13,7 @@ use qdl::{
 };
 
 use crate::{
+    accuracy::Whose,
     tokens::{self, Tokens},
     verify::Verifier,
 };
@@ -46,6 +47,8 @@ pub struct Completers {
     left: Arc<Mutex<Vec<Left>>>,
     /// Where answers are tokens.
     tokens: Option<Arc<Tokens>>,
+    /// Where answers are scored.
+    whose: Option<Arc<Whose>>,
     loadgen: LoadGen,
 }
 
@@ -61,11 +64,19 @@ impl Completers {
             live,
             left: Arc::default(),
             tokens,
+            whose: None,
             loadgen: LoadGen {
                 first_token: first_token_complete,
                 complete,
             },
         }
+    }
+
+    /// The same, which write down by which connection each sample was answered.
+    #[must_use]
+    pub fn noting(mut self, whose: Option<Arc<Whose>>) -> Self {
+        self.whose = whose;
+        self
     }
 
     /// The completer of one NIC.
@@ -142,6 +153,9 @@ impl Completers {
             };
             if !fresh {
                 continue;
+            }
+            if let Some(whose) = &self.whose {
+                whose.answered(r.index, r.connection);
             }
             let mut answer = response(r.id, r.payload);
             if let Some(t) = tokens {

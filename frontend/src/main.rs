@@ -4,6 +4,7 @@
 //! | file | what it is for |
 //! | --- | --- |
 //! | `cli`, `settings` | the command line, and what LoadGen is told in the end |
+//! | `numpy` | arrays of NumPy's, as samples and labels |
 //! | `dataset`, `qsl` | samples, and LoadGen's library of them in the memory they are sent from |
 //! | `sut`, `backend` | LoadGen's system under test, over whatever stands behind it |
 //! | `network`, `local` | behind it: a cluster of accelerators, or an engine in this process |
@@ -23,6 +24,7 @@ mod interrupt;
 mod local;
 mod memory;
 mod network;
+mod numpy;
 mod progress;
 mod qsl;
 mod report;

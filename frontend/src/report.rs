@@ -9,8 +9,8 @@ use std::{
 
 use loadgen_bridge::{Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::stats::{
-    Carried, Exit, Histograms, LOOPBACK_NOTE, Mode, RunRecord, SaveError, Summary, SystemRecord,
-    Throughput, TokenRecord,
+    Accuracy, Carried, Exit, Histograms, LOOPBACK_NOTE, Mode, RunRecord, SaveError, Summary,
+    SystemRecord, Throughput, TokenRecord,
 };
 use qdl::wire::Stream;
 
@@ -67,8 +67,10 @@ pub struct Ended<'a> {
     pub throughput: Throughput,
     /// What `Name()` answered.
     pub name: Option<NameAnswer>,
-    /// Share of right answers.
-    pub accuracy: Option<f64>,
+    /// Right answers.
+    pub accuracy: Option<Accuracy>,
+    /// What is to be known of them, or why they were not counted.
+    pub accuracy_note: Option<String>,
     /// What verification found, if responses were verified.
     pub verified: Option<Findings>,
     /// Where answers are tokens that their engine counts.
@@ -149,7 +151,9 @@ impl Ended<'_> {
                 .target_qps()
                 .filter(|_| test.mode != TestMode::AccuracyOnly),
             duration_s: seconds,
-            accuracy: self.accuracy,
+            accuracy: self.accuracy.map(|a| a.share),
+            labelled: self.accuracy,
+            accuracy_note: self.accuracy_note.clone(),
             stages: self.histograms.table(),
             uneven: self.histograms.uneven(),
             tokens: self.tokens(seconds),

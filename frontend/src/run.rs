@@ -1,7 +1,6 @@
 //! A run from the first look at the configuration to the exit code.
 
 use std::{
-    path::Path,
     sync::{
         Arc,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
@@ -21,13 +20,13 @@ use qdl::{
     config::{self, FrontendConfig},
     os::{Near, available_memory},
     run::pinning_warnings,
-    stats::{Histograms, Live, Recorder, Throughput},
+    stats::{Accuracy, Histograms, Live, Recorder, SystemRecord, Throughput},
     topology::Topology,
     wire::Stream,
 };
 
 use crate::{
-    accuracy::Labels,
+    accuracy::{self, Labels, Whose},
     backend::Backend,
     cli::{Args, Verify},
     completer::Completers,
@@ -79,6 +78,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let stream = *config.stream.get_or_insert(stream);
     let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
     let labels = labels(&config, &settings, dataset.count())?;
+    let whose = labels.is_some().then(|| Whose::new(dataset.count()));
+    let whose = whose.map(Arc::new);
     let verdict = Verdict::default();
     let tokens = tokens::sizes(&config.model);
     let tokens = tokens.map(|sizes| Arc::new(Tokens::new(sizes, &settings.test)));
@@ -106,6 +107,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let live = Arc::new(Live::new(rails));
     let completers = Completers::new(live, verifier.clone(), tokens.clone());
+    let completers = completers.noting(whose.clone());
     interrupt::listen();
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
@@ -131,6 +133,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(tokens) = &tokens {
         tokens.come_from(backend.connections());
     }
+    let connections = backend.connections();
     let sut = Arc::new(Sut::new(
         backend.clone(),
         qsl.clone(),
@@ -144,6 +147,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         sut,
         completers,
         tokens,
+        labels: labels.zip(whose),
+        connections,
         counted,
         stream,
         shown: [0; 2],
@@ -159,14 +164,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let started = SystemTime::now();
     let outcome = watch.test(&settings, Arc::new(library))?;
-    let ended = watch.end(
-        &config,
-        &settings,
-        outcome,
-        started,
-        labels.as_ref(),
-        verifier.as_deref(),
-    );
+    let ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());
     Ok(leave(args, &ended))
 }
 
@@ -220,14 +218,15 @@ fn near_nics(config: &FrontendConfig, local: bool) -> Near {
 
 /// Labels, where there are some and the mode asks for them.
 fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Result<Option<Labels>> {
-    let mode = settings.test.mode;
-    if mode != TestMode::AccuracyOnly && mode != TestMode::SubmissionRun {
-        return Ok(None);
-    }
-    let Some(path) = &config.dataset.labels else {
-        return Ok(None);
-    };
-    Ok(Some(Labels::read(path, samples, &config.model.output)?))
+    let labels = config.dataset.labels.as_ref();
+    let labels = labels.filter(|_| answers_all(settings.test.mode));
+    let read = |labels| Labels::read(labels, samples, &config.model);
+    Ok(labels.map(read).transpose()?)
+}
+
+/// Whether LoadGen logs the answer to every sample.
+fn answers_all(mode: TestMode) -> bool {
+    mode == TestMode::AccuracyOnly || mode == TestMode::SubmissionRun
 }
 
 /// Samples that LoadGen will hold loaded: what its settings say goes before the configuration.
@@ -284,6 +283,10 @@ struct Watch {
     completers: Completers,
     /// Where answers are tokens.
     tokens: Option<Arc<Tokens>>,
+    /// Where answers are scored: the labels, and who answered.
+    labels: Option<(Labels, Arc<Whose>)>,
+    /// The connections that answers come by.
+    connections: Vec<String>,
     /// Every engine counts them.
     counted: bool,
     stream: Stream,
@@ -404,7 +407,6 @@ impl Watch {
         settings: &'a Settings,
         outcome: Option<TestOutcome>,
         started: SystemTime,
-        labels: Option<&Labels>,
         verifier: Option<&Verifier>,
     ) -> Ended<'a> {
         let mut system = self.backend.finish();
@@ -424,7 +426,10 @@ impl Watch {
             .unwrap_or_else(|| Readings::new(first_ns))
             .end(last_ns, system.ledger.answered);
         let sum = |of: fn(&Recorder) -> u64| left.iter().map(|l| of(&l.recorder)).sum();
-        let accuracy = self.accuracy(labels, outcome.as_ref());
+        let (accuracy, mut accuracy_note) = self.accuracy(&mut system, outcome.as_ref());
+        if self.labels.is_none() && answers_all(settings.test.mode) {
+            accuracy_note = Some(accuracy::no_figure(config.dataset.kind));
+        }
         // Counts that are no engine's own are not shown.
         let counts = self.tokens.as_ref().filter(|_| self.counted);
         let tokens = counts.map(|t| TokenEnd {
@@ -447,6 +452,7 @@ impl Watch {
             throughput,
             name: self.sut.name_answer(),
             accuracy,
+            accuracy_note,
             verified: verifier.map(Verifier::findings),
             tokens,
             started,
@@ -454,25 +460,33 @@ impl Watch {
         }
     }
 
-    /// The share of right answers, from LoadGen's log.
-    /// Labels that do not fit it are an error of the run.
-    fn accuracy(&self, labels: Option<&Labels>, outcome: Option<&TestOutcome>) -> Option<f64> {
-        let path: &Path = &outcome?.files.accuracy;
-        match labels?.score(path) {
-            Ok(score) => {
-                if score.unreadable > 0 {
-                    self.progress.note(&format!(
-                        "{} of {} answers are no value of the model's output",
-                        score.unreadable, score.answers
-                    ));
-                }
-                Some(score.accuracy())
-            }
+    /// Right answers in LoadGen's log, each accelerator's in its record, and what is odd about them.
+    /// Labels that do not fit the log are an error of the run.
+    fn accuracy(
+        &self,
+        system: &mut SystemRecord,
+        outcome: Option<&TestOutcome>,
+    ) -> (Option<Accuracy>, Option<String>) {
+        let (Some((labels, whose)), Some(outcome)) = (&self.labels, outcome) else {
+            return (None, None);
+        };
+        let scores = match labels.score(&outcome.files.accuracy, whose) {
+            Ok(scores) => scores,
             Err(error) => {
                 self.verdict.fail(ExitCode::Setup, error.to_string());
-                None
+                return (None, None);
             }
+        };
+        let by = accuracy::by_accelerator(&scores.by_connection, &self.connections);
+        for a in &mut system.accelerators {
+            a.accuracy = by.get(&a.node).copied();
         }
+        let all = scores.all.accuracy();
+        let unreadable = (all.unreadable > 0).then(|| {
+            let (n, of) = (all.unreadable, all.answers);
+            format!("{n} of {of} answers name no class: no whole number, or scores that are none")
+        });
+        (Some(all), unreadable.or_else(|| accuracy::odd_one(&by)))
     }
 }
 

@@ -260,7 +260,11 @@ impl Root for FrontendConfig {
                 "verify",
                 format!(
                     "`verify: digest` expects responses of 8 bytes, the model's output is {}",
-                    model.outputs().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+                    model
+                        .outputs()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join(", ")
                 ),
                 "use a u8[8] output and accelerators with `engine: {kind: digest}`, or \
                  `verify: none`",

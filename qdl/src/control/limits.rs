@@ -205,7 +205,8 @@ fn check_model(m: &ModelSpec) -> Result<(), Outside> {
             format!("{}, must be below {MAX_INPUTS}", m.other_outputs.len()),
         );
     }
-    m.outputs().try_for_each(|t| check_tensor("spec.output", t))?;
+    m.outputs()
+        .try_for_each(|t| check_tensor("spec.output", t))?;
     if m.max_output_bytes().is_none_or(|n| n > MAX_SAMPLE) {
         return outside(
             "spec.output",

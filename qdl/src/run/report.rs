@@ -39,6 +39,8 @@ pub(super) fn accelerator(peer: &PeerState, connections: usize) -> AcceleratorRe
         copies: counters.copies,
         batches: peer.batches.clone(),
         gpus: peer.gpus.clone(),
+        // The frontend's to know, once it has read LoadGen's log.
+        accuracy: None,
         lost: peer.lost.as_ref().map(|l| l.cause.clone()),
     }
 }

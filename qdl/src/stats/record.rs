@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::FabricCounts;
 use super::{
-    BatchSizes, GpuRecord, Ledger, Mismatch, Places, StageTable, ThroughputReport, TokenRecord,
-    ledger, render,
+    Accuracy, BatchSizes, GpuRecord, Ledger, Mismatch, Places, StageTable, ThroughputReport,
+    TokenRecord, ledger, render,
 };
 
 /// Stands beside the fabric's name when its traffic never leaves the machine: the rules of the
@@ -94,6 +94,9 @@ pub struct AcceleratorRecord {
     /// Each of its GPUs that its engine used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuRecord>,
+    /// Its own answers beside the labels, in accuracy mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<Accuracy>,
     /// Why it was lost, if it was.
     pub lost: Option<String>,
 }
@@ -256,6 +259,12 @@ pub struct RunRecord {
     pub duration_s: f64,
     /// Share of correct answers, in accuracy mode.
     pub accuracy: Option<f64>,
+    /// The counts behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labelled: Option<Accuracy>,
+    /// What is to be known of it: why there is no figure, or an accelerator that differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy_note: Option<String>,
     /// Where the time went.
     pub stages: StageTable,
     /// Samples whose stages do not add up exactly, because residence comes in whole microseconds.

@@ -155,9 +155,7 @@ impl Page {
             samples.push_str(&format!(" (target {}/s)", text::rate(target)));
         }
         self.fact("samples", &samples, None);
-        if let Some(accuracy) = run.accuracy {
-            self.fact("accuracy", &format!("{:.3} %", accuracy * 100.0), None);
-        }
+        self.accuracy(run);
         let c = &run.carried;
         let carried = format!(
             "{} out ({}), {} back ({})",
@@ -171,6 +169,25 @@ impl Page {
             self.fact(if i == 0 { "NUMA" } else { "" }, line, None);
         }
         self.out.push('\n');
+    }
+
+    /// The share of right answers, of each accelerator too where there are several.
+    fn accuracy(&mut self, run: &RunRecord) {
+        let mut label = "accuracy";
+        if let Some(labelled) = &run.labelled {
+            self.fact(label, &labelled.text(), None);
+            label = "";
+        }
+        let all = &run.system.accelerators;
+        for a in all.iter().filter(|_| all.len() > 1) {
+            if let Some(own) = &a.accuracy {
+                let line = format!("{} {}", cut(&a.node, NAME), own.text());
+                self.fact(label, &line, None);
+            }
+        }
+        if let Some(note) = &run.accuracy_note {
+            self.fact(label, note, Some(YELLOW));
+        }
     }
 
     /// When tokens came, beside what LoadGen allows, and how many.

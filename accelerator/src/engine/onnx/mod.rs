@@ -65,9 +65,7 @@ impl Onnx {
             spec::read(&session, &params.model, named, ragged, &settings.path)?;
         let most = fixed_batch.unwrap_or(params.engine.max_batch);
         Ok(Onnx {
-            gpu: on_gpu
-                .then(|| cuda::Gpu::open(params, most))
-                .transpose()?,
+            gpu: on_gpu.then(|| cuda::Gpu::open(params, most)).transpose()?,
             model,
             fixed_batch,
             settings,

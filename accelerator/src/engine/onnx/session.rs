@@ -97,7 +97,9 @@ impl Worker {
         let address = batch.run_address(*run);
         let aligned = (address as usize).is_multiple_of(self.inputs[0].dtype.bytes());
         // A run of one may be of any length, and what fills a batch up is not behind one.
-        let fits = self.run_at(batch.len()) == batch.len() && batch.sample_bytes() == Some(size) && batch.input_len(0) == size;
+        let fits = self.run_at(batch.len()) == batch.len()
+            && batch.sample_bytes() == Some(size)
+            && batch.input_len(0) == size;
         (fits && aligned).then_some(address)
     }
 

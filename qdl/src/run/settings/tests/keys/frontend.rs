@@ -8,6 +8,14 @@ fn raw() -> (&'static str, Value) {
     ("dataset", json!({"kind": "raw", "samples": "s"}))
 }
 
+fn labels() -> (&'static str, Value) {
+    let labels = json!({"file": "k", "dtype": "i64"});
+    (
+        "dataset",
+        json!({"kind": "raw", "samples": "s", "labels": labels}),
+    )
+}
+
 fn tokens() -> [(&'static str, Value); 2] {
     let input = json!([{"name": "a", "dtype": "i64", "shape": [64], "ragged": true}]);
     [
@@ -41,6 +49,9 @@ fn every_key_of_a_frontend_has_an_effect() {
         maps("model.output.dtype", json!("f32"), "model"),
         maps("model.output.shape", json!([100]), "model"),
         maps("model.output.ragged", json!(true), "model"),
+        maps("model.other_outputs[0].name", json!("x"), "model"),
+        maps("model.other_outputs[0].dtype", json!("u8"), "model"),
+        maps("model.other_outputs[0].shape", json!([2]), "model"),
         read("dataset.kind", json!("tokens"), data, "match config.kind").given([
             ("model.inputs[0].dtype", json!("i64")),
             ("model.inputs[0].ragged", json!(true)),
@@ -59,7 +70,8 @@ fn every_key_of_a_frontend_has_an_effect() {
                 json!({"kind": "raw", "samples": "s", "lengths": "k"}),
             ),
         ]),
-        read("dataset.labels", json!("l"), run, "config.dataset.labels").given([raw()]),
+        read("dataset.labels.file", json!("l"), run, "labels.file").given([labels()]),
+        read("dataset.labels.dtype", json!("u8"), run, "labels.dtype").given([labels()]),
         read("dataset.min_len", json!(7), data, "config.min_len").given(tokens()),
         maps("dataset.max_len", json!(7), "samples").given(tokens()),
         read("dataset.vocab", json!(7), data, "config.vocab").given(tokens()),
