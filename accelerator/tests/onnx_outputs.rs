@@ -184,13 +184,14 @@ fn a_fixed_batch_of_several_tensors_is_filled_up() {
 #[test]
 fn a_batch_is_filled_up_with_zeros() {
     let pipeline = start(&params("sum_of_4.onnx"));
-    let floats: Vec<u8> = (1..11).flat_map(|i| (i as f32).to_le_bytes()).collect();
-    let samples = Samples::new(&floats, (0..5).map(|i| (i * 8, 8)).collect(), 8, None);
+    let floats: Vec<u8> = (1..21).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    // Apart from each other, so that all of them are copied to where the batch is run.
+    let samples = Samples::new(&floats, (0..5).map(|i| (i * 16, 8)).collect(), 8, None);
     pipeline.arrived(&mut (0..4).map(|i| samples.arrival(i)).collect());
     eventually("four answered", || samples.total() == 4);
     pipeline.arrived(&mut vec![samples.arrival(4)]);
     eventually("all answered", || samples.total() == 5);
-    let twice: Vec<u8> = [18f32, 20.0].iter().flat_map(|f| f.to_le_bytes()).collect();
+    let twice: Vec<u8> = [34f32, 36.0].iter().flat_map(|f| f.to_le_bytes()).collect();
     assert_eq!(samples.output(4), twice);
 }
 

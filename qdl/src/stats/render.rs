@@ -179,11 +179,15 @@ impl Page {
             label = "";
         }
         let all = &run.system.accelerators;
-        for a in all.iter().filter(|_| all.len() > 1) {
-            if let Some(own) = &a.accuracy {
-                let line = format!("{} {}", cut(&a.node, NAME), own.text());
-                self.fact(label, &line, None);
-            }
+        for a in all
+            .iter()
+            .filter(|_| all.len() > 1 && run.labelled.is_some())
+        {
+            let own = match &a.accuracy {
+                Some(own) => own.text(),
+                None => "answered none of them".to_owned(),
+            };
+            self.fact(label, &format!("{} {own}", cut(&a.node, NAME)), None);
         }
         if let Some(note) = &run.accuracy_note {
             self.fact(label, note, Some(YELLOW));

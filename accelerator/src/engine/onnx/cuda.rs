@@ -298,4 +298,44 @@ mod tests {
         run_into(&mut session, inputs, &allocator, &[wrong], 1, |_| ())
             .expect_err("an output of another shape is refused");
     }
+
+    /// Each output has memory of its own, in the order that is asked for.
+    #[test]
+    fn several_outputs_are_each_where_the_allocator_put_them() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/detect.onnx");
+        library::load(None).unwrap_or_else(|e| panic!("{e}"));
+        let settings = Settings {
+            path: path.clone(),
+            intra_threads: 1,
+        };
+        let mut session = settings.open().unwrap_or_else(|e| panic!("{e}"));
+        let read = spec::read(&session, "detect", None, &[], &path);
+        let model = read.unwrap_or_else(|e| panic!("{e}")).model;
+        let memory = MemoryInfo::default();
+        let allocator = Allocator::new(&session, memory.clone()).expect("the CPU's");
+        let (mut pixels, mut bias) = ([9u8, 1, 2, 3, 4, 5, 90, 7], [0.5f32, -1.0]);
+        let addresses = [pixels.as_mut_ptr(), bias.as_mut_ptr().cast()];
+        let inputs = model.inputs.iter().zip(addresses).map(|(spec, address)| {
+            // SAFETY: pixels and biases hold two samples and outlive the run.
+            let view = unsafe { view(&memory, spec, 2, address) }.expect("a view");
+            (Cow::Borrowed(&*spec.name), view)
+        });
+        let inputs: Inputs<'_> = inputs.collect();
+        let mut outputs: Vec<TensorSpec> = model.outputs().cloned().collect();
+        // Scores, class, boxes: not as the file has them.
+        outputs.reverse();
+        let got = run_into(&mut session, inputs, &allocator, &outputs, 2, |data| {
+            // SAFETY: while the closure runs, the scores are 2 times 4 numbers, the classes 2.
+            let (scores, classes) = unsafe {
+                (
+                    std::slice::from_raw_parts(data[0].cast::<f32>(), 8),
+                    std::slice::from_raw_parts(data[1].cast::<i64>(), 2),
+                )
+            };
+            (scores.to_vec(), classes.to_vec())
+        });
+        let (scores, classes) = got.unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(scores, [9.5, 1.5, 2.5, 3.5, 3.0, 4.0, 89.0, 6.0]);
+        assert_eq!(classes, [0, 2]);
+    }
 }

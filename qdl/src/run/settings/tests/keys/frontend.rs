@@ -31,6 +31,11 @@ fn ragged() -> [(&'static str, Value); 2] {
     ]
 }
 
+fn others() -> (&'static str, Value) {
+    let boxes = json!({"name": "boxes", "dtype": "i64", "shape": [4]});
+    ("model.other_outputs", json!([boxes]))
+}
+
 #[test]
 fn every_key_of_a_frontend_has_an_effect() {
     let data = "frontend/src/dataset";
@@ -49,9 +54,9 @@ fn every_key_of_a_frontend_has_an_effect() {
         maps("model.output.dtype", json!("f32"), "model"),
         maps("model.output.shape", json!([100]), "model"),
         maps("model.output.ragged", json!(true), "model"),
-        maps("model.other_outputs[0].name", json!("x"), "model"),
-        maps("model.other_outputs[0].dtype", json!("u8"), "model"),
-        maps("model.other_outputs[0].shape", json!([2]), "model"),
+        maps("model.other_outputs[0].name", json!("x"), "model").given([others()]),
+        maps("model.other_outputs[0].dtype", json!("u8"), "model").given([others()]),
+        maps("model.other_outputs[0].shape", json!([2]), "model").given([others()]),
         read("dataset.kind", json!("tokens"), data, "match config.kind").given([
             ("model.inputs[0].dtype", json!("i64")),
             ("model.inputs[0].ragged", json!(true)),
@@ -63,7 +68,7 @@ fn every_key_of_a_frontend_has_an_effect() {
         maps("dataset.max_bytes", json!(7), "samples").given(ragged()),
         maps("dataset.distribution", json!("fixed"), "samples").given(ragged()),
         read("dataset.samples", json!("t"), data, "&config.samples").given([raw()]),
-        read("dataset.lengths", json!("l"), data, "&config.lengths").given([
+        read("dataset.lengths", json!("l"), data, "config.lengths").given([
             ("model.inputs[0].ragged", json!(true)),
             (
                 "dataset",
