@@ -460,7 +460,7 @@ impl Watch {
         }
     }
 
-    /// Right answers in LoadGen's log, each accelerator's in its record, and what is odd about them.
+    /// Right answers in LoadGen's log, each accelerator's in its record, and what is odd of them.
     /// Labels that do not fit the log are an error of the run.
     fn accuracy(
         &self,
@@ -484,7 +484,7 @@ impl Watch {
         let all = scores.all.accuracy();
         let unreadable = (all.unreadable > 0).then(|| {
             let (n, of) = (all.unreadable, all.answers);
-            format!("{n} of {of} answers name no class: no whole number, or scores that are none")
+            format!("{n} of {of} answers name no class: not whole, or scores that are NaN")
         });
         (Some(all), unreadable.or_else(|| accuracy::odd_one(&by)))
     }

@@ -32,7 +32,7 @@ pub fn read(
         why,
     };
     let classes = match numpy::open(path, false).map_err(wrong)? {
-        Some(arrays) => of_array(arrays, labels.dtype).map_err(wrong)?,
+        Some(arrays) => of_array(&arrays, labels.dtype).map_err(wrong)?,
         None => {
             let bytes = fs::read(path).map_err(|e| wrong(format!("cannot read it: {e}")))?;
             raw(&bytes, labels.dtype, samples, path).map_err(wrong)?
@@ -59,8 +59,8 @@ pub fn read(
 }
 
 /// The labels of a file of NumPy's.
-fn of_array(arrays: Vec<Array>, said: Option<DType>) -> Result<Vec<i64>, String> {
-    let array = match &arrays[..] {
+fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, String> {
+    let array = match arrays {
         [only] => only,
         several => several.iter().find(|a| a.name == LABELS).ok_or_else(|| {
             format!(

@@ -189,7 +189,8 @@ proptest! {
         if double {
             text = text.replace('\'', "\"");
         }
-        let bytes: Vec<u8> = (0..shape.iter().product::<usize>() * width).map(|i| i as u8).collect();
+        let len = shape.iter().product::<usize>() * width;
+        let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
         let mut content = npy(&text, &bytes);
         if second {
             content[6] = 2;
@@ -199,7 +200,8 @@ proptest! {
         let arrays = open(f.path(), false).expect("sound").expect("an array");
         prop_assert_eq!(arrays[0].shape(), &shape[..]);
         prop_assert_eq!(arrays[0].element(), Element::of_code(code).expect("known"));
-        prop_assert_eq!(arrays[0].header.fortran_matters(), fortran && shape.iter().filter(|d| **d > 1).count() > 1);
+        let dimensions = shape.iter().filter(|d| **d > 1).count();
+        prop_assert_eq!(arrays[0].header.fortran_matters(), fortran && dimensions > 1);
         prop_assert_eq!(all(&arrays[0], bytes.len()), bytes);
     }
 

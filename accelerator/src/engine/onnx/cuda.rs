@@ -168,8 +168,8 @@ impl OnGpu {
 type Inputs<'v> = Vec<(Cow<'v, str>, SessionInputValue<'v>)>;
 
 /// Runs a batch with the outputs in memory of the allocator's, and calls `done` with their
-/// addresses while they are there. Inputs are read where they lie: handed over as they are, not bound, since a
-/// binding copies what it does not own.
+/// addresses while they are there. Inputs are read where they lie: handed over as they are, not
+/// bound, since a binding copies what it does not own.
 fn run_into<R>(
     session: &mut Session,
     inputs: Inputs<'_>,
