@@ -269,6 +269,7 @@ fn a_length_that_a_fixed_size_cannot_have() {
         name: "lookup".to_owned(),
         inputs: vec![tensor("ids", DType::I64, &[4], false)],
         output: tensor("total", DType::I64, &[1], false),
+        other_outputs: Vec::new(),
     };
     let good = words(&[1, 2, 3, 4]);
     let wants = "model `lookup` takes 32 bytes";
@@ -293,6 +294,7 @@ fn a_length_that_ragged_inputs_cannot_have() {
             tensor("mask", DType::I64, &[8], true),
         ],
         output: tensor("total", DType::I64, &[1], false),
+        other_outputs: Vec::new(),
     };
     let good = words(&[1, 2, 100, 1, 1]);
     let wants = "takes 8 bytes and 1 to 8 times 16 bytes";
@@ -314,6 +316,7 @@ fn an_index_outside_the_models_table() {
         name: "lookup".to_owned(),
         inputs: vec![tensor("ids", DType::I64, &[4], false)],
         output: tensor("total", DType::I64, &[1], false),
+        other_outputs: Vec::new(),
     };
     only_its_connection_is_lost(
         "tests/data/lookup.onnx",

@@ -215,6 +215,7 @@ impl Puppet {
                 name: "puppet".into(),
                 inputs: vec![tensor("in", bytes)],
                 output: tensor("out", 8),
+                other_outputs: Vec::new(),
             },
             act: Arc::new(act),
             broken: false,

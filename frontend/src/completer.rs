@@ -13,6 +13,7 @@ use qdl::{
 };
 
 use crate::{
+    accuracy::Whose,
     phases::{Phases, Share},
     tokens::{self, Tokens},
     verify::Verifier,
@@ -63,6 +64,8 @@ pub struct Completers {
     /// Where answers are tokens.
     tokens: Option<Arc<Tokens>>,
     phases: Arc<Phases>,
+    /// Where answers are scored.
+    whose: Option<Arc<Whose>>,
     loadgen: LoadGen,
 }
 
@@ -80,11 +83,19 @@ impl Completers {
             live,
             left: Arc::default(),
             tokens,
+            whose: None,
             loadgen: LoadGen {
                 first_token: first_token_complete,
                 complete,
             },
         }
+    }
+
+    /// The same, which write down by which connection each sample was answered.
+    #[must_use]
+    pub fn noting(mut self, whose: Option<Arc<Whose>>) -> Self {
+        self.whose = whose;
+        self
     }
 
     /// The completer of one NIC.
@@ -169,6 +180,9 @@ impl Completers {
             };
             if !fresh {
                 continue;
+            }
+            if let Some(whose) = &self.whose {
+                whose.answered(r.index, r.connection);
             }
             let mut answer = response(r.id, r.payload);
             if let Some(t) = tokens {

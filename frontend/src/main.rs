@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `cli`, `settings` | the command line, and what LoadGen is told in the end |
 //! | `provenance`, `own_settings` | where LoadGen's settings, and this node's own, came from |
+//! | `numpy` | arrays of NumPy's, as samples and labels |
 //! | `dataset`, `qsl` | samples, and LoadGen's library of them in the memory they are sent from |
 //! | `sut`, `backend` | LoadGen's system under test, over whatever stands behind it |
 //! | `network`, `local` | behind it: a cluster of accelerators, or an engine in this process |
@@ -25,6 +26,7 @@ mod interrupt;
 mod local;
 mod memory;
 mod network;
+mod numpy;
 mod own_settings;
 mod phases;
 mod progress;

@@ -9,8 +9,9 @@ use std::{
 
 use loadgen_bridge::{Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::stats::{
-    Carried, Exit, Histograms, LoadgenRecord, Mode, PhaseKind, PhaseRecord, RunRecord, SaveError,
-    SettingRecord, StageTable, Summary, SystemRecord, Throughput, TokenRecord, with_losses,
+    Accuracy, Carried, Exit, Histograms, LoadgenRecord, Mode, PhaseKind, PhaseRecord, RunRecord,
+    SaveError, SettingRecord, StageTable, Summary, SystemRecord, Throughput, TokenRecord,
+    with_losses,
 };
 use qdl::wire::Stream;
 
@@ -73,8 +74,10 @@ pub struct Ended<'a> {
     pub throughput: Throughput,
     /// What `Name()` answered.
     pub name: Option<NameAnswer>,
-    /// Share of right answers.
-    pub accuracy: Option<f64>,
+    /// Right answers.
+    pub accuracy: Option<Accuracy>,
+    /// What is to be known of them, or why they were not counted.
+    pub accuracy_note: Option<String>,
     /// What verification found, if responses were verified.
     pub verified: Option<Findings>,
     /// Where answers are tokens that their engine counts.
@@ -162,7 +165,9 @@ impl Ended<'_> {
                 .target_qps(loadgen.as_ref())
                 .filter(|_| mode != Mode::Accuracy),
             duration_s: seconds,
-            accuracy: self.accuracy,
+            accuracy: self.accuracy.map(|a| a.share),
+            labelled: self.accuracy,
+            accuracy_note: self.accuracy_note.clone(),
             loadgen,
             phases,
             settings: settings

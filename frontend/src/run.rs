@@ -1,7 +1,6 @@
 //! A run from the first look at the configuration to the exit code.
 
 use std::{
-    path::Path,
     sync::{
         Arc,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
@@ -21,13 +20,13 @@ use qdl::{
     config::{self, FrontendConfig, Written},
     os::{Near, available_memory},
     run::pinning_warnings,
-    stats::{Live, Recorder, Throughput},
+    stats::{Accuracy, Live, Recorder, SystemRecord, Throughput},
     topology::Topology,
     wire::Stream,
 };
 
 use crate::{
-    accuracy::Labels,
+    accuracy::{self, Labels, Whose},
     backend::Backend,
     cli::{Args, Verify},
     completer::Completers,
@@ -82,6 +81,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let stream = *config.stream.get_or_insert(stream);
     let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
     let labels = labels(&config, &settings, dataset.count())?;
+    let whose = labels.is_some().then(|| Whose::new(dataset.count()));
+    let whose = whose.map(Arc::new);
     let verdict = Verdict::default();
     let tokens = tokens::sizes(&config.model);
     let tokens = tokens.map(|sizes| Arc::new(Tokens::new(sizes, &settings.test)));
@@ -114,6 +115,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let live = Arc::new(Live::new(rails));
     let completers = Completers::new(live, verifier.clone(), tokens.clone());
+    let completers = completers.noting(whose.clone());
     interrupt::listen();
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
@@ -139,6 +141,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(tokens) = &tokens {
         tokens.come_from(backend.connections());
     }
+    let connections = backend.connections();
     let sut = Arc::new(Sut::new(
         backend.clone(),
         qsl.clone(),
@@ -154,6 +157,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         sut,
         completers,
         tokens,
+        labels: labels.zip(whose),
+        connections,
         counted,
         stream,
         shown: [0; 2],
@@ -169,14 +174,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let started = SystemTime::now();
     let outcome = watch.test(&settings, Arc::new(library))?;
-    let mut ended = watch.end(
-        &config,
-        &settings,
-        outcome,
-        started,
-        labels.as_ref(),
-        verifier.as_deref(),
-    );
+    let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());
     ended.own_settings = own_settings;
     Ok(leave(args, &ended))
 }
@@ -232,13 +230,10 @@ fn near_nics(config: &FrontendConfig, local: bool) -> Near {
 /// Labels, where there are some and the mode asks for them.
 fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Result<Option<Labels>> {
     // An audit.config may make LoadGen run another mode.
-    if !settings.test.mode.has_accuracy() && settings.audit.is_none() {
-        return Ok(None);
-    }
-    let Some(path) = &config.dataset.labels else {
-        return Ok(None);
-    };
-    Ok(Some(Labels::read(path, samples, &config.model.output)?))
+    let wanted = settings.test.mode.has_accuracy() || settings.audit.is_some();
+    let labels = config.dataset.labels.as_ref().filter(|_| wanted);
+    let read = |labels| Labels::read(labels, samples, &config.model);
+    Ok(labels.map(read).transpose()?)
 }
 
 /// Samples that LoadGen will hold loaded: what its settings say goes before the configuration.
@@ -295,6 +290,10 @@ struct Watch {
     completers: Completers,
     /// Where answers are tokens.
     tokens: Option<Arc<Tokens>>,
+    /// Where answers are scored: the labels, and who answered.
+    labels: Option<(Labels, Arc<Whose>)>,
+    /// The connections that answers come by.
+    connections: Vec<String>,
     /// Every engine counts them.
     counted: bool,
     stream: Stream,
@@ -415,7 +414,6 @@ impl Watch {
         settings: &'a Settings,
         outcome: Option<TestOutcome>,
         started: SystemTime,
-        labels: Option<&Labels>,
         verifier: Option<&Verifier>,
     ) -> Ended<'a> {
         let mut system = self.backend.finish();
@@ -434,8 +432,13 @@ impl Watch {
             .unwrap_or_else(|| Readings::new(first_ns))
             .end(last_ns, system.ledger.answered);
         let sum = |of: fn(&Recorder) -> u64| left.iter().map(|l| of(&l.recorder)).sum();
-        let accuracy = self.accuracy(labels, outcome.as_ref());
         let carried = (sum(Recorder::bytes_out), sum(Recorder::bytes_in));
+        let (accuracy, mut accuracy_note) = self.accuracy(&mut system, outcome.as_ref());
+        let scored = outcome.as_ref().and_then(|o| o.detail.mode());
+        let scored = scored.unwrap_or(settings.test.mode).has_accuracy();
+        if self.labels.is_none() && scored {
+            accuracy_note = Some(accuracy::no_figure(config.dataset.kind));
+        }
         // Counts that are no engine's own are not shown.
         let counts = self.tokens.as_ref().filter(|_| self.counted);
         let tokens = counts.map(|t| TokenEnd {
@@ -463,6 +466,7 @@ impl Watch {
             throughput,
             name: self.sut.name_answer(),
             accuracy,
+            accuracy_note,
             verified: verifier.map(Verifier::findings),
             tokens,
             started,
@@ -470,42 +474,47 @@ impl Watch {
         }
     }
 
-    /// The share of right answers, from LoadGen's log.
-    /// Labels that do not fit it are an error of the run.
-    fn accuracy(&self, labels: Option<&Labels>, outcome: Option<&TestOutcome>) -> Option<f64> {
-        let outcome = outcome?;
+    /// Right answers in LoadGen's log, each accelerator's in its record, and what is odd of them.
+    /// Labels that do not fit the log are an error of the run.
+    fn accuracy(
+        &self,
+        system: &mut SystemRecord,
+        outcome: Option<&TestOutcome>,
+    ) -> (Option<Accuracy>, Option<String>) {
+        let (Some((labels, whose)), Some(outcome)) = (&self.labels, outcome) else {
+            return (None, None);
+        };
         // What audit.config says goes before what was asked for: a performance run logs answers
         // too, and their share that is right is no accuracy.
-        let mode = outcome.detail.mode()?;
-        if !mode.has_accuracy() {
-            return None;
-        }
+        let mode = outcome.detail.mode().filter(|m| m.has_accuracy());
+        let Some(mode) = mode else {
+            return (None, None);
+        };
         let sampled = ["accuracy_log_probability", "accuracy_log_sampling_target"];
         let sampled = sampled.map(|name| outcome.detail.effective_number(name));
         if mode == TestMode::SubmissionRun && sampled.iter().flatten().any(|n| *n > 0.0) {
-            self.progress.note(
-                "no accuracy: the performance phase logged some of its answers too, random \
+            let note = "no figure: the performance phase logged some of its answers too, random \
                  repeats; run --mode accuracy, or without accuracy_log_probability and \
-                 accuracy_log_sampling_target",
-            );
-            return None;
+                 accuracy_log_sampling_target";
+            return (None, Some(note.to_owned()));
         }
-        let path: &Path = &outcome.files.accuracy;
-        match labels?.score(path) {
-            Ok(score) => {
-                if score.unreadable > 0 {
-                    self.progress.note(&format!(
-                        "{} of {} answers are no value of the model's output",
-                        score.unreadable, score.answers
-                    ));
-                }
-                Some(score.accuracy())
-            }
+        let scores = match labels.score(&outcome.files.accuracy, whose) {
+            Ok(scores) => scores,
             Err(error) => {
                 self.verdict.fail(ExitCode::Setup, error.to_string());
-                None
+                return (None, None);
             }
+        };
+        let by = accuracy::by_accelerator(&scores.by_connection, &self.connections);
+        for a in &mut system.accelerators {
+            a.accuracy = by.get(&a.node).copied();
         }
+        let all = scores.all.accuracy();
+        let unreadable = (all.unreadable > 0).then(|| {
+            let (n, of) = (all.unreadable, all.answers);
+            format!("{n} of {of} answers name no class: not whole, or scores that are NaN")
+        });
+        (Some(all), unreadable.or_else(|| accuracy::odd_one(&by)))
     }
 }
 

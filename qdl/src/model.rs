@@ -93,8 +93,11 @@ pub struct ModelSpec {
     pub name: String,
     /// Inputs in the order they are packed into a slot.
     pub inputs: Vec<TensorSpec>,
-    /// The single output; a response is its bytes.
+    /// The only output, or of several the one that names the class: a response begins with it.
     pub output: TensorSpec,
+    /// The others, in the order in which they are packed behind it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_outputs: Vec<TensorSpec>,
 }
 
 /// First difference between two nodes' ideas of a model.
@@ -123,6 +126,7 @@ impl ModelSpec {
             name: name.to_owned(),
             inputs: vec![tensor("input", max_input, true)],
             output: tensor("output", output, false),
+            other_outputs: Vec::new(),
         }
     }
 
@@ -139,6 +143,7 @@ impl ModelSpec {
             name: name.to_owned(),
             inputs: vec![ids("prompt", prompt)],
             output: ids("tokens", answer),
+            other_outputs: Vec::new(),
         }
     }
 
@@ -149,9 +154,15 @@ impl ModelSpec {
             .try_fold(0usize, |n, t| n.checked_add(t.bytes()?))
     }
 
+    /// All outputs, in the order in which they are packed into a response.
+    pub fn outputs(&self) -> impl Iterator<Item = &TensorSpec> {
+        std::iter::once(&self.output).chain(&self.other_outputs)
+    }
+
     /// Bytes of the largest response payload; `None` where they overflow.
     pub fn max_output_bytes(&self) -> Option<usize> {
-        self.output.bytes()
+        self.outputs()
+            .try_fold(0usize, |n, t| n.checked_add(t.bytes()?))
     }
 
     /// True where every sample has the same number of bytes.
@@ -182,7 +193,17 @@ impl ModelSpec {
         for (i, (a, b)) in self.inputs.iter().zip(&theirs.inputs).enumerate() {
             differ(format!("input {i}"), a, b)?;
         }
-        differ("output".into(), &self.output, &theirs.output)
+        differ("output".into(), &self.output, &theirs.output)?;
+        differ(
+            "output count".into(),
+            &(1 + self.other_outputs.len()),
+            &(1 + theirs.other_outputs.len()),
+        )?;
+        let others = self.other_outputs.iter().zip(&theirs.other_outputs);
+        for (i, (a, b)) in others.enumerate() {
+            differ(format!("other output {i}"), a, b)?;
+        }
+        Ok(())
     }
 }
 
@@ -199,6 +220,40 @@ mod tests {
         assert_eq!(e.field, "input 0");
         assert!(e.to_string().contains("u8[64]") && e.to_string().contains("u8[65]"));
         assert_eq!(a.check_against(&a), Ok(()));
+    }
+
+    #[test]
+    fn several_outputs_are_packed_one_behind_the_other() {
+        let mut a = ModelSpec::opaque("m", 64, 8);
+        let boxes = TensorSpec {
+            name: "boxes".to_owned(),
+            dtype: DType::F32,
+            shape: vec![2, 4],
+            ragged: false,
+        };
+        let scalar = TensorSpec {
+            name: "count".to_owned(),
+            dtype: DType::I64,
+            shape: vec![],
+            ragged: false,
+        };
+        a.other_outputs = vec![boxes, scalar];
+        assert_eq!(a.max_output_bytes(), Some(8 + 32 + 8));
+        let mut b = a.clone();
+        b.other_outputs[1].dtype = DType::I32;
+        let text = a.check_against(&b).expect_err("they differ").to_string();
+        assert!(
+            text.contains("other output 1") && text.contains("count: i64[]"),
+            "{text}"
+        );
+        b.other_outputs.truncate(1);
+        let text = a.check_against(&b).expect_err("they differ").to_string();
+        assert!(text.contains("output count: this node has 3"), "{text}");
+        a.other_outputs[0].shape = vec![usize::MAX];
+        assert_eq!(a.max_output_bytes(), None);
+        // A model of one output reads and writes as ever.
+        let one = serde_json::to_string(&ModelSpec::opaque("m", 64, 8)).expect("JSON");
+        assert!(!one.contains("other_outputs"), "{one}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod lengths;
 pub mod llm;
 mod null;
 pub mod onnx;
+mod outputs;
 mod python;
 mod sizes;
 pub mod streaming;
@@ -96,6 +97,12 @@ pub trait Engine: Send + Sync {
     /// The engine's short cut past queue and worker threads, where it has one: then samples are
     /// answered on the NIC thread that brought them, with no wake-up.
     fn inline(&self) -> Option<&dyn Inline> {
+        None
+    }
+
+    /// Most samples of a batch, where the model's own batch dimension is fixed: then every batch is
+    /// run at that size, and the outputs of what fills it up are thrown away.
+    fn fixed_batch(&self) -> Option<usize> {
         None
     }
 

@@ -167,6 +167,7 @@ mod tests {
                 name: "m".into(),
                 inputs,
                 output,
+                other_outputs: Vec::new(),
             }),
             ..EngineParams::new(EngineKind::Tokens)
         };

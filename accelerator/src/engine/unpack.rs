@@ -169,6 +169,14 @@ impl Unpacker {
         }
     }
 
+    /// Makes room for `at` samples, and fills what is behind the first `n` with zeros.
+    pub fn pad(&mut self, n: usize, at: usize) {
+        self.grow(at);
+        for f in &mut self.fields {
+            f.buffer.bytes()[f.bytes * n.min(at)..f.bytes * at].fill(0);
+        }
+    }
+
     /// Copies the batch into the buffers: a single fixed tensor with one copy per run, anything
     /// else with one copy per sample and tensor. The buffers' tails behind short tensors are
     /// zeroed.

@@ -188,13 +188,22 @@ impl Pipeline {
             return Ok(Pipeline(Work::Sequences(sequences)));
         }
         let inline = engine.runs_inline();
+        let mut options = options.clone();
+        if let Some(fixed) = engine.fixed_batch() {
+            options.engine.max_batch = options.engine.max_batch.min(fixed);
+            tracing::info!(
+                "the model's batch is fixed at {fixed}: up to {} samples run together, and zeros \
+                 fill a batch up",
+                options.engine.max_batch
+            );
+        }
         let mut batches = Batches {
-            shared: Arc::new(Shared::new(engine, options, on_fatal)),
+            shared: Arc::new(Shared::new(engine, &options, on_fatal)),
             threads: Mutex::new(Vec::new()),
             warm_up: None,
         };
         if !inline {
-            batches.warm_up = Some(batches.start_workers(options)?);
+            batches.warm_up = Some(batches.start_workers(&options)?);
         }
         Ok(Pipeline(Work::Batches(batches)))
     }

@@ -38,9 +38,52 @@ write(
     [("total", T.INT64, ["N", 1])],
     [("columns", np.array([1], dtype=np.int64))],
 )
-# What cannot be served: a fixed batch, two outputs, another dynamic dimension, halves.
 identity = [h.make_node("Identity", ["x"], ["y"])]
+# A batch of four, and no other, without and with a part of the others in each answer; an answer of one element that has
+# no dimension but the batch.
 write("fixed_batch", identity, [("x", T.FLOAT, [4, 2])], [("y", T.FLOAT, [4, 2])])
+write(
+    "sum_of_4",
+    [h.make_node("ReduceSum", ["x", "rows"], ["sum"], keepdims=1), h.make_node("Add", ["x", "sum"], ["y"])],
+    [("x", T.FLOAT, [4, 2])],
+    [("y", T.FLOAT, [4, 2])],
+    [("rows", np.array([0], dtype=np.int64))],
+)
+write(
+    "scalar",
+    [h.make_node("ReduceSum", ["x", "columns"], ["total"], keepdims=0)],
+    [("x", T.INT64, ["N", 3])],
+    [("total", T.INT64, ["N"])],
+    [("columns", np.array([1], dtype=np.int64))],
+)
+# Two inputs, one of a single element; three outputs of three types and shapes, the class not the first of them.
+for name, batch in (("detect", "N"), ("detect_of_4", 4)):
+    write(
+        name,
+        [
+            h.make_node("Cast", ["pixels"], ["grey"], to=T.FLOAT),
+            h.make_node("Unsqueeze", ["bias", "last"], ["column"]),
+            h.make_node("Add", ["grey", "column"], ["scores"]),
+            h.make_node("ArgMax", ["scores"], ["class"], axis=1, keepdims=0),
+            h.make_node("Unsqueeze", ["scores", "last"], ["row"]),
+            h.make_node("Neg", ["row"], ["negative"]),
+            h.make_node("Concat", ["row", "negative"], ["boxes"], axis=1),
+        ],
+        [("pixels", T.UINT8, [batch, 4]), ("bias", T.FLOAT, [batch])],
+        [
+            ("boxes", T.FLOAT, [batch, 2, 4]),
+            ("class", T.INT64, [batch]),
+            ("scores", T.FLOAT, [batch, 4]),
+        ],
+        [("last", np.array([1], dtype=np.int64))],
+    )
+# What cannot be served: batches of two sizes, another dynamic dimension, halves.
+write(
+    "two_batches",
+    [*identity, h.make_node("Identity", ["v"], ["w"])],
+    [("x", T.FLOAT, [4, 2]), ("v", T.FLOAT, [2, 2])],
+    [("y", T.FLOAT, [4, 2]), ("w", T.FLOAT, [2, 2])],
+)
 write("open_width", identity, [("x", T.FLOAT, ["N", "W"])], [("y", T.FLOAT, ["N", "W"])])
 write("halves", identity, [("x", T.FLOAT16, ["N", 2])], [("y", T.FLOAT16, ["N", 2])])
 write(

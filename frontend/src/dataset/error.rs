@@ -39,6 +39,14 @@ pub enum DatasetError {
         /// Bytes left.
         rest: u64,
     },
+    /// Another format than the configuration says, or arrays that are not the model's inputs.
+    #[error("data set {}: {why}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what to do.
+        why: String,
+    },
     /// Lengths that are not those of the samples.
     #[error("data set {}: {why}", path.display())]
     Lengths {

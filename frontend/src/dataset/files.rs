@@ -3,6 +3,7 @@
 use std::{fs::File, path::Path};
 
 use super::{Dataset, DatasetError, Lengths, Source, length};
+use crate::numpy;
 
 impl Dataset {
     /// Samples of `sample` bytes each.
@@ -61,23 +62,7 @@ impl Dataset {
             path: lengths.to_owned(),
             why,
         };
-        let bytes = std::fs::read(lengths).map_err(failed(lengths, "cannot read it"))?;
-        let (each, rest) = bytes.as_chunks::<4>();
-        if !rest.is_empty() {
-            return Err(wrong(format!(
-                "{} bytes are no whole number of u32",
-                bytes.len()
-            )));
-        }
-        let each: Box<[u32]> = each.iter().map(|b| u32::from_le_bytes(*b)).collect();
-        if each.is_empty() {
-            return Err(DatasetError::Empty {
-                what: lengths.display().to_string(),
-            });
-        }
-        if let Some(index) = each.iter().position(|len| *len == 0) {
-            return Err(wrong(format!("sample {index} has no bytes")));
-        }
+        let each = self::lengths(lengths)?;
         let file = File::open(path).map_err(failed(path, "cannot open it"))?;
         let size = file
             .metadata()
@@ -109,6 +94,46 @@ impl Dataset {
             },
             lengths: Lengths::Each(each),
         })
+    }
+}
+
+/// Bytes of each sample, none of them 0: little-endian `u32`, or an array of NumPy's.
+pub(super) fn lengths(path: &Path) -> Result<Box<[u32]>, DatasetError> {
+    let wrong = |why: String| DatasetError::Lengths {
+        path: path.to_owned(),
+        why,
+    };
+    let each: Box<[u32]> = match numpy::open(path, false).map_err(wrong)?.as_deref() {
+        Some([array]) => {
+            let all = array.integers().map_err(wrong)?;
+            let each: Result<_, _> = all.into_iter().map(u32::try_from).collect();
+            each.map_err(|_| wrong("a length is negative, or of 4 GiB and more".to_owned()))?
+        }
+        Some(_) => return Err(wrong("lengths are one array, in a .npy".to_owned())),
+        None => {
+            let bytes = std::fs::read(path).map_err(|source| DatasetError::Io {
+                path: path.to_owned(),
+                verb: "cannot read it",
+                source,
+            })?;
+            let (each, rest) = bytes.as_chunks::<4>();
+            if !rest.is_empty() {
+                return Err(wrong(format!(
+                    "{} bytes are no whole number of u32",
+                    bytes.len()
+                )));
+            }
+            each.iter().map(|b| u32::from_le_bytes(*b)).collect()
+        }
+    };
+    if each.is_empty() {
+        return Err(DatasetError::Empty {
+            what: path.display().to_string(),
+        });
+    }
+    match each.iter().position(|len| *len == 0) {
+        Some(index) => Err(wrong(format!("sample {index} has no bytes"))),
+        None => Ok(each),
     }
 }
 

@@ -1,11 +1,13 @@
 //! Samples: how many, how long, and their bytes, from a file or from a seed.
 //!
 //! * `files` - samples back to back in a file, all as long or with a file of lengths
+//! * `arrays` - arrays of NumPy's, one for each input of the model
 //! * `random` - bytes from a seed
 //! * `tokens` - texts from a seed: rows of words, mask and segments
 //! * `token_file` - token ids from a file
 //! * `error` - what is wrong with a data set
 
+mod arrays;
 mod error;
 mod files;
 mod random;
@@ -20,11 +22,18 @@ use std::{
 
 use qdl::{
     config::{DatasetConfig, DatasetKind},
-    model::ModelSpec,
+    model::{DType, ModelSpec},
 };
 
 pub use self::error::DatasetError;
-use self::tokens::{Column, Tokens};
+use self::{
+    arrays::Columns,
+    tokens::{Column, Tokens},
+};
+use crate::numpy;
+
+/// The array of a `.npz` that holds labels.
+pub const LABELS: &str = "labels";
 
 /// Lengths of the samples.
 #[derive(Debug)]
@@ -45,6 +54,11 @@ enum Source {
         file: File,
         path: PathBuf,
         starts: Box<[u64]>,
+    },
+    /// Arrays of NumPy's.
+    Arrays {
+        path: PathBuf,
+        columns: Columns,
     },
     Random {
         seed: u64,
@@ -73,13 +87,10 @@ impl Dataset {
     ) -> Result<Self, DatasetError> {
         let seed = seed.unwrap_or(config.seed);
         match config.kind {
-            DatasetKind::Raw => match (&config.samples, &config.lengths) {
-                (Some(samples), Some(lengths)) => Self::ragged(samples, lengths),
-                (Some(samples), None) => {
-                    Self::raw(samples, model.max_input_bytes().unwrap_or(usize::MAX))
-                }
+            DatasetKind::Raw => match &config.samples {
+                Some(samples) => Self::of_file(samples, config.lengths.as_deref(), model),
                 // A configuration without is refused.
-                (None, _) => Err(DatasetError::Empty {
+                None => Err(DatasetError::Empty {
                     what: "of kind raw without `samples`".to_owned(),
                 }),
             },
@@ -99,6 +110,25 @@ impl Dataset {
                 let (min, max) = config.bytes(model);
                 Self::random(config.count, min, max, seed, config.distribution(model))
             }
+        }
+    }
+
+    /// Samples of a file: arrays where it is NumPy's, else its bytes.
+    fn of_file(
+        samples: &Path,
+        lengths: Option<&Path>,
+        model: &ModelSpec,
+    ) -> Result<Self, DatasetError> {
+        // Samples that are bytes of any length and meaning may be images, say, themselves.
+        let any = matches!(&model.inputs[..], [t] if t.ragged && t.dtype == DType::U8);
+        let arrays = numpy::open(samples, any).map_err(|why| DatasetError::Format {
+            path: samples.to_owned(),
+            why,
+        })?;
+        match (arrays, lengths) {
+            (Some(arrays), lengths) => Self::arrays(samples, arrays, model, lengths),
+            (None, Some(lengths)) => Self::ragged(samples, lengths),
+            (None, None) => Self::raw(samples, model.max_input_bytes().unwrap_or(usize::MAX)),
         }
     }
 
@@ -153,6 +183,13 @@ impl Dataset {
                 // Whoever has a length for it has an index that is there.
                 let at = starts.get(index).copied().unwrap_or(u64::MAX >> 1);
                 read(file, path, to, at)
+            }
+            Source::Arrays { path, columns } => {
+                columns.read(index, to).map_err(|source| DatasetError::Io {
+                    path: path.clone(),
+                    verb: "cannot read it",
+                    source,
+                })
             }
             Source::Random { seed } => {
                 random::fill(*seed, index, to);

@@ -71,6 +71,7 @@ fn ended(settings: &Settings) -> Ended<'_> {
             round_trip: Some(Duration::from_micros(120)),
         }),
         accuracy: None,
+        accuracy_note: None,
         verified: None,
         tokens: None,
         started: SystemTime::UNIX_EPOCH,

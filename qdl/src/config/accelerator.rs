@@ -93,6 +93,10 @@ pub struct AcceleratorModel {
     /// The output; the same holds.
     #[garde(skip)]
     pub output: Option<TensorSpec>,
+    /// Further outputs, in the order in which they are packed behind it; the same holds.
+    #[serde(default)]
+    #[garde(skip)]
+    pub other_outputs: Vec<TensorSpec>,
     /// Bytes of the largest sample, for `null` and `digest`, which take any bytes.
     #[garde(custom(within_some(1..=MAX_SAMPLE_BYTES)))]
     pub max_input_bytes: Option<usize>,
@@ -109,6 +113,7 @@ impl AcceleratorModel {
                 name: self.name.clone(),
                 inputs: inputs.clone(),
                 output: output.clone(),
+                other_outputs: self.other_outputs.clone(),
             });
         }
         let output = self.output_bytes.unwrap_or(OUTPUT_BYTES);
@@ -139,8 +144,23 @@ impl AcceleratorConfig {
                 "give both, or neither",
             );
         }
+        let others = &*model.other_outputs;
+        if !others.is_empty() && model.output.is_none() {
+            out.add(
+                "model.other_outputs",
+                "`other_outputs` follow `output`, and there is none",
+                "give `inputs` and `output` too, or none of the three",
+            );
+        }
+        if !others.is_empty() && !self.engine.kind.gives_several_outputs() {
+            out.add(
+                "model.other_outputs",
+                format!("engine `{kind}` gives one output"),
+                "remove `other_outputs`, or use `kind: onnx`",
+            );
+        }
         if let (Some(inputs), Some(output)) = (&model.inputs, &model.output) {
-            check_model("model", &model.name, inputs, output, out);
+            check_model("model", &model.name, inputs, (output, others), out);
             if output.ragged && !self.engine.kind.streams() {
                 out.add(
                     "model.output",

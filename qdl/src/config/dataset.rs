@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::{
     document::Document,
+    labels::{self, LabelsConfig},
     rules::{Findings, resolve, within},
 };
 use crate::model::{DType, ModelSpec, TensorSpec};
@@ -17,7 +18,7 @@ pub(super) const MAX_SAMPLES: usize = 1 << 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DatasetKind {
-    /// A file of samples, back to back.
+    /// Samples back to back in a file, or arrays of NumPy's (`docs/datasets.md`).
     Raw,
     /// Synthetic bytes, the same for the same seed.
     Random,
@@ -58,9 +59,8 @@ pub struct DatasetConfig {
     /// `raw`: bytes of each sample, little-endian `u32`, for a model with ragged inputs, which
     /// needs them; no other has any.
     pub lengths: Option<PathBuf>,
-    /// `raw`: one label for each sample, little-endian, either of the model's output type or `i64`:
-    /// the length of the file decides. Needed for accuracy alone.
-    pub labels: Option<PathBuf>,
+    /// `raw`: one label for each sample. Needed for accuracy alone.
+    pub labels: Option<LabelsConfig>,
     /// Samples of a synthetic one; default 1024.
     #[serde(default = "count")]
     pub count: usize,
@@ -172,18 +172,19 @@ impl DatasetConfig {
     /// Its files, with the keys that name them.
     pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = [
-            ("dataset.samples", &self.samples),
-            ("dataset.lengths", &self.lengths),
-            ("dataset.labels", &self.labels),
+            ("dataset.samples", self.samples.as_deref()),
+            ("dataset.lengths", self.lengths.as_deref()),
+            ("dataset.labels", self.labels.as_ref().map(|l| &*l.file)),
         ];
         files
             .into_iter()
-            .filter_map(|(key, file)| Some((key, file.as_deref()?)))
+            .filter_map(|(key, file)| Some((key, file?)))
     }
 
     /// Makes its paths the process's own.
     pub(super) fn resolve(&mut self, base: &Path) {
-        let files = [&mut self.samples, &mut self.lengths, &mut self.labels];
+        let labels = self.labels.as_mut().map(|l| &mut l.file);
+        let files = [self.samples.as_mut(), self.lengths.as_mut(), labels];
         for file in files.into_iter().flatten() {
             resolve(base, file);
         }
@@ -236,6 +237,9 @@ impl DatasetConfig {
                 "a data set of kind `raw` needs `samples`",
                 "add `samples: PATH`, a file of samples, back to back",
             );
+        }
+        if self.labels.is_some() {
+            labels::check(model, out);
         }
         match (model.fixed_size(), &self.lengths) {
             (false, None) => out.add(

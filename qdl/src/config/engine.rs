@@ -82,6 +82,11 @@ impl EngineKind {
         matches!(self, EngineKind::Null | EngineKind::Digest)
     }
 
+    /// True for the engines whose responses hold several outputs, where the model has them.
+    pub(super) fn gives_several_outputs(self) -> bool {
+        self.takes_any_bytes() || self == EngineKind::Onnx
+    }
+
     /// True for the engines of language models, which batch by themselves and answer with tokens.
     pub(super) fn streams(self) -> bool {
         matches!(

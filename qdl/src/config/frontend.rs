@@ -254,7 +254,8 @@ impl Root for FrontendConfig {
 
     fn check(&self, document: &Document, out: &mut Findings) {
         let model = &self.model;
-        check_model("model", &model.name, &model.inputs, &model.output, out);
+        let outputs = (&model.output, &*model.other_outputs);
+        check_model("model", &model.name, &model.inputs, outputs, out);
         self.auth().check(self.auth, out);
         self.check_accelerators(out);
         self.dataset
@@ -274,7 +275,11 @@ impl Root for FrontendConfig {
                 "verify",
                 format!(
                     "`verify: digest` expects responses of 8 bytes, the model's output is {}",
-                    model.output
+                    model
+                        .outputs()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join(", ")
                 ),
                 "use a u8[8] output and accelerators with `engine: {kind: digest}`, or \
                  `verify: none`",

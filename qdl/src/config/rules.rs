@@ -201,7 +201,7 @@ pub(super) fn check_model(
     path: &str,
     model: &str,
     inputs: &[TensorSpec],
-    output: &TensorSpec,
+    (output, others): (&TensorSpec, &[TensorSpec]),
     out: &mut Findings,
 ) {
     out.rule(&format!("{path}.name"), model, name);
@@ -234,7 +234,41 @@ pub(super) fn check_model(
             format!("it must have at most {MAX_SAMPLE_BYTES}"),
         );
     }
-    let _ = check_tensor(&format!("{path}.output"), output, out);
+    check_outputs(path, output, others, out);
+}
+
+/// The output of a model, and the others that are packed behind it.
+fn check_outputs(path: &str, output: &TensorSpec, others: &[TensorSpec], out: &mut Findings) {
+    let mut total = check_tensor(&format!("{path}.output"), output, out).unwrap_or(0);
+    let mut names = vec![&output.name];
+    for (i, tensor) in others.iter().enumerate() {
+        let place = format!("{path}.other_outputs[{i}]");
+        let bytes = check_tensor(&place, tensor, out);
+        total = total.saturating_add(bytes.unwrap_or(0));
+        if names.contains(&&tensor.name) {
+            out.add(
+                format!("{place}.name"),
+                format!("two outputs have the name `{}`", tensor.name),
+                "name each output once, as the model's graph does",
+            );
+        }
+        names.push(&tensor.name);
+        if tensor.ragged || output.ragged {
+            out.add(
+                place,
+                "of several outputs none can be ragged: a response's length would not say where \
+                 one ends",
+                "remove `ragged`, or `other_outputs`",
+            );
+        }
+    }
+    if total > MAX_SAMPLE_BYTES {
+        out.add(
+            format!("{path}.output"),
+            format!("a response has {total} bytes"),
+            format!("it must have at most {MAX_SAMPLE_BYTES}"),
+        );
+    }
 }
 
 /// Bytes of a tensor, where they can be.
@@ -249,13 +283,21 @@ fn check_tensor(path: &str, tensor: &TensorSpec, out: &mut Findings) -> Option<u
     let bytes = tensor
         .bytes()
         .filter(|bytes| (1..=MAX_SAMPLE_BYTES).contains(bytes));
-    if bytes.is_none() || tensor.shape.is_empty() {
+    if bytes.is_none() {
         out.add(
             format!("{path}.shape"),
             format!("{}{:?} is no shape of a sample", tensor.dtype, tensor.shape),
             format!(
-                "give 1 or more elements in each dimension, at most {MAX_SAMPLE_BYTES} bytes in all"
+                "give 1 or more elements in each dimension, at most {MAX_SAMPLE_BYTES} bytes in \
+                 all; [] is a single element"
             ),
+        );
+    }
+    if tensor.ragged && tensor.shape.is_empty() {
+        out.add(
+            format!("{path}.shape"),
+            "a single element cannot be ragged",
+            "remove `ragged`, or give the largest number of rows, as in `shape: [384]`",
         );
     }
     bytes

@@ -260,7 +260,23 @@ fn check_model(m: &ModelSpec) -> Result<(), Outside> {
     m.inputs
         .iter()
         .try_for_each(|t| check_tensor("spec.inputs", t))?;
-    check_tensor("spec.output", &m.output)?;
+    if m.other_outputs.len() >= MAX_INPUTS {
+        return outside(
+            "spec.other_outputs",
+            format!("{}, must be below {MAX_INPUTS}", m.other_outputs.len()),
+        );
+    }
+    m.outputs()
+        .try_for_each(|t| check_tensor("spec.output", t))?;
+    if m.max_output_bytes().is_none_or(|n| n > MAX_SAMPLE) {
+        return outside(
+            "spec.output",
+            format!("more than {MAX_SAMPLE} bytes a sample"),
+        );
+    }
+    if !m.other_outputs.is_empty() && m.outputs().any(|t| t.ragged) {
+        return outside("spec.output", "one of several is ragged".to_owned());
+    }
     match m.max_input_bytes() {
         Some(n) if n <= MAX_SAMPLE => Ok(()),
         _ => outside(

@@ -43,6 +43,8 @@ pub(super) fn accelerator(peer: &PeerState, connections: usize) -> AcceleratorRe
         copies: counters.copies,
         batches: peer.batches.clone(),
         gpus: peer.gpus.clone(),
+        // The frontend's to know, once it has read LoadGen's log.
+        accuracy: None,
         lost: lost.map(|outage| outage.cause.clone()),
         lost_sessions: peer.lost_sessions.clone(),
     }

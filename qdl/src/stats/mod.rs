@@ -9,6 +9,7 @@
 //! Two nodes' clocks are never compared: the accelerator reports durations, the frontend knows the
 //! round trip, and `network` is the difference.
 
+mod accuracy;
 mod batches;
 mod files;
 mod gpu;
@@ -32,6 +33,7 @@ mod throughput;
 mod tokens;
 mod traffic;
 
+pub use accuracy::Accuracy;
 pub use batches::BatchSizes;
 pub use files::{SaveError, write_hgrm, write_log};
 pub use gpu::GpuRecord;

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::FabricCounts;
 use super::{
-    BatchSizes, GpuRecord, Ledger, LoadgenRecord, LossRecord, Mismatch, PhaseRecord, Places,
-    SettingRecord, StageTable, ThroughputReport, TokenRecord, ledger, render,
+    Accuracy, BatchSizes, GpuRecord, Ledger, LoadgenRecord, LossRecord, Mismatch, PhaseRecord,
+    Places, SettingRecord, StageTable, ThroughputReport, TokenRecord, ledger, render,
 };
 use crate::wire::{Content, NodeFacts};
 
@@ -104,6 +104,9 @@ pub struct AcceleratorRecord {
     /// Each of its GPUs that its engine used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuRecord>,
+    /// Its own answers beside the labels, in accuracy mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<Accuracy>,
     /// Why it was lost, if it was and has not come back.
     pub lost: Option<String>,
     /// What it had done in sessions that ended without its last word: as of the last heartbeat of
@@ -314,6 +317,12 @@ pub struct RunRecord {
     pub settings: Vec<SettingRecord>,
     /// What was set in vain, a line each.
     pub setting_notes: Vec<String>,
+    /// The counts behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labelled: Option<Accuracy>,
+    /// What is to be known of it: why there is no figure, or an accelerator that differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy_note: Option<String>,
     /// Where the time went.
     pub stages: StageTable,
     /// Samples whose stages do not add up exactly, because residence comes in whole microseconds.

@@ -187,9 +187,7 @@ impl Page {
             }
         }
         self.fact("samples", &samples, None);
-        if let Some(accuracy) = run.accuracy {
-            self.fact("accuracy", &format!("{:.3} %", accuracy * 100.0), None);
-        }
+        self.accuracy(run);
         let c = &run.carried;
         let carried = format!(
             "{} out ({}), {} back ({})",
@@ -220,6 +218,29 @@ impl Page {
         for (i, (a, content)) in said.iter().enumerate() {
             let label = if i == 0 { "model" } else { "" };
             self.fact(label, &format!("{}: {content}", a.node), Some(YELLOW));
+        }
+    }
+
+    /// The share of right answers, of each accelerator too where there are several.
+    fn accuracy(&mut self, run: &RunRecord) {
+        let mut label = "accuracy";
+        if let Some(labelled) = &run.labelled {
+            self.fact(label, &labelled.text(), None);
+            label = "";
+        }
+        let all = &run.system.accelerators;
+        for a in all
+            .iter()
+            .filter(|_| all.len() > 1 && run.labelled.is_some())
+        {
+            let own = match &a.accuracy {
+                Some(own) => own.text(),
+                None => "answered none of them".to_owned(),
+            };
+            self.fact(label, &format!("{} {own}", cut(&a.node, NAME)), None);
+        }
+        if let Some(note) = &run.accuracy_note {
+            self.fact(label, note, Some(YELLOW));
         }
     }
 

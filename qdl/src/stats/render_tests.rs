@@ -7,7 +7,7 @@ use super::{
     },
     *,
 };
-use crate::stats::FabricCounts;
+use crate::stats::{Accuracy, FabricCounts};
 use crate::stats::{LossRecord, LostSession, SystemRecord, WarmUpRecord};
 
 fn example() -> Summary {
@@ -128,6 +128,39 @@ fn example() -> Summary {
         name_round_trip_us: Some(412.3),
         run,
     }
+}
+
+#[test]
+fn accuracy_is_shown_for_each_accelerator() {
+    let mut summary = example();
+    let accelerator = |node: &str, accuracy| AcceleratorRecord {
+        node: node.to_owned(),
+        accuracy,
+        ..AcceleratorRecord::default()
+    };
+    let run = &mut summary.run;
+    run.labelled = Some(Accuracy::new(1_500, 2_000, 0));
+    run.system.accelerators = vec![
+        accelerator("acc-01", Some(Accuracy::new(1_000, 1_000, 0))),
+        accelerator("acc-02", Some(Accuracy::new(500, 1_000, 0))),
+        accelerator("acc-03", None),
+    ];
+    run.accuracy_note = Some("acc-02 differs".to_owned());
+    let text = summary.text(false);
+    let expected = "
+accuracy     75.000 %: 1,500 of 2,000
+             acc-01 100.000 %: 1,000 of 1,000
+             acc-02 50.000 %: 500 of 1,000
+             acc-03 answered none of them
+             acc-02 differs
+";
+    assert!(text.contains(expected), "{text}");
+    let run = &mut summary.run;
+    run.labelled = None;
+    run.accuracy_note = Some("no figure: nobody knows".to_owned());
+    let text = summary.text(false);
+    let expected = "\naccuracy     no figure: nobody knows\ncarried ";
+    assert!(text.contains(expected), "{text}");
 }
 
 #[test]

@@ -163,6 +163,13 @@ impl Package {
                 name: params.model.clone(),
                 inputs: d.inputs.clone(),
                 output: d.output.clone(),
+                other_outputs: Vec::new(),
+            }),
+            (None, Some(spec)) if !spec.other_outputs.is_empty() => Err(EngineError::Param {
+                field: "kind",
+                reason: "engine aoti gives one output, and the configuration has `other_outputs`: \
+                         let the exported module return that one alone, or use `kind: onnx`"
+                    .to_owned(),
             }),
             (None, Some(spec)) => Ok(spec.clone()),
             (None, None) => Err(EngineError::Package {

@@ -52,7 +52,7 @@ impl Worker for OnGpu {
             unsafe {
                 let output = self.container.run(&self.inputs, at, self.stream.handle())?;
                 self.stream
-                    .finish(staged, (n, at), output.data(), |i, response| {
+                    .finish(staged, (n, at), &[output.data()], |i, response| {
                         batch.write(i, response)
                     })
             }
@@ -71,7 +71,7 @@ impl Worker for OnGpu {
         unsafe {
             let output = self.container.run(&self.inputs, at, self.stream.handle())?;
             self.stream
-                .finish(staged, (0, at), output.data(), |_, _| Ok(()))
+                .finish(staged, (0, at), &[output.data()], |_, _| Ok(()))
         }
     }
 }

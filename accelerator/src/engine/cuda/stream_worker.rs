@@ -22,7 +22,7 @@ use super::{
     meter::Done,
     stream::{Event, Stream},
 };
-use crate::engine::{Batch, EngineError, EngineParams};
+use crate::engine::{Batch, EngineError, EngineParams, outputs::Outputs};
 
 /// What the configuration says of every engine's way to a GPU.
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +50,9 @@ pub(in crate::engine) struct StreamWorker {
     stream: Stream,
     /// Before the copies, before the kernels, after them, after the copy back.
     events: [Event; 4],
-    outputs: Pinned,
-    output_bytes: usize,
+    /// Each output of the largest batch, one behind the other.
+    landed: Pinned,
+    outputs: Outputs,
     max_batch: usize,
     spin_ns: u64,
     /// The kernels of the batch that is on the stream were launched as a graph.
@@ -73,21 +74,23 @@ impl StreamWorker {
     ) -> Result<Self, EngineError> {
         device.bind()?;
         let inputs = Inputs::new(device, registry, model, max_batch, how.gather)?;
-        let output_bytes = model.max_output_bytes().ok_or_else(|| EngineError::Param {
+        let outputs = Outputs::new(model).map_err(|(tensor, why)| EngineError::Param {
             field: "model",
-            reason: format!("tensor `{}` is too large", model.output.name),
+            reason: format!("tensor `{tensor}` {why}"),
         })?;
-        let outputs = output_bytes.checked_mul(max_batch);
-        let outputs = outputs.ok_or_else(|| device.out_of_memory("taking memory for a batch"))?;
+        let bytes = model
+            .max_output_bytes()
+            .and_then(|bytes| bytes.checked_mul(max_batch));
+        let bytes = bytes.ok_or_else(|| device.out_of_memory("taking memory for a batch"))?;
         let event = || Event::new(device);
         Ok(StreamWorker {
             inputs,
             stream: Stream::new(device)?,
             events: [event()?, event()?, event()?, event()?],
-            outputs: Pinned::new(device, outputs)?,
+            landed: Pinned::new(device, bytes)?,
+            outputs,
             device: device.clone(),
             meter: meter.clone(),
-            output_bytes,
             max_batch,
             spin_ns: how.spin_us.saturating_mul(1000),
             graph: false,
@@ -181,37 +184,44 @@ impl StreamWorker {
         Ok(staged)
     }
 
-    /// After the kernels: copies the outputs of `samples` from `output` on the GPU back, waits for
-    /// all of it, and gives them to `each`. `ran` is the size the kernels ran at.
+    /// After the kernels: copies what `outputs`, the model's in their order, say of the first
+    /// `samples` back from the GPU, waits for all of it, and gives each sample's response to
+    /// `each`. `ran` is the size the kernels ran at.
     ///
     /// # Errors
     /// The driver's; an error of a copy or a kernel comes to light here. And what `each` says.
     ///
     /// # Safety
-    /// `output` holds the outputs of `samples` samples on this GPU once the kernels on the stream
-    /// are done, and until this returns.
+    /// Each of `outputs` holds that output of `samples` samples on this GPU once the kernels on the
+    /// stream are done, and until this returns.
     pub unsafe fn finish(
         &mut self,
         staged: Staged,
         (samples, ran): (usize, usize),
-        output: *const std::ffi::c_void,
-        mut each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
+        outputs: &[*const std::ffi::c_void],
+        each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         let graph = std::mem::take(&mut self.graph);
         self.events[2].record(&self.stream)?;
-        let bytes = samples.min(self.max_batch) * self.output_bytes;
-        if bytes > 0 {
-            // SAFETY: the pinned buffer has room for `max_batch` outputs; the source is the
-            // caller's promise.
+        let samples = samples.min(self.max_batch);
+        let mut bytes = 0;
+        for (output, width) in outputs.iter().zip(self.outputs.widths()) {
+            let own = samples * width;
+            if own == 0 {
+                continue;
+            }
+            // SAFETY: the pinned buffer has room for each output of `max_batch` samples, one behind
+            // the other, so for those of fewer as well; the source is the caller's promise.
             let result = unsafe {
                 sys::cuMemcpyDtoHAsync_v2(
-                    self.outputs.address().as_ptr().cast(),
-                    output as CUdeviceptr,
-                    bytes,
+                    self.landed.address().as_ptr().add(bytes).cast(),
+                    *output as CUdeviceptr,
+                    own,
                     self.stream.raw(),
                 )
             };
             self.device.check("copying outputs", result)?;
+            bytes += own;
         }
         self.events[3].record(&self.stream)?;
         self.events[3].wait(self.spin_ns)?;
@@ -234,16 +244,14 @@ impl StreamWorker {
                 copy_out: computed.until(back),
             });
         }
-        if bytes == 0 {
-            return (0..samples).try_for_each(|i| each(i, &[]));
-        }
-        // SAFETY: the event behind the copy has passed, and the next copy is put on the stream by
+        let Self {
+            landed, outputs, ..
+        } = self;
+        // SAFETY: the event behind the copies has passed, and the next copy is put on the stream by
         // `&mut self`.
-        let outputs = unsafe { self.outputs.bytes(bytes) };
-        for (i, output) in outputs.chunks_exact(self.output_bytes).enumerate() {
-            each(i, output)?;
-        }
-        Ok(())
+        let landed = unsafe { landed.bytes(bytes) };
+        let from = |_, before| landed.get(before * samples..).unwrap_or_default();
+        outputs.split(samples, from, each)
     }
 
     /// After an error: nothing reads a sample's memory any more when this returns.

@@ -28,29 +28,35 @@ pub(super) struct Gpu {
     device: Arc<Device>,
     registry: Arc<Registry>,
     meter: Arc<Meter>,
-    max_batch: usize,
+    /// Samples that the buffers hold.
+    largest: usize,
     how: How,
 }
 
+/// Whether the library, which is open, has the provider.
+///
+/// # Errors
+/// [`EngineError::Provider`] for one without.
+pub(super) fn check_provider() -> Result<(), EngineError> {
+    let provider = |reason| EngineError::Provider { reason };
+    match ep::CUDA::is_available() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(provider("it was built without CUDA".to_owned())),
+        Err(e) => Err(provider(one_line(&e.to_string()))),
+    }
+}
+
 impl Gpu {
-    /// The library is open.
+    /// For batches that run at up to `largest` samples.
     ///
     /// # Errors
-    /// [`EngineError::Provider`] for a library without the provider, or the GPU's.
-    pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
-        let provider = |reason| EngineError::Provider { reason };
-        match ep::CUDA::is_available() {
-            Ok(true) => {}
-            Ok(false) => {
-                return Err(provider("it was built without CUDA".to_owned()));
-            }
-            Err(e) => return Err(provider(one_line(&e.to_string()))),
-        }
+    /// The GPU's.
+    pub fn open(params: &EngineParams, largest: usize) -> Result<Self, EngineError> {
         Ok(Gpu {
             device: Device::open(params.engine.gpu)?,
             registry: Arc::default(),
-            meter: Arc::new(Meter::new(params.engine.max_batch)),
-            max_batch: params.engine.max_batch,
+            meter: Arc::new(Meter::new(largest)),
+            largest,
             how: How::of(params),
         })
     }
@@ -76,13 +82,21 @@ pub(super) struct OnGpu {
     stream: StreamWorker,
     memory: MemoryInfo<'static>,
     inputs: Vec<TensorSpec>,
-    output: TensorSpec,
+    outputs: Vec<TensorSpec>,
+    /// Every batch is run at this size.
+    fixed: Option<usize>,
 }
 
 impl OnGpu {
-    pub fn new(model: &ModelSpec, settings: &Settings, gpu: &Gpu) -> Result<Self, EngineError> {
+    /// `fixed`: the model's own batch.
+    pub fn new(
+        model: &ModelSpec,
+        fixed: Option<usize>,
+        settings: &Settings,
+        gpu: &Gpu,
+    ) -> Result<Self, EngineError> {
         let (device, registry, meter) = (&gpu.device, &gpu.registry, &gpu.meter);
-        let stream = StreamWorker::new(device, registry, meter, model, gpu.max_batch, gpu.how)?;
+        let stream = StreamWorker::new(device, registry, meter, model, gpu.largest, gpu.how)?;
         let index = i32::try_from(device.index()).unwrap_or(i32::MAX);
         let provider = ep::CUDA::default()
             .with_device_id(index)
@@ -107,7 +121,8 @@ impl OnGpu {
             stream,
             memory,
             inputs: model.inputs.clone(),
-            output: model.output.clone(),
+            outputs: model.outputs().cloned().collect(),
+            fixed,
         })
     }
 
@@ -139,44 +154,51 @@ impl OnGpu {
             session,
             stream,
             allocator,
-            output,
+            outputs,
             ..
         } = self;
-        // SAFETY: the output lies in this GPU's memory, has the model's shape for `ran` samples,
-        // and is kept until the closure returns; the session put its kernels on the stream worker's
-        // stream.
-        let finish = |data| unsafe { stream.finish(staged, (samples, ran), data, each) };
-        run_into(session, inputs, allocator, output, ran, finish).map_err(failed)?
+        // SAFETY: the outputs lie in this GPU's memory, have the model's shapes for `ran` samples,
+        // and are kept until the closure returns; the session put its kernels on the stream
+        // worker's stream.
+        let finish = |data: &[_]| unsafe { stream.finish(staged, (samples, ran), data, each) };
+        run_into(session, inputs, allocator, outputs, ran, finish).map_err(failed)?
     }
 }
 
 type Inputs<'v> = Vec<(Cow<'v, str>, SessionInputValue<'v>)>;
 
-/// Runs a batch with the output in memory of the allocator's, and calls `done` with its address
-/// while it is there. Inputs are read where they lie: handed over as they are, not bound, since a
-/// binding copies what it does not own.
+/// Runs a batch with the outputs in memory of the allocator's, and calls `done` with their
+/// addresses while they are there. Inputs are read where they lie: handed over as they are, not
+/// bound, since a binding copies what it does not own.
 fn run_into<R>(
     session: &mut Session,
     inputs: Inputs<'_>,
     allocator: &Allocator,
-    spec: &TensorSpec,
+    specs: &[TensorSpec],
     batch: usize,
-    done: impl FnOnce(*const std::ffi::c_void) -> R,
+    done: impl FnOnce(&[*const std::ffi::c_void]) -> R,
 ) -> Result<R, String> {
     let said = |e: ort::Error| one_line(&e.to_string());
-    let shape: Shape = std::iter::once(batch)
-        .chain(spec.shape.iter().copied())
-        .collect();
-    let tensor = DynTensor::new(allocator, element(spec.dtype), shape).map_err(said)?;
-    let into = OutputSelector::default().preallocate(&*spec.name, tensor);
+    let mut into = OutputSelector::default();
+    for spec in specs {
+        let shape: Shape = std::iter::once(batch)
+            .chain(spec.shape.iter().copied())
+            .collect();
+        let tensor = DynTensor::new(allocator, element(spec.dtype), shape).map_err(said)?;
+        into = into.preallocate(&*spec.name, tensor);
+    }
     let options = RunOptions::new().map_err(said)?.with_outputs(into);
     let outputs = session.run_with_options(inputs, &options).map_err(said)?;
-    let output: DynTensorRef<'_> = outputs
-        .get(&spec.name)
-        .and_then(|v| v.view().downcast().ok())
-        .ok_or_else(|| format!("no tensor `{}` came out", spec.name))?;
-    check_output(&output, spec, batch)?;
-    Ok(done(output.data_ptr()))
+    let mut addresses = Vec::with_capacity(specs.len());
+    for spec in specs {
+        let output: DynTensorRef<'_> = outputs
+            .get(&spec.name)
+            .and_then(|v| v.view().downcast().ok())
+            .ok_or_else(|| format!("no tensor `{}` came out", spec.name))?;
+        check_output(&output, spec, batch)?;
+        addresses.push(output.data_ptr().cast());
+    }
+    Ok(done(&addresses))
 }
 
 fn element(dtype: DType) -> TensorElementType {
@@ -194,9 +216,18 @@ fn element(dtype: DType) -> TensorElementType {
 impl Worker for OnGpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         let n = batch.len();
+        // Behind them lies what an earlier batch left, or zeros: nobody sees what comes of it.
+        let at = self.fixed.unwrap_or(n);
+        if n > at {
+            return Err(EngineError::Run {
+                engine: "onnx",
+                batch: n,
+                reason: format!("the model's batch is fixed at {at}"),
+            });
+        }
         let staged = self.stream.stage(batch);
         let result = staged
-            .and_then(|staged| self.infer(staged, n, n, |i, response| batch.write(i, response)));
+            .and_then(|staged| self.infer(staged, n, at, |i, response| batch.write(i, response)));
         if result.is_err() {
             self.stream.settle();
         }
@@ -204,7 +235,7 @@ impl Worker for OnGpu {
     }
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
-        let ran = batch.min(self.stream.max_batch());
+        let ran = self.fixed.unwrap_or(batch).min(self.stream.max_batch());
         let staged = self.stream.stage_zeros(ran)?;
         self.infer(staged, 0, ran, |_, _| Ok(()))
     }
@@ -228,7 +259,8 @@ mod tests {
             intra_threads: 1,
         };
         let mut session = settings.open().unwrap_or_else(|e| panic!("{e}"));
-        let model = spec::read(&session, "digits", &[], &path).unwrap_or_else(|e| panic!("{e}"));
+        let read = spec::read(&session, "digits", None, &[], &path);
+        let model = read.unwrap_or_else(|e| panic!("{e}")).model;
         let memory = MemoryInfo::default();
         let allocator = Allocator::new(&session, memory.clone()).expect("the CPU's");
         let mut pixels: Vec<u8> = (0..5 * 64).map(|i| (i * 7 % 17) as u8).collect();
@@ -243,10 +275,10 @@ mod tests {
                 &mut session,
                 inputs,
                 &allocator,
-                &model.output,
+                std::slice::from_ref(&model.output),
                 batch,
                 // SAFETY: the output holds `batch` numbers while the closure runs.
-                |data| unsafe { std::slice::from_raw_parts(data.cast::<i64>(), batch).to_vec() },
+                |data| unsafe { std::slice::from_raw_parts(data[0].cast::<i64>(), batch).to_vec() },
             );
             classes.push(got.unwrap_or_else(|e| panic!("{e}")));
         }
@@ -263,7 +295,47 @@ mod tests {
             Cow::Borrowed(&*model.inputs[0].name),
             input.expect("a view"),
         )];
-        run_into(&mut session, inputs, &allocator, &wrong, 1, |_| ())
+        run_into(&mut session, inputs, &allocator, &[wrong], 1, |_| ())
             .expect_err("an output of another shape is refused");
+    }
+
+    /// Each output has memory of its own, in the order that is asked for.
+    #[test]
+    fn several_outputs_are_each_where_the_allocator_put_them() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/detect.onnx");
+        library::load(None).unwrap_or_else(|e| panic!("{e}"));
+        let settings = Settings {
+            path: path.clone(),
+            intra_threads: 1,
+        };
+        let mut session = settings.open().unwrap_or_else(|e| panic!("{e}"));
+        let read = spec::read(&session, "detect", None, &[], &path);
+        let model = read.unwrap_or_else(|e| panic!("{e}")).model;
+        let memory = MemoryInfo::default();
+        let allocator = Allocator::new(&session, memory.clone()).expect("the CPU's");
+        let (mut pixels, mut bias) = ([9u8, 1, 2, 3, 4, 5, 90, 7], [0.5f32, -1.0]);
+        let addresses = [pixels.as_mut_ptr(), bias.as_mut_ptr().cast()];
+        let inputs = model.inputs.iter().zip(addresses).map(|(spec, address)| {
+            // SAFETY: pixels and biases hold two samples and outlive the run.
+            let view = unsafe { view(&memory, spec, 2, address) }.expect("a view");
+            (Cow::Borrowed(&*spec.name), view)
+        });
+        let inputs: Inputs<'_> = inputs.collect();
+        let mut outputs: Vec<TensorSpec> = model.outputs().cloned().collect();
+        // Scores, class, boxes: not as the file has them.
+        outputs.reverse();
+        let got = run_into(&mut session, inputs, &allocator, &outputs, 2, |data| {
+            // SAFETY: while the closure runs, the scores are 2 times 4 numbers, the classes 2.
+            let (scores, classes) = unsafe {
+                (
+                    std::slice::from_raw_parts(data[0].cast::<f32>(), 8),
+                    std::slice::from_raw_parts(data[1].cast::<i64>(), 2),
+                )
+            };
+            (scores.to_vec(), classes.to_vec())
+        });
+        let (scores, classes) = got.unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(scores, [9.5, 1.5, 2.5, 3.5, 3.0, 4.0, 89.0, 6.0]);
+        assert_eq!(classes, [0, 2]);
     }
 }

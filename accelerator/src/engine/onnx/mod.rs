@@ -33,6 +33,8 @@ use super::{Engine, EngineError, EngineParams, Worker};
 #[derive(Debug)]
 pub struct Onnx {
     model: ModelSpec,
+    /// Of the model itself, where it has one.
+    fixed_batch: Option<usize>,
     settings: Settings,
     gpu: Option<cuda::Gpu>,
 }
@@ -49,20 +51,24 @@ impl Onnx {
         })?;
         check_readable(&path)?;
         load(params.engine.library.as_deref())?;
-        let gpu = match params.engine.provider {
-            Provider::Cpu => None,
-            Provider::Cuda => Some(cuda::Gpu::open(params)?),
-        };
+        let on_gpu = params.engine.provider == Provider::Cuda;
+        if on_gpu {
+            cuda::check_provider()?;
+        }
         let settings = Settings {
             path,
             intra_threads: params.engine.intra_threads,
         };
         let session = settings.open()?;
-        let model = spec::read(&session, &params.model, &params.ragged, &settings.path)?;
+        let (named, ragged) = (params.spec.as_ref(), &params.ragged);
+        let spec::Read { model, fixed_batch } =
+            spec::read(&session, &params.model, named, ragged, &settings.path)?;
+        let most = fixed_batch.unwrap_or(params.engine.max_batch);
         Ok(Onnx {
+            gpu: on_gpu.then(|| cuda::Gpu::open(params, most)).transpose()?,
             model,
+            fixed_batch,
             settings,
-            gpu,
         })
     }
 }
@@ -77,10 +83,15 @@ impl Engine for Onnx {
     }
 
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
+        let (model, fixed, settings) = (&self.model, self.fixed_batch, &self.settings);
         Ok(match &self.gpu {
-            None => Box::new(OnnxWorker::new(&self.model, &self.settings)?),
-            Some(gpu) => Box::new(cuda::OnGpu::new(&self.model, &self.settings, gpu)?),
+            None => Box::new(OnnxWorker::new(model, fixed, settings)?),
+            Some(gpu) => Box::new(cuda::OnGpu::new(model, fixed, settings, gpu)?),
         })
+    }
+
+    fn fixed_batch(&self) -> Option<usize> {
+        self.fixed_batch
     }
 
     fn memory(&self, inputs: &Arc<Region>) {

@@ -11,7 +11,7 @@ use ort::{
 use qdl::model::{DType, ModelSpec, TensorSpec};
 
 use super::library;
-use crate::engine::{Batch, EngineError, unpack::Unpacker};
+use crate::engine::{Batch, EngineError, outputs::Outputs, unpack::Unpacker};
 
 /// What it takes to load the model.
 #[derive(Debug)]
@@ -57,28 +57,34 @@ pub(super) struct Worker {
     memory: MemoryInfo<'static>,
     unpacker: Unpacker,
     inputs: Vec<TensorSpec>,
-    output: TensorSpec,
-    output_bytes: usize,
+    specs: Vec<TensorSpec>,
+    outputs: Outputs,
+    /// Every batch is run at this size.
+    fixed: Option<usize>,
 }
 
 impl Worker {
-    pub fn new(model: &ModelSpec, settings: &Settings) -> Result<Self, EngineError> {
+    /// `fixed`: the model's own batch.
+    pub fn new(
+        model: &ModelSpec,
+        fixed: Option<usize>,
+        settings: &Settings,
+    ) -> Result<Self, EngineError> {
         let refuse = |tensor: String, reason: String| EngineError::ModelUnsupported {
             path: settings.path.clone(),
             tensor,
             reason,
         };
         let unpacker = Unpacker::new(model).map_err(|(tensor, reason)| refuse(tensor, reason))?;
-        let output_bytes = model
-            .max_output_bytes()
-            .ok_or_else(|| refuse(model.output.name.clone(), "is too large".to_owned()))?;
+        let outputs = Outputs::new(model).map_err(|(tensor, reason)| refuse(tensor, reason))?;
         Ok(Worker {
             session: settings.open()?,
             memory: MemoryInfo::default(),
             unpacker,
             inputs: model.inputs.clone(),
-            output: model.output.clone(),
-            output_bytes,
+            specs: model.outputs().cloned().collect(),
+            outputs,
+            fixed,
         })
     }
 
@@ -90,21 +96,30 @@ impl Worker {
         let size = self.unpacker.single_fixed()?;
         let address = batch.run_address(*run);
         let aligned = (address as usize).is_multiple_of(self.inputs[0].dtype.bytes());
-        // A run of one may be of any length.
-        let fits = batch.sample_bytes() == Some(size) && batch.input_len(0) == size;
+        // A run of one may be of any length, and what fills a batch up is not behind one.
+        let fits = self.run_at(batch.len()) == batch.len()
+            && batch.sample_bytes() == Some(size)
+            && batch.input_len(0) == size;
         (fits && aligned).then_some(address)
     }
 
-    /// Runs `batch` samples; `in_place` is where they lie if they are not in the unpacker's
-    /// buffers. Calls `each` with every sample's output.
+    /// The size that a batch of `n` samples runs at.
+    fn run_at(&self, n: usize) -> usize {
+        self.fixed.unwrap_or(n)
+    }
+
+    /// Runs a batch of `batch` samples, of which the first `samples` are wanted; `in_place` is
+    /// where they lie if they are not in the unpacker's buffers. Calls `each` with every wanted
+    /// sample's response.
     ///
     /// # Safety
     /// `in_place` must be readable for `batch` samples of the model's only input.
     unsafe fn infer(
         &mut self,
+        samples: usize,
         batch: usize,
         in_place: Option<*const u8>,
-        mut each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
+        each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         let failed = |reason: String| EngineError::Run {
             engine: "onnx",
@@ -125,51 +140,58 @@ impl Worker {
                 .map_err(|e| failed(e.to_string()))?;
             inputs.push((Cow::Borrowed(&*spec.name), view));
         }
-        let outputs = self
+        let got = self
             .session
             .run(inputs)
             .map_err(|e| failed(e.to_string()))?;
-        let output: DynTensorRef<'_> = outputs
-            .get(&self.output.name)
-            .and_then(|v| v.view().downcast().ok())
-            .ok_or_else(|| failed(format!("no tensor `{}` came out", self.output.name)))?;
-        check_output(&output, &self.output, batch).map_err(failed)?;
-        if self.output_bytes == 0 {
-            return (0..batch).try_for_each(|i| each(i, &[]));
+        let mut tensors = Vec::with_capacity(self.specs.len());
+        for (spec, width) in self.specs.iter().zip(self.outputs.widths()) {
+            let output: DynTensorRef<'_> = got
+                .get(&spec.name)
+                .and_then(|v| v.view().downcast().ok())
+                .ok_or_else(|| failed(format!("no tensor `{}` came out", spec.name)))?;
+            check_output(&output, spec, batch).map_err(failed)?;
+            let bytes: &[u8] = match batch * width {
+                0 => &[],
+                // SAFETY: the tensor lies in memory of the CPU provider, the only one there is; its
+                // shape and element type were just checked, so it holds so many bytes, and `got`
+                // keeps them while the slice lives.
+                bytes => unsafe {
+                    std::slice::from_raw_parts(output.data_ptr().cast::<u8>(), bytes)
+                },
+            };
+            tensors.push(bytes);
         }
-        // SAFETY: the tensor lies in memory of the CPU provider, the only one there is; its shape
-        // and element type were just checked, so it holds `batch * output_bytes` bytes, and
-        // `outputs` keeps them while the slice lives.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(output.data_ptr().cast::<u8>(), batch * self.output_bytes)
-        };
-        for (i, response) in bytes.chunks_exact(self.output_bytes).enumerate() {
-            each(i, response)?;
-        }
-        Ok(())
+        self.outputs.split(samples, |o, _| tensors[o], each)
     }
 }
 
 impl crate::engine::Worker for Worker {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
+        let (n, at) = (batch.len(), self.run_at(batch.len()));
+        if n > at {
+            return Err(EngineError::Run {
+                engine: "onnx",
+                batch: n,
+                reason: format!("the model's batch is fixed at {at}"),
+            });
+        }
         let in_place = self.in_place(batch);
         if in_place.is_none() {
             self.unpacker.unpack(batch)?;
+            self.unpacker.pad(n, at);
         }
         // SAFETY: `in_place` gives the address of a run that holds the whole batch; every sample
         // has the model's size, and the batch keeps them readable until this function returns.
-        unsafe {
-            self.infer(batch.len(), in_place, |i, response| {
-                batch.write(i, response)
-            })
-        }
+        unsafe { self.infer(n, at, in_place, |i, response| batch.write(i, response)) }
     }
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
-        self.unpacker.clear(batch);
+        let at = self.run_at(batch);
+        self.unpacker.clear(at);
         // SAFETY: no address is given, so the unpacker's buffers are read, which have just been
         // grown.
-        unsafe { self.infer(batch, None, |_, _| Ok(())) }
+        unsafe { self.infer(0, at, None, |_, _| Ok(())) }
     }
 }
 
@@ -191,7 +213,8 @@ pub(super) fn check_output(
         return Ok(());
     }
     Err(format!(
-        "the output came as {}{shape:?} for a batch of {batch} times {spec}",
+        "output `{}` came as {}{shape:?} for a batch of {batch} times {spec}",
+        spec.name,
         output.data_type()
     ))
 }

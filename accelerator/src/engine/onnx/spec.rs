@@ -8,26 +8,40 @@ use ort::{
 };
 use qdl::model::{DType, ModelSpec, TensorSpec};
 
-use crate::engine::EngineError;
+use crate::engine::{EngineError, MAX_BATCH};
 
-/// Reads inputs and output. The first dimension of each must be left open (the batch), all others
-/// must be known.
+/// A model, and its batch where that is fixed.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub model: ModelSpec,
+    pub fixed_batch: Option<usize>,
+}
+
+/// Reads inputs and outputs. The first dimension of each is the batch, left open or of one size for
+/// all; the others must be known. They come in the order in which `named`, the configuration, has
+/// them: samples and responses are packed like that.
 pub(super) fn read(
     session: &Session,
     name: &str,
+    named: Option<&ModelSpec>,
     ragged: &[String],
     path: &Path,
-) -> Result<ModelSpec, EngineError> {
+) -> Result<Read, EngineError> {
     let refuse = |tensor: &str, reason: String| EngineError::ModelUnsupported {
         path: path.to_owned(),
         tensor: tensor.to_owned(),
         reason,
     };
-    let mut inputs = Vec::with_capacity(session.inputs().len());
-    for outlet in session.inputs() {
-        let mut t = tensor(outlet).map_err(|reason| refuse(outlet.name(), reason))?;
+    let all = |outlets: &[Outlet]| -> Result<Vec<(TensorSpec, i64)>, EngineError> {
+        let one = |o: &Outlet| tensor(o).map_err(|reason| refuse(o.name(), reason));
+        outlets.iter().map(one).collect()
+    };
+    let (inputs, outputs) = (all(session.inputs())?, all(session.outputs())?);
+    let fixed_batch =
+        batch(&inputs, &outputs).map_err(|(tensor, reason)| refuse(&tensor, reason))?;
+    let mut inputs: Vec<TensorSpec> = inputs.into_iter().map(|(t, _)| t).collect();
+    for t in &mut inputs {
         t.ragged = ragged.contains(&t.name);
-        inputs.push(t);
     }
     if let Some(unknown) = ragged
         .iter()
@@ -38,27 +52,71 @@ pub(super) fn read(
             "is called ragged, but the model has no such input".into(),
         ));
     }
-    let output = match session.outputs() {
-        [only] => tensor(only).map_err(|reason| refuse(only.name(), reason))?,
-        others => {
-            let names: Vec<_> = others.iter().map(Outlet::name).collect();
-            return Err(refuse(
-                &names.join(", "),
-                format!(
-                    "a response is one tensor; the model has {} outputs",
-                    others.len()
-                ),
-            ));
-        }
-    };
-    Ok(ModelSpec {
+    let mut outputs: Vec<TensorSpec> = outputs.into_iter().map(|(t, _)| t).collect();
+    if let Some(named) = named {
+        inputs.sort_by_key(|t| place(t, named.inputs.iter()));
+        outputs.sort_by_key(|t| place(t, named.outputs()));
+    }
+    let mut outputs = outputs.into_iter();
+    let output = outputs
+        .next()
+        .ok_or_else(|| refuse(name, "the model has no output".into()))?;
+    let model = ModelSpec {
         name: name.to_owned(),
         inputs,
         output,
-    })
+        other_outputs: outputs.collect(),
+    };
+    Ok(Read { model, fixed_batch })
 }
 
-fn tensor(outlet: &Outlet) -> Result<TensorSpec, String> {
+/// Which of them has the tensor's name; behind all of them where none has.
+fn place<'t>(t: &TensorSpec, mut among: impl Iterator<Item = &'t TensorSpec>) -> usize {
+    among.position(|n| n.name == t.name).unwrap_or(usize::MAX)
+}
+
+/// The batch of the whole model: none where it is left open. An output may leave it open where the
+/// inputs do not; what comes out is looked at in each run.
+///
+/// # Errors
+/// The name of a tensor whose batch is another's, and that it is.
+fn batch(
+    inputs: &[(TensorSpec, i64)],
+    outputs: &[(TensorSpec, i64)],
+) -> Result<Option<usize>, (String, String)> {
+    let first = inputs.first().map(|(t, batch)| (&t.name, *batch));
+    let Some((first, batch)) = first else {
+        return Ok(None);
+    };
+    let said = |batch: i64| match batch {
+        ..0 => "open".to_owned(),
+        fixed => format!("fixed at {fixed}"),
+    };
+    let other = |(_, own): &&(TensorSpec, i64)| (*own).max(-1) != batch.max(-1);
+    let odd = inputs.iter().find(other);
+    let odd = odd.or_else(|| outputs.iter().filter(|(_, own)| *own >= 0).find(other));
+    if let Some((t, own)) = odd {
+        let reason = format!(
+            "the first dimension is {}, that of `{first}` is {}: the batch must be one dimension \
+             of all inputs and outputs: export the model with a dynamic batch, or a fixed one",
+            said(*own),
+            said(batch)
+        );
+        return Err((t.name.clone(), reason));
+    }
+    match usize::try_from(batch) {
+        Ok(0) => Err((first.clone(), "the first dimension, the batch, is 0".into())),
+        Ok(fixed) if fixed <= MAX_BATCH => Ok(Some(fixed)),
+        Ok(fixed) => Err((
+            first.clone(),
+            format!("a batch is fixed at {fixed}, more than {MAX_BATCH}"),
+        )),
+        Err(_) => Ok(None),
+    }
+}
+
+/// One tensor of a sample, and its first dimension; below 0 where it is open.
+fn tensor(outlet: &Outlet) -> Result<(TensorSpec, i64), String> {
     let ValueType::Tensor { ty, shape, .. } = outlet.dtype() else {
         return Err("is no tensor".to_owned());
     };
@@ -66,22 +124,18 @@ fn tensor(outlet: &Outlet) -> Result<TensorSpec, String> {
     let Some((batch, rest)) = shape.split_first() else {
         return Err("is a scalar: the first dimension must be the batch".to_owned());
     };
-    if *batch >= 0 {
-        return Err(format!(
-            "the first dimension is fixed at {batch}: export the model with a dynamic batch"
-        ));
-    }
     let shape = rest
         .iter()
         .map(|d| usize::try_from(*d).ok())
         .collect::<Option<Vec<_>>>()
         .ok_or_else(|| format!("only the batch may be dynamic, the shape is {shape:?}"))?;
-    Ok(TensorSpec {
+    let t = TensorSpec {
         name: outlet.name().to_owned(),
         dtype,
         shape,
         ragged: false,
-    })
+    };
+    Ok((t, *batch))
 }
 
 /// The types that `session` can hand over.

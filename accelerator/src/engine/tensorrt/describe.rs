@@ -61,7 +61,8 @@ pub(super) fn described(
         return Err(EngineError::Package {
             path: plan.to_owned(),
             reason: format!(
-                "has {} inputs and {} outputs, and one output is wanted",
+                "has {} inputs and {} outputs, and one output is wanted: leave the others out of the \
+                 graph, or use `kind: onnx`, which sends several",
                 inputs.len(),
                 outputs.len()
             ),
@@ -71,6 +72,7 @@ pub(super) fn described(
         name: params.model.clone(),
         inputs: inputs.iter().map(|t| spec(t)).collect::<Result<_, _>>()?,
         output: spec(output)?,
+        other_outputs: Vec::new(),
     };
     Ok((
         model,
@@ -124,6 +126,7 @@ mod tests {
                 name: "m".to_owned(),
                 inputs: vec![spec("b"), spec("a")],
                 output: spec("c"),
+                other_outputs: Vec::new(),
             }),
             ragged: vec!["a".to_owned()],
             ..EngineParams::new(EngineKind::TensorRt)

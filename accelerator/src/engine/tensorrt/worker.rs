@@ -131,13 +131,14 @@ impl Worker for OnGpu {
             // SAFETY: the output holds `largest` samples, which `at` does not exceed; what is
             // behind `n` is padding, an earlier batch's or zeros.
             unsafe {
-                self.stream.finish(staged, (n, at), output, |i, response| {
-                    if widen {
-                        widened(response, |wide| batch.write(i, wide))
-                    } else {
-                        batch.write(i, response)
-                    }
-                })
+                self.stream
+                    .finish(staged, (n, at), &[output], |i, response| {
+                        if widen {
+                            widened(response, |wide| batch.write(i, wide))
+                        } else {
+                            batch.write(i, response)
+                        }
+                    })
             }
         });
         if result.is_err() {
@@ -153,7 +154,8 @@ impl Worker for OnGpu {
         self.compute(profile, at)?;
         // SAFETY: as in `run`; the inputs are zeros.
         unsafe {
-            self.stream.finish(staged, (0, at), output, |_, _| Ok(()))?;
+            self.stream
+                .finish(staged, (0, at), &[output], |_, _| Ok(()))?;
         }
         self.record(profile, at);
         Ok(())

@@ -14,6 +14,7 @@ mod defaults;
 mod errors;
 mod files;
 mod http;
+mod models;
 mod moved;
 mod nics;
 mod panics;

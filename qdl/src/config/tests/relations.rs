@@ -411,7 +411,7 @@ fn an_engine_whose_answers_do_not_grow_has_outputs_of_one_size() {
 
 #[test]
 fn shapes_that_cannot_be() {
-    for shape in ["[]", "[0]", "[4, 18446744073709551615]", "[1073741825]"] {
+    for shape in ["[0]", "[4, 18446744073709551615]", "[1073741825]"] {
         let text = format!("{FRONTEND}{REST}").replace("shape: [4]", &format!("shape: {shape}"));
         let found = problems(frontend(&text));
         assert!(found[0].starts_with("4:"), "{found:?}");

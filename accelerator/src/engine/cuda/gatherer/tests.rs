@@ -98,6 +98,7 @@ fn models() -> impl Strategy<Value = ModelSpec> {
             shape: vec![1],
             ragged: false,
         },
+        other_outputs: Vec::new(),
     })
 }
 

@@ -4,6 +4,11 @@ use serde_json::{Value, json};
 
 use super::{accelerator, check, maps, read};
 
+fn others() -> (&'static str, Value) {
+    let boxes = json!({"name": "boxes", "dtype": "i64", "shape": [4]});
+    ("model.other_outputs", json!([boxes]))
+}
+
 #[test]
 fn every_key_of_an_accelerator_has_an_effect() {
     let session = "qdl/src/run";
@@ -72,6 +77,9 @@ fn every_key_of_an_accelerator_has_an_effect() {
         maps("model.output.name", json!("x"), "model"),
         maps("model.output.dtype", json!("f32"), "model"),
         maps("model.output.shape", json!([7]), "model"),
+        maps("model.other_outputs[0].name", json!("x"), "model").given([others()]),
+        maps("model.other_outputs[0].dtype", json!("f32"), "model").given([others()]),
+        maps("model.other_outputs[0].shape", json!([7]), "model").given([others()]),
         maps("model.max_input_bytes", json!(7), "model").given([any_bytes()]),
         maps("model.output_bytes", json!(7), "model").given([any_bytes()]),
         read("engine.kind", json!("digest"), engines, "engine.kind").given([any_bytes()]),

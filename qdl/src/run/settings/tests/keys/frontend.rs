@@ -8,6 +8,14 @@ fn raw() -> (&'static str, Value) {
     ("dataset", json!({"kind": "raw", "samples": "s"}))
 }
 
+fn labels() -> (&'static str, Value) {
+    let labels = json!({"file": "k", "dtype": "i64"});
+    (
+        "dataset",
+        json!({"kind": "raw", "samples": "s", "labels": labels}),
+    )
+}
+
 fn tokens() -> [(&'static str, Value); 2] {
     let input = json!([{"name": "a", "dtype": "i64", "shape": [64], "ragged": true}]);
     [
@@ -21,6 +29,11 @@ fn ragged() -> [(&'static str, Value); 2] {
         ("model.inputs[0].ragged", json!(true)),
         ("dataset", json!({"kind": "random"})),
     ]
+}
+
+fn others() -> (&'static str, Value) {
+    let boxes = json!({"name": "boxes", "dtype": "i64", "shape": [4]});
+    ("model.other_outputs", json!([boxes]))
 }
 
 #[test]
@@ -41,6 +54,9 @@ fn every_key_of_a_frontend_has_an_effect() {
         maps("model.output.dtype", json!("f32"), "model"),
         maps("model.output.shape", json!([100]), "model"),
         maps("model.output.ragged", json!(true), "model"),
+        maps("model.other_outputs[0].name", json!("x"), "model").given([others()]),
+        maps("model.other_outputs[0].dtype", json!("u8"), "model").given([others()]),
+        maps("model.other_outputs[0].shape", json!([2]), "model").given([others()]),
         read("dataset.kind", json!("tokens"), data, "match config.kind").given([
             ("model.inputs[0].dtype", json!("i64")),
             ("model.inputs[0].ragged", json!(true)),
@@ -52,14 +68,15 @@ fn every_key_of_a_frontend_has_an_effect() {
         maps("dataset.max_bytes", json!(7), "samples").given(ragged()),
         maps("dataset.distribution", json!("fixed"), "samples").given(ragged()),
         read("dataset.samples", json!("t"), data, "&config.samples").given([raw()]),
-        read("dataset.lengths", json!("l"), data, "&config.lengths").given([
+        read("dataset.lengths", json!("l"), data, "config.lengths").given([
             ("model.inputs[0].ragged", json!(true)),
             (
                 "dataset",
                 json!({"kind": "raw", "samples": "s", "lengths": "k"}),
             ),
         ]),
-        read("dataset.labels", json!("l"), run, "config.dataset.labels").given([raw()]),
+        read("dataset.labels.file", json!("l"), run, "labels.file").given([labels()]),
+        read("dataset.labels.dtype", json!("u8"), run, "labels.dtype").given([labels()]),
         read("dataset.min_len", json!(7), data, "config.min_len").given(tokens()),
         maps("dataset.max_len", json!(7), "samples").given(tokens()),
         read("dataset.vocab", json!(7), data, "config.vocab").given(tokens()),

@@ -1,0 +1,148 @@
+//! From a model's output tensors to responses: what each of them says of a sample, back to back in
+//! the model's order, as its inputs came.
+//!
+//! ```text
+//! scores   | sample 0 | sample 1 | ...
+//! boxes    | sample 0 | sample 1 | ...
+//! response | scores of sample 0 | boxes of sample 0 |
+//! ```
+
+use qdl::model::ModelSpec;
+
+use super::EngineError;
+
+/// What the tensors of a batch are cut into.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    /// Bytes that each has for a sample.
+    widths: Vec<usize>,
+    /// One response of several outputs, made anew for each sample.
+    response: Vec<u8>,
+}
+
+impl Outputs {
+    /// # Errors
+    /// The name of an output that is too large, and that it is.
+    pub fn new(model: &ModelSpec) -> Result<Self, (String, String)> {
+        let width = |t: &qdl::model::TensorSpec| {
+            t.bytes()
+                .ok_or_else(|| (t.name.clone(), "is too large".to_owned()))
+        };
+        let widths: Vec<usize> = model.outputs().map(width).collect::<Result<_, _>>()?;
+        let bytes = model.max_output_bytes().unwrap_or_default();
+        Ok(Outputs {
+            response: Vec::with_capacity(if widths.len() > 1 { bytes } else { 0 }),
+            widths,
+        })
+    }
+
+    /// Bytes that each output has for a sample.
+    pub fn widths(&self) -> &[usize] {
+        &self.widths
+    }
+
+    /// Hands the responses of the first `samples` samples to `each`. `tensor` gives the bytes of an
+    /// output for at least so many, by its index and by how many bytes the outputs before it have
+    /// for a sample; what lies behind them, the padding's, is thrown away.
+    ///
+    /// # Errors
+    /// What `each` says; and [`EngineError::Run`] for a tensor that holds fewer samples.
+    pub fn split<'t>(
+        &mut self,
+        samples: usize,
+        tensor: impl Fn(usize, usize) -> &'t [u8],
+        mut each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let short = || EngineError::Run {
+            engine: "outputs",
+            batch: samples,
+            reason: "an output is shorter than its batch".to_owned(),
+        };
+        for i in 0..samples {
+            // One output is handed on from where it lies.
+            if let [width] = self.widths[..] {
+                let own = tensor(0, 0).get(i * width..(i + 1) * width);
+                each(i, own.ok_or_else(short)?)?;
+                continue;
+            }
+            self.response.clear();
+            for (o, width) in self.widths.iter().enumerate() {
+                let before = self.response.len();
+                let own = tensor(o, before).get(i * width..(i + 1) * width);
+                self.response.extend_from_slice(own.ok_or_else(short)?);
+            }
+            each(i, &self.response)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::model::{DType, TensorSpec};
+
+    use super::*;
+
+    fn model(shapes: &[&[usize]]) -> ModelSpec {
+        let tensor = |shape: &&[usize]| TensorSpec {
+            name: format!("{shape:?}"),
+            dtype: DType::U8,
+            shape: shape.to_vec(),
+            ragged: false,
+        };
+        let mut all: Vec<_> = shapes.iter().map(tensor).collect();
+        ModelSpec {
+            output: all.remove(0),
+            other_outputs: all,
+            ..ModelSpec::opaque("m", 1, 1)
+        }
+    }
+
+    fn split(shapes: &[&[usize]], samples: usize, tensors: &[&[u8]]) -> Option<Vec<Vec<u8>>> {
+        let mut outputs = Outputs::new(&model(shapes)).expect("small");
+        let mut all = Vec::new();
+        let done = outputs.split(
+            samples,
+            |o, _| tensors[o],
+            |i, response| {
+                assert_eq!(i, all.len());
+                all.push(response.to_vec());
+                Ok(())
+            },
+        );
+        done.ok().map(|()| all)
+    }
+
+    #[test]
+    fn a_response_is_what_each_output_says_of_its_sample() {
+        // Three samples' worth, of which the last is padding.
+        let tensors: [&[u8]; 3] = [b"abcdef", b"123", b""];
+        let got = split(&[&[2], &[], &[0]], 2, &tensors).expect("enough");
+        assert_eq!(got, [b"ab1", b"cd2"]);
+        assert_eq!(
+            split(&[&[2]], 2, &tensors[..1]).expect("enough"),
+            [b"ab", b"cd"]
+        );
+        assert_eq!(split(&[&[0]], 2, &tensors[2..]).expect("none"), [b"", b""]);
+        // One behind the other in one piece of memory, as they come from a GPU.
+        let mut outputs = Outputs::new(&model(&[&[2], &[1], &[1]])).expect("small");
+        let (landed, mut all) = (b"abcd1256", Vec::new());
+        let from = |_, before: usize| &landed[before * 2..];
+        let done = outputs.split(2, from, |_, response| {
+            all.push(response.to_vec());
+            Ok(())
+        });
+        assert!(done.is_ok());
+        assert_eq!(all, [b"ab15", b"cd26"]);
+        assert_eq!(split(&[&[2], &[]], 4, &tensors[..2]), None);
+        assert_eq!(split(&[&[2]], 4, &tensors[..1]), None);
+    }
+
+    #[test]
+    fn an_output_that_overflows_is_named() {
+        let mut model = model(&[&[2], &[3]]);
+        model.other_outputs[0].shape = vec![usize::MAX, 2];
+        let (name, _) = Outputs::new(&model).expect_err("too large");
+        assert_eq!(name, "[3]");
+    }
+}

@@ -1,0 +1,206 @@
+//! Engine `onnx` on models of several outputs, of outputs of a single element, and of a batch of
+//! their own. What `cargo xtask setup` fetches must be there: without it these tests fail.
+
+mod common;
+
+use std::{path::Path, sync::Arc};
+
+use accelerator::{
+    engine::{EngineKind, EngineParams, create},
+    pipeline::{Options, Pipeline},
+};
+use common::{Samples, eventually};
+use qdl::{
+    model::{DType, ModelSpec, TensorSpec},
+    serve::Service,
+};
+
+fn params(fixture: &str) -> EngineParams {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    EngineParams {
+        model: "m".into(),
+        file: Some(folder.join(fixture)),
+        ..EngineParams::new(EngineKind::Onnx)
+    }
+    .with(|e| e.max_batch = 32)
+}
+
+fn start(params: &EngineParams) -> Pipeline {
+    let engine = create(params).unwrap_or_else(|e| panic!("{e}"));
+    Pipeline::start(engine, &Options::from(params), |e| panic!("{e}"))
+        .unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn tensor(name: &str, dtype: DType, shape: &[usize]) -> TensorSpec {
+    TensorSpec {
+        name: name.to_owned(),
+        dtype,
+        shape: shape.to_vec(),
+        ragged: false,
+    }
+}
+
+/// The detector as a configuration names it: the class first, the bias before the pixels.
+fn named() -> ModelSpec {
+    ModelSpec {
+        name: "m".to_owned(),
+        inputs: vec![
+            tensor("bias", DType::F32, &[]),
+            tensor("pixels", DType::U8, &[4]),
+        ],
+        output: tensor("class", DType::I64, &[]),
+        other_outputs: vec![
+            tensor("scores", DType::F32, &[4]),
+            tensor("boxes", DType::F32, &[2, 4]),
+        ],
+    }
+}
+
+/// Bias and pixels of sample `i`.
+fn sample(i: usize) -> (f32, [u8; 4]) {
+    let pixels = [0, 1, 2, 3].map(|p| ((i * 37 + p * 11) % 200) as u8);
+    (i as f32 / 2.0, pixels)
+}
+
+/// Class, scores and boxes of sample `i`, as [`named`] has them.
+fn answer(i: usize) -> Vec<u8> {
+    let (bias, pixels) = sample(i);
+    let scores = pixels.map(|p| f32::from(p) + bias);
+    let best = pixels.iter().max();
+    let class = pixels.iter().position(|p| Some(p) == best).expect("one");
+    let boxes = scores.iter().copied().chain(scores.iter().map(|s| -s));
+    let floats = scores.iter().copied().chain(boxes);
+    let mut bytes = (class as i64).to_le_bytes().to_vec();
+    bytes.extend(floats.flat_map(f32::to_le_bytes));
+    bytes
+}
+
+fn detections(n: usize) -> Arc<Samples> {
+    let mut bytes = Vec::new();
+    for i in 0..n {
+        let (bias, pixels) = sample(i);
+        bytes.extend(bias.to_le_bytes());
+        bytes.extend(pixels);
+    }
+    Samples::new(&bytes, (0..n).map(|i| (i * 8, 8)).collect(), 64, None)
+}
+
+#[test]
+fn several_outputs_come_packed_in_the_order_of_the_configuration() {
+    let params = EngineParams {
+        spec: Some(named()),
+        ..params("detect.onnx")
+    };
+    let pipeline = start(&params);
+    assert_eq!(pipeline.engine().model(), &named());
+    let samples = detections(50);
+    pipeline.arrived(&mut (0..50).map(|i| samples.arrival(i)).collect());
+    eventually("all answered", || samples.total() == 50);
+    for i in 0..50 {
+        assert_eq!(samples.output(i)[..56], answer(i), "sample {i}");
+    }
+    assert!(samples.finished().iter().all(|f| f.len == 56));
+}
+
+#[test]
+fn without_a_configuration_tensors_come_as_the_file_has_them() {
+    let engine = create(&params("detect.onnx")).unwrap_or_else(|e| panic!("{e}"));
+    let model = engine.model();
+    let names: Vec<_> = model.inputs.iter().chain(model.outputs()).collect();
+    let names: Vec<_> = names.iter().map(|t| t.to_string()).collect();
+    assert_eq!(
+        names,
+        [
+            "pixels: u8[4]",
+            "bias: f32[]",
+            "boxes: f32[2, 4]",
+            "class: i64[]",
+            "scores: f32[4]"
+        ]
+    );
+    assert_eq!(model.max_output_bytes(), Some(56));
+}
+
+#[test]
+fn an_output_of_a_single_element_needs_no_dimension() {
+    let pipeline = start(&params("scalar.onnx"));
+    let model = pipeline.engine().model();
+    assert_eq!(model.output.to_string(), "total: i64[]");
+    let words: Vec<u8> = (0..30i64).flat_map(i64::to_le_bytes).collect();
+    let samples = Samples::new(&words, (0..10).map(|i| (i * 24, 24)).collect(), 8, None);
+    pipeline.arrived(&mut (0..10).map(|i| samples.arrival(i)).collect());
+    eventually("all answered", || samples.total() == 10);
+    for i in 0..10 {
+        let total = 9 * i as i64 + 3;
+        assert_eq!(samples.output(i), total.to_le_bytes(), "sample {i}");
+    }
+}
+
+/// Ten at once, in batches of four: the last has two samples and zeros. Then a batch that fits
+/// exactly, and lies where it can be read in place.
+#[test]
+fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
+    let pipeline = start(&params("fixed_batch.onnx"));
+    assert_eq!(pipeline.engine().fixed_batch(), Some(4));
+    let floats: Vec<u8> = (0..28).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let samples = Samples::new(&floats, (0..14).map(|i| (i * 8, 8)).collect(), 8, None);
+    pipeline.arrived(&mut (0..10).map(|i| samples.arrival(i)).collect());
+    eventually("ten answered", || samples.total() == 10);
+    pipeline.arrived(&mut (10..14).map(|i| samples.arrival(i)).collect());
+    eventually("all answered", || samples.total() == 14);
+    for i in 0..14 {
+        assert_eq!(samples.output(i), samples.input(i), "sample {i}");
+    }
+    let counters = pipeline.counters();
+    assert!(
+        counters.batch_sizes.iter().skip(5).all(|n| *n == 0),
+        "no batch is larger than the model's"
+    );
+    samples.assert_each_answered_once();
+}
+
+/// What fills a batch up has no part in a response, with several inputs and outputs as well.
+#[test]
+fn a_fixed_batch_of_several_tensors_is_filled_up() {
+    let params = EngineParams {
+        spec: Some(named()),
+        ..params("detect_of_4.onnx")
+    };
+    let pipeline = start(&params);
+    let samples = detections(11);
+    // A batch of one each, after a full one whose bytes must not be seen again.
+    pipeline.arrived(&mut (0..4).map(|i| samples.arrival(i)).collect());
+    eventually("four answered", || samples.total() == 4);
+    for i in 4..11 {
+        pipeline.arrived(&mut vec![samples.arrival(i)]);
+        eventually("answered", || samples.total() == i + 1);
+    }
+    for i in 0..11 {
+        assert_eq!(samples.output(i)[..56], answer(i), "sample {i}");
+    }
+}
+
+/// Each answer of this model holds the sum of its batch: the filling is zeros, whatever was there.
+#[test]
+fn a_batch_is_filled_up_with_zeros() {
+    let pipeline = start(&params("sum_of_4.onnx"));
+    let floats: Vec<u8> = (1..21).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    // Apart from each other, so that all of them are copied to where the batch is run.
+    let samples = Samples::new(&floats, (0..5).map(|i| (i * 16, 8)).collect(), 8, None);
+    pipeline.arrived(&mut (0..4).map(|i| samples.arrival(i)).collect());
+    eventually("four answered", || samples.total() == 4);
+    pipeline.arrived(&mut vec![samples.arrival(4)]);
+    eventually("all answered", || samples.total() == 5);
+    let twice: Vec<u8> = [34f32, 36.0].iter().flat_map(|f| f.to_le_bytes()).collect();
+    assert_eq!(samples.output(4), twice);
+}
+
+#[test]
+fn a_smaller_max_batch_is_minded_by_a_fixed_batch() {
+    let pipeline = start(&params("fixed_batch.onnx").with(|e| e.max_batch = 2));
+    let samples = Samples::random(&[8; 6], 8, None);
+    pipeline.arrived(&mut (0..6).map(|i| samples.arrival(i)).collect());
+    eventually("all answered", || samples.total() == 6);
+    let sizes = pipeline.counters().batch_sizes;
+    assert!(sizes.iter().skip(3).all(|n| *n == 0), "{sizes:?}");
+}

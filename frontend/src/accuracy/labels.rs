@@ -1,0 +1,260 @@
+//! The right class of each sample, from a file.
+//!
+//! What the bytes of a file are is never guessed from its length: an array of NumPy's says it, the
+//! configuration says it, and what says nothing is `i64`. Numbers that are no class of the model
+//! are an error as well, so that a file of another type or data set comes to no figure.
+
+use std::{fs, path::Path};
+
+use qdl::{
+    config::LabelsConfig,
+    model::{DType, TensorSpec},
+};
+
+use super::AccuracyError;
+use crate::{
+    dataset::LABELS,
+    numpy::{self, Array, Element},
+};
+
+/// Reads one class for each of so many samples, of a model with this output.
+///
+/// # Errors
+/// [`AccuracyError::Labels`].
+pub fn read(
+    labels: &LabelsConfig,
+    samples: usize,
+    output: &TensorSpec,
+) -> Result<Vec<i64>, AccuracyError> {
+    let path = &*labels.file;
+    let wrong = |why: String| AccuracyError::Labels {
+        path: path.to_owned(),
+        why,
+    };
+    let classes = match numpy::open(path, false).map_err(wrong)? {
+        Some(arrays) => of_array(&arrays, labels.dtype).map_err(wrong)?,
+        None => {
+            let bytes = fs::read(path).map_err(|e| wrong(format!("cannot read it: {e}")))?;
+            raw(&bytes, labels.dtype, samples, path).map_err(wrong)?
+        }
+    };
+    if classes.len() != samples {
+        return Err(wrong(format!(
+            "it has {} labels, and the data set {samples} samples",
+            classes.len()
+        )));
+    }
+    match classes.iter().position(|c| !is_class(*c, output)) {
+        None => Ok(classes),
+        Some(index) => Err(wrong(format!(
+            "the label of sample {index} is {}, and the model's output, {output}, has {}: is the \
+             file of another type, or another model's?",
+            classes[index],
+            match scores(output) {
+                1 => format!("classes of {}", output.dtype),
+                n => format!("classes 0 to {}", n - 1),
+            }
+        ))),
+    }
+}
+
+/// The labels of a file of NumPy's.
+fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, String> {
+    let array = match arrays {
+        [only] => only,
+        several => several.iter().find(|a| a.name == LABELS).ok_or_else(|| {
+            format!(
+                "it has {} arrays, and none of them is called `{LABELS}`",
+                several.len()
+            )
+        })?,
+    };
+    if let Some(said) = said.filter(|said| !array.element().is(*said)) {
+        return Err(format!(
+            "it is {}, and `labels` says `dtype: {said}`: leave `dtype` out, the file says it",
+            array.text()
+        ));
+    }
+    array.integers()
+}
+
+/// The labels of a file without a format: `i64` where nobody says what they are.
+fn raw(bytes: &[u8], said: Option<DType>, samples: usize, path: &Path) -> Result<Vec<i64>, String> {
+    let dtype = said.unwrap_or(DType::I64);
+    let wanted = samples.saturating_mul(dtype.bytes());
+    if bytes.len() != wanted {
+        let advice = match said {
+            Some(_) => String::new(),
+            // The name that stands in the configuration, where the folder is the configuration's.
+            None => format!(
+                "; if they are of another type, say which, as in `labels: {{file: {}, dtype: i32}}`",
+                path.file_name().unwrap_or_default().to_string_lossy()
+            ),
+        };
+        return Err(format!(
+            "{} bytes are no labels of {dtype} for {samples} samples, {wanted} are{advice}",
+            bytes.len()
+        ));
+    }
+    Element::from(dtype).whole_numbers(bytes)
+}
+
+/// Scores that an output has for a sample; 1 where it is the class itself.
+fn scores(output: &TensorSpec) -> usize {
+    output.shape.iter().product()
+}
+
+/// Whether a model with this output can name that class at all.
+fn is_class(class: i64, output: &TensorSpec) -> bool {
+    match scores(output) {
+        1 => match output.dtype {
+            DType::U8 => (0..=255).contains(&class),
+            DType::I8 => (-128..=127).contains(&class),
+            // No model has more classes, and larger numbers are two of 32 bits taken for one.
+            _ => class.unsigned_abs() < 1 << 31,
+        },
+        n => usize::try_from(class).is_ok_and(|class| class < n),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::output, *};
+
+    /// What comes of a file with this end and content for a data set of so many samples.
+    fn labels(
+        content: &[u8],
+        end: &str,
+        dtype: Option<DType>,
+        samples: usize,
+        output: &TensorSpec,
+    ) -> Result<Vec<i64>, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join(format!("l{end}"));
+        fs::write(&file, content).expect("written");
+        let read = read(&LabelsConfig { file, dtype }, samples, output);
+        read.map_err(|e| {
+            let text = e.to_string();
+            assert!(
+                text.starts_with("labels /") && !text.contains('\n'),
+                "{text}"
+            );
+            text
+        })
+    }
+
+    fn i32s(values: &[i32]) -> Vec<u8> {
+        values.iter().flat_map(|v| v.to_le_bytes()).collect()
+    }
+
+    fn i64s(values: &[i64]) -> Vec<u8> {
+        values.iter().flat_map(|v| v.to_le_bytes()).collect()
+    }
+
+    /// The labels that were taken for f32, as the output has elements of four bytes too.
+    #[test]
+    fn labels_of_32_bits_are_what_is_said_of_them_and_never_guessed() {
+        let (scores, file) = (output(DType::F32, &[4]), i32s(&[3, 0, 2, 1]));
+        let text = labels(&file, ".i32", None, 4, &scores).expect_err("nobody said");
+        assert!(
+            text.contains("16 bytes are no labels of i64 for 4 samples, 32 are")
+                && text.contains("`labels: {file: l.i32, dtype: i32}`"),
+            "{text}"
+        );
+        assert_eq!(
+            labels(&file, "", Some(DType::I32), 4, &scores),
+            Ok(vec![3, 0, 2, 1])
+        );
+        let text = labels(&file, "", Some(DType::F32), 4, &scores).expect_err("not whole");
+        assert!(text.contains("as float32, number 0 is 4.2"), "{text}");
+    }
+
+    #[test]
+    fn a_plain_file_of_64_bits_is_read_as_it_was() {
+        let class = output(DType::I64, &[1]);
+        assert_eq!(
+            labels(&i64s(&[4, 5, 9]), "", None, 3, &class),
+            Ok(vec![4, 5, 9])
+        );
+        let floats = [2f32, 0.0].map(f32::to_le_bytes).concat();
+        let scores = output(DType::F32, &[4]);
+        assert_eq!(
+            labels(&floats, "", Some(DType::F32), 2, &scores),
+            Ok(vec![2, 0])
+        );
+        assert_eq!(
+            labels(&[3, 1], "", Some(DType::U8), 2, &scores),
+            Ok(vec![3, 1])
+        );
+    }
+
+    #[test]
+    fn labels_of_another_data_set_or_type_are_noticed() {
+        let scores = output(DType::F32, &[4]);
+        // Eight labels of 32 bits are as long as four of 64.
+        let text = labels(&i32s(&[3, 0, 2, 1, 1, 2, 3, 0]), "", None, 4, &scores);
+        let text = text.expect_err("too large");
+        assert!(text.contains("label of sample 1 is 4294967298"), "{text}");
+        let class = output(DType::I64, &[]);
+        let text = labels(&i32s(&[3, 1, 2, 1]), "", None, 2, &class).expect_err("too large");
+        assert!(text.contains("label of sample 0 is 4294967299"), "{text}");
+        let text = labels(&i64s(&[0, 4]), "", None, 2, &scores).expect_err("no fifth score");
+        assert!(
+            text.contains("sample 1 is 4") && text.contains("classes 0 to 3"),
+            "{text}"
+        );
+        let text = labels(&i64s(&[0, -1]), "", None, 2, &scores).expect_err("negative");
+        assert!(text.contains("sample 1 is -1"), "{text}");
+        let text = labels(&[0; 30], "", Some(DType::I32), 4, &scores).expect_err("30 bytes");
+        assert!(
+            text.contains("30 bytes") && text.contains("16 are"),
+            "{text}"
+        );
+        let absent = LabelsConfig {
+            file: "/no/labels".into(),
+            dtype: None,
+        };
+        let text = read(&absent, 1, &scores).expect_err("absent").to_string();
+        assert!(
+            text.starts_with("labels /no/labels: cannot open it"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn files_of_numpys_say_what_they_are() {
+        let fixture = |name: &str| {
+            fs::read(
+                Path::new(env!("CARGO_MANIFEST_DIR"))
+                    .join("tests/data")
+                    .join(name),
+            )
+            .expect(name)
+        };
+        let (scores, want) = (output(DType::F32, &[4]), vec![3, 1, 0, 2, 3]);
+        let npy = fixture("classes.npy");
+        assert_eq!(labels(&npy, ".npy", None, 5, &scores), Ok(want.clone()));
+        assert_eq!(
+            labels(&npy, "", Some(DType::I32), 5, &scores),
+            Ok(want.clone())
+        );
+        assert_eq!(
+            labels(&fixture("detect.npz"), ".npz", None, 5, &scores),
+            Ok(want)
+        );
+        let text = labels(&npy, "", Some(DType::I64), 5, &scores).expect_err("of 32 bits");
+        assert!(
+            text.contains("int32 (5, 1)") && text.contains("leave `dtype` out"),
+            "{text}"
+        );
+        let text = labels(&npy, "", None, 6, &scores).expect_err("five");
+        assert!(
+            text.contains("it has 5 labels, and the data set 6 samples"),
+            "{text}"
+        );
+        let text = labels(&fixture("pixels.npy"), "", None, 5, &scores).expect_err("two");
+        assert!(text.contains("one number for each sample"), "{text}");
+        let text = labels(b"PAR1....PAR1", "", None, 1, &scores).expect_err("a table");
+        assert!(text.contains("it is a Parquet table"), "{text}");
+    }
+}

@@ -1,0 +1,325 @@
+//! Accuracy: LoadGen's own accuracy log against the labels.
+//!
+//! * `labels` - the right class of each sample, from a file
+//! * `whose` - which accelerator answered which sample
+//!
+//! The class that an answer names is the value of an output of one element (the model's own argmax,
+//! on the accelerator), or the index of the largest of several scores, the first of equal ones.
+
+mod labels;
+mod whose;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use loadgen_bridge::{AccuracyLog, LoadgenError};
+use qdl::{
+    config::{DatasetKind, LabelsConfig},
+    model::ModelSpec,
+    stats::Accuracy,
+};
+
+pub use self::whose::{Whose, by_accelerator, odd_one};
+use crate::numpy::Element;
+
+/// Accuracy that cannot be computed.
+#[derive(Debug, thiserror::Error)]
+pub enum AccuracyError {
+    /// The labels cannot be used.
+    #[error("labels {}: {why}", path.display())]
+    Labels {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
+    /// LoadGen's log.
+    #[error(transparent)]
+    Log(#[from] LoadgenError),
+    /// The log names a sample that the data set does not have.
+    #[error("{}: it answers sample {index}, and the data set has {samples}", path.display())]
+    Index {
+        /// The log.
+        path: PathBuf,
+        /// The sample.
+        index: u64,
+        /// Samples of the data set.
+        samples: usize,
+    },
+    /// The log has no answer.
+    #[error("{}: no sample was answered", path.display())]
+    Nothing {
+        /// The log.
+        path: PathBuf,
+    },
+}
+
+/// How many answers were right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Score {
+    /// Answers that are their sample's label.
+    pub right: u64,
+    /// Answers.
+    pub answers: u64,
+    /// Of those, the ones that are no value of the model's output type.
+    pub unreadable: u64,
+}
+
+impl Score {
+    /// The counts as the summary has them.
+    pub fn accuracy(&self) -> Accuracy {
+        Accuracy::new(self.right, self.answers, self.unreadable)
+    }
+
+    /// Adds another's.
+    pub fn add(&mut self, o: &Score) {
+        self.right += o.right;
+        self.answers += o.answers;
+        self.unreadable += o.unreadable;
+    }
+}
+
+/// Of all answers, and of those that came by each connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scores {
+    /// All of them.
+    pub all: Score,
+    /// Those of which it is known.
+    pub by_connection: BTreeMap<usize, Score>,
+}
+
+/// Why a data set of this kind has no figure without labels, and where the answers are.
+pub fn no_figure(kind: DatasetKind) -> String {
+    let why = match kind {
+        DatasetKind::Raw => "the data set has no `labels`".to_owned(),
+        DatasetKind::Random => "random samples have no labels".to_owned(),
+        DatasetKind::Tokens => "token ids are scored by their benchmark's own script".to_owned(),
+    };
+    format!("no figure: {why}; the answers are in mlperf_log_accuracy.json")
+}
+
+/// The right class of each sample.
+#[derive(Debug)]
+pub struct Labels {
+    classes: Vec<i64>,
+    element: Element,
+    /// Bytes of the output that names the class, with which a response begins, and of all.
+    own: usize,
+    response: usize,
+}
+
+impl Labels {
+    /// Reads the labels of so many samples of a model.
+    ///
+    /// # Errors
+    /// [`AccuracyError`].
+    pub fn read(
+        labels: &LabelsConfig,
+        samples: usize,
+        model: &ModelSpec,
+    ) -> Result<Self, AccuracyError> {
+        let output = &model.output;
+        Ok(Labels {
+            classes: labels::read(labels, samples, output)?,
+            element: output.dtype.into(),
+            own: output.bytes().unwrap_or_default(),
+            response: model.max_output_bytes().unwrap_or_default(),
+        })
+    }
+
+    /// Compares the answers in a log with the labels.
+    ///
+    /// # Errors
+    /// [`AccuracyError`].
+    pub fn score(&self, log: &Path, whose: &Whose) -> Result<Scores, AccuracyError> {
+        let mut scores = Scores::default();
+        for record in AccuracyLog::open(log)? {
+            let record = record?;
+            let index = usize::try_from(record.qsl_idx).ok();
+            let label = index.and_then(|i| Some((i, *self.classes.get(i)?)));
+            let Some((index, label)) = label else {
+                return Err(AccuracyError::Index {
+                    path: log.to_owned(),
+                    index: record.qsl_idx,
+                    samples: self.classes.len(),
+                });
+            };
+            let class = self.class(&record.data);
+            let one = Score {
+                right: u64::from(class == Some(label)),
+                answers: 1,
+                unreadable: u64::from(class.is_none()),
+            };
+            scores.all.add(&one);
+            if let Some(connection) = whose.of(index) {
+                let own = scores.by_connection.entry(connection).or_default();
+                own.add(&one);
+            }
+        }
+        if scores.all.answers == 0 {
+            return Err(AccuracyError::Nothing {
+                path: log.to_owned(),
+            });
+        }
+        Ok(scores)
+    }
+
+    /// The class that a response names: the value of a single element, or the index of the largest
+    /// of several. None where it is no response of the model, or names none: a value that is not
+    /// whole, scores none of which is a number.
+    fn class(&self, response: &[u8]) -> Option<i64> {
+        let output = response.get(..self.own).filter(|o| !o.is_empty())?;
+        if response.len() != self.response {
+            return None;
+        }
+        let values = output.chunks_exact(self.element.bytes()).enumerate();
+        if values.len() == 1 {
+            return self.element.whole(output).ok();
+        }
+        let mut best: Option<(i64, f64)> = None;
+        for (i, b) in values {
+            let v = self.element.value(b);
+            if !v.is_nan() && best.is_none_or(|(_, most)| v > most) {
+                best = Some((i as i64, v));
+            }
+        }
+        best.map(|(class, _)| class)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use qdl::model::{DType, TensorSpec};
+
+    use super::*;
+
+    pub(super) fn output(dtype: DType, shape: &[usize]) -> TensorSpec {
+        TensorSpec {
+            name: "class".to_owned(),
+            dtype,
+            shape: shape.to_vec(),
+            ragged: false,
+        }
+    }
+
+    fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
+        let mut f = tempfile::NamedTempFile::new().expect("a file");
+        f.write_all(bytes).expect("written");
+        f
+    }
+
+    fn labels(classes: &[i64], outputs: &[TensorSpec]) -> Labels {
+        let bytes: Vec<u8> = classes.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let file = file(&bytes);
+        let config = LabelsConfig {
+            file: file.path().to_owned(),
+            dtype: None,
+        };
+        let model = ModelSpec {
+            output: outputs[0].clone(),
+            other_outputs: outputs[1..].to_vec(),
+            ..ModelSpec::opaque("m", 1, 1)
+        };
+        Labels::read(&config, classes.len(), &model).expect("labels")
+    }
+
+    #[test]
+    fn right_answers_are_counted_from_loadgens_log() {
+        let labels = labels(&[4, 5, 9], &[output(DType::I64, &[1])]);
+        let log = file(
+            b"[\n\
+              { \"seq_id\" : 0, \"qsl_idx\" : 2, \"data\" : \"0900000000000000\" },\n\
+              { \"seq_id\" : 1, \"qsl_idx\" : 0, \"data\" : \"0500000000000000\" },\n\
+              { \"seq_id\" : 2, \"qsl_idx\" : 1, \"data\" : \"05\" }\n]\n",
+        );
+        let whose = Whose::new(3);
+        whose.answered(2, 1);
+        whose.answered(0, 0);
+        let scores = labels.score(log.path(), &whose).expect("a log");
+        let score = |right, answers, unreadable| Score {
+            right,
+            answers,
+            unreadable,
+        };
+        assert_eq!(scores.all, score(1, 3, 1));
+        assert!((scores.all.accuracy().share - 1.0 / 3.0).abs() < 1e-12);
+        let by = BTreeMap::from([(0, score(0, 1, 0)), (1, score(1, 1, 0))]);
+        assert_eq!(scores.by_connection, by);
+    }
+
+    #[test]
+    fn an_answer_to_no_sample_and_an_empty_log_are_errors() {
+        let (labels, whose) = (labels(&[7], &[output(DType::U8, &[1])]), Whose::new(1));
+        let log = file(b"[\n{ \"seq_id\" : 0, \"qsl_idx\" : 1, \"data\" : \"07\" }\n]\n");
+        assert!(matches!(
+            labels.score(log.path(), &whose),
+            Err(AccuracyError::Index { index: 1, .. })
+        ));
+        assert!(matches!(
+            labels.score(file(b"[\n]\n").path(), &whose),
+            Err(AccuracyError::Nothing { .. })
+        ));
+    }
+
+    fn class(outputs: &[TensorSpec], response: &[u8]) -> Option<i64> {
+        labels(&[0], outputs).class(response)
+    }
+
+    fn floats(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|f| f.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn the_largest_of_several_is_the_class() {
+        let three = [output(DType::F32, &[3])];
+        assert_eq!(class(&three, &floats(&[-3.5, 0.25, -1.0])), Some(1));
+        assert_eq!(
+            class(&three, &floats(&[0.5, 2.0, 2.0])),
+            Some(1),
+            "the first"
+        );
+        assert_eq!(class(&three, &floats(&[f32::NAN, -2.0, -9.0])), Some(1));
+        let infinite = [f32::NEG_INFINITY; 3];
+        assert_eq!(class(&three, &floats(&infinite)), Some(0));
+        assert_eq!(class(&three, &floats(&[f32::NAN; 3])), None);
+        let halves: Vec<u8> = [0x3c00u16, 0xc000, 0x4200]
+            .iter()
+            .flat_map(|h| h.to_le_bytes())
+            .collect();
+        assert_eq!(class(&[output(DType::F16, &[3])], &halves), Some(2));
+        assert_eq!(class(&[output(DType::I8, &[2])], &[0xff, 0x01]), Some(1));
+        assert_eq!(class(&[output(DType::U8, &[2])], &[9]), None);
+    }
+
+    #[test]
+    fn a_single_element_is_the_class_where_it_is_whole() {
+        let one = [output(DType::I32, &[])];
+        assert_eq!(class(&one, &(-7i32).to_le_bytes()), Some(-7));
+        let one = [output(DType::F32, &[1])];
+        assert_eq!(class(&one, &floats(&[3.0])), Some(3));
+        // A probability is no class.
+        assert_eq!(class(&one, &floats(&[0.73])), None);
+    }
+
+    #[test]
+    fn of_several_outputs_the_first_names_the_class() {
+        let outputs = [output(DType::I64, &[]), output(DType::F32, &[2])];
+        let response = [&5i64.to_le_bytes()[..], &floats(&[9.0, 1.0])].concat();
+        assert_eq!(class(&outputs, &response), Some(5));
+        assert_eq!(
+            class(&outputs, &response[..8]),
+            None,
+            "the others are missing"
+        );
+    }
+
+    #[test]
+    fn without_labels_it_is_said_that_there_is_no_figure() {
+        let text = no_figure(DatasetKind::Raw);
+        assert!(text.starts_with("no figure: the data set has no `labels`"));
+    }
+}

@@ -1,0 +1,142 @@
+//! Which accelerator answered which sample.
+//!
+//! LoadGen's log names samples and not who answered them, so completers write down the connection
+//! that an answer came by: in runs that are scored, and in no other.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+use qdl::stats::Accuracy;
+
+use super::Score;
+
+/// The connection that each sample's first answer came by.
+#[derive(Debug)]
+pub struct Whose(Box<[AtomicU32]>);
+
+impl Whose {
+    /// Of a data set of so many samples.
+    pub fn new(samples: usize) -> Self {
+        Whose((0..samples).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// A sample was answered. The first time counts: what comes later, in the performance run of a
+    /// submission, is not in the log.
+    pub fn answered(&self, index: u64, connection: usize) {
+        let place = usize::try_from(index).ok().and_then(|i| self.0.get(i));
+        let connection = u32::try_from(connection).unwrap_or(u32::MAX - 1);
+        if let Some(place) = place {
+            // Who comes second has nothing to say.
+            let _ = place.compare_exchange(0, connection + 1, Relaxed, Relaxed);
+        }
+    }
+
+    /// The connection that answered it.
+    pub fn of(&self, index: usize) -> Option<usize> {
+        let connection = self.0.get(index)?.load(Relaxed);
+        (connection as usize).checked_sub(1)
+    }
+}
+
+/// Scores by connection as scores by accelerator, whose connections are called `NAME/0`, `NAME/1`.
+pub fn by_accelerator(
+    scores: &BTreeMap<usize, Score>,
+    connections: &[String],
+) -> BTreeMap<String, Accuracy> {
+    let mut sums: BTreeMap<&str, Score> = BTreeMap::new();
+    for (connection, score) in scores {
+        let Some(name) = connections.get(*connection) else {
+            continue;
+        };
+        let node = name.rsplit_once('/').map_or(&**name, |(node, _)| node);
+        sums.entry(node).or_default().add(score);
+    }
+    let all = sums.into_iter();
+    all.map(|(node, s)| (node.to_owned(), s.accuracy()))
+        .collect()
+}
+
+/// So many standard deviations lie between accelerators that do not run the same model.
+const FAR: f64 = 6.0;
+
+/// The accelerator whose share of right answers is the farthest from the others', where chance does
+/// not explain it; in words.
+pub fn odd_one(all: &BTreeMap<String, Accuracy>) -> Option<String> {
+    let sum = |of: fn(&Accuracy) -> u64| all.values().map(of).sum::<u64>();
+    let (right, answers) = (sum(|a| a.right), sum(|a| a.answers));
+    let far = |a: &Accuracy| {
+        let (n, m) = (a.answers as f64, (answers - a.answers) as f64);
+        let others = (right - a.right) as f64 / m;
+        let both = right as f64 / answers as f64;
+        // Of the difference between two shares, were they the same.
+        let deviation = (both * (1.0 - both) * (1.0 / n + 1.0 / m)).sqrt();
+        (others, (a.share - others).abs() / deviation)
+    };
+    let each = all.iter().map(|(node, a)| (node, a, far(a)));
+    let known = each.filter(|(.., (_, far))| far.is_finite());
+    let (node, a, (others, _)) = known
+        .filter(|(.., (_, far))| *far > FAR)
+        .max_by(|(.., (_, a)), (.., (_, b))| a.total_cmp(b))?;
+    Some(format!(
+        "{node} is right in {:.1} % of its answers and the others in {:.1} %: do all run the same \
+         model?",
+        a.share * 100.0,
+        others * 100.0
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_answer_counts() {
+        let whose = Whose::new(2);
+        assert_eq!(whose.of(0), None);
+        whose.answered(0, 3);
+        whose.answered(0, 1);
+        whose.answered(7, 1);
+        assert_eq!(
+            (whose.of(0), whose.of(1), whose.of(7)),
+            (Some(3), None, None)
+        );
+    }
+
+    #[test]
+    fn connections_of_one_accelerator_are_summed() {
+        let score = |right| Score {
+            right,
+            answers: 10,
+            unreadable: 0,
+        };
+        let scores = BTreeMap::from([(0, score(9)), (1, score(8)), (2, score(1))]);
+        let names = ["acc-a/0", "acc-a/1", "acc-b/0"].map(str::to_owned);
+        let all = by_accelerator(&scores, &names);
+        assert_eq!(all["acc-a"].text(), "85.000 %: 17 of 20");
+        assert_eq!(all["acc-b"].text(), "10.000 %: 1 of 10");
+        let local = by_accelerator(&BTreeMap::from([(0, score(7))]), &["front".to_owned()]);
+        assert_eq!(local["front"].right, 7);
+    }
+
+    #[test]
+    fn an_accelerator_of_another_model_is_named_and_chance_is_not() {
+        let all = |each: &[(u64, u64)]| -> BTreeMap<String, Accuracy> {
+            let one = |(i, (right, answers)): (usize, &(u64, u64))| {
+                (format!("acc-{i}"), Accuracy::new(*right, *answers, 0))
+            };
+            each.iter().enumerate().map(one).collect()
+        };
+        let text = odd_one(&all(&[(264, 270), (6, 270)])).expect("far apart");
+        assert!(text.contains("do all run the same model?"), "{text}");
+        let text = odd_one(&all(&[(264, 270), (27, 270), (260, 270)])).expect("one of three");
+        assert!(text.starts_with("acc-1 is right in 10.0 %"), "{text}");
+        assert!(text.contains("the others in 97.0 %"), "{text}");
+        assert_eq!(odd_one(&all(&[(264, 270), (259, 270)])), None);
+        assert_eq!(odd_one(&all(&[(270, 270), (270, 270)])), None);
+        assert_eq!(odd_one(&all(&[(1, 1), (0, 1)])), None);
+        assert_eq!(odd_one(&all(&[(5, 9)])), None);
+        assert_eq!(odd_one(&all(&[])), None);
+    }
+}

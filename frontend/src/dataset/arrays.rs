@@ -1,0 +1,329 @@
+//! Samples in arrays of NumPy's, one for each input of the model.
+//!
+//! ```text
+//! sample 3 | ids[3], its first rows | mask[3], likewise | bias[3] |
+//! ```
+//!
+//! An array's first dimension counts the samples, the others are the input's shape. A ragged input
+//! has them all at its largest: the file of lengths says how much of each sample is sent.
+
+use std::path::Path;
+
+use qdl::model::{ModelSpec, TensorSpec};
+
+use super::{Dataset, DatasetError, Lengths, Source, length};
+use crate::numpy::{self, Array};
+
+/// An input's array, as samples are read from it.
+#[derive(Debug)]
+pub(super) struct Column {
+    array: Array,
+    /// Bytes from one sample to the next.
+    stride: usize,
+    /// Bytes of a row, where the input is ragged.
+    row: Option<usize>,
+}
+
+/// What the bytes of a sample are made of.
+#[derive(Debug)]
+pub(super) struct Columns {
+    all: Box<[Column]>,
+    /// Bytes of the inputs that are not ragged, and of one row of all that are.
+    fixed: usize,
+    row: usize,
+}
+
+impl Columns {
+    /// Fills `to` with sample `index`, as much of it as there is room for.
+    pub fn read(&self, index: usize, to: &mut [u8]) -> std::io::Result<()> {
+        let rows = to.len().saturating_sub(self.fixed) / self.row.max(1);
+        let mut rest = to;
+        for c in &self.all {
+            let own = c.row.map_or(c.stride, |row| row * rows).min(rest.len());
+            let (part, behind) = rest.split_at_mut(own);
+            c.array.read_at(index as u64 * c.stride as u64, part)?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Rows of a sample of `len` bytes; none where no sample has that length.
+    fn rows(&self, len: usize) -> Option<usize> {
+        let rest = len.checked_sub(self.fixed)?;
+        let rows = rest.checked_div(self.row)?;
+        let most = |c: &Column| c.row.map(|row| c.stride / row);
+        let fits = self.all.iter().filter_map(most).all(|most| rows <= most);
+        (rest.is_multiple_of(self.row) && rows > 0 && fits).then_some(rows)
+    }
+}
+
+impl Dataset {
+    /// Samples of `arrays`, which the file at `path` holds.
+    pub(super) fn arrays(
+        path: &Path,
+        arrays: Vec<Array>,
+        model: &ModelSpec,
+        lengths: Option<&Path>,
+    ) -> Result<Self, DatasetError> {
+        let wrong = |why: String| DatasetError::Format {
+            path: path.to_owned(),
+            why,
+        };
+        let mut chosen = Vec::new();
+        let mut left = arrays;
+        for input in &model.inputs {
+            let array = choose(&mut left, input, model).map_err(wrong)?;
+            check(&array, input).map_err(|why| match &*array.name {
+                "" => wrong(why),
+                name => wrong(format!("array `{name}`: {why}")),
+            })?;
+            chosen.push((array, input));
+        }
+        let count = chosen.first().map_or(0, |(a, _)| a.shape()[0]);
+        if let Some((other, _)) = chosen.iter().find(|(a, _)| a.shape()[0] != count) {
+            return Err(wrong(format!(
+                "array `{}` has {} samples, `{}` has {count}",
+                other.name,
+                other.shape()[0],
+                chosen[0].0.name
+            )));
+        }
+        if count == 0 {
+            return Err(DatasetError::Empty {
+                what: path.display().to_string(),
+            });
+        }
+        let column = |(array, input): (Array, &TensorSpec)| {
+            let stride = input.bytes().unwrap_or_default();
+            let rows = input.shape.first().filter(|_| input.ragged);
+            Column {
+                array,
+                stride,
+                row: rows.map(|rows| stride / rows.max(&1)),
+            }
+        };
+        let all: Box<[Column]> = chosen.into_iter().map(column).collect();
+        let fixed = all.iter().filter(|c| c.row.is_none());
+        let columns = Columns {
+            fixed: fixed.map(|c| c.stride).sum(),
+            row: all.iter().filter_map(|c| c.row).sum(),
+            all,
+        };
+        let lengths = match lengths {
+            None => Lengths::Equal {
+                len: length(columns.all.iter().map(|c| c.stride).sum())?,
+                count,
+            },
+            Some(file) => Lengths::Each(each_length(file, count, &columns)?),
+        };
+        Ok(Dataset {
+            name: path
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
+            lengths,
+            source: Source::Arrays {
+                path: path.to_owned(),
+                columns,
+            },
+        })
+    }
+}
+
+/// Takes the array of an input out: that of its name; the only one, where the model has one input.
+fn choose(arrays: &mut Vec<Array>, input: &TensorSpec, model: &ModelSpec) -> Result<Array, String> {
+    if let Some(at) = arrays.iter().position(|a| a.name == input.name) {
+        return Ok(arrays.swap_remove(at));
+    }
+    let samples = |a: &&Array| a.name != super::LABELS;
+    let only = arrays.iter().filter(samples).count() == 1;
+    match arrays.iter().position(|a| samples(&a)) {
+        Some(at) if only && model.inputs.len() == 1 => Ok(arrays.swap_remove(at)),
+        _ => {
+            let names: Vec<_> = model
+                .inputs
+                .iter()
+                .map(|t| format!("{}=...", t.name))
+                .collect();
+            Err(format!(
+                "it has no array `{}`; a model of {} needs one for each input: np.savez(FILE, {})",
+                input.name,
+                match model.inputs.len() {
+                    1 => "1 input".to_owned(),
+                    n => format!("{n} inputs"),
+                },
+                names.join(", ")
+            ))
+        }
+    }
+}
+
+/// Type, layout and shape are the input's.
+fn check(array: &Array, input: &TensorSpec) -> Result<(), String> {
+    let shape_fits = array
+        .shape()
+        .split_first()
+        .is_some_and(|(_, s)| *s == input.shape);
+    if !array.element().is(input.dtype) || !shape_fits {
+        let sizes: Vec<_> = input.shape.iter().map(ToString::to_string).collect();
+        let shape = std::iter::once("N".to_owned()).chain(sizes);
+        return Err(format!(
+            "it is {}, and the model's input is {input}: {} ({}) is wanted",
+            array.text(),
+            numpy::Element::from(input.dtype).name(),
+            shape.collect::<Vec<_>>().join(", ")
+        ));
+    }
+    array.check_layout()
+}
+
+/// Bytes of each sample, from a file of lengths, each one that a sample can have.
+fn each_length(file: &Path, count: usize, columns: &Columns) -> Result<Box<[u32]>, DatasetError> {
+    let wrong = |why: String| DatasetError::Lengths {
+        path: file.to_owned(),
+        why,
+    };
+    let each = super::files::lengths(file)?;
+    if each.len() != count {
+        return Err(wrong(format!(
+            "it has {} lengths, and there are {count} samples",
+            each.len()
+        )));
+    }
+    let odd = each
+        .iter()
+        .position(|len| columns.rows(*len as usize).is_none());
+    match odd {
+        None => Ok(each),
+        Some(index) => Err(wrong(format!(
+            "sample {index} has {} bytes, and the model's samples are {} and whole rows of {} \
+             bytes, as many as the arrays have at most",
+            each[index], columns.fixed, columns.row
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use qdl::model::DType;
+
+    use super::{super::bytes, *};
+
+    fn fixture(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/data")
+            .join(name)
+    }
+
+    fn tensor(name: &str, dtype: DType, shape: &[usize], ragged: bool) -> TensorSpec {
+        TensorSpec {
+            name: name.to_owned(),
+            dtype,
+            shape: shape.to_vec(),
+            ragged,
+        }
+    }
+
+    fn model(inputs: Vec<TensorSpec>) -> ModelSpec {
+        ModelSpec {
+            inputs,
+            ..ModelSpec::opaque("m", 1, 1)
+        }
+    }
+
+    fn pixels() -> TensorSpec {
+        tensor("pixels", DType::U8, &[4], false)
+    }
+
+    fn bias() -> TensorSpec {
+        tensor("bias", DType::F32, &[], false)
+    }
+
+    fn open(
+        name: &str,
+        inputs: Vec<TensorSpec>,
+        lengths: Option<&Path>,
+    ) -> Result<Dataset, DatasetError> {
+        let path = fixture(name);
+        let arrays = numpy::open(&path, false).unwrap_or_else(|e| panic!("{name}: {e}"));
+        Dataset::arrays(&path, arrays.expect("NumPy's"), &model(inputs), lengths)
+    }
+
+    fn complaint(name: &str, inputs: Vec<TensorSpec>) -> String {
+        let text = open(name, inputs, None).expect_err(name).to_string();
+        assert!(
+            text.starts_with("data set /") && !text.contains('\n'),
+            "{text}"
+        );
+        text
+    }
+
+    #[test]
+    fn an_array_is_samples_without_its_header() {
+        let d = open("pixels.npy", vec![pixels()], None).expect("five samples");
+        assert_eq!((d.count(), d.equal_len(), d.name()), (5, Some(4), "pixels"));
+        assert_eq!(bytes(&d, 0), [0, 1, 2, 3]);
+        assert_eq!(bytes(&d, 4), [16, 17, 18, 19]);
+    }
+
+    #[test]
+    fn arrays_of_several_inputs_are_packed_in_the_models_order() {
+        for name in ["detect.npz", "detect_packed.npz"] {
+            let d = open(name, vec![bias(), pixels()], None).expect("five samples");
+            assert_eq!((d.count(), d.equal_len()), (5, Some(8)));
+            let want = [&2f32.to_le_bytes()[..], &[8, 9, 10, 11]].concat();
+            assert_eq!(bytes(&d, 2), want);
+        }
+    }
+
+    #[test]
+    fn an_array_that_is_not_the_models_input_is_refused_by_both() {
+        let text = complaint("pixels.npy", vec![tensor("x", DType::F32, &[4], false)]);
+        assert!(
+            text.contains("it is uint8 (5, 4)") && text.contains("float32 (N, 4) is wanted"),
+            "{text}"
+        );
+        let text = complaint("pixels.npy", vec![tensor("x", DType::U8, &[2, 2], false)]);
+        assert!(text.contains("uint8 (N, 2, 2) is wanted"), "{text}");
+        let text = complaint("pixels.npy", vec![pixels(), bias()]);
+        assert!(
+            text.contains("no array `bias`")
+                || text.contains("np.savez(FILE, pixels=..., bias=...)"),
+            "{text}"
+        );
+        let text = complaint("detect.npz", vec![tensor("x", DType::U8, &[4], false)]);
+        assert!(text.contains("it has no array `x`"), "{text}");
+        let text = complaint("fortran.npy", vec![pixels()]);
+        assert!(text.contains("Fortran"), "{text}");
+        let text = complaint("big_endian.npy", vec![tensor("x", DType::I32, &[4], false)]);
+        assert!(text.contains("big-endian"), "{text}");
+    }
+
+    #[test]
+    fn ragged_inputs_are_sent_at_the_lengths_of_another_file() {
+        let ragged = || vec![tensor("pixels", DType::U8, &[4], true), bias()];
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |lengths: &[u32]| {
+            let path = folder.path().join("lengths");
+            let le: Vec<u8> = lengths.iter().flat_map(|len| len.to_le_bytes()).collect();
+            std::fs::write(&path, le).expect("written");
+            path
+        };
+        let good = file(&[5, 8, 6, 7, 8]);
+        let d = open("detect.npz", ragged(), Some(&good)).expect("five samples");
+        let want = [&[8, 9][..], &2f32.to_le_bytes()].concat();
+        assert_eq!((d.len(2), bytes(&d, 2)), (Some(6), want));
+        for (lengths, what) in [
+            (&[5, 8, 6, 7][..], "it has 4 lengths, and there are 5"),
+            (&[5, 8, 4, 7, 8], "sample 2 has 4 bytes"),
+            (&[5, 8, 9, 7, 8], "sample 2 has 9 bytes"),
+        ] {
+            let bad = file(lengths);
+            let text = open("detect.npz", ragged(), Some(&bad)).expect_err(what);
+            assert!(text.to_string().contains(what), "{text}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The arrays of a `.npz`. What is stored is read where it lies, what is compressed is unpacked to
+//! memory.
+
+use std::{
+    fs::File,
+    io::{BufReader, Read},
+};
+
+use zip::{CompressionMethod, ZipArchive};
+
+use super::{Array, Bytes, header::Header};
+
+/// What NumPy puts behind the name of each array.
+const END: &str = ".npy";
+
+/// Every array of an archive; none where no file in it is one, so that it is no `.npz`.
+///
+/// # Errors
+/// In words: what is wrong with the archive or one of its arrays, with its name.
+pub(super) fn arrays(file: &File) -> Result<Option<Vec<Array>>, String> {
+    let again = || file.try_clone().map_err(|e| e.to_string());
+    let odd = |e: zip::result::ZipError| format!("it is a broken zip archive ({e})");
+    let mut archive = ZipArchive::new(BufReader::new(again()?)).map_err(odd)?;
+    let mut found = Vec::new();
+    for i in 0..archive.len() {
+        // Not unpacked yet: only its place is asked for.
+        let entry = archive.by_index_raw(i).map_err(odd)?;
+        let Some(name) = entry.name().strip_suffix(END).map(str::to_owned) else {
+            continue;
+        };
+        let refuse = |why: String| format!("array `{name}`: {why}");
+        if entry.encrypted() {
+            return Err(refuse("it is encrypted".to_owned()));
+        }
+        let (method, at, size) = (entry.compression(), entry.data_start(), entry.size());
+        drop(entry);
+        let (header, bytes) = match (method, at) {
+            (CompressionMethod::Stored, Some(at)) => {
+                let mut from = At(file, at).take(size);
+                let (header, own) = Header::read(&mut from).map_err(refuse)?;
+                header
+                    .check_size(size.saturating_sub(own))
+                    .map_err(refuse)?;
+                (header, Bytes::File(again()?, at + own))
+            }
+            (CompressionMethod::Deflated, _) => {
+                let mut from = archive.by_index(i).map_err(|e| refuse(e.to_string()))?;
+                let (header, own) = Header::read(&mut from).map_err(refuse)?;
+                header
+                    .check_size(size.saturating_sub(own))
+                    .map_err(refuse)?;
+                // It grows as it comes: what the archive says of its size may be a lie.
+                let mut bytes = Vec::new();
+                let read = from.take(size).read_to_end(&mut bytes);
+                read.map_err(|e| refuse(format!("it cannot be unpacked: {e}")))?;
+                header.check_size(bytes.len() as u64).map_err(refuse)?;
+                (header, Bytes::Memory(bytes.into()))
+            }
+            (other, _) => {
+                return Err(refuse(format!(
+                    "it is compressed by {other}: np.savez and np.savez_compressed are read"
+                )));
+            }
+        };
+        found.push(Array {
+            name,
+            header,
+            bytes,
+        });
+    }
+    Ok((!found.is_empty()).then_some(found))
+}
+
+/// A file from a byte on, whatever else reads it.
+struct At<'f>(&'f File, u64);
+
+impl Read for At<'_> {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        let n = std::os::unix::fs::FileExt::read_at(self.0, to, self.1)?;
+        self.1 += n as u64;
+        Ok(n)
+    }
+}

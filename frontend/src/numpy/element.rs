@@ -1,0 +1,264 @@
+//! Numbers out of bytes.
+
+use qdl::model::DType;
+
+/// What the bits of an element mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Bool,
+    Int,
+    Uint,
+    Float,
+    Bfloat,
+}
+
+/// An element of an array, or of a raw file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Element {
+    kind: Kind,
+    bytes: usize,
+    big_endian: bool,
+}
+
+/// A number that is not whole, or too large for 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NotWhole(pub f64);
+
+impl From<DType> for Element {
+    fn from(dtype: DType) -> Self {
+        let kind = match dtype {
+            DType::U8 => Kind::Uint,
+            DType::I8 | DType::I32 | DType::I64 => Kind::Int,
+            DType::F16 | DType::F32 => Kind::Float,
+            DType::Bf16 => Kind::Bfloat,
+        };
+        Element {
+            kind,
+            bytes: dtype.bytes(),
+            big_endian: false,
+        }
+    }
+}
+
+impl Element {
+    /// From NumPy's code, as in `<f4`.
+    ///
+    /// # Errors
+    /// In words, where it is no number.
+    pub(super) fn of_code(code: &str) -> Result<Self, String> {
+        let none = |what: &str| Err(format!("its elements are {what} ('{code}'), not numbers"));
+        let mut letters = code.chars();
+        let (Some(order), Some(letter)) = (letters.next(), letters.next()) else {
+            return none("of no type that is known here");
+        };
+        let kind = match letter {
+            'b' => Kind::Bool,
+            'i' => Kind::Int,
+            'u' => Kind::Uint,
+            'f' => Kind::Float,
+            'O' => return none("pickled Python objects"),
+            'S' | 'U' => return none("texts"),
+            'M' | 'm' => return none("times"),
+            'c' => return none("complex"),
+            'V' => return none("bytes without a type, as bfloat16 is to NumPy"),
+            _ => return none("of no type that is known here"),
+        };
+        let bytes = match (kind, letters.as_str()) {
+            (Kind::Bool | Kind::Int | Kind::Uint, "1") => 1,
+            (Kind::Int | Kind::Uint | Kind::Float, "2") => 2,
+            (Kind::Int | Kind::Uint | Kind::Float, "4") => 4,
+            (Kind::Int | Kind::Uint | Kind::Float, "8") => 8,
+            _ => return none("of a width that is not known here"),
+        };
+        let big_endian = match order {
+            '<' | '=' => false,
+            '>' => bytes > 1,
+            '|' if bytes == 1 => false,
+            _ => return none("of no type that is known here"),
+        };
+        Ok(Element {
+            kind,
+            bytes,
+            big_endian,
+        })
+    }
+
+    /// As NumPy writes it, without the order of its bytes: `f4`.
+    pub fn code(self) -> String {
+        let letter = match self.kind {
+            Kind::Bool => 'b',
+            Kind::Int => 'i',
+            Kind::Uint => 'u',
+            Kind::Float | Kind::Bfloat => 'f',
+        };
+        format!("{letter}{}", self.bytes)
+    }
+
+    /// NumPy's name of it: `float32`.
+    pub fn name(self) -> String {
+        let name = match self.kind {
+            Kind::Bool => return "bool".to_owned(),
+            Kind::Int => "int",
+            Kind::Uint => "uint",
+            Kind::Float => "float",
+            Kind::Bfloat => "bfloat",
+        };
+        format!("{name}{}", 8 * self.bytes)
+    }
+
+    /// How many it has.
+    pub fn bytes(self) -> usize {
+        self.bytes
+    }
+
+    /// True where its highest byte comes first.
+    pub fn big_endian(self) -> bool {
+        self.big_endian
+    }
+
+    /// The same number, the bytes the other way round or not, of a model's tensor.
+    pub fn is(self, dtype: DType) -> bool {
+        let other = Element::from(dtype);
+        (self.kind, self.bytes) == (other.kind, other.bytes)
+    }
+
+    /// Its bits, the lowest byte first.
+    fn bits(self, bytes: &[u8]) -> u64 {
+        let mut wide = [0u8; 8];
+        for (i, to) in wide.iter_mut().take(self.bytes).enumerate() {
+            let at = match self.big_endian {
+                true => self.bytes - 1 - i,
+                false => i,
+            };
+            *to = bytes.get(at).copied().unwrap_or_default();
+        }
+        u64::from_le_bytes(wide)
+    }
+
+    /// The number that these bytes are. Integers beyond 2^53 lose their last bits.
+    pub fn value(self, bytes: &[u8]) -> f64 {
+        let bits = self.bits(bytes);
+        match (self.kind, self.bytes) {
+            (Kind::Bool | Kind::Uint, _) => bits as f64,
+            (Kind::Int, _) => self.signed(bits) as f64,
+            (Kind::Bfloat, _) => f64::from(f32::from_bits((bits as u32) << 16)),
+            (Kind::Float, 2) => half(bits as u16),
+            (Kind::Float, 4) => f64::from(f32::from_bits(bits as u32)),
+            (Kind::Float, _) => f64::from_bits(bits),
+        }
+    }
+
+    fn signed(self, bits: u64) -> i64 {
+        let unused = 64 - 8 * self.bytes as u32;
+        ((bits << unused) as i64) >> unused
+    }
+
+    /// The whole number that these bytes are.
+    ///
+    /// # Errors
+    /// [`NotWhole`], with what they are.
+    pub fn whole(self, bytes: &[u8]) -> Result<i64, NotWhole> {
+        let bits = self.bits(bytes);
+        match self.kind {
+            Kind::Int => Ok(self.signed(bits)),
+            Kind::Bool | Kind::Uint => i64::try_from(bits).map_err(|_| NotWhole(bits as f64)),
+            Kind::Float | Kind::Bfloat => {
+                let value = self.value(bytes);
+                let whole = value.fract() == 0.0 && value.abs() < 9e15;
+                whole.then_some(value as i64).ok_or(NotWhole(value))
+            }
+        }
+    }
+
+    /// The whole numbers that a file of such elements holds.
+    ///
+    /// # Errors
+    /// In words: the first that is none, with its index.
+    pub fn whole_numbers(self, bytes: &[u8]) -> Result<Vec<i64>, String> {
+        let each = bytes.chunks_exact(self.bytes).enumerate();
+        each.map(|(i, b)| {
+            let none = |n: NotWhole| {
+                let name = self.name();
+                format!("as {name}, number {i} is {:e}, which is not whole", n.0)
+            };
+            self.whole(b).map_err(none)
+        })
+        .collect()
+    }
+}
+
+/// An IEEE half.
+fn half(bits: u16) -> f64 {
+    let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
+    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+    sign * match exponent {
+        0 => fraction * 2f64.powi(-24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        e => (1.0 + fraction / 1024.0) * 2f64.powi(e - 15),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(code: &str) -> Element {
+        Element::of_code(code).expect(code)
+    }
+
+    #[test]
+    fn halves_are_read_right() {
+        assert_eq!(half(0x3c00), 1.0);
+        assert_eq!(half(0xc500), -5.0);
+        assert_eq!(half(0x0001), 2f64.powi(-24));
+        assert_eq!(half(0x7c00), f64::INFINITY);
+        assert!(half(0x7e00).is_nan());
+    }
+
+    #[test]
+    fn numbers_are_read_in_either_order_and_at_every_width() {
+        assert_eq!(of("<i4").whole(&(-7i32).to_le_bytes()), Ok(-7));
+        assert_eq!(of(">i4").whole(&(-7i32).to_be_bytes()), Ok(-7));
+        assert_eq!(of("<i2").whole(&i16::MIN.to_le_bytes()), Ok(-32_768));
+        assert_eq!(of(">u2").whole(&[1, 2]), Ok(258));
+        assert_eq!(of("|u1").whole(&[255]), Ok(255));
+        assert_eq!(of("|i1").whole(&[255]), Ok(-1));
+        assert_eq!(of("|b1").whole(&[1]), Ok(1));
+        assert_eq!(of("<i8").whole(&i64::MIN.to_le_bytes()), Ok(i64::MIN));
+        assert!(of("<u8").whole(&u64::MAX.to_le_bytes()).is_err());
+        assert_eq!(of(">f8").whole(&3f64.to_be_bytes()), Ok(3));
+        assert_eq!(
+            of("<f4").whole(&0.5f32.to_le_bytes()),
+            Err(NotWhole(f64::from(0.5f32)))
+        );
+        assert!(of("<f4").whole(&f32::NAN.to_le_bytes()).is_err());
+        assert!(of("<f4").whole(&f32::INFINITY.to_le_bytes()).is_err());
+        let bf16 = Element::from(DType::Bf16);
+        assert_eq!(bf16.whole(&0x4040u16.to_le_bytes()), Ok(3));
+        // An i32 is no whole number to whoever takes it for an f32.
+        let text = of("<f4").whole_numbers(&[0, 0, 0, 0, 7, 0, 0, 0]);
+        let text = text.expect_err("a denormal");
+        assert!(text.starts_with("as float32, number 1 is 9.8"), "{text}");
+    }
+
+    #[test]
+    fn what_is_no_number_is_named() {
+        for (code, what) in [
+            ("|O", "pickled Python objects"),
+            ("<U7", "texts"),
+            ("<M8[ns]", "times"),
+            ("<c8", "complex"),
+            ("|V2", "bfloat16"),
+            ("<f16", "width"),
+            ("|i4", "no type"),
+            ("", "no type"),
+            ("f4", "no type"),
+        ] {
+            let text = Element::of_code(code).expect_err(code);
+            assert!(text.contains(what), "{code}: {text}");
+        }
+        assert!(of("<f4").is(DType::F32) && of(">f4").is(DType::F32));
+        assert!(!of("<f2").is(DType::Bf16) && !of("<i4").is(DType::F32));
+    }
+}

@@ -1,0 +1,236 @@
+//! Files that NumPy wrote (`tests/data/numpy_files.py`), and files that nobody should write.
+
+use std::{io::Write, path::PathBuf};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name)
+}
+
+fn opened(name: &str) -> Vec<Array> {
+    let arrays = open(&fixture(name), false).unwrap_or_else(|e| panic!("{name}: {e}"));
+    arrays.expect("NumPy's")
+}
+
+fn refused(name: &str) -> String {
+    open(&fixture(name), false).expect_err(name)
+}
+
+fn file(content: &[u8], end: &str) -> tempfile::NamedTempFile {
+    let f = tempfile::Builder::new().suffix(end).tempfile();
+    let mut f = f.expect("a file");
+    f.write_all(content).expect("written");
+    f
+}
+
+fn all(a: &Array, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    a.read_at(0, &mut bytes).expect("there");
+    bytes
+}
+
+#[test]
+fn an_array_is_what_numpy_wrote() {
+    let [a] = &opened("pixels.npy")[..] else {
+        panic!("one array")
+    };
+    assert_eq!(a.text(), "uint8 (5, 4)");
+    assert_eq!(a.check_layout(), Ok(()));
+    assert_eq!(all(a, 20), (0..20).collect::<Vec<u8>>());
+    let mut last = [0; 2];
+    a.read_at(18, &mut last).expect("there");
+    assert_eq!(last, [18, 19]);
+    assert!(a.read_at(19, &mut last).is_err(), "beyond its end");
+    assert_eq!(opened("classes.npy")[0].integers(), Ok(vec![3, 1, 0, 2, 3]));
+}
+
+#[test]
+fn an_archive_is_its_arrays_by_name_compressed_or_not() {
+    for name in ["detect.npz", "detect_packed.npz"] {
+        let arrays = opened(name);
+        let said: Vec<_> = arrays.iter().map(|a| (&*a.name, a.text())).collect();
+        assert_eq!(
+            said,
+            [
+                ("pixels", "uint8 (5, 4)".to_owned()),
+                ("bias", "float32 (5,)".to_owned()),
+                ("labels", "int64 (5,)".to_owned()),
+            ]
+        );
+        assert_eq!(all(&arrays[0], 20), (0..20).collect::<Vec<u8>>());
+        assert_eq!(all(&arrays[1], 8)[4..], (-1.5f32).to_le_bytes());
+        assert_eq!(arrays[2].integers(), Ok(vec![3, 1, 0, 2, 3]));
+        assert!(arrays[1].read_at(20, &mut [0]).is_err(), "beyond its end");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_as_it_lies_says_what_to_save() {
+    let fortran = &opened("fortran.npy")[0];
+    let text = fortran.check_layout().expect_err("Fortran's");
+    assert!(text.contains("np.ascontiguousarray"), "{text}");
+    let big = &opened("big_endian.npy")[0];
+    let text = big.check_layout().expect_err("big-endian");
+    assert!(text.contains("astype('<i4')"), "{text}");
+    assert!(refused("objects.npy").contains("pickled Python objects"));
+    assert!(refused("records.npy").contains("save each field by itself"));
+    let many = opened("pixels.npy")[0].integers().expect_err("two");
+    assert!(
+        many.contains("uint8 (5, 4)") && many.contains("(N,)"),
+        "{many}"
+    );
+}
+
+#[test]
+fn a_file_of_another_format_is_named() {
+    let named = |content: &[u8], end: &str, any| open(file(content, end).path(), any);
+    let text = named(b"\x89PNG\r\n\x1a\n....", ".raw", false).expect_err("an image");
+    assert!(text.starts_with("it is a PNG image: decode"), "{text}");
+    assert!(named(b"\x89PNG\r\n\x1a\n....", ".raw", true).is_ok());
+    let text = named(b"no magic", ".npy", true).expect_err("a wrong name");
+    assert!(text.contains("by its name it is NumPy's"), "{text}");
+    assert!(matches!(named(b"no magic", ".u8", false), Ok(None)));
+    let mut zip = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
+    let stored =
+        zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    zip.start_file("a.txt", stored).expect("in memory");
+    let zip = zip.finish().expect("in memory").into_inner();
+    let text = named(&zip, ".npz", false).expect_err("no arrays");
+    assert!(text.contains("no .npz"), "{text}");
+    let text = named(&zip[..20], ".npz", false).expect_err("broken");
+    assert!(text.contains("broken zip archive"), "{text}");
+}
+
+/// A `.npy` of version 1 with this dictionary, and bytes behind it.
+fn npy(dictionary: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut all = b"\x93NUMPY\x01\x00".to_vec();
+    all.extend((dictionary.len() as u16).to_le_bytes());
+    all.extend(dictionary.as_bytes());
+    all.extend(bytes);
+    all
+}
+
+#[test]
+fn sizes_are_those_of_the_header() {
+    let good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }   \n";
+    let with = |dictionary: &str, bytes: usize| {
+        let f = file(&npy(dictionary, &vec![0; bytes]), ".npy");
+        open(f.path(), false).map(|a| a.map(|a| a[0].text()))
+    };
+    assert_eq!(with(good, 8), Ok(Some("float32 (2,)".to_owned())));
+    for bytes in [7, 9] {
+        let text = with(good, bytes).expect_err("another size");
+        assert!(
+            text.contains("has 8 bytes") && text.contains("cut short"),
+            "{text}"
+        );
+    }
+    let much = good.replace("(2,)", "(4294967295, 4294967295, 4294967295)");
+    assert!(with(&much, 8).is_err_and(|e| e.contains("too many")));
+    assert_eq!(
+        with(&good.replace("(2,)", "()"), 4),
+        Ok(Some("float32 ()".to_owned()))
+    );
+    assert!(with(&good.replace("(2,)", "(2L,)"), 8).is_ok(), "Python 2");
+    for odd in [
+        good.replace("(2,)", "[2]"),
+        good.replace("(2,)", "(-2,)"),
+        good.replace("(2,)", "(2 2)"),
+        good.replace("'shape'", "'form'"),
+        good.replace("False", "0"),
+        good.replace("}", "} + f()"),
+        good.replace("'fortran_order': False, ", ""),
+        good.replace("'fortran_order'", "'descr': '<f4', 'fortran_order'"),
+        "{".to_owned(),
+        String::new(),
+    ] {
+        let text = with(&odd, 8).expect_err(&odd);
+        assert!(text.contains("not what NumPy writes"), "{odd}: {text}");
+    }
+}
+
+fn code() -> impl Strategy<Value = (&'static str, usize)> {
+    prop::sample::select(vec![
+        ("|u1", 1),
+        ("|b1", 1),
+        ("<f2", 2),
+        (">i4", 4),
+        ("<f4", 4),
+        ("<i8", 8),
+    ])
+}
+
+proptest! {
+    /// Whatever NumPy may write is read as it was written, in versions 1 and 2, with keys in any
+    /// order and quotes of either kind.
+    #[test]
+    fn a_header_comes_back_as_it_was_written(
+        (code, width) in code(),
+        shape in prop::collection::vec(0usize..6, 0..4),
+        fortran in any::<bool>(),
+        turned in 0usize..3,
+        second in any::<bool>(),
+        double in any::<bool>(),
+    ) {
+        let tuple: String = shape.iter().map(|d| format!("{d}, ")).collect();
+        let word = if fortran { "True" } else { "False" };
+        let mut keys = [
+            format!("'descr': '{code}', "),
+            format!("'fortran_order': {word}, "),
+            format!("'shape': ({tuple}), "),
+        ];
+        keys.rotate_left(turned);
+        let mut text = format!("{{{}}}\n", keys.concat());
+        if double {
+            text = text.replace('\'', "\"");
+        }
+        let len = shape.iter().product::<usize>() * width;
+        let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+        let mut content = npy(&text, &bytes);
+        if second {
+            content[6] = 2;
+            content.splice(10..10, [0, 0]);
+        }
+        let f = file(&content, ".npy");
+        let arrays = open(f.path(), false).expect("sound").expect("an array");
+        prop_assert_eq!(arrays[0].shape(), &shape[..]);
+        prop_assert_eq!(arrays[0].element(), Element::of_code(code).expect("known"));
+        let dimensions = shape.iter().filter(|d| **d > 1).count();
+        prop_assert_eq!(arrays[0].header.fortran_matters(), fortran && dimensions > 1);
+        prop_assert_eq!(all(&arrays[0], bytes.len()), bytes);
+    }
+
+    /// Whatever the bytes are, a file is taken whole or refused in one line; what is taken can be
+    /// read to its end.
+    #[test]
+    fn spoilt_files_are_taken_whole_or_refused(
+        which in 0usize..4,
+        spoilt in prop::collection::vec((0usize..1200, any::<u8>()), 0..6),
+        cut in 0usize..1500,
+    ) {
+        let name = ["pixels.npy", "big_endian.npy", "detect.npz", "detect_packed.npz"][which];
+        let mut content = std::fs::read(fixture(name)).expect("a fixture");
+        for (at, byte) in spoilt {
+            if let Some(b) = content.get_mut(at) {
+                *b = byte;
+            }
+        }
+        content.truncate(cut);
+        let f = file(&content, ".bin");
+        match open(f.path(), false) {
+            Ok(Some(arrays)) => for a in arrays {
+                let bytes = a.header.bytes().expect("it was checked");
+                // Of an archive's entry the place alone is known before it is read.
+                let _ = a.read_at(0, &mut vec![0; usize::try_from(bytes).expect("small")]);
+                let _ = a.integers();
+            },
+            Ok(None) => prop_assert!(!content.starts_with(header::MAGIC)),
+            Err(why) => prop_assert!(!why.contains('\n'), "{}", why),
+        }
+    }
+}

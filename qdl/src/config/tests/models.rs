@@ -1,0 +1,130 @@
+//! Outputs of a model, and labels that go with them.
+
+use super::*;
+use crate::model::DType;
+
+const OUTPUT: &str = "output: {name: o, dtype: u8, shape: [8]}";
+
+/// A frontend of another output, or outputs.
+fn outputs(yaml: &str) -> String {
+    format!("{FRONTEND}{REST}").replace(OUTPUT, yaml)
+}
+
+/// A frontend of raw data whose labels are these, and whose model has this output.
+fn labelled(labels: &str, output: &str) -> Result<FrontendConfig, ConfigError> {
+    let text = outputs(&format!("output: {{name: o, {output}}}"));
+    let text = text.replace(", ragged: true}]", "}]");
+    let data = format!("{{kind: raw, samples: s, labels: {labels}}}");
+    frontend(&text.replace("{kind: random}", &data))
+}
+
+#[test]
+fn a_single_element_has_no_dimensions() {
+    let c = frontend(&outputs("output: {name: o, dtype: i64, shape: []}"));
+    let c = c.unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(c.model.max_output_bytes(), Some(8));
+    let ragged = outputs("output: {name: o, dtype: i32, shape: [], ragged: true}");
+    assert_eq!(
+        problems(frontend(&ragged)),
+        ["5:33 a single element cannot be ragged"]
+    );
+    let input = format!("{FRONTEND}{REST}").replace("shape: [4], ragged: true", "shape: []");
+    let c = frontend(&input).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(c.model.max_input_bytes(), Some(1));
+}
+
+#[test]
+fn several_outputs_follow_the_one_that_names_the_class() {
+    let several = "output: {name: class, dtype: i64, shape: []}\n  \
+                   other_outputs: [{name: s, dtype: f32, shape: [4]}]";
+    let c = frontend(&outputs(several)).unwrap_or_else(|e| panic!("{e}"));
+    let names: Vec<_> = c.model.outputs().map(|t| &*t.name).collect();
+    assert_eq!(names, ["class", "s"]);
+    assert_eq!(c.model.max_output_bytes(), Some(24));
+    let found = |text: &str, of: &str, with: &str| problems(frontend(&text.replace(of, with)));
+    let text = outputs(several);
+    assert_eq!(
+        found(&text, "name: s", "name: class"),
+        ["6:26 two outputs have the name `class`"]
+    );
+    let all = found(&text, "[4]}]", "[4], ragged: true}]");
+    assert!(all[0].contains("none can be ragged"), "{all:?}");
+    let all = found(&text, "[4]}]", "[268435456]}]");
+    assert!(
+        all[0].contains("a response has 1073741832 bytes"),
+        "{all:?}"
+    );
+}
+
+#[test]
+fn an_engine_of_one_output_says_so() {
+    let model = "file: m, inputs: [{name: i, dtype: u8, shape: [8]}], \
+                 output: {name: o, dtype: f32, shape: [2]}, \
+                 other_outputs: [{name: p, dtype: f32, shape: [2]}]";
+    let text = ACCELERATOR.replace("max_input_bytes: 4", model);
+    let with = |kind: &str| accelerator(&text.replace("kind: digest", &format!("kind: {kind}")));
+    let spec = with("onnx").unwrap_or_else(|e| panic!("{e}")).model.spec();
+    assert_eq!(spec.and_then(|m| m.max_output_bytes()), Some(16));
+    for kind in ["aoti", "tensorrt"] {
+        let found = problems(with(kind));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].ends_with(&format!("engine `{kind}` gives one output")));
+    }
+    let alone = ACCELERATOR.replace(
+        "max_input_bytes: 4",
+        "max_input_bytes: 4, other_outputs: [{name: p, dtype: f32, shape: [2]}]",
+    );
+    let found = problems(accelerator(&alone));
+    assert!(found[0].contains("there is none"), "{found:?}");
+}
+
+#[test]
+fn labels_are_a_path_or_say_their_type() {
+    let scores = "dtype: f32, shape: [4]";
+    let plain = labelled("l.bin", scores).unwrap_or_else(|e| panic!("{e}"));
+    let labels = plain.dataset.labels.expect("there");
+    assert_eq!((labels.file, labels.dtype), ("/base/l.bin".into(), None));
+    let typed = labelled("{file: l.bin, dtype: i32}", scores).unwrap_or_else(|e| panic!("{e}"));
+    let labels = typed.dataset.labels.expect("there");
+    assert_eq!(
+        (labels.file, labels.dtype),
+        ("/base/l.bin".into(), Some(DType::I32))
+    );
+    let all = text(labelled("{file: l.bin, type: i32}", scores));
+    assert!(
+        all.contains("unknown key `type`") && all.contains("file, dtype"),
+        "{all}"
+    );
+    let all = text(labelled("{file: l.bin, dtype: int32}", scores));
+    assert!(
+        all.contains("it must be: u8, i8, i32, i64, f16, bf16, f32"),
+        "{all}"
+    );
+    let all = text(labelled("[l.bin]", scores));
+    assert!(
+        all.contains("a path, or `{file: PATH, dtype: i32}`"),
+        "{all}"
+    );
+}
+
+#[test]
+fn labels_need_an_output_that_names_a_class() {
+    for output in [
+        "dtype: i64, shape: []",
+        "dtype: f32, shape: [1, 1000]",
+        "dtype: f32, shape: [1000, 1, 1]",
+    ] {
+        labelled("l", output).unwrap_or_else(|e| panic!("{e}"));
+    }
+    for output in [
+        "dtype: f32, shape: [10, 4]",
+        "dtype: i32, shape: [64], ragged: true",
+    ] {
+        let found = problems(labelled("l", output));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].contains("neither a class nor one score"),
+            "{found:?}"
+        );
+    }
+}
