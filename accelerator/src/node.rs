@@ -68,6 +68,9 @@ pub struct Accelerator {
     /// The first error of the engine in mid-run.
     fatal: Arc<Mutex<Option<String>>>,
     ready: String,
+    model: ModelSpec,
+    /// What it was made from, in words.
+    engine: String,
 }
 
 impl Accelerator {
@@ -118,7 +121,7 @@ impl Accelerator {
             config,
             NodeParams {
                 sut_name: format!("{} ({} on {})", config.node, model.name, engine.name()),
-                model,
+                model: model.clone(),
                 engine_info: EngineInfo {
                     name: engine.name().to_owned(),
                     tokens: engine.counts_tokens(),
@@ -141,7 +144,24 @@ impl Accelerator {
             pipelines,
             fatal,
             ready,
+            model,
+            engine: params.says(),
         })
+    }
+
+    /// The model it serves.
+    pub fn model(&self) -> &ModelSpec {
+        &self.model
+    }
+
+    /// Its engine, in words.
+    pub fn engine(&self) -> &str {
+        &self.engine
+    }
+
+    /// True where samples are answered on the NIC thread that brought them.
+    pub fn runs_inline(&self) -> bool {
+        self.pipelines.engine().runs_inline()
     }
 
     /// The line that says so.

@@ -17,6 +17,7 @@ mod common;
 mod control_thread;
 mod health;
 mod life;
+mod needs;
 mod node;
 mod peer;
 mod places;
@@ -27,6 +28,7 @@ mod transport;
 
 pub use api::{ClusterError, ClusterListener, SampleMemory};
 pub use cluster::Cluster;
+pub use needs::{NicNeeds, SlotNeeds};
 pub use node::{EngineTotals, Node, NodeError, NodeParams, Stop};
 pub use settings::pinning_warnings;
 

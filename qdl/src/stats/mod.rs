@@ -15,6 +15,7 @@ mod gpu;
 mod histograms;
 mod ledger;
 mod live;
+mod page;
 mod places;
 mod record;
 mod recorder;
@@ -33,6 +34,7 @@ pub use gpu::GpuRecord;
 pub use histograms::Histograms;
 pub use ledger::{Ledger, Mismatch};
 pub use live::{Figures, Live};
+pub use page::{Page, memory};
 pub use places::{NicPlace, Places};
 pub use record::{
     AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, Mode, RailChange,
