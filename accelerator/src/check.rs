@@ -4,7 +4,7 @@
 //! and device is open. It is not told to serve, so nobody is answered.
 
 use qdl::{
-    config::{AcceleratorConfig, Auth, NicConfig},
+    config::{AcceleratorConfig, Auth, NicAt, NicConfig},
     fabric::ib::locked_memory_limit,
     model::TensorSpec,
     os::available_memory,
@@ -45,7 +45,11 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         },
     );
     for nic in &config.nics {
-        page.fact("nics", format!("{} {}", nic.fabric(), nic.label()));
+        let any = match nic.at() {
+            NicAt::Tcp(at) if at.port() == 0 => ", a port of the system's choice",
+            _ => "",
+        };
+        page.fact("nics", format!("{} {}{any}", nic.fabric(), nic.label()));
     }
     let request = request_stride(model).unwrap_or(usize::MAX);
     let response = response_stride(model).unwrap_or(usize::MAX);

@@ -14,17 +14,19 @@ use qdl::{
     stats::{Page, memory},
 };
 
-use crate::{cli::Args, exit::ExitCode, local, memory::Estimate, qsl::Qsl, settings::Settings};
+use crate::{
+    cli::Args,
+    exit::ExitCode,
+    local,
+    memory::{Estimate, SLACK, STREAM_SLACK},
+    qsl::Qsl,
+    settings::Settings,
+};
 
 /// Queries within the bound that Server takes at least, at its usual percentile of 99: early
 /// stopping wants 99 % confidence, and ln(0.01) / ln(0.99) is 458.2 (LoadGen's
 /// `early_stopping.cc`).
 const SERVER_QUERIES: u64 = 459;
-/// How much more than the expected rate LoadGen plans for in Offline.
-const OFFLINE_SLACK: f64 = 1.1;
-/// How many times the duration it plans for in SingleStream and MultiStream.
-const STREAM_SLACK: f64 = 2.0;
-
 /// Opens what is left to open, and prints the page. `labels`: there are some, and they fit.
 ///
 /// # Errors
@@ -121,14 +123,22 @@ fn in_force(t: &TestSettings) -> Vec<String> {
                 t.multi_stream_samples_per_query
             ),
         ],
-        Scenario::Server => vec![
-            format!("server_target_qps {}", t.server_target_qps),
-            format!("server_target_latency_ns {}", t.server_target_latency_ns),
-            format!(
-                "server_target_latency_percentile {}",
-                t.server_target_latency_percentile
-            ),
-        ],
+        Scenario::Server => {
+            let mut all = vec![format!("server_target_qps {}", t.server_target_qps)];
+            match t.use_token_latencies {
+                true => {
+                    all.push(format!("server_ttft_latency {}", t.server_ttft_latency));
+                    all.push(format!("server_tpot_latency {}", t.server_tpot_latency));
+                }
+                false => all.push(format!(
+                    "server_target_latency_ns {}",
+                    t.server_target_latency_ns
+                )),
+            }
+            let percentile = t.server_target_latency_percentile;
+            all.push(format!("server_target_latency_percentile {percentile}"));
+            all
+        }
         Scenario::Offline => vec![format!("offline_expected_qps {}", t.offline_expected_qps)],
     };
     all.push(format!("min_duration_ms {}", t.min_duration_ms));
@@ -144,14 +154,18 @@ fn in_force(t: &TestSettings) -> Vec<String> {
     all
 }
 
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
 /// What LoadGen will ask of the run, in figures that follow from its settings.
 fn valid_if(t: &TestSettings) -> String {
     let seconds = t.min_duration_ms as f64 / 1000.0;
     let stream = |name: &str, expected_ns: f64, queries: &str| {
         let least_us = expected_ns / STREAM_SLACK / 1000.0;
         format!(
-            "{} {queries} are done and {seconds} s are over, and one takes {least_us:.0} us or longer on \
-             average: where they are faster, lower {name}_expected_latency_ns",
+            "it has gone on for {seconds} s and {} {queries}, whatever they take from {least_us:.0} us on: where they \
+             are faster, lower {name}_expected_latency_ns",
             t.min_query_count
         )
     };
@@ -166,8 +180,15 @@ fn valid_if(t: &TestSettings) -> String {
             stream("multi_stream", t.multi_stream_expected_latency_ns, &queries)
         }
         Scenario::Server => {
+            let bound = match t.use_token_latencies {
+                false => format!("within {} ms", ms(t.server_target_latency_ns)),
+                true => format!(
+                    "with a first token within {} ms and {} ms for each further one",
+                    ms(t.server_ttft_latency),
+                    ms(t.server_tpot_latency)
+                ),
+            };
             let share = t.server_target_latency_percentile * 100.0;
-            let bound = t.server_target_latency_ns as f64 / 1e6;
             let planned = (t.server_target_qps * seconds) as u64;
             let planned = planned.max(t.min_query_count);
             let few = match planned < SERVER_QUERIES && share >= 99.0 {
@@ -177,10 +198,10 @@ fn valid_if(t: &TestSettings) -> String {
                 ),
                 false => String::new(),
             };
-            format!("{share} % of about {planned} queries are answered within {bound} ms{few}")
+            format!("{share} % of about {planned} queries are answered {bound}{few}")
         }
         Scenario::Offline => {
-            let by_time = (OFFLINE_SLACK * seconds * t.offline_expected_qps) as u64;
+            let by_time = (SLACK * seconds * t.offline_expected_qps) as u64;
             let samples = by_time.max(t.min_query_count);
             if t.min_duration_ms == 0 {
                 return format!("its {samples} samples are answered, however fast");
@@ -278,14 +299,16 @@ fn needed(settings: &Settings, qsl: &Qsl, slots: usize) -> String {
     let loaded = qsl.region().len() as u64;
     let estimate = Estimate::of(&settings.test, qsl.total(), loaded);
     let need = estimate.loadgen + loaded + slots as u64;
-    let parts = format!(
-        "{}: {} for LoadGen's {} samples, {} for loaded samples, {} for slots",
+    let mut parts = format!(
+        "{}: {} for LoadGen's {} samples, {} for loaded samples",
         memory(need),
         memory(estimate.loadgen),
         estimate.samples,
         memory(loaded),
-        memory(slots as u64)
     );
+    if slots > 0 {
+        parts += &format!(", {} for slots", memory(slots as u64));
+    }
     match available_memory() {
         Some(free) if need > free => format!(
             "{parts}; WARNING: {} are available: shorten the run or lower performance_sample_count",

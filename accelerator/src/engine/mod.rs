@@ -289,7 +289,7 @@ impl EngineParams {
             );
         }
         if matches!(engine.kind, EngineKind::Onnx | EngineKind::Llm) {
-            line += &format!(", {} threads inside one", engine.intra_threads);
+            line += &format!(", intra_threads {}", engine.intra_threads);
         }
         line
     }

@@ -23,7 +23,7 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use qdl::{config, model::TensorSpec, os::available_memory};
 
-use crate::{cli, exit::ExitCode, run};
+use crate::{cli, dataset::Dataset, exit::ExitCode, run};
 
 use files::{Staged, shown};
 use places::Places;
@@ -76,8 +76,13 @@ pub struct InitArgs {
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
 
-    /// The folder for the files
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    /// The folder for the files [default: the working directory]
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = ".",
+        hide_default_value = true
+    )]
     pub dir: PathBuf,
 
     /// Overwrite files that are there
@@ -116,11 +121,14 @@ fn init(args: &InitArgs) -> Result<String> {
             args.samples.display()
         );
     }
-    for file in [Some(&args.samples), args.labels.as_ref()]
-        .into_iter()
-        .flatten()
-    {
-        fs::metadata(file).with_context(|| file.display().to_string())?;
+    let data = [
+        ("--samples", Some(&args.samples)),
+        ("--labels", args.labels.as_ref()),
+    ];
+    for (flag, file) in data {
+        if let Some(file) = file {
+            fs::metadata(file).with_context(|| format!("{flag} {}", file.display()))?;
+        }
     }
     let places = Places::of(&args.accelerators)?;
     fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
@@ -160,7 +168,7 @@ fn init(args: &InitArgs) -> Result<String> {
     for at in &places.accelerators {
         staged.add(&at.file, &yaml::accelerator(&plan, at, &places, &args.dir))?;
     }
-    check(&staged, &places)?;
+    let samples = check(&staged, &places)?;
     staged.keep()?;
 
     let inputs: Vec<_> = engine
@@ -171,7 +179,7 @@ fn init(args: &InitArgs) -> Result<String> {
         .collect();
     let outputs = plan.model.outputs();
     let mut text = format!(
-        "model    {}: {} -> {}\nwritten  {}\n",
+        "model    {}: {} -> {}\nsamples  {samples}\nwritten  {}\n",
         plan.model.name,
         inputs.join(", "),
         outputs.join(", "),
@@ -185,8 +193,8 @@ fn init(args: &InitArgs) -> Result<String> {
 }
 
 /// Both files do what they are for: the frontend's is checked as `--check` does, the accelerators'
-/// as far as it goes here: their model is the one that was just opened.
-fn check(staged: &Staged, places: &Places) -> Result<()> {
+/// as far as it goes here: their model is the one that was just opened. The number of samples.
+fn check(staged: &Staged, places: &Places) -> Result<usize> {
     for at in &places.accelerators {
         let path = staged.path(&at.file);
         match at.is_here {
@@ -202,7 +210,9 @@ fn check(staged: &Staged, places: &Places) -> Result<()> {
     let words = ["frontend", "--check", "--quiet", "--config"];
     let words = words.iter().map(std::ffi::OsStr::new);
     let args = cli::Args::try_parse_from(words.chain([frontend.as_os_str()]))?;
-    run::run(&args).map(drop)
+    run::run(&args)?;
+    let config = config::load_frontend(&frontend)?;
+    Ok(Dataset::open(&config.dataset, &config.model, None)?.count())
 }
 
 /// Samples to load at a time, where the whole file would take more than half of the memory that
