@@ -20,7 +20,7 @@ const MISMATCH: u8 = 4;
 /// The words of the README's table, as a test makes sure.
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  stopped by SIGINT or SIGTERM, or, with --once, done with its frontend
+  0  stopped by SIGINT or SIGTERM, done with its frontend (--once), or nothing wrong (--check)
   2  usage, configuration, model, engine, or a port that is taken
   3  the engine failed in mid-run
   4  after a session the counts did not agree";

@@ -11,7 +11,9 @@ use std::{
 };
 
 use assert_cmd::assert::OutputAssertExt;
-use common::{Place, accelerator_program, fetched, free_ports, repository, run};
+use common::{
+    Place, accelerator_in, accelerator_program, fetched, free_ports, netns::Star, repository, run,
+};
 
 fn frontend() -> Command {
     Command::new(env!("CARGO_BIN_EXE_frontend"))
@@ -260,4 +262,45 @@ fn a_check_of_an_accelerator_opens_all_of_it_and_serves_nobody() {
     let _taken = TcpListener::bind(("127.0.0.1", control)).expect("free again");
     let text = refused(check());
     assert!(text.contains("in use"), "{text}");
+}
+
+#[test]
+#[ignore = "takes network namespaces, and root to make them: a step of `cargo xtask test`"]
+fn over_a_cable_init_makes_a_token_and_the_run_is_valid() {
+    let place = Place::new();
+    let folder = made(&place, &[]);
+    let star = Star::new();
+    let program = Path::new(env!("CARGO_BIN_EXE_frontend"));
+    let mut command = star.hub.command(program);
+    command.args(["init", "--accelerator", "10.97.0.2:7400", "--dir"]);
+    command
+        .arg(&folder)
+        .arg("--model")
+        .arg(folder.join("points.onnx"));
+    command
+        .arg("--samples")
+        .arg(folder.join("points.samples.f32"));
+    let printed = said(command);
+    assert!(
+        printed.contains("# on 10.97.0.2, beside copies of points.onnx and token"),
+        "{printed}"
+    );
+    let text = fs::read_to_string(folder.join("frontend.yaml")).expect("written");
+    assert!(
+        text.contains("address: \"10.97.0.1\""),
+        "the way there: {text}"
+    );
+
+    let far = place.path("far");
+    fs::create_dir(&far).expect("a folder");
+    for file in ["accelerator.yaml", "points.onnx", "token"] {
+        fs::copy(folder.join(file), far.join(file)).expect("copied");
+    }
+    let _accelerator = accelerator_in(&star.leaves[0], &place, &far.join("accelerator.yaml"));
+    let mut command = star.hub.command(program);
+    command.arg("--config").arg(folder.join("frontend.yaml"));
+    command.arg("--output").arg(place.path("out"));
+    let ended = run(&place, command);
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    assert_eq!(place.summary("out")["valid"], true);
 }

@@ -42,6 +42,13 @@ fn what_topology_prints_is_a_valid_run_unchanged() {
         "{near}{far}"
     );
     let (near, far) = (place.write("near.yaml", near), place.write("far.yaml", far));
+    for (program, config) in [(frontend, &near), (accelerator_program(), &far)] {
+        let mut command = machine.command(program);
+        command.arg("--check").arg("--config").arg(config);
+        let checked = command.output().expect("runs");
+        let said = String::from_utf8_lossy(&checked.stderr);
+        assert!(checked.status.success(), "{said}");
+    }
     let _accelerator = accelerator_in(machine, &place, &far);
     let mut command = machine.command(frontend);
     command
