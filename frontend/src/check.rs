@@ -378,7 +378,7 @@ mod tests {
 
         let mut t = test(Scenario::SingleStream);
         t.single_stream_expected_latency_ns = 20_000.0;
-        assert!(valid_if(&t).contains("10 us or longer"), "{}", valid_if(&t));
+        assert!(valid_if(&t).contains("from 10 us on"), "{}", valid_if(&t));
         let text = valid_if(&test(Scenario::MultiStream));
         assert!(text.contains("queries of 8 samples"), "{text}");
     }

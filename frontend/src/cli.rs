@@ -9,8 +9,8 @@ use crate::exit::HELP;
 
 /// Runs LoadGen against the accelerators of a configuration, over the network.
 ///
-/// `frontend init --model M.onnx --samples FILE` writes a configuration for a model of your own, and
-/// `frontend topology --yaml` one for this machine's NICs; both run as they are.
+/// `frontend init --model M.onnx --samples FILE` writes a configuration for a model of your own,
+/// and `frontend topology --yaml` one for this machine's NICs; both run as they are.
 ///
 /// The logs of LoadGen, summary.json and latency histograms come to lie in the output folder.
 #[derive(Clone, Debug, Parser)]
@@ -20,8 +20,9 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     pub config: PathBuf,
 
-    /// Open everything the run needs but the accelerators, print what would run and what it takes, and
-    /// end: nothing is sent, nothing is measured. With --local the engine and its model are opened too
+    /// Open everything the run needs but the accelerators, print what would run and what it takes,
+    /// and end: nothing is sent, nothing is measured. With --local the engine and its model are
+    /// opened too
     #[arg(long)]
     pub check: bool,
 
@@ -43,17 +44,17 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// Server: queries per second, of one sample each (with --mode find-peak the rate that the search
-    /// begins at). Offline: samples per second to expect, from which the size of the one query follows.
-    /// SingleStream and MultiStream: queries per second to expect, from which follows how many LoadGen
-    /// makes beforehand; it issues the next when one is answered, whatever the rate
+    /// Server: queries per second, of one sample each (with --mode find-peak the rate that the
+    /// search begins at). Offline: samples per second to expect, from which the size of the one
+    /// query follows. SingleStream and MultiStream: queries per second to expect, from which follows
+    /// how many LoadGen makes beforehand; it issues the next when one is answered, whatever the rate
     #[arg(long, value_name = "Q")]
     pub target_qps: Option<f64>,
 
     /// The shortest that the run may be, in seconds (LoadGen's min_duration). Server, SingleStream,
     /// MultiStream: queries are issued for so long. Offline is one query, which LoadGen makes
-    /// beforehand so large that it fills this time at --target-qps: where samples go faster than that,
-    /// the run is INVALID; 0 leaves its size to --samples
+    /// beforehand so large that it fills this time at --target-qps: where samples go faster than
+    /// that, the run is INVALID; 0 leaves its size to --samples
     #[arg(long, value_name = "S")]
     pub duration_s: Option<f64>,
 
