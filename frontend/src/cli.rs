@@ -46,8 +46,9 @@ pub struct Args {
 
     /// Server: queries per second, of one sample each (with --mode find-peak the rate that the
     /// search begins at). Offline: samples per second to expect, from which the size of the one
-    /// query follows. SingleStream and MultiStream: queries per second to expect, from which follows
-    /// how many LoadGen makes beforehand; it issues the next when one is answered, whatever the rate
+    /// query follows. SingleStream and MultiStream: queries per second to expect, from which
+    /// follows how many LoadGen makes beforehand; it issues the next when one is answered, whatever
+    /// the rate
     #[arg(long, value_name = "Q")]
     pub target_qps: Option<f64>,
 

@@ -21,6 +21,8 @@ use super::{
 const BUDGET: usize = 4096 << 20;
 /// Connections of a NIC without `connections`.
 const CONNECTIONS: usize = 2;
+/// Where comments begin.
+const COMMENT: usize = 32;
 /// Longest name of a model.
 const NAME: usize = 64;
 
@@ -158,7 +160,7 @@ pub(super) fn slots(model: &ModelSpec) -> Option<usize> {
 pub(super) fn frontend(plan: &Plan, places: &Places, folder: &Path) -> String {
     let path = |file: &Path| scalar(&named_from(folder, file));
     let mut y = "\
-# The frontend: LoadGen runs here. `frontend --config` this file, with --check to look before a run.
+# The frontend: LoadGen runs here. `frontend --config` this file; with --check it looks, and ends.
 # Paths are relative to this file's folder; docs/configuration.md explains every key.
 
 node: frontend
@@ -183,8 +185,10 @@ node: frontend
         };
     }
     if let Some(loaded) = plan.loaded {
-        y += &format!(
-            "performance_sample_count: {loaded}    # all of them would take too much memory\n"
+        let key = format!("performance_sample_count: {loaded}");
+        y += &said(
+            &key,
+            "loaded at a time: all of them would take too much memory",
         );
     }
     y += "\naccelerators:\n";
@@ -196,15 +200,22 @@ node: frontend
         scalar_address(&places.address.to_string())
     );
     y += &match plan.slots {
-        Some(slots) => format!(
-            "    connections: 1\n    slots: {slots}              # large samples: as many as 4096 MiB hold there\n"
+        Some(slots) => {
+            let slots = format!("    connections: 1\n    slots: {slots}");
+            said(
+                &slots,
+                "large samples: as many as 4096 MiB hold on the accelerator",
+            )
+        }
+        None => said(
+            &format!("    connections: {CONNECTIONS}"),
+            "to each accelerator",
         ),
-        None => format!("    connections: {CONNECTIONS}          # to each accelerator\n"),
     };
     y.push('\n');
     y += FIRST_RUN;
     y += "\n# The same run in one process, to compare with: --local.\n";
-    y += &format!("engine: {}\n", engine_line(plan, folder));
+    y += &local_engine(plan, folder);
     y += &format!("model_file: {}\n", path(&plan.model_file));
     y
 }
@@ -221,18 +232,15 @@ pub(super) fn accelerator(plan: &Plan, at: &Place, places: &Places, folder: &Pat
             .to_string_lossy()
             .into_owned(),
     };
-    let mut y = format!(
-        "\
-# An accelerator: the model runs here. `accelerator --config` this file, with --check to look first.
+    let mut y = "\
+# An accelerator: the model runs here. `accelerator --config` this file; with --check it looks.
 # Paths are relative to this file's folder; docs/configuration.md explains every key.
 
-node: {}                # unique among all nodes
-
-control: {{listen: \"{}\"}}    # where frontends come to
-",
-        at.node(),
-        at.listen
-    );
+"
+    .to_owned();
+    y += &said(&format!("node: {}", at.node()), "unique among all nodes");
+    let control = format!("control: {{listen: \"{}\"}}", at.listen);
+    y += &format!("\n{}", said(&control, "where frontends come to"));
     y += &auth(places);
     y += &format!(
         "\nmodel:\n  name: {}\n  file: {}\n{}",
@@ -241,48 +249,56 @@ control: {{listen: \"{}\"}}    # where frontends come to
         plan.model.yaml()
     );
     let intra = if at.is_here { plan.intra_threads } else { 1 };
-    y += &format!(
-        "
-engine:
-  kind: onnx
-  max_batch: 64                # most samples in a batch
-  max_delay_us: 500            # a sample waits so long for company while the engine is busy
-  threads: 1                   # batches at the same time
-  intra_threads: {intra}             # cores for one batch: threads x intra_threads of this machine's
-"
-    );
+    y += "\nengine:\n  kind: onnx\n";
+    for (key, comment) in [
+        ("max_batch: 64".to_owned(), "most samples in a batch"),
+        (
+            "max_delay_us: 500".to_owned(),
+            "a sample waits so long for company while the engine is busy",
+        ),
+        ("threads: 1".to_owned(), "batches at the same time"),
+        (
+            format!("intra_threads: {intra}"),
+            "cores that each of them takes",
+        ),
+    ] {
+        y += &said(&format!("  {key}"), comment);
+    }
     if let Some(library) = plan.library.as_ref().filter(|_| at.is_here) {
         y += &format!("  library: {}\n", scalar(&named_from(folder, library)));
     }
-    y += &format!(
-        "\nnics:\n  - listen: \"{}\"    # where data connections arrive{}\n",
-        at.data,
-        if at.data.port() == 0 {
-            "; port 0: the system chooses"
-        } else {
-            ""
-        }
-    );
+    let listen = format!("  - listen: \"{}\"", at.data);
+    let comment = match at.data.port() {
+        0 => "where data connections arrive; port 0: the system chooses",
+        _ => "where data connections arrive",
+    };
+    y += &format!("\nnics:\n{}", said(&listen, comment));
     y
 }
 
-fn engine_line(plan: &Plan, folder: &Path) -> String {
-    let intra = plan.intra_threads;
-    let library = plan
-        .library
-        .as_ref()
-        .map(|l| scalar(&named_from(folder, l)));
-    let library = library
-        .map(|l| format!(", library: {l}"))
-        .unwrap_or_default();
-    format!("{{kind: onnx, max_batch: 64, max_delay_us: 500, intra_threads: {intra}{library}}}")
+fn local_engine(plan: &Plan, folder: &Path) -> String {
+    let mut y = "engine:\n  kind: onnx\n".to_owned();
+    y += &format!("  intra_threads: {}\n", plan.intra_threads);
+    if let Some(library) = &plan.library {
+        y += &format!("  library: {}\n", scalar(&named_from(folder, library)));
+    }
+    y
 }
 
 fn auth(places: &Places) -> String {
     match places.need_token() {
-        true => format!("token_file: {TOKEN}                # the same bytes on every node\n"),
+        true => said(
+            &format!("token_file: {TOKEN}"),
+            "the same bytes on every node",
+        ),
         false => String::new(),
     }
+}
+
+/// A line with its comment, which stand below one another.
+fn said(yaml: &str, comment: &str) -> String {
+    let width = COMMENT + yaml.rfind('\n').map_or(0, |at| at + 1);
+    format!("{yaml:<width$} # {comment}\n")
 }
 
 /// An address always stands in quotes: its colons are no mapping's.
