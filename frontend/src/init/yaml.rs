@@ -97,7 +97,7 @@ impl Model {
         let (first, others) = self.outputs.split_at(1);
         y.extend(first.iter().map(|t| format!("  output: {}\n", tensor(t))));
         if !others.is_empty() {
-            y += "  other_outputs:             # packed behind it\n";
+            y += &said("  other_outputs:", "packed behind it");
             y.extend(others.iter().map(item));
         }
         y
