@@ -12,12 +12,14 @@
 //! * [`pipeline`] is the shell around both: the queue, the worker threads, the counters.
 //! * [`pipelines`] has one of them for each GPU.
 //!
-//! * [`node`] makes all of it from a configuration and hangs it on the network.
+//! * [`node`] makes all of it from a configuration and hangs it on the network; [`check`] says what
+//!   that came to.
 //!
 //! Nothing but [`node`] knows a socket. The accelerator binary feeds the [`pipelines::Pipelines`]
 //! from its NIC threads; `frontend --local` feeds the same from LoadGen, in one process.
 
 pub mod batcher;
+pub mod check;
 pub mod engine;
 mod event_count;
 pub mod node;

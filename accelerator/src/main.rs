@@ -20,7 +20,7 @@ const MISMATCH: u8 = 4;
 /// The words of the README's table, as a test makes sure.
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  stopped by SIGINT or SIGTERM, or, with --once, done with its frontend
+  0  stopped by SIGINT or SIGTERM, done with its frontend (--once), or nothing wrong (--check)
   2  usage, configuration, model, engine, or a port that is taken
   3  the engine failed in mid-run
   4  after a session the counts did not agree";
@@ -32,13 +32,17 @@ Exit codes:
 /// SIGINT end it.
 ///
 /// `accelerator topology` shows this machine's NICs and GPUs, and with `--yaml` writes a
-/// configuration for it.
+/// configuration for it; `frontend init` writes one for a model of your own.
 #[derive(Parser)]
 #[command(name = "accelerator", version, after_help = EXIT_CODES, max_term_width = 100)]
 struct Arguments {
     /// Configuration of this node; see `configs/` for working ones.
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
+    /// Load the model, open every port and device, print what would serve and what it takes, and
+    /// end: nobody is served.
+    #[arg(long, conflicts_with = "once")]
+    check: bool,
     /// Serve one frontend, then end.
     #[arg(long)]
     once: bool,
@@ -117,6 +121,14 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
             return SETUP;
         }
     };
+    if arguments.check {
+        if !arguments.quiet {
+            let page = accelerator::check::page(&config, &accelerator);
+            // Nobody may be reading any more.
+            let _ = write!(std::io::stdout(), "{page}");
+        }
+        return OK;
+    }
     let stopper = accelerator.stopper();
     std::thread::spawn(move || {
         let signal = wait_for(&signals);

@@ -78,6 +78,9 @@ pub struct Accelerator {
     fatal: Arc<Mutex<Option<String>>>,
     ready: String,
     hashed: Hashed,
+    model: ModelSpec,
+    /// What it was made from, in words.
+    engine: String,
 }
 
 impl Accelerator {
@@ -130,7 +133,7 @@ impl Accelerator {
             config,
             NodeParams {
                 sut_name: format!("{} ({} on {})", config.node, model.name, engine.name()),
-                model,
+                model: model.clone(),
                 engine_info: engine_info(engine.as_ref(), &hashed),
                 once,
                 engine: Arc::new(move || counting.totals()),
@@ -151,7 +154,24 @@ impl Accelerator {
             fatal,
             ready,
             hashed,
+            model,
+            engine: params.says(),
         })
+    }
+
+    /// The model it serves.
+    pub fn model(&self) -> &ModelSpec {
+        &self.model
+    }
+
+    /// Its engine, in words.
+    pub fn engine(&self) -> &str {
+        &self.engine
+    }
+
+    /// True where samples are answered on the NIC thread that brought them.
+    pub fn runs_inline(&self) -> bool {
+        self.pipelines.engine().runs_inline()
     }
 
     /// The line that says so.

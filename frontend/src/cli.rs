@@ -9,8 +9,8 @@ use crate::exit::HELP;
 
 /// Runs LoadGen against the accelerators of a configuration, over the network.
 ///
-/// `frontend topology` shows this machine's NICs and
-/// GPUs, and with `--yaml` writes a configuration for it.
+/// `frontend init --model M.onnx --samples FILE` writes a configuration for a model of your own,
+/// and `frontend topology --yaml` one for this machine's NICs; both run as they are.
 ///
 /// The logs of LoadGen, summary.json and latency histograms come to lie in the output folder.
 #[derive(Clone, Debug, Parser)]
@@ -19,6 +19,12 @@ pub struct Args {
     /// The node's YAML file; configs/ holds working ones
     #[arg(short, long, value_name = "FILE")]
     pub config: PathBuf,
+
+    /// Open everything the run needs but the accelerators, print what would run and what it takes,
+    /// and end: nothing is sent, nothing is measured. With --local the engine and its model are
+    /// opened too
+    #[arg(long)]
+    pub check: bool,
 
     /// How queries arrive [default: loadgen.scenario of the configuration]
     #[arg(long, value_enum, value_name = "SCENARIO")]
@@ -38,17 +44,23 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// Queries per second: Server's rate, Offline's expected rate, the lower bound of find-peak
+    /// Server: queries per second, of one sample each (with --mode find-peak the rate that the
+    /// search begins at). Offline: samples per second to expect, from which the size of the one
+    /// query follows. SingleStream and MultiStream: queries per second to expect, from which
+    /// follows how many LoadGen makes beforehand; it issues the next when one is answered, whatever
+    /// the rate
     #[arg(long, value_name = "Q")]
     pub target_qps: Option<f64>,
 
-    /// The shortest that the run may be, in seconds (LoadGen's min_duration). Offline is one query,
-    /// which LoadGen makes beforehand so large that it fills this time at --target-qps: where
-    /// samples go faster than that, the run is INVALID
+    /// The shortest that the run may be, in seconds (LoadGen's min_duration). Server, SingleStream,
+    /// MultiStream: queries are issued for so long. Offline is one query, which LoadGen makes
+    /// beforehand so large that it fills this time at --target-qps: where samples go faster than
+    /// that, the run is INVALID; 0 leaves its size to --samples
     #[arg(long, value_name = "S")]
     pub duration_s: Option<f64>,
 
-    /// The fewest queries of the run, in Offline samples (LoadGen's min_query_count)
+    /// The fewest queries of the run (LoadGen's min_query_count): one sample each in Server and
+    /// SingleStream, several in MultiStream; in Offline the fewest samples of its one query
     #[arg(long, value_name = "N")]
     pub samples: Option<u64>,
 
@@ -101,7 +113,7 @@ pub enum Scenario {
     Offline,
     /// One sample after the other
     SingleStream,
-    /// Several samples at a time, one such query after the other
+    /// Several samples at a time (8), one such query after the other
     MultiStream,
 }
 
@@ -125,7 +137,7 @@ pub enum Mode {
     Accuracy,
     /// Accuracy, then performance
     Submission,
-    /// The highest valid rate; Server alone has it
+    /// The highest valid rate, looked for from --target-qps on; Server alone has it
     FindPeak,
 }
 
@@ -172,6 +184,19 @@ mod tests {
         command.clone().debug_assert();
         for arg in command.get_arguments() {
             assert!(arg.get_help().is_some(), "{} has no help", arg.get_id());
+        }
+    }
+
+    #[test]
+    fn flags_of_a_rate_say_what_they_are_in_each_scenario() {
+        let command = Args::command();
+        for flag in ["target_qps", "duration_s", "samples"] {
+            let arg = command.get_arguments().find(|a| a.get_id() == flag);
+            let help = arg.and_then(|a| a.get_help()).map(ToString::to_string);
+            let help = help.expect("a flag with help");
+            for scenario in ["Server", "Offline", "SingleStream", "MultiStream"] {
+                assert!(help.contains(scenario), "--{flag}, {scenario}: {help}");
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
 /// What `--help` says of the exit codes: the words of the README's table, as a test makes sure.
 pub const HELP: &str = "\
 Exit codes:
-  0    LoadGen says VALID, or an accuracy run came to its end
+  0    LoadGen says VALID, an accuracy run came to its end, or --check found nothing wrong
   1    LoadGen says INVALID, or an answer was not two tokens or more where it measures tokens
   2    usage, configuration, data set, model, engine, or a peer that could not be reached at the
        start: nothing was measured

@@ -12,16 +12,20 @@
 //! | `completer`, `verify` | responses back to LoadGen, compared with their samples if asked |
 //! | `tokens` | answers in tokens: who counts them, and what is wrong with them |
 //! | `run` | a run from beginning to end |
+//! | `check` | `--check`: what would run, and what it takes |
+//! | `init` | `frontend init`: configurations for a model of one's own |
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
 //! | `phases` | histograms for each of LoadGen's phases |
 //! | `accuracy`, `result`, `reasons`, `report`, `exit` | what it came to, in LoadGen's words and in ours |
 
 mod accuracy;
 mod backend;
+mod check;
 mod cli;
 mod completer;
 mod dataset;
 mod exit;
+mod init;
 mod interrupt;
 mod local;
 mod memory;
@@ -74,7 +78,7 @@ fn topology() -> Option<ExitCode> {
 
 fn main() {
     accelerator::engine::tensorrt::build_if_asked();
-    if let Some(code) = topology() {
+    if let Some(code) = topology().or_else(init::command) {
         std::process::exit(i32::from(code.code()));
     }
     let args = cli::Args::parse();

@@ -8,7 +8,9 @@ const PER_SERVER_QUERY: u64 = 380;
 /// Bytes that LoadGen keeps for each sample elsewhere, measured.
 const PER_SAMPLE: u64 = 125;
 /// LoadGen plans for this much more than what is expected, in Offline.
-const SLACK: f64 = 1.1;
+pub const SLACK: f64 = 1.1;
+/// And for so many times the duration where queries follow one another.
+pub const STREAM_SLACK: f64 = 2.0;
 
 /// What a run will take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +37,12 @@ impl Estimate {
             Scenario::Server => (planned(settings.server_target_qps), PER_SERVER_QUERY),
             Scenario::Offline => (planned(settings.offline_expected_qps * SLACK), PER_SAMPLE),
             Scenario::SingleStream => {
-                let per_s = 1e9 / settings.single_stream_expected_latency_ns.max(1.0);
+                let per_s =
+                    STREAM_SLACK * 1e9 / settings.single_stream_expected_latency_ns.max(1.0);
                 (planned(per_s), PER_SAMPLE)
             }
             Scenario::MultiStream => {
-                let per_s = 1e9 / settings.multi_stream_expected_latency_ns.max(1.0);
+                let per_s = STREAM_SLACK * 1e9 / settings.multi_stream_expected_latency_ns.max(1.0);
                 let queries = planned(per_s);
                 let per_query = settings.multi_stream_samples_per_query;
                 (queries.saturating_mul(per_query), PER_SAMPLE)
@@ -115,9 +118,9 @@ mod tests {
         let offline = Estimate::of(&settings(Scenario::Offline), 10, 7);
         assert_eq!(offline.samples, 660_000_000);
         let single = Estimate::of(&settings(Scenario::SingleStream), 10, 7);
-        assert_eq!(single.samples, 600_000);
+        assert_eq!(single.samples, 1_200_000);
         let multi = Estimate::of(&settings(Scenario::MultiStream), 10, 7);
-        assert_eq!(multi.samples, 4_800_000);
+        assert_eq!(multi.samples, 9_600_000);
     }
 
     #[test]

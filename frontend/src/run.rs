@@ -28,6 +28,7 @@ use qdl::{
 use crate::{
     accuracy::{self, Labels, Whose},
     backend::Backend,
+    check,
     cli::{Args, Verify},
     completer::Completers,
     dataset::Dataset,
@@ -97,6 +98,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verdict.clone(),
     )?);
     settings.test.check(qsl.total(), qsl.performance_count())?;
+    if args.check {
+        // Labels are read whatever the mode.
+        let mut accuracy = settings.clone();
+        accuracy.test.mode = TestMode::AccuracyOnly;
+        let labels = self::labels(&config, &accuracy, qsl.total())?.is_some();
+        return check::check(args, &config, &settings, &qsl, labels);
+    }
     report::clear(&settings)?;
     let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet);
     let loaded_bytes = qsl.region().len() as u64;

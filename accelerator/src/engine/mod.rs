@@ -275,6 +275,34 @@ impl EngineParams {
         Ok(())
     }
 
+    /// One line for people: engine, model file, library, and how it makes batches.
+    pub fn says(&self) -> String {
+        let engine = &self.engine;
+        let mut line = engine.kind.as_str().to_owned();
+        if let Some(file) = &self.file {
+            line += &format!(", model file {}", file.display());
+        }
+        if matches!(engine.kind, EngineKind::Onnx | EngineKind::Llm)
+            && let Ok(library) = onnx::find_library(engine.library.as_deref())
+        {
+            line += &format!(", ONNX Runtime {}", library.display());
+        }
+        if !matches!(
+            engine.kind,
+            EngineKind::Tokens | EngineKind::Http | EngineKind::Llm
+        ) {
+            line += &format!(
+                ", batches of up to {} samples, {} at a time",
+                engine.max_batch,
+                engine.workers()
+            );
+        }
+        if matches!(engine.kind, EngineKind::Onnx | EngineKind::Llm) {
+            line += &format!(", intra_threads {}", engine.intra_threads);
+        }
+        line
+    }
+
     /// `delay_us` as a duration.
     pub(crate) fn delay(&self) -> Duration {
         Duration::from_micros(self.engine.delay_us)

@@ -81,6 +81,19 @@ pub fn completers(config: &FrontendConfig) -> usize {
     config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
 }
 
+/// Makes the engine and loads the model, runs nothing, and says what it is.
+///
+/// # Errors
+/// [`LocalError`], as [`start`] has it.
+pub fn check(config: &FrontendConfig) -> Result<String, LocalError> {
+    let cfg = config.engine.as_ref().ok_or(LocalError::NoEngine)?;
+    let file = config.model_file.as_deref();
+    let params = engine_params(cfg, &config.model.name, file, Some(&config.model));
+    let engines = pipelines::create(&params, &cfg.all_gpus())?;
+    check_model(config, cfg, engines[0].1.as_ref())?;
+    Ok(params.says())
+}
+
 /// Makes the engine, loads the model and warms it up. `stream` says which parts of an answer come
 /// before its end, from an engine that has tokens one by one.
 ///

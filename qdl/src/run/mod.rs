@@ -18,6 +18,7 @@ mod control_thread;
 mod facts;
 mod health;
 mod life;
+mod needs;
 mod node;
 mod outage;
 mod peer;
@@ -31,6 +32,7 @@ mod transport;
 pub use api::{ClusterError, ClusterListener, SampleMemory};
 pub use cluster::Cluster;
 pub use facts::node_facts;
+pub use needs::{NicNeeds, SlotNeeds};
 pub use node::{EngineTotals, Node, NodeError, NodeParams, Stop};
 pub use settings::pinning_warnings;
 

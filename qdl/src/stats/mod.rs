@@ -18,6 +18,7 @@ mod ledger;
 mod live;
 mod loadgen;
 mod losses;
+mod page;
 mod phases;
 mod places;
 mod record;
@@ -42,6 +43,7 @@ pub use ledger::{Ledger, Mismatch};
 pub use live::{Figures, Live};
 pub use loadgen::{EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
 pub use losses::{LossRecord, with_losses};
+pub use page::{Page, memory};
 pub use phases::{PhaseKind, PhaseRecord};
 pub use places::{NicPlace, Places};
 pub use record::{

@@ -9,9 +9,9 @@ use super::{
 };
 
 /// No line is longer.
-const WIDTH: usize = 100;
+pub(super) const WIDTH: usize = 100;
 /// Where what a label stands for begins.
-const INDENT: usize = 13;
+pub(super) const INDENT: usize = 13;
 /// With more connections than this only their total is shown; the JSON has them all.
 const MOST_CONNECTIONS: usize = 24;
 /// Names of nodes and connections in tables are cut to this.
@@ -484,7 +484,7 @@ fn cut(name: &str, width: usize) -> String {
 }
 
 /// Breaks at blanks into lines of at most `width` characters; a longer word is cut.
-fn wrap(text: &str, width: usize) -> Vec<String> {
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
     for word in text.split_whitespace() {

@@ -12,6 +12,7 @@
 //! | [`Topology::near`] | the cores and the memory that belong to a NIC |
 //! | [`Topology::matrix`] | for people |
 //! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | this machine's configuration |
+//! | [`FIRST_RUN`] | what LoadGen is told in a file that nobody has tried yet |
 //! | [`interface_addresses`] | this machine's addresses |
 //! | [`LinkWatch`] | whether a NIC says that its link is down |
 //! | [`links`] | what NICs send over |
@@ -19,6 +20,7 @@
 
 mod addresses;
 mod command;
+mod first_run;
 mod groups;
 mod layer;
 mod link;
@@ -37,6 +39,7 @@ pub use crate::os::{BadCpuList, CpuList};
 use addresses::parse_addresses;
 pub use addresses::{Addresses, interface_addresses};
 pub use command::{CommandError, Node, command};
+pub use first_run::FIRST_RUN;
 pub use groups::NicGroup;
 pub use layer::links;
 pub use link::LinkWatch;

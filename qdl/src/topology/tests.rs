@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::{
-    config::{NicAt, parse_accelerator, parse_frontend},
+    config::{NicAt, Scenario, parse_accelerator, parse_frontend},
     testkit::machine,
 };
 
@@ -296,6 +296,8 @@ fn the_yaml_is_a_good_configuration() {
             Some(&f.model),
             "{name}: they fit together"
         );
+        // Whoever answers, and however fast: the one scenario that needs no rate.
+        assert_eq!(f.loadgen.scenario, Some(Scenario::SingleStream), "{name}");
         for nics in [&f.nics, &a.nics] {
             assert_eq!(nics.len(), t.usable_nics().len(), "{name}");
             for (nic, i) in nics.iter().zip(t.usable_nics()) {

@@ -2,15 +2,15 @@
 //! machine, each with its GPU, its node and a core of it.
 //!
 //! The files start both programs as they are, with the `digest` engine, which takes any bytes: the
-//! first thing to find out is whether bytes get across. Model, data set and the other node's
-//! address are what is left to fill in.
+//! first thing to find out is whether bytes get across. Such a run is VALID as it is
+//! ([`FIRST_RUN`]). Model, data set and the other node's address are what is left to fill in.
 
 use std::{
     fmt::Write,
     net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
-use super::{Nic, NicKind, Topology};
+use super::{FIRST_RUN, Nic, NicKind, Topology};
 
 /// How NICs are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +66,8 @@ impl Topology {
                 let _ = writeln!(y, "  - address: {a}");
             }
         });
-        y.push_str("\nloadgen:\n  scenario: offline\n");
+        y.push('\n');
+        y.push_str(FIRST_RUN);
         y
     }
 

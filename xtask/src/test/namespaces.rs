@@ -64,6 +64,8 @@ pub fn tests(root: &Path) -> Command {
             "token_faults",
             "--test",
             "topology",
+            "--test",
+            "own_model",
             "--",
             "--ignored",
         ]);

@@ -56,7 +56,7 @@ pub use connection::IbConnection;
 pub use device::IbDevice;
 pub use error::IbError;
 pub use near::NearGpu;
-pub use resources::{IbResources, check_memory};
+pub use resources::{IbResources, check_memory, locked_memory_limit};
 
 /// Set in an immediate's slot half where the payload came by an earlier WRITE. Slots end at 8,192.
 const SPLIT: u32 = 1 << 15;

@@ -211,7 +211,7 @@ pub fn check_memory(device: &str, bytes: usize) -> Result<(), IbError> {
     if let Some(available) = available_memory().filter(|a| bytes as u64 > *a) {
         return refuse(available, "available memory", "");
     }
-    match memlock() {
+    match locked_memory_limit() {
         Some(limit) if bytes as u64 > limit => refuse(
             limit,
             "the limit on locked memory",
@@ -228,8 +228,8 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// The limit on locked memory, where there is one for this user.
-fn memlock() -> Option<u64> {
+/// The limit on locked memory in bytes, where there is one for this user (`ulimit -l`).
+pub fn locked_memory_limit() -> Option<u64> {
     // SAFETY: plain system calls; the structure lives through the second.
     let limit = unsafe {
         if libc::geteuid() == 0 {

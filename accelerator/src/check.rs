@@ -1,0 +1,106 @@
+//! `accelerator --check`: what would serve, and what it would take.
+//!
+//! The node has been made when this is reached: the model is loaded and has run once, every port
+//! and device is open. It is not told to serve, so nobody is answered.
+
+use qdl::{
+    config::{AcceleratorConfig, Auth, NicAt, NicConfig},
+    fabric::ib::locked_memory_limit,
+    model::TensorSpec,
+    os::available_memory,
+    run::{request_stride, response_stride},
+    stats::{Page, memory},
+};
+
+use crate::node::Accelerator;
+
+/// The page.
+pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
+    let mut page = Page::new();
+    page.fact("node", &config.node);
+    let model = accelerator.model();
+    let inputs: Vec<_> = model.inputs.iter().map(TensorSpec::to_string).collect();
+    page.fact(
+        "model",
+        format!("{}: {} -> {}", model.name, inputs.join(", "), model.output),
+    );
+    page.fact("engine", accelerator.engine());
+    if let Some((cold, warm)) = accelerator.warm_up() {
+        let times = format!("a sample of zeros took {cold} us cold and {warm} us warm, alone");
+        page.fact("engine", times);
+    }
+    if let Some((ms, sequences)) = accelerator.sequences() {
+        page.fact(
+            "engine",
+            format!("started in {ms} ms, {sequences} sequences at once"),
+        );
+    }
+    page.fact("control", config.control.listen.to_string());
+    page.fact(
+        "token",
+        match config.auth() {
+            Auth::LoopbackOnly => "none, on loopback alone".to_owned(),
+            Auth::None => "none: `auth: none`".to_owned(),
+            Auth::Token(path) => path.display().to_string(),
+        },
+    );
+    for nic in &config.nics {
+        let any = match nic.at() {
+            NicAt::Tcp(at) if at.port() == 0 => ", a port of the system's choice",
+            _ => "",
+        };
+        page.fact("nics", format!("{} {}{any}", nic.fabric(), nic.label()));
+    }
+    let request = request_stride(model).unwrap_or(usize::MAX);
+    let response = response_stride(model).unwrap_or(usize::MAX);
+    let slot = request.saturating_add(response);
+    let auto = NicConfig::default().resolve_slots(request);
+    page.fact(
+        "slots",
+        format!(
+            "of {request} B and {response} B; how many, the frontend says: its default is {auto}, {} for each connection",
+            memory(slot.saturating_mul(auto) as u64)
+        ),
+    );
+    page.fact("memory", budget(config));
+    if config.nics.iter().any(|nic| nic.device.is_some()) {
+        let limit = match locked_memory_limit() {
+            Some(limit) if limit < config.memory() as u64 => {
+                format!(
+                    "WARNING: at most {}, less than memory_mib: raise `ulimit -l`",
+                    memory(limit)
+                )
+            }
+            Some(limit) => format!("at most {}", memory(limit)),
+            None => "without a limit for this user".to_owned(),
+        };
+        page.fact("locked", limit);
+    }
+    let engine = match accelerator.runs_inline() {
+        true => "none of the engine, which answers on them".to_owned(),
+        false => format!("{} of the engine", config.engine.workers()),
+    };
+    page.fact(
+        "threads",
+        format!(
+            "{} of NICs, {engine}, 1 of the control plane",
+            config.nics.len()
+        ),
+    );
+    page.fact(
+        "checked",
+        "nobody was served; without --check it waits for a frontend",
+    );
+    page
+}
+
+fn budget(config: &AcceleratorConfig) -> String {
+    let budget = config.memory() as u64;
+    let text = format!("up to {} for slots (memory_mib)", memory(budget));
+    match available_memory() {
+        Some(free) if free < budget => {
+            format!("{text}; {} are available", memory(free))
+        }
+        _ => text,
+    }
+}

@@ -1,0 +1,172 @@
+//! Paths as configurations have them, and writing several files all or none.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+
+use super::Result;
+
+/// What a file's name has behind it until it is known to be good.
+const UNTRIED: &str = ".untried";
+/// Bytes of chance in a token, written as twice as many digits.
+const TOKEN_BYTES: usize = 32;
+
+/// Files that were written beside their places, to be looked at before they take them. What is not
+/// kept is gone when this is dropped.
+pub(super) struct Staged {
+    folder: PathBuf,
+    force: bool,
+    names: Vec<String>,
+}
+
+impl Staged {
+    pub fn new(folder: &Path, force: bool) -> Self {
+        Staged {
+            folder: folder.to_owned(),
+            force,
+            names: Vec::new(),
+        }
+    }
+
+    /// # Errors
+    /// It is there, and nobody said that it may be overwritten.
+    pub fn may_write(&self, name: &str) -> Result<()> {
+        let path = self.folder.join(name);
+        if !self.force && path.symlink_metadata().is_ok() {
+            bail!(
+                "{} is there: --force overwrites it, --dir writes elsewhere",
+                shown(&path)
+            );
+        }
+        Ok(())
+    }
+
+    /// Where a file lies until it is kept: in its own folder, so that its paths mean the same.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}{UNTRIED}"))
+    }
+
+    pub fn add(&mut self, name: &str, text: &str) -> Result<()> {
+        let path = self.path(name);
+        self.names.push(name.to_owned());
+        fs::write(&path, text).with_context(|| path.display().to_string())
+    }
+
+    /// Puts all of them in their places.
+    pub fn keep(mut self) -> Result<()> {
+        for name in std::mem::take(&mut self.names) {
+            let (from, to) = (self.path(&name), self.folder.join(&name));
+            fs::rename(&from, &to).with_context(|| to.display().to_string())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // Some may not have been written.
+            let _ = fs::remove_file(self.path(name));
+        }
+    }
+}
+
+/// A file as a configuration in `folder` names it: relative where it lies in that folder, so that
+/// both can be moved together.
+pub(super) fn named_from(folder: &Path, file: &Path) -> String {
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let file = whole(file);
+    let inside = file.strip_prefix(whole(folder)).unwrap_or(&file);
+    inside.display().to_string()
+}
+
+/// A path for the eye, and for a shell.
+pub(super) fn shown(path: &Path) -> String {
+    let path = path.strip_prefix("./").unwrap_or(path);
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_./+-=:,@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// A secret for the owner's eyes, unless there is one already.
+pub(super) fn token(path: &Path) -> Result<()> {
+    if path.is_file() {
+        return Ok(());
+    }
+    let said = || path.display().to_string();
+    let mut bytes = [0; TOKEN_BYTES];
+    fs::File::open("/dev/urandom")
+        .and_then(|mut chance| chance.read_exact(&mut bytes))
+        .context("/dev/urandom")?;
+    let text: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let mut file = options.open(path).with_context(said)?;
+    writeln!(file, "{text}").with_context(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_overwritten_and_what_is_not_kept_goes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("a"), "mine").expect("written");
+        let error = Staged::new(folder.path(), false).may_write("a");
+        assert!(error.expect_err("there").to_string().contains("--force"));
+        let mut staged = Staged::new(folder.path(), true);
+        staged.may_write("a").expect("by force");
+        staged.add("a", "new").expect("staged");
+        drop(staged);
+        assert_eq!(fs::read_to_string(at("a")).expect("kept"), "mine");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+        let mut staged = Staged::new(folder.path(), true);
+        staged.add("a", "new").expect("staged");
+        staged.keep().expect("renamed");
+        assert_eq!(fs::read_to_string(at("a")).expect("there"), "new");
+    }
+
+    #[test]
+    fn a_file_of_the_folder_moves_with_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("m.onnx"), "").expect("written");
+        let (dir, other) = (folder.path(), tempfile::tempdir().expect("a folder"));
+        assert_eq!(named_from(dir, &dir.join("m.onnx")), "m.onnx");
+        let far = named_from(other.path(), &dir.join("m.onnx"));
+        assert!(
+            Path::new(&far).is_absolute() && far.ends_with("/m.onnx"),
+            "{far}"
+        );
+    }
+
+    #[test]
+    fn a_shell_reads_a_path_as_one_word() {
+        assert_eq!(shown(Path::new("./a/b-1.yaml")), "a/b-1.yaml");
+        assert_eq!(shown(Path::new("a b/it's")), r"'a b/it'\''s'");
+    }
+
+    #[test]
+    fn a_token_is_made_once_and_for_its_owner() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("token");
+        token(&path).expect("made");
+        let made = fs::read_to_string(&path).expect("text");
+        assert_eq!(made.trim().len(), 2 * TOKEN_BYTES);
+        let mode = fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        token(&path).expect("there");
+        assert_eq!(fs::read_to_string(&path).expect("text"), made);
+    }
+}

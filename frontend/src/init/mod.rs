@@ -1,0 +1,254 @@
+//! `frontend init`: both configurations for a model of one's own, from the model file and the data.
+//!
+//! * `places` - where accelerators listen, and which address of this machine leads there
+//! * `yaml` - the text of the files
+//! * `files` - paths in them, and writing them all or none
+//!
+//! What the files hold comes from where a run takes it: the model's tensors from the engine that
+//! will run it, and whether the data fits from `--check` over what was written. So there is no
+//! second opinion of either here, and nothing is left behind that would not run.
+
+mod files;
+mod places;
+mod yaml;
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use accelerator::engine::{self, EngineKind, EngineParams};
+use anyhow::{Context, bail};
+use clap::Parser;
+use qdl::{config, model::TensorSpec, os::available_memory};
+
+use crate::{cli, dataset::Dataset, exit::ExitCode, run};
+
+use files::{Staged, shown};
+use places::Places;
+use yaml::Plan;
+
+/// Name of the frontend's file.
+const FRONTEND: &str = "frontend.yaml";
+/// Name of the shared secret, where accelerators are on other machines.
+const TOKEN: &str = "token";
+
+type Result<T> = std::result::Result<T, anyhow::Error>;
+
+/// Writes frontend.yaml and accelerator.yaml for a model of your own, ready to run.
+///
+/// The model's inputs and outputs are read from its file, and the samples are looked at: what does
+/// not fit is said, and nothing is written. docs/own-model.md tells the whole way.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "frontend init", max_term_width = 100)]
+pub struct InitArgs {
+    /// The model: ONNX, its batch as the first dimension of every input and output
+    #[arg(long, value_name = "FILE")]
+    pub model: PathBuf,
+
+    /// The samples: a file of them back to back, or an array of NumPy's
+    #[arg(long, value_name = "FILE")]
+    pub samples: PathBuf,
+
+    /// The class of each sample, for accuracy: i64 back to back, or an array of NumPy's
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
+
+    /// Type of labels that are neither i64 nor an array of NumPy's, as in i32
+    #[arg(long, value_name = "TYPE", requires = "labels")]
+    pub labels_dtype: Option<String>,
+
+    /// Of several outputs the one that names the class, or scores each [default: the first]
+    #[arg(long, value_name = "OUTPUT")]
+    pub class: Option<String>,
+
+    /// Where an accelerator will listen; repeatable. On other machines they ask for a token, which
+    /// is made too [default: 127.0.0.1:7400]
+    #[arg(long = "accelerator", value_name = "HOST:PORT")]
+    pub accelerators: Vec<String>,
+
+    /// The model's name in both files, and in LoadGen's user.conf [default: that of its file]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// The ONNX Runtime library [default: ORT_DYLIB_PATH, or what `cargo xtask setup` fetched]
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+
+    /// The folder for the files [default: the working directory]
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = ".",
+        hide_default_value = true
+    )]
+    pub dir: PathBuf,
+
+    /// Overwrite files that are there
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Runs the command, where the command line is one of it.
+pub fn command() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != "init" {
+        return None;
+    }
+    let args = InitArgs::parse_from(std::iter::once("frontend init".into()).chain(words));
+    Some(match init(&args) {
+        Ok(text) => {
+            // Nobody may be reading any more.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::Good
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::Setup
+        }
+    })
+}
+
+/// Writes the files, and says what to do with them.
+fn init(args: &InitArgs) -> Result<String> {
+    let folder = |path: &Path| path.is_dir();
+    if folder(&args.samples) {
+        bail!(
+            "--samples {}: it is a folder: put its samples into one file, as in `python3 models/own_model.py pack {} \
+             samples.npy`",
+            args.samples.display(),
+            args.samples.display()
+        );
+    }
+    let data = [
+        ("--samples", Some(&args.samples)),
+        ("--labels", args.labels.as_ref()),
+    ];
+    for (flag, file) in data {
+        if let Some(file) = file {
+            fs::metadata(file).with_context(|| format!("{flag} {}", file.display()))?;
+        }
+    }
+    let places = Places::of(&args.accelerators)?;
+    fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
+    let mut staged = Staged::new(&args.dir, args.force);
+    staged.may_write(FRONTEND)?;
+    for at in &places.accelerators {
+        staged.may_write(&at.file)?;
+    }
+
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => yaml::name(&args.model.file_stem().unwrap_or_default().to_string_lossy()),
+    };
+    let mut params = EngineParams {
+        model: name,
+        file: Some(args.model.clone()),
+        ..EngineParams::new(EngineKind::Onnx)
+    };
+    params.engine.library.clone_from(&args.library);
+    let engine = engine::create(&params)?;
+    let plan = Plan {
+        model: yaml::Model::of(engine.model(), args.class.as_deref())?,
+        model_file: args.model.clone(),
+        library: args.library.clone(),
+        samples: args.samples.clone(),
+        labels: args.labels.clone(),
+        labels_dtype: args.labels_dtype.clone(),
+        loaded: loaded(&args.samples, engine.model().max_input_bytes()),
+        slots: yaml::slots(engine.model()),
+        // Half of them are LoadGen's and the network's.
+        intra_threads: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2)),
+    };
+    if places.need_token() {
+        files::token(&args.dir.join(TOKEN))?;
+    }
+    staged.add(FRONTEND, &yaml::frontend(&plan, &places, &args.dir))?;
+    for at in &places.accelerators {
+        staged.add(&at.file, &yaml::accelerator(&plan, at, &places, &args.dir))?;
+    }
+    let samples = check(&staged, &places)?;
+    staged.keep()?;
+
+    let inputs: Vec<_> = engine
+        .model()
+        .inputs
+        .iter()
+        .map(TensorSpec::to_string)
+        .collect();
+    let outputs = plan.model.outputs();
+    let mut text = format!(
+        "model    {}: {} -> {}\nsamples  {samples}\nwritten  {}\n",
+        plan.model.name,
+        inputs.join(", "),
+        outputs.join(", "),
+        shown(&args.dir.join(FRONTEND)),
+    );
+    for at in &places.accelerators {
+        text += &format!("         {}\n", shown(&args.dir.join(&at.file)));
+    }
+    text += &next(args, &places);
+    Ok(text)
+}
+
+/// Both files do what they are for: the frontend's is checked as `--check` does, the accelerators'
+/// as far as it goes here: their model is the one that was just opened. The number of samples.
+fn check(staged: &Staged, places: &Places) -> Result<usize> {
+    for at in &places.accelerators {
+        let path = staged.path(&at.file);
+        match at.is_here {
+            true => drop(config::load_accelerator(&path)?),
+            // The files that it names are to lie on another machine.
+            false => {
+                let text = fs::read_to_string(&path)?;
+                config::parse_accelerator(&text, &at.file, Path::new(""))?;
+            }
+        }
+    }
+    let frontend = staged.path(FRONTEND);
+    let words = ["frontend", "--check", "--quiet", "--config"];
+    let words = words.iter().map(std::ffi::OsStr::new);
+    let args = cli::Args::try_parse_from(words.chain([frontend.as_os_str()]))?;
+    run::run(&args)?;
+    let config = config::load_frontend(&frontend)?;
+    Ok(Dataset::open(&config.dataset, &config.model, None)?.count())
+}
+
+/// Samples to load at a time, where the whole file would take more than half of the memory that
+/// is free.
+fn loaded(samples: &Path, sample: Option<usize>) -> Option<u64> {
+    let bytes = fs::metadata(samples).ok()?.len();
+    let half = available_memory()? / 2;
+    let each = sample.filter(|s| *s > 0)? as u64;
+    (bytes > half).then(|| (half / each).max(1))
+}
+
+/// The commands to run next.
+fn next(args: &InitArgs, places: &Places) -> String {
+    let program = std::env::args_os().next().unwrap_or_default();
+    let frontend = PathBuf::from(program);
+    let accelerator = frontend.with_file_name("accelerator");
+    let (frontend, accelerator) = (shown(&frontend), shown(&accelerator));
+    let at = |file: &str| shown(&args.dir.join(file));
+    let mut text = "\nRun these, each accelerator in a terminal of its own:\n\n".to_owned();
+    for place in &places.accelerators {
+        if place.is_here {
+            text += &format!("  {accelerator} --config {}\n", at(&place.file));
+        } else {
+            let model = args.model.file_name().unwrap_or_default().to_string_lossy();
+            text += &format!(
+                "  accelerator --config {}    # on {}, beside copies of {model} and {TOKEN}\n",
+                place.file,
+                place.listen.ip()
+            );
+        }
+    }
+    text += &format!("  {frontend} --config {} --check\n", at(FRONTEND));
+    text += &format!("  {frontend} --config {}\n\n", at(FRONTEND));
+    if args.labels.is_some() {
+        text += "With `--mode accuracy` the last one compares every answer with its label.\n";
+    }
+    text += "It runs one sample after the other. Offline and Server want a rate, which docs/own-model.md finds.\n";
+    text
+}

@@ -1,0 +1,165 @@
+//! Where accelerators listen, and which address of this machine leads there.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket},
+    path::Path,
+};
+
+use anyhow::{Context, bail};
+
+use super::Result;
+
+/// Where an accelerator listens when nobody says it.
+const DEFAULT: &str = "127.0.0.1:7400";
+/// From the port of the control plane to that of the data.
+const DATA: u16 = 10;
+
+/// An accelerator to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// As the user wrote it.
+    pub control: String,
+    /// The address behind it.
+    pub listen: SocketAddr,
+    /// Where its data connections arrive. Port 0, the system's choice, on loopback, where no
+    /// firewall has to know it.
+    pub data: SocketAddr,
+    /// It is this machine.
+    pub is_here: bool,
+    /// Its configuration.
+    pub file: String,
+}
+
+/// All of them, and the address of this machine that data connections leave from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Places {
+    pub accelerators: Vec<Place>,
+    pub address: IpAddr,
+}
+
+impl Places {
+    /// Of what stands behind `--accelerator`.
+    ///
+    /// # Errors
+    /// A host that has no address, or one that nothing leads to from here.
+    pub fn of(controls: &[String]) -> Result<Self> {
+        let default = [DEFAULT.to_owned()];
+        let controls = if controls.is_empty() {
+            &default
+        } else {
+            controls
+        };
+        let mut accelerators: Vec<Place> = Vec::with_capacity(controls.len());
+        let mut from = None;
+        for (i, control) in controls.iter().enumerate() {
+            let said = || format!("--accelerator {control}");
+            let mut found = control.to_socket_addrs().with_context(|| {
+                format!("{}: expected HOST:PORT of a host that is known", said())
+            })?;
+            let listen = found
+                .next()
+                .with_context(|| format!("{}: it has no address", said()))?;
+            if listen.port() == 0 || accelerators.iter().any(|a| a.listen == listen) {
+                bail!(
+                    "{}: give each accelerator a port of its own, from 1 on",
+                    said()
+                );
+            }
+            let own = route(listen).with_context(|| format!("{}: nothing leads there", said()))?;
+            from.get_or_insert(own);
+            let port = match listen.ip().is_loopback() {
+                true => 0,
+                false => listen.port().checked_add(DATA).unwrap_or(0),
+            };
+            accelerators.push(Place {
+                control: control.clone(),
+                listen,
+                data: SocketAddr::new(listen.ip(), port),
+                is_here: own == listen.ip(),
+                file: match controls.len() {
+                    1 => "accelerator.yaml".to_owned(),
+                    _ => format!("accelerator-{}.yaml", i + 1),
+                },
+            });
+        }
+        Ok(Places {
+            accelerators,
+            address: from.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        })
+    }
+
+    /// Only on loopback nobody has to prove anything.
+    pub fn need_token(&self) -> bool {
+        self.accelerators
+            .iter()
+            .any(|a| !a.listen.ip().is_loopback())
+    }
+}
+
+impl Place {
+    /// Its node's name, which nobody else has.
+    pub fn node(&self) -> String {
+        let stem = Path::new(&self.file).file_stem().unwrap_or_default();
+        stem.to_string_lossy().into_owned()
+    }
+}
+
+/// The address of this machine by which that one is reached. Nothing is sent: connecting a datagram
+/// socket asks the routing table and no more.
+fn route(to: SocketAddr) -> std::io::Result<IpAddr> {
+    let any: SocketAddr = match to {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0u16; 8], 0).into(),
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(to)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(controls: &[&str]) -> Result<Places> {
+        Places::of(&controls.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn without_a_word_it_is_this_machine() {
+        let places = of(&[]).expect("loopback");
+        let [only] = &places.accelerators[..] else {
+            panic!("{places:?}");
+        };
+        assert_eq!((only.control.as_str(), only.data.port()), (DEFAULT, 0));
+        assert_eq!(
+            (only.file.as_str(), only.is_here),
+            ("accelerator.yaml", true)
+        );
+        assert!(places.address.is_loopback() && !places.need_token());
+    }
+
+    #[test]
+    fn several_have_files_and_names_of_their_own() {
+        let places = of(&["127.0.0.1:7400", "[::1]:7401"]).expect("loopback");
+        let files: Vec<_> = places
+            .accelerators
+            .iter()
+            .map(|a| a.file.as_str())
+            .collect();
+        assert_eq!(files, ["accelerator-1.yaml", "accelerator-2.yaml"]);
+        assert_eq!(places.accelerators[1].node(), "accelerator-2");
+    }
+
+    #[test]
+    fn what_is_no_place_is_named() {
+        for control in ["127.0.0.1", "127.0.0.1:0", "no such host:7400"] {
+            let error = of(&[control]).expect_err("no place").to_string();
+            assert!(
+                error.contains(&format!("--accelerator {control}")),
+                "{error}"
+            );
+        }
+        let twice = of(&["127.0.0.1:7400", "127.0.0.1:7400"]).expect_err("one port");
+        assert!(twice.to_string().contains("a port of its own"), "{twice}");
+    }
+}

@@ -1,0 +1,306 @@
+//! From a model file and samples to a VALID run: `frontend init`, `--check` of both programs, and
+//! the commands that `init` prints.
+
+mod common;
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use assert_cmd::assert::OutputAssertExt;
+use common::{
+    Place, accelerator_in, accelerator_program, fetched, free_ports, netns::Star, repository, run,
+};
+
+fn frontend() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_frontend"))
+}
+
+/// What a command that ends well prints.
+fn said(mut command: Command) -> String {
+    let output = command.assert().success().get_output().clone();
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// What one that is refused says, in one line.
+fn refused(mut command: Command) -> String {
+    let output = command.assert().code(2).get_output().clone();
+    assert!(output.stdout.is_empty(), "a page of nothing");
+    let text = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
+
+/// The model and the data of `docs/own-model.md`, made as it says.
+fn made(place: &Place, arguments: &[&str]) -> PathBuf {
+    let folder = place.path("data");
+    let mut script = Command::new(fetched("venv/bin/python"));
+    script
+        .arg(repository().join("models/own_model.py"))
+        .arg("make")
+        .args(arguments)
+        .arg(&folder)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    said(script);
+    folder
+}
+
+fn init(folder: &Path, control: u16) -> Command {
+    let mut command = frontend();
+    command.args(["init", "--accelerator", &format!("127.0.0.1:{control}")]);
+    command.arg("--model").arg(folder.join("points.onnx"));
+    command
+        .arg("--samples")
+        .arg(folder.join("points.samples.f32"));
+    command.arg("--dir").arg(folder);
+    command
+}
+
+/// The commands among what `init` prints: those indented by two blanks.
+fn commands(printed: &str) -> Vec<Vec<String>> {
+    let indented = printed.lines().filter_map(|l| l.strip_prefix("  "));
+    let words = |l: &str| l.split_whitespace().map(str::to_owned).collect();
+    indented
+        .filter(|l| !l.starts_with(' '))
+        .map(words)
+        .collect()
+}
+
+#[test]
+fn the_commands_that_init_prints_end_in_a_valid_run_as_they_are() {
+    let place = Place::new();
+    let folder = made(&place, &[]);
+    let [control] = free_ports();
+    let mut command = init(&folder, control);
+    command
+        .arg("--labels")
+        .arg(folder.join("points.labels.i64"));
+    let printed = said(command);
+    assert!(
+        printed.contains("points: point: f32[16] -> class: i64[1]"),
+        "{printed}"
+    );
+    assert!(printed.contains("samples  1000\n"), "{printed}");
+    let commands = commands(&printed);
+    let [serve, check, measure] = &commands[..] else {
+        panic!("three commands are expected: {printed}");
+    };
+    assert_eq!(Path::new(&serve[0]), accelerator_program());
+    let config = PathBuf::from(&serve[2]);
+    let command = |words: &[String]| {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).current_dir(place.path(""));
+        command
+    };
+    let page = said(command(check));
+    for part in [
+        "SingleStream",
+        "1000 samples of 64 bytes",
+        "one for each sample",
+        "2048 slots",
+    ] {
+        assert!(page.contains(part), "no `{part}`:\n{page}");
+    }
+    assert!(
+        !place.path("results").exists(),
+        "--check leaves nothing behind"
+    );
+
+    let _accelerator = common::accelerator(&place, &config);
+    let ended = run(&place, command(measure));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.starts_with("VALID"), "{}", ended.stdout);
+    let mut accuracy = command(measure);
+    accuracy.args(["--mode", "accuracy"]);
+    let ended = run(&place, accuracy);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(
+        ended.stdout.contains("accuracy     90.000 %"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn init_writes_nothing_that_would_not_run_and_overwrites_nothing() {
+    let place = Place::new();
+    let folder = made(&place, &[]);
+    let left = || {
+        let names = fs::read_dir(&folder).expect("a folder");
+        let mut names: Vec<_> = names.map(|f| f.expect("a file").file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = left();
+    let with = |flag: &str, value: &Path| {
+        let mut command = frontend();
+        command.arg("init");
+        let given = [
+            ("--model", "points.onnx"),
+            ("--samples", "points.samples.f32"),
+        ];
+        for (name, file) in given.iter().filter(|(name, _)| *name != flag) {
+            command.arg(name).arg(folder.join(file));
+        }
+        command.arg(flag).arg(value).arg("--dir").arg(&folder);
+        refused(command)
+    };
+    let short = place.write("short.f32", [0; 100]);
+    for (flag, value, parts) in [
+        ("--samples", short.clone(), ["short.f32", "64 bytes"]),
+        (
+            "--samples",
+            place.path("none"),
+            ["--samples", "No such file"],
+        ),
+        (
+            "--samples",
+            folder.clone(),
+            ["it is a folder", "own_model.py pack"],
+        ),
+        ("--model", short.clone(), ["short.f32", "not a model"]),
+        ("--labels", short, ["short.f32", "labels"]),
+        (
+            "--class",
+            "boxes".into(),
+            ["--class boxes", "outputs are class"],
+        ),
+        (
+            "--accelerator",
+            "localhost".into(),
+            ["--accelerator localhost", "HOST:PORT"],
+        ),
+    ] {
+        let text = with(flag, &value);
+        assert!(parts.iter().all(|p| text.contains(p)), "{flag}: {text}");
+        assert_eq!(left(), before, "{flag}");
+    }
+    said(init(&folder, 7400));
+    let ours = folder.join("frontend.yaml");
+    fs::write(&ours, "mine").expect("written");
+    let text = refused(init(&folder, 7400));
+    assert!(text.contains("frontend.yaml is there: --force"), "{text}");
+    assert_eq!(fs::read_to_string(&ours).expect("kept"), "mine");
+    let mut by_force = init(&folder, 7400);
+    by_force.arg("--force");
+    said(by_force);
+    assert_ne!(fs::read_to_string(&ours).expect("new"), "mine");
+}
+
+#[test]
+fn a_check_of_a_frontend_asks_nobody_and_finds_what_a_run_would() {
+    let place = Place::new();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("a socket");
+    let port = listener.local_addr().expect("bound").port();
+    let config = place.digest_frontend(&[port], "");
+    let check = |arguments: &[&str]| {
+        let all = [&["--check", "--scenario", "offline"], arguments].concat();
+        place.frontend(&config, "out", &all)
+    };
+    let page = said(check(&["--target-qps", "1000"]));
+    for part in [
+        "Offline, performance",
+        "offline_expected_qps 1000",
+        "1100/s or less",
+        "500 samples of up to 20000 bytes",
+        &format!("127.0.0.1:{port} (not asked)"),
+        "3 connections to each accelerator, 2048 slots each",
+        "each response is compared",
+        "1 of NICs",
+    ] {
+        assert!(page.contains(part), "no `{part}`:\n{page}");
+    }
+    assert!(page.lines().all(|l| l.len() <= 100), "{page}");
+    assert!(listener.accept().is_err(), "somebody came");
+    assert!(!place.path("out").exists(), "nothing is left behind");
+    assert_eq!(said(check(&["--quiet"])), "");
+    let page = said(check(&["--local"]));
+    assert!(
+        page.contains("--local: digest, batches of up to 8"),
+        "{page}"
+    );
+
+    let text = refused(check(&["--set", "min_qery_count=3"]));
+    assert!(text.contains("min_query_count"), "{text}");
+    let away = place.digest_frontend(&[port], "nics: [{address: 192.0.2.77}]\nauth: none\n");
+    let text = refused(place.frontend(&away, "out", &["--check", "--scenario", "server"]));
+    assert!(text.contains("nics[0]: 192.0.2.77 is no address"), "{text}");
+    let none = "engine: {kind: onnx, library: absent.so}\nmodel_file: none.onnx\n";
+    let none = place.digest_frontend(&[port], none);
+    let local = ["--check", "--local", "--scenario", "server"];
+    let text = refused(place.frontend(&none, "out", &local));
+    assert!(text.contains("none.onnx"), "{text}");
+}
+
+#[test]
+fn a_check_of_an_accelerator_opens_all_of_it_and_serves_nobody() {
+    let place = Place::new();
+    let [control] = free_ports();
+    let config = place.digest_accelerator("acc", control, "");
+    let check = || {
+        let mut command = Command::new(accelerator_program());
+        command.arg("--config").arg(&config).arg("--check");
+        command
+    };
+    let page = said(check());
+    for part in [
+        "input: u8[20000] ragged -> output: u8[8]",
+        &format!("127.0.0.1:{control}"),
+        "up to 4.0 GiB for slots (memory_mib)",
+        "none of the engine, which answers on them",
+    ] {
+        assert!(page.contains(part), "no `{part}`:\n{page}");
+    }
+    assert!(
+        !page.contains("ready:") && page.lines().all(|l| l.len() <= 100),
+        "{page}"
+    );
+    let _taken = TcpListener::bind(("127.0.0.1", control)).expect("free again");
+    let text = refused(check());
+    assert!(text.contains("in use"), "{text}");
+}
+
+#[test]
+#[ignore = "takes network namespaces, and root to make them: a step of `cargo xtask test`"]
+fn over_a_cable_init_makes_a_token_and_the_run_is_valid() {
+    let place = Place::new();
+    let folder = made(&place, &[]);
+    let star = Star::new();
+    let program = Path::new(env!("CARGO_BIN_EXE_frontend"));
+    let mut command = star.hub.command(program);
+    command.args(["init", "--accelerator", "10.97.0.2:7400", "--dir"]);
+    command
+        .arg(&folder)
+        .arg("--model")
+        .arg(folder.join("points.onnx"));
+    command
+        .arg("--samples")
+        .arg(folder.join("points.samples.f32"));
+    let printed = said(command);
+    assert!(
+        printed.contains("# on 10.97.0.2, beside copies of points.onnx and token"),
+        "{printed}"
+    );
+    let text = fs::read_to_string(folder.join("frontend.yaml")).expect("written");
+    assert!(
+        text.contains("address: \"10.97.0.1\""),
+        "the way there: {text}"
+    );
+
+    let far = place.path("far");
+    fs::create_dir(&far).expect("a folder");
+    for file in ["accelerator.yaml", "points.onnx", "token"] {
+        fs::copy(folder.join(file), far.join(file)).expect("copied");
+    }
+    let _accelerator = accelerator_in(&star.leaves[0], &place, &far.join("accelerator.yaml"));
+    let mut command = star.hub.command(program);
+    command.arg("--config").arg(folder.join("frontend.yaml"));
+    command.arg("--output").arg(place.path("out"));
+    let ended = run(&place, command);
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    assert_eq!(place.summary("out")["valid"], true);
+}
