@@ -93,7 +93,7 @@ fn frontend(place: &Place, file: &str, tensors: &str, data: &str, ports: &[u16])
         "frontend.yaml",
         format!(
             "node: front\nmodel: {{name: detect, {tensors}}}\ndataset: {{kind: raw, {data}}}\n\
-             accelerators: [{}]\nnics: [{{address: 127.0.0.1, connections: 2}}]\n\
+             accelerators: [{}]\nmodel_files: any\nnics: [{{address: 127.0.0.1, connections: 2}}]\n\
              engine: {{kind: onnx}}\nmodel_file: {}\n",
             controls.join(", "),
             model(file).display()
