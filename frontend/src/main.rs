@@ -13,7 +13,8 @@
 //! | `run` | a run from beginning to end |
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
 //! | `phases` | histograms for each of LoadGen's phases |
-//! | `accuracy`, `result`, `reasons`, `report`, `exit` | what it came to, in LoadGen's words and in ours |
+//! | `result`, `reasons` | what it came to in LoadGen's words, and why it is not valid |
+//! | `accuracy`, `report`, `exit` | what it came to |
 
 mod accuracy;
 mod backend;
