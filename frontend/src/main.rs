@@ -16,7 +16,8 @@
 //! | `init` | `frontend init`: configurations for a model of one's own |
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
 //! | `phases` | histograms for each of LoadGen's phases |
-//! | `accuracy`, `result`, `reasons`, `report`, `exit` | what it came to, in LoadGen's words and in ours |
+//! | `result`, `reasons` | what it came to in LoadGen's words, and why it is not valid |
+//! | `accuracy`, `report`, `exit` | what it came to |
 
 mod accuracy;
 mod backend;

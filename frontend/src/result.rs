@@ -1,5 +1,5 @@
-//! LoadGen's result in the summary's terms: its rates and latencies, and its limits beside what they
-//! came to.
+//! LoadGen's result in the summary's terms: its rates and latencies, and its limits beside what
+//! they came to.
 
 use loadgen_bridge::{Detail, Figure, Scenario, TestMode, TestOutcome, Verdict};
 use qdl::stats::{
