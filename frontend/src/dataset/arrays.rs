@@ -169,10 +169,11 @@ fn check(array: &Array, input: &TensorSpec) -> Result<(), String> {
         let sizes: Vec<_> = input.shape.iter().map(ToString::to_string).collect();
         let shape = std::iter::once("N".to_owned()).chain(sizes);
         return Err(format!(
-            "it is {}, and the model's input is {input}: {} ({}) is wanted",
+            "it is {}, and the model's input is {input}: {} ({}{}) is wanted",
             array.text(),
             numpy::Element::from(input.dtype).name(),
-            shape.collect::<Vec<_>>().join(", ")
+            shape.collect::<Vec<_>>().join(", "),
+            if input.shape.is_empty() { "," } else { "" }
         ));
     }
     array.check_layout()
