@@ -20,9 +20,15 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
     page.fact("node", &config.node);
     let model = accelerator.model();
     let inputs: Vec<_> = model.inputs.iter().map(TensorSpec::to_string).collect();
+    let outputs: Vec<_> = model.outputs().map(TensorSpec::to_string).collect();
     page.fact(
         "model",
-        format!("{}: {} -> {}", model.name, inputs.join(", "), model.output),
+        format!(
+            "{}: {} -> {}",
+            model.name,
+            inputs.join(", "),
+            outputs.join(", ")
+        ),
     );
     page.fact("engine", accelerator.engine());
     if let Some((cold, warm)) = accelerator.warm_up() {

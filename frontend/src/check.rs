@@ -216,8 +216,12 @@ fn valid_if(t: &TestSettings) -> String {
 }
 
 fn tensors(model: &ModelSpec) -> String {
-    let inputs: Vec<_> = model.inputs.iter().map(TensorSpec::to_string).collect();
-    format!("{}: {} -> {}", model.name, inputs.join(", "), model.output)
+    let list = |tensors: Vec<&TensorSpec>| {
+        let all: Vec<_> = tensors.into_iter().map(TensorSpec::to_string).collect();
+        all.join(", ")
+    };
+    let (inputs, outputs) = (model.inputs.iter().collect(), model.outputs().collect());
+    format!("{}: {} -> {}", model.name, list(inputs), list(outputs))
 }
 
 fn model_and_data(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, labels: bool) {

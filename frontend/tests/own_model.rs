@@ -124,6 +124,57 @@ fn the_commands_that_init_prints_end_in_a_valid_run_as_they_are() {
     );
 }
 
+/// Models that are more than one input, one output and any batch, and data of NumPy's.
+#[test]
+fn several_inputs_and_outputs_fixed_batches_and_arrays_need_nothing_else() {
+    let place = Place::new();
+    let arrays = "import numpy, sys\n\
+        d = sys.argv[1]\n\
+        x = numpy.fromfile(d + '/points.samples.f32', '<f4').reshape(1000, 17)\n\
+        l = numpy.fromfile(d + '/points.labels.i64', '<i8').astype('<i4')\n\
+        numpy.savez(d + '/both.npz', point=x[:, :16], shift=x[:, 16:], labels=l)\n";
+    for (arguments, data) in [
+        (&["--two"][..], "both.npz"),
+        (&["--two", "--batch", "8"], "points.samples.f32"),
+    ] {
+        let folder = made(&place, arguments);
+        let mut python = Command::new(fetched("venv/bin/python"));
+        python.args(["-c", arrays]).arg(&folder);
+        said(python);
+        let labels = if data == "both.npz" {
+            data
+        } else {
+            "points.labels.i64"
+        };
+        let [control] = free_ports();
+        let mut command = frontend();
+        command.args(["init", "--force", "--class", "scores", "--accelerator"]);
+        command
+            .arg(format!("127.0.0.1:{control}"))
+            .arg("--dir")
+            .arg(&folder);
+        command.arg("--model").arg(folder.join("points.onnx"));
+        command.arg("--samples").arg(folder.join(data));
+        command.arg("--labels").arg(folder.join(labels));
+        let printed = said(command);
+        assert!(
+            printed.contains("scores: f32[4], class: i64[1]\nsamples  1000"),
+            "{printed}"
+        );
+        let _accelerator = common::accelerator(&place, &folder.join("accelerator.yaml"));
+        for (mode, word) in [
+            ("performance", "VALID"),
+            ("accuracy", "accuracy     90.000 %"),
+        ] {
+            let config = folder.join("frontend.yaml");
+            let arguments = ["--mode", mode, "--duration-s", "1"];
+            let ended = run(&place, place.frontend(&config, "out", &arguments));
+            assert_eq!(ended.code, Some(0), "{data}, {mode}: {}", ended.stderr);
+            assert!(ended.stdout.contains(word), "{data}: {}", ended.stdout);
+        }
+    }
+}
+
 #[test]
 fn init_writes_nothing_that_would_not_run_and_overwrites_nothing() {
     let place = Place::new();
