@@ -1,103 +1,140 @@
-//! When the doorbell of a connection may wait for the next sample: a system call for each of half a
-//! million samples a second is what the thread that issues them would spend its time on.
+//! Who rings the doorbell of a connection: the thread that issues a sample, or the NIC thread in
+//! its next turn.
+//!
+//! A doorbell costs what it costs here: a system call of one microsecond or of six, with the copy
+//! of a payload in it or without, or a write to a device. The thread that issues samples has a
+//! schedule to keep. So it looks at what ringing took it, and rests from it for a multiple of that:
+//! most of its time is its own whatever the machine, and a sample on a quiet connection waits for
+//! nobody, as by then the thread has rested.
+//!
+//! A doorbell is left to a NIC thread only where that one comes by: it is awake, and has looked
+//! within the time that ringing is worth waiting for. Where it sleeps, or the scheduler has taken
+//! its core away, whoever issues rings, rested or not.
 
-/// A sample that is issued while this many are in flight may wait for the next one's doorbell: its
-/// answer comes behind theirs, and the NIC thread comes by to take them.
-const COMPANY: usize = 16;
-/// Most writes that wait.
-const WAITING: usize = 32;
+use std::cell::Cell;
 
-/// Writes posted since the last ring, and when that was.
+/// A thread that has rung rests for so many times what it took: it spends a fifth of its time on
+/// doorbells at most.
+const REST: u64 = 4;
+/// What ringing took counts for so many times the usual at most: a thread that lost its core in the
+/// middle of it has not learned what ringing costs.
+const OUTLIER: u64 = 4;
+
+/// How long a thread that issues rests from ringing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Doorbell {
-    /// Where the last ring is longer ago than this, nothing waits:
-    /// the next sample may be as far. 0: nothing ever waits.
-    recent_ns: u64,
-    waiting: usize,
-    rung_ns: u64,
+pub enum DoorbellWait {
+    /// By what ringing costs it here.
+    #[default]
+    ByCost,
+    /// So many nanoseconds, as somebody has set it; after 0 it rings for each.
+    Ns(u64),
 }
 
-impl Doorbell {
-    /// A write may wait only while the last ring is less than `wait_ns` ago, which is looked at
-    /// with the next post; a NIC thread rings in its next turn whatever waits.
-    pub fn new(wait_ns: u64) -> Self {
-        Doorbell {
-            recent_ns: wait_ns,
-            ..Doorbell::default()
+/// What ringing costs a thread, and until when it rests from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ringer {
+    /// What ringing takes, ns; 0 before the first time.
+    cost_ns: u64,
+    rests_until_ns: u64,
+}
+
+thread_local! {
+    static OF_THIS_THREAD: Cell<Ringer> = const {
+        Cell::new(Ringer { cost_ns: 0, rests_until_ns: 0 })
+    };
+}
+
+impl Ringer {
+    /// This thread's.
+    pub fn of_this_thread() -> Self {
+        OF_THIS_THREAD.get()
+    }
+
+    /// Whether it rests, so that a doorbell may wait for somebody else.
+    pub fn rests(&self, now_ns: u64) -> bool {
+        now_ns < self.rests_until_ns
+    }
+
+    /// How long a doorbell is worth waiting for.
+    pub fn patience_ns(&self) -> u64 {
+        self.cost_ns * REST
+    }
+
+    /// This thread rang from `began_ns` to `ended_ns`.
+    pub fn rang(began_ns: u64, ended_ns: u64, wait: DoorbellWait) {
+        OF_THIS_THREAD.set(Self::of_this_thread().after(began_ns, ended_ns, wait));
+    }
+
+    fn after(self, began_ns: u64, ended_ns: u64, wait: DoorbellWait) -> Self {
+        let took = ended_ns.saturating_sub(began_ns).max(1);
+        let cost_ns = match self.cost_ns {
+            0 => took,
+            // Cheap again is believed at once: dear may have been the scheduler's doing.
+            cost if took < cost => (cost + took) / 2,
+            cost => cost + (took.min(cost * OUTLIER) - cost).div_ceil(8),
+        };
+        let rest = match wait {
+            DoorbellWait::ByCost => cost_ns * REST,
+            DoorbellWait::Ns(ns) => ns,
+        };
+        Ringer {
+            cost_ns,
+            rests_until_ns: ended_ns + rest,
         }
-    }
-
-    /// Whether `posted` writes more, the last of `in_flight`
-    /// samples, may wait with those that do. If so they are noted.
-    pub fn wait(&mut self, posted: usize, in_flight: usize, now_ns: u64) -> bool {
-        let wait = in_flight >= COMPANY
-            && self.waiting + posted <= WAITING
-            && now_ns.saturating_sub(self.rung_ns) < self.recent_ns;
-        if wait {
-            self.waiting += posted;
-        }
-        wait
-    }
-
-    /// Whether anything waits.
-    pub fn waits(&self) -> bool {
-        self.waiting > 0
-    }
-
-    /// It was rung for all that was posted.
-    pub fn rung(&mut self, now_ns: u64) {
-        (self.waiting, self.rung_ns) = (0, now_ns);
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(qdl_loom)))]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    const RECENT_NS: u64 = 20_000;
-
     proptest! {
-        /// Whoever posts rings where the doorbell does not wait:
-        /// then no write is older than the bound at any post.
+        /// Whatever ringing costs and however samples come, a thread that rings where it does not
+        /// rest spends at most a fifth of its time on it, but for what the scheduler takes.
         #[test]
-        fn nothing_waits_longer_than_the_bound_once_another_comes(
-            posts in prop::collection::vec((0u64..40_000, 1usize..40, 0usize..64), 1..200),
+        fn most_of_a_threads_time_is_its_own(
+            cost in 20u64..20_000,
+            gaps in prop::collection::vec(0u64..20_000, 50..400),
         ) {
-            let mut bell = Doorbell::new(RECENT_NS);
-            let (mut now, mut first, mut waiting) = (1_000_000, None, 0);
-            for (after, posted, in_flight) in posts {
-                now += after;
-                if bell.wait(posted, in_flight, now) {
-                    waiting += posted;
-                    let first = *first.get_or_insert(now);
-                    prop_assert!(now - first < RECENT_NS);
-                    prop_assert!(waiting <= WAITING && in_flight >= COMPANY);
-                } else {
-                    bell.rung(now);
-                    (first, waiting) = (None, 0);
+            let (mut ringer, mut now, mut spent) = (Ringer::default(), 1_000_000, 0);
+            let begin = now;
+            for gap in gaps {
+                now += gap;
+                if !ringer.rests(now) {
+                    ringer = ringer.after(now, now + cost, DoorbellWait::ByCost);
+                    now += cost;
+                    spent += cost;
                 }
-                prop_assert_eq!(bell.waits(), waiting > 0);
             }
+            prop_assert!(spent <= (now - begin) / (REST + 1) + cost, "{spent} of {}", now - begin);
+        }
+
+        /// One that is as quick as samples come apart waits for nobody.
+        #[test]
+        fn a_sample_after_a_pause_finds_it_rested(cost in 20u64..20_000, after in 0u64..20_000) {
+            let ringer = Ringer::default().after(0, cost, DoorbellWait::ByCost);
+            let now = cost + REST * cost + after;
+            prop_assert!(!ringer.rests(now));
         }
     }
 
     #[test]
-    fn a_lone_sample_and_one_after_a_pause_ring_at_once() {
-        let mut bell = Doorbell::new(RECENT_NS);
-        bell.rung(1_000_000);
-        assert!(!bell.wait(1, COMPANY - 1, 1_000_001));
-        assert!(bell.wait(1, COMPANY, 1_000_001));
-        assert!(!bell.wait(1, COMPANY, 1_000_000 + RECENT_NS));
-        bell.rung(1_000_000 + RECENT_NS);
-        assert!(!bell.waits());
+    fn a_lost_core_is_not_what_ringing_costs_and_cheap_is_believed_at_once() {
+        let mut ringer = Ringer::default().after(0, 1_000, DoorbellWait::ByCost);
+        ringer = ringer.after(0, 3_000_000, DoorbellWait::ByCost);
+        assert_eq!(ringer.patience_ns(), 4 * 1_375);
+        let late = Ringer::default().after(0, 3_000_000, DoorbellWait::ByCost);
+        let soon = (0..8).fold(late, |r, _| r.after(0, 1_000, DoorbellWait::ByCost));
+        assert!(soon.patience_ns() < 4 * 15_000, "{soon:?}");
     }
 
     #[test]
-    fn where_no_wait_is_wanted_nothing_waits() {
-        let mut bell = Doorbell::new(0);
-        bell.rung(1_000_000);
-        assert!(!bell.wait(1, 10 * COMPANY, 1_000_000));
+    fn who_says_how_long_is_heard() {
+        let never = Ringer::default().after(0, 1_000, DoorbellWait::Ns(0));
+        assert!(!never.rests(1_000));
+        let long = Ringer::default().after(0, 1_000, DoorbellWait::Ns(20_000));
+        assert!(long.rests(20_999) && !long.rests(21_000));
     }
 }
