@@ -101,8 +101,6 @@ const WAKING: u8 = 2;
 struct Shared {
     waker: Waker,
     state: AtomicU8,
-    /// When it last began a turn.
-    looked_ns: AtomicU64,
     wakeups: AtomicU64,
     sleeps: AtomicU64,
     placed: Mutex<Placed>,
@@ -145,13 +143,6 @@ impl NicThreadHandle {
         self.0.state.load(Ordering::SeqCst) != AWAKE
     }
 
-    /// Whether it will see what the caller made known before without being woken, and soon: it does
-    /// not sleep, and began its last turn no longer than `within_ns` before `now_ns`.
-    pub fn comes_by(&self, now_ns: u64, within_ns: u64) -> bool {
-        !self.sleeps_now()
-            && now_ns.saturating_sub(self.0.looked_ns.load(Ordering::Relaxed)) <= within_ns
-    }
-
     /// How often another thread had to wake it.
     pub fn wakeups(&self) -> u64 {
         self.0.wakeups.load(Ordering::Relaxed)
@@ -192,7 +183,6 @@ pub fn spawn<W: NicWork>(
     let handle = NicThreadHandle(Arc::new(Shared {
         waker: Waker::new(poll.registry(), WAKER)?,
         state: AtomicU8::new(AWAKE),
-        looked_ns: AtomicU64::new(0),
         wakeups: AtomicU64::new(0),
         sleeps: AtomicU64::new(0),
         placed: Mutex::default(),
@@ -215,7 +205,6 @@ fn run(cfgs: &NicThreadCfgs, shared: &Shared, mut poll: Poll, mut work: impl Nic
     let mut idle_since = now;
     let mut next_tick = now + cfgs.tick_ns;
     loop {
-        shared.looked_ns.store(now, Ordering::Relaxed);
         let turn = work.turn(now);
         register(&poll, &mut work);
         now = now_ns();

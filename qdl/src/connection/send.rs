@@ -170,25 +170,22 @@ impl SendHalf {
         self.drive_and(false, out)
     }
 
-    /// The same for a thread that has more to do than to ring, which begins now: while it rests
-    /// from its last time, the doorbell is left to the NIC's thread, if that one comes by.
+    /// The same for a thread that has more to do than to ring, which begins now: the doorbell may
+    /// be left to the NIC's thread as long as that is awake, or to this one's next time.
     pub fn drive_for_caller(
         &self,
         now: u64,
         nic: Option<&NicThreadHandle>,
         out: &mut impl Outgoing,
     ) -> Posted {
-        let ringer = Ringer::of_this_thread();
-        let leave = ringer.rests(now);
+        let leave = Ringer::may_wait(now);
         let mut done = self.drive_and(leave, out);
-        if leave && self.is_unrung() {
-            let patience = ringer.patience_ns();
-            if !nic.is_some_and(|n| n.comes_by(now, patience)) {
-                let more = self.drive_and(false, out);
-                done.posted += more.posted;
-                done.rang |= more.rang;
-                done.broken = done.broken.or(more.broken);
-            }
+        // One that is awake looks for doorbells that wait before it sleeps.
+        if leave && self.is_unrung() && nic.is_none_or(NicThreadHandle::sleeps_now) {
+            let more = self.drive_and(false, out);
+            done.posted += more.posted;
+            done.rang |= more.rang;
+            done.broken = done.broken.or(more.broken);
         }
         if done.rang {
             Ringer::rang(now, now_ns(), self.doorbell_wait);
