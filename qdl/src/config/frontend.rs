@@ -18,7 +18,8 @@ use super::{
     health::HealthConfig,
     loadgen::LoadgenConfig,
     nic::NicConfig,
-    rules::{Findings, Root, Side, check_model, name, resolve, within, within_some},
+    rules::{Findings, Root, Side, auto_within, check_model, name, resolve, within_some},
+    values::Auto,
     warm_up::WarmUpConfig,
 };
 use crate::{
@@ -71,12 +72,12 @@ pub struct FrontendConfig {
     #[serde(default)]
     #[garde(dive)]
     pub warm_up: WarmUpConfig,
-    /// A small sample, posted while many are in flight and so many microseconds after the last
-    /// doorbell at most, may wait for the next to share its system call; the NIC thread rings at
-    /// its next turn. Each stays a message of its own. 0: none waits. Default 20.
-    #[serde(default = "doorbell_wait_us")]
-    #[garde(custom(within(0..=1000)))]
-    pub doorbell_wait_us: u64,
+    /// For so many microseconds after it has rung a doorbell, a thread that issues samples leaves
+    /// the next to the NIC thread, if that one is looking. Each sample stays a message of its own.
+    /// 0: each is rung for at once. Default `auto`: four times what ringing takes here.
+    #[serde(default)]
+    #[garde(custom(auto_within(0..=1000)))]
+    pub doorbell_wait_us: Auto<u64>,
     /// When the tokens of an answer leave the accelerator, where its engine's answers grow. Default
     /// `first` where LoadGen measures tokens as they come, else `none`: LoadGen's settings have
     /// their say, so it is `None` until they are known.
@@ -104,10 +105,6 @@ pub struct FrontendConfig {
     /// The model file of that engine; `onnx` needs one.
     #[garde(skip)]
     pub model_file: Option<PathBuf>,
-}
-
-fn doorbell_wait_us() -> u64 {
-    20
 }
 
 /// Where samples lie while they are sent.

@@ -6,7 +6,7 @@
 //! * `send`: the sending half, behind its token: post, flush, control messages, what it counts, how
 //!   it takes its leave.
 //! * `receive`: the receiving half, as the NIC thread polls it.
-//! * `doorbell`: when a system call may wait for the next write.
+//! * `doorbell`: who rings: the thread that issues, or the NIC thread in its next turn.
 //! * [`nic_thread`]: the thread of each entry of `nics`, which polls the connections of that NIC.
 //!   Both ends run the same loop over different work.
 //! * [`echo`]: when a quiet connection is asked for a sign of life, and when it is given up. The
@@ -23,6 +23,7 @@ mod doorbell;
 mod receive;
 mod send;
 
+pub use doorbell::DoorbellWait;
 pub use echo::{Echo, EchoAction, EchoCfgs};
 pub(crate) use nic_thread::{ENDING, arm_all};
 pub use nic_thread::{NicThreadCfgs, NicThreadHandle, NicWork, Placed, Turn, join_all, spawn};

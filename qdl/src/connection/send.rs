@@ -9,20 +9,22 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use super::{doorbell::Doorbell, token::SendToken};
-use crate::fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx};
+use super::{DoorbellWait, NicThreadHandle, doorbell::Ringer, token::SendToken};
+use crate::{
+    clock::now_ns,
+    fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx},
+};
 
 /// What a connection has to send.
 pub(crate) trait Outgoing {
-    /// A burst begins. The time now, where a doorbell may wait; 0 where none does.
-    fn begin(&mut self) -> u64;
+    /// A burst begins.
+    fn begin(&mut self) {}
 
     /// Posts the next write.
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next;
 
-    /// So many writes were posted, and will be flushed. Returns how many the connection has in
-    /// flight.
-    fn posted(&mut self, writes: usize, counts: &mut SendCounts) -> usize;
+    /// So many writes were posted, and will be flushed.
+    fn posted(&mut self, writes: usize, counts: &mut SendCounts);
 
     /// The connection is down: nothing can be posted.
     fn down(&mut self) {}
@@ -70,6 +72,8 @@ pub(crate) struct SendCounts {
 pub(crate) struct Posted {
     /// Writes posted.
     pub posted: usize,
+    /// The doorbell was rung.
+    pub rang: bool,
     /// The link failed. The NIC's thread, once it is awake, finds that noted.
     pub broken: Option<Broken>,
 }
@@ -81,7 +85,8 @@ struct Sending {
     link: Option<Box<dyn Tx>>,
     /// There while it takes its leave.
     leaving: Option<Box<dyn Tx>>,
-    doorbell: Doorbell,
+    /// Writes were posted whose doorbell is still to be rung.
+    unrung: bool,
     counts: SendCounts,
     /// Of links that are gone.
     past: FabricCounts,
@@ -93,7 +98,7 @@ pub(crate) struct SendHalf {
     token: SendToken<Sending>,
     /// Writes posted before the doorbell is rung for them.
     burst: usize,
-    doorbell_wait_ns: u64,
+    doorbell_wait: DoorbellWait,
     /// The last flush did not get rid of everything.
     blocked: AtomicBool,
     /// A flush is in progress: its writable edge may come before its result is in `blocked`.
@@ -110,13 +115,13 @@ pub(crate) struct SendHalf {
 }
 
 impl SendHalf {
-    /// Of a connection that is down. The doorbell is rung at least every `burst` writes; where it
-    /// waits, see `Doorbell`.
-    pub fn new(burst: usize, doorbell_wait_ns: u64) -> Self {
+    /// Of a connection that is down. A thread that rings does so every `burst` writes at least;
+    /// `doorbell_wait` says when it may be left to the NIC thread.
+    pub fn new(burst: usize, doorbell_wait: DoorbellWait) -> Self {
         SendHalf {
             token: SendToken::new(Sending::default()),
             burst: burst.max(1),
-            doorbell_wait_ns,
+            doorbell_wait,
             blocked: AtomicBool::new(false),
             flushing: AtomicBool::new(false),
             unrung: AtomicBool::new(false),
@@ -130,7 +135,6 @@ impl SendHalf {
     /// Posts by a fresh link from now on.
     pub fn attach(&self, tx: Box<dyn Tx>) {
         self.token.exclusive(|s| {
-            s.doorbell = Doorbell::new(self.doorbell_wait_ns);
             self.forget(s);
             s.link = Some(tx);
         });
@@ -153,20 +157,48 @@ impl SendHalf {
     }
 
     /// What was noted of the last link. With the token, so that nothing of the next one's is lost.
-    fn forget(&self, _: &mut Sending) {
+    fn forget(&self, s: &mut Sending) {
+        s.unrung = false;
         self.blocked.store(false, Ordering::SeqCst);
         self.unrung.store(false, Ordering::SeqCst);
         let _ = self.take_failed();
     }
 
     /// Posts what there is for as long as there is room, and rings the doorbell once for each
-    /// burst; or leaves all that to the owner of the token, who looks again. `lazily`, the doorbell
-    /// may be left to the NIC's thread, and is [unrung](Self::is_unrung).
-    pub fn drive(&self, lazily: bool, out: &mut impl Outgoing) -> Posted {
+    /// burst; or leaves all that to the owner of the token, who looks again.
+    pub fn drive(&self, out: &mut impl Outgoing) -> Posted {
+        self.drive_and(false, out)
+    }
+
+    /// The same for a thread that has more to do than to ring, which begins now: the doorbell may
+    /// be left to the NIC's thread as long as that is awake, or to this one's next time.
+    pub fn drive_for_caller(
+        &self,
+        now: u64,
+        nic: Option<&NicThreadHandle>,
+        out: &mut impl Outgoing,
+    ) -> Posted {
+        let leave = Ringer::may_wait(now);
+        let mut done = self.drive_and(leave, out);
+        // One that is awake looks for doorbells that wait before it sleeps.
+        if leave && self.is_unrung() && nic.is_none_or(NicThreadHandle::sleeps_now) {
+            let more = self.drive_and(false, out);
+            done.posted += more.posted;
+            done.rang |= more.rang;
+            done.broken = done.broken.or(more.broken);
+        }
+        if done.rang {
+            Ringer::rang(now, now_ns(), self.doorbell_wait);
+        }
+        done
+    }
+
+    fn drive_and(&self, leave: bool, out: &mut impl Outgoing) -> Posted {
         let mut total = Posted::default();
         self.token.drive(|s| {
-            let done = self.post(s, lazily, out);
+            let done = self.post(s, leave, out);
             total.posted += done.posted;
+            total.rang |= done.rang;
             if let Some(cause) = done.broken {
                 self.fail(&cause);
                 total.broken.get_or_insert(cause);
@@ -175,11 +207,11 @@ impl SendHalf {
         total
     }
 
-    fn post(&self, s: &mut Sending, lazily: bool, out: &mut impl Outgoing) -> Posted {
+    fn post(&self, s: &mut Sending, leave: bool, out: &mut impl Outgoing) -> Posted {
         let mut done = Posted::default();
         let Sending {
             link,
-            doorbell,
+            unrung,
             counts,
             ..
         } = s;
@@ -187,7 +219,7 @@ impl SendHalf {
             out.down();
             return done;
         };
-        let mut must_flush = self.blocked.load(Ordering::Relaxed) || (!lazily && doorbell.waits());
+        let mut must_flush = self.blocked.load(Ordering::Relaxed) || (!leave && *unrung);
         loop {
             for mailbox in [&self.ask, &self.answer] {
                 if tx.room() > 0
@@ -199,7 +231,7 @@ impl SendHalf {
                     must_flush = true;
                 }
             }
-            let now = out.begin();
+            out.begin();
             let (mut burst, mut no_room) = (0, false);
             while burst < self.burst && done.broken.is_none() {
                 no_room = tx.room() == 0;
@@ -212,26 +244,26 @@ impl SendHalf {
                     Next::Posted => burst += 1,
                     Next::Nothing => break,
                     Next::Full => {
-                        must_flush |= doorbell.waits();
+                        must_flush |= *unrung;
                         break;
                     }
                     Next::Broken(b) => done.broken = Some(b),
                 }
             }
-            let in_flight = out.posted(burst, counts);
+            out.posted(burst, counts);
             done.posted += burst;
             if done.broken.is_some() || (burst == 0 && !must_flush) {
                 return done;
             }
-            if lazily && !must_flush && doorbell.wait(burst, in_flight, now) {
+            if leave && !must_flush {
+                *unrung = true;
                 self.unrung.store(true, Ordering::SeqCst);
                 return done;
             }
-            doorbell.rung(now);
-            // Written with the token alone.
-            if self.unrung.load(Ordering::Relaxed) {
+            if std::mem::take(unrung) {
                 self.unrung.store(false, Ordering::SeqCst);
             }
+            done.rang = true;
             self.flushing.store(true, Ordering::SeqCst);
             let flushed = tx.flush();
             match &flushed {
@@ -395,9 +427,6 @@ mod tests {
     }
 
     impl Outgoing for Writes {
-        fn begin(&mut self) -> u64 {
-            1
-        }
         fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
             if self.left == 0 {
                 return Next::Nothing;
@@ -409,16 +438,17 @@ mod tests {
             };
             tx.post(&post).map_or_else(Next::from, |()| Next::Posted)
         }
-        fn posted(&mut self, _: usize, _: &mut SendCounts) -> usize {
-            self.left
-        }
+        fn posted(&mut self, _: usize, _: &mut SendCounts) {}
         fn down(&mut self) {
             self.down += 1;
         }
     }
 
     fn up(burst: usize, depth: usize) -> (SendHalf, Arc<Mutex<Log>>) {
-        let (half, log) = (SendHalf::new(burst, 0), Arc::<Mutex<Log>>::default());
+        let (half, log) = (
+            SendHalf::new(burst, DoorbellWait::Ns(0)),
+            Arc::<Mutex<Log>>::default(),
+        );
         let queued = 0;
         half.attach(Box::new(Wire {
             log: log.clone(),
@@ -430,7 +460,7 @@ mod tests {
 
     fn send(half: &SendHalf, left: usize) -> (Posted, Writes) {
         let mut out = Writes { left, down: 0 };
-        (half.drive(false, &mut out), out)
+        (half.drive(&mut out), out)
     }
 
     #[test]

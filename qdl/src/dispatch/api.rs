@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use super::{ConnectionCfgs, Sample, SampleTimes};
 use crate::{
-    connection::{EchoCfgs, NicThreadCfgs},
+    connection::{DoorbellWait, EchoCfgs, NicThreadCfgs},
     fabric::{Broken, Region, RegionError},
     rails::{Change, Policy},
     wire::Stream,
@@ -145,10 +145,9 @@ pub struct DispatchCfgs {
     pub issue_post_up_to: usize,
     /// Queries of up to this many samples are posted by the thread that issues them.
     pub issue_burst: usize,
-    /// How long ago, in nanoseconds, the last doorbell may have been rung
-    /// for a posted sample to wait for the next to share its own; the NIC
-    /// thread rings at its next turn. 0: each rings. By health none waits.
-    pub doorbell_wait_ns: u64,
+    /// How long a thread that issues rests from ringing doorbells, which are left to the NIC thread
+    /// meanwhile. By health none waits.
+    pub doorbell_wait: DoorbellWait,
     /// Registered memory samples are sent from; a sample's `source` is an index into it.
     pub sources: Vec<Arc<Region>>,
     /// Samples lie here instead, unregistered, and are copied before they are sent.
@@ -173,7 +172,7 @@ impl Default for DispatchCfgs {
             },
             issue_post_up_to: 16 << 10,
             issue_burst: 64,
-            doorbell_wait_ns: 20_000,
+            doorbell_wait: DoorbellWait::ByCost,
             sources: Vec::new(),
             staged_from: None,
             connections: Vec::new(),

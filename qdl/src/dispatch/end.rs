@@ -12,7 +12,7 @@ use super::{Shared, WARM_UP_ID};
 use crate::{
     clock::now_ns,
     connection::{
-        Next, Outgoing, SendCounts, SendHalf,
+        DoorbellWait, Next, Outgoing, SendCounts, SendHalf,
         tracker::{Sample, Tracker},
     },
     fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window},
@@ -75,7 +75,7 @@ impl Connection {
         nodes: &[u32],
         staged: bool,
         by_health: bool,
-        doorbell_wait_ns: u64,
+        doorbell_wait: DoorbellWait,
         stream: Stream,
     ) -> Result<Self, RegionError> {
         let grants = Arc::new(Grants::new(cfgs.slots));
@@ -87,7 +87,7 @@ impl Connection {
             assigned: by_health.then(|| ArrayQueue::new(cfgs.slots)),
             tracker: Tracker::new(grants.clone()),
             window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(stream),
-            send: SendHalf::new(BURST, doorbell_wait_ns),
+            send: SendHalf::new(BURST, doorbell_wait),
             up: AtomicBool::new(false),
             counts: Mutex::default(),
             posted: AtomicU64::new(0),
@@ -222,8 +222,10 @@ pub(super) struct Requests<'a, D> {
     pub shared: &'a Shared,
     pub connection: &'a Connection,
     pub direct: D,
-    /// When this burst began.
+    /// When this burst began, or the first is to.
     pub now: u64,
+    /// `now` is of a burst that is over.
+    pub begun: bool,
 }
 
 impl<D: FnMut() -> Option<Sample>> Requests<'_, D> {
@@ -236,9 +238,10 @@ impl<D: FnMut() -> Option<Sample>> Requests<'_, D> {
 }
 
 impl<D: FnMut() -> Option<Sample>> Outgoing for Requests<'_, D> {
-    fn begin(&mut self) -> u64 {
-        self.now = now_ns();
-        self.now
+    fn begin(&mut self) {
+        if std::mem::replace(&mut self.begun, true) || self.now == 0 {
+            self.now = now_ns();
+        }
     }
 
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next {
@@ -263,13 +266,12 @@ impl<D: FnMut() -> Option<Sample>> Outgoing for Requests<'_, D> {
         }
     }
 
-    fn posted(&mut self, writes: usize, counts: &mut SendCounts) -> usize {
+    fn posted(&mut self, writes: usize, counts: &mut SendCounts) {
         let in_flight = self.connection.tracker.in_flight();
         counts.in_flight_max = counts.in_flight_max.max(in_flight as u64);
         self.connection
             .posted
             .fetch_add(writes as u64, Ordering::Relaxed);
-        in_flight
     }
 }
 

@@ -122,7 +122,7 @@ impl Dispatcher {
                     nics.get(l.nic_index).map_or(&[], |r| &r.cfgs.near.nodes),
                     staged,
                     cfgs.policy.by_health().is_some(),
-                    cfgs.doorbell_wait_ns,
+                    cfgs.doorbell_wait,
                     cfgs.stream,
                 )
             })
@@ -475,32 +475,33 @@ impl Shared {
         self.handles().iter().for_each(NicThreadHandle::wake);
     }
 
-    /// Posts `direct` and then the backlog (by health: what was given to this
-    /// connection) on a connection, or leaves it to the owner of its token.
-    /// `lazily`, the doorbell may be left to the connection's NIC thread.
+    /// Posts `direct` and then the backlog (by health: what was given to this connection) on a
+    /// connection, or leaves it to the owner of its token. `for_caller`, the doorbell may be left
+    /// to the connection's NIC thread.
     fn drive(
         &self,
         connection: &Connection,
-        lazily: bool,
+        for_caller: bool,
         direct: impl FnMut() -> Option<Sample>,
     ) -> Posted {
+        let now = if for_caller { now_ns() } else { 0 };
         let mut requests = Requests {
             shared: self,
             connection,
             direct,
-            now: 0,
+            now,
+            begun: false,
         };
-        let done = connection.send.drive(lazily, &mut requests);
         let thread = || self.handles().get(connection.cfgs.nic_index);
+        let done = if for_caller {
+            let send = &connection.send;
+            send.drive_for_caller(now, thread(), &mut requests)
+        } else {
+            connection.send.drive(&mut requests)
+        };
         if done.broken.is_some() {
             // It takes the connection down, even if nothing comes over it any more.
             thread().inspect(|t| t.wake());
-        } else if lazily
-            && connection.send.is_unrung()
-            && thread().is_some_and(NicThreadHandle::sleeps_now)
-        {
-            // A NIC thread that is awake looks for doorbells that wait before it sleeps.
-            connection.send.drive(false, &mut requests);
         }
         done
     }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     clock::now_ns,
-    connection::{Next, NicThreadHandle, Outgoing, SendCounts, SendHalf},
+    connection::{DoorbellWait, Next, NicThreadHandle, Outgoing, SendCounts, SendHalf},
     fabric::{
         Broken, Endpoint, FabricCounts, Grants, Imm, Post, PostError, Region, RegionError,
         SourceId, Tx, Window,
@@ -24,10 +24,6 @@ use crate::{
     stats::ServedConnection,
     wire::Stream,
 };
-
-/// A part may wait this long for the doorbell of the next, in nanoseconds, while parts come one
-/// upon the other and the NIC's thread is awake to ring for it.
-const PART_WAIT_NS: u64 = 20_000;
 
 /// What a connection is made of; the frontend asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,13 +139,7 @@ impl ServeConnection {
             window: Window::new(slots, 0, cfgs.request_stride, grants)?,
             output: Arc::new(Region::on_nodes(bytes(cfgs.response_stride)?, nodes)?),
             // One doorbell for all that is ready.
-            send: SendHalf::new(
-                usize::MAX,
-                match cfgs.stream {
-                    Stream::None | Stream::First => 0,
-                    Stream::All => PART_WAIT_NS,
-                },
-            ),
+            send: SendHalf::new(usize::MAX, DoorbellWait::ByCost),
             answers: Answers::new(cfgs.slots, cfgs.stream),
             nic: OnceLock::new(),
             gone: AtomicBool::new(false),
@@ -311,17 +301,14 @@ impl ServeConnection {
 
     /// Sends what is ready, or leaves it to the owner of the token. Returns responses posted.
     pub(super) fn drive(&self) -> usize {
-        self.send.drive(false, &mut Responses::of(self)).posted
+        self.send.drive(&mut Responses::of(self)).posted
     }
 
-    /// The same, where the doorbell may be left to the NIC's thread as long as that is awake.
-    fn drive_lazily(&self) {
+    /// The same for an engine's thread, which leaves the doorbell to the NIC's thread at times.
+    fn drive_for_caller(&self) {
         let mut responses = Responses::of(self);
-        self.send.drive(true, &mut responses);
-        let asleep = || self.nic.get().is_none_or(NicThreadHandle::sleeps_now);
-        if self.send.is_unrung() && asleep() {
-            self.send.drive(false, &mut responses);
-        }
+        self.send
+            .drive_for_caller(now_ns(), self.nic.get(), &mut responses);
     }
 
     /// A length of output, at most what its slot has room for.
@@ -436,13 +423,6 @@ impl<'a> Responses<'a> {
 }
 
 impl Outgoing for Responses<'_> {
-    fn begin(&mut self) -> u64 {
-        match self.connection.cfgs.stream {
-            Stream::None | Stream::First => 0,
-            Stream::All => now_ns(),
-        }
-    }
-
     fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
         while let Some(ready) = self.connection.answers.pop() {
             if let Some(next) = self.post(ready, tx) {
@@ -452,8 +432,7 @@ impl Outgoing for Responses<'_> {
         Next::Nothing
     }
 
-    /// Whoever drives lazily has more to send before long.
-    fn posted(&mut self, _: usize, _: &mut SendCounts) -> usize {
+    fn posted(&mut self, _: usize, _: &mut SendCounts) {
         let answered = std::mem::take(&mut self.answered);
         self.connection
             .responded
@@ -462,7 +441,6 @@ impl Outgoing for Responses<'_> {
             0 => {}
             parts => _ = self.connection.parts.fetch_add(parts, Ordering::Relaxed),
         }
-        usize::MAX
     }
 
     /// Nobody is there to have them.
@@ -507,7 +485,7 @@ impl Origin for ServeConnection {
         growing.grow(end, part.queue_us, part.compute_us, false);
         self.answers.push(Ready::Part(imm.slot()));
         match self.cfgs.stream {
-            Stream::All => self.drive_lazily(),
+            Stream::All => self.drive_for_caller(),
             _ => _ = self.drive(),
         }
     }

@@ -3,9 +3,10 @@
 
 use crate::{
     config::{
-        self, Completion, CompletionMode, Deadlines, FrontendConfig, HealthConfig, NicAt, NicConfig,
+        self, Auto, Completion, CompletionMode, Deadlines, FrontendConfig, HealthConfig, NicAt,
+        NicConfig,
     },
-    connection::{EchoCfgs, NicThreadCfgs, Spin},
+    connection::{DoorbellWait, EchoCfgs, NicThreadCfgs, Spin},
     control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
     dispatch::DispatchCfgs,
     fabric::tcp::TcpCfgs,
@@ -117,7 +118,10 @@ pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
             timeout_ns: ns(d.echo_timeout_ms),
         },
         issue_post_up_to: up_to.unwrap_or(usize::MAX),
-        doorbell_wait_ns: config.doorbell_wait_us * 1000,
+        doorbell_wait: match config.doorbell_wait_us {
+            Auto::Auto => DoorbellWait::ByCost,
+            Auto::Fixed(us) => DoorbellWait::Ns(us * 1000),
+        },
         send_depth: SEND_DEPTH,
         stream: config.stream.unwrap_or_default(),
         token_bytes: config.model.output.dtype.bytes() as u32,

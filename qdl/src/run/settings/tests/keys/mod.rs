@@ -194,7 +194,7 @@ fn frontend(tree: &Value) -> (Taken, String) {
             text((
                 d.echo,
                 d.issue_post_up_to,
-                d.doorbell_wait_ns,
+                d.doorbell_wait,
                 d.stream,
                 d.token_bytes,
             )),
