@@ -22,6 +22,7 @@ mod exit;
 mod interrupt;
 mod local;
 mod memory;
+mod meter;
 mod network;
 mod progress;
 mod qsl;

@@ -24,7 +24,7 @@ use qdl::{
     dispatch::{self, Completer, Response, Sample},
     fabric::{Grants, Imm, Region, RegionError},
     serve::{Arrival, Finished, Origin, Part, Service},
-    stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord},
+    stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord, limits::NodeUse},
     wire::{EngineInfo, Stream},
 };
 
@@ -394,6 +394,10 @@ impl Backend for LocalBackend {
                 samples: Some(counters.samples),
                 batches: BatchSizes::from_counts(&counters.batch_sizes),
                 gpus: pipelines.gpus(),
+                used: NodeUse {
+                    engine: pipelines.used(),
+                    ..NodeUse::default()
+                },
                 ..AcceleratorRecord::default()
             }],
             backlog_max: self.backlog_max.load(Ordering::Relaxed),

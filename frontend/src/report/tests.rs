@@ -68,6 +68,7 @@ fn ended(settings: &Settings) -> Ended<'_> {
             name: "Network SUT: a".to_owned(),
             round_trip: Some(Duration::from_micros(120)),
         }),
+        used: NodeUse::default(),
         accuracy: None,
         verified: None,
         tokens: None,

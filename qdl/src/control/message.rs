@@ -7,12 +7,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
     model::ModelSpec,
-    stats::{BatchSizes, GpuRecord},
+    stats::{BatchSizes, GpuRecord, limits::NodeUse},
     wire::{EngineInfo, IbEnd, Score, Stream},
 };
 
 /// Version of the protocol, both planes.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 
 /// Which side of a session a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -353,6 +353,10 @@ pub enum Message {
         /// What each GPU did in the session.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         gpus: Vec<GpuRecord>,
+        /// What the node's threads and engine were used for since it started: what a run used is
+        /// the difference of two answers.
+        #[serde(default)]
+        used: NodeUse,
     },
     /// A request is not granted, and nothing has changed.
     Refused {

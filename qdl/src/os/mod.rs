@@ -10,15 +10,18 @@
 //! | [`Mapping`] | anonymous memory, and the NUMA nodes it lies on |
 //! | [`numa_nodes`] | how many nodes there are |
 //! | [`available_memory`] | bytes that may be had without swapping |
+//! | [`thread_times`], [`machine_time`] | what threads and cores did, and how long threads waited |
 
 mod affinity;
 mod cpus;
 mod event;
 mod memory;
 mod near;
+mod usage;
 
 pub use affinity::{affinity, pin, set_affinity};
 pub use cpus::{BadCpuList, CpuList};
 pub use event::EventFd;
 pub use memory::{HUGE_PAGE, Mapping, available_memory, numa_nodes};
 pub use near::Near;
+pub use usage::{MachineTime, ThreadTime, machine_time, thread_id, thread_times};

@@ -21,7 +21,7 @@ use crate::{
     config::FrontendConfig,
     control::{Auth, ClientHandle, ClientParams, Counters},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
-    stats::{BatchSizes, GpuRecord},
+    stats::{BatchSizes, GpuRecord, limits::NodeUse},
     topology::LinkWatch,
     wire::EngineInfo,
 };
@@ -39,6 +39,8 @@ pub(super) struct PeerState {
     pub counters: Option<Counters>,
     pub batches: BatchSizes,
     pub gpus: Vec<GpuRecord>,
+    /// What it was used for when LoadGen's clock was about to start, and at the end.
+    pub used: [Option<NodeUse>; 2],
     /// When and why its last connection was lost, and whether by silence.
     pub lost: Option<Loss>,
 }

@@ -3,7 +3,7 @@
 use super::common::PeerState;
 use crate::{
     dispatch::{DispatchCounts, WarmUpReport},
-    stats::{AcceleratorRecord, ConnectionRecord, Ledger, WarmUpRecord},
+    stats::{AcceleratorRecord, ConnectionRecord, Ledger, WarmUpRecord, limits::NodeUse},
 };
 
 /// Puts in what the dispatcher does not know of its connections: their
@@ -39,6 +39,11 @@ pub(super) fn accelerator(peer: &PeerState, connections: usize) -> AcceleratorRe
         copies: counters.copies,
         batches: peer.batches.clone(),
         gpus: peer.gpus.clone(),
+        used: match &peer.used {
+            [Some(before), Some(now)] => now.since(before),
+            // Since it started is no run's.
+            _ => NodeUse::default(),
+        },
         lost: peer.lost.as_ref().map(|l| l.cause.clone()),
     }
 }

@@ -14,6 +14,7 @@ mod files;
 mod gpu;
 mod histograms;
 mod ledger;
+pub mod limits;
 mod live;
 mod places;
 mod record;

@@ -360,7 +360,12 @@ impl History {
             Asked::Drain => {
                 if self.rng.chance(30) {
                     self.a
-                        .drained(Counters::default(), &Default::default(), &[]);
+                        .drained(
+                            Counters::default(),
+                            &Default::default(),
+                            &[],
+                            &Default::default(),
+                        );
                 }
             }
             Asked::Beat => self.a.beat(Counters::default(), None),
