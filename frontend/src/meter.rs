@@ -44,7 +44,12 @@ impl Meter {
             let first = read();
             self.last = Some((Instant::now(), first.clone()));
             self.first = Some(first);
-        } else if working && self.last.as_ref().is_none_or(|(at, _)| at.elapsed() >= EVERY) {
+        } else if working
+            && self
+                .last
+                .as_ref()
+                .is_none_or(|(at, _)| at.elapsed() >= EVERY)
+        {
             self.last = Some((Instant::now(), read()));
         }
     }

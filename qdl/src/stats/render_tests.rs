@@ -7,7 +7,7 @@ use super::{
     },
     *,
 };
-use crate::stats::FabricCounts;
+use crate::stats::{FabricCounts, limits::PathUse};
 use crate::stats::{SystemRecord, WarmUpRecord};
 
 fn example() -> Summary {
@@ -38,6 +38,9 @@ fn example() -> Summary {
         name: name.to_owned(),
         samples,
         posted: samples,
+        slots: 256,
+        silent_ms: 0,
+        path: PathUse::default(),
         in_flight_max: 64,
         wakeups: samples / 3,
         blocked: 2,

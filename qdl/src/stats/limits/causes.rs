@@ -212,7 +212,10 @@ pub fn table() -> String {
                     | --- | --- | --- | --- |\n"
         .to_owned();
     for r in &ROWS {
-        let line = format!("| {} | {} | {} | {} |\n", r.name, r.symptom, r.means, r.turn);
+        let line = format!(
+            "| {} | {} | {} | {} |\n",
+            r.name, r.symptom, r.means, r.turn
+        );
         text.push_str(&line);
     }
     text

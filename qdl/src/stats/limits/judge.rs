@@ -7,7 +7,7 @@
 
 use super::{
     super::{AcceleratorRecord, Mode, RunRecord, Stage, text},
-    Cause, Finding, Limits, LoadgenView, NodeUse, PathUse,
+    Cause, Finding, Limits, LoadgenView, NodeUse, PathUse, ThreadGroup,
 };
 
 /// A share from which on something is in use all the time.
@@ -48,18 +48,22 @@ pub fn judge<'a>(run: &'a RunRecord) -> Limits {
         findings.extend(rules.iter().filter_map(|rule| rule(&view)));
         // One line for each cause; an engine's share of the time is a finding of its own.
         let mut seen = Vec::new();
-        findings.retain(|f| !seen.contains(&f.cause) && {
-            seen.push(f.cause);
-            true
+        findings.retain(|f| {
+            !seen.contains(&f.cause) && {
+                seen.push(f.cause);
+                true
+            }
         });
     }
     let line = match (findings.first(), aim) {
         (Some(first), _) => first.line(),
         (None, Aim::Kept(how)) => format!("nothing: {how}"),
         (None, Aim::Unmeasured(why)) => format!("nothing is said: {why}"),
-        (None, Aim::Open) => "nothing stands out: no engine, thread, slot, line or core was in use \
+        (None, Aim::Open) => {
+            "nothing stands out: no engine, thread, slot, line or core was in use \
                               all the time"
-            .to_owned(),
+                .to_owned()
+        }
     };
     Limits { line, findings }
 }
@@ -116,7 +120,7 @@ impl<'a> View<'a> {
             loadgen: run.evidence.loadgen.unwrap_or_default(),
             server: run.scenario == "Server",
             by_latency: matches!(run.scenario.as_str(), "SingleStream" | "MultiStream"),
-            slots: run.system.connections.iter().map(|c| c.slots).sum(),
+            slots: run.total().slots,
             in_flight: per_s * round_trip_s,
         }
     }
@@ -153,7 +157,9 @@ impl<'a> View<'a> {
         });
         let tokens = self.run.tokens.iter().flat_map(|t| t.bounded());
         let tokens = tokens.map(|(name, us, bound)| (share(us, bound), said(name, us, bound)));
-        own.into_iter().chain(tokens).max_by(|a, b| a.0.total_cmp(&b.0))
+        own.into_iter()
+            .chain(tokens)
+            .max_by(|a, b| a.0.total_cmp(&b.0))
     }
 
     fn aim(&self) -> Aim {
@@ -180,7 +186,8 @@ impl<'a> View<'a> {
     /// One that was lost, or silent for a part of the run that counts.
     fn accelerator(&self, aim: &Aim) -> Option<Finding> {
         let system = &self.run.system;
-        let lost = |a: &AcceleratorRecord| Some(format!("{} was lost ({})", a.node, a.lost.as_ref()?));
+        let lost =
+            |a: &AcceleratorRecord| Some(format!("{} was lost ({})", a.node, a.lost.as_ref()?));
         if let Some(figure) = system.accelerators.iter().find_map(lost) {
             return found(Cause::Accelerator, figure);
         }
@@ -256,9 +263,9 @@ impl<'a> View<'a> {
     }
 
     /// What engines could have in batches at once.
-    fn engine_room(&self) -> u64 {
+    fn engine_room(&self) -> f64 {
         let all = self.run.system.accelerators.iter().map(|a| &a.used.engine);
-        all.map(|e| e.max_batch * u64::from(e.workers)).sum()
+        all.map(|e| e.max_batch as f64 * f64::from(e.workers)).sum()
     }
 
     fn slots_used(&self) -> f64 {
@@ -274,7 +281,7 @@ impl<'a> View<'a> {
         if self.slots == 0
             || self.by_latency
             || !small
-            || self.slots >= self.engine_room()
+            || self.slots as f64 >= self.engine_room()
             || self.slots_used() < EASY
         {
             return None;
@@ -350,7 +357,11 @@ impl<'a> View<'a> {
         let full = share(mean, e.max_batch as f64) >= EASY;
         let batches = format!("batches of {} where {} fit", text::three(mean), e.max_batch);
         if full && e.max_batch < 8 {
-            let figure = format!("{} computed {} of the time, {batches}", a.node, percent(busy));
+            let figure = format!(
+                "{} computed {} of the time, {batches}",
+                a.node,
+                percent(busy)
+            );
             return found(Cause::MaxBatch, figure);
         }
         if e.workers == 1 && self.has_cores_left(a) {
@@ -377,9 +388,10 @@ impl<'a> View<'a> {
             true => &self.run.evidence.node,
             false => &a.used,
         };
-        let ran: u64 = own.threads.iter().map(|g| g.ran_us).sum();
+        // What a peer says may be any number: sums of it are no integers.
+        let ran: f64 = own.threads.iter().map(|g| g.ran_us as f64).sum();
         let cores = f64::from(own.cores);
-        cores == 0.0 || (ran as f64) < 0.75 * cores * self.seconds * 1e6
+        cores == 0.0 || ran < 0.75 * cores * self.seconds * 1e6
     }
 
     /// LoadGen's issue thread: it cannot issue what was asked for, or it wakes late.
@@ -423,7 +435,10 @@ impl<'a> View<'a> {
             return (0.0, 0.0);
         };
         let time = node.clock_us as f64 * f64::from(g.threads.max(1));
-        (share(g.ran_us as f64, time), share(g.waited_us as f64, time))
+        (
+            share(g.ran_us as f64, time),
+            share(g.waited_us as f64, time),
+        )
     }
 
     /// Seconds over which this node's use was taken.
@@ -457,7 +472,10 @@ impl<'a> View<'a> {
         if held < MOST || busy < BUSY {
             return None;
         }
-        let figure = format!("it held up the connections {} of the time", percent(held * busy));
+        let figure = format!(
+            "it held up the connections {} of the time",
+            percent(held * busy)
+        );
         found(Cause::SendBuffer, figure)
     }
 
@@ -465,8 +483,8 @@ impl<'a> View<'a> {
         let network = self.stage(Stage::Network);
         let samples = self.run.samples as f64;
         let here = share(self.run.evidence.node.nics.sleeps as f64, samples);
-        let there = self.run.system.accelerators.iter().map(|a| a.used.nics.sleeps);
-        let there = share(there.sum::<u64>() as f64, samples);
+        let there = self.run.system.accelerators.iter();
+        let there = share(there.map(|a| a.used.nics.sleeps as f64).sum(), samples);
         if self.run.scenario == "Offline" || network < 0.4 || here.max(there) < 0.5 {
             return None;
         }
@@ -501,8 +519,8 @@ impl<'a> View<'a> {
     fn cores(&self) -> Option<Finding> {
         let node = &self.run.evidence.node;
         let busy = share(node.machine_busy_ticks as f64, node.machine_ticks as f64);
-        let sum = |of: fn(&super::ThreadGroup) -> u64| node.threads.iter().map(of).sum::<u64>();
-        let (ran, waited) = (sum(|g| g.ran_us) as f64, sum(|g| g.waited_us) as f64);
+        let sum = |of: fn(&ThreadGroup) -> f64| node.threads.iter().map(of).sum::<f64>();
+        let (ran, waited) = (sum(|g| g.ran_us as f64), sum(|g| g.waited_us as f64));
         let waiting = share(waited, ran + waited);
         if busy < 0.9 || waiting < 0.25 {
             return None;

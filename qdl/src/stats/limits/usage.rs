@@ -218,7 +218,10 @@ mod tests {
         after.threads = vec![group("engine", 9, 1), group("nic", 30, 6)];
         after.nics.worked_us = 100;
         let used = after.since(&before);
-        assert_eq!((used.clock_us, used.nics.worked_us, used.nics.sleeps), (2_000, 93, 0));
+        assert_eq!(
+            (used.clock_us, used.nics.worked_us, used.nics.sleeps),
+            (2_000, 93, 0)
+        );
         assert_eq!(used.group("nic"), Some(&group("nic", 20, 1)));
         assert_eq!(used.group("engine"), Some(&group("engine", 9, 1)));
         assert_eq!(used.group("gone"), None);
@@ -237,7 +240,11 @@ mod tests {
         path.look(&reading(120, 70, 0), &reading(300, 50, 20), 250);
         path.look(&reading(9_000, 90, 10), &reading(120, 70, 20), 250);
         assert_eq!((path.looks, path.looked_us), (3, 750));
-        assert_eq!(path.busy_us, 200 + 120 + 250, "no more than the time between two looks");
+        assert_eq!(
+            path.busy_us,
+            200 + 120 + 250,
+            "no more than the time between two looks"
+        );
         assert_eq!((path.mean_rtt_us(), path.min_rtt_us), (70.0, 10));
     }
 }

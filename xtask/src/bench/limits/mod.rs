@@ -48,7 +48,10 @@ impl Asked {
                 name if PLANTS.iter().any(|p| p.name == name) => asked.names.push(word),
                 name => {
                     let all: Vec<_> = PLANTS.iter().map(|p| p.name).collect();
-                    bail!("nothing is planted as {name}; there are: {}", all.join(", "));
+                    bail!(
+                        "nothing is planted as {name}; there are: {}",
+                        all.join(", ")
+                    );
                 }
             }
         }
@@ -72,7 +75,10 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     };
     let mut rows = Vec::new();
     let mut missed = Vec::new();
-    println!("\n{:<16} {:<16} {:>8}", "planted", "is to be said", "said so");
+    println!(
+        "\n{:<16} {:<16} {:>8}",
+        "planted", "is to be said", "said so"
+    );
     for plant in PLANTS.iter().filter(|p| asked.wants(p)) {
         let said: Vec<Said> = (0..asked.runs)
             .map(|_| run::once(root, &programs, plant))
@@ -99,9 +105,15 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
             .into_iter()
             .map(|s| json!({"cause": s.cause, "line": s.line, "limits": s.limits}))
             .collect();
-        rows.push(json!({"planted": plant.name, "expected": plant.cause, "right": right, "said": all}));
+        rows.push(
+            json!({"planted": plant.name, "expected": plant.cause, "right": right, "said": all}),
+        );
     }
     write(root, "limits", &rows)?;
-    ensure!(missed.is_empty(), "another cause was named: {}", missed.join(", "));
+    ensure!(
+        missed.is_empty(),
+        "another cause was named: {}",
+        missed.join(", ")
+    );
     Ok(())
 }

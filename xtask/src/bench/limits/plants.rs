@@ -67,8 +67,16 @@ pub const PLANTS: [Plant; 9] = [
     Plant {
         name: "healthy",
         arguments: &[
-            "--scenario", "server", "--target-qps", "400", "--duration-s", "4",
-            "--set", "min_query_count=1", "--set", "target_latency=250",
+            "--scenario",
+            "server",
+            "--target-qps",
+            "400",
+            "--duration-s",
+            "4",
+            "--set",
+            "min_query_count=1",
+            "--set",
+            "target_latency=250",
         ],
         ..PLAIN
     },
@@ -76,14 +84,28 @@ pub const PLANTS: [Plant; 9] = [
         name: "one-thread",
         cause: "engine_threads",
         engine: "{kind: digest, max_batch: 64, delay_us: 10000, threads: 1}",
-        arguments: &["--scenario", "offline", "--set", "min_duration=0", "--samples", "20000"],
+        arguments: &[
+            "--scenario",
+            "offline",
+            "--set",
+            "min_duration=0",
+            "--samples",
+            "20000",
+        ],
         ..PLAIN
     },
     Plant {
         name: "max-batch-1",
         cause: "max_batch",
         engine: "{kind: digest, max_batch: 1, delay_us: 1000, threads: 2}",
-        arguments: &["--scenario", "offline", "--set", "min_duration=0", "--samples", "5000"],
+        arguments: &[
+            "--scenario",
+            "offline",
+            "--set",
+            "min_duration=0",
+            "--samples",
+            "5000",
+        ],
         ..PLAIN
     },
     Plant {
@@ -91,7 +113,14 @@ pub const PLANTS: [Plant; 9] = [
         cause: "slots",
         engine: "{kind: digest, max_batch: 64, delay_us: 2000, threads: 2}",
         nic: "connections: 1, slots: 2",
-        arguments: &["--scenario", "offline", "--set", "min_duration=0", "--samples", "2500"],
+        arguments: &[
+            "--scenario",
+            "offline",
+            "--set",
+            "min_duration=0",
+            "--samples",
+            "2500",
+        ],
         ..PLAIN
     },
     Plant {
@@ -101,7 +130,12 @@ pub const PLANTS: [Plant; 9] = [
         both: "completion: {mode: event}",
         nic: "connections: 1",
         arguments: &[
-            "--scenario", "single-stream", "--set", "min_duration=0", "--samples", "20000",
+            "--scenario",
+            "single-stream",
+            "--set",
+            "min_duration=0",
+            "--samples",
+            "20000",
         ],
         ..PLAIN
     },
@@ -110,8 +144,14 @@ pub const PLANTS: [Plant; 9] = [
         cause: "rate",
         engine: "{kind: \"null\"}",
         arguments: &[
-            "--scenario", "server", "--target-qps", "3000000", "--duration-s", "1",
-            "--set", "min_query_count=1",
+            "--scenario",
+            "server",
+            "--target-qps",
+            "3000000",
+            "--duration-s",
+            "1",
+            "--set",
+            "min_query_count=1",
         ],
         ..PLAIN
     },
@@ -120,7 +160,14 @@ pub const PLANTS: [Plant; 9] = [
         cause: "link",
         engine: "{kind: digest}",
         bytes: 20_000,
-        arguments: &["--scenario", "offline", "--set", "min_duration=0", "--samples", "2000"],
+        arguments: &[
+            "--scenario",
+            "offline",
+            "--set",
+            "min_duration=0",
+            "--samples",
+            "2000",
+        ],
         net: Net::Shaped(100),
         ..PLAIN
     },
@@ -128,9 +175,18 @@ pub const PLANTS: [Plant; 9] = [
         name: "stopped",
         cause: "accelerator",
         arguments: &[
-            "--scenario", "server", "--target-qps", "400", "--duration-s", "5",
-            "--set", "min_query_count=1", "--set", "target_latency=250",
-            "--warm-up-ms", "100",
+            "--scenario",
+            "server",
+            "--target-qps",
+            "400",
+            "--duration-s",
+            "5",
+            "--set",
+            "min_query_count=1",
+            "--set",
+            "target_latency=250",
+            "--warm-up-ms",
+            "100",
         ],
         during: During::Stopped(1.5, 1.5),
         ..PLAIN
@@ -141,8 +197,16 @@ pub const PLANTS: [Plant; 9] = [
         engine: "{kind: digest}",
         nic: "connections: 1",
         arguments: &[
-            "--scenario", "server", "--target-qps", "200", "--duration-s", "4",
-            "--set", "min_query_count=1", "--set", "target_latency=10",
+            "--scenario",
+            "server",
+            "--target-qps",
+            "200",
+            "--duration-s",
+            "4",
+            "--set",
+            "min_query_count=1",
+            "--set",
+            "target_latency=10",
         ],
         during: During::Crowded,
         ..PLAIN

@@ -47,7 +47,10 @@ pub fn once(root: &Path, programs: &Path, plant: &Plant) -> Result<Said> {
     };
     let last = last_core()?;
     let nodes = Nodes::of(plant, rails.as_ref(), last)?;
-    let configs = [folder.join("accelerator.yaml"), folder.join("frontend.yaml")];
+    let configs = [
+        folder.join("accelerator.yaml"),
+        folder.join("frontend.yaml"),
+    ];
     fs::write(&configs[0], &nodes.accelerator)?;
     fs::write(&configs[1], &nodes.frontend)?;
     let command = |program: &str, side: Side| match &rails {
@@ -84,7 +87,11 @@ pub fn once(root: &Path, programs: &Path, plant: &Plant) -> Result<Said> {
     let cause = limits["findings"][0]["cause"].as_str();
     let line = limits["line"].as_str().context("no line")?.to_owned();
     // A run that nobody could judge is no run that is well.
-    let nothing = if line.starts_with("nothing: ") { "nothing" } else { "not said" };
+    let nothing = if line.starts_with("nothing: ") {
+        "nothing"
+    } else {
+        "not said"
+    };
     Ok(Said {
         cause: cause.unwrap_or(nothing).to_owned(),
         line,
@@ -101,7 +108,12 @@ struct Nodes {
 impl Nodes {
     fn of(plant: &Plant, rails: Option<&Rails>, last: usize) -> Result<Self> {
         let (control, data, own, auth) = match rails {
-            None => (format!("127.0.0.1:{}", port()?), "127.0.0.1:0".into(), "127.0.0.1".into(), ""),
+            None => (
+                format!("127.0.0.1:{}", port()?),
+                "127.0.0.1:0".into(),
+                "127.0.0.1".into(),
+                "",
+            ),
             Some(rails) => (
                 format!("{}:7400", rails.address(Side::Accelerator, 1)),
                 format!("{}:7410", rails.address(Side::Accelerator, 0)),
@@ -164,7 +176,8 @@ fn meanwhile(
             }
             let one = |_| {
                 let mut busy = Command::new("sh");
-                busy.args(["-c", "while :; do :; done"]).stderr(Stdio::null());
+                busy.args(["-c", "while :; do :; done"])
+                    .stderr(Stdio::null());
                 let busy = Running::start("busy loop", &mut busy)?;
                 keep_on(busy.id(), 0)?;
                 Ok(busy)
@@ -195,12 +208,19 @@ fn thread_called(process: u32, name: &str) -> Result<u32> {
         let task = task?;
         let called = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
         if called.trim_end() == name {
-            found.extend(task.file_name().to_str().and_then(|n| n.parse::<u32>().ok()));
+            found.extend(
+                task.file_name()
+                    .to_str()
+                    .and_then(|n| n.parse::<u32>().ok()),
+            );
         }
     }
     // LoadGen's own threads have the name of the one that began them.
     found.sort_unstable();
-    found.first().copied().with_context(|| format!("{tasks}: no thread is called {name}"))
+    found
+        .first()
+        .copied()
+        .with_context(|| format!("{tasks}: no thread is called {name}"))
 }
 
 fn signal(process: u32, signal: libc::c_int) -> Result<()> {
@@ -226,7 +246,9 @@ fn keep_on(thread: u32, core: usize) -> Result<()> {
     // SAFETY: `core` is below CPU_SETSIZE.
     unsafe { libc::CPU_SET(core, &mut set) };
     // SAFETY: `set` lives through the call and has the size that is given.
-    match unsafe { libc::sched_setaffinity(libc::pid_t::try_from(thread)?, size_of_val(&set), &set) } {
+    match unsafe {
+        libc::sched_setaffinity(libc::pid_t::try_from(thread)?, size_of_val(&set), &set)
+    } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()).context("sched_setaffinity"),
     }
