@@ -119,8 +119,8 @@ pub const ROWS: [Row; 15] = [
     row(
         Cause::Rate,
         "rate",
-        "fewer samples are issued than LoadGen scheduled, its issue thread is on a core or waits for \
-         one all the time",
+        "by what a sample has taken LoadGen's issue thread, the scheduled rate takes 70 % of a core and \
+         more; fewer samples come back than were scheduled, or late",
         "this machine issues no more",
         "Server: a lower `target_qps`, `server_coalesce_queries`, `server_num_issue_query_threads`",
     ),

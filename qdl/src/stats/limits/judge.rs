@@ -12,6 +12,8 @@ use super::{
 
 /// A share from which on something is in use all the time.
 const BUSY: f64 = 0.85;
+/// The same of NIC threads and cores, which are shared by more.
+const ALWAYS: f64 = 0.9;
 /// A share of its time in which a thread that is not the limit may be at work.
 const EASY: f64 = 0.7;
 /// A stage that is the most of something.
@@ -174,7 +176,8 @@ impl<'a> View<'a> {
             return Aim::Open;
         }
         let asked = self.wanted_per_s().unwrap_or(self.run.per_s);
-        let asked = format!("{}/s were asked for and came back", text::rate(asked));
+        let (came, asked) = (text::rate(self.run.per_s), text::rate(asked));
+        let asked = format!("{came}/s came back of {asked}/s scheduled");
         match self.of_bound() {
             Some((used, _)) if used > ROOM => Aim::Open,
             Some((_, figure)) => Aim::Kept(format!("{asked}, {figure}")),
@@ -283,6 +286,7 @@ impl<'a> View<'a> {
             || !small
             || self.slots as f64 >= self.engine_room()
             || self.slots_used() < EASY
+            || self.nic_share(&self.run.evidence.node, self.node_seconds()) >= ALWAYS
         {
             return None;
         }
@@ -458,7 +462,7 @@ impl<'a> View<'a> {
         let theirs = theirs.map(|a| (a.node.as_str(), self.nic_share(&a.used, self.seconds)));
         let all = std::iter::once(("this node", own)).chain(theirs);
         let (node, most) = all.max_by(|a, b| a.1.total_cmp(&b.1))?;
-        if most < 0.9 {
+        if most < ALWAYS {
             return None;
         }
         let figure = format!("those of {node} were at work {} of the time", percent(most));
@@ -522,7 +526,7 @@ impl<'a> View<'a> {
         let sum = |of: fn(&ThreadGroup) -> f64| node.threads.iter().map(of).sum::<f64>();
         let (ran, waited) = (sum(|g| g.ran_us as f64), sum(|g| g.waited_us as f64));
         let waiting = share(waited, ran + waited);
-        if busy < 0.9 || waiting < 0.25 {
+        if busy < ALWAYS || waiting < 0.25 {
             return None;
         }
         let figure = format!(

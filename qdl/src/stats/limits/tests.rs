@@ -153,7 +153,7 @@ fn a_run_that_keeps_its_aim_with_room_is_limited_by_nothing() {
     assert_eq!(cause, None);
     assert_eq!(
         line,
-        "nothing: 1,001/s were asked for and came back, latency 1.40 ms of the 10.0 ms allowed"
+        "nothing: 1,000/s came back of 1,001/s scheduled, latency 1.40 ms of the 10.0 ms allowed"
     );
     // With the bound nearly used up something is the limit.
     let mut near = healthy();
@@ -250,7 +250,7 @@ fn a_line_is_full_where_packets_queue_up_and_the_nic_threads_do_not() {
         ..PathUse::default()
     };
     run.system.connections[0].path = path;
-    run.system.connections[0].slots = 60;
+    run.system.connections[0].slots = 600;
     assert_eq!(said(&run).0, Some(Cause::Link));
     let mut quick = run.clone();
     quick.system.connections[0].path.rtt_us = 100 * 40;
