@@ -408,8 +408,8 @@ pub trait Rx: Send + fmt::Debug {
         None
     }
 
-    /// What the system says of the way to the peer; `None` where the fabric does not say. May cost a
-    /// system call: asked some times a second.
+    /// What the system says of the way to the peer; `None` where the fabric does not say. May cost
+    /// a system call: asked some times a second.
     fn path(&self) -> Option<PathReading> {
         None
     }

@@ -11,8 +11,8 @@ const KINDS: usize = 32;
 /// Threads of no kind of their own.
 const OTHER: &str = "other";
 
-/// A reading of this process. Threads are grouped by their names, those whose numbers are in `issue`
-/// as [`ISSUE`]. Costs two small reads of `/proc` for each thread.
+/// A reading of this process. Threads are grouped by their names, those whose numbers are in
+/// `issue` as [`ISSUE`]. Costs two small reads of `/proc` for each thread.
 pub fn usage(issue: &[u64], nics: NicUse) -> NodeUse {
     let machine = machine_time().unwrap_or_default();
     NodeUse {

@@ -13,6 +13,7 @@ mod batches;
 mod files;
 mod gpu;
 mod histograms;
+mod judge;
 mod ledger;
 pub mod limits;
 mod live;

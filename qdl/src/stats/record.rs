@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::FabricCounts;
 use super::{
     BatchSizes, GpuRecord, Ledger, Mismatch, Places, StageTable, ThroughputReport, TokenRecord,
-    ledger,
-    limits::{Evidence, Limits, NodeUse, PathUse, judge},
+    judge, ledger,
+    limits::{Evidence, Limits, NodeUse, PathUse},
     render,
 };
 
@@ -325,7 +325,7 @@ impl RunRecord {
     /// Fills in what follows from the rest. Returns whether everything agrees.
     pub fn close(&mut self) -> bool {
         self.system.connections_total = self.total();
-        self.limits = judge(self);
+        self.limits = judge::judge(self);
         self.mismatches = self.reconcile().iter().map(Mismatch::to_string).collect();
         self.mismatches.is_empty()
     }

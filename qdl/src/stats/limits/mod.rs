@@ -1,30 +1,23 @@
-//! What limited a run: one line at its end, from what was counted, or that nothing did.
+//! What limited a run, for the line at its end: the causes, and what is known by which they are
+//! told apart. The judge is `stats::judge`.
 //!
 //! | file | purpose |
 //! | --- | --- |
-//! | [`Cause`], [`ROWS`] | the causes: how each shows, what it means, what to turn; `docs/tuning.md` has this table |
+//! | [`Cause`], [`ROWS`] | how each shows, what it means, what to turn; also in `docs/tuning.md` |
 //! | [`NodeUse`], [`PathUse`] | what threads, engines and connections were used for |
-//! | [`judge()`] | the record of a run in, findings out; no I/O |
-//!
-//! What "limited" means differs by scenario. *Server* has an aim: where the scheduled rate came back
-//! and LoadGen's percentile kept its bound with a fifth to spare, nothing limited it. *Offline*
-//! measures a rate and *SingleStream* and *MultiStream* a latency: something always sets those, and
-//! the line says what, where one thing does.
 
 mod causes;
-mod judge;
 mod usage;
 
 use serde::{Deserialize, Serialize};
 
 pub use causes::{Cause, ROWS, Row, TABLE_BEGINS, TABLE_ENDS, table};
-pub use judge::judge;
 pub use usage::{EngineUse, NicUse, NodeUse, PathReading, PathUse, ThreadGroup};
 
 /// The name of the group of threads that LoadGen issues queries on.
 pub const ISSUE: &str = "issue";
 
-/// What is known beside the counts of samples, for [`judge()`].
+/// What is known beside the counts of samples, for the judge.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Evidence {
@@ -65,7 +58,7 @@ pub struct Finding {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    /// The strongest finding in one line, or that there is none. Empty before [`judge()`].
+    /// The strongest finding in one line, or that there is none. Empty before the run is judged.
     pub line: String,
     /// All of them, the strongest first.
     pub findings: Vec<Finding>,
@@ -84,6 +77,3 @@ impl Finding {
         format!("{}: {}; {}", self.cause.name(), self.figure, self.turn)
     }
 }
-
-#[cfg(test)]
-mod tests;

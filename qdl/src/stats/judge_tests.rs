@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::{
     super::{
-        AcceleratorRecord, ConnectionRecord, Mode, RunRecord, Stage, StageRow, StageTable,
-        SystemRecord,
+        ConnectionRecord, StageRow, StageTable, SystemRecord,
+        limits::{EngineUse, Evidence, NicUse},
     },
     *,
 };

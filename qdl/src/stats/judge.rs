@@ -1,13 +1,19 @@
-//! The judge: a plain function of a run's record.
+//! What limited a run: a plain function of its record.
+//!
+//! What "limited" means differs by scenario. *Server* has an aim: where the scheduled rate came
+//! back and LoadGen's percentile kept its bound with a fifth to spare, nothing limited it.
+//! *Offline* measures a rate and *SingleStream* and *MultiStream* a latency: something always sets
+//! those, and the line says what, where one thing does.
 //!
 //! It goes by shares and ratios, so that a machine that is slow, or has other things to do, is
-//! judged like any other. The rules stand in the order of [`ROWS`](super::ROWS): what a rule finds
-//! explains what later ones would find as its consequence. An engine that computes all the time
-//! fills all slots; a line that is full leaves the engine idle.
+//! judged like any other. The rules stand in the order of [`ROWS`](super::limits::ROWS), nearly:
+//! what a rule finds explains what later ones would find as its consequence. An engine that
+//! computes all the time fills all slots; a line that is full leaves the engine idle.
 
 use super::{
-    super::{AcceleratorRecord, Mode, RunRecord, Stage, text},
-    Cause, Finding, Limits, LoadgenView, NodeUse, PathUse, ThreadGroup,
+    AcceleratorRecord, Mode, RunRecord, Stage,
+    limits::{Cause, Finding, ISSUE, Limits, LoadgenView, NodeUse, PathUse, ThreadGroup},
+    text,
 };
 
 /// A share from which on something is in use all the time.
@@ -435,7 +441,7 @@ impl<'a> View<'a> {
     /// Shares of the run in which LoadGen's issue threads ran, and waited for a core.
     fn issue_shares(&self) -> (f64, f64) {
         let node = &self.run.evidence.node;
-        let Some(g) = node.group(super::ISSUE) else {
+        let Some(g) = node.group(ISSUE) else {
             return (0.0, 0.0);
         };
         let time = node.clock_us as f64 * f64::from(g.threads.max(1));
@@ -546,3 +552,7 @@ impl<'a> View<'a> {
         found(Cause::Network, figure)
     }
 }
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;
