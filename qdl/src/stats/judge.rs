@@ -174,11 +174,15 @@ impl<'a> View<'a> {
         if self.run.mode == Mode::Accuracy {
             return Aim::Unmeasured("an accuracy run is not timed".to_owned());
         }
+        if self.run.mode == Mode::FindPeak {
+            let why = "find-peak runs at many rates; run Server at its peak to see";
+            return Aim::Unmeasured(why.to_owned());
+        }
         if self.seconds < SHORTEST_S || self.run.samples == 0 {
             let took = text::time_us(self.seconds * 1e6);
             return Aim::Unmeasured(format!("{took} are too short to say"));
         }
-        if !self.server || self.run.mode == Mode::FindPeak || !self.rate_reached() {
+        if !self.server || !self.rate_reached() {
             return Aim::Open;
         }
         let asked = self.wanted_per_s().unwrap_or(self.run.per_s);
@@ -353,12 +357,11 @@ impl<'a> View<'a> {
             return None;
         }
         let mean = self.run.stages.get(Stage::Total).map_or(0.0, |r| r.mean_us);
-        let figure = format!(
+        self.own_speed(format!(
             "inference is {} of a sample's {}",
             percent(compute),
             text::time_us(mean)
-        );
-        found(Cause::Engine, figure)
+        ))
     }
 
     fn engine_at_work(&self, a: &AcceleratorRecord, busy: f64) -> Option<Finding> {
@@ -382,13 +385,24 @@ impl<'a> View<'a> {
             );
             return found(Cause::EngineThreads, figure);
         }
-        let figure = format!(
+        self.own_speed(format!(
             "{} computed {} of the time on {} threads, {batches}",
             a.node,
             percent(busy),
             e.workers
-        );
-        found(Cause::Engine, figure)
+        ))
+    }
+
+    /// The engine itself, with nothing around it that could be turned.
+    fn own_speed(&self, figure: String) -> Option<Finding> {
+        let mut finding = found(
+            Cause::Engine,
+            format!("{figure}: that is the model's own speed"),
+        )?;
+        if self.run.fabric == "local" {
+            "there is no network here to turn anything of".clone_into(&mut finding.turn);
+        }
+        Some(finding)
     }
 
     /// The accelerator's own threads leave a quarter of its cores.

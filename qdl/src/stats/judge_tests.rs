@@ -173,11 +173,15 @@ fn what_cannot_be_judged_is_not() {
         mode: Mode::Accuracy,
         ..healthy()
     };
+    let peak = RunRecord {
+        mode: Mode::FindPeak,
+        ..healthy()
+    };
     let short = RunRecord {
         duration_s: 0.1,
         ..healthy()
     };
-    for run in [accuracy, short, RunRecord::default()] {
+    for run in [accuracy, peak, short, RunRecord::default()] {
         let (cause, line) = said(&run);
         assert_eq!(cause, None);
         assert!(line.starts_with("nothing is said: "), "{line}");

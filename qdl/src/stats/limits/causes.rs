@@ -114,7 +114,7 @@ pub const ROWS: [Row; 15] = [
         "engine",
         "engines compute all the time (SingleStream: `inference` is the most of a sample's time)",
         "that is the model's own speed",
-        "nothing in the network: compare with `--local`; more accelerators",
+        "more accelerators; `--local` shows the same without a network",
     ),
     row(
         Cause::Rate,
