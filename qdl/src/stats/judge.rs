@@ -357,7 +357,7 @@ impl<'a> View<'a> {
             return None;
         }
         let mean = self.run.stages.get(Stage::Total).map_or(0.0, |r| r.mean_us);
-        self.own_speed(format!(
+        self.own_speed(&format!(
             "inference is {} of a sample's {}",
             percent(compute),
             text::time_us(mean)
@@ -385,7 +385,7 @@ impl<'a> View<'a> {
             );
             return found(Cause::EngineThreads, figure);
         }
-        self.own_speed(format!(
+        self.own_speed(&format!(
             "{} computed {} of the time on {} threads, {batches}",
             a.node,
             percent(busy),
@@ -394,7 +394,7 @@ impl<'a> View<'a> {
     }
 
     /// The engine itself, with nothing around it that could be turned.
-    fn own_speed(&self, figure: String) -> Option<Finding> {
+    fn own_speed(&self, figure: &str) -> Option<Finding> {
         let mut finding = found(
             Cause::Engine,
             format!("{figure}: that is the model's own speed"),
