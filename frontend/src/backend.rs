@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use qdl::{dispatch::Sample, stats::SystemRecord, wire::EngineInfo};
+use qdl::{
+    dispatch::Sample,
+    stats::{SystemRecord, limits::NicUse},
+    wire::EngineInfo,
+};
 
 /// The way of samples from LoadGen's SUT. Every sample
 /// issued is completed exactly once, towards LoadGen too where it takes an empty answer.
@@ -41,6 +45,11 @@ pub trait Backend: Send + Sync {
     /// What answers come by, by the index that they bear: an accelerator's connection, in words.
     fn connections(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// What the threads of this node's NICs were used for so far.
+    fn nic_use(&self) -> NicUse {
+        NicUse::default()
     }
 
     /// Samples issued and not completed.

@@ -30,6 +30,7 @@ mod init;
 mod interrupt;
 mod local;
 mod memory;
+mod meter;
 mod network;
 mod numpy;
 mod own_settings;

@@ -9,7 +9,7 @@ use qdl::{
     config::{FrontendConfig, QslMode},
     dispatch::Sample,
     run::{Cluster, ClusterError, ClusterListener, SampleMemory},
-    stats::{Ledger, SystemRecord},
+    stats::{Ledger, SystemRecord, limits::NicUse},
     wire::EngineInfo,
 };
 
@@ -174,6 +174,11 @@ impl Backend for Network {
     fn connections(&self) -> Vec<String> {
         let cluster = self.cluster.upgrade();
         cluster.map(|c| c.connection_names()).unwrap_or_default()
+    }
+
+    fn nic_use(&self) -> NicUse {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| c.nic_use()).unwrap_or_default()
     }
 
     fn outstanding(&self) -> u64 {

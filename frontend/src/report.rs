@@ -11,6 +11,7 @@ use loadgen_bridge::{Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::stats::{
     Accuracy, Carried, Exit, Histograms, LoadgenRecord, Mode, PhaseKind, PhaseRecord, RunRecord,
     SaveError, SettingRecord, StageTable, Summary, SystemRecord, Throughput, TokenRecord,
+    limits::{Evidence, LoadgenView, NodeUse},
     with_losses,
 };
 use qdl::wire::Stream;
@@ -74,6 +75,8 @@ pub struct Ended<'a> {
     pub throughput: Throughput,
     /// What `Name()` answered.
     pub name: Option<NameAnswer>,
+    /// What this program was used for while LoadGen's clock ran.
+    pub used: NodeUse,
     /// Right answers.
     pub accuracy: Option<Accuracy>,
     /// What is to be known of them, or why they were not counted.
@@ -180,6 +183,10 @@ impl Ended<'_> {
             tokens: self.tokens(seconds),
             throughput,
             carried: Carried::new(self.carried.0, self.carried.1, seconds),
+            evidence: Evidence {
+                node: self.used.clone(),
+                loadgen: outcome.map(|o| self.loadgen_view(o)),
+            },
             system: self.system.clone(),
             ..RunRecord::default()
         }
@@ -208,6 +215,32 @@ impl Ended<'_> {
         let both = self.outcome.as_ref().zip(loadgen);
         both.map(|(o, l)| reasons::reasons(o, l))
             .unwrap_or_default()
+    }
+
+    /// LoadGen's own times, beside its bound on them, which Server alone has.
+    fn loadgen_view(&self, outcome: &TestOutcome) -> LoadgenView {
+        let (test, l) = (&self.settings.test, &outcome.latencies);
+        let us = |ns: u64| ns as f64 / 1000.0;
+        let reported = [
+            (0.5, l.p50),
+            (0.9, l.p90),
+            (0.95, l.p95),
+            (0.97, l.p97),
+            (0.99, l.p99),
+            (0.999, l.p999),
+        ];
+        let far = |p: f64| (p - test.server_target_latency_percentile).abs();
+        let nearest = reported.iter().min_by(|a, b| far(a.0).total_cmp(&far(b.0)));
+        let server = test.scenario == Scenario::Server;
+        let bounded = server && !test.use_token_latencies;
+        let scheduled = outcome.statistics.get("Scheduled samples per second");
+        LoadgenView {
+            mean_us: us(l.mean),
+            p99_us: us(l.p99),
+            scheduled_per_s: scheduled.copied().filter(|_| server),
+            bounded_us: us(nearest.map_or(l.p99, |(_, ns)| *ns)),
+            bound_us: bounded.then(|| us(test.server_target_latency_ns)),
+        }
     }
 
     /// Times of tokens, beside LoadGen's bounds on them, which Server alone has.

@@ -19,7 +19,7 @@ use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig, Written},
     os::{Near, available_memory},
-    run::pinning_warnings,
+    run::{pinning_warnings, usage},
     stats::{Accuracy, Live, Recorder, SystemRecord, Throughput},
     topology::Topology,
     wire::Stream,
@@ -35,6 +35,7 @@ use crate::{
     exit::{ExitCode, Verdict},
     interrupt, local,
     memory::Estimate,
+    meter::Meter,
     network::Network,
     own_settings,
     phases::Share,
@@ -173,6 +174,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verdict,
         progress,
         throughput: None,
+        meter: Meter::default(),
         watchdog: Watchdog::new(
             config.deadlines.watchdog_s.saturating_mul(1_000_000_000),
             now_ns(),
@@ -310,6 +312,7 @@ struct Watch {
     verdict: Verdict,
     progress: Progress,
     throughput: Option<Readings>,
+    meter: Meter,
     watchdog: Watchdog,
     notes: Receiver<String>,
     began: Instant,
@@ -392,6 +395,8 @@ impl Watch {
         if let Some(first) = self.sut.first_query_ns() {
             let throughput = self.throughput.get_or_insert_with(|| Readings::new(first));
             throughput.read(now, completed, outstanding);
+            let read = || usage(&self.sut.issue_threads().all(), self.backend.nic_use());
+            self.meter.look(outstanding > 0, read);
             self.progress
                 .show(now, &figures, &throughput.now, outstanding);
         }
@@ -473,6 +478,7 @@ impl Watch {
             carried,
             throughput,
             name: self.sut.name_answer(),
+            used: self.meter.used(),
             accuracy,
             accuracy_note,
             verified: verifier.map(Verifier::findings),

@@ -15,6 +15,7 @@ use qdl::{clock::now_ns, dispatch::Sample, fabric::SourceId};
 use crate::{
     backend::Backend,
     exit::{ExitCode, Verdict},
+    meter::IssueThreads,
     phases::Phases,
     qsl::Qsl,
     verify::Verifier,
@@ -26,7 +27,7 @@ const CHUNK: usize = 4096;
 
 thread_local! {
     /// One for each issue thread, kept so that issuing allocates nothing.
-    static SCRATCH: RefCell<Vec<Sample>> = RefCell::new(Vec::with_capacity(CHUNK));
+    static SCRATCH: RefCell<Vec<Sample>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What `Name()` answered.
@@ -46,6 +47,8 @@ pub struct Sut {
     verdict: Verdict,
     /// Clock at the first query; 0 before.
     first_ns: AtomicU64,
+    /// Who issues.
+    issue_threads: IssueThreads,
     answer: Mutex<Option<NameAnswer>>,
     phases: Arc<Phases>,
 }
@@ -65,6 +68,7 @@ impl Sut {
             verifier,
             verdict,
             first_ns: AtomicU64::new(0),
+            issue_threads: IssueThreads::default(),
             answer: Mutex::default(),
             phases,
         }
@@ -78,6 +82,11 @@ impl Sut {
         }
     }
 
+    /// The threads that have issued queries.
+    pub fn issue_threads(&self) -> &IssueThreads {
+        &self.issue_threads
+    }
+
     /// What `Name()` answered, if LoadGen has asked.
     pub fn name_answer(&self) -> Option<NameAnswer> {
         self.answer
@@ -88,6 +97,11 @@ impl Sut {
 
     /// Turns LoadGen's samples into the backend's, and issues them.
     fn issue(&self, samples: &[QuerySample], now: u64, scratch: &mut Vec<Sample>) {
+        if scratch.capacity() == 0 {
+            // This thread's first query, before which its scratch was not needed.
+            scratch.reserve(CHUNK);
+            self.issue_threads.add_this();
+        }
         for chunk in samples.chunks(CHUNK) {
             scratch.clear();
             for s in chunk {

@@ -26,6 +26,8 @@ pub struct Counters {
     pub copied_bytes: u64,
     /// Times that a sleeping worker was woken.
     pub wakeups: u64,
+    /// Nanoseconds that workers were inside the engine, of all of them.
+    pub busy_ns: u64,
     /// Batches by size: element `n` counts those of `n` samples.
     pub batch_sizes: Vec<u64>,
 }
@@ -51,6 +53,7 @@ impl Counters {
         self.copies += o.copies;
         self.copied_bytes += o.copied_bytes;
         self.wakeups += o.wakeups;
+        self.busy_ns += o.busy_ns;
         if self.batch_sizes.len() < o.batch_sizes.len() {
             self.batch_sizes.resize(o.batch_sizes.len(), 0);
         }
@@ -67,6 +70,7 @@ pub(super) struct Cell {
     samples: AtomicU64,
     copies: AtomicU64,
     copied_bytes: AtomicU64,
+    busy_ns: AtomicU64,
     sizes: Box<[AtomicU64]>,
 }
 
@@ -77,12 +81,15 @@ impl Cell {
             samples: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             copied_bytes: AtomicU64::new(0),
+            busy_ns: AtomicU64::new(0),
             sizes: (0..=max_batch).map(|_| AtomicU64::new(0)).collect(),
         })
     }
 
-    /// Counts one batch; once per batch, so plain atomic additions are cheap enough.
-    pub fn batch(&self, samples: usize, counts: BatchCounts) {
+    /// Counts one batch, which took `ns`; once per batch, so plain atomic additions are cheap
+    /// enough.
+    pub fn batch(&self, samples: usize, ns: u64, counts: BatchCounts) {
+        self.busy_ns.fetch_add(ns, Relaxed);
         self.batches.fetch_add(1, Relaxed);
         self.samples.fetch_add(samples as u64, Relaxed);
         if counts.copies > 0 {
@@ -119,6 +126,7 @@ impl Cell {
         sum.samples += self.samples.load(Relaxed);
         sum.copies += self.copies.load(Relaxed);
         sum.copied_bytes += self.copied_bytes.load(Relaxed);
+        sum.busy_ns += self.busy_ns.load(Relaxed);
         if sum.batch_sizes.len() < self.sizes.len() {
             sum.batch_sizes.resize(self.sizes.len(), 0);
         }

@@ -50,6 +50,7 @@ use qdl::{
     fabric::Region,
     os::Near,
     serve::{Arrival, Finished, Service, respond_all},
+    stats::limits::EngineUse,
 };
 
 pub use counters::Counters;
@@ -246,6 +247,24 @@ impl Pipeline {
     /// True where nothing is in flight.
     pub fn idle(&self) -> bool {
         self.in_flight() == 0
+    }
+
+    /// What the engine behind the batcher was used for since the start; nothing where samples are
+    /// answered inline, or the engine batches by itself.
+    pub fn used(&self) -> EngineUse {
+        match &self.0 {
+            Work::Batches(b) if !self.engine().runs_inline() => {
+                let counters = b.shared.counters();
+                EngineUse {
+                    max_batch: b.shared.max_batch() as u64,
+                    workers: u32::try_from(b.shared.cells.len()).unwrap_or(u32::MAX),
+                    busy_us: counters.busy_ns / 1000,
+                    batches: counters.batches,
+                    samples: counters.samples,
+                }
+            }
+            Work::Batches(_) | Work::Sequences(_) => EngineUse::default(),
+        }
     }
 
     /// Counts since the start.

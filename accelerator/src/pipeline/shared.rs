@@ -96,6 +96,11 @@ impl Shared {
         }
     }
 
+    /// Most samples in a batch.
+    pub fn max_batch(&self) -> usize {
+        self.max_batch
+    }
+
     /// True while samples are taken.
     pub fn running(&self) -> bool {
         self.mode.load(SeqCst) == RUNNING
@@ -179,7 +184,7 @@ impl Shared {
         worker.run(batch)?;
         let took = clock::now_ns().saturating_sub(started);
         let compute_us = clock::micros(took);
-        self.cells[index].batch(batch.len(), batch.counts());
+        self.cells[index].batch(batch.len(), took, batch.counts());
         let answers = batch.take().map(|(arrival, len)| {
             let finished = Finished {
                 ticket: arrival.ticket(),

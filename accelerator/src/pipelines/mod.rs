@@ -18,7 +18,7 @@ use qdl::{
     fabric::Region,
     run::EngineTotals,
     serve::{Arrival, Service},
-    stats::{BatchSizes, GpuRecord, SequenceTotals},
+    stats::{BatchSizes, GpuRecord, SequenceTotals, limits::EngineUse},
 };
 
 use crate::{
@@ -142,12 +142,26 @@ impl Pipelines {
                 tokens: counters.tokens,
             }),
             gpus: self.gpus(),
+            used: self.used(),
             // A node has one score: that of the GPU that is worst off.
             interior: self
                 .all()
                 .filter_map(|p| p.pipeline.engine().interior(now_ns()))
                 .min(),
         }
+    }
+
+    /// What all of them together were used for.
+    pub fn used(&self) -> EngineUse {
+        let mut sum = EngineUse::default();
+        for one in self.all().map(|p| p.pipeline.used()) {
+            sum.max_batch = sum.max_batch.max(one.max_batch);
+            sum.workers += one.workers;
+            sum.busy_us += one.busy_us;
+            sum.batches += one.batches;
+            sum.samples += one.samples;
+        }
+        sum
     }
 
     /// What each GPU did. Engines without a GPU that were given several all the same have a record

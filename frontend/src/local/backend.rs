@@ -25,7 +25,7 @@ use qdl::{
     fabric::{Grants, Imm, Region, RegionError},
     run::node_facts,
     serve::{Arrival, Finished, Origin, Part, Service},
-    stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord},
+    stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord, limits::NodeUse},
     wire::{EngineInfo, Stream},
 };
 
@@ -405,6 +405,10 @@ impl Backend for LocalBackend {
                 samples: Some(counters.samples),
                 batches: BatchSizes::from_counts(&counters.batch_sizes),
                 gpus: pipelines.gpus(),
+                used: NodeUse {
+                    engine: pipelines.used(),
+                    ..NodeUse::default()
+                },
                 ..AcceleratorRecord::default()
             }],
             backlog_max: self.backlog_max.load(Ordering::Relaxed),

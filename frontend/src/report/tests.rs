@@ -70,6 +70,7 @@ fn ended(settings: &Settings) -> Ended<'_> {
             name: "Network SUT: a".to_owned(),
             round_trip: Some(Duration::from_micros(120)),
         }),
+        used: NodeUse::default(),
         accuracy: None,
         accuracy_note: None,
         verified: None,

@@ -31,6 +31,10 @@ pub struct Echo {
     sequence: u32,
     /// What the peer's system had confirmed when it was looked at last, and the echo of that time.
     confirmed: Option<(u64, u32)>,
+    /// It was asked then and has said nothing since, whatever its system confirmed.
+    silent_since: Option<u64>,
+    /// Longest time that the peer was asked and said nothing.
+    longest_ns: u64,
 }
 
 /// Bytes that an echo takes on the wire, at most.
@@ -46,6 +50,8 @@ impl Echo {
             last_asked: now_ns,
             sequence: 0,
             confirmed: None,
+            silent_since: None,
+            longest_ns: 0,
         }
     }
 
@@ -54,6 +60,16 @@ impl Echo {
         self.heard_ns = now_ns;
         self.asked_ns = None;
         self.confirmed = None;
+        if let Some(since) = self.silent_since.take() {
+            self.longest_ns = self.longest_ns.max(now_ns.saturating_sub(since));
+        }
+    }
+
+    /// The longest time so far, in nanoseconds, that the peer was asked for a sign of life and gave
+    /// none, though its system may have confirmed payload meanwhile: a system does that for a
+    /// process that is stopped. What it is asked at this moment counts once it is answered or lost.
+    pub fn longest_silence_ns(&self) -> u64 {
+        self.longest_ns
     }
 
     /// An echo is under way: it is worth asking how many
@@ -83,6 +99,8 @@ impl Echo {
         if let Some(asked) = self.asked_ns {
             let silent = now_ns.saturating_sub(asked);
             if silent >= self.cfgs.timeout_ns {
+                let since = self.silent_since.unwrap_or(asked);
+                self.longest_ns = self.longest_ns.max(now_ns.saturating_sub(since));
                 return EchoAction::Lost(silent);
             }
         }
@@ -90,6 +108,7 @@ impl Echo {
         let due = now_ns.saturating_sub(self.last_asked) >= self.cfgs.interval_ns;
         if quiet && due {
             self.asked_ns.get_or_insert(now_ns);
+            self.silent_since.get_or_insert(now_ns);
             self.last_asked = now_ns;
             self.sequence = (self.sequence + 1) & 0x0fff_ffff;
             return EchoAction::Ask(self.sequence);
@@ -127,6 +146,23 @@ mod tests {
         let end = 9900 + CFGS.timeout_ns;
         assert!(!matches!(slow.tick(end - 1), EchoAction::Lost(_)));
         assert!(matches!(slow.tick(end), EchoAction::Lost(_)));
+    }
+
+    #[test]
+    fn the_longest_silence_is_kept_whatever_the_peers_system_confirms() {
+        let mut e = Echo::new(CFGS, 0);
+        assert!(matches!(e.tick(100), EchoAction::Ask(_)));
+        e.confirmed(200, 1_000);
+        e.confirmed(700, 90_000);
+        assert_eq!(e.longest_silence_ns(), 0, "not over yet");
+        e.heard(900);
+        assert_eq!(e.longest_silence_ns(), 800);
+        assert!(matches!(e.tick(1_000), EchoAction::Ask(_)));
+        e.heard(1_100);
+        assert_eq!(e.longest_silence_ns(), 800);
+        e.tick(1_200);
+        assert!(matches!(e.tick(2_200), EchoAction::Lost(1_000)));
+        assert_eq!(e.longest_silence_ns(), 1_000, "a loss is a silence too");
     }
 
     #[test]

@@ -13,13 +13,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crossbeam_utils::CachePadded;
 use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
 
-use super::Spin;
+use super::{Spin, spin::Wait};
 use crate::{
     clock::now_ns,
     fabric::{Armed, Region, Rx},
     os::{CpuList, Near, affinity},
+    stats::limits::NicUse,
 };
 
 const WAKER: Token = Token(usize::MAX);
@@ -103,6 +105,9 @@ struct Shared {
     state: AtomicU8,
     wakeups: AtomicU64,
     sleeps: AtomicU64,
+    /// Nanoseconds in turns that found something. Written in every such turn, and so kept away from
+    /// `state`, which everybody who issues reads.
+    worked_ns: CachePadded<AtomicU64>,
     placed: Mutex<Placed>,
 }
 
@@ -153,6 +158,22 @@ impl NicThreadHandle {
         self.0.sleeps.load(Ordering::Relaxed)
     }
 
+    /// Nanoseconds that it has spent in turns that found something to do.
+    pub fn worked_ns(&self) -> u64 {
+        self.0.worked_ns.load(Ordering::Relaxed)
+    }
+
+    /// What the threads of these handles were used for so far.
+    pub fn uses(handles: &[NicThreadHandle]) -> NicUse {
+        let mut sum = NicUse::default();
+        for h in handles {
+            sum.threads += 1;
+            sum.worked_us += h.worked_ns() / 1000;
+            sum.sleeps += h.sleeps();
+        }
+        sum
+    }
+
     /// Where it runs and its connections' memory lies.
     pub fn placed(&self) -> Placed {
         self.lock_placed().clone()
@@ -185,6 +206,7 @@ pub fn spawn<W: NicWork>(
         state: AtomicU8::new(AWAKE),
         wakeups: AtomicU64::new(0),
         sleeps: AtomicU64::new(0),
+        worked_ns: CachePadded::default(),
         placed: Mutex::default(),
     }));
     let shared = handle.clone();
@@ -204,18 +226,29 @@ fn run(cfgs: &NicThreadCfgs, shared: &Shared, mut poll: Poll, mut work: impl Nic
     let mut now = now_ns();
     let mut idle_since = now;
     let mut next_tick = now + cfgs.tick_ns;
+    let mut worked = 0;
     loop {
         let turn = work.turn(now);
         register(&poll, &mut work);
-        now = now_ns();
+        let began = std::mem::replace(&mut now, now_ns());
+        if turn == Turn::Busy {
+            worked += now.saturating_sub(began);
+            shared.worked_ns.store(worked, Ordering::Relaxed);
+        }
         if now >= next_tick {
             work.tick(now);
             next_tick = now + cfgs.tick_ns;
         }
+        let wait = cfgs.spin.wait(now - idle_since);
         match turn {
             Turn::Stop => return,
             Turn::Busy => idle_since = now,
-            Turn::Idle if cfgs.spin.wait(now - idle_since).pause() => {}
+            Turn::Idle if wait.pause() => {
+                // What another thread had the core for was no work of this one's.
+                if wait == Wait::Yield {
+                    now = now_ns();
+                }
+            }
             Turn::Idle => {
                 events.clear();
                 shared.state.store(ASLEEP, Ordering::SeqCst);

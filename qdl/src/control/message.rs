@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
     model::ModelSpec,
-    stats::{BatchSizes, GpuRecord},
+    stats::{BatchSizes, GpuRecord, limits::NodeUse},
     wire::{EngineInfo, IbEnd, NodeFacts, Score, Stream},
 };
 
@@ -355,6 +355,10 @@ pub enum Message {
         /// What each GPU did in the session.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         gpus: Vec<GpuRecord>,
+        /// What the node's threads and engine were used for since it started: what a run used is
+        /// the difference of two answers.
+        #[serde(default)]
+        used: NodeUse,
     },
     /// A request is not granted, and nothing has changed.
     Refused {

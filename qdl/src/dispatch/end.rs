@@ -153,6 +153,7 @@ impl Connection {
         let sent = self.send.counts();
         ConnectionRecord {
             tx: self.send.fabric_counts(),
+            slots: self.cfgs.slots as u64,
             in_flight_max: sent.in_flight_max,
             blocked: sent.blocked,
             posted: self.posted_for_callers(),

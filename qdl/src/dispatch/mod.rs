@@ -52,7 +52,7 @@ use crate::{
     connection::{self, EchoCfgs, NicThreadHandle, Placed, Posted},
     fabric::{Broken, Endpoint, Link, Region},
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
-    stats::ConnectionRecord,
+    stats::{ConnectionRecord, limits::NicUse},
 };
 
 use end::{Connection, Requests};
@@ -436,6 +436,11 @@ impl Dispatcher {
             wakeups: self.handles.iter().map(NicThreadHandle::wakeups).sum(),
             sleeps: self.handles.iter().map(NicThreadHandle::sleeps).sum(),
         }
+    }
+
+    /// What the NIC threads were used for so far.
+    pub fn nic_use(&self) -> NicUse {
+        NicThreadHandle::uses(&self.handles)
     }
 
     /// What each connection did; complete once the dispatcher has been stopped. It knows them by

@@ -23,7 +23,7 @@ use crate::{
         tracker::{InFlight, Sample},
     },
     dispatch::{Completer, DispatchEvent, Part, Response, SampleTimes, Shared, WARM_UP_ID},
-    fabric::{Armed, Broken, Link},
+    fabric::{Armed, Broken, Link, PathReading},
 };
 
 /// So many connections may be lost with a sample in flight on them before it is said to be
@@ -33,6 +33,9 @@ use crate::{
 /// one fault for each two answers, 64 in a row come once in 10^19; were it nine out of ten, once in
 /// 850.
 const LOSSES: u16 = 64;
+
+/// How often a connection's way is looked at: one system call, for ten in a second.
+const LOOK_AT_PATH_NS: u64 = 100_000_000;
 
 /// What the NIC thread is told.
 pub(super) enum Command {
@@ -63,6 +66,8 @@ struct Up {
     silent: Option<Broken>,
     /// Responses taken from it.
     taken: u64,
+    /// What the fabric said of the way when it was looked at last, and when that was.
+    path: (u64, PathReading),
     /// What has come of each slot's answer; empty where answers come in one piece.
     coming: Box<[Coming]>,
     /// Those who choose by health know that it is up.
@@ -145,6 +150,7 @@ impl FrontendNic {
                     echo: Echo::new(self.shared.echo, now_ns()),
                     silent: None,
                     taken: 0,
+                    path: (now_ns(), PathReading::default()),
                     known: false,
                     worn: None,
                 });
@@ -198,6 +204,8 @@ impl FrontendNic {
                 counts.rx.add(&up.half.counts());
                 counts.wakeups += up.half.wakeups;
                 counts.samples += up.taken;
+                let silent_ms = up.echo.longest_silence_ns() / 1_000_000;
+                counts.silent_ms = counts.silent_ms.max(silent_ms);
             }
             self.new_fds.retain(|fd| *fd != up.half.rx.fd());
             self.lose(up);
@@ -409,6 +417,25 @@ impl FrontendNic {
     }
 }
 
+impl Up {
+    /// Counts what the fabric says of the way in, while samples are on it.
+    fn look_at_path(&mut self, connection: &Connection, now: u64) {
+        let (at, before) = self.path;
+        let span = now.saturating_sub(at);
+        if span < LOOK_AT_PATH_NS {
+            return;
+        }
+        let Some(reading) = self.half.rx.path() else {
+            return;
+        };
+        self.path = (now, reading);
+        if connection.tracker.in_flight() > 0 {
+            let mut counts = connection.counts();
+            counts.path.look(&reading, &before, span / 1000);
+        }
+    }
+}
+
 impl NicWork for FrontendNic {
     fn turn(&mut self, now: u64) -> Turn {
         while let Some(c) = self.inbox.pop() {
@@ -442,6 +469,7 @@ impl NicWork for FrontendNic {
     fn tick(&mut self, now: u64) {
         for up in &mut self.up {
             let connection = &self.shared.connections[up.connection];
+            up.look_at_path(connection, now);
             if up.echo.waits()
                 && let Some(bytes) = up.half.rx.confirmed()
             {

@@ -73,7 +73,7 @@ use std::{fmt, io, os::fd::RawFd, sync::Arc};
 
 use crate::wire::Stream;
 
-pub use crate::stats::FabricCounts;
+pub use crate::stats::{FabricCounts, limits::PathReading};
 pub use device_memory::{DeviceMemory, ProbeError, probe};
 pub use grants::{GrantError, Grants};
 pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};
@@ -405,6 +405,12 @@ pub trait Rx: Send + fmt::Debug {
     /// Bytes of this end, frames included, that the peer's system has confirmed so far; `None`
     /// where the fabric does not say. May cost a system call: asked only while the peer is silent.
     fn confirmed(&self) -> Option<u64> {
+        None
+    }
+
+    /// What the system says of the way to the peer; `None` where the fabric does not say. May cost
+    /// a system call: asked some times a second.
+    fn path(&self) -> Option<PathReading> {
         None
     }
 

@@ -12,6 +12,7 @@
 //! | [`available_memory`] | bytes that may be had without swapping |
 //! | [`Host`] | which machine this is |
 //! | [`sha256_of_file`] | a file's hash |
+//! | [`thread_times`], [`machine_time`] | what threads and cores did, and how long threads waited |
 
 mod affinity;
 mod cpus;
@@ -20,6 +21,7 @@ mod host;
 mod memory;
 mod near;
 mod sha256;
+mod usage;
 
 pub use affinity::{affinity, pin, set_affinity};
 pub use cpus::{BadCpuList, CpuList};
@@ -28,3 +30,4 @@ pub use host::Host;
 pub use memory::{HUGE_PAGE, Mapping, available_memory, numa_nodes};
 pub use near::Near;
 pub use sha256::{sha256_of, sha256_of_file};
+pub use usage::{MachineTime, ThreadTime, machine_time, thread_id, thread_times};

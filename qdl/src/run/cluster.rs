@@ -34,13 +34,15 @@ use crate::{
     },
     fabric::MAX_SLOTS,
     os::Near,
-    stats::{Places, SystemRecord},
+    stats::{Places, SystemRecord, limits::NicUse},
     topology::{LinkWatch, Topology},
     wire::EngineInfo,
 };
 
 /// How long the control thread may take to end once it was told to.
 const LEAVING: Duration = Duration::from_secs(10);
+/// How long accelerators may take to say what they were used for before the clock starts.
+const USE: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub struct Cluster {
@@ -227,6 +229,32 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::WarmUp`] names the connection that failed.
     pub fn warm_up(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
+        let report = self.warm(samples)?;
+        // What it took is not the run's.
+        self.note_use();
+        Ok(report)
+    }
+
+    /// Asks every accelerator what it was used for so far. One that does not answer soon goes
+    /// without: it costs a line of the summary, not the run.
+    fn note_use(&self) {
+        let peers = 0..self.common.peers.len();
+        let ask = |i| self.common.peer(i).handle.clone().map(|h| (i, h.drain()));
+        let asked: Vec<_> = peers.filter_map(ask).collect();
+        let end = Instant::now() + USE;
+        for (i, pending) in asked {
+            let left = end.saturating_duration_since(Instant::now());
+            let used = pending.wait(left).ok().map(|(_, _, _, used)| used);
+            self.common.peer(i).used[0] = used;
+        }
+    }
+
+    /// What this node's NIC threads were used for so far.
+    pub fn nic_use(&self) -> NicUse {
+        self.common.dispatcher().nic_use()
+    }
+
+    fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
         let config = self.common.config.warm_up;
         if !config.is_on() {
             return Ok(None);
@@ -424,12 +452,13 @@ impl Cluster {
         for (i, asked) in asked.into_iter().enumerate() {
             if let Some((pending, handle)) = asked {
                 let left = end.saturating_duration_since(Instant::now());
-                if let Ok((counters, batches, gpus)) = pending.wait(left) {
+                if let Ok((counters, batches, gpus, used)) = pending.wait(left) {
                     let mut peer = common.peer(i);
                     peer.drained = Some(counters);
                     peer.heartbeat = None;
                     peer.batches = batches;
                     peer.gpus = gpus;
+                    peer.used[1] = Some(used);
                 }
                 leaving.push(handle);
             }

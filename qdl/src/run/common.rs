@@ -23,7 +23,7 @@ use crate::{
     config::FrontendConfig,
     control::{Auth, ClientHandle, ClientParams, Counters},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
-    stats::{BatchSizes, GpuRecord, LostSession},
+    stats::{BatchSizes, GpuRecord, LostSession, limits::NodeUse},
     topology::LinkWatch,
     wire::{EngineInfo, NodeFacts},
 };
@@ -50,6 +50,8 @@ pub(super) struct PeerState {
     pub lost_sessions: Vec<LostSession>,
     /// What was lost when.
     pub outages: Outages,
+    /// What it was used for when LoadGen's clock was about to start, and at the end.
+    pub used: [Option<NodeUse>; 2],
 }
 
 impl PeerState {

@@ -28,6 +28,7 @@ mod report;
 mod served;
 mod settings;
 mod transport;
+mod usage;
 
 pub use api::{ClusterError, ClusterListener, SampleMemory};
 pub use cluster::Cluster;
@@ -35,6 +36,7 @@ pub use facts::node_facts;
 pub use needs::{NicNeeds, SlotNeeds};
 pub use node::{EngineTotals, Node, NodeError, NodeParams, Stop};
 pub use settings::pinning_warnings;
+pub use usage::usage;
 
 use crate::response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES};
 

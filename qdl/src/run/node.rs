@@ -31,7 +31,7 @@ use crate::{
     os::Near,
     rails::Score,
     serve::{ConnectionLost, OnConnectionLost, ServeConnection, ServeCounts, Server, Service},
-    stats::{BatchSizes, GpuRecord, SequenceTotals, ServedReport},
+    stats::{BatchSizes, GpuRecord, SequenceTotals, ServedReport, limits::EngineUse},
     topology::{LinkWatch, Topology},
     wire::EngineInfo,
 };
@@ -52,6 +52,8 @@ pub struct EngineTotals {
     pub interior: Option<Score>,
     /// Its GPUs.
     pub gpus: Vec<GpuRecord>,
+    /// What it was used for.
+    pub used: EngineUse,
 }
 
 /// What a node is made of beside its configuration.

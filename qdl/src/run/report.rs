@@ -3,7 +3,7 @@
 use super::common::PeerState;
 use crate::{
     dispatch::{DispatchCounts, WarmUpReport},
-    stats::{AcceleratorRecord, ConnectionRecord, Ledger, WarmUpRecord},
+    stats::{AcceleratorRecord, ConnectionRecord, Ledger, WarmUpRecord, limits::NodeUse},
 };
 
 /// Puts in what the dispatcher does not know of its connections: their
@@ -43,6 +43,11 @@ pub(super) fn accelerator(peer: &PeerState, connections: usize) -> AcceleratorRe
         copies: counters.copies,
         batches: peer.batches.clone(),
         gpus: peer.gpus.clone(),
+        used: match &peer.used {
+            [Some(before), Some(now)] => now.since(before),
+            // Since it started is no run's.
+            _ => NodeUse::default(),
+        },
         // The frontend's to know, once it has read LoadGen's log.
         accuracy: None,
         lost: lost.map(|outage| outage.cause.clone()),

@@ -20,6 +20,7 @@ use super::{
     places::places,
     request_stride, response_stride, settings,
     transport::ServerNic,
+    usage::usage,
 };
 use crate::{
     config::{AcceleratorConfig, NicConfig},
@@ -31,7 +32,7 @@ use crate::{
     os::Near,
     rails::{MAX_RAILS, Score},
     serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs},
-    stats::{BatchSizes, GpuRecord, ServedConnection, ServedReport},
+    stats::{BatchSizes, GpuRecord, ServedConnection, ServedReport, limits::NodeUse},
     topology::LinkWatch,
     wire::Stream,
 };
@@ -575,6 +576,14 @@ impl SessionHandler for Session {
             None => gpu,
         });
         (now.batches.since(&before.batches), gpus.collect())
+    }
+
+    fn used(&self) -> NodeUse {
+        let nics = self.shared.upgrade().map(|s| s.server.nic_use());
+        NodeUse {
+            engine: (self.params.engine)().used,
+            ..usage(&[], nics.unwrap_or_default())
+        }
     }
 
     fn name(&self) -> String {

@@ -32,6 +32,7 @@ pub use end::{ServeConnection, ServeConnectionCfgs};
 use crate::{
     connection::{self, NicThreadCfgs, NicThreadHandle, Placed},
     fabric::{Broken, FabricCounts, Link},
+    stats::limits::NicUse,
 };
 
 use nic::{Command, ServeNic};
@@ -176,6 +177,11 @@ impl Server {
         total.wakeups = self.handles.iter().map(NicThreadHandle::wakeups).sum();
         total.sleeps = self.handles.iter().map(NicThreadHandle::sleeps).sum();
         total
+    }
+
+    /// What the NIC threads were used for so far.
+    pub fn nic_use(&self) -> NicUse {
+        NicThreadHandle::uses(&self.handles)
     }
 
     /// Stops the NIC threads; every connection is taken down. A

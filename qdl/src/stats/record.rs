@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::FabricCounts;
 use super::{
     Accuracy, BatchSizes, GpuRecord, Ledger, LoadgenRecord, LossRecord, Mismatch, PhaseRecord,
-    Places, SettingRecord, StageTable, ThroughputReport, TokenRecord, ledger, render,
+    Places, SettingRecord, StageTable, ThroughputReport, TokenRecord, judge, ledger,
+    limits::{Evidence, Limits, NodeUse, PathUse},
+    render,
 };
 use crate::wire::{Content, NodeFacts};
 
@@ -107,6 +109,8 @@ pub struct AcceleratorRecord {
     /// Its own answers beside the labels, in accuracy mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<Accuracy>,
+    /// What its engine and threads were used for, without the warm-up.
+    pub used: NodeUse,
     /// Why it was lost, if it was and has not come back.
     pub lost: Option<String>,
     /// What it had done in sessions that ended without its last word: as of the last heartbeat of
@@ -150,8 +154,15 @@ pub struct ConnectionRecord {
     pub samples: u64,
     /// Samples posted on it, those sent again included.
     pub posted: u64,
+    /// Slots at either end.
+    pub slots: u64,
     /// Most samples it had in flight at once; in the total, the most of any connection.
     pub in_flight_max: u64,
+    /// Longest time in milliseconds that it was asked for a sign of life and gave none, the last
+    /// before a loss included; in the total, the longest of any connection.
+    pub silent_ms: u64,
+    /// What the fabric says of the way, where it says something.
+    pub path: PathUse,
     /// Times that the NIC thread slept and was woken for it.
     pub wakeups: u64,
     /// Doorbells after which something was left that its socket or queue pair had no room for.
@@ -337,6 +348,10 @@ pub struct RunRecord {
     /// The system under test.
     #[serde(flatten)]
     pub system: SystemRecord,
+    /// What else is known, by which it is judged what limited the run.
+    pub evidence: Evidence,
+    /// What limited the run; filled in by [`RunRecord::close`].
+    pub limits: Limits,
     /// What does not agree; filled in by [`RunRecord::close`].
     pub mismatches: Vec<String>,
     /// How the process ended.
@@ -353,6 +368,9 @@ impl RunRecord {
         for c in &self.system.connections {
             total.samples = total.samples.saturating_add(c.samples);
             total.in_flight_max = total.in_flight_max.max(c.in_flight_max);
+            total.slots = total.slots.saturating_add(c.slots);
+            total.silent_ms = total.silent_ms.max(c.silent_ms);
+            total.path.add(&c.path);
             total.posted = total.posted.saturating_add(c.posted);
             total.warmed = total.warmed.saturating_add(c.warmed);
             total.cold_us = total.cold_us.max(c.cold_us);
@@ -374,6 +392,7 @@ impl RunRecord {
     /// Fills in what follows from the rest. Returns whether everything agrees.
     pub fn close(&mut self) -> bool {
         self.system.connections_total = self.total();
+        self.limits = judge::judge(self);
         self.mismatches = self.reconcile().iter().map(Mismatch::to_string).collect();
         self.mismatches.is_empty()
     }

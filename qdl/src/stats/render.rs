@@ -367,6 +367,10 @@ impl Page {
         let exit = format!("{}, {}", run.exit.code, run.exit.reason);
         let style = if run.exit.code == 0 { GREEN } else { RED };
         self.fact("exit", &exit, Some(style));
+        // The last line: what to do about it.
+        if !run.limits.line.is_empty() {
+            self.fact("limited by", &run.limits.line, Some(BOLD));
+        }
     }
 }
 

@@ -7,7 +7,10 @@ use super::{
     },
     *,
 };
-use crate::stats::{Accuracy, FabricCounts};
+use crate::stats::{
+    Accuracy, FabricCounts,
+    limits::{Evidence, LoadgenView, PathUse},
+};
 use crate::stats::{LossRecord, LostSession, SystemRecord, WarmUpRecord};
 
 fn example() -> Summary {
@@ -38,6 +41,9 @@ fn example() -> Summary {
         name: name.to_owned(),
         samples,
         posted: samples,
+        slots: 256,
+        silent_ms: 0,
+        path: PathUse::default(),
         in_flight_max: 64,
         wakeups: samples / 3,
         blocked: 2,
@@ -79,6 +85,16 @@ fn example() -> Summary {
         stages: histograms.table(),
         throughput: throughput.report(),
         carried: Carried::new(30_000 * 4_608, 30_000 * 16, 3.155),
+        evidence: Evidence {
+            loadgen: Some(LoadgenView {
+                mean_us: 810.0,
+                p99_us: 862.0,
+                scheduled_per_s: Some(9_512.0),
+                bounded_us: 862.0,
+                bound_us: Some(10_000.0),
+            }),
+            ..Evidence::default()
+        },
         system: SystemRecord {
             accelerators: vec![AcceleratorRecord {
                 node: "acc-01".to_owned(),
@@ -203,6 +219,7 @@ threads      NIC threads slept 11,000 times; connections woke them 10,000 times,
 losses       none
 reconciled   issued = completed = recorded; posted, arrived and answered agree
 exit         0, LoadGen says valid
+limited by   nothing: 9,509/s came back of 9,512/s scheduled, latency 862 us of the 10.0 ms allowed
 ";
     assert_eq!(example().text(false), expected);
 }

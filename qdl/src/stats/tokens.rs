@@ -325,6 +325,18 @@ pub struct TokenRecord {
 }
 
 impl TokenRecord {
+    /// Times that LoadGen bounds: name, p99 and bound, in microseconds.
+    pub(super) fn bounded(&self) -> Vec<(&'static str, f64, f64)> {
+        let of = |time: TokenTime, bound: Option<f64>| {
+            Some((time.label(), self.times.get(&time)?.p99_us, bound?))
+        };
+        let both = [
+            of(TokenTime::Ttft, self.ttft_limit_us),
+            of(TokenTime::Tpot, self.tpot_limit_us),
+        ];
+        both.into_iter().flatten().collect()
+    }
+
     /// Aligned columns: times beside LoadGen's bounds on them.
     pub(super) fn table(&self) -> Option<String> {
         if self.times.is_empty() {

@@ -7,6 +7,7 @@ mod core;
 mod fabric;
 mod failover;
 mod idle;
+mod limits;
 mod llm;
 mod loadgen;
 mod local;
@@ -43,6 +44,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             ensure!(args.is_empty(), "bench idle takes no arguments");
             idle::run(root)
         }
+        "limits" => limits::run(root, args),
         "loadgen" => {
             let only = args.first().and_then(|a| a.to_str());
             match (only, args.len()) {
@@ -70,7 +72,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: core, fabric, failover, idle, llm, loadgen, local, parts, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: core, fabric, failover, idle, limits, llm, loadgen, local, parts, rails, verbs, warm-up"
         ),
     }
 }

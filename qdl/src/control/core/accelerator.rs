@@ -15,7 +15,7 @@ use crate::{
             clip,
         },
     },
-    stats::{BatchSizes, GpuRecord},
+    stats::{BatchSizes, GpuRecord, limits::NodeUse},
 };
 
 use super::{
@@ -146,13 +146,20 @@ impl Accelerator {
     }
 
     /// Answers every drain.
-    pub fn drained(&mut self, counters: Counters, batches: &BatchSizes, gpus: &[GpuRecord]) {
+    pub fn drained(
+        &mut self,
+        counters: Counters,
+        batches: &BatchSizes,
+        gpus: &[GpuRecord],
+        used: &NodeUse,
+    ) {
         for id in std::mem::take(&mut self.draining) {
             self.link.say(Message::Drained {
                 id,
                 counters,
                 batches: batches.clone(),
                 gpus: gpus.to_vec(),
+                used: used.clone(),
             });
         }
     }

@@ -11,7 +11,7 @@ use tokio::{
 use crate::{
     clock::now_ns,
     model::ModelSpec,
-    stats::{BatchSizes, GpuRecord},
+    stats::{BatchSizes, GpuRecord, limits::NodeUse},
     wire::{EngineInfo, NodeFacts, Stream},
 };
 
@@ -135,14 +135,15 @@ impl ClientHandle {
     }
 
     /// Asks the accelerator to answer all that has arrived.
-    pub fn drain(&self) -> Pending<(Counters, BatchSizes, Vec<GpuRecord>)> {
+    pub fn drain(&self) -> Pending<(Counters, BatchSizes, Vec<GpuRecord>, NodeUse)> {
         let take = |r| match r {
             Message::Drained {
                 counters,
                 batches,
                 gpus,
+                used,
                 ..
-            } => Some((counters, batches, gpus)),
+            } => Some((counters, batches, gpus, used)),
             _ => None,
         };
         self.ask("drained", take, Session::drain)

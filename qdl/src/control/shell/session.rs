@@ -9,7 +9,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
     clock::now_ns,
-    stats::{BatchSizes, GpuRecord},
+    stats::{BatchSizes, GpuRecord, limits::NodeUse},
     wire::{NodeFacts, Stream},
 };
 
@@ -46,6 +46,11 @@ pub trait SessionHandler: Send + Sync + 'static {
     /// The session's batches by their size, and what each GPU did in it, for the answer to a drain.
     fn engine(&self) -> (BatchSizes, Vec<GpuRecord>) {
         Default::default()
+    }
+
+    /// What this node's threads and engine were used for since it started, for the same answer.
+    fn used(&self) -> NodeUse {
+        NodeUse::default()
     }
 
     /// This node's part of the SUT's name, as it is now.
@@ -249,7 +254,7 @@ impl ServerSession {
                 Some(Event::Drain) => {
                     if let Some(counters) = handler.drain() {
                         let (batches, gpus) = handler.engine();
-                        core.drained(counters, &batches, &gpus);
+                        core.drained(counters, &batches, &gpus, &handler.used());
                     }
                 }
                 Some(Event::Beat) => core.beat(handler.counters(), handler.scores()),

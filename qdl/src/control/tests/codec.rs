@@ -142,6 +142,10 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
                     index: id as usize,
                     ..Default::default()
                 }],
+                used: crate::stats::limits::NodeUse {
+                    clock_us: id,
+                    ..Default::default()
+                },
             }
         }),
         (id, code.clone(), text.clone()).prop_map(|(id, code, text)| Message::Refused {

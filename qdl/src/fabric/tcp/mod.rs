@@ -26,7 +26,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Endpoint, Link};
+use super::{Endpoint, Link, PathReading};
 
 /// Sizes of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +89,40 @@ impl Socket {
             )
         };
         (got == 0 && len as usize == size_of_val(&info)).then_some(info[ACKED])
+    }
+
+    /// What the system knows of the way there and back.
+    fn path(&self) -> Option<PathReading> {
+        // `struct tcp_info` up to `tcpi_sndbuf_limited`, in every kernel since 4.10.
+        const BYTES: usize = 192;
+        let mut info = [0u8; BYTES];
+        let mut len = BYTES as libc::socklen_t;
+        // SAFETY: the descriptor is open, and the kernel writes
+        // at most `len` bytes, which is what `info` has.
+        let got = unsafe {
+            libc::getsockopt(
+                self.fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.as_mut_ptr().cast(),
+                &mut len,
+            )
+        };
+        if got != 0 || len as usize != BYTES {
+            return None;
+        }
+        let short = |at: usize| Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?));
+        let long = |at: usize| Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?));
+        // The kernel's word for "none seen yet".
+        let min_rtt_us = short(148).filter(|us| *us != u32::MAX).unwrap_or(0);
+        Some(PathReading {
+            rtt_us: u64::from(short(68)?),
+            retransmits: u64::from(short(100)?),
+            min_rtt_us: u64::from(min_rtt_us),
+            busy_us: long(168)?,
+            rwnd_limited_us: long(176)?,
+            sndbuf_limited_us: long(184)?,
+        })
     }
 }
 

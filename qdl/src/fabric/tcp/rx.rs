@@ -17,7 +17,9 @@ use super::{
     HEADER_BYTES, Socket,
     frame::{self, ALIGNED_HEADER_BYTES},
 };
-use crate::fabric::{Armed, Broken, Event, FabricCounts, Imm, Rx, Window, parts::Parts};
+use crate::fabric::{
+    Armed, Broken, Event, FabricCounts, Imm, PathReading, Rx, Window, parts::Parts,
+};
 
 /// While a payload at least this long is read in place, little is read past its end, a header or a
 /// few: what follows is likely as long, and what lands in the staging buffer must be copied.
@@ -195,6 +197,10 @@ impl TcpRx {
 impl Rx for TcpRx {
     fn confirmed(&self) -> Option<u64> {
         self.socket.confirmed()
+    }
+
+    fn path(&self) -> Option<PathReading> {
+        self.socket.path()
     }
 
     /// Reads until there is something to report, and reports all that

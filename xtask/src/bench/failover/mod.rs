@@ -2,7 +2,7 @@
 //! a congested rail and a cut one cost, in real traffic between two
 //! processes over four shaped links in network namespaces. Needs root.
 
-mod net;
+pub(super) mod net;
 mod run;
 mod table;
 mod trace;

@@ -359,8 +359,12 @@ impl History {
             Asked::Name(id) => self.a.named(id, "acc".to_owned()),
             Asked::Drain => {
                 if self.rng.chance(30) {
-                    self.a
-                        .drained(Counters::default(), &Default::default(), &[]);
+                    self.a.drained(
+                        Counters::default(),
+                        &Default::default(),
+                        &[],
+                        &Default::default(),
+                    );
                 }
             }
             Asked::Beat => self.a.beat(Counters::default(), None),

@@ -1,0 +1,250 @@
+//! What a node, its engine and its connections were used for during a run: what the judge goes by.
+//! Counts only grow; what a run used is the difference of two readings.
+
+use serde::{Deserialize, Serialize};
+
+/// Threads of one kind, together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThreadGroup {
+    /// What they are called, without their numbers: `nic`, `engine`, `issue`.
+    pub name: String,
+    /// How many.
+    pub threads: u32,
+    /// Microseconds on a core, of all of them.
+    pub ran_us: u64,
+    /// Microseconds that they could have run and no core was free, of all of them.
+    pub waited_us: u64,
+}
+
+/// The threads of NICs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NicUse {
+    /// How many.
+    pub threads: u32,
+    /// Microseconds in turns that found something to do, of all of them: what they spin for nothing
+    /// is not in it, what they waited for a core in the middle of a turn is.
+    pub worked_us: u64,
+    /// Times that they went to sleep.
+    pub sleeps: u64,
+}
+
+/// An engine behind a batcher; all 0 where samples are answered on the NIC's thread, or the engine
+/// batches by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EngineUse {
+    /// Most samples in a batch.
+    pub max_batch: u64,
+    /// Worker threads, which is how many batches may run at once.
+    pub workers: u32,
+    /// Microseconds that they were inside the engine, of all of them.
+    pub busy_us: u64,
+    /// Batches run.
+    pub batches: u64,
+    /// Samples in them.
+    pub samples: u64,
+}
+
+/// What a node was used for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeUse {
+    /// Microseconds on the node's own clock; of a difference: over which it was taken.
+    pub clock_us: u64,
+    /// Cores that its process may run on.
+    pub cores: u32,
+    /// Time of all cores of its machine, in ticks of the kernel's; 0 where that is not said.
+    pub machine_ticks: u64,
+    /// Of those, the ones with something to do, whoever's it was.
+    pub machine_busy_ticks: u64,
+    /// Its threads, by kind; none where the system does not say.
+    pub threads: Vec<ThreadGroup>,
+    /// Its NICs' threads.
+    pub nics: NicUse,
+    /// Its engine.
+    pub engine: EngineUse,
+}
+
+/// What TCP says of a connection's sending side while samples were in flight on it: sums of what
+/// was seen when it was looked at, some times a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PathUse {
+    /// Looks.
+    pub looks: u64,
+    /// Microseconds between those looks.
+    pub looked_us: u64,
+    /// Of those, the ones in which there was something to send or to be acknowledged.
+    pub busy_us: u64,
+    /// Of the busy ones, those in which the peer's window was full.
+    pub rwnd_limited_us: u64,
+    /// Of the busy ones, those in which the send buffer was too small.
+    pub sndbuf_limited_us: u64,
+    /// Round trips of packets, in microseconds: the sum over the looks.
+    pub rtt_us: u64,
+    /// The shortest round trip of a packet, in microseconds; 0 before any was seen.
+    pub min_rtt_us: u64,
+    /// Packets sent again.
+    pub retransmits: u64,
+}
+
+/// What a fabric says of a connection at one moment; counts since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathReading {
+    /// Microseconds in which there was something to send or to be acknowledged.
+    pub busy_us: u64,
+    /// Of those, with the peer's window full.
+    pub rwnd_limited_us: u64,
+    /// Of those, with the send buffer too small.
+    pub sndbuf_limited_us: u64,
+    /// The round trip of a packet, smoothed, in microseconds.
+    pub rtt_us: u64,
+    /// The shortest of the last minutes, in microseconds.
+    pub min_rtt_us: u64,
+    /// Packets sent again.
+    pub retransmits: u64,
+}
+
+impl ThreadGroup {
+    fn since(&self, before: Option<&ThreadGroup>) -> ThreadGroup {
+        let (ran, waited) = before.map_or((0, 0), |b| (b.ran_us, b.waited_us));
+        ThreadGroup {
+            ran_us: self.ran_us.saturating_sub(ran),
+            waited_us: self.waited_us.saturating_sub(waited),
+            ..self.clone()
+        }
+    }
+}
+
+impl NodeUse {
+    /// What was used since an earlier reading of the same node.
+    pub fn since(&self, before: &NodeUse) -> NodeUse {
+        let group = |g: &ThreadGroup| g.since(before.threads.iter().find(|b| b.name == g.name));
+        let (e, b) = (&self.engine, &before.engine);
+        NodeUse {
+            clock_us: self.clock_us.saturating_sub(before.clock_us),
+            machine_ticks: self.machine_ticks.saturating_sub(before.machine_ticks),
+            machine_busy_ticks: self
+                .machine_busy_ticks
+                .saturating_sub(before.machine_busy_ticks),
+            threads: self.threads.iter().map(group).collect(),
+            nics: NicUse {
+                threads: self.nics.threads,
+                worked_us: self.nics.worked_us.saturating_sub(before.nics.worked_us),
+                sleeps: self.nics.sleeps.saturating_sub(before.nics.sleeps),
+            },
+            engine: EngineUse {
+                busy_us: e.busy_us.saturating_sub(b.busy_us),
+                batches: e.batches.saturating_sub(b.batches),
+                samples: e.samples.saturating_sub(b.samples),
+                ..*e
+            },
+            ..*self
+        }
+    }
+
+    /// Threads of this name.
+    pub fn group(&self, name: &str) -> Option<&ThreadGroup> {
+        self.threads.iter().find(|g| g.name == name)
+    }
+}
+
+impl PathUse {
+    /// Counts a look in: `before` is what the last one read, `span_us` ago.
+    pub fn look(&mut self, now: &PathReading, before: &PathReading, span_us: u64) {
+        // A look at a new socket: its counts began anew.
+        let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+        self.looks += 1;
+        self.looked_us += span_us;
+        self.busy_us += since(now.busy_us, before.busy_us).min(span_us);
+        self.rwnd_limited_us += since(now.rwnd_limited_us, before.rwnd_limited_us).min(span_us);
+        let sndbuf = since(now.sndbuf_limited_us, before.sndbuf_limited_us);
+        self.sndbuf_limited_us += sndbuf.min(span_us);
+        self.retransmits += since(now.retransmits, before.retransmits);
+        self.rtt_us += now.rtt_us;
+        self.least_rtt(now.min_rtt_us);
+    }
+
+    /// Adds another connection's.
+    pub fn add(&mut self, o: &PathUse) {
+        self.looks = self.looks.saturating_add(o.looks);
+        self.looked_us = self.looked_us.saturating_add(o.looked_us);
+        self.busy_us = self.busy_us.saturating_add(o.busy_us);
+        self.rwnd_limited_us = self.rwnd_limited_us.saturating_add(o.rwnd_limited_us);
+        self.sndbuf_limited_us = self.sndbuf_limited_us.saturating_add(o.sndbuf_limited_us);
+        self.retransmits = self.retransmits.saturating_add(o.retransmits);
+        self.rtt_us = self.rtt_us.saturating_add(o.rtt_us);
+        self.least_rtt(o.min_rtt_us);
+    }
+
+    fn least_rtt(&mut self, us: u64) {
+        if us > 0 && (self.min_rtt_us == 0 || us < self.min_rtt_us) {
+            self.min_rtt_us = us;
+        }
+    }
+
+    /// The mean round trip of a packet, in microseconds.
+    pub fn mean_rtt_us(&self) -> f64 {
+        self.rtt_us as f64 / self.looks.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_of_the_same_kinds_of_threads() {
+        let group = |name: &str, ran_us, waited_us| ThreadGroup {
+            name: name.to_owned(),
+            threads: 1,
+            ran_us,
+            waited_us,
+        };
+        let before = NodeUse {
+            clock_us: 1_000,
+            threads: vec![group("nic", 10, 5), group("gone", 3, 3)],
+            nics: NicUse {
+                threads: 2,
+                worked_us: 7,
+                sleeps: 1,
+            },
+            ..NodeUse::default()
+        };
+        let mut after = before.clone();
+        after.clock_us = 3_000;
+        after.threads = vec![group("engine", 9, 1), group("nic", 30, 6)];
+        after.nics.worked_us = 100;
+        let used = after.since(&before);
+        assert_eq!(
+            (used.clock_us, used.nics.worked_us, used.nics.sleeps),
+            (2_000, 93, 0)
+        );
+        assert_eq!(used.group("nic"), Some(&group("nic", 20, 1)));
+        assert_eq!(used.group("engine"), Some(&group("engine", 9, 1)));
+        assert_eq!(used.group("gone"), None);
+    }
+
+    #[test]
+    fn looks_add_up_and_a_new_socket_counts_from_nothing() {
+        let reading = |busy_us, rtt_us, min_rtt_us| PathReading {
+            busy_us,
+            rtt_us,
+            min_rtt_us,
+            ..PathReading::default()
+        };
+        let mut path = PathUse::default();
+        path.look(&reading(300, 50, 20), &reading(100, 0, 0), 250);
+        path.look(&reading(120, 70, 0), &reading(300, 50, 20), 250);
+        path.look(&reading(9_000, 90, 10), &reading(120, 70, 20), 250);
+        assert_eq!((path.looks, path.looked_us), (3, 750));
+        assert_eq!(
+            path.busy_us,
+            200 + 120 + 250,
+            "no more than the time between two looks"
+        );
+        assert_eq!((path.mean_rtt_us(), path.min_rtt_us), (70.0, 10));
+    }
+}
