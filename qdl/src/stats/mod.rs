@@ -21,6 +21,7 @@ mod places;
 mod record;
 mod recorder;
 mod render;
+mod rules;
 mod served;
 mod stage;
 mod table;
