@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::{
     super::{
         ConnectionRecord, StageRow, StageTable, SystemRecord,
-        limits::{EngineUse, Evidence, NicUse},
+        limits::{EngineUse, Evidence, ISSUE, NicUse, NodeUse, PathUse, ThreadGroup},
     },
     *,
 };

@@ -27,6 +27,7 @@ mod record;
 mod recorder;
 mod render;
 mod render_loadgen;
+mod rules;
 mod served;
 mod settings;
 mod stage;
