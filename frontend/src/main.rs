@@ -1,42 +1,8 @@
-//! `frontend --config F.yaml`: LoadGen on one side, the
-//! network (or, with `--local`, an engine) on the other.
-//!
-//! | file | what it is for |
-//! | --- | --- |
-//! | `cli`, `settings` | the command line, and what LoadGen is told in the end |
-//! | `dataset`, `qsl` | samples, and LoadGen's library of them in the memory they are sent from |
-//! | `sut`, `backend` | LoadGen's system under test, over whatever stands behind it |
-//! | `network`, `local` | behind it: a cluster of accelerators, or an engine in this process |
-//! | `completer`, `verify` | responses back to LoadGen, compared with their samples if asked |
-//! | `tokens` | answers in tokens: who counts them, and what is wrong with them |
-//! | `run` | a run from beginning to end |
-//! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
-//! | `accuracy`, `report`, `exit` | what it came to |
-
-mod accuracy;
-mod backend;
-mod cli;
-mod completer;
-mod dataset;
-mod exit;
-mod interrupt;
-mod local;
-mod memory;
-mod network;
-mod progress;
-mod qsl;
-mod report;
-mod run;
-mod settings;
-mod sut;
-mod tokens;
-mod verify;
-mod warm_up;
-mod watchdog;
+//! The program `frontend`: see the library.
 
 use clap::Parser;
 
-use exit::ExitCode;
+use frontend::{cli, exit::ExitCode, run};
 
 /// LoadGen allocates for every query: this one makes it half as fast again.
 #[global_allocator]

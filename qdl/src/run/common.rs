@@ -53,7 +53,7 @@ pub(super) struct Loss {
 }
 
 /// Peer, and index within the peer, of each connection.
-pub(super) type ConnectionOf = Vec<(usize, u16)>;
+pub type ConnectionOf = Vec<(usize, u16)>;
 
 /// What tasks and callers share.
 pub(super) struct Common {
