@@ -2,12 +2,17 @@
 //!
 //! * `fabric`: the TCP fabric beside plain sockets.
 //! * `core`: the data structures that decide, in nanoseconds and allocations per operation.
+//! * `batches`: which rules for batches recover from which hiccup, in a model.
 //! * `rails`: the policies that choose rails, in a model.
 //! * `parts`: answers in parts beside plain sockets.
+//! * `feed`: LoadGen in front and stubbed NICs behind (with the feature of that name).
 //! * `llm-server`: a pretended language-model server for `bench llm`.
 
+mod batches;
 mod core;
 mod fabric;
+#[cfg(feature = "feed")]
+mod feed;
 mod json;
 mod llm;
 mod machine;
@@ -33,10 +38,15 @@ enum Bench {
     Fabric(fabric::Args),
     /// Tracker, arbiter, batcher, histograms, send token: cost of an operation.
     Core(core::Args),
+    /// Rules for batches: a model of engines with steps, and hiccups.
+    Batches(batches::Args),
     /// Rails chosen by health: a model of a large system, the cost of a decision, and designs.
     Rails(rails::Args),
     /// Answers that grow token by token, in parts of the TCP fabric and over plain sockets.
     Parts(parts::Args),
+    /// What a frontend's software can feed to 1 to 32 stubbed NICs, with LoadGen in front.
+    #[cfg(feature = "feed")]
+    Feed(feed::Args),
     /// A pretended language-model server; serves until it is killed.
     LlmServer(llm::Args),
 }
@@ -45,8 +55,11 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().bench {
         Bench::Fabric(args) => fabric::run(&args),
         Bench::Core(args) => core::run(&args),
+        Bench::Batches(args) => batches::run(&args),
         Bench::Rails(args) => rails::run(&args),
         Bench::Parts(args) => parts::run(&args),
+        #[cfg(feature = "feed")]
+        Bench::Feed(args) => feed::run(&args),
         Bench::LlmServer(args) => llm::run(&args),
     }
 }

@@ -1,57 +1,8 @@
-//! `frontend --config F.yaml`: LoadGen on one side, the
-//! network (or, with `--local`, an engine) on the other.
-//!
-//! | file | what it is for |
-//! | --- | --- |
-//! | `cli`, `settings` | the command line, and what LoadGen is told in the end |
-//! | `provenance`, `own_settings` | where LoadGen's settings, and this node's own, came from |
-//! | `numpy` | arrays of NumPy's, as samples and labels |
-//! | `dataset`, `qsl` | samples, and LoadGen's library of them in the memory they are sent from |
-//! | `sut`, `backend` | LoadGen's system under test, over whatever stands behind it |
-//! | `network`, `local` | behind it: a cluster of accelerators, or an engine in this process |
-//! | `completer`, `verify` | responses back to LoadGen, compared with their samples if asked |
-//! | `tokens` | answers in tokens: who counts them, and what is wrong with them |
-//! | `run` | a run from beginning to end |
-//! | `check` | `--check`: what would run, and what it takes |
-//! | `init` | `frontend init`: configurations for a model of one's own |
-//! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
-//! | `phases` | histograms for each of LoadGen's phases |
-//! | `result`, `reasons` | what it came to in LoadGen's words, and why it is not valid |
-//! | `accuracy`, `report`, `exit` | what it came to |
-
-mod accuracy;
-mod backend;
-mod check;
-mod cli;
-mod completer;
-mod dataset;
-mod exit;
-mod init;
-mod interrupt;
-mod local;
-mod memory;
-mod meter;
-mod network;
-mod numpy;
-mod own_settings;
-mod phases;
-mod progress;
-mod provenance;
-mod qsl;
-mod reasons;
-mod report;
-mod result;
-mod run;
-mod settings;
-mod sut;
-mod tokens;
-mod verify;
-mod warm_up;
-mod watchdog;
+//! The program `frontend`: see the library.
 
 use clap::Parser;
 
-use exit::ExitCode;
+use frontend::{cli, exit::ExitCode, init, run};
 
 /// LoadGen allocates for every query: this one makes it half as fast again.
 #[global_allocator]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Estimates;
+use super::{Estimates, Profile};
 
 /// Samples that there is room for from the start: as many as a connection can have in flight, so
 /// that it is not under load that memory is asked for.
@@ -35,9 +35,10 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Batcher<T> {
     policy: Policy,
-    /// Sizes that the engine runs, ascending; empty where it runs any.
-    sizes: Box<[usize]>,
     estimates: Estimates,
+    profile: Profile,
+    /// As the profile has it.
+    enough: usize,
     /// Ordered by time of arrival, so that the front is the oldest.
     pending: VecDeque<(u64, T)>,
 }
@@ -51,8 +52,9 @@ impl<T> Batcher<T> {
         };
         Batcher {
             policy,
-            sizes: sizes.into(),
             estimates: Estimates::default(),
+            profile: Profile::new(policy.max_batch, sizes),
+            enough: policy.max_batch,
             pending: VecDeque::with_capacity(ROOM.max(2 * policy.max_batch)),
         }
     }
@@ -86,7 +88,7 @@ impl<T> Batcher<T> {
             let latest = latency.saturating_sub(self.estimates.of(self.pending.len()));
             due = due.min(oldest.saturating_add(latest));
         }
-        if busy == 0 || self.pending.len() >= self.policy.max_batch || due <= now_ns {
+        if busy == 0 || self.pending.len() >= self.enough || due <= now_ns {
             Step::Run
         } else {
             Step::WaitUntil(due)
@@ -96,14 +98,21 @@ impl<T> Batcher<T> {
     /// A batch of so many samples took so long.
     pub fn observe(&mut self, samples: usize, ns: u64) {
         self.estimates.observe(samples, ns);
+        self.profile.observe(samples, ns);
+        self.enough = self.profile.enough();
+    }
+
+    /// A batch of so many zeros took so long, before the first sample came.
+    pub fn warmed(&mut self, samples: usize, ns: u64) {
+        self.profile.warmed(samples, ns);
+        self.enough = self.profile.enough();
     }
 
     /// Moves the oldest samples, at most `max_batch`, to the end of `batch`: as many as the largest
-    /// size that they fill, or all of them where they fill none.
+    /// size that they fill, or all of them where they fill none; or another number that gets the
+    /// queue down sooner ([`Profile::cut`]).
     pub fn take(&mut self, batch: &mut Vec<T>) {
-        let most = self.pending.len().min(self.policy.max_batch);
-        let filled = self.sizes.iter().rev().find(|size| **size <= most);
-        let n = filled.copied().filter(|n| *n > 0).unwrap_or(most);
+        let n = self.profile.cut(self.pending.len()).min(self.pending.len());
         batch.extend(self.pending.drain(..n).map(|(_, sample)| sample));
     }
 
@@ -133,6 +142,7 @@ mod tests {
     /// at a given time.
     struct World {
         batcher: Batcher<usize>,
+        sizes: Vec<usize>,
         policy: Policy,
         now: u64,
         busy_until: Vec<Option<u64>>,
@@ -144,6 +154,7 @@ mod tests {
         fn new(policy: Policy, sizes: &[usize], workers: usize) -> Self {
             World {
                 batcher: Batcher::new(policy, sizes),
+                sizes: sizes.to_vec(),
                 policy,
                 now: 0,
                 busy_until: vec![None; workers],
@@ -197,13 +208,14 @@ mod tests {
             }
         }
 
-        /// A batch has a listed size, unless too few samples were there for the smallest.
+        /// A batch has a listed size, or all there is.
         fn check_size(&self, pending: usize, took: usize) {
             let most = pending.min(self.policy.max_batch);
-            let fits = |s: &&usize| **s <= most;
-            match self.batcher.sizes.iter().filter(fits).max() {
-                Some(size) => assert_eq!(took, *size),
-                None => assert_eq!(took, most),
+            assert!((1..=most).contains(&took));
+            let sizes = &self.sizes;
+            if sizes.iter().any(|s| *s <= most) {
+                let listed = took == most || sizes.contains(&took);
+                assert!(listed, "{took} of {pending}, listed {sizes:?}");
             }
         }
 
@@ -297,9 +309,9 @@ mod tests {
         b.observe(1, 200);
         assert_eq!(b.step(10, 1), Step::WaitUntil(310));
         b.push(20, 'b');
-        b.observe(2, 450);
-        assert_eq!(b.step(20, 1), Step::WaitUntil(60), "two take longer");
-        assert_eq!(b.step(60, 1), Step::Run);
+        b.observe(2, 380);
+        assert_eq!(b.step(20, 1), Step::WaitUntil(130), "two take longer");
+        assert_eq!(b.step(130, 1), Step::Run);
         b.observe(2, 900);
         assert_eq!(b.step(20, 1), Step::Run, "too late already");
     }
@@ -315,6 +327,26 @@ mod tests {
             assert_eq!(taken.len(), want);
         }
         assert!(b.is_empty());
+    }
+
+    #[test]
+    fn more_than_enough_waits_for_nothing_and_is_cut() {
+        let mut b = batcher(8, 1000, None, &[]);
+        (0..5).for_each(|i| b.push(i, i));
+        assert_eq!(b.step(5, 1), Step::WaitUntil(1000));
+        // Four are as quick as one, five take twice as long.
+        (0..3).for_each(|_| b.observe(4, 100));
+        (0..3).for_each(|_| b.observe(5, 205));
+        b.observe(1, 95);
+        assert_eq!(b.step(5, 1), Step::Run);
+        let mut taken = Vec::new();
+        b.take(&mut taken);
+        assert_eq!(taken, [0, 1, 2, 3]);
+        assert_eq!(
+            b.step(5, 1),
+            Step::WaitUntil(1004),
+            "the rest has its own time"
+        );
     }
 
     #[test]

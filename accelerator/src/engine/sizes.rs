@@ -37,6 +37,11 @@ impl Sizes {
         self.largest
     }
 
+    /// Whether batches are run at this size because it is listed.
+    pub fn is_listed(&self, size: usize) -> bool {
+        self.listed.binary_search(&size).is_ok()
+    }
+
     /// The size a batch of `n` is run at: the smallest listed that holds it.
     pub fn run_at(&self, n: usize) -> usize {
         let found = self.listed.iter().copied().find(|size| *size >= n);
@@ -73,6 +78,9 @@ mod tests {
             (sizes.run_at(1), sizes.run_at(63), sizes.largest()),
             (1, 63, 64)
         );
+        assert!(!sizes.is_listed(64));
+        let sizes = Sizes::new(&[1, 64], 64).expect("fine");
+        assert!(sizes.is_listed(64) && !sizes.is_listed(63));
     }
 
     #[test]

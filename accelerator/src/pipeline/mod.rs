@@ -425,7 +425,8 @@ fn work(
         let mut worker = shared.engine.worker(index)?;
         let max_batch = options.policy().max_batch;
         let warm_up = warm_up(worker.as_mut(), max_batch, &options.engine.batch_sizes)?;
-        Ok((worker, warm_up))
+        shared.warmed(&warm_up.took_ns);
+        Ok((worker, warm_up.figures))
     }));
     let made = made.unwrap_or_else(|panic| {
         Err(EngineError::Panicked {
@@ -447,14 +448,23 @@ fn work(
     }
 }
 
+/// What a worker's warm-up came to.
+#[derive(Debug, Default)]
+struct Warmed {
+    figures: WarmUp,
+    /// Sizes, and what a batch of each took that was not the first of it, in nanoseconds.
+    took_ns: Vec<(usize, u64)>,
+}
+
 /// Batches of 1, 2, 4 ... `max_batch` samples, while the budget lasts, and one sample at the end.
 /// Sizes that are listed are all run, however long it takes: what meets a size first, a runtime
-/// that plans for it, must not be a sample.
+/// that plans for it, must not be a sample. What is left of the budget goes into a second batch of
+/// each size, whose time says what the size costs.
 fn warm_up(
     worker: &mut dyn Worker,
     max_batch: usize,
     listed: &[usize],
-) -> Result<WarmUp, EngineError> {
+) -> Result<Warmed, EngineError> {
     let mut timed = |batch| {
         let started = clock::now_ns();
         worker
@@ -463,16 +473,28 @@ fn warm_up(
     };
     let begun = Instant::now();
     let cold = timed(1)?;
+    let mut first = Vec::new();
     let mut batch = 1;
     while batch < max_batch && begun.elapsed() < WARM_UP_BUDGET {
         batch = (2 * batch).min(max_batch);
-        timed(batch)?;
+        first.push((batch, timed(batch)?));
     }
     for size in listed {
-        timed(*size)?;
+        first.push((*size, timed(*size)?));
     }
-    Ok(WarmUp {
-        cold_us: clock::micros(cold),
-        warm_us: clock::micros(timed(1)?),
+    let warm = timed(1)?;
+    let mut took_ns = vec![(1, warm)];
+    for (size, before) in first {
+        let would = begun.elapsed() + Duration::from_nanos(before);
+        if would < WARM_UP_BUDGET {
+            took_ns.push((size, timed(size)?));
+        }
+    }
+    Ok(Warmed {
+        figures: WarmUp {
+            cold_us: clock::micros(cold),
+            warm_us: clock::micros(warm),
+        },
+        took_ns,
     })
 }

@@ -106,6 +106,14 @@ impl Shared {
         self.mode.load(SeqCst) == RUNNING
     }
 
+    /// What sizes took when a worker was warmed up, in nanoseconds.
+    pub fn warmed(&self, took_ns: &[(usize, u64)]) {
+        let mut state = self.lock();
+        for &(samples, ns) in took_ns {
+            state.batcher.warmed(samples, ns);
+        }
+    }
+
     /// From a NIC thread: hands samples to the workers and wakes one of them.
     pub fn submit(&self, arrivals: &mut Vec<Arrival>) {
         if arrivals.is_empty() {

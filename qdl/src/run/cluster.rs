@@ -545,11 +545,12 @@ impl Drop for Cluster {
     }
 }
 
-/// Which connections there are: every NIC entry has its connections to every accelerator.
-/// Every connection that a frontend opens, with the accelerator it leads to.
-pub(super) fn plan(
-    config: &FrontendConfig,
-) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
+/// Which connections there are: every NIC entry has its connections to every accelerator. With the
+/// peer and the index within the peer of each.
+///
+/// # Errors
+/// [`ClusterError::Slots`]: sizes that overflow, or too many connections.
+pub fn plan(config: &FrontendConfig) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
     let too_large =
         || ClusterError::Slots(format!("model {}: its sizes overflow", config.model.name));
     let request = request_stride(&config.model).ok_or_else(too_large)?;

@@ -70,7 +70,7 @@ impl PeerState {
 }
 
 /// Peer, and index within the peer, of each connection.
-pub(super) type ConnectionOf = Vec<(usize, u16)>;
+pub type ConnectionOf = Vec<(usize, u16)>;
 
 /// What tasks and callers share.
 pub(super) struct Common {

@@ -6,6 +6,7 @@
 mod core;
 mod fabric;
 mod failover;
+mod feed;
 mod idle;
 mod limits;
 mod llm;
@@ -40,6 +41,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
         "core" => core::run(root, args),
         "fabric" => fabric::run(root, args),
         "failover" => failover::run(root, args),
+        "feed" => feed::run(root, args),
         "idle" => {
             ensure!(args.is_empty(), "bench idle takes no arguments");
             idle::run(root)
@@ -72,15 +74,21 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: core, fabric, failover, idle, limits, llm, loadgen, local, parts, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: core, fabric, failover, feed, idle, limits, llm, loadgen, local, parts, rails, verbs, warm-up"
         ),
     }
 }
 
 /// Builds the measurements' own crate in release and runs one of its commands.
 fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
+    run_own_with(root, name, args, &[])
+}
+
+/// The same, built with these arguments more.
+fn run_own_with(root: &Path, name: &str, args: &[OsString], more: &[&str]) -> Result<()> {
     let mut build = process::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "qdl-bench"]);
+    build.args(more);
     let status = process::run("cargo build", &mut build, BUILD)?;
     ensure!(status.success(), "cargo build: {status}");
     let target = process::target(root);

@@ -12,8 +12,8 @@ use crate::engine::{
     cuda::{DeviceMemory, Graph, StreamWorker},
 };
 
-/// Largest batch whose kernels are recorded: beyond it the GPU is busy for longer than launching
-/// takes.
+/// Largest batch whose kernels are recorded though its size is not listed: beyond it the GPU is busy
+/// for longer than launching takes.
 const RECORD_UP_TO: usize = 128;
 
 /// Copies, kernels and the copy back on one stream. The plan is this worker's own: each of its
@@ -96,7 +96,8 @@ impl OnGpu {
     /// Records the kernels of one size, which have run once. Where that fails they are launched one
     /// by one.
     fn record(&mut self, profile: usize, at: usize) {
-        if at > RECORD_UP_TO || self.graphs.contains_key(&at) {
+        let wanted = at <= RECORD_UP_TO || self.engine.sizes.is_listed(at);
+        if !wanted || self.graphs.contains_key(&at) {
             return;
         }
         let (context, stream) = (&mut self.contexts[profile], self.stream.handle());

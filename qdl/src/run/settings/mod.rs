@@ -76,11 +76,7 @@ pub(super) fn nic_thread(index: usize, nic: &NicConfig, near: &Near) -> NicThrea
 }
 
 /// The same on a frontend, where it may look at health.
-pub(super) fn frontend_nic_thread(
-    index: usize,
-    config: &FrontendConfig,
-    near: &Near,
-) -> NicThreadCfgs {
+pub fn frontend_nic_thread(index: usize, config: &FrontendConfig, near: &Near) -> NicThreadCfgs {
     let mut cfgs = nic_thread(index, &config.nics[index], near);
     if config.arbiter.by_health().is_some() {
         cfgs.tick_ns = cfgs.tick_ns.min(HEALTH_TICK_NS);
@@ -107,7 +103,7 @@ pub(super) fn link(nic: &NicConfig) -> LinkWatch {
 }
 
 /// The dispatcher's, but for its connections and its memory.
-pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
+pub fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
     let d = &config.deadlines;
     let tcp = config.nics.iter().filter(|n| n.device.is_none());
     let up_to = tcp.map(|n| n.post_from_issue_thread_up_to).min();

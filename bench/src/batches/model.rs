@@ -1,0 +1,275 @@
+//! An engine that takes a time by the size of the batch, a stream of samples, and one hiccup.
+
+use accelerator::batcher::{Policy, Step};
+
+use super::before::Rules;
+
+/// Nanoseconds of a millisecond.
+pub const MS: f64 = 1e6;
+
+/// An engine with its workers and its load.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    /// Microseconds of a batch of none, and of each sample more.
+    pub base_us: f64,
+    /// See `base_us`.
+    pub each_us: f64,
+    /// From this size on a batch takes so many microseconds more, and each sample beyond it.
+    pub steps: Vec<(usize, f64, f64)>,
+    /// Sizes that batches are padded to, if it has such.
+    pub sizes: Vec<usize>,
+    /// Batches at the same time.
+    pub workers: usize,
+    /// What the configuration says of batches.
+    pub policy: Policy,
+    /// Samples that arrive in a second.
+    pub per_s: f64,
+    /// When an answer is late, in milliseconds.
+    pub limit_ms: f64,
+}
+
+impl Engine {
+    /// Microseconds of a batch.
+    pub fn us(&self, samples: usize) -> f64 {
+        let padded = self.sizes.iter().find(|s| **s >= samples);
+        let n = *padded.unwrap_or(&samples);
+        let steps = self.steps.iter().filter(|s| n >= s.0);
+        let more: f64 = steps
+            .map(|(at, us, each)| us + each * (n - at) as f64)
+            .sum();
+        self.base_us + self.each_us * n as f64 + more
+    }
+
+    /// Most samples a second that it can do, at its best size.
+    pub fn capacity(&self) -> f64 {
+        let rate = |n: usize| n as f64 / self.us(n) * 1e6;
+        let best = (1..=self.policy.max_batch).map(rate).fold(0.0, f64::max);
+        best * self.workers as f64
+    }
+}
+
+/// What goes wrong once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Hiccup {
+    /// Nothing.
+    None,
+    /// Nothing begins and nothing ends for so many milliseconds.
+    Stall(f64),
+    /// So many samples at once.
+    Burst(usize),
+    /// Batches take twice as long for so many milliseconds.
+    Slow(f64),
+    /// One worker is away for so many milliseconds.
+    Away(f64),
+}
+
+impl Hiccup {
+    /// In words.
+    pub fn name(self) -> String {
+        match self {
+            Hiccup::None => "none".to_owned(),
+            Hiccup::Stall(ms) => format!("stands still for {ms} ms"),
+            Hiccup::Burst(n) => format!("{n} samples at once"),
+            Hiccup::Slow(ms) => format!("half as quick for {ms} ms"),
+            Hiccup::Away(ms) => format!("a worker is away for {ms} ms"),
+        }
+    }
+
+    fn ms(self) -> f64 {
+        match self {
+            Hiccup::None | Hiccup::Burst(_) => 0.0,
+            Hiccup::Stall(ms) | Hiccup::Slow(ms) | Hiccup::Away(ms) => ms,
+        }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// 99th percentile before the hiccup, in milliseconds.
+    pub before_ms: f64,
+    /// From the hiccup's begin to the arrival of the last sample that was late; nothing where
+    /// samples are late to the end.
+    pub recovered_ms: Option<f64>,
+    /// Share of late answers, of all samples from the hiccup on.
+    pub late: f64,
+    /// Mean latency of those, in milliseconds.
+    pub mean_ms: f64,
+    /// Longest latency of those.
+    pub worst_ms: f64,
+    /// Mean batch of the whole run.
+    pub batch: f64,
+}
+
+/// Numbers from a seed, between 0 and 1.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+struct World<'a> {
+    engine: &'a Engine,
+    hiccup: Hiccup,
+    /// When the hiccup begins and ends.
+    from: f64,
+    to: f64,
+    now: f64,
+    /// When each worker is free, with what it ran: size, begin, the samples.
+    busy: Vec<Option<(f64, f64, Vec<u64>)>>,
+    /// Of what batches vary by, and of arrivals: those are the same whatever the rules.
+    random: Random,
+    arrivals: Random,
+    arrived: Vec<f64>,
+    latency: Vec<f64>,
+    batches: u64,
+}
+
+impl World<'_> {
+    fn is_off(&self, worker: usize) -> bool {
+        let within = (self.from..self.to).contains(&self.now);
+        match self.hiccup {
+            Hiccup::Stall(_) => within,
+            Hiccup::Away(_) => within && worker == 0,
+            _ => false,
+        }
+    }
+
+    /// When a batch that begins now ends.
+    fn end_of(&mut self, worker: usize, samples: usize) -> f64 {
+        // Times differ by some percent from batch to batch.
+        let mut took = self.engine.us(samples) * 1e3 * (0.97 + 0.06 * self.random.next());
+        let slow = matches!(self.hiccup, Hiccup::Slow(_));
+        if slow && (self.from..self.to).contains(&self.now) {
+            took *= 2.0;
+        }
+        let end = self.now + took;
+        let held = match self.hiccup {
+            Hiccup::Stall(_) => true,
+            Hiccup::Away(_) => worker == 0,
+            _ => false,
+        };
+        match held && self.now < self.from && end > self.from {
+            true => end + (self.to - self.from),
+            false => end,
+        }
+    }
+
+    /// Ends what is over and begins what there is to begin; when somebody wants to look again.
+    fn settle(&mut self, rules: &mut dyn Rules) -> Option<f64> {
+        for worker in 0..self.busy.len() {
+            if self.busy[worker].as_ref().is_some_and(|b| b.0 <= self.now)
+                && let Some((end, begin, samples)) = self.busy[worker].take()
+            {
+                rules.observe(samples.len(), (end - begin) as u64);
+                for s in samples {
+                    self.latency[s as usize] = end - self.arrived[s as usize];
+                }
+            }
+        }
+        loop {
+            let mut free = (0..self.busy.len()).filter(|w| self.busy[*w].is_none());
+            let worker = free.find(|w| !self.is_off(*w))?;
+            let busy = self.busy.iter().flatten().count();
+            match rules.step(self.now as u64, busy) {
+                Step::Wait => return None,
+                Step::WaitUntil(t) => return Some((t as f64).max(self.now + 1.0)),
+                Step::Run => {
+                    let mut batch = Vec::new();
+                    rules.take(&mut batch);
+                    self.batches += 1;
+                    let end = self.end_of(worker, batch.len());
+                    self.busy[worker] = Some((end, self.now, batch));
+                }
+            }
+        }
+    }
+}
+
+/// Runs `seconds` of it; the hiccup comes after a quarter of that.
+pub fn run(
+    engine: &Engine,
+    hiccup: Hiccup,
+    rules: &mut dyn Rules,
+    seconds: f64,
+    seed: u64,
+) -> Outcome {
+    let (length, from) = (seconds * 1e9, seconds * 0.25e9);
+    let mut w = World {
+        engine,
+        hiccup,
+        from,
+        to: from + hiccup.ms() * MS,
+        now: 0.0,
+        busy: vec![None; engine.workers],
+        random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+        arrivals: Random(seed.wrapping_mul(0xd134_2543_de82_ef95) | 1),
+        arrived: Vec::new(),
+        latency: Vec::new(),
+        batches: 0,
+    };
+    let gap = 1e9 / engine.per_s;
+    let (mut next, mut burst) = (gap, hiccup);
+    loop {
+        let wake = w.settle(rules);
+        let hiccups = [w.from, w.to].into_iter();
+        let ends = w.busy.iter().flatten().map(|b| b.0);
+        let arrival = (next < length).then_some(next);
+        let events = ends.chain(wake).chain(arrival).chain(hiccups);
+        let now = events.filter(|t| *t > w.now).fold(f64::INFINITY, f64::min);
+        if now.is_infinite() || w.now > 4.0 * length {
+            break;
+        }
+        w.now = now;
+        let mut come = 0;
+        if arrival == Some(now) {
+            // As LoadGen's Server: no memory of the last.
+            next += -(1.0 - w.arrivals.next()).ln() * gap;
+            come = 1;
+        }
+        if let (true, Hiccup::Burst(n)) = (now >= from, burst) {
+            come += n;
+            burst = Hiccup::None;
+        }
+        for _ in 0..come {
+            rules.push(now as u64, w.arrived.len() as u64);
+            w.arrived.push(now);
+            w.latency.push(f64::INFINITY);
+        }
+    }
+    outcome(&w, length)
+}
+
+fn outcome(w: &World<'_>, length: f64) -> Outcome {
+    let all = || w.arrived.iter().zip(&w.latency);
+    let mut before: Vec<f64> = all()
+        .filter(|(at, _)| (w.from * 0.2..w.from * 0.95).contains(*at))
+        .map(|(_, l)| l / MS)
+        .collect();
+    before.sort_by(f64::total_cmp);
+    let after: Vec<(f64, f64)> = all()
+        .filter(|(at, _)| **at >= w.from)
+        .map(|(at, l)| ((at - w.from) / MS, l / MS))
+        .collect();
+    let limit = w.engine.limit_ms;
+    let late = || after.iter().filter(|(_, l)| *l > limit);
+    let last = late().map(|(at, _)| *at).fold(0.0, f64::max);
+    let of = after.len().max(1) as f64;
+    Outcome {
+        before_ms: before.get(before.len() * 99 / 100).copied().unwrap_or(0.0),
+        // What is late in the last twentieth is late for ever, as far as can be seen.
+        recovered_ms: (last < (length * 0.95 - w.from) / MS).then_some(last),
+        late: late().count() as f64 / of,
+        mean_ms: after.iter().map(|(_, l)| l).sum::<f64>() / of,
+        worst_ms: after.iter().map(|(_, l)| *l).fold(0.0, f64::max),
+        batch: w.arrived.len() as f64 / w.batches.max(1) as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! `frontend --config F.yaml`: LoadGen on one side, the
+//! network (or, with `--local`, an engine) on the other. A library too, so that measurements put
+//! LoadGen before the same code.
+//!
+//! | file | what it is for |
+//! | --- | --- |
+//! | `cli`, `settings` | the command line, and what LoadGen is told in the end |
+//! | `provenance`, `own_settings` | where LoadGen's settings, and this node's own, came from |
+//! | `numpy` | arrays of NumPy's, as samples and labels |
+//! | `dataset`, `qsl` | samples, and LoadGen's library of them in the memory they are sent from |
+//! | `sut`, `backend` | LoadGen's system under test, over whatever stands behind it |
+//! | `network`, `local` | behind it: a cluster of accelerators, or an engine in this process |
+//! | `completer`, `verify` | responses back to LoadGen, compared with their samples if asked |
+//! | `tokens` | answers in tokens: who counts them, and what is wrong with them |
+//! | `run` | a run from beginning to end |
+//! | `check` | `--check`: what would run, and what it takes |
+//! | `init` | `frontend init`: configurations for a model of one's own |
+//! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
+//! | `phases` | histograms for each of LoadGen's phases |
+//! | `result`, `reasons` | what it came to in LoadGen's words, and why it is not valid |
+//! | `accuracy`, `report`, `exit` | what it came to |
+
+pub mod accuracy;
+pub mod backend;
+pub mod check;
+pub mod cli;
+pub mod completer;
+pub mod dataset;
+pub mod exit;
+pub mod init;
+pub mod interrupt;
+pub mod local;
+pub mod memory;
+pub mod meter;
+pub mod network;
+pub mod numpy;
+pub mod own_settings;
+pub mod phases;
+pub mod progress;
+pub mod provenance;
+pub mod qsl;
+pub mod reasons;
+pub mod report;
+pub mod result;
+pub mod run;
+pub mod settings;
+pub mod sut;
+pub mod tokens;
+pub mod verify;
+pub mod warm_up;
+pub mod watchdog;
