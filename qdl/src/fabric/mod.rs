@@ -67,6 +67,7 @@ pub(crate) mod parts;
 mod region;
 
 pub mod ib;
+pub mod ofi;
 pub mod tcp;
 
 use std::{fmt, io, os::fd::RawFd, sync::Arc};

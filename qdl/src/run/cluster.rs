@@ -72,7 +72,9 @@ impl Cluster {
             .nics
             .iter()
             .enumerate()
-            .map(|(i, nic)| ClientNic::open(i, nic, d, &memory.sources, slots))
+            .map(|(i, nic)| {
+                ClientNic::open(i, nic, config.accelerators.len(), d, &memory.sources, slots)
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let topology = Topology::of_this_machine().unwrap_or_default();
         let near: Vec<_> = config.nics.iter().map(|n| topology.near_nic(n)).collect();
@@ -381,6 +383,14 @@ impl Cluster {
         self.common.config.nics.iter().all(|n| match n.at() {
             NicAt::Tcp(address) => address.ip().is_loopback(),
             NicAt::Ib(_) => false,
+            NicAt::Ofi {
+                provider,
+                domain,
+                address,
+            } => {
+                let local = address.is_some_and(|a| a.is_loopback());
+                local || domain == Some("lo") || provider == "shm"
+            }
         })
     }
 

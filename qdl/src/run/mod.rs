@@ -18,6 +18,7 @@ mod control_thread;
 mod health;
 mod life;
 mod node;
+mod ofi_nic;
 mod peer;
 mod places;
 mod report;

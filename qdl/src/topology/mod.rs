@@ -37,6 +37,7 @@ pub use addresses::{Addresses, interface_addresses};
 pub use command::{CommandError, Node, command};
 pub use groups::NicGroup;
 pub use link::LinkWatch;
+pub use near::device_of;
 pub use place::{Nearness, PciAddress, Place};
 pub use yaml::Fabric;
 
