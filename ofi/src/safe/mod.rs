@@ -13,9 +13,11 @@ mod endpoint;
 mod info;
 mod library;
 mod mr;
+mod queue;
 
 pub use domain::Domain;
-pub use endpoint::{Completion, Depths, Endpoint, Failed, Outcome, Target, Write};
+pub use endpoint::{Depths, Endpoint, Target, Write};
 pub use info::{Info, Place};
 pub use library::Ofi;
 pub use mr::{Memory, Mr, RemoteRegion};
+pub use queue::{Completion, Failed, Outcome};
