@@ -4,6 +4,8 @@
 //! Without libfabric, or without a provider, each test says so and passes.
 #![cfg(not(qdl_loom))]
 
+#[path = "ofi/faults.rs"]
+mod faults;
 #[path = "ofi/rig.rs"]
 mod rig;
 

@@ -73,6 +73,7 @@ pub fn a_write_that_begins_inside_its_slot_breaks_the_connection(fabric: &dyn Fa
 /// sends next. A receiver that looks by itself must know.
 fn either_breaks(fabric: &dyn Fabric, a: &mut End, b: &mut End) -> Broken {
     if fabric.looks_before_bytes_land() {
+        a.flush();
         return b.next_broken();
     }
     let end = Instant::now() + fabric.patience();
@@ -103,7 +104,7 @@ pub fn a_write_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
     let (mut a, mut b) = join(fabric, lie);
     b.grant_all();
     a.fill(0, &pattern(1, 256));
-    a.send(0, 129, Imm::new(3, 1));
+    a.post(0, 129, Imm::new(3, 1)).expect("posted");
     let broken = either_breaks(fabric, &mut a, &mut b);
     if fabric.looks_before_bytes_land() {
         assert!(
@@ -130,7 +131,7 @@ pub fn a_write_to_a_slot_outside_the_window_breaks_the_connection(fabric: &dyn F
     };
     let (mut a, mut b) = join(fabric, lie);
     b.grant_all();
-    a.send(0, 8, Imm::new(4, 1));
+    a.post(0, 8, Imm::new(4, 1)).expect("posted");
     let broken = either_breaks(fabric, &mut a, &mut b);
     if fabric.looks_before_bytes_land() {
         assert!(
