@@ -10,6 +10,7 @@ mod idle;
 mod llm;
 mod loadgen;
 mod local;
+mod ofi;
 mod pair;
 mod rails;
 mod search;
@@ -59,6 +60,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             ensure!(args.is_empty(), "bench local takes no arguments");
             local::run(root)
         }
+        "ofi" => ofi::run(root, args),
         "parts" => run_own(root, "parts", args),
         "rails" => rails::run(root, args),
         "verbs" => {
@@ -70,7 +72,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: core, fabric, failover, idle, llm, loadgen, local, parts, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: core, fabric, failover, idle, llm, loadgen, local, ofi, parts, rails, verbs, warm-up"
         ),
     }
 }
