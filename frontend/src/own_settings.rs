@@ -131,7 +131,7 @@ fn network(c: &FrontendConfig, put: &mut impl FnMut(&str, String)) {
 fn nic_values(nic: &NicConfig, stride: usize, put: &mut impl FnMut(&str, String)) {
     put("slots", nic.resolve_slots(stride).to_string());
     let connections = match nic.at() {
-        NicAt::Tcp(_) => "connections",
+        NicAt::Tcp(_) | NicAt::Ofi { .. } => "connections",
         NicAt::Ib(_) => "queue_pairs",
     };
     put(connections, nic.connections().to_string());

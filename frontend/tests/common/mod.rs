@@ -85,6 +85,14 @@ pub struct Place {
     folder: tempfile::TempDir,
 }
 
+/// The same configuration with its NICs on loopback those of a libfabric provider, which
+/// `QDL_TEST_OFI` names: any test of this folder then runs over it.
+fn over_libfabric(yaml: &str, provider: &str) -> String {
+    let nic = format!("{{ofi: \"{provider}\", address: 127.0.0.1");
+    yaml.replace("{address: 127.0.0.1", &nic)
+        .replace("{listen: \"127.0.0.1:0\"", &nic)
+}
+
 impl Place {
     pub fn new() -> Self {
         Place {
@@ -98,7 +106,13 @@ impl Place {
 
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
-        fs::write(&path, text).expect("written");
+        match std::env::var("QDL_TEST_OFI") {
+            Ok(provider) if name.ends_with(".yaml") => {
+                let text = String::from_utf8_lossy(text.as_ref());
+                fs::write(&path, over_libfabric(&text, &provider)).expect("written");
+            }
+            _ => fs::write(&path, text).expect("written"),
+        }
         path
     }
 

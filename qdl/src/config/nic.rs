@@ -1,9 +1,9 @@
 //! One NIC of a node: what its NIC thread does and where it runs, and the sizes of its
 //! connections.
 //!
-//! An entry of `nics` is one mapping for both fabrics: `device` makes it an InfiniBand or RoCE NIC,
-//! `address` (a frontend's) or `listen` (an accelerator's) a TCP one. Keys of the other fabric are
-//! refused.
+//! An entry of `nics` is one mapping for all fabrics: `device` makes it an InfiniBand or RoCE NIC,
+//! `ofi` one that libfabric has a provider for, and without either `address` (a frontend's) or
+//! `listen` (an accelerator's) a TCP one. Keys of another fabric are refused.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -43,6 +43,10 @@ const TCP_KEYS: &[&str] = &[
     "send_buffer_bytes",
     "post_from_issue_thread_up_to",
 ];
+/// Keys that an `ofi` NIC alone has.
+const OFI_KEYS: &[&str] = &["ofi", "domain"];
+/// TCP's keys that an `ofi` NIC has too.
+const OFI_AND_TCP: &[&str] = &["address", "connections", "post_from_issue_thread_up_to"];
 /// Keys that a NIC without `device` does not have.
 const IB_KEYS: &[&str] = &[
     "port",
@@ -123,6 +127,15 @@ pub struct NicConfig {
     #[garde(skip)]
     pub post_from_issue_thread_up_to: usize,
 
+    /// Name of a libfabric provider, as `fi_info` lists it: `efa`, `verbs;ofi_rxm`. It makes this
+    /// NIC one of the fabric `ofi`, at both ends.
+    #[garde(inner(custom(provider_name)))]
+    pub ofi: Option<String>,
+    /// What the provider calls the NIC (`fi_info`: domain), as in `rdmap0s6-rdm`. One of this and
+    /// `address` has to be there.
+    #[garde(inner(custom(domain_name)))]
+    pub domain: Option<String>,
+
     /// Name of the RDMA device, as in `mlx5_0`.
     #[garde(inner(custom(device_name)))]
     pub device: Option<String>,
@@ -199,6 +212,8 @@ impl Default for NicConfig {
             connections: 2,
             send_buffer_bytes: Some(1 << 20),
             post_from_issue_thread_up_to: 16 << 10,
+            ofi: None,
+            domain: None,
             device: None,
             port: 1,
             gid_index: Auto::Auto,
@@ -227,6 +242,15 @@ pub enum NicAt<'a> {
     Tcp(SocketAddr),
     /// An RDMA device: queue pairs.
     Ib(&'a str),
+    /// A NIC of a libfabric provider: endpoints.
+    Ofi {
+        /// The provider.
+        provider: &'a str,
+        /// What it calls the NIC.
+        domain: Option<&'a str>,
+        /// An address of the NIC.
+        address: Option<IpAddr>,
+    },
 }
 
 impl NicConfig {
@@ -246,8 +270,24 @@ impl NicConfig {
         }
     }
 
+    /// The domain of a libfabric provider, with every default.
+    pub fn ofi_domain(provider: impl Into<String>, domain: impl Into<String>) -> Self {
+        NicConfig {
+            ofi: Some(provider.into()),
+            domain: Some(domain.into()),
+            ..NicConfig::default()
+        }
+    }
+
     /// Where it is.
     pub fn at(&self) -> NicAt<'_> {
+        if let Some(provider) = &self.ofi {
+            return NicAt::Ofi {
+                provider,
+                domain: self.domain.as_deref(),
+                address: self.address,
+            };
+        }
         match &self.device {
             Some(device) => NicAt::Ib(device),
             None => NicAt::Tcp(self.listen.unwrap_or_else(|| {
@@ -258,11 +298,12 @@ impl NicConfig {
         }
     }
 
-    /// `tcp` or `ib`.
+    /// `tcp`, `ib` or `ofi`.
     pub fn fabric(&self) -> &'static str {
         match self.at() {
             NicAt::Tcp(_) => "tcp",
             NicAt::Ib(_) => "ib",
+            NicAt::Ofi { .. } => "ofi",
         }
     }
 
@@ -272,7 +313,21 @@ impl NicConfig {
             NicAt::Tcp(at) if at.port() == 0 => at.ip().to_string(),
             NicAt::Tcp(at) => at.to_string(),
             NicAt::Ib(device) => format!("{device}:{}", self.port),
+            NicAt::Ofi {
+                provider,
+                domain,
+                address,
+            } => {
+                let address = address.map(|a| a.to_string());
+                let nic = domain.map(str::to_owned).or(address).unwrap_or_default();
+                format!("{provider}:{nic}")
+            }
         }
+    }
+
+    /// Name of the libfabric provider; empty on other NICs.
+    pub fn ofi(&self) -> &str {
+        self.ofi.as_deref().unwrap_or_default()
     }
 
     /// Name of the RDMA device; empty on a TCP NIC.
@@ -283,7 +338,7 @@ impl NicConfig {
     /// Connections or queue pairs to each accelerator.
     pub fn connections(&self) -> usize {
         match self.at() {
-            NicAt::Tcp(_) => self.connections,
+            NicAt::Tcp(_) | NicAt::Ofi { .. } => self.connections,
             NicAt::Ib(_) => self.queue_pairs,
         }
     }
@@ -292,7 +347,7 @@ impl NicConfig {
     pub fn inline_bytes(&self) -> u32 {
         self.inline_bytes.unwrap_or(match self.at() {
             NicAt::Tcp(_) => 512,
-            NicAt::Ib(_) => 64,
+            NicAt::Ib(_) | NicAt::Ofi { .. } => 64,
         })
     }
 
@@ -307,6 +362,9 @@ impl NicConfig {
 
     /// Checks the entry found at `path`.
     pub(super) fn check(&self, side: Side, path: &str, document: &Document, out: &mut Findings) {
+        if self.ofi.is_some() {
+            return self.check_ofi(side, path, document, out);
+        }
         let is_ib = self.device.is_some();
         for key in document.keys(path) {
             if let Some((what, help)) = refused(key, side, is_ib) {
@@ -321,6 +379,37 @@ impl NicConfig {
             self.check_depths(path, out);
         } else {
             self.check_address(side, path, out);
+        }
+    }
+
+    fn check_ofi(&self, side: Side, path: &str, document: &Document, out: &mut Findings) {
+        for key in document.keys(path) {
+            let other = if key == "device" || IB_KEYS.contains(&key) {
+                Some("belongs to the `ib` fabric, and `ofi` makes this another")
+            } else if TCP_KEYS.contains(&key) && !OFI_AND_TCP.contains(&key) {
+                Some("belongs to the TCP fabric, and `ofi` makes this another")
+            } else {
+                None
+            };
+            let found = match other {
+                Some(what) => Some((what, format!("remove `{key}`, or `ofi`"))),
+                None => refused_anywhere(key, side, false),
+            };
+            if let Some((what, help)) = found {
+                out.add(format!("{path}.{key}"), format!("`{key}` {what}"), help);
+            }
+        }
+        let inline = within_some(0..=1024);
+        out.rule(&format!("{path}.inline_bytes"), &self.inline_bytes, inline);
+        if self.domain.is_none() && self.address.is_none() {
+            out.add(
+                path,
+                "an `ofi` NIC needs `domain`, or the `address` that it has",
+                format!(
+                    "add `domain: NAME`: `fi_info -p '{}'` lists them",
+                    self.ofi()
+                ),
+            );
         }
     }
 
@@ -343,7 +432,9 @@ impl NicConfig {
         } else if !has_wanted {
             out.add(
                 path,
-                format!("a NIC needs `{wanted}` (TCP) or `device` (InfiniBand, RoCE)"),
+                format!(
+                    "a NIC needs `{wanted}` (TCP), `device` (InfiniBand, RoCE) or `ofi` (libfabric)"
+                ),
                 format!("add one of them, as in `{example}` or `device: mlx5_0`"),
             );
         }
@@ -464,7 +555,6 @@ fn refused(key: &str, side: Side, is_ib: bool) -> Option<(&'static str, String)>
         "queue_pairs" => "a TCP NIC has `connections` instead".to_owned(),
         _ => format!("remove `{key}`, or name an RDMA device: `device: mlx5_0`"),
     };
-    let remove = format!("remove `{key}`");
     Some(match (side, is_ib) {
         (_, true) if TCP_KEYS.contains(&key) => (
             "belongs to the TCP fabric, and `device` makes this an `ib` NIC",
@@ -474,6 +564,18 @@ fn refused(key: &str, side: Side, is_ib: bool) -> Option<(&'static str, String)>
             "belongs to the `ib` fabric, and this NIC has no `device`",
             help,
         ),
+        _ if OFI_KEYS.contains(&key) => (
+            "belongs to the `ofi` fabric, and this NIC has no `ofi`",
+            "remove it, or name a provider: `ofi: efa`".to_owned(),
+        ),
+        _ => return refused_anywhere(key, side, is_ib),
+    })
+}
+
+/// What is wrong with a key of several fabrics on a NIC of this side.
+fn refused_anywhere(key: &str, side: Side, is_ib: bool) -> Option<(&'static str, String)> {
+    let remove = format!("remove `{key}`");
+    Some(match (side, is_ib) {
         (Side::Accelerator, _) if FRONTEND_KEYS.contains(&key) => (
             "does nothing on an accelerator: the frontend's value counts",
             remove,
@@ -493,6 +595,27 @@ fn device_name(value: &str, (): &()) -> garde::Result {
     } else {
         Err(garde::Error::new(format!(
             "is no device name{HELP}use a name that `ibv_devices` lists, such as mlx5_0"
+        )))
+    }
+}
+
+fn provider_name(value: &str, (): &()) -> garde::Result {
+    let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | ';');
+    if !value.is_empty() && value.len() < 64 && value.chars().all(ok) {
+        Ok(())
+    } else {
+        Err(garde::Error::new(format!(
+            "is no provider{HELP}use a name that `fi_info` lists, such as efa or \"verbs;ofi_rxm\""
+        )))
+    }
+}
+
+fn domain_name(value: &str, (): &()) -> garde::Result {
+    if !value.is_empty() && value.len() < 64 && value.chars().all(|c| c.is_ascii_graphic()) {
+        Ok(())
+    } else {
+        Err(garde::Error::new(format!(
+            "is no domain{HELP}use a name that `fi_info` lists, such as rdmap0s6-rdm"
         )))
     }
 }

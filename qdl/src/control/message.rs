@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::{
     model::ModelSpec,
     stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{EngineInfo, IbEnd, NodeFacts, Score, Stream},
+    wire::{EngineInfo, IbEnd, NodeFacts, OfiEnd, Score, Stream},
 };
 
 /// Version of the protocol, both planes.
@@ -185,14 +185,20 @@ pub enum RequestTransport {
         /// The frontend's end of it.
         end: IbEnd,
     },
+    /// Over libfabric.
+    Ofi {
+        /// The frontend's end of it.
+        end: OfiEnd,
+    },
 }
 
 impl RequestTransport {
-    /// `tcp` or `ib`.
+    /// `tcp`, `ib` or `ofi`.
     pub const fn fabric(&self) -> &'static str {
         match self {
             RequestTransport::Tcp {} => "tcp",
             RequestTransport::Ib { .. } => "ib",
+            RequestTransport::Ofi { .. } => "ofi",
         }
     }
 }
@@ -211,14 +217,20 @@ pub enum GrantTransport {
         /// The accelerator's end of it, which knows the frontend's already.
         end: IbEnd,
     },
+    /// Over libfabric.
+    Ofi {
+        /// The accelerator's end of it, which knows the frontend's already.
+        end: OfiEnd,
+    },
 }
 
 impl GrantTransport {
-    /// `tcp` or `ib`.
+    /// `tcp`, `ib` or `ofi`.
     pub const fn fabric(&self) -> &'static str {
         match self {
             GrantTransport::Tcp { .. } => "tcp",
             GrantTransport::Ib { .. } => "ib",
+            GrantTransport::Ofi { .. } => "ofi",
         }
     }
 }

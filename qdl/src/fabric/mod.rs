@@ -29,7 +29,13 @@
 //! they touch the slot.
 //!
 //! **Order.** Writes of one connection arrive in the order they were posted, the parts of a slot
-//! among them. Between connections there is no order.
+//! among them. Between connections there is no order. What needs it: the parts of one slot, since a
+//! receiver adds their lengths up; and the end of a connection, before which everything has to have
+//! come. Nothing else does. A sample or an answer in one piece is one immediate, which names its
+//! slot and use; the next write to a slot is posted only after the peer has answered the last; and
+//! an echo is only to come back. So a fabric on a network that keeps no order (`ofi` over EFA)
+//! refuses windows in parts when a connection is made, sees to the end by itself, and may
+//! otherwise let writes and control messages of a connection arrive in any order.
 //!
 //! **Visibility.** When `Arrived` is reported, every byte of that write, and of the parts before
 //! it, may be read through the region's address by the thread it was reported to, and by
@@ -41,7 +47,8 @@
 //! [`Tx::retired`] counts them, and local memory of a write may be changed or freed once it is
 //! counted. Writes no longer than [`Tx::inline_limit`] may be changed as soon as `post` returns.
 //! [`Flushed::Blocked`] means that the fabric took what it could: flush again when the connection
-//! is writable (or, on `ib`, when sends have retired).
+//! is writable (or, on `ib`, when sends have retired). Where bytes move only while somebody calls
+//! (`ofi` over sockets) it also means that some have yet to.
 //!
 //! **Bounds.** `post` refuses a write whose local bytes lie outside its
 //! source region or whose remote bytes lie outside a slot, and a full
@@ -67,6 +74,7 @@ pub(crate) mod parts;
 mod region;
 
 pub mod ib;
+pub mod ofi;
 pub mod tcp;
 
 use std::{fmt, io, os::fd::RawFd, sync::Arc};

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     control::{AuthError, ControlError},
     dispatch::{DispatchError, Sample, WarmUpError},
-    fabric::{Region, ib::IbError, tcp::TcpError},
+    fabric::{Region, ib::IbError, ofi::OfiError, tcp::TcpError},
     rails::RailsError,
 };
 
@@ -56,6 +56,14 @@ pub enum ClusterError {
         index: usize,
         /// What failed.
         source: IbError,
+    },
+    /// A NIC of libfabric, or a connection on it.
+    #[error("nics[{index}]: {source}")]
+    Ofi {
+        /// Which entry of `nics`.
+        index: usize,
+        /// What failed.
+        source: OfiError,
     },
     /// A NIC and what it was granted do not fit.
     #[error("nics[{index}]: {problem}")]

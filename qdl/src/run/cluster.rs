@@ -77,7 +77,9 @@ impl Cluster {
             .nics
             .iter()
             .enumerate()
-            .map(|(i, nic)| ClientNic::open(i, nic, d, &memory.sources, slots))
+            .map(|(i, nic)| {
+                ClientNic::open(i, nic, config.accelerators.len(), d, &memory.sources, slots)
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let topology = Topology::of_this_machine().unwrap_or_default();
         let near: Vec<_> = config.nics.iter().map(|n| topology.near_nic(n)).collect();

@@ -20,6 +20,7 @@ mod health;
 mod life;
 mod needs;
 mod node;
+mod ofi_nic;
 mod outage;
 mod peer;
 mod permitted;

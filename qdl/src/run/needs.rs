@@ -5,7 +5,10 @@ use std::net::UdpSocket;
 use super::{ClusterError, cluster::plan, request_stride, response_stride, settings};
 use crate::{
     config::{FrontendConfig, NicAt},
-    fabric::ib::{IbDevice, check_memory},
+    fabric::{
+        ib::{IbDevice, check_memory},
+        ofi::OfiDevice,
+    },
 };
 
 /// Connections and slots of one entry of `nics`.
@@ -96,6 +99,11 @@ impl SlotNeeds {
                     check_memory(device, self.frontend_bytes())
                         .and_then(|()| IbDevice::open(nic).map(drop))
                         .map_err(|source| ClusterError::Ib { index, source })?;
+                }
+                NicAt::Ofi { .. } => {
+                    OfiDevice::open(nic)
+                        .map(drop)
+                        .map_err(|source| ClusterError::Ofi { index, source })?;
                 }
             }
         }

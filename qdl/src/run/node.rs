@@ -15,7 +15,9 @@ use super::{
     accept::let_in,
     budget::Budget,
     facts::node_facts,
-    lock, request_stride, response_stride,
+    lock,
+    ofi_nic::OfiNic,
+    request_stride, response_stride,
     served::{Drained, Session},
     settings,
     transport::{IbNic, ServerNic},
@@ -25,6 +27,7 @@ use crate::{
     control::{self, AuthError, ControlError, ErrorCode, ServerParams},
     fabric::{
         ib::IbError,
+        ofi::OfiError,
         tcp::{TcpCfgs, TcpDevice, TcpError},
     },
     model::ModelSpec,
@@ -87,6 +90,14 @@ pub enum NodeError {
         index: usize,
         /// What failed.
         source: IbError,
+    },
+    /// A NIC of libfabric.
+    #[error("nics[{index}]: {source}")]
+    Ofi {
+        /// Which entry of `nics`.
+        index: usize,
+        /// What failed.
+        source: OfiError,
     },
     /// The token.
     #[error(transparent)]
@@ -185,6 +196,9 @@ impl Node {
                 NicAt::Ib(_) => IbNic::open(nic)
                     .map(ServerNic::Ib)
                     .map_err(|source| NodeError::Ib { index, source })?,
+                NicAt::Ofi { .. } => OfiNic::open(nic, 1)
+                    .map(ServerNic::Ofi)
+                    .map_err(|source| NodeError::Ofi { index, source })?,
             });
         }
         let control = runtime.block_on(control::Server::bind(

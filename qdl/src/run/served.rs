@@ -368,7 +368,7 @@ impl Session {
             ServerNic::Ib(nic) => nic.gpu_slots(nic_index, gpu, slot_bytes, |bytes| {
                 shared.service.slots(gpu, bytes)
             }),
-            ServerNic::Tcp(_) => None,
+            ServerNic::Tcp(_) | ServerNic::Ofi(_) => None,
         };
         let nodes = &self.near[nic_index].nodes;
         let mut connection =
@@ -390,6 +390,11 @@ impl Session {
                 }
                 let (end, link) = accepted.map_err(|e| no_memory(&e))?;
                 (GrantTransport::Ib { end }, Some(link))
+            }
+            (ServerNic::Ofi(nic), RequestTransport::Ofi { end }) => {
+                let endpoint = connection.endpoint(settings::SEND_DEPTH);
+                let (end, link) = nic.accept(endpoint, end).map_err(|e| no_memory(&e))?;
+                (GrantTransport::Ofi { end }, Some(link))
             }
             (nic, wanted) => {
                 let text = format!(

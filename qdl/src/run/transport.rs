@@ -1,11 +1,11 @@
 //! How a connection's bytes cross: the one step of opening a
 //! connection that differs between fabrics, for both sides.
 //!
-//! | | `tcp` | `ib` |
-//! | --- | --- | --- |
-//! | frontend, before `open` | nothing | makes a queue pair and says where it is |
-//! | accelerator, for `opened` | says where it listens | makes one, introduces it to the other |
-//! | frontend, after `opened` | connects and shows the key | introduces its queue pair |
+//! | | `tcp` | `ib` | `ofi` |
+//! | --- | --- | --- | --- |
+//! | frontend, before `open` | nothing | makes a queue pair and says where it is | makes an endpoint and says where it is |
+//! | accelerator, for `opened` | says where it listens | makes one, introduces it to the other | makes one that knows the other |
+//! | frontend, after `opened` | connects and shows the key | introduces its queue pair | sends the first message, has the answer |
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -13,13 +13,19 @@ use std::{
     time::Duration,
 };
 
-use super::{api::ClusterError, lock, settings};
+use super::{
+    api::ClusterError,
+    lock,
+    ofi_nic::{OfiNic, dial},
+    settings,
+};
 use crate::{
     config::{Deadlines, NicAt, NicConfig},
     control::{ConnectionGrant, GrantTransport, RequestTransport},
     fabric::{
         Endpoint, Link, Region,
         ib::{IbCfgs, IbConnection, IbDevice, IbEnd, IbError, IbResources, Traffic, check_memory},
+        ofi::OfiConnection,
         probe,
         tcp::{self, Preamble, TcpCfgs, TcpDevice},
     },
@@ -159,6 +165,7 @@ impl IbNic {
 pub(super) enum ClientNic {
     Tcp { local: IpAddr, cfgs: TcpCfgs },
     Ib(IbNic),
+    Ofi(OfiNic),
 }
 
 /// What a connection has of its own before the accelerator answers.
@@ -166,6 +173,7 @@ pub(super) enum ClientNic {
 pub(super) enum Prepared {
     Tcp,
     Ib(Box<IbConnection>),
+    Ofi(Box<OfiConnection>),
 }
 
 impl ClientNic {
@@ -174,6 +182,7 @@ impl ClientNic {
     pub fn open(
         index: usize,
         nic: &NicConfig,
+        accelerators: usize,
         deadlines: &Deadlines,
         sources: &[Arc<Region>],
         slots: usize,
@@ -194,6 +203,16 @@ impl ClientNic {
                     .map(ClientNic::Ib)
                     .map_err(|source| ClusterError::Ib { index, source })
             }
+            NicAt::Ofi { .. } => {
+                let open = || {
+                    let nic = OfiNic::open(nic, accelerators * nic.connections())?;
+                    nic.keep(sources)?;
+                    Ok(nic)
+                };
+                open()
+                    .map(ClientNic::Ofi)
+                    .map_err(|source| ClusterError::Ofi { index, source })
+            }
         }
     }
 
@@ -211,6 +230,13 @@ impl ClientNic {
                     .map_err(|source| ClusterError::Ib { index, source })?;
                 let end = half.end();
                 Ok((Prepared::Ib(Box::new(half)), RequestTransport::Ib { end }))
+            }
+            ClientNic::Ofi(nic) => {
+                let half = nic
+                    .prepare(endpoint())
+                    .map_err(|source| ClusterError::Ofi { index, source })?;
+                let end = half.end().clone();
+                Ok((Prepared::Ofi(Box::new(half)), RequestTransport::Ofi { end }))
             }
         }
     }
@@ -243,6 +269,11 @@ impl ClientNic {
             (ClientNic::Ib(_), Prepared::Ib(half), GrantTransport::Ib { end }) => half
                 .connect(end)
                 .map_err(|source| ClusterError::Ib { index, source }),
+            (ClientNic::Ofi(_), Prepared::Ofi(half), GrantTransport::Ofi { end }) => {
+                dial(*half, end, deadline)
+                    .await
+                    .map_err(|source| ClusterError::Ofi { index, source })
+            }
             (_, _, granted) => Err(ClusterError::Nic {
                 index,
                 problem: format!("{node} granted a {} connection", granted.fabric()),
@@ -256,14 +287,16 @@ impl ClientNic {
 pub(super) enum ServerNic {
     Tcp(SocketAddr),
     Ib(IbNic),
+    Ofi(OfiNic),
 }
 
 impl ServerNic {
-    /// `tcp` or `ib`.
+    /// `tcp`, `ib` or `ofi`.
     pub fn fabric(&self) -> &'static str {
         match self {
             ServerNic::Tcp(_) => "tcp",
             ServerNic::Ib(_) => "ib",
+            ServerNic::Ofi(_) => "ofi",
         }
     }
 }

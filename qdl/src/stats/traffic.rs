@@ -68,6 +68,8 @@ pub struct FabricCounts {
     pub cqes: u64,
     /// Events taken from completion channels: how often a sleeper was woken (`ib`).
     pub cq_events: u64,
+    /// Times that the provider was let work, whichever half did it (`ofi`).
+    pub progress: u64,
 }
 
 impl FabricCounts {
@@ -90,5 +92,6 @@ impl FabricCounts {
         self.receives += o.receives;
         self.cqes += o.cqes;
         self.cq_events += o.cq_events;
+        self.progress += o.progress;
     }
 }

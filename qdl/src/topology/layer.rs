@@ -7,7 +7,7 @@
 
 use std::{fs, net::IpAddr, path::Path};
 
-use super::LinkWatch;
+use super::{LinkWatch, near::device_of};
 use crate::{
     config::{NicAt, NicConfig},
     wire::{LinkFact, LinkLayer},
@@ -37,10 +37,41 @@ pub fn links(nics: &[NicConfig]) -> Vec<LinkFact> {
                 let layer = of_port(Path::new("/"), device, config.port);
                 (device.to_owned(), layer)
             }
+            NicAt::Ofi {
+                provider,
+                domain,
+                address,
+            } => of_provider(Path::new("/"), provider, domain, address),
         };
         Some(LinkFact { nic, name, layer })
     });
     each.collect()
+}
+
+/// The NIC of a libfabric provider: its address says where it lies, or the name of its domain,
+/// which is an interface's or a device's with most providers.
+fn of_provider(
+    root: &Path,
+    provider: &str,
+    domain: Option<&str>,
+    address: Option<IpAddr>,
+) -> (String, LinkLayer) {
+    if let Some(address) = address {
+        return of_address(root, address);
+    }
+    let Some(domain) = domain else {
+        return (provider.to_owned(), LinkLayer::Unknown);
+    };
+    let class = |class: &str| {
+        let folder = root.join("sys/class").join(class);
+        folder.join(device_of(domain)).exists()
+    };
+    let layer = match (class("net"), class("infiniband")) {
+        (true, _) => of_interface(root, domain),
+        (_, true) => of_port(root, device_of(domain), 1),
+        _ => LinkLayer::Unknown,
+    };
+    (domain.to_owned(), layer)
 }
 
 /// The interface of an address, and its link layer.

@@ -43,6 +43,7 @@ pub use first_run::FIRST_RUN;
 pub use groups::NicGroup;
 pub use layer::links;
 pub use link::LinkWatch;
+pub use near::device_of;
 pub use place::{Nearness, PciAddress, Place};
 pub use yaml::Fabric;
 

@@ -10,6 +10,11 @@ use crate::{
     os::{Near, affinity},
 };
 
+/// The device that a provider's domain is on: EFA calls `rdmap0s6` `rdmap0s6-rdm`.
+pub fn device_of(domain: &str) -> &str {
+    domain.strip_suffix("-rdm").unwrap_or(domain)
+}
+
 impl Topology {
     /// True where it makes a difference which node memory lies on.
     pub fn has_several_nodes(&self) -> bool {
@@ -36,6 +41,12 @@ impl Topology {
         let own = || match nic.at() {
             NicAt::Tcp(address) => self.node_of_address(address.ip()),
             NicAt::Ib(device) => self.node_of_device(device),
+            NicAt::Ofi {
+                domain, address, ..
+            } => match address {
+                Some(address) => self.node_of_address(address),
+                None => self.node_of_device(device_of(domain.unwrap_or_default())),
+            },
         };
         nic.numa.fixed().or_else(own)
     }

@@ -310,6 +310,7 @@ fn the_yaml_is_a_good_configuration() {
                         assert_eq!(t.pinning_warning(device, &cpus), None);
                     }
                     NicAt::Tcp(at) => assert!(found.addresses.contains(&at.ip()), "{name}"),
+                    NicAt::Ofi { .. } => panic!("{name}: no such NIC is suggested"),
                 }
             }
         }

@@ -6,6 +6,7 @@
 //! | [`MAX_SLOTS`] | slots of a window, bounded by the immediate's layout |
 //! | [`MAX_RAILS`] | rails to one peer |
 //! | [`IbEnd`] | what one end of a queue pair tells the other |
+//! | [`OfiEnd`] | what one end of a libfabric connection tells the other |
 //! | [`Score`] | a health score in (0, 1], exact |
 //! | [`Policy`], [`RailPolicy`] | how the next sample's connection is chosen |
 //! | [`EngineInfo`] | what an accelerator says of its engine |
@@ -17,6 +18,7 @@ mod content;
 mod engine;
 mod facts;
 mod ib_end;
+mod ofi_end;
 mod policy;
 mod score;
 mod stream;
@@ -25,6 +27,7 @@ pub use content::{Content, MAX_CONTENT_NAME};
 pub use engine::{EngineInfo, MAX_ENGINE_NAME};
 pub use facts::{LinkFact, LinkLayer, MAX_HOST, NodeFacts};
 pub use ib_end::{IbEnd, IbRegion};
+pub use ofi_end::{OfiEnd, OfiForm, OfiRegion};
 pub use policy::{Policy, RailPolicy};
 pub use score::{NotAScore, Score};
 pub use stream::Stream;

@@ -12,6 +12,7 @@ mod limits;
 mod llm;
 mod loadgen;
 mod local;
+mod ofi;
 mod pair;
 mod rails;
 mod search;
@@ -63,6 +64,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             ensure!(args.is_empty(), "bench local takes no arguments");
             local::run(root)
         }
+        "ofi" => ofi::run(root, args),
         "parts" => run_own(root, "parts", args),
         "rails" => rails::run(root, args),
         "verbs" => {
@@ -74,7 +76,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: core, fabric, failover, feed, idle, limits, llm, loadgen, local, parts, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: core, fabric, failover, feed, idle, limits, llm, loadgen, local, ofi, parts, rails, verbs, warm-up"
         ),
     }
 }

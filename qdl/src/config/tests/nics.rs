@@ -122,7 +122,7 @@ fn tcp_nic_keys() {
     let none = accelerator(&format!("{head}  - inline_bytes: 4\n"));
     assert_eq!(
         problems(none),
-        ["6:5 a NIC needs `listen` (TCP) or `device` (InfiniBand, RoCE)"]
+        ["6:5 a NIC needs `listen` (TCP), `device` (InfiniBand, RoCE) or `ofi` (libfabric)"]
     );
 }
 
@@ -181,4 +181,69 @@ fn how_a_nic_thread_spins() {
     assert!(error.contains("must be `never` or a number"), "{error}");
     let error = text(nic("{yield_after_us: 1000001}"));
     assert!(error.contains("yield_after_us is 1000001"), "{error}");
+}
+
+#[test]
+fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
+    let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
+    let nic = "  - {ofi: efa, domain: rdmap0s6-rdm, connections: 3, inline_bytes: 32, slots: 7}\n";
+    let c = frontend(&format!("{head}{nic}")).unwrap();
+    let expected = NicConfig {
+        connections: 3,
+        inline_bytes: Some(32),
+        slots: Auto::Fixed(7),
+        ..NicConfig::ofi_domain("efa", "rdmap0s6-rdm")
+    };
+    assert_eq!(c.nics[0], expected);
+    let nic = &c.nics[0];
+    let at = NicAt::Ofi {
+        provider: "efa",
+        domain: Some("rdmap0s6-rdm"),
+        address: None,
+    };
+    assert_eq!((nic.at(), nic.fabric(), nic.connections()), (at, "ofi", 3));
+    assert_eq!(nic.label(), "efa:rdmap0s6-rdm");
+    let by_address = "  - {ofi: \"tcp;ofi_rxm\", address: 127.0.0.5}\n";
+    let c = frontend(&format!("{head}{by_address}")).unwrap();
+    assert_eq!(c.nics[0].label(), "tcp;ofi_rxm:127.0.0.5");
+    let ours = |keys: &str| {
+        let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
+        accelerator(&format!("{head}nics: [{{ofi: efa{keys}}}]\n"))
+    };
+    let c = ours(", domain: d, gpu: 2").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(c.nics[0].gpu, Some(2));
+    for (keys, problem) in [
+        (
+            "",
+            "an `ofi` NIC needs `domain`, or the `address` that it has",
+        ),
+        (
+            ", domain: d, listen: 127.0.0.1:1",
+            "`listen` belongs to the TCP fabric, and `ofi` makes this another",
+        ),
+        (
+            ", domain: d, device: mlx5_0",
+            "`device` belongs to the `ib` fabric, and `ofi` makes this another",
+        ),
+        (
+            ", domain: d, gpudirect: true",
+            "`gpudirect` belongs to the `ib` fabric, and `ofi` makes this another",
+        ),
+        (
+            ", domain: d, slots: 4",
+            "`slots` does nothing on an accelerator",
+        ),
+        (", domain: d, inline_bytes: 2000", "inline_bytes is 2000"),
+        (", domain: 'a b'", "domain is no domain"),
+    ] {
+        let all = text(ours(keys));
+        assert!(all.contains(problem), "{keys}: {all}");
+    }
+    let tcp = problems(frontend(&format!(
+        "{head}  - {{address: 127.0.0.1, domain: d}}\n"
+    )));
+    assert_eq!(
+        tcp,
+        ["9:34 `domain` belongs to the `ofi` fabric, and this NIC has no `ofi`"]
+    );
 }

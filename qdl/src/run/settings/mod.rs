@@ -12,7 +12,7 @@ use crate::{
     fabric::tcp::TcpCfgs,
     os::Near,
     rails::{FailbackCfgs, HealthCfgs},
-    topology::{LinkWatch, Topology},
+    topology::{LinkWatch, Topology, device_of},
 };
 
 #[cfg(test)]
@@ -99,6 +99,13 @@ pub(super) fn link(nic: &NicConfig) -> LinkWatch {
     match nic.at() {
         NicAt::Tcp(address) => LinkWatch::of_address(address.ip()),
         NicAt::Ib(device) => LinkWatch::of_port(device, nic.port),
+        NicAt::Ofi {
+            address: Some(address),
+            ..
+        } => LinkWatch::of_address(address),
+        NicAt::Ofi { domain, .. } => {
+            LinkWatch::of_port(device_of(domain.unwrap_or_default()), nic.port)
+        }
     }
 }
 
@@ -154,6 +161,11 @@ pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
         let device = match nic.at() {
             NicAt::Ib(device) => device.to_owned(),
             NicAt::Tcp(address) => LinkWatch::of_address(address.ip()).interface()?.to_owned(),
+            NicAt::Ofi {
+                address: Some(address),
+                ..
+            } => LinkWatch::of_address(address).interface()?.to_owned(),
+            NicAt::Ofi { domain, .. } => device_of(domain?).to_owned(),
         };
         topology.pinning_warning(&device, nic.cpus.as_deref()?)
     };

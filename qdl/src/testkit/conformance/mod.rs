@@ -60,6 +60,21 @@ pub trait Fabric: Sync {
         true
     }
 
+    /// Why it cannot be tried on this machine, if it cannot: each case says so and passes.
+    fn absent(&self) -> Option<String> {
+        None
+    }
+
+    /// True where writes arrive in the order they were posted.
+    fn keeps_order(&self) -> bool {
+        true
+    }
+
+    /// True where slots can be written in parts.
+    fn takes_parts(&self) -> bool {
+        self.keeps_order()
+    }
+
     /// True where writes stay in the sender's queue until the peer's software reads. A NIC takes
     /// them all by itself, since every one has its slot.
     fn fills_up_unread(&self) -> bool {
@@ -92,6 +107,10 @@ macro_rules! fabric_conformance {
         #[test]
         $(#[$attribute])?
         fn $case() {
+            use $crate::testkit::conformance::Fabric as _;
+            if let Some(why) = $fabric.absent() {
+                return println!("skipped: {why}");
+            }
             $crate::testkit::conformance::$case(&$fabric);
         }
     };

@@ -24,6 +24,9 @@ fn bad_frame(b: &mut End) -> (&'static str, u64) {
 /// Order: each part begins where the one before it ended, whatever their sizes, and is there when
 /// it is told.
 pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
     let sizes = [1, 16, 4, 700, 65_000, 1, 511, 512, 513, 9];
     let stride = 70_000;
     let (mut a, mut b) = join(fabric, Shape::in_parts(4, stride));
@@ -70,6 +73,9 @@ pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
 /// Ownership: between the parts the slot is the sender's, and afterwards the receiver's; its next
 /// use begins at its beginning.
 pub fn a_grant_is_closed_by_the_last_part(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
     let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
     for use_count in 1..4 {
         assert_eq!(b.window.grants().open(1), Some(use_count));
@@ -102,6 +108,9 @@ fn below(state: &mut u64, n: usize) -> usize {
 /// Against a model: what has been sent to each slot. Parts of many slots in any mixture, of any
 /// size, over many uses.
 pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
     let (slots, stride, total) = (8, 1500, fabric.exchanges());
     let (mut a, mut b) = join(fabric, Shape::in_parts(slots, stride));
     b.grant_all();
@@ -173,6 +182,9 @@ pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
 
 /// Bounds: a slot is as long as it is, however its bytes come.
 pub fn a_part_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
     let lie = Shape {
         claimed_stride: 256,
         ..Shape::in_parts(4, 128)
@@ -202,6 +214,9 @@ pub fn a_part_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
 
 /// Order: what a frame says of its offset has to be what came before it.
 pub fn a_part_at_another_offset_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
     if !fabric.looks_before_bytes_land() {
         return;
     }
@@ -221,6 +236,9 @@ pub fn a_part_at_another_offset_breaks_the_connection(fabric: &dyn Fabric) {
 
 /// A part is at least one byte, the last too.
 pub fn an_empty_part_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
     let imm = Imm::new(3, 1);
     let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
     b.grant_all();
@@ -238,6 +256,9 @@ pub fn an_empty_part_breaks_the_connection(fabric: &dyn Fabric) {
 
 /// Requests come in one piece.
 pub fn a_part_to_a_window_that_takes_none_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
     let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
     b.grant_all();
     a.fill(0, &pattern(1, 16));
@@ -253,6 +274,9 @@ pub fn a_part_to_a_window_that_takes_none_breaks_the_connection(fabric: &dyn Fab
 
 /// Ownership: the last part was the last.
 pub fn a_part_after_the_last_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
     for more in [false, true] {
         let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
         b.grant_all();
@@ -274,6 +298,9 @@ pub fn a_part_after_the_last_breaks_the_connection(fabric: &dyn Fabric) {
 
 /// Ownership: every part is of the use that was granted.
 pub fn a_part_with_a_wrong_use_count_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
     for (first, second) in [(1, 2), (2, 2)] {
         let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
         b.grant_all();

@@ -49,7 +49,8 @@ pub fn a_full_send_queue_is_an_answer_and_not_a_wait(fabric: &dyn Fabric) {
         );
         b.link.rx.poll(64, &mut |e| match e {
             Event::Arrived { imm, .. } => {
-                assert_eq!(usize::from(imm.slot()), arrived, "in order");
+                let in_order = usize::from(imm.slot()) == arrived;
+                assert!(in_order || !fabric.keeps_order(), "{imm:?} as {arrived}");
                 arrived += 1;
             }
             other => panic!("{other:?}"),
@@ -73,8 +74,10 @@ pub fn inline_memory_is_free_at_once(fabric: &dyn Fabric) {
     }
     a.fill(0, &[0xdd; 64]);
     a.flush();
-    for slot in 0..4u16 {
+    for _ in 0..4 {
         assert!(matches!(b.next(), Event::Arrived { .. }));
+    }
+    for slot in 0..4u16 {
         assert_eq!(b.slot(slot, n), pattern(usize::from(slot), n));
     }
 }

@@ -190,6 +190,7 @@ fn every_key_of_a_frontend_has_an_effect() {
 /// Keys of the frontend's two NICs.
 fn nic_keys() -> Vec<Key> {
     let device = "qdl/src/fabric/ib";
+    let ofi = "qdl/src/fabric/ofi";
     let peer = "qdl/src/run";
     vec![
         maps("nics[0].connections", json!(7), "connections"),
@@ -234,5 +235,10 @@ fn nic_keys() -> Vec<Key> {
         maps("nics[1].numa", json!(1), "NIC thread"),
         read("nics[1].gpus", json!("all"), peer, "nic.gpus == Gpus::All"),
         maps("nics[1].cpus", json!([7]), "NIC thread"),
+        read("nics[2].ofi", json!("cxi"), ofi, "nic.ofi()"),
+        read("nics[2].domain", json!("cxi1"), ofi, "nic.domain"),
+        read("nics[2].address", json!("10.0.0.2"), ofi, "nic.address"),
+        maps("nics[2].connections", json!(7), "connections"),
+        read("nics[2].inline_bytes", json!(7), ofi, "nic.inline_bytes()"),
     ]
 }

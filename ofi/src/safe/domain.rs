@@ -1,0 +1,113 @@
+//! A NIC, opened.
+
+use std::ptr;
+use std::sync::Arc;
+
+use super::info::Info;
+use crate::error::Error;
+use crate::raw;
+
+/// See the module. Endpoints and regions of one domain can work together.
+pub struct Domain {
+    info: Arc<Info>,
+    fabric: *mut raw::fid_fabric,
+    domain: *mut raw::fid_domain,
+}
+
+// SAFETY: the domain was opened with `FI_THREAD_SAFE`: any thread may use it and its objects.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    /// Opens the NIC. Pin the thread near it first: what the provider allocates lies near the
+    /// thread that calls.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn open(info: &Arc<Info>) -> Result<Arc<Self>, Error> {
+        let ofi = info.ofi();
+        let failed = |call, code: i32| {
+            let doing = format!("opening {}", info.domain());
+            ofi.failed(call, code.into(), info.provider(), doing)
+        };
+        let raw = info.raw().as_ptr();
+        let mut fabric = ptr::null_mut();
+        // SAFETY: the attributes are the info's own, and `fabric` is written.
+        let code = unsafe {
+            let attr = (*raw).fabric_attr;
+            (ofi.api().fabric)(attr, &raw mut fabric, ptr::null_mut())
+        };
+        if code != 0 || fabric.is_null() {
+            return Err(failed("fi_fabric", code));
+        }
+        let mut opened = Domain {
+            info: Arc::clone(info),
+            fabric,
+            domain: ptr::null_mut(),
+        };
+        // SAFETY: the fabric is open, and its table is filled in by the provider.
+        let open =
+            unsafe { (*(*fabric).ops).domain }.ok_or_else(|| failed("fi_domain", libc::ENOSYS))?;
+        // SAFETY: as its declaration says; `opened.domain` is written.
+        let code = unsafe { open(fabric, raw, &raw mut opened.domain, ptr::null_mut()) };
+        if code != 0 || opened.domain.is_null() {
+            return Err(failed("fi_domain", code));
+        }
+        Ok(Arc::new(opened))
+    }
+
+    /// What it was opened as.
+    #[must_use]
+    pub fn info(&self) -> &Arc<Info> {
+        &self.info
+    }
+
+    pub(super) fn fabric(&self) -> *mut raw::fid_fabric {
+        self.fabric
+    }
+
+    pub(super) fn raw(&self) -> *mut raw::fid_domain {
+        self.domain
+    }
+
+    pub(super) fn failed(&self, call: &'static str, code: i64, doing: String) -> Error {
+        let info = &self.info;
+        info.ofi().failed(call, code, info.provider(), doing)
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: everything opened on them kept this object, so it is gone; the domain goes
+        // before the fabric it stands on.
+        unsafe {
+            close(self.domain.cast());
+            close(self.fabric.cast());
+        }
+    }
+}
+
+/// Closes an object. False where the provider did not: then it may still use what it was given.
+///
+/// # Safety
+///
+/// Null, or an open object that nothing uses any more.
+pub(super) unsafe fn close(object: *mut raw::fid) -> bool {
+    if object.is_null() {
+        return true;
+    }
+    // SAFETY: the object is open: its table is the provider's.
+    match unsafe { (*(*object).ops).close } {
+        // SAFETY: as its declaration says; this is its last use.
+        Some(close) => unsafe { close(object) == 0 },
+        None => false,
+    }
+}
+
+impl std::fmt::Debug for Domain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.info.fmt(f)
+    }
+}

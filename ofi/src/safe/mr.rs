@@ -1,0 +1,200 @@
+//! Memory that operations reach.
+
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use libc::iovec;
+
+use super::domain::{Domain, close};
+use crate::error::Error;
+use crate::raw;
+
+/// Memory that a NIC may read or write.
+///
+/// # Safety
+///
+/// `addr..addr + len` stays mapped for as long as the object lives, wherever the object is moved,
+/// and no Rust reference to bytes of it exists while somebody who was told of it may write them.
+pub unsafe trait Memory: Send + Sync {
+    /// Where it begins.
+    fn addr(&self) -> NonNull<u8>;
+    /// How long it is in bytes, at least 1.
+    fn len(&self) -> usize;
+    /// True where it has no bytes, which is never.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a peer has to know of memory in order to write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteRegion {
+    /// What to count offsets from.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// The leave to write it.
+    pub key: u64,
+}
+
+/// Memory that is sent from. It is registered where the provider wants that.
+pub struct Mr {
+    // Before what it refers to.
+    registered: Registered,
+    domain: Arc<Domain>,
+}
+
+/// A registration, if there is one, and the memory, which outlives it.
+pub(super) struct Registered {
+    raw: *mut raw::fid_mr,
+    memory: Arc<dyn Memory>,
+}
+
+// SAFETY: a registration belongs to a domain that any thread may use.
+unsafe impl Send for Registered {}
+// SAFETY: as above: its descriptor is read alone.
+unsafe impl Sync for Registered {}
+
+impl Registered {
+    fn descriptor(&self) -> *mut c_void {
+        // SAFETY: null or open.
+        unsafe { self.raw.as_ref() }.map_or(ptr::null_mut(), |mr| mr.mem_desc)
+    }
+
+    /// What a peer has to know of it.
+    pub fn remote(&self, by_address: bool) -> RemoteRegion {
+        RemoteRegion {
+            addr: if by_address {
+                self.memory.addr().as_ptr() as u64
+            } else {
+                0
+            },
+            len: self.memory.len() as u64,
+            // SAFETY: null or open.
+            key: unsafe { self.raw.as_ref() }.map_or(0, |mr| mr.key),
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: null, or open and used by no endpoint any more: those keep it until they are
+        // closed.
+        if !unsafe { close(self.raw.cast()) } {
+            // Somebody may still reach it: it stays mapped for good.
+            std::mem::forget(Arc::clone(&self.memory));
+        }
+    }
+}
+
+impl Mr {
+    /// Of all of `memory`; `key` counts where the provider leaves it to its user.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn source(
+        domain: &Arc<Domain>,
+        memory: Arc<dyn Memory>,
+        key: u64,
+    ) -> Result<Arc<Self>, Error> {
+        let registered = if domain.info().registers_sources() {
+            register(domain, memory, raw::FI_WRITE, key, ptr::null_mut())?
+        } else {
+            let raw = ptr::null_mut();
+            Registered { raw, memory }
+        };
+        Ok(Arc::new(Mr {
+            registered,
+            domain: Arc::clone(domain),
+        }))
+    }
+
+    /// The address and descriptor of `len` bytes at `offset`, if they lie inside.
+    pub(super) fn slice(&self, offset: usize, len: usize) -> Option<(*mut u8, *mut c_void)> {
+        let end = offset.checked_add(len)?;
+        let memory = &self.registered.memory;
+        let at = memory.addr().as_ptr().wrapping_add(offset);
+        (end <= memory.len()).then(|| (at, self.registered.descriptor()))
+    }
+
+    /// Whether it belongs to this domain.
+    pub(super) fn is_of(&self, domain: &Arc<Domain>) -> bool {
+        Arc::ptr_eq(&self.domain, domain)
+    }
+}
+
+impl std::fmt::Debug for Mr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} bytes of {:?}",
+            self.registered.memory.len(),
+            self.domain
+        )
+    }
+}
+
+/// Registers memory; for an endpoint alone where the provider works like that.
+pub(super) fn register(
+    domain: &Arc<Domain>,
+    memory: Arc<dyn Memory>,
+    access: u64,
+    key: u64,
+    endpoint: *mut raw::fid_ep,
+) -> Result<Registered, Error> {
+    let info = domain.info();
+    let (addr, len) = (memory.addr(), memory.len());
+    let doing = || format!("registering {len} bytes on {}", info.domain());
+    let failed = |call, code: i32| domain.failed(call, code.into(), doing());
+    let bits = 8 * info.domain_attr().mr_key_size.min(8) as u32;
+    let requested_key = match bits {
+        0 | 64 => key,
+        bits => key & ((1 << bits) - 1),
+    };
+    let range = iovec {
+        iov_base: addr.as_ptr().cast(),
+        iov_len: len,
+    };
+    // Newer libraries read more where a flag says so; zeroes are what an older program means.
+    let mut attr = std::mem::MaybeUninit::<[raw::fi_mr_attr; 2]>::zeroed();
+    let first = attr.as_mut_ptr().cast::<raw::fi_mr_attr>();
+    let mut raw = ptr::null_mut();
+    // SAFETY: all zeroes are an `fi_mr_attr`; `range` lives through the call, which copies it.
+    let code = unsafe {
+        (*first).mr_iov = &raw const range;
+        (*first).iov_count = 1;
+        (*first).access = access;
+        (*first).requested_key = requested_key;
+        (*first).iface = raw::FI_HMEM_SYSTEM;
+        let object = domain.raw();
+        match (*(*object).mr).regattr {
+            Some(register) => register(object.cast(), first, 0, &raw mut raw),
+            None => -libc::ENOSYS,
+        }
+    };
+    if code != 0 || raw.is_null() {
+        return Err(failed("fi_mr_regattr", code));
+    }
+    let registered = Registered { raw, memory };
+    if !endpoint.is_null() && info.has_mr_mode(raw::FI_MR_ENDPOINT) {
+        // SAFETY: both are open; the table is the provider's.
+        unsafe {
+            let ops = &*(*raw).fid.ops;
+            let code = ops
+                .bind
+                .map_or(-libc::ENOSYS, |bind| bind(raw.cast(), endpoint.cast(), 0));
+            if code != 0 {
+                return Err(failed("fi_mr_bind", code));
+            }
+            let code = ops.control.map_or(-libc::ENOSYS, |c| {
+                c(raw.cast(), raw::FI_ENABLE, ptr::null_mut())
+            });
+            if code != 0 {
+                return Err(failed("fi_mr_enable", code));
+            }
+        }
+    }
+    Ok(registered)
+}

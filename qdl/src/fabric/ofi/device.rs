@@ -1,0 +1,121 @@
+//! One NIC, as its provider offers it.
+
+use std::{fmt, sync::Arc};
+
+use ofi::{Info, Ofi, Place};
+
+use super::{OfiError, OfiForm};
+use crate::{config::NicConfig, os::Near, topology::Topology};
+
+/// Names the library's file where it is not the system's own, such as that of a vendor's package in
+/// a folder of its own.
+const LIBRARY: &str = "QDL_LIBFABRIC";
+
+/// For trials: a number here makes every connection of this process hand on what arrives in any
+/// order, as if its provider kept none. The number is the seed.
+const SHUFFLE: &str = "QDL_OFI_SHUFFLE";
+
+/// See the module.
+pub struct OfiDevice {
+    info: Arc<Info>,
+    near: Near,
+    shuffle: Option<u64>,
+}
+
+impl OfiDevice {
+    /// Finds the NIC that a configuration names, with the libfabric of this machine, or with the
+    /// file that the environment variable `QDL_LIBFABRIC` names.
+    ///
+    /// # Errors
+    /// [`OfiError::Ofi`]: no library, one that is too old, no such provider or NIC, or one that
+    /// cannot do what is needed.
+    pub fn open(nic: &NicConfig) -> Result<Arc<OfiDevice>, OfiError> {
+        let ofi = match std::env::var(LIBRARY) {
+            Ok(file) => Ofi::load_from(&file)?,
+            Err(_) => Ofi::load()?,
+        };
+        let shuffle = std::env::var(SHUFFLE).ok().and_then(|s| s.parse().ok());
+        Self::open_with(&ofi, nic, shuffle)
+    }
+
+    /// As [`OfiDevice::open`], with a library that is open already, and with arrivals in any order
+    /// where `shuffle` is a seed.
+    ///
+    /// # Errors
+    /// As [`OfiDevice::open`].
+    pub fn open_with(
+        ofi: &Arc<Ofi>,
+        nic: &NicConfig,
+        shuffle: Option<u64>,
+    ) -> Result<Arc<OfiDevice>, OfiError> {
+        let topology = Topology::of_this_machine().unwrap_or_default();
+        let near = topology.near(topology.node_of_nic(nic).as_slice());
+        let info = near.run(|| {
+            ofi.find(&Place {
+                provider: nic.ofi().to_owned(),
+                domain: nic.domain.clone(),
+                address: nic.address.map(|a| a.to_string()),
+            })
+        })?;
+        Ok(Arc::new(OfiDevice {
+            info,
+            near,
+            shuffle,
+        }))
+    }
+
+    /// What the provider says of it.
+    pub fn info(&self) -> &Arc<Info> {
+        &self.info
+    }
+
+    /// Where its threads and memory belong.
+    pub fn near(&self) -> &Near {
+        &self.near
+    }
+
+    /// Provider and domain.
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.info.provider(), self.info.domain())
+    }
+
+    /// Whether writes arrive in the order in which they were posted.
+    pub fn keeps_order(&self) -> bool {
+        self.info.keeps_order() && self.shuffle.is_none()
+    }
+
+    pub(super) fn shuffle(&self) -> Option<u64> {
+        self.shuffle
+    }
+
+    /// How writes to it say where they go and how long they are.
+    pub fn form(&self) -> OfiForm {
+        let layered = self.info.provider().contains("ofi_rxm");
+        match (self.info.data_bytes() >= 8, layered) {
+            (true, false) => OfiForm::Data,
+            (true, true) => OfiForm::After,
+            (false, true) => OfiForm::Cell,
+            (false, false) => OfiForm::Completion,
+        }
+    }
+
+    /// Whether bytes move only while somebody calls the provider: it is made of sockets or of
+    /// shared memory, and no NIC works by itself.
+    pub(super) fn moves_in_calls(&self) -> bool {
+        let known = ["efa", "verbs", "cxi", "psm2", "psm3", "opx", "gni", "usnic"];
+        !known.iter().any(|n| self.info.provider().starts_with(n))
+    }
+
+    /// Whether the provider makes a connection of its own again without a word.
+    pub(super) fn remakes(&self) -> bool {
+        let provider = self.info.provider();
+        let sockets = ["tcp", "net"].iter().any(|n| provider.starts_with(n));
+        sockets || provider.contains("ofi_rxm")
+    }
+}
+
+impl fmt::Debug for OfiDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}

@@ -1,0 +1,307 @@
+//! What goes wrong: a peer that writes on, sockets that are cut, ends that do not fit.
+
+use std::{
+    os::fd::{FromRawFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use qdl::{
+    fabric::{
+        Control, Endpoint, Event, Grants, Imm, Post, Region, Window,
+        ofi::{OfiCfgs, OfiConnection, OfiEnd},
+    },
+    wire::Stream,
+};
+
+use super::rig::{Provider, endpoint, next, next_broken, post, until};
+
+const RXM: Provider = Provider::new("tcp;ofi_rxm");
+
+/// The provider, unless this machine has none.
+fn here(provider: Provider) -> Option<Provider> {
+    match provider.is_absent() {
+        None => Some(provider),
+        Some(why) => {
+            println!("skipped: {why}");
+            None
+        }
+    }
+}
+
+fn fill(region: &Region, byte: u8) {
+    // SAFETY: nobody writes it: no connection has it, or its connection is gone.
+    let bytes = unsafe { region.bytes_mut(0, region.len()) };
+    bytes.expect("in bounds").fill(byte);
+}
+
+fn landed(region: &Region, byte: u8) -> usize {
+    // SAFETY: a glimpse of memory that a provider may write on this very thread alone.
+    let bytes = unsafe { region.bytes(0, region.len()) }.expect("in bounds");
+    bytes.iter().take_while(|b| **b == byte).count()
+}
+
+/// A peer that was given up in the middle of a write, and writes on: into slots that have a new
+/// epoch by then.
+fn a_late_writer(provider: Provider) {
+    let Some(provider) = here(provider) else {
+        return;
+    };
+    let stride = 32 << 20;
+    let pair = provider.open();
+    let (a, b) = (endpoint(2, stride, 8), endpoint(2, stride, 8));
+    let (mut la, mut lb) = pair.link(&a, &b);
+    fill(&a.sources[0], 7);
+    b.window.grants().open(0).expect("closed");
+    la.tx
+        .post(&post(0, stride as u32, Imm::new(0, 1)))
+        .expect("room");
+    until("it begins", || {
+        let _ = la.tx.flush();
+        lb.rx.poll(1, &mut |e| panic!("{e:?}"));
+        landed(b.window.region(), 7) > 0
+    });
+    drop(lb);
+    let begun = landed(b.window.region(), 7);
+    assert!(begun < stride, "too late to see anything");
+    // The same memory, of the next epoch, with a peer of its own.
+    fill(b.window.region(), 0xee);
+    b.window.grants().reset();
+    b.window.grants().open(1).expect("closed");
+    let again = endpoint(2, stride, 8);
+    let (mut lc, mut lb) = pair.link(&again, &b);
+    // The old peer writes on for as long as it can.
+    let mut tries = 0;
+    until("the late writer hears of it", || {
+        tries += 1;
+        let late = la.tx.post(&post(0, 4096, Imm::new(0, 1))).is_err();
+        let _ = la.tx.flush();
+        let mut broken = late;
+        la.rx
+            .poll(8, &mut |e| broken |= matches!(e, Event::Broken(_)));
+        lb.rx.poll(8, &mut |e| panic!("{e:?}"));
+        broken && tries > 2000
+    });
+    fill(&again.sources[0], 9);
+    lc.tx.post(&post(0, 4096, Imm::new(1, 1))).expect("room");
+    lc.tx.flush().expect("alive");
+    let event = next(&mut lb, &mut lc);
+    assert!(
+        matches!(event, Event::Arrived { len: 4096, .. }),
+        "{event:?}"
+    );
+    // SAFETY: both peers are done.
+    let bytes = unsafe { b.window.region().bytes(0, 2 * stride) }.expect("in bounds");
+    let stray = bytes[..stride].iter().filter(|b| **b != 0xee).count();
+    assert_eq!(stray, 0, "bytes of a peer that was given up");
+    assert!(bytes[stride..stride + 4096].iter().all(|b| *b == 9));
+}
+
+#[test]
+fn nothing_of_a_peer_that_was_given_up_lands_over_rxm() {
+    a_late_writer(RXM);
+}
+
+#[test]
+fn nothing_of_a_peer_that_was_given_up_lands_over_net() {
+    a_late_writer(Provider::new("net"));
+}
+
+/// The sockets of this process that are connected on loopback, by descriptor.
+fn sockets() -> Vec<i32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")
+        .expect("descriptors")
+        .flatten()
+    {
+        let fd: i32 = entry.file_name().to_string_lossy().parse().unwrap_or(-1);
+        let mut address = std::mem::MaybeUninit::<libc::sockaddr_storage>::zeroed();
+        let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        // SAFETY: the address has room for any, and says how much.
+        let code = unsafe { libc::getpeername(fd, address.as_mut_ptr().cast(), &raw mut len) };
+        // SAFETY: written by the call, or zeroes.
+        let family = i32::from(unsafe { address.assume_init() }.ss_family);
+        if code == 0 && family == libc::AF_INET {
+            found.push(fd);
+        }
+    }
+    found
+}
+
+/// Resets every connection that came up since.
+fn cut(before: &[i32]) {
+    for fd in sockets().into_iter().filter(|fd| !before.contains(fd)) {
+        // SAFETY: the descriptor is the provider's, and open; a duplicate is shut down and closed,
+        // the provider's own stays open.
+        unsafe {
+            let copy = OwnedFd::from_raw_fd(libc::dup(fd));
+            libc::shutdown(std::os::fd::AsRawFd::as_raw_fd(&copy), libc::SHUT_RDWR);
+        }
+    }
+}
+
+/// A provider that makes its own connection again must not hide what was lost with the old one: the
+/// sender of the next write hears of it, or the receiver of the next echo.
+#[test]
+fn a_socket_that_is_cut_breaks_the_connection_and_is_not_made_again_in_silence() {
+    let Some(provider) = here(RXM) else { return };
+    let pair = provider.open();
+    let (a, b) = (endpoint(64, 4096, 64), endpoint(64, 4096, 64));
+    let before = sockets();
+    let (mut la, mut lb) = pair.link(&a, &b);
+    for slot in 0..64 {
+        b.window.grants().open(slot).expect("closed");
+    }
+    la.tx.post(&post(0, 100, Imm::new(0, 1))).expect("room");
+    la.tx.flush().expect("alive");
+    let event = next(&mut lb, &mut la);
+    assert!(
+        matches!(event, Event::Arrived { len: 100, .. }),
+        "{event:?}"
+    );
+    cut(&before);
+    let mut arrived = 0;
+    let mut broken = None;
+    let mut slot = 1;
+    until("neither end hears of it", || {
+        let writes = la.tx.posted();
+        if slot < 64 && la.tx.post(&post(0, 100, Imm::new(slot, 1))).is_ok() {
+            slot += 1;
+        }
+        let _ = la.tx.post(&Post::control(Control::Echo(1)));
+        let _ = la.tx.flush();
+        for link in [&mut la, &mut lb] {
+            link.rx.poll(8, &mut |e| match e {
+                Event::Broken(b) => broken = Some(b),
+                Event::Arrived { .. } => arrived += 1,
+                Event::Control(_) => {}
+            });
+        }
+        assert!(writes < 200, "it goes on as if nothing had been");
+        broken.is_some()
+    });
+    let broken = broken.expect("just seen").to_string();
+    println!("{arrived} arrived after the cut; {broken}");
+    assert!(broken.contains("tcp;ofi_rxm"), "{broken}");
+}
+
+/// Numbers of what came before an echo: one that was lost is found out.
+#[test]
+fn a_write_that_was_lost_is_found_out_by_the_next_echo() {
+    let Some(provider) = here(Provider::new("net")) else {
+        return;
+    };
+    let pair = provider.open();
+    let (a, b) = (endpoint(4, 128, 8), endpoint(4, 128, 8));
+    // A write of which the receiver never hears: to another window of the same provider.
+    let (ha, hb) = (pair.prepare(0, &a), pair.prepare(1, &b));
+    let (ea, eb) = (ha.end().clone(), hb.end().clone());
+    let mut lb = hb.accept(&ea).expect("accepted");
+    let mut la = super::rig::warm(ha.dial(&eb).expect("introduced"), &mut lb);
+    b.window.grants().open(0).expect("closed");
+    la.tx.post(&post(0, 8, Imm::new(0, 1))).expect("room");
+    la.tx.flush().expect("alive");
+    let first = next(&mut lb, &mut la);
+    assert!(matches!(first, Event::Arrived { .. }), "{first:?}");
+    la.tx.post(&Post::control(Control::Echo(3))).expect("room");
+    la.tx.flush().expect("alive");
+    assert_eq!(next(&mut lb, &mut la), Event::Control(Control::Echo(3)));
+    // An end that claims more writes than it has posted stands for one whose writes were lost.
+    let claimed = Imm::from_bits(1 << 31 | 3 << 28 | 2);
+    let lie = Post {
+        imm: claimed,
+        ..Post::control(Control::Echo(0))
+    };
+    la.tx.post(&lie).expect("room");
+    la.tx.flush().expect("alive");
+    let broken = next_broken(&mut lb, &mut la).to_string();
+    assert!(broken.contains("posted 2, and 1 arrived"), "{broken}");
+}
+
+fn refused(what: &str, change: impl Fn(&mut OfiEnd)) {
+    let Some(provider) = here(RXM) else { return };
+    let pair = provider.open();
+    let e = endpoint(4, 64, 8);
+    let (a, b) = (pair.prepare(0, &e), pair.prepare(1, &e));
+    let mut end = b.end().clone();
+    change(&mut end);
+    let text = a.dial(&end).expect_err("refused").to_string();
+    assert!(text.contains(what) && !text.contains('\n'), "{text}");
+    println!("{text}");
+}
+
+#[test]
+fn an_end_that_does_not_fit_is_refused_by_its_field() {
+    refused("provider is efa", |e| e.provider = "efa".to_owned());
+    refused("form is cell", |e| e.form = qdl::fabric::ofi::OfiForm::Cell);
+    refused("address is ", |e| e.address = "xyz".to_owned());
+    refused("slots.length is 255", |e| e.slots.length = 255);
+    refused("slots.length is", |e| e.slots.address = u64::MAX);
+}
+
+#[test]
+fn a_peer_that_never_answers_is_named_when_it_is_too_late() {
+    let Some(provider) = here(RXM) else { return };
+    let pair = provider.open();
+    let e = endpoint(4, 64, 8);
+    let a = pair.prepare(0, &e);
+    // Prepared, and gone again.
+    let end = pair.prepare(1, &e).end().clone();
+    let mut dialling = a.dial(&end).expect("introduced");
+    let mut text = None;
+    for _ in 0..300 {
+        match dialling.step() {
+            Ok(crossed) => assert!(!crossed, "nobody is there"),
+            Err(e) => {
+                text = Some(e.to_string());
+                break;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let late = || dialling.too_late(Duration::from_millis(300)).to_string();
+    let text = text.unwrap_or_else(late);
+    assert!(
+        text.contains("no message has crossed to") && text.contains("127.0.0.1"),
+        "{text}"
+    );
+    println!("{text}");
+}
+
+#[test]
+fn parts_without_order_are_refused_by_key() {
+    let Some(provider) = here(Provider::shuffled("tcp;ofi_rxm", 1)) else {
+        return;
+    };
+    let device = provider.device().expect("the provider");
+    let grants = Arc::new(Grants::new(1));
+    let region = Arc::new(Region::new(64).expect("memory"));
+    let window = Window::new(region, 0, 64, grants)
+        .expect("fits")
+        .in_parts(Stream::First);
+    let e = Endpoint {
+        window,
+        ..endpoint(1, 64, 8)
+    };
+    let text = OfiCfgs::resolve(&provider.nic(), &device, &e)
+        .expect_err("refused")
+        .to_string();
+    assert!(text.contains("stream: none"), "{text}");
+    println!("{text}");
+}
+
+/// A connection of each kind can be dropped in any state.
+#[test]
+fn a_connection_that_never_came_up_leaves_nothing_behind() {
+    let Some(provider) = here(RXM) else { return };
+    let pair = provider.open();
+    let e = endpoint(4, 64, 8);
+    let (a, b) = (pair.prepare(0, &e), pair.prepare(1, &e));
+    let end = b.end().clone();
+    drop(a.dial(&end).expect("introduced"));
+    drop(b.accept(&end).expect("accepted"));
+    let cfgs = OfiCfgs::resolve(&pair.nic, pair.resources[0].device(), &e).expect("fits");
+    let c = OfiConnection::prepare(&pair.resources[0], e.clone(), &cfgs).expect("prepared");
+    drop(c);
+    assert_eq!(Arc::strong_count(e.window.region()), 1, "nobody keeps it");
+}
