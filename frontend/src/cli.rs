@@ -11,6 +11,7 @@ use crate::exit::HELP;
 ///
 /// `frontend topology` shows this machine's NICs and
 /// GPUs, and with `--yaml` writes a configuration for it.
+/// `frontend describe` and `frontend submit` make a submission of runs.
 ///
 /// The logs of LoadGen, summary.json and latency histograms come to lie in the output folder.
 #[derive(Clone, Debug, Parser)]

@@ -15,7 +15,9 @@ use accelerator::engine::{
     tokens::{Answers, answer as pretended},
 };
 use anyhow::Context;
-use loadgen_bridge::{LoadgenError, TestMode, TestOutcome, register_issue_query_thread, run_test};
+use loadgen_bridge::{
+    LoadgenError, TestMode, TestOutcome, passed_over, register_issue_query_thread, run_test,
+};
 use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig},
@@ -33,7 +35,7 @@ use crate::{
     completer::Completers,
     dataset::Dataset,
     exit::{ExitCode, Verdict},
-    interrupt, local,
+    interrupt, left, local,
     memory::Estimate,
     network::Network,
     progress::Progress,
@@ -98,6 +100,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let loaded_bytes = qsl.region().len() as u64;
     let estimate = Estimate::of(&settings.test, qsl.total(), loaded_bytes);
     progress.note(&estimate.line(available_memory()));
+    let audit = settings.audit.iter();
+    audit
+        .flat_map(|path| passed_over(path))
+        .for_each(|note| progress.note(&note));
 
     let rails = if args.local {
         local::completers(&config)
@@ -138,6 +144,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verdict.clone(),
     ));
 
+    let left = match left::begin(args, &config, &settings, backend.as_ref()) {
+        Ok(left) => left,
+        Err(error) => {
+            backend.finish();
+            return Err(error);
+        }
+    };
     let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone(), note);
     let mut watch = Watch {
         backend,
@@ -167,7 +180,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         labels.as_ref(),
         verifier.as_deref(),
     );
-    Ok(leave(args, &ended))
+    let (code, reason) = leave(args, &ended);
+    if let Err(error) = left.end(settings.folder(), code.code(), &reason) {
+        eprintln!("error: {error}");
+        return Ok(code.max(ExitCode::Setup));
+    }
+    Ok(code)
 }
 
 /// What compares responses with their samples, where the configuration wants it; `first`: first
@@ -192,8 +210,8 @@ fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send 
     Ok(move |prompt: &[i32]| pretended(prompt, &answers))
 }
 
-/// Prints and writes the report.
-fn leave(args: &Args, ended: &Ended<'_>) -> ExitCode {
+/// Prints and writes the report; the exit code, and why.
+fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, String) {
     let (summary, mut code) = ended.summary();
     if !args.quiet {
         report::print(&summary);
@@ -205,7 +223,7 @@ fn leave(args: &Args, ended: &Ended<'_>) -> ExitCode {
     if code > ExitCode::Good {
         eprintln!("error: {}", summary.run.exit.reason);
     }
-    code
+    (code, summary.run.exit.reason)
 }
 
 /// Where samples are sent from: near the NICs, where there are any.

@@ -36,7 +36,7 @@ mod summary;
 pub use accuracy::{AccuracyLog, AccuracyRecord};
 #[cfg(feature = "bench")]
 pub use bench::null_sut_cpp;
-pub use conf::known_models;
+pub use conf::{known_models, passed_over};
 pub use error::LoadgenError;
 pub use log_settings::{LogFiles, LogSettings, LoggingMode};
 pub use run::{

@@ -1,4 +1,5 @@
-//! What a run leaves behind beside LoadGen's logs: `run.json`, and copies of the files it read.
+//! What a run leaves behind beside LoadGen's logs: `run.json`, and copies of the files it read, in
+//! a folder `files` of their own, so that no file of the user's is ever replaced.
 //!
 //! A frontend writes it into the run's folder: [`Left::begin`] before anything is measured, so that
 //! files that change meanwhile are kept as they were read, and [`Left::end`] when the logs are
@@ -6,7 +7,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
+    fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
 };
@@ -16,9 +17,11 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     error::{self, Error},
-    log,
+    layout, log,
 };
 
+/// The folder of the copies.
+pub const FOLDER: &str = "files";
 /// The file's name.
 pub const FILE: &str = "run.json";
 /// The copies: LoadGen's configurations, and this node's.
@@ -124,12 +127,17 @@ impl Left {
     /// [`Error::Read`], [`Error::Write`].
     pub fn begin(mut self, folder: &Path, files: &[(&str, &Path)]) -> Result<Self, Error> {
         self.format = FORMAT;
-        for (name, from) in files {
-            let to = folder.join(name);
-            // A run whose configuration lies in its own folder already has the copy.
-            if !same_file(from, &to) {
-                error::copy(from, &to)?;
+        let copies = folder.join(FOLDER);
+        // An earlier run's copies are not this one's; who else has such a folder keeps it.
+        if folder.join(FILE).is_file() {
+            for old in layout::files(&copies) {
+                let path = copies.join(old);
+                fs::remove_file(&path).map_err(|source| Error::Write { path, source })?;
             }
+        }
+        for (name, from) in files {
+            let to = copies.join(name);
+            error::copy(from, &to)?;
             let sha256 = sha256_of(&to)?;
             let from = from.to_path_buf();
             self.files
@@ -168,13 +176,6 @@ impl Left {
     }
 }
 
-fn same_file(a: &Path, b: &Path) -> bool {
-    match (a.canonicalize(), b.canonicalize()) {
-        (Ok(a), Ok(b)) => a == b,
-        _ => false,
-    }
-}
-
 /// The SHA-256 of a file, in hexadecimal digits.
 ///
 /// # Errors
@@ -197,8 +198,6 @@ pub fn sha256_of(path: &Path) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -219,7 +218,7 @@ mod tests {
         let note = &left.files[USER_CONF];
         assert_eq!(
             note.sha256,
-            sha256_of(&folder.join(USER_CONF)).expect("a hash")
+            sha256_of(&folder.join(FOLDER).join(USER_CONF)).expect("a hash")
         );
         assert_ne!(note.sha256, sha256_of(&source).expect("a hash"));
         assert_eq!(

@@ -11,7 +11,7 @@ use crate::{
     build::Built,
     error::{self, Error},
     layout::{self, Place},
-    left::AUDIT_CONFIG,
+    left::{AUDIT_CONFIG, FOLDER},
     log,
     round::{Round, Test, loadgen_scenario},
 };
@@ -131,7 +131,7 @@ impl Official {
     }
 
     fn fill(&self, arg: &str, with: &Values<'_>) -> String {
-        let audit = with.run.join(AUDIT_CONFIG);
+        let audit = with.run.join(FOLDER).join(AUDIT_CONFIG);
         let log = with.run.join(log::ACCURACY);
         let values = [
             ("{run}", with.run.display().to_string()),
@@ -252,18 +252,29 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// What a person wants to see of a script's output.
+/// What a person wants to see of a script's output: what is loud, each line once and without the
+/// time and place that Python's logging puts before it, and the last line.
 fn telling(text: &str) -> Vec<String> {
     let loud = |line: &&str| {
         ["ERROR", "WARNING", "Traceback", "TEST FAIL", "Error"]
             .iter()
             .any(|w| line.contains(w))
-            && !line.contains("multiple messages with key")
+            && !["multiple messages with key", " skipped for "]
+                .iter()
+                .any(|w| line.contains(w))
     };
-    let mut lines: Vec<String> = text.lines().filter(loud).map(str::to_owned).collect();
+    let bare = |line: &str| {
+        let message = line
+            .strip_prefix('[')
+            .and_then(|rest| rest.split_once("] "));
+        message.map_or(line, |(_, message)| message).to_owned()
+    };
     let last = text.lines().rfind(|l| !l.trim().is_empty());
-    if let Some(last) = last.filter(|l| lines.last().map(String::as_str) != Some(l)) {
-        lines.push(last.to_owned());
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines().filter(loud).chain(last).map(bare) {
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
     }
     lines
 }

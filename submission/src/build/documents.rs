@@ -54,15 +54,13 @@ pub(super) fn write(
     };
     let accelerators = nodes.iter().filter(|n| n.role != "frontend");
     let yaml = |file: PathBuf| error::read(&file).unwrap_or_default();
-    let own = run
-        .map(|r| yaml(r.folder.join(FRONTEND_YAML)))
-        .unwrap_or_default();
+    let own = run.map(|r| yaml(r.file(FRONTEND_YAML))).unwrap_or_default();
     let system = System {
         frontend,
         frontend_nics: used_nics(frontend, &own),
         accelerators: accelerators
             .map(|node| {
-                let beside = run.map(|r| r.folder.join(format!("accelerator-{}.yaml", node.node)));
+                let beside = run.map(|r| r.file(&format!("accelerator-{}.yaml", node.node)));
                 let given = material.configurations.get(&node.node).cloned();
                 let text = given.or(beside).map(yaml).unwrap_or_default();
                 (node, used_nics(node, &text))

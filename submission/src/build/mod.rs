@@ -114,24 +114,21 @@ fn put(
         copy_if_there(&run.folder.join(name), &logs.join(name))?;
     }
     if *kind == Kind::Performance {
-        copy_if_there(&run.folder.join(USER_CONF), &scenario.join(USER_CONF))?;
+        copy_if_there(&run.file(USER_CONF), &scenario.join(USER_CONF))?;
     }
     let kept = tree.kept(place, kind.name());
-    for name in [
-        left::FILE,
-        left::SUMMARY,
-        FRONTEND_YAML,
-        USER_CONF,
-        AUDIT_CONFIG,
-    ] {
+    for name in [left::FILE, left::SUMMARY] {
         copy_if_there(&run.folder.join(name), &kept.join(name))?;
+    }
+    for name in [FRONTEND_YAML, USER_CONF, AUDIT_CONFIG] {
+        copy_if_there(&run.file(name), &kept.join(name))?;
     }
     for node in run.detail.nodes() {
         let name = format!("accelerator-{node}.yaml");
-        let from = run.folder.join(&name);
         // The run itself may have been told; else the user names the file.
+        let own = run.file(&name);
         let given = material.configurations.get(&node);
-        let from = given.filter(|_| !from.is_file()).cloned().unwrap_or(from);
+        let from = given.filter(|_| !own.is_file()).cloned().unwrap_or(own);
         copy_if_there(&from, &kept.join(&name))?;
     }
     Ok(())

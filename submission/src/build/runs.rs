@@ -8,7 +8,7 @@ use std::{
 use crate::{
     error::Error,
     layout::{self, folders},
-    left::{AUDIT_CONFIG, Left},
+    left::{AUDIT_CONFIG, FOLDER, Left},
     log::{self, Detail},
     round::Round,
     rules::audit_configs,
@@ -54,6 +54,13 @@ pub struct Run {
     pub scenario: String,
     /// What it is for; both of a submission run.
     pub kinds: Vec<Kind>,
+}
+
+impl Run {
+    /// A copy of a file that it read, by the copy's name.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(FOLDER).join(name)
+    }
 }
 
 /// All runs below the folders named. `wanted` are the models that the form has: 3d-unet has two
@@ -123,7 +130,7 @@ fn one(
     let kinds = match detail.text("effective_test_mode").as_str() {
         "AccuracyOnly" => vec![Kind::Accuracy],
         "SubmissionRun" => vec![Kind::Accuracy, Kind::Performance],
-        "PerformanceOnly" if folder.join(AUDIT_CONFIG).is_file() => {
+        "PerformanceOnly" if folder.join(FOLDER).join(AUDIT_CONFIG).is_file() => {
             let tests = &round.models[*model].tests;
             vec![Kind::Test(test_of(folder, &left, tests, checker)?)]
         }
@@ -148,7 +155,7 @@ fn test_of(
     tests: &[String],
     checker: Option<&Path>,
 ) -> Result<String, String> {
-    let ran = fs::read(folder.join(AUDIT_CONFIG)).map_err(|e| e.to_string())?;
+    let ran = fs::read(folder.join(FOLDER).join(AUDIT_CONFIG)).map_err(|e| e.to_string())?;
     let is_of = |test: &&String| {
         let official = checker.map(|c| audit_configs(c, test)).unwrap_or_default();
         official

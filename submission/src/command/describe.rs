@@ -38,7 +38,7 @@ struct Args {
 
 /// Runs the command; `role` is `frontend` or `accelerator`, `words` those behind `describe`.
 pub fn describe(role: &str, version: &str, words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let words = std::iter::once(OsString::from("describe")).chain(words);
+    let words = std::iter::once(OsString::from(format!("{role} describe"))).chain(words);
     let args = Args::try_parse_from(words).map_err(Said::from);
     say(args.and_then(|args| run(&args, role, version)))
 }

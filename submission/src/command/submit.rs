@@ -71,7 +71,7 @@ fn pair(text: &str) -> Result<(String, PathBuf), String> {
 
 /// Runs the command; `words` are those behind `submit`.
 pub fn submit(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let words = std::iter::once(OsString::from("submit")).chain(words);
+    let words = std::iter::once(OsString::from("frontend submit")).chain(words);
     say(Args::try_parse_from(words)
         .map_err(Said::from)
         .and_then(|args| run(&args)))

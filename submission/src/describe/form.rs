@@ -85,13 +85,18 @@ fields! {
     "cooling" Nobody "air, liquid";
     "host_processor_interconnect" Empty "3x UPI 16 GT/s; may stay empty";
     "host_memory_configuration" Machine "the modules: 16 x 64 GB DDR5-4800; filled in where the kernel knows them";
+    "host_storage_type" Machine "NVMe SSD; filled in from the disks";
     "host_networking" Machine "the hosts' networks; filled in from their NICs";
     "host_networking_topology" Nobody "how the hosts are connected: N/A, a leaf-spine of 400G Ethernet";
+    "accelerator_model_name" Machine "filled in where NVIDIA's driver is loaded";
+    "accelerator_memory_capacity" Machine "the same";
+    "accelerator_host_interconnect" Machine "the same";
     "accelerator_interconnect" Nobody "between accelerators of a node: NVLink 4, PCIe, N/A";
     "accelerator_interconnect_topology" Empty "NVSwitch, mesh; may stay empty";
     "accelerator_memory_configuration" Nobody "HBM3, GDDR6";
     "accelerator_on-chip_memories" Empty "L1 and L2; may stay empty";
     "network_media" Machine "copper or fiber; filled in where the ports say so";
+    "network_rate" Machine "200G; filled in from the NICs";
     "network_topology" Machine "from the switches below";
     "hw_notes" Empty "anything else about the hardware";
     "sw_notes" Empty "anything else about the software";

@@ -167,8 +167,12 @@ fn gpus(node: &Node, of: &dyn Fn(&Gpu) -> String) -> String {
     distinct(node.gpus.iter().map(of))
 }
 
+/// The largest. The checker takes the number 0 for an empty field, and the text for a number.
 fn most(all: impl Iterator<Item = u64>) -> Value {
-    Value::from(all.max().unwrap_or(0))
+    match all.max().unwrap_or(0) {
+        0 => Value::from("0"),
+        n => Value::from(n),
+    }
 }
 
 fn with_unit(n: Option<u64>, unit: &str) -> String {

@@ -23,10 +23,8 @@ pub(super) fn check(look: &mut Look<'_>, system: &str) {
     }
     let must_say = round.system.filled.iter().chain(&round.system.network);
     for field in must_say {
-        // No accelerators at all is a figure, not an empty field.
-        let number = round.system.numbers.contains(field);
-        let value = fields.get(field).filter(|v| !(number && v.is_number()));
-        if value.is_some_and(is_empty) {
+        // 0 is empty for the checker too; "0" is not.
+        if fields.get(field).is_some_and(is_empty) {
             look.say_make(SYSTEM_EMPTY, &path, format!("{field} is empty"), make);
         }
     }

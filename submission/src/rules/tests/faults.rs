@@ -70,6 +70,9 @@ pub const ALL: &[Fault] = &[
     ("a network field empty", &["system.empty"], |s| {
         s.system("nic_sut", json!(""))
     }),
+    ("no connection at all", &["system.empty"], |s| {
+        s.system("number_connections", json!(0))
+    }),
     ("a network field of blanks", &["system.empty"], |s| {
         s.system("network_rate", json!("  "))
     }),

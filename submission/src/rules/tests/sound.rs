@@ -32,7 +32,9 @@ impl Sound {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         static ROUND: OnceLock<Round> = OnceLock::new();
-        let round = ROUND.get_or_init(|| Round::find("v6.1").expect("built in")).clone();
+        let round = ROUND
+            .get_or_init(|| Round::find("v6.1").expect("built in"))
+            .clone();
         let audit = folder.path().join("checker/compliance/TEST06/audit.config");
         put(&audit, AUDIT);
         let mut runs = Vec::new();
@@ -282,7 +284,7 @@ fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
         program: Some("ab".repeat(32)),
         ..NodeNote::default()
     };
-    let left = Left {
+    let record = Left {
         command: ["frontend", "--config", "frontend.yaml"]
             .map(str::to_owned)
             .to_vec(),
@@ -306,8 +308,13 @@ fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
     if test {
         files.push((left::AUDIT_CONFIG, audit));
     }
-    let left = left.begin(folder, &files).expect("begun");
-    left.end(folder, 0, "valid").expect("ended");
+    let record = record.begin(folder, &files).expect("begun");
+    let theirs = folder.join(left::FOLDER).join("accelerator-acc-a.yaml");
+    put(
+        &theirs,
+        "node: acc-a\nnics: [{listen: \"10.0.0.2:7410\"}]\n",
+    );
+    record.end(folder, 0, "valid").expect("ended");
 }
 
 /// What truncation and TEST06's verifier leave.
