@@ -13,6 +13,7 @@ use qdl::{
 };
 
 use crate::{
+    phases::{Phases, Share},
     tokens::{self, Tokens},
     verify::Verifier,
 };
@@ -23,12 +24,27 @@ const BEGINS_AGAIN: u16 = 3;
 
 /// What a completer leaves behind.
 pub struct Left {
-    /// Its histograms and counts.
+    /// Its counts; its histograms are those of its last series of queries.
     pub recorder: Recorder,
+    /// The border before that series ([`Phases`]).
+    pub series_ns: u64,
+    /// When the first sample of that series was issued.
+    pub first_ns: u64,
     /// When its last sample was completed, on [`qdl::clock`]; 0 without one.
     pub last_ns: u64,
     /// First tokens reported.
     pub first_tokens: u64,
+}
+
+impl From<Left> for Share {
+    fn from(left: Left) -> Self {
+        Share {
+            series_ns: left.series_ns,
+            histograms: left.recorder.into_histograms(),
+            first_ns: left.first_ns,
+            last_ns: left.last_ns,
+        }
+    }
 }
 
 /// LoadGen's two calls.
@@ -46,6 +62,7 @@ pub struct Completers {
     left: Arc<Mutex<Vec<Left>>>,
     /// Where answers are tokens.
     tokens: Option<Arc<Tokens>>,
+    phases: Arc<Phases>,
     loadgen: LoadGen,
 }
 
@@ -56,7 +73,9 @@ impl Completers {
         verifier: Option<Arc<Verifier>>,
         tokens: Option<Arc<Tokens>>,
     ) -> Self {
+        let sizes = tokens.as_ref().map(|t| t.sizes);
         Completers {
+            phases: Arc::new(Phases::new(live.rails(), sizes)),
             verifier,
             live,
             left: Arc::default(),
@@ -77,6 +96,9 @@ impl Completers {
                 Some(t) => Recorder::of_tokens(self.live.clone(), nic_index, t.sizes),
                 None => Recorder::new(self.live.clone(), nic_index),
             }),
+            series_ns: 0,
+            latest_ns: 0,
+            first_ns: u64::MAX,
             last_ns: 0,
             first_tokens: 0,
             shared: self.clone(),
@@ -86,6 +108,11 @@ impl Completers {
     /// The figures that completers show while the run goes on.
     pub fn live(&self) -> &Arc<Live> {
         &self.live
+    }
+
+    /// The phases that completers record by.
+    pub fn phases(&self) -> &Arc<Phases> {
+        &self.phases
     }
 
     /// What the completers that have been dropped left behind, to be merged.
@@ -187,12 +214,36 @@ pub struct LoadgenCompleter {
     first_scratch: Vec<QuerySampleResponse<'static>>,
     /// Gone only while it is dropped.
     recorder: Option<Recorder>,
+    /// The border before the series of queries that is being recorded.
+    series_ns: u64,
+    /// The latest border, as of this burst.
+    latest_ns: u64,
+    /// When the first sample of that series was issued.
+    first_ns: u64,
     last_ns: u64,
     first_tokens: u64,
     shared: Completers,
 }
 
 impl LoadgenCompleter {
+    /// Hands over what was recorded in the series of queries that is over. All of its samples are
+    /// recorded: LoadGen has waited for them, and this thread records a burst before the next.
+    #[cold]
+    fn next_series(&mut self) {
+        let Some(recorder) = &mut self.recorder else {
+            return;
+        };
+        let (series_ns, first_ns, last_ns) = (self.series_ns, self.first_ns, self.last_ns);
+        self.shared.phases.exchange(|empty| Share {
+            series_ns,
+            histograms: recorder.exchange(empty),
+            first_ns,
+            last_ns,
+        });
+        self.series_ns = self.latest_ns;
+        self.first_ns = u64::MAX;
+    }
+
     /// Tells LoadGen of first tokens.
     fn tell_first(&mut self, first: Vec<QuerySampleResponse<'_>>) {
         self.first_tokens += first.len() as u64;
@@ -205,6 +256,7 @@ impl LoadgenCompleter {
 
 impl Completer for LoadgenCompleter {
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
+        self.latest_ns = self.shared.phases.latest_ns();
         let mut batch: Vec<QuerySampleResponse<'_>> = std::mem::take(&mut self.scratch);
         let mut first: Vec<QuerySampleResponse<'_>> = std::mem::take(&mut self.first_scratch);
         self.shared.gather(responses, &mut first, &mut batch);
@@ -239,8 +291,12 @@ impl Completer for LoadgenCompleter {
     }
 
     fn record(&mut self, times: &SampleTimes) {
+        if times.issued_ns >= self.latest_ns && self.series_ns != self.latest_ns {
+            self.next_series();
+        }
         if let Some(recorder) = &mut self.recorder {
             recorder.record(times);
+            self.first_ns = self.first_ns.min(times.issued_ns);
             self.last_ns = self.last_ns.max(times.completed_ns);
         }
     }
@@ -257,6 +313,8 @@ impl Drop for LoadgenCompleter {
         if let Some(recorder) = self.recorder.take() {
             let left = Left {
                 recorder,
+                series_ns: self.series_ns,
+                first_ns: self.first_ns,
                 last_ns: self.last_ns,
                 first_tokens: self.first_tokens,
             };

@@ -4,6 +4,7 @@
 //! | file | what it is for |
 //! | --- | --- |
 //! | `cli`, `settings` | the command line, and what LoadGen is told in the end |
+//! | `provenance`, `own_settings` | where LoadGen's settings, and this node's own, came from |
 //! | `dataset`, `qsl` | samples, and LoadGen's library of them in the memory they are sent from |
 //! | `sut`, `backend` | LoadGen's system under test, over whatever stands behind it |
 //! | `network`, `local` | behind it: a cluster of accelerators, or an engine in this process |
@@ -11,7 +12,8 @@
 //! | `tokens` | answers in tokens: who counts them, and what is wrong with them |
 //! | `run` | a run from beginning to end |
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
-//! | `accuracy`, `report`, `exit` | what it came to |
+//! | `phases` | histograms for each of LoadGen's phases |
+//! | `accuracy`, `result`, `report`, `exit` | what it came to, in LoadGen's words and in ours |
 //! | `left` | what else a submission is made of |
 
 mod accuracy;
@@ -25,9 +27,13 @@ mod left;
 mod local;
 mod memory;
 mod network;
+mod own_settings;
+mod phases;
 mod progress;
+mod provenance;
 mod qsl;
 mod report;
+mod result;
 mod run;
 mod settings;
 mod sut;

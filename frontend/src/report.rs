@@ -9,13 +9,16 @@ use std::{
 
 use loadgen_bridge::{Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::stats::{
-    Carried, Exit, Histograms, LOOPBACK_NOTE, Mode, RunRecord, SaveError, Summary, SystemRecord,
-    Throughput, TokenRecord,
+    Carried, Exit, Histograms, LOOPBACK_NOTE, LoadgenRecord, Mode, PhaseKind, PhaseRecord,
+    RunRecord, SaveError, SettingRecord, StageTable, Summary, SystemRecord, Throughput,
+    TokenRecord,
 };
 use qdl::wire::Stream;
 
 use crate::{
     exit::{ExitCode, Failure},
+    phases::{self, Gathered},
+    result,
     settings::Settings,
     sut::NameAnswer,
     tokens::TokenFindings,
@@ -61,6 +64,10 @@ pub struct Ended<'a> {
     pub system: SystemRecord,
     /// All rails' histograms.
     pub histograms: Histograms,
+    /// What was recorded in each phase.
+    pub phases: Vec<Gathered>,
+    /// This node's own settings.
+    pub own_settings: Vec<SettingRecord>,
     /// Bytes of requests and responses of recorded samples.
     pub carried: (u64, u64),
     /// Second by second.
@@ -131,9 +138,17 @@ impl Ended<'_> {
         let outcome = self.outcome.as_ref();
         let seconds = self.duration.as_secs_f64();
         let judged = outcome.map(|o| o.verdict).unwrap_or(Word::NotJudged);
+        let phases = self.phases();
+        let loadgen = outcome.map(|o| result::record(o, test.mode, judged_stages(o, &phases)));
+        // What it ran is LoadGen's to say: its audit.config goes before what it was asked for.
+        let scenario = outcome
+            .and_then(|o| o.detail.scenario())
+            .unwrap_or(test.scenario);
+        let mode = result::mode(self.mode());
+        let settings = self.settings.provenance.records(scenario);
         RunRecord {
-            scenario: test.scenario.name().to_owned(),
-            mode: mode(test.mode),
+            scenario: scenario.name().to_owned(),
+            mode,
             fabric: fabric.to_owned(),
             fabric_note: loopback.then(|| LOOPBACK_NOTE.to_owned()),
             valid: match judged {
@@ -141,15 +156,21 @@ impl Ended<'_> {
                 Word::Invalid => Some(false),
                 Word::NotJudged => None,
             },
-            reasons: outcome.map(reasons).unwrap_or_default(),
+            reasons: self.reasons(loadgen.as_ref()),
             samples: answered,
             per_s: per_s(outcome, answered, seconds),
             target_qps: self
-                .settings
-                .target_qps()
-                .filter(|_| test.mode != TestMode::AccuracyOnly),
+                .target_qps(loadgen.as_ref())
+                .filter(|_| mode != Mode::Accuracy),
             duration_s: seconds,
             accuracy: self.accuracy,
+            loadgen,
+            phases,
+            settings: settings
+                .into_iter()
+                .chain(self.own_settings.clone())
+                .collect(),
+            setting_notes: self.settings.provenance.notes(),
             stages: self.histograms.table(),
             uneven: self.histograms.uneven(),
             tokens: self.tokens(seconds),
@@ -158,6 +179,30 @@ impl Ended<'_> {
             system: self.system.clone(),
             ..RunRecord::default()
         }
+    }
+
+    /// The mode that LoadGen ran, or was to run where it came to no end.
+    fn mode(&self) -> TestMode {
+        let ran = self.outcome.as_ref().and_then(|o| o.detail.mode());
+        ran.unwrap_or(self.settings.test.mode)
+    }
+
+    /// The phases, under LoadGen's names for them.
+    fn phases(&self) -> Vec<PhaseRecord> {
+        let said = self.outcome.as_ref().map(|o| &o.detail.phases[..]);
+        phases::records(&self.phases, said.unwrap_or_default(), self.mode())
+    }
+
+    /// The rate that was asked for: in find-peak the one that it ended with.
+    fn target_qps(&self, loadgen: Option<&LoadgenRecord>) -> Option<f64> {
+        let peak = loadgen.and_then(|l| l.peak_qps);
+        peak.or_else(|| self.settings.target_qps())
+    }
+
+    /// Why LoadGen's result is not valid.
+    fn reasons(&self, loadgen: Option<&LoadgenRecord>) -> Vec<String> {
+        let both = self.outcome.as_ref().zip(loadgen);
+        both.map(|(o, l)| result::reasons(o, l)).unwrap_or_default()
     }
 
     /// Times of tokens, beside LoadGen's bounds on them, which Server alone has.
@@ -238,13 +283,17 @@ impl Ended<'_> {
             return (ExitCode::Lost, "LoadGen came to no result".to_owned());
         };
         if outcome.verdict == Word::Invalid {
-            return (
-                ExitCode::Invalid,
-                "LoadGen says INVALID; see mlperf_log_summary.txt".to_owned(),
-            );
+            let l = result::record(outcome, self.settings.test.mode, None);
+            let first = result::reasons(outcome, &l).into_iter().next();
+            let why = first.unwrap_or_else(|| "see mlperf_log_summary.txt".to_owned());
+            return (ExitCode::Invalid, format!("LoadGen says INVALID: {why}"));
         }
         if outcome.errors > 0 {
-            let first = outcome.error_messages.first().map_or("", String::as_str);
+            let first = outcome
+                .detail
+                .error_messages
+                .first()
+                .map_or("", String::as_str);
             let n = outcome.errors;
             return (
                 ExitCode::Invalid,
@@ -322,18 +371,15 @@ pub fn print(summary: &Summary) {
     let _ = writeln!(out.lock(), "{text}");
 }
 
-fn mode(mode: TestMode) -> Mode {
-    match mode {
-        TestMode::AccuracyOnly => Mode::Accuracy,
-        TestMode::FindPeakPerformance => Mode::FindPeak,
-        TestMode::PerformanceOnly | TestMode::SubmissionRun => Mode::Performance,
-    }
-}
-
-fn reasons(outcome: &TestOutcome) -> Vec<String> {
-    let errors = outcome.error_messages.iter();
-    let errors = errors.map(|m| format!("LoadGen logged an error: {m}"));
-    outcome.reasons.iter().cloned().chain(errors).collect()
+/// The stages of the phase that LoadGen's result is about.
+fn judged_stages<'a>(outcome: &TestOutcome, phases: &'a [PhaseRecord]) -> Option<&'a StageTable> {
+    let peak = outcome.detail.peak_qps;
+    let judged = phases.iter().rev().find(|p| match p.kind {
+        PhaseKind::Accuracy => false,
+        PhaseKind::Performance => true,
+        PhaseKind::Step => p.kept == Some(true) && p.asked_per_s == peak,
+    });
+    judged.map(|p| &p.stages)
 }
 
 /// LoadGen's figure where it is a rate; else samples over time.

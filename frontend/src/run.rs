@@ -20,10 +20,10 @@ use loadgen_bridge::{
 };
 use qdl::{
     clock::now_ns,
-    config::{self, FrontendConfig},
+    config::{self, FrontendConfig, Written},
     os::{Near, available_memory},
     run::pinning_warnings,
-    stats::{Histograms, Live, Recorder, Throughput},
+    stats::{Live, Recorder, Throughput},
     topology::Topology,
     wire::Stream,
 };
@@ -38,6 +38,8 @@ use crate::{
     interrupt, left, local,
     memory::Estimate,
     network::Network,
+    own_settings,
+    phases::Share,
     progress::Progress,
     qsl::Qsl,
     report::{self, Ended, TokenEnd},
@@ -63,6 +65,7 @@ type Result<T> = std::result::Result<T, anyhow::Error>;
 /// Whatever keeps the run from beginning.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut config = config::load_frontend(&args.config)?;
+    let (file, written) = (config.clone(), Written::read(&args.config)?);
     if let Some(verify) = args.verify {
         config.verify = match verify {
             Verify::None => config::Verify::None,
@@ -76,7 +79,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for warning in pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
-    let settings = Settings::build(args, &config.loadgen, config.loadgen_model())?;
+    let settings = Settings::build(args, &config.loadgen, &written, config.loadgen_model())?;
     let stream = tokens::default_stream(&config.model, &settings.test);
     let stream = *config.stream.get_or_insert(stream);
     let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
@@ -104,6 +107,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     audit
         .flat_map(|path| passed_over(path))
         .for_each(|note| progress.note(&note));
+    for note in settings.provenance.notes() {
+        progress.note(&note);
+    }
+    let loaded = qsl.performance_count();
+    let own_settings = own_settings::records(args, &config, &file, &written, loaded);
 
     let rails = if args.local {
         local::completers(&config)
@@ -142,6 +150,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         qsl.clone(),
         verifier.clone(),
         verdict.clone(),
+        completers.phases().clone(),
     ));
 
     let left = match left::begin(args, &config, &settings, backend.as_ref()) {
@@ -151,7 +160,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             return Err(error);
         }
     };
-    let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone(), note);
+    let phases = completers.phases().clone();
+    let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone(), note, phases);
     let mut watch = Watch {
         backend,
         sut,
@@ -172,7 +182,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let started = SystemTime::now();
     let outcome = watch.test(&settings, Arc::new(library))?;
-    let ended = watch.end(
+    let mut ended = watch.end(
         &config,
         &settings,
         outcome,
@@ -180,6 +190,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         labels.as_ref(),
         verifier.as_deref(),
     );
+    ended.own_settings = own_settings;
     let (code, reason) = leave(args, &ended);
     if let Err(error) = left.end(settings.folder(), code.code(), &reason) {
         eprintln!("error: {error}");
@@ -238,8 +249,8 @@ fn near_nics(config: &FrontendConfig, local: bool) -> Near {
 
 /// Labels, where there are some and the mode asks for them.
 fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Result<Option<Labels>> {
-    let mode = settings.test.mode;
-    if mode != TestMode::AccuracyOnly && mode != TestMode::SubmissionRun {
+    // An audit.config may make LoadGen run another mode.
+    if !settings.test.mode.has_accuracy() && settings.audit.is_none() {
         return Ok(None);
     }
     let Some(path) = &config.dataset.labels else {
@@ -433,7 +444,6 @@ impl Watch {
         let found = found.unwrap_or_default();
         system.notes.extend(found.notes.iter().cloned());
         let left = self.completers.left();
-        let histograms: Histograms = Recorder::merge(left.iter().map(|l| &l.recorder));
         let last_ns = left.iter().map(|l| l.last_ns).max().unwrap_or(0);
         let first_ns = self.sut.first_query_ns().unwrap_or(last_ns);
         let throughput = self
@@ -443,6 +453,7 @@ impl Watch {
             .end(last_ns, system.ledger.answered);
         let sum = |of: fn(&Recorder) -> u64| left.iter().map(|l| of(&l.recorder)).sum();
         let accuracy = self.accuracy(labels, outcome.as_ref());
+        let carried = (sum(Recorder::bytes_out), sum(Recorder::bytes_in));
         // Counts that are no engine's own are not shown.
         let counts = self.tokens.as_ref().filter(|_| self.counted);
         let tokens = counts.map(|t| TokenEnd {
@@ -453,6 +464,9 @@ impl Watch {
             found,
         });
         self.progress.clear();
+        let phases = self.completers.phases();
+        let gathered = phases.end(left.into_iter().map(Share::from));
+        let histograms = phases.total(&gathered);
         Ended {
             node: &config.node,
             settings,
@@ -461,7 +475,9 @@ impl Watch {
             fabric: self.backend.fabric(),
             system,
             histograms,
-            carried: (sum(Recorder::bytes_out), sum(Recorder::bytes_in)),
+            phases: gathered,
+            own_settings: Vec::new(),
+            carried,
             throughput,
             name: self.sut.name_answer(),
             accuracy,
@@ -475,7 +491,24 @@ impl Watch {
     /// The share of right answers, from LoadGen's log.
     /// Labels that do not fit it are an error of the run.
     fn accuracy(&self, labels: Option<&Labels>, outcome: Option<&TestOutcome>) -> Option<f64> {
-        let path: &Path = &outcome?.files.accuracy;
+        let outcome = outcome?;
+        // What audit.config says goes before what was asked for: a performance run logs answers
+        // too, and their share that is right is no accuracy.
+        let mode = outcome.detail.mode()?;
+        if !mode.has_accuracy() {
+            return None;
+        }
+        let sampled = ["accuracy_log_probability", "accuracy_log_sampling_target"];
+        let sampled = sampled.map(|name| outcome.detail.effective_number(name));
+        if mode == TestMode::SubmissionRun && sampled.iter().flatten().any(|n| *n > 0.0) {
+            self.progress.note(
+                "no accuracy: the performance phase logged some of its answers too, random \
+                 repeats; run --mode accuracy, or without accuracy_log_probability and \
+                 accuracy_log_sampling_target",
+            );
+            return None;
+        }
+        let path: &Path = &outcome.files.accuracy;
         match labels?.score(path) {
             Ok(score) => {
                 if score.unreadable > 0 {

@@ -4,18 +4,24 @@
 //! 2. `user.conf`, with LoadGen's embedded `mlperf.conf` under it,
 //! 3. `loadgen.settings` of the configuration,
 //! 4. the flags of the command line,
-//! 5. `--set`.
+//! 5. `--set`,
+//! 6. `audit.config`, which LoadGen reads itself when the test begins.
 //!
 //! The trace is off unless somebody turns it on: it costs more than half of the highest rate.
 
 use std::path::{Path, PathBuf};
 
-use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestSettings, known_models};
-use qdl::config::{self, LoadgenConfig};
+use loadgen_bridge::{
+    ConfValue, LoadgenError, LogSettings, Scenario, TestMode, TestSettings, known_models,
+};
+use qdl::config::{self, LoadgenConfig, Written};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::cli::Args;
+use crate::{
+    cli::Args,
+    provenance::{self, MLPERF_CONF, Provenance},
+};
 
 /// Settings that make no sense.
 #[derive(Debug, thiserror::Error)]
@@ -81,33 +87,46 @@ pub struct Settings {
     pub log: LogSettings,
     /// The `audit.config`, if there is one.
     pub audit: Option<PathBuf>,
+    /// Who gave each field its value.
+    pub provenance: Provenance,
 }
 
 impl Settings {
-    /// Of a command line and a configuration; `model` is the name in `user.conf`.
+    /// Of a command line and a configuration, of which `written` says where it has what; `model` is
+    /// the name in `user.conf`.
     ///
     /// # Errors
     /// [`SettingsError`].
-    pub fn build(args: &Args, config: &LoadgenConfig, model: &str) -> Result<Self, SettingsError> {
-        let mut test = TestSettings {
-            scenario: args
-                .scenario
-                .map(Scenario::from)
-                .or(config.scenario.map(scenario))
-                .ok_or(SettingsError::NoScenario)?,
-            ..TestSettings::default()
-        };
-        let user_conf = args.user_conf.as_ref().or(config.user_conf.as_ref());
-        if let Some(path) = user_conf {
-            test.apply_user_conf(path, model)
-                .map_err(|source| SettingsError::Conf { source })?;
-        }
-        let output = args.output.as_deref().unwrap_or(config.output_dir());
+    pub fn build(
+        args: &Args,
+        config: &LoadgenConfig,
+        written: &Written,
+        model: &str,
+    ) -> Result<Self, SettingsError> {
+        let conf = |source| SettingsError::Conf { source };
+        let mut test = TestSettings::default();
         let log = LogSettings {
-            outdir: output.to_path_buf(),
             enable_trace: false,
             ..LogSettings::default()
         };
+        let mut provenance = Provenance::of_defaults(&both(&test, &log));
+        test.scenario = args
+            .scenario
+            .map(Scenario::from)
+            .or(config.scenario.map(scenario))
+            .ok_or(SettingsError::NoScenario)?;
+        let user_conf = args.user_conf.as_ref().or(config.user_conf.as_ref());
+        if let Some(path) = user_conf {
+            let before = fields(&test);
+            let mut embedded = test.clone();
+            embedded.apply_mlperf_conf(model).map_err(conf)?;
+            provenance.changed(&before, &fields(&embedded), MLPERF_CONF);
+            test.apply_user_conf(path, model).map_err(conf)?;
+            let fields = fields(&test);
+            provenance
+                .user_conf(path, model, test.scenario, &fields)
+                .map_err(conf)?;
+        }
         let mut settings = Settings {
             test,
             log,
@@ -116,15 +135,54 @@ impl Settings {
                 .as_ref()
                 .or(config.audit_config.as_ref())
                 .cloned(),
+            provenance,
         };
+        let at = |key: &str| match written.line(&format!("loadgen.{key}")) {
+            Some(line) => format!("{}:{line}", written.name()),
+            None => format!("loadgen.{key}"),
+        };
+        let name = settings.test.scenario.name();
+        if config.scenario.is_some() {
+            let whole = config.scenario.map(scenario).map_or("", Scenario::name);
+            settings.provenance.set("scenario", whole, at("scenario"));
+        }
+        if args.scenario.is_some() {
+            settings.provenance.set("scenario", name, "--scenario");
+        }
+        settings.log.outdir = config.output_dir().to_path_buf();
+        if config.output_dir.is_some() {
+            settings.note("outdir", at("output_dir"));
+        }
         for (key, value) in &config.settings {
-            settings.set("loadgen.settings", key, &value.to_string())?;
+            let from = at(&format!("settings.{key}"));
+            settings.set("loadgen.settings", &from, key, &value.to_string())?;
         }
         settings.flags(args)?;
         for (key, value) in &args.set {
-            settings.set("--set", key, value)?;
+            settings.set("--set", "--set", key, value)?;
         }
+        settings.audited().map_err(conf)?;
         Ok(settings)
+    }
+
+    /// Writes down what the `audit.config` says; LoadGen takes it from there itself.
+    fn audited(&mut self) -> Result<(), LoadgenError> {
+        let Some(path) = self.audit.clone() else {
+            return Ok(());
+        };
+        let mut audited = self.clone();
+        let read = |value: &ConfValue| {
+            // In these files percentiles are percent.
+            let number = || value.value.parse::<f64>().ok().map(|v| v / 100.0);
+            let text = match value.key.as_str() {
+                "target_latency_percentile" => number()?.to_string(),
+                "mode" => loadgens_mode(&value.value)?.to_owned(),
+                _ => value.value.clone(),
+            };
+            let set = audited.set("audit.config", "audit.config", &value.key, &text);
+            set.ok().map(|()| fields(&audited.test))
+        };
+        self.provenance.audit(&path, &self.test, read)
     }
 
     /// The folder for everything that a run leaves behind.
@@ -142,11 +200,17 @@ impl Settings {
     }
 
     fn flags(&mut self, args: &Args) -> Result<(), SettingsError> {
+        if let Some(output) = &args.output {
+            self.log.outdir = output.clone();
+            self.note("outdir", "--output");
+        }
         if let Some(mode) = args.mode {
             self.test.mode = mode.into();
+            self.note("mode", "--mode");
         }
         if let Some(qps) = args.target_qps {
-            self.set("--target-qps", "target_qps", &qps.to_string())?;
+            let flag = "--target-qps";
+            self.set(flag, flag, "target_qps", &qps.to_string())?;
         }
         if let Some(s) = args.duration_s {
             let ms = (s * 1000.0).round();
@@ -159,16 +223,31 @@ impl Settings {
                 });
             }
             self.test.min_duration_ms = ms as u64;
+            self.note("min_duration_ms", "--duration-s");
         }
         if let Some(n) = args.samples {
             self.test.min_query_count = n;
+            self.note("min_query_count", "--samples");
         }
         Ok(())
     }
 
-    /// Sets one field of `TestSettings` or `LogSettings`
-    /// by its name, or by its name in `user.conf`.
-    fn set(&mut self, whence: &'static str, key: &str, value: &str) -> Result<(), SettingsError> {
+    /// Writes down who gave a field the value that it has now.
+    fn note(&mut self, field: &str, from: impl Into<String>) {
+        let fields = both(&self.test, &self.log);
+        let value = fields.get(field).map(provenance::text);
+        self.provenance.set(field, value.unwrap_or_default(), from);
+    }
+
+    /// Sets one field of `TestSettings` or `LogSettings` by its name, or by its name in
+    /// `user.conf`. `whence` stands in errors, `from` in the record.
+    fn set(
+        &mut self,
+        whence: &'static str,
+        from: &str,
+        key: &str,
+        value: &str,
+    ) -> Result<(), SettingsError> {
         let wrong = |why: String| SettingsError::Value {
             whence,
             key: key.to_owned(),
@@ -179,11 +258,13 @@ impl Settings {
         let mut test = fields(&self.test);
         if put(&mut test, &field, &value) {
             self.test = read(test).map_err(wrong)?;
+            self.note(&field, from);
             return Ok(());
         }
         let mut log = fields(&self.log);
         if put(&mut log, &field, &value) {
             self.log = read(log).map_err(wrong)?;
+            self.note(&field, from);
             return Ok(());
         }
         let names: Vec<_> = test.keys().chain(log.keys()).map(String::as_str).collect();
@@ -248,6 +329,22 @@ fn scenario(s: config::Scenario) -> Scenario {
         config::Scenario::Server => Scenario::Server,
         config::Scenario::Offline => Scenario::Offline,
     }
+}
+
+/// The mode of a number in `user.conf` or `audit.config`.
+fn loadgens_mode(number: &str) -> Option<&'static str> {
+    let mode = number
+        .parse()
+        .ok()
+        .and_then(|n: usize| TestMode::ALL.get(n).copied());
+    mode.map(TestMode::name)
+}
+
+/// The fields of both.
+fn both(test: &TestSettings, log: &LogSettings) -> Map<String, Value> {
+    let mut all = fields(test);
+    all.extend(fields(log));
+    all
 }
 
 /// A struct's fields by their names.
@@ -335,7 +432,6 @@ fn starts_alike(name: &str, word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use loadgen_bridge::TestMode;
     use qdl::config::Scalar;
 
     use super::*;
@@ -343,7 +439,7 @@ mod tests {
     fn build(args: &[&str], config: &LoadgenConfig) -> Result<Settings, SettingsError> {
         let all = ["frontend", "--config", "f.yaml"].iter().chain(args);
         let args = Args::try_parse_from(all).expect("sound");
-        Settings::build(&args, config, "digits")
+        Settings::build(&args, config, &Written::default(), "digits")
     }
 
     fn error(args: &[&str]) -> String {

@@ -15,6 +15,7 @@ use qdl::{clock::now_ns, dispatch::Sample, fabric::SourceId};
 use crate::{
     backend::Backend,
     exit::{ExitCode, Verdict},
+    phases::Phases,
     qsl::Qsl,
     verify::Verifier,
 };
@@ -46,6 +47,7 @@ pub struct Sut {
     /// Clock at the first query; 0 before.
     first_ns: AtomicU64,
     answer: Mutex<Option<NameAnswer>>,
+    phases: Arc<Phases>,
 }
 
 impl Sut {
@@ -55,6 +57,7 @@ impl Sut {
         qsl: Arc<Qsl>,
         verifier: Option<Arc<Verifier>>,
         verdict: Verdict,
+        phases: Arc<Phases>,
     ) -> Self {
         Sut {
             backend,
@@ -63,6 +66,7 @@ impl Sut {
             verdict,
             first_ns: AtomicU64::new(0),
             answer: Mutex::default(),
+            phases,
         }
     }
 
@@ -112,6 +116,7 @@ impl Sut {
 
 impl SystemUnderTest for Sut {
     fn name(&self) -> String {
+        self.phases.named();
         let (name, round_trip) = self.backend.name();
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         let first = answer.take().and_then(|a| a.round_trip);
@@ -132,6 +137,7 @@ impl SystemUnderTest for Sut {
 
     fn flush_queries(&self) {
         // Nothing waits for company on this side of the wire.
+        self.phases.flushed(now_ns());
     }
 }
 
@@ -190,7 +196,13 @@ mod tests {
         .expect("memory");
         let (qsl, book) = (Arc::new(qsl), Arc::new(Book::default()));
         (
-            Sut::new(book.clone(), qsl.clone(), None, verdict),
+            Sut::new(
+                book.clone(),
+                qsl.clone(),
+                None,
+                verdict,
+                Arc::new(Phases::new(1, None)),
+            ),
             book,
             qsl,
         )

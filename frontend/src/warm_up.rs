@@ -29,6 +29,7 @@ use qdl::{
 use crate::{
     backend::Backend,
     exit::{ExitCode, Verdict},
+    phases::Phases,
     qsl::Qsl,
 };
 
@@ -38,6 +39,7 @@ pub struct WarmLibrary {
     backend: Arc<dyn Backend>,
     verdict: Verdict,
     notes: Sender<String>,
+    phases: Arc<Phases>,
     done: AtomicBool,
 }
 
@@ -48,12 +50,14 @@ impl WarmLibrary {
         backend: Arc<dyn Backend>,
         verdict: Verdict,
         notes: Sender<String>,
+        phases: Arc<Phases>,
     ) -> Self {
         WarmLibrary {
             qsl,
             backend,
             verdict,
             notes,
+            phases,
             done: AtomicBool::new(false),
         }
     }
@@ -104,6 +108,7 @@ impl QuerySampleLibrary for WarmLibrary {
             return;
         }
         if self.done.swap(true, Ordering::Relaxed) {
+            self.phases.prepare();
             self.backend
                 .warm_up_again(&self.samples(indices), began.elapsed());
             return;
@@ -119,6 +124,7 @@ impl QuerySampleLibrary for WarmLibrary {
     }
 
     fn unload_samples(&self, indices: &[usize]) {
+        self.phases.unloaded();
         self.qsl.unload_samples(indices);
     }
 }
@@ -190,7 +196,13 @@ mod tests {
         )
         .expect("memory");
         let (book, (notes, _)) = (Arc::new(Book::default()), mpsc::channel());
-        let library = WarmLibrary::new(Arc::new(qsl), book.clone(), verdict.clone(), notes);
+        let library = WarmLibrary::new(
+            Arc::new(qsl),
+            book.clone(),
+            verdict.clone(),
+            notes,
+            Arc::new(Phases::new(1, None)),
+        );
         for phase in [[0, 1], [2, 3], [0, 1]] {
             library.load_samples(&phase);
             library.unload_samples(&phase);

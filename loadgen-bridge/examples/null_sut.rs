@@ -316,7 +316,7 @@ fn main() -> ExitCode {
         "{verdict}: {figure}; p50 {} ns, p99 {} ns\nSUT {:?}; {} errors, {} warnings\n",
         latencies.p50, latencies.p99, outcome.sut_name, outcome.errors, outcome.warnings
     );
-    for reason in outcome.reasons.iter().chain(&outcome.error_messages) {
+    for reason in outcome.reasons.iter().chain(&outcome.detail.error_messages) {
         text.push_str(&format!("  {reason}\n"));
     }
     // Whoever reads it may have seen enough and gone.

@@ -237,16 +237,16 @@ fn check_file(path: &Path, model: &str, kind: Kind) -> Result<(), LoadgenError> 
 
 /// One line, split.
 #[derive(Debug, PartialEq, Eq)]
-struct Entry<'a> {
-    model: &'a str,
-    scenario: &'a str,
-    key: &'a str,
-    value: &'a str,
+pub(crate) struct Entry<'a> {
+    pub model: &'a str,
+    pub scenario: &'a str,
+    pub key: &'a str,
+    pub value: &'a str,
 }
 
 /// Splits a line as LoadGen does, at white space:
 /// `model.scenario.key = value`. A comment has its own line.
-fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
+pub(crate) fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
     let mut words = line.split_whitespace();
     let Some(name) = words.next().filter(|word| *word != "#") else {
         return Ok(None);

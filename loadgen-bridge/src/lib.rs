@@ -14,17 +14,19 @@
 //! | file | what it is for |
 //! | --- | --- |
 //! | `settings`, `log_settings` | LoadGen's settings, every field |
-//! | `conf` | `user.conf` and `audit.config` |
+//! | `conf`, `conf_values` | `user.conf` and `audit.config`: checked; what they say of a run |
 //! | `run`, `control` | a test, and how it is stopped |
 //! | `sample` | samples and responses, as LoadGen lays them out |
-//! | `summary`, `accuracy` | what LoadGen wrote, read back |
+//! | `summary`, `detail`, `accuracy` | what LoadGen wrote, read back |
 //! | `raw` | the shim's declarations |
 
 mod accuracy;
 #[cfg(feature = "bench")]
 mod bench;
 mod conf;
+mod conf_values;
 mod control;
+mod detail;
 mod error;
 mod log_settings;
 mod raw;
@@ -37,6 +39,8 @@ pub use accuracy::{AccuracyLog, AccuracyRecord};
 #[cfg(feature = "bench")]
 pub use bench::null_sut_cpp;
 pub use conf::{known_models, passed_over};
+pub use conf_values::{ConfValue, conf_values};
+pub use detail::{Detail, Phase, PhaseKind};
 pub use error::LoadgenError;
 pub use log_settings::{LogFiles, LogSettings, LoggingMode};
 pub use run::{

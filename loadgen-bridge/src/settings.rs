@@ -72,6 +72,19 @@ pub enum TestMode {
 }
 
 impl TestMode {
+    /// All of them.
+    pub const ALL: [TestMode; 4] = [
+        TestMode::SubmissionRun,
+        TestMode::AccuracyOnly,
+        TestMode::PerformanceOnly,
+        TestMode::FindPeakPerformance,
+    ];
+
+    /// Whether every sample is asked for once, and every response logged.
+    pub fn has_accuracy(self) -> bool {
+        matches!(self, TestMode::SubmissionRun | TestMode::AccuracyOnly)
+    }
+
     /// LoadGen's spelling.
     pub fn name(self) -> &'static str {
         match self {

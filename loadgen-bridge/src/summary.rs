@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufReader, Read};
 use std::path::Path;
 
+use crate::detail::Detail;
 use crate::error::LoadgenError;
 use crate::log_settings::LogFiles;
 
 /// A summary is a few kilobytes; one of this many bytes is none.
 const SUMMARY_AT_MOST: u64 = 16 << 20;
-/// How many of LoadGen's error messages are kept.
-const MESSAGES_KEPT: usize = 20;
 
 /// LoadGen's word on a performance run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,19 +76,17 @@ pub struct TestOutcome {
     pub latencies: Latencies,
     /// The SUT's name in the summary; empty after an accuracy run.
     pub sut_name: String,
-    /// How long the SUT took to tell its name the first time, in ns.
-    pub name_duration_ns: Option<u64>,
     /// Errors that LoadGen logged. A submission must have none, whatever the verdict.
     pub errors: u64,
     /// Warnings that LoadGen logged.
     pub warnings: u64,
-    /// What the first 20 errors say.
-    pub error_messages: Vec<String>,
     /// Every `name : number` of the summary's results
     /// and additional statistics, under LoadGen's names.
     pub statistics: BTreeMap<String, f64>,
     /// The settings that LoadGen ran with, as the summary lists them.
     pub parameters: BTreeMap<String, String>,
+    /// What the detailed log says beyond that.
+    pub detail: Detail,
     /// Where the logs are.
     pub files: LogFiles,
 }
@@ -116,8 +113,8 @@ impl TestOutcome {
             let why = "LoadGen has not written its last lines; was the run cut short?".to_owned();
             return Err(failed(&outcome.0.files.summary, why));
         }
-        let read = read_detail(detail, &mut outcome.0);
-        read.map_err(|error| failed(&outcome.0.files.detail, error.to_string()))?;
+        outcome.0.detail = Detail::read(detail)
+            .map_err(|error| failed(&outcome.0.files.detail, error.to_string()))?;
         Ok(outcome.0)
     }
 
@@ -135,12 +132,11 @@ fn parse_summary(text: &str, files: LogFiles) -> (TestOutcome, bool) {
         figure: None,
         latencies: Latencies::default(),
         sut_name: String::new(),
-        name_duration_ns: None,
         errors: 0,
         warnings: 0,
-        error_messages: Vec::new(),
         statistics: BTreeMap::new(),
         parameters: BTreeMap::new(),
+        detail: Detail::default(),
         files,
     };
     let mut whole = false;
@@ -258,35 +254,6 @@ impl TestOutcome {
     }
 }
 
-/// Takes the errors' texts and the duration of the first `Name()`.
-fn read_detail(mut detail: impl BufRead, outcome: &mut TestOutcome) -> std::io::Result<()> {
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        if detail.read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
-        }
-        let line = String::from_utf8_lossy(&line);
-        // LoadGen escapes nothing, so this is not always JSON;
-        // what it writes around the value is always the same.
-        let value = || {
-            line.split_once("\"value\": ")?
-                .1
-                .rsplit_once(", \"time_ms\": ")
-                .map(|(value, _)| value)
-        };
-        if line.contains("\"is_error\": true") && outcome.error_messages.len() < MESSAGES_KEPT {
-            outcome
-                .error_messages
-                .extend(value().map(|text| text.trim_matches('"').to_owned()));
-        } else if line.contains("\"key\": \"get_sut_name_duration_ns\"")
-            && outcome.name_duration_ns.is_none()
-        {
-            outcome.name_duration_ns = value().and_then(|text| text.parse().ok());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -394,16 +361,5 @@ target_qps : 100
         let (outcome, whole) = parse_summary("Samples per second: 6.71e+07\n", files());
         assert!(!whole, "no last lines");
         assert_eq!(outcome.figure, Some(Figure::SamplesPerSecond(6.71e7)));
-    }
-
-    #[test]
-    fn the_detailed_log_gives_its_errors_and_the_names_duration() {
-        let log = b":::MLLOG {\"key\": \"get_sut_name_duration_ns\", \"value\": 4711, \"time_ms\": 0.1, \"x\": 1}\n\
-            :::MLLOG {\"key\": \"error_runtime\", \"value\": \"it \"broke\"\", \"time_ms\": 2.0, \"metadata\": \
-            {\"is_error\": true}}\n\xff\xfe\n";
-        let (mut outcome, _) = parse_summary("", files());
-        read_detail(&log[..], &mut outcome).unwrap();
-        assert_eq!(outcome.name_duration_ns, Some(4711));
-        assert_eq!(outcome.error_messages, ["it \"broke"]);
     }
 }

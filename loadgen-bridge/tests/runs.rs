@@ -20,7 +20,7 @@ use loadgen_bridge::{
 };
 
 fn errors_of(outcome: &TestOutcome) -> String {
-    format!("{:?} {:?}", outcome.reasons, outcome.error_messages)
+    format!("{:?} {:?}", outcome.reasons, outcome.detail.error_messages)
 }
 
 /// Runs an inline SUT over 64 samples, of which 48 are loaded at once.
@@ -56,7 +56,7 @@ fn server_performance() {
         assert_eq!(outcome.sut_name, "SUT that was asked 2 times");
         let detail = fs::read_to_string(&outcome.files.detail).unwrap();
         assert!(detail.contains("SUT that was asked 1 times"));
-        assert!(outcome.name_duration_ns.is_some());
+        assert!(outcome.detail.name_duration_ns.is_some());
         assert!(sut.issued.load(Ordering::Relaxed) > 100);
         assert_eq!(
             (

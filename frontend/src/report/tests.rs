@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use loadgen_bridge::{Latencies, LogSettings, TestSettings};
+use loadgen_bridge::{Detail, Latencies, LogSettings, TestSettings};
 use qdl::stats::{Ledger, SampleTimes, TokenSizes, TokenTime};
 
 use super::*;
@@ -19,6 +19,7 @@ fn settings(folder: &Path) -> Settings {
             ..LogSettings::default()
         },
         audit: None,
+        provenance: Default::default(),
     }
 }
 
@@ -29,10 +30,9 @@ fn outcome(settings: &Settings, verdict: Word) -> TestOutcome {
         figure: Some(Figure::CompletedSamplesPerSecond(49.5)),
         latencies: Latencies::default(),
         sut_name: String::new(),
-        name_duration_ns: None,
         errors: 0,
         warnings: 0,
-        error_messages: vec![],
+        detail: Detail::default(),
         statistics: BTreeMap::new(),
         parameters: BTreeMap::new(),
         files: settings.log.files(),
@@ -62,6 +62,8 @@ fn ended(settings: &Settings) -> Ended<'_> {
             ..SystemRecord::default()
         },
         histograms,
+        phases: vec![],
+        own_settings: vec![],
         carried: (500, 40),
         throughput,
         name: Some(NameAnswer {

@@ -87,6 +87,38 @@ impl Document {
             .collect()
     }
 
+    /// Every scalar's path and line, in the order of the text.
+    pub(super) fn written(&self) -> Vec<(String, usize)> {
+        fn walk(tree: &Spanned<Tree>, path: &str, out: &mut Vec<(String, usize)>) {
+            match &tree.value {
+                Tree::Map(entries) => entries.iter().for_each(|(key, value)| {
+                    let dot = if path.is_empty() { "" } else { "." };
+                    walk(value, &format!("{path}{dot}{}", key.value), out);
+                }),
+                Tree::Seq(items) => {
+                    // A list of values is a value: `cpus: [2, 3]`.
+                    if let Some(first) = items.first()
+                        && matches!(first.value, Tree::Scalar)
+                    {
+                        out.extend(Place::of(first.referenced).map(|p| (path.to_owned(), p.line)));
+                        return;
+                    }
+                    for (i, item) in items.iter().enumerate() {
+                        walk(item, &format!("{path}[{i}]"), out);
+                    }
+                }
+                Tree::Scalar => {
+                    out.extend(Place::of(tree.referenced).map(|p| (path.to_owned(), p.line)));
+                }
+            }
+        }
+        let mut out = Vec::new();
+        if let Some(root) = &self.root {
+            walk(root, "", &mut out);
+        }
+        out
+    }
+
     /// What stands at `path`, and the nearest place.
     fn walk(&self, path: &str) -> (Option<&Tree>, Option<Place>) {
         let Some(root) = &self.root else {

@@ -63,6 +63,11 @@ pub fn parse_accelerator(
     Source::new(text, origin, base).parse()
 }
 
+/// The keys of a file that have a value of their own, and their lines.
+pub(super) fn written_keys(path: &Path) -> Result<Vec<(String, usize)>, ConfigError> {
+    Ok(Source::read(path)?.document.written())
+}
+
 fn load<C: Root>(path: &Path) -> Result<C, ConfigError> {
     let source = Source::read(path)?;
     let config: C = source.parse()?;

@@ -20,6 +20,7 @@
 //! | [`EngineConfig`] | engine and batcher, the same for an accelerator and for `--local` |
 //! | [`HttpConfig`] | the server that the engine `http` asks |
 //! | [`ConfigError`] | what is wrong, and where |
+//! | [`Written`] | which keys a file writes, and in which lines |
 //! | `moved` | keys of earlier versions, and what they are called now |
 //!
 //! A new key: a field with its default in the struct of its mapping, a line in
@@ -45,6 +46,7 @@ mod tokens;
 mod values;
 mod warm_up;
 mod words;
+mod written;
 
 #[cfg(test)]
 mod tests;
@@ -68,5 +70,6 @@ pub use nic::{
 pub use tokens::TokensConfig;
 pub use values::{Auto, Scalar};
 pub use warm_up::WarmUpConfig;
+pub use written::Written;
 
 pub use crate::wire::Policy;

@@ -85,6 +85,14 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         "samples answered",
         l.answered,
     );
+    if !run.phases.is_empty() {
+        check.same(
+            "samples of all phases",
+            run.phases.iter().map(|p| p.samples).sum(),
+            "samples answered",
+            l.answered,
+        );
+    }
     reconcile_tokens(run, &mut check);
     // Connections that failed in their warm-up carried nothing of LoadGen's.
     if run.system.connections.is_empty() || l.issued == 0 {

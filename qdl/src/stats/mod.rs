@@ -15,11 +15,14 @@ mod gpu;
 mod histograms;
 mod ledger;
 mod live;
+mod loadgen;
+mod phases;
 mod places;
 mod record;
 mod recorder;
 mod render;
 mod served;
+mod settings;
 mod stage;
 mod table;
 mod text;
@@ -33,6 +36,8 @@ pub use gpu::GpuRecord;
 pub use histograms::Histograms;
 pub use ledger::{Ledger, Mismatch};
 pub use live::{Figures, Live};
+pub use loadgen::{EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
+pub use phases::{PhaseKind, PhaseRecord};
 pub use places::{NicPlace, Places};
 pub use record::{
     AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, Mode, RailChange,
@@ -40,6 +45,7 @@ pub use record::{
 };
 pub use recorder::Recorder;
 pub use served::{SequenceTotals, ServedConnection, ServedReport};
+pub use settings::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 pub use stage::{SampleTimes, Stage};
 pub use table::{StageRow, StageTable};
 pub use throughput::{Throughput, ThroughputReport};

@@ -4,15 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use super::FabricCounts;
 use super::{
-    BatchSizes, GpuRecord, Ledger, Mismatch, Places, StageTable, ThroughputReport, TokenRecord,
-    ledger, render,
+    BatchSizes, GpuRecord, Ledger, LoadgenRecord, Mismatch, PhaseRecord, Places, SettingRecord,
+    StageTable, ThroughputReport, TokenRecord, ledger, render,
 };
 
 /// Stands beside the fabric's name when its traffic never leaves the machine: the rules of the
 /// Network division do not permit that for a submission.
 pub const LOOPBACK_NOTE: &str = "loopback (not a permitted fabric)";
 
-/// What LoadGen was asked to measure.
+/// What LoadGen measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -23,6 +23,8 @@ pub enum Mode {
     Accuracy,
     /// The highest rate that is valid.
     FindPeak,
+    /// Accuracy, then speed.
+    Submission,
 }
 
 impl Mode {
@@ -32,6 +34,7 @@ impl Mode {
             Mode::Performance => "performance",
             Mode::Accuracy => "accuracy",
             Mode::FindPeak => "find_peak",
+            Mode::Submission => "submission",
         }
     }
 }
@@ -248,14 +251,23 @@ pub struct RunRecord {
     pub reasons: Vec<String>,
     /// Samples completed.
     pub samples: u64,
-    /// Samples per second as LoadGen counts them.
+    /// Samples per second as LoadGen counts them: in find-peak at the rate that it ended with, in a
+    /// submission run in its performance phase.
     pub per_s: f64,
-    /// What was asked for, where the scenario has such a figure.
+    /// What was asked for then, where the scenario has such a figure.
     pub target_qps: Option<f64>,
     /// Seconds from the first sample to the last.
     pub duration_s: f64,
     /// Share of correct answers, in accuracy mode.
     pub accuracy: Option<f64>,
+    /// What LoadGen said; `None` where it came to no end.
+    pub loadgen: Option<LoadgenRecord>,
+    /// The phases, in their order: their samples are the run's.
+    pub phases: Vec<PhaseRecord>,
+    /// What the run was made with: LoadGen's settings, then this node's.
+    pub settings: Vec<SettingRecord>,
+    /// What was set in vain, a line each.
+    pub setting_notes: Vec<String>,
     /// Where the time went.
     pub stages: StageTable,
     /// Samples whose stages do not add up exactly, because residence comes in whole microseconds.

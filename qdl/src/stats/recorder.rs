@@ -113,6 +113,16 @@ impl Recorder {
         &self.histograms
     }
 
+    /// Goes on with these histograms, and returns those it had. Its counts stay.
+    pub fn exchange(&mut self, histograms: Histograms) -> Histograms {
+        std::mem::replace(&mut self.histograms, histograms)
+    }
+
+    /// The same at the end, with nothing in their place.
+    pub fn into_histograms(self) -> Histograms {
+        self.histograms
+    }
+
     /// The histograms of all NIC threads as one.
     pub fn merge<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Histograms {
         let mut all = Histograms::new();

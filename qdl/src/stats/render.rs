@@ -34,7 +34,17 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
     let run = &summary.run;
     page.headline(summary);
     page.facts(summary);
-    page.block(&run.stages.text());
+    if let Some(loadgen) = &run.loadgen {
+        page.loadgen(loadgen);
+        page.out.push('\n');
+    }
+    let several = run.phases.len() > 1;
+    if several {
+        page.phases(run);
+        page.stages_of_phases(run);
+    } else {
+        page.block(&run.stages.text());
+    }
     if run.uneven > 0 {
         let n = text::grouped(run.uneven);
         page.plain(&format!(
@@ -45,7 +55,9 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
         page.tokens(tokens);
     }
     page.out.push('\n');
-    for (i, line) in run.throughput.text().lines().enumerate() {
+    // Figures over phases of different rates say nothing.
+    let lines = if several { 1 } else { usize::MAX };
+    for (i, line) in run.throughput.text().lines().take(lines).enumerate() {
         page.fact(if i == 0 { "throughput" } else { "" }, line, None);
     }
     page.out.push('\n');
@@ -61,6 +73,7 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
         page.block(&rails(&run.system.rails));
         page.out.push('\n');
     }
+    page.settings(run);
     page.counts(run);
     page.out
 }
@@ -121,6 +134,7 @@ impl Page {
             Mode::Performance => "performance",
             Mode::Accuracy => "accuracy",
             Mode::FindPeak => "find peak performance",
+            Mode::Submission => "accuracy, then performance (submission)",
         };
         let verdict = self.paint(&format!("{verdict:<INDENT$}"), style);
         let what = format!("{}, {what}", run.scenario);
@@ -145,14 +159,23 @@ impl Page {
             Some(note) => self.fact("fabric", &format!("{}, {note}", run.fabric), Some(YELLOW)),
             None => self.fact("fabric", &run.fabric, None),
         }
+        self.ran(run);
         let mut samples = format!(
-            "{} in {}: {}/s",
+            "{} in {}",
             text::grouped(run.samples),
-            text::time_us(run.duration_s * 1e6),
-            text::rate(run.per_s)
+            text::time_us(run.duration_s * 1e6)
         );
-        if let Some(target) = run.target_qps {
-            samples.push_str(&format!(" (target {}/s)", text::rate(target)));
+        // Phases have rates of their own.
+        if run.phases.len() > 1 {
+            samples.push_str(&format!(
+                ", {} phases and what lay between",
+                run.phases.len()
+            ));
+        } else {
+            samples.push_str(&format!(": {}/s", text::rate(run.per_s)));
+            if let Some(target) = run.target_qps {
+                samples.push_str(&format!(" (target {}/s)", text::rate(target)));
+            }
         }
         self.fact("samples", &samples, None);
         if let Some(accuracy) = run.accuracy {
@@ -417,6 +440,9 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     }
     lines
 }
+
+#[path = "render_loadgen.rs"]
+mod loadgen;
 
 #[cfg(test)]
 #[path = "render_tests.rs"]

@@ -108,6 +108,8 @@ pub(super) fn bars(values: impl IntoIterator<Item = f64>) -> String {
 #[derive(Debug)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
+    /// All of them to the left: words, not figures.
+    left: bool,
 }
 
 impl Table {
@@ -115,7 +117,13 @@ impl Table {
     pub(super) fn new(heading: &[&str]) -> Self {
         Table {
             rows: vec![heading.iter().map(|&s| s.to_owned()).collect()],
+            left: false,
         }
+    }
+
+    /// The same with all columns to the left.
+    pub(super) fn left(self) -> Self {
+        Table { left: true, ..self }
     }
 
     /// Adds a row; cells that are missing stay blank.
@@ -137,6 +145,8 @@ impl Table {
             for (c, (cell, &width)) in row.iter().zip(&widths).enumerate() {
                 if c == 0 {
                     line.push_str(&format!("{cell:<width$}"));
+                } else if self.left {
+                    line.push_str(&format!("  {cell:<width$}"));
                 } else {
                     line.push_str(&format!("  {cell:>width$}"));
                 }

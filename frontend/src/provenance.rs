@@ -1,0 +1,293 @@
+//! Where LoadGen's settings came from: every value that somebody gave to a field, in the order in
+//! which one goes before the other; and what was given in vain.
+
+use std::{collections::BTreeMap, path::Path};
+
+use loadgen_bridge::{ConfValue, LoadgenError, Scenario, TestSettings, conf_values};
+use qdl::stats::{DEFAULT, GivenValue, SettingOf, SettingRecord};
+use serde_json::{Map, Value};
+
+/// LoadGen's embedded file, which it reads when it is given a `user.conf`.
+pub const MLPERF_CONF: &str = "mlperf.conf";
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Provenance {
+    /// By field: all values, the one in force last.
+    given: BTreeMap<String, Vec<GivenValue>>,
+    /// Lines of a `user.conf` or `audit.config` among them, as they are written.
+    lines: BTreeMap<String, (usize, String)>,
+    notes: Vec<String>,
+}
+
+impl Provenance {
+    /// Every field of these, as LoadGen has it before anybody speaks.
+    pub fn of_defaults(fields: &Map<String, Value>) -> Self {
+        let mut p = Provenance::default();
+        p.changed(&Map::new(), fields, DEFAULT);
+        p
+    }
+
+    /// A field was given this value, even if it had it before.
+    pub fn set(&mut self, field: &str, value: impl Into<String>, from: impl Into<String>) {
+        let given = GivenValue {
+            value: value.into(),
+            from: from.into(),
+        };
+        self.given.entry(field.to_owned()).or_default().push(given);
+    }
+
+    /// Whatever differs was given by `from`.
+    pub fn changed(&mut self, before: &Map<String, Value>, after: &Map<String, Value>, from: &str) {
+        for (field, value) in after {
+            if before.get(field) != Some(value) {
+                self.set(field, text(value), from);
+            }
+        }
+    }
+
+    /// What a `user.conf` says of `model`, beside the fields it led to.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn user_conf(
+        &mut self,
+        path: &Path,
+        model: &str,
+        scenario: Scenario,
+        fields: &Map<String, Value>,
+    ) -> Result<(), LoadgenError> {
+        let values = conf_values(path, model, scenario)?;
+        if values.is_empty() {
+            self.notes.push(format!(
+                "{}: no line is for model {model} in {scenario}: it sets nothing here",
+                path.display()
+            ));
+        }
+        self.values(path, &values, scenario, |v| text(&fields[v]));
+        Ok(())
+    }
+
+    /// What an `audit.config` says, which LoadGen itself reads last. `read` makes the value of a
+    /// line that of its field.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn audit(
+        &mut self,
+        path: &Path,
+        test: &TestSettings,
+        mut read: impl FnMut(&ConfValue) -> Option<Map<String, Value>>,
+    ) -> Result<(), LoadgenError> {
+        let values = conf_values(path, "*", test.scenario)?;
+        let by_field: BTreeMap<&str, &ConfValue> = values
+            .iter()
+            .filter(|v| v.beaten_by.is_none())
+            .filter_map(|v| Some((v.field?, v)))
+            .collect();
+        self.values(path, &values, test.scenario, |field| {
+            let value = by_field.get(field);
+            let fields = value.and_then(|v| read(v));
+            match fields.as_ref().and_then(|f| f.get(field)) {
+                Some(v) => text(v),
+                None => value.map_or_else(String::new, |v| v.value.clone()),
+            }
+        });
+        Ok(())
+    }
+
+    fn values(
+        &mut self,
+        path: &Path,
+        values: &[ConfValue],
+        scenario: Scenario,
+        mut value: impl FnMut(&str) -> String,
+    ) {
+        let file = name(path);
+        for v in values {
+            let at = format!("{file}:{}", v.line);
+            match (v.field, v.beaten_by) {
+                (_, Some(line)) => self.notes.push(format!(
+                    "{at}: {} = {} has no effect: line {line} goes before it",
+                    v.name, v.value
+                )),
+                (None, None) => self.notes.push(format!(
+                    "{at}: {} = {} has no effect: LoadGen has no use for {} in {scenario}",
+                    v.name, v.value, v.key
+                )),
+                (Some(field), None) => {
+                    let value = value(field);
+                    let line = (v.line, format!("{} = {}", v.name, v.value));
+                    self.lines.insert(at.clone(), line);
+                    self.set(field, value, at);
+                }
+            }
+        }
+    }
+
+    /// What was given in vain: lines of a file that something else goes before.
+    pub fn notes(&self) -> Vec<String> {
+        let mut beaten = Vec::new();
+        for (field, given) in &self.given {
+            let Some((last, before)) = given.split_last() else {
+                continue;
+            };
+            for g in before.iter().filter(|g| g.value != last.value) {
+                if let Some((line, words)) = self.lines.get(&g.from) {
+                    let (by, value) = (&last.from, &last.value);
+                    let note = format!(
+                        "{}: {words} has no effect: {by} sets {field} to {value}",
+                        g.from
+                    );
+                    beaten.push((*line, note));
+                }
+            }
+        }
+        beaten.sort();
+        let beaten = beaten.into_iter().map(|(_, note)| note);
+        self.notes.iter().cloned().chain(beaten).collect()
+    }
+
+    /// Every field on record; `scenario` is the one that runs.
+    pub fn records(&self, scenario: Scenario) -> Vec<SettingRecord> {
+        let test05 = self.given.get("test05").and_then(|given| given.last());
+        let test05 = test05.is_some_and(|given| given.value == "true");
+        let record = |(field, given): (&String, &Vec<GivenValue>)| {
+            let (last, before) = given.split_last()?;
+            let overrode = before.iter().rev();
+            Some(SettingRecord {
+                name: field.clone(),
+                of: SettingOf::Loadgen,
+                idle: is_idle(field, scenario, test05),
+                given: last.clone(),
+                overrode: overrode.filter(|g| g.from != DEFAULT).cloned().collect(),
+            })
+        };
+        self.given.iter().filter_map(record).collect()
+    }
+}
+
+/// Whether a field has no effect in this scenario.
+fn is_idle(field: &str, scenario: Scenario, test05: bool) -> bool {
+    let others = [
+        ("single_stream_", Scenario::SingleStream),
+        ("multi_stream_", Scenario::MultiStream),
+        ("server_", Scenario::Server),
+        ("offline_", Scenario::Offline),
+    ];
+    let of_another = others
+        .iter()
+        .any(|(prefix, s)| field.starts_with(prefix) && *s != scenario);
+    of_another || (field.starts_with("test05_") && !test05)
+}
+
+/// A file without its folder.
+fn name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+/// A value without quotation marks.
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::String(s) => s.clone(),
+        Value::Number(n) => match n.as_f64() {
+            // 800 and not 800.0. A seed is no float: it keeps all its figures.
+            Some(f) if n.is_f64() && f.fract() == 0.0 && f.abs() < 1e15 => format!("{f:.0}"),
+            _ => n.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use loadgen_bridge::TestMode;
+
+    use super::*;
+
+    fn fields(of: &TestSettings) -> Map<String, Value> {
+        match serde_json::to_value(of) {
+            Ok(Value::Object(map)) => map,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn server() -> TestSettings {
+        TestSettings {
+            scenario: Scenario::Server,
+            mode: TestMode::PerformanceOnly,
+            server_target_qps: 800.0,
+            ..TestSettings::default()
+        }
+    }
+
+    /// What a `user.conf` of this text came to for model `m`.
+    fn conf(text: &str) -> Provenance {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("user.conf");
+        fs::write(&path, text).expect("written");
+        let mut p = Provenance::of_defaults(&fields(&TestSettings::default()));
+        p.user_conf(&path, "m", Scenario::Server, &fields(&server()))
+            .expect("read");
+        p
+    }
+
+    fn find(p: &Provenance, name: &str) -> SettingRecord {
+        let all = p.records(Scenario::Server);
+        all.into_iter().find(|s| s.name == name).expect("a field")
+    }
+
+    #[test]
+    fn a_field_says_who_set_it_and_what_it_went_before() {
+        let mut p = conf("m.Server.target_qps = 800\n");
+        let qps = find(&p, "server_target_qps");
+        assert_eq!(qps.given.value, "800");
+        assert_eq!(qps.given.from, "user.conf:1");
+        assert_eq!((qps.overrode, p.notes()), (vec![], vec![]));
+        p.set("server_target_qps", "300", "--target-qps");
+        let qps = find(&p, "server_target_qps");
+        assert_eq!(qps.given.value, "300");
+        assert_eq!(qps.overrode[0].from, "user.conf:1");
+        let note = "user.conf:1: m.Server.target_qps = 800 has no effect: --target-qps sets \
+                    server_target_qps to 300";
+        assert_eq!(p.notes(), [note]);
+        assert_eq!(find(&p, "max_query_count").given.from, DEFAULT);
+    }
+
+    #[test]
+    fn a_line_that_says_what_is_so_anyway_is_not_in_vain() {
+        let mut p = conf("m.Server.target_qps = 800\n");
+        p.set("server_target_qps", "800", "--target-qps");
+        assert_eq!(p.notes(), [""; 0]);
+    }
+
+    #[test]
+    fn a_file_with_nothing_for_this_run_says_so() {
+        let notes = conf("m.Offline.target_qps = 7\nbert.Server.target_qps = 9\n").notes();
+        assert_eq!(notes.len(), 1);
+        let words = "user.conf: no line is for model m in Server: it sets nothing here";
+        assert!(notes[0].ends_with(words), "{notes:?}");
+    }
+
+    #[test]
+    fn lines_that_others_of_the_file_beat_and_keys_without_a_use_are_named() {
+        let text = "*.*.min_duration = 5\nm.*.min_duration = 6\nm.Server.samples_per_query = 2\n";
+        let expected = [
+            "user.conf:1: *.*.min_duration = 5 has no effect: line 2 goes before it",
+            "user.conf:3: m.Server.samples_per_query = 2 has no effect: LoadGen has no use for \
+             samples_per_query in Server",
+        ];
+        assert_eq!(conf(text).notes(), expected);
+    }
+
+    #[test]
+    fn fields_of_other_scenarios_are_idle() {
+        let p = conf("");
+        let idle = |name| find(&p, name).idle;
+        assert!(idle("offline_expected_qps") && idle("test05_qsl_rng_seed"));
+        assert!(!idle("server_target_qps") && !idle("qsl_rng_seed"));
+    }
+}

@@ -1,0 +1,449 @@
+//! LoadGen's result in the summary's terms: its rates and latencies, its limits beside what they
+//! came to, and why a run is not valid, with the setting that would have to change.
+
+use loadgen_bridge::{Detail, Figure, Scenario, TestMode, TestOutcome, Verdict};
+use qdl::stats::{
+    EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, Mode, Stage, StageTable,
+};
+
+/// What LoadGen measured, in the summary's word.
+pub fn mode(mode: TestMode) -> Mode {
+    match mode {
+        TestMode::AccuracyOnly => Mode::Accuracy,
+        TestMode::FindPeakPerformance => Mode::FindPeak,
+        TestMode::PerformanceOnly => Mode::Performance,
+        TestMode::SubmissionRun => Mode::Submission,
+    }
+}
+
+/// LoadGen's result; `asked` is the mode it was asked for, `ours` are the stages of what it judged.
+pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<&StageTable>) -> LoadgenRecord {
+    let detail = &outcome.detail;
+    let ran = detail.mode();
+    let scenario = detail.scenario();
+    let judged = outcome.verdict != Verdict::NotJudged;
+    let result = |name: &str| detail.result_number(name).filter(|_| judged);
+    let latency = judged.then(|| latency(detail, scenario)).flatten();
+    let total = ours
+        .and_then(|stages| stages.get(Stage::Total))
+        .filter(|row| row.count > 0);
+    // In MultiStream they are of different things.
+    let comparable = scenario.is_some_and(|s| s != Scenario::MultiStream);
+    let late = |theirs: fn(&LoadgenLatency) -> f64, ours: f64| {
+        let theirs = latency.as_ref().filter(|_| comparable).map(theirs)?;
+        Some(((theirs - ours) * 1000.0).round() / 1000.0)
+    };
+    let completed = [
+        "completed_samples_per_sec",
+        "samples_per_second",
+        "qps_with_loadgen_overhead",
+    ];
+    let tokens = ["completed_tokens_per_second", "tokens_per_second"];
+    let figure = match outcome.figure {
+        Some(Figure::Latency { percentile, ns }) => Some((percentile, ns as f64 / 1000.0)),
+        _ => None,
+    };
+    let first = |names: &[&str]| names.iter().find_map(|name| result(name));
+    LoadgenRecord {
+        version: detail.version.clone(),
+        scenario: scenario.map_or_else(String::new, |s| s.name().to_owned()),
+        mode: ran.map_or_else(String::new, |m| m.name().to_owned()),
+        asked_mode: ran
+            .filter(|ran| *ran != asked)
+            .map(|_| asked.name().to_owned()),
+        valid: judged.then(|| outcome.is_valid()),
+        queries: result("query_count").map(|n| n as u64),
+        // Where tokens are measured LoadGen counts against a bound that is not in force.
+        over_limit: result("overlatency_query_count")
+            .filter(|_| !tokens_measured(detail))
+            .map(|n| n as u64),
+        scheduled_per_s: result("scheduled_samples_per_sec"),
+        completed_per_s: first(&completed),
+        percentile: figure.map(|(percentile, _)| percentile),
+        percentile_us: figure.map(|(_, us)| us),
+        tokens_per_s: first(&tokens),
+        late_mean_us: total.and_then(|row| late(|l| l.mean_us, row.mean_us)),
+        late_p99_us: total.and_then(|row| late(|l| l.p99_us, row.p99_us)),
+        ttft: judged.then(|| ttft(detail)).flatten(),
+        tpot: judged.then(|| tpot(detail)).flatten(),
+        latency,
+        limits: if judged { limits(outcome) } else { Vec::new() },
+        early_stopping: judged.then(|| early_stopping(outcome, scenario)).flatten(),
+        peak_qps: detail.peak_qps,
+        reasons: outcome.reasons.clone(),
+        errors: outcome.errors,
+        warnings: outcome.warnings,
+        effective: detail.effective.clone(),
+    }
+}
+
+fn tokens_measured(detail: &Detail) -> bool {
+    detail.requested.contains_key("server_ttft_latency")
+}
+
+/// A row of percentiles from results of these names; `{}` stands for `50.00`.
+fn row(detail: &Detail, [min, mean, max]: [&str; 3], percentile: &str) -> Option<LoadgenLatency> {
+    let us = |name: &str| detail.result_number(name).map(|ns| ns / 1000.0);
+    let at = |p: &str| us(&percentile.replace("{}", p));
+    Some(LoadgenLatency {
+        min_us: us(min)?,
+        mean_us: us(mean)?,
+        p50_us: at("50.00")?,
+        p90_us: at("90.00")?,
+        p99_us: at("99.00")?,
+        p999_us: at("99.90")?,
+        max_us: us(max)?,
+    })
+}
+
+fn latency(detail: &Detail, scenario: Option<Scenario>) -> Option<LoadgenLatency> {
+    match scenario {
+        Some(Scenario::MultiStream) => row(
+            detail,
+            [
+                "min_query_latency_ns",
+                "mean_query_latency_ns",
+                "max_query_latency_ns",
+            ],
+            "{}_percentile_per_query_latency_ns",
+        ),
+        _ => row(
+            detail,
+            ["min_latency_ns", "mean_latency_ns", "max_latency_ns"],
+            "{}_percentile_latency_ns",
+        ),
+    }
+}
+
+fn ttft(detail: &Detail) -> Option<LoadgenLatency> {
+    let ends = [
+        "first_token_min_latency_ns",
+        "first_token_mean_latency_ns",
+        "first_token_max_latency_ns",
+    ];
+    row(detail, ends, "first_token_{}_percentile_latency_ns")
+}
+
+fn tpot(detail: &Detail) -> Option<LoadgenLatency> {
+    let ends = [
+        "time_to_output_token_min",
+        "time_to_output_token_mean",
+        "time_to_output_token_max",
+    ];
+    row(detail, ends, "time_per_output_token_{}_percentile_ns")
+}
+
+/// What LoadGen asks of a valid run.
+fn limits(outcome: &TestOutcome) -> Vec<LimitRecord> {
+    let detail = &outcome.detail;
+    let mut limits = Vec::new();
+    if detail.scenario() == Some(Scenario::Server) {
+        limits.extend(bounds(detail));
+    }
+    limits.extend(duration(outcome));
+    limits.extend(queries(detail));
+    limits
+}
+
+/// Server's bounds on latency.
+fn bounds(detail: &Detail) -> Vec<LimitRecord> {
+    let met = detail.result_flag("perf_constraints_met").unwrap_or(false);
+    let fraction = detail
+        .effective_number("target_latency_percentile")
+        .unwrap_or(0.99);
+    // Not 99.00000000000001.
+    let percent = (fraction * 1e7).round() / 1e5;
+    let bound = |what: &str, setting: &str, limit_ns: f64, percentile: &str| {
+        let name = percentile.replace("{}", &format!("{percent:.2}"));
+        let was = detail.result_number(&name);
+        LimitRecord {
+            name: format!("p{percent} {what}"),
+            setting: setting.to_owned(),
+            unit: LimitUnit::Us,
+            limit: limit_ns / 1000.0,
+            was: was.map(|ns| ns / 1000.0),
+            at_most: true,
+            // Of two bounds LoadGen says together whether they were kept.
+            met: was.map_or(met, |was| was <= limit_ns),
+        }
+    };
+    let requested = |name: &str| detail.requested.get(name).and_then(|v| v.parse().ok());
+    let tokens = [
+        (
+            "TTFT",
+            "server_ttft_latency",
+            "first_token_{}_percentile_latency_ns",
+        ),
+        (
+            "TPOT",
+            "server_tpot_latency",
+            "time_per_output_token_{}_percentile_ns",
+        ),
+    ];
+    let of_tokens: Vec<LimitRecord> = tokens
+        .iter()
+        .filter_map(|(what, setting, name)| Some(bound(what, setting, requested(setting)?, name)))
+        .collect();
+    if !of_tokens.is_empty() {
+        return of_tokens;
+    }
+    let latency = detail.effective_number("target_latency_ns");
+    let setting = "server_target_latency_ns";
+    let latency = latency.map(|ns| bound("latency", setting, ns, "{}_percentile_latency_ns"));
+    latency.into_iter().collect()
+}
+
+/// How long it took, by LoadGen's rule for the scenario.
+fn duration(outcome: &TestOutcome) -> Option<LimitRecord> {
+    let detail = &outcome.detail;
+    let met = detail.result_flag("min_duration_met")?;
+    let limit = detail.effective_number("min_duration_ms")? * 1000.0;
+    let queries = detail.result_number("query_count");
+    // It counts to the last query's time, and says how many there were a second until then.
+    let by_rate = |rate: &str| {
+        let rate = detail.result_number(rate).filter(|rate| *rate > 0.0)?;
+        Some((queries? - 1.0) / rate * 1e6)
+    };
+    let was = match detail.scenario()? {
+        Scenario::Offline => detail.result_number("max_latency_ns").map(|ns| ns / 1000.0),
+        Scenario::Server => by_rate("scheduled_samples_per_sec"),
+        Scenario::SingleStream => by_rate("qps_with_loadgen_overhead"),
+        Scenario::MultiStream => None,
+    };
+    // Of a rate of six figures: the last of them is not to contradict LoadGen's word.
+    let was = was.map(|was| if met { was.max(limit) } else { was.min(limit) });
+    Some(LimitRecord {
+        name: "duration".to_owned(),
+        setting: "min_duration_ms".to_owned(),
+        unit: LimitUnit::Us,
+        limit,
+        was,
+        at_most: false,
+        met,
+    })
+}
+
+fn queries(detail: &Detail) -> Option<LimitRecord> {
+    let met = detail.result_flag("min_queries_met")?;
+    let offline = detail.scenario() == Some(Scenario::Offline);
+    let was = detail.result_number("query_count");
+    let (name, unit, limit, was) = match offline {
+        // One query, of as many samples as it was made for.
+        true => {
+            let samples = detail.effective_number("samples_per_query");
+            let was = was.and_then(|queries| Some(queries * samples?));
+            let limit = detail.effective_number("min_sample_count");
+            ("samples", LimitUnit::Samples, limit, was)
+        }
+        false => {
+            let limit = detail.effective_number("min_query_count");
+            ("queries", LimitUnit::Queries, limit, was)
+        }
+    };
+    Some(LimitRecord {
+        name: name.to_owned(),
+        setting: "min_query_count".to_owned(),
+        unit,
+        limit: limit?,
+        was,
+        at_most: false,
+        met,
+    })
+}
+
+fn early_stopping(outcome: &TestOutcome, scenario: Option<Scenario>) -> Option<EarlyStopping> {
+    let detail = &outcome.detail;
+    let met = detail.result_flag("early_stopping_met")?;
+    let texts = [
+        "early_stopping_result",
+        "early_stopping_ttft_result",
+        "early_stopping_tpot_result",
+    ];
+    let text: Vec<&str> = texts
+        .iter()
+        .filter_map(|name| detail.results.get(*name))
+        .flat_map(|text| text.split(" * "))
+        .map(str::trim)
+        .filter(|text| !text.is_empty())
+        .collect();
+    if text.is_empty() {
+        return None;
+    }
+    let text = text.join(" ");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let queries = detail.result_number("query_count").map(|n| n as u64);
+    let more = number_behind(&text, "Would need to run at least ");
+    let needs = match more {
+        Some(more) => queries.map(|queries| queries + more),
+        None => number_behind(&text, "Need to process at least "),
+    };
+    let estimate = match scenario {
+        Some(Scenario::SingleStream) => detail.result_number("early_stopping_latency_ss"),
+        Some(Scenario::MultiStream) => detail.result_number("early_stopping_latency_ms"),
+        _ => None,
+    };
+    Some(EarlyStopping {
+        met,
+        queries,
+        needs,
+        estimate_us: estimate.filter(|ns| met && *ns > 0.0).map(|ns| ns / 1000.0),
+        text,
+    })
+}
+
+fn number_behind(text: &str, words: &str) -> Option<u64> {
+    let (_, rest) = text.split_once(words)?;
+    rest.split(' ').next()?.parse().ok()
+}
+
+/// Why a run is not valid, each with the setting that would have to change; then LoadGen's errors.
+pub fn reasons(outcome: &TestOutcome, l: &LoadgenRecord) -> Vec<String> {
+    let mut all = Vec::new();
+    if outcome.verdict == Verdict::Invalid {
+        all.extend(l.limits.iter().filter(|limit| !limit.met).map(|limit| {
+            if limit.at_most {
+                too_slow(limit, l)
+            } else {
+                too_little(limit, outcome, l)
+            }
+        }));
+        all.extend(
+            l.early_stopping
+                .as_ref()
+                .and_then(|early| not_sure(early, l)),
+        );
+        if all.is_empty() {
+            // A reason that is new to us: LoadGen's own words.
+            all.clone_from(&l.reasons);
+        }
+    }
+    let errors = outcome.detail.error_messages.iter();
+    all.extend(errors.map(|m| format!("LoadGen logged an error: {m}")));
+    all
+}
+
+/// A bound on latency that was not kept.
+fn too_slow(limit: &LimitRecord, l: &LoadgenRecord) -> String {
+    let was = limit.was.map_or_else(|| "more".to_owned(), ms);
+    let target = target_qps(l).map_or_else(String::new, |qps| format!(", now {qps}"));
+    let done = match (l.scheduled_per_s, l.completed_per_s) {
+        (Some(scheduled), Some(completed)) if completed < 0.95 * scheduled => format!(
+            ": {} samples/s of {} were completed",
+            shortly(completed),
+            shortly(scheduled)
+        ),
+        _ => String::new(),
+    };
+    format!(
+        "{} was {was} of at most {}{done}; lower --target-qps{target}, or raise {}",
+        limit.name,
+        ms(limit.limit),
+        limit.setting
+    )
+}
+
+/// A run that was too short.
+fn too_little(limit: &LimitRecord, outcome: &TestOutcome, l: &LoadgenRecord) -> String {
+    let amount = |n: f64| match limit.unit {
+        LimitUnit::Us => ms(n),
+        LimitUnit::Queries => format!("{n:.0} queries"),
+        LimitUnit::Samples => format!("{n:.0} samples"),
+    };
+    let asked = amount(limit.limit);
+    let what = match limit.was {
+        Some(was) => format!("{} was {} of at least {asked}", limit.name, amount(was)),
+        None => format!("{} was below {asked}", limit.name),
+    };
+    let effective = |name: &str| outcome.detail.effective_number(name).filter(|n| *n > 0.0);
+    // What ends a run before it is long enough.
+    let cut = [
+        ("max_duration_ms", effective("max_duration_ms")),
+        ("max_query_count", effective("max_query_count")),
+    ];
+    let cut = cut.iter().find_map(|(name, value)| Some((name, (*value)?)));
+    if let Some((name, value)) = cut {
+        return format!(
+            "{what}; {name}, {value}, ended the run: raise it, or lower {}",
+            limit.setting
+        );
+    }
+    let scenario = outcome.detail.scenario();
+    if limit.unit != LimitUnit::Us {
+        return format!(
+            "{what}; lower {} (--samples), or see LoadGen's errors",
+            limit.setting
+        );
+    }
+    let offline = || {
+        let rate = l.completed_per_s?;
+        let now = target_qps(l)?;
+        // It makes a tenth more than that many for the duration.
+        Some(format!(
+            "; LoadGen made samples for {now} a second beforehand: raise --target-qps to {}",
+            shortly(rate.ceil())
+        ))
+    };
+    let advice = match scenario {
+        Some(Scenario::Offline) => offline(),
+        Some(Scenario::SingleStream | Scenario::MultiStream) => Some(
+            "; LoadGen makes its queries beforehand: raise --target-qps, so that it makes more"
+                .to_owned(),
+        ),
+        _ => None,
+    };
+    let advice = advice.unwrap_or_else(|| "; raise --target-qps, or lower --duration-s".to_owned());
+    format!("{what}{advice}")
+}
+
+/// Early stopping that was not met, where no other reason explains it.
+fn not_sure(early: &EarlyStopping, l: &LoadgenRecord) -> Option<String> {
+    if early.met {
+        return None;
+    }
+    let slow = l.limits.iter().any(|limit| limit.at_most && !limit.met);
+    let (Some(needs), Some(queries)) = (early.needs, early.queries) else {
+        return Some(format!("early stopping: {}", early.text));
+    };
+    if slow {
+        // More of the same would not help, and the bound is named already.
+        return None;
+    }
+    let rate = l
+        .scheduled_per_s
+        .or(l.completed_per_s)
+        .filter(|rate| *rate > 0.0);
+    let longer = rate.map_or_else(String::new, |rate| {
+        format!(", or --duration-s to {:.0}", (needs as f64 / rate).ceil())
+    });
+    Some(format!(
+        "early stopping: {queries} queries are too few to be sure of the percentile; raise --samples \
+         (min_query_count) to {needs}{longer}"
+    ))
+}
+
+/// The rate that LoadGen went by.
+fn target_qps(l: &LoadgenRecord) -> Option<f64> {
+    l.effective.get("target_qps")?.parse().ok()
+}
+
+/// A rate without decimals that say nothing.
+fn shortly(rate: f64) -> String {
+    if rate < 100.0 {
+        format!("{:.2}", rate)
+    } else {
+        format!("{rate:.0}")
+    }
+}
+
+/// Microseconds in milliseconds: LoadGen's files give bounds in those.
+fn ms(us: f64) -> String {
+    let ms = us / 1000.0;
+    match ms {
+        _ if ms < 1.0 => format!("{ms:.3} ms"),
+        _ if ms < 100.0 => format!("{ms:.2} ms"),
+        _ => format!("{ms:.0} ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+//! LoadGen's result from what its logs hold.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use loadgen_bridge::{Latencies, LogFiles};
+use qdl::stats::{Histograms, SampleTimes};
+
+use super::*;
+
+/// A detailed log of these keys and values.
+fn detail(lines: &[(&str, &str)]) -> Detail {
+    let line = |(key, value): &(&str, &str)| {
+        format!(":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 1.0}}\n")
+    };
+    let text: String = lines.iter().map(line).collect();
+    Detail::read(text.as_bytes()).expect("a log")
+}
+
+fn outcome(verdict: Verdict, lines: &[(&str, &str)]) -> TestOutcome {
+    let path = PathBuf::new;
+    TestOutcome {
+        verdict,
+        reasons: vec!["LoadGen's own words".to_owned()],
+        figure: None,
+        latencies: Latencies::default(),
+        sut_name: String::new(),
+        errors: 0,
+        warnings: 0,
+        statistics: BTreeMap::new(),
+        parameters: BTreeMap::new(),
+        detail: detail(lines),
+        files: LogFiles {
+            summary: path(),
+            detail: path(),
+            accuracy: path(),
+            trace: path(),
+        },
+    }
+}
+
+/// A Server run of 480 queries at 800/s, of which 475/s were completed.
+const SLOW: &[(&str, &str)] = &[
+    ("effective_scenario", "\"Server\""),
+    ("effective_test_mode", "\"PerformanceOnly\""),
+    ("effective_target_qps", "800"),
+    ("effective_target_latency_ns", "100000000"),
+    ("effective_target_latency_percentile", "0.99"),
+    ("effective_min_duration_ms", "600"),
+    ("effective_max_duration_ms", "0"),
+    ("effective_min_query_count", "100"),
+    ("result_validity", "\"INVALID\""),
+    ("result_perf_constraints_met", "false"),
+    ("result_min_duration_met", "true"),
+    ("result_min_queries_met", "true"),
+    ("early_stopping_met", "false"),
+    (
+        "early_stopping_result",
+        "\" * Run unsuccessful.  * Processed 480 queries.  * Would need to run at least 39208 more \
+         queries,  with the run being successful if every additional  query were under latency.\"",
+    ),
+    ("result_query_count", "480"),
+    ("result_overlatency_query_count", "351"),
+    ("result_scheduled_samples_per_sec", "798.014"),
+    ("result_completed_samples_per_sec", "474.549"),
+    ("result_min_latency_ns", "2215283"),
+    ("result_max_latency_ns", "409138948"),
+    ("result_mean_latency_ns", "196040701"),
+    ("result_50.00_percentile_latency_ns", "187287096"),
+    ("result_90.00_percentile_latency_ns", "366343856"),
+    ("result_99.00_percentile_latency_ns", "402702148"),
+    ("result_99.90_percentile_latency_ns", "409138948"),
+];
+
+/// `SLOW` with other values.
+fn but(changes: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
+    let kept = SLOW
+        .iter()
+        .filter(|(key, _)| changes.iter().all(|(k, _)| k != key));
+    kept.chain(changes).copied().collect()
+}
+
+fn read(verdict: Verdict, lines: &[(&str, &str)]) -> (LoadgenRecord, Vec<String>) {
+    let outcome = outcome(verdict, lines);
+    let record = record(&outcome, TestMode::PerformanceOnly, None);
+    let reasons = reasons(&outcome, &record);
+    (record, reasons)
+}
+
+#[test]
+fn a_rate_above_the_machine_is_named_with_what_to_turn() {
+    let (l, reasons) = read(Verdict::Invalid, SLOW);
+    assert_eq!(
+        (l.scenario.as_str(), l.mode.as_str()),
+        ("Server", "PerformanceOnly")
+    );
+    assert_eq!((l.valid, l.asked_mode), (Some(false), None));
+    assert_eq!(
+        (l.scheduled_per_s, l.completed_per_s),
+        (Some(798.014), Some(474.549))
+    );
+    assert_eq!((l.queries, l.over_limit), (Some(480), Some(351)));
+    let p99 = &l.limits[0];
+    assert_eq!(
+        (p99.name.as_str(), p99.limit, p99.met),
+        ("p99 latency", 100_000.0, false)
+    );
+    assert_eq!(
+        (p99.was, p99.setting.as_str()),
+        (Some(402_702.148), "server_target_latency_ns")
+    );
+    assert!(p99.margin().is_some_and(|m| (m + 3.027).abs() < 0.001));
+    let early = l.early_stopping.expect("Server has it");
+    assert_eq!((early.met, early.needs), (false, Some(39_688)));
+    let expected = "p99 latency was 403 ms of at most 100 ms: 475 samples/s of 798 were completed; \
+                    lower --target-qps, now 800, or raise server_target_latency_ns";
+    assert_eq!(reasons, [expected]);
+}
+
+#[test]
+fn limits_are_those_of_the_scenario_and_what_they_came_to() {
+    let (l, _) = read(Verdict::Invalid, SLOW);
+    let names: Vec<_> = l.limits.iter().map(|l| (l.name.as_str(), l.met)).collect();
+    assert_eq!(
+        names,
+        [
+            ("p99 latency", false),
+            ("duration", true),
+            ("queries", true)
+        ]
+    );
+    // 479 intervals at 798.014 a second.
+    assert!(
+        l.limits[1]
+            .was
+            .is_some_and(|us| (us - 600_240.0).abs() < 1.0)
+    );
+    assert_eq!((l.limits[2].limit, l.limits[2].was), (100.0, Some(480.0)));
+    let latency = l.latency.expect("a performance run");
+    assert_eq!(
+        (latency.p50_us, latency.p999_us),
+        (187_287.096, 409_138.948)
+    );
+}
+
+#[test]
+fn a_percentile_that_loadgen_does_not_list_has_its_verdict_alone() {
+    let lines = but(&[("effective_target_latency_percentile", "0.85")]);
+    let (l, reasons) = read(Verdict::Invalid, &lines);
+    assert_eq!(
+        (l.limits[0].name.as_str(), l.limits[0].was),
+        ("p85 latency", None)
+    );
+    assert!(!l.limits[0].met && l.limits[0].margin().is_none());
+    assert!(
+        reasons[0].starts_with("p85 latency was more of at most 100 ms"),
+        "{reasons:?}"
+    );
+}
+
+#[test]
+fn too_few_queries_to_be_sure_say_how_many_it_takes() {
+    let lines = but(&[
+        ("effective_target_latency_ns", "500000000"),
+        ("result_perf_constraints_met", "true"),
+        (
+            "early_stopping_result",
+            "\" * Run unsuccessful.  * Processed 480 queries.  * Would need to run at least 281 \
+             more queries,\"",
+        ),
+    ]);
+    let (_, reasons) = read(Verdict::Invalid, &lines);
+    let expected = "early stopping: 480 queries are too few to be sure of the percentile; raise \
+                    --samples (min_query_count) to 761, or --duration-s to 1";
+    assert_eq!(reasons, [expected]);
+}
+
+/// An Offline run that was over too soon.
+const SHORT: &[(&str, &str)] = &[
+    ("effective_scenario", "\"Offline\""),
+    ("effective_test_mode", "\"PerformanceOnly\""),
+    ("effective_target_qps", "400"),
+    ("effective_samples_per_query", "264"),
+    ("effective_min_sample_count", "264"),
+    ("effective_min_duration_ms", "600"),
+    ("result_min_duration_met", "false"),
+    ("result_min_queries_met", "true"),
+    ("early_stopping_met", "true"),
+    ("early_stopping_result", "\"\""),
+    ("result_query_count", "1"),
+    ("result_samples_per_second", "472.363"),
+    ("result_max_latency_ns", "558892261"),
+];
+
+#[test]
+fn a_run_that_was_too_short_names_the_rate_to_give() {
+    let (l, reasons) = read(Verdict::Invalid, SHORT);
+    assert_eq!((l.completed_per_s, l.early_stopping), (Some(472.363), None));
+    assert_eq!(
+        (l.limits[1].name.as_str(), l.limits[1].was),
+        ("samples", Some(264.0))
+    );
+    let expected = "duration was 559 ms of at least 600 ms; LoadGen made samples for 400 a second \
+                    beforehand: raise --target-qps to 473";
+    assert_eq!(reasons, [expected]);
+    let cut = [SHORT, &[("effective_max_duration_ms", "500")]].concat();
+    let (_, reasons) = read(Verdict::Invalid, &cut);
+    let expected = "duration was 559 ms of at least 600 ms; max_duration_ms, 500, ended the run: \
+                    raise it, or lower min_duration_ms";
+    assert_eq!(reasons, [expected]);
+}
+
+#[test]
+fn bounds_on_tokens_go_in_the_place_of_the_bound_on_latency() {
+    let lines = but(&[
+        ("requested_server_ttft_latency", "2000000000"),
+        ("requested_server_tpot_latency", "100000000"),
+        (
+            "result_first_token_99.00_percentile_latency_ns",
+            "2500000000",
+        ),
+        (
+            "result_time_per_output_token_99.00_percentile_ns",
+            "50000000",
+        ),
+    ]);
+    let (l, _) = read(Verdict::Invalid, &lines);
+    let bounds: Vec<_> = l.limits[..2]
+        .iter()
+        .map(|l| (l.name.as_str(), l.met))
+        .collect();
+    assert_eq!(bounds, [("p99 TTFT", false), ("p99 TPOT", true)]);
+    assert_eq!((l.limits[0].was, l.over_limit), (Some(2_500_000.0), None));
+}
+
+#[test]
+fn what_loadgen_ran_goes_before_what_was_asked_for() {
+    let o = outcome(Verdict::Invalid, SLOW);
+    let l = record(&o, TestMode::AccuracyOnly, None);
+    assert_eq!(l.asked_mode.as_deref(), Some("AccuracyOnly"));
+    assert_eq!(l.mode, "PerformanceOnly");
+    let accuracy = outcome(
+        Verdict::NotJudged,
+        &[
+            ("effective_scenario", "\"Offline\""),
+            ("effective_test_mode", "\"AccuracyOnly\""),
+        ],
+    );
+    let l = record(&accuracy, TestMode::AccuracyOnly, None);
+    assert_eq!((l.valid, l.latency), (None, None));
+    assert_eq!(l.asked_mode, None);
+    assert!(l.limits.is_empty() && reasons(&accuracy, &l).is_empty());
+}
+
+#[test]
+fn what_loadgen_adds_to_our_own_times_is_its_lateness() {
+    let mut ours = Histograms::new();
+    (0..10).for_each(|_| {
+        ours.record(&SampleTimes {
+            completed_ns: 196_000_000,
+            ..SampleTimes::default()
+        });
+    });
+    let o = outcome(Verdict::Invalid, SLOW);
+    let l = record(&o, TestMode::PerformanceOnly, Some(&ours.table()));
+    assert_eq!(l.late_mean_us, Some(40.701));
+    // Queries of several samples are no samples.
+    let lines = but(&[("effective_scenario", "\"MultiStream\"")]);
+    let o = outcome(Verdict::Valid, &lines);
+    let l = record(&o, TestMode::PerformanceOnly, Some(&ours.table()));
+    assert_eq!(l.late_mean_us, None);
+}
+
+#[test]
+fn reasons_that_are_new_to_us_are_loadgens_own() {
+    let lines = [("effective_scenario", "\"Server\"")];
+    let (_, reasons) = read(Verdict::Invalid, &lines);
+    assert_eq!(reasons, ["LoadGen's own words"]);
+}

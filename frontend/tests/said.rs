@@ -1,0 +1,378 @@
+//! What the summary says of LoadGen: what it ran, what came of it, phase by phase, and where its
+//! settings came from. Through the program, beside LoadGen's own logs.
+
+mod common;
+
+use std::{fs, path::Path};
+
+use common::{Ended, Place, accelerator, fetched, free_ports, repository, run};
+use serde_json::Value;
+
+/// An engine of one sample every 2 ms.
+const SLOW: &str = "engine: {kind: digest, max_batch: 1, delay_us: 2000}\n";
+
+fn local(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> (Ended, Value) {
+    let all = [&["--local"], arguments].concat();
+    let ended = run(place, place.frontend(config, out, &all));
+    let code = ended.code.expect("an exit code");
+    assert!(code <= 1, "{}{}", ended.stdout, ended.stderr);
+    let summary = place.summary(out);
+    assert_eq!(summary["mismatches"].as_array().map(Vec::len), Some(0));
+    (ended, summary)
+}
+
+/// LoadGen's own log.
+fn log(place: &Place, out: &str, name: &str) -> String {
+    let path = place.path(out).join(format!("mlperf_log_{name}.txt"));
+    fs::read_to_string(path).expect("a log")
+}
+
+/// The number that LoadGen's summary has for `key`.
+fn number(summary: &str, key: &str) -> f64 {
+    let line = summary.lines().find(|l| l.starts_with(key));
+    let number = line.and_then(|l| l.rsplit(':').next()?.trim().parse().ok());
+    number.unwrap_or_else(|| panic!("no {key} in {summary}"))
+}
+
+/// Samples of each phase; their sum must be the run's.
+fn phases(summary: &Value) -> Vec<u64> {
+    let all = summary["phases"].as_array().expect("phases");
+    let samples: Vec<u64> = all
+        .iter()
+        .map(|p| p["samples"].as_u64().expect("a count"))
+        .collect();
+    assert_eq!(Some(samples.iter().sum()), summary["samples"].as_u64());
+    for phase in all {
+        assert_eq!(phase["stages"]["total"]["count"], phase["samples"]);
+    }
+    samples
+}
+
+const FIND_PEAK: [&str; 16] = [
+    "--scenario",
+    "server",
+    "--mode",
+    "find-peak",
+    "--target-qps",
+    "100",
+    "--samples",
+    "20",
+    "--duration-s",
+    "0.2",
+    "--set",
+    "target_latency=200",
+    "--set",
+    "server_find_peak_qps_decimals_of_precision=0",
+    "--set",
+    "server_find_peak_qps_boundary_step_size=4",
+];
+
+/// The peak, its steps and their verdicts, against LoadGen's log.
+fn check_find_peak(place: &Place, ended: &Ended, s: &Value) {
+    let detail = log(place, "out", "detail");
+    let found = detail.split("Found peak performance field: ").nth(1);
+    let peak: f64 = found
+        .and_then(|rest| rest.split('"').next()?.parse().ok())
+        .expect("a peak");
+    assert_eq!(s["loadgen"]["peak_qps"], peak);
+    // What was asked for is the peak's rate, and not the first step's.
+    assert_eq!(
+        (&s["mode"], &s["target_qps"]),
+        (&"find_peak".into(), &peak.into())
+    );
+    let tried = detail.matches("\"generated_query_count\"").count();
+    let samples = phases(s);
+    assert_eq!(samples.len(), tried, "{:#}", s["phases"]);
+    assert!(tried >= 3);
+    let steps = s["phases"].as_array().expect("steps");
+    let at = |step: &Value| step["asked_per_s"].as_f64().expect("a rate");
+    for step in steps {
+        assert_eq!(step["kind"], "step");
+        let kept = step["kept"].as_bool().expect("a verdict");
+        assert_eq!(kept, at(step) <= peak, "{step:#}");
+    }
+    assert_eq!(at(&steps[0]), 100.0);
+    let text = &ended.stdout;
+    let line = |word: &str| text.lines().find(|l| l.starts_with(word));
+    assert!(
+        line("peak ").is_some_and(|l| l.contains("queries/s")),
+        "{text}"
+    );
+    assert!(
+        line("step ").is_some_and(|l| l.contains("asked/s")),
+        "{text}"
+    );
+    assert!(line(&format!("all {tried} ")).is_some(), "{text}");
+    let whole = line("samples ").expect("a line");
+    assert!(
+        !whole.contains("/s"),
+        "whole-run totals beside a rate: {whole}"
+    );
+}
+
+#[test]
+fn find_peak_shows_the_peak_and_each_step() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], SLOW);
+    let (ended, s) = local(&place, &config, "out", &FIND_PEAK);
+    check_find_peak(&place, &ended, &s);
+}
+
+#[test]
+fn find_peak_over_several_connections_adds_up_too() {
+    let place = Place::new();
+    let [port] = free_ports();
+    let _accelerator = accelerator(&place, &place.digest_accelerator("acc", port, SLOW));
+    let nics = "nics: [{address: 127.0.0.1, connections: 2}, {address: 127.0.0.1}]\n";
+    let config = place.digest_frontend(&[port], nics);
+    let ended = run(&place, place.frontend(&config, "out", &FIND_PEAK));
+    assert!(ended.code.is_some_and(|c| c <= 1), "{}", ended.stderr);
+    let s = place.summary("out");
+    assert_eq!(s["mismatches"].as_array().map(Vec::len), Some(0), "{s:#}");
+    check_find_peak(&place, &ended, &s);
+}
+
+#[test]
+fn a_submission_run_has_both_phases() {
+    let place = Place::new();
+    // Three sets of samples make one accuracy phase.
+    let config = place.digest_frontend(&[], "performance_sample_count: 200\n");
+    let arguments = [
+        "--scenario",
+        "server",
+        "--mode",
+        "submission",
+        "--target-qps",
+        "2000",
+        "--duration-s",
+        "0.5",
+        "--set",
+        "target_latency=2000",
+    ];
+    let (ended, s) = local(&place, &config, "out", &arguments);
+    assert_eq!(s["mode"], "submission");
+    let names: Vec<_> = s["phases"]
+        .as_array()
+        .expect("phases")
+        .iter()
+        .map(|p| &p["name"])
+        .collect();
+    assert_eq!(names, ["accuracy", "performance"]);
+    let samples = phases(&s);
+    assert_eq!(samples[0], 500);
+    assert_eq!(Some(samples[1]), s["loadgen"]["queries"].as_u64());
+    let text = &ended.stdout;
+    assert!(text.contains("accuracy, then performance"), "{text}");
+    for part in ["\naccuracy ", "\nperformance ", "stages of    accuracy"] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+#[test]
+fn a_performance_run_that_audit_config_made_is_not_called_accuracy() {
+    fetched("models/digits.onnx");
+    let place = Place::new();
+    let config = repository().join("configs/demo/frontend.yaml");
+    let audit = "*.*.mode = 2\n*.*.accuracy_log_sampling_target = 100\n";
+    let audit = place.write("audit.config", audit);
+    let arguments = [
+        "--scenario",
+        "offline",
+        "--mode",
+        "accuracy",
+        "--samples",
+        "700",
+        "--duration-s",
+        "0",
+        "--audit-config",
+        audit.to_str().expect("text"),
+    ];
+    let (ended, s) = local(&place, &config, "out", &arguments);
+    assert_eq!(s["mode"], "performance", "{s:#}");
+    assert_eq!(s["accuracy"], Value::Null);
+    assert_eq!(s["loadgen"]["mode"], "PerformanceOnly");
+    assert_eq!(s["loadgen"]["asked_mode"], "AccuracyOnly");
+    let text = &ended.stdout;
+    assert!(text.contains("Offline, performance"), "{text}");
+    assert!(text.contains("LoadGen ran PerformanceOnly"), "{text}");
+    assert!(!text.contains("\naccuracy "), "{text}");
+    let mode = setting(&s, "mode");
+    assert_eq!(
+        (&mode["value"], &mode["from"]),
+        (&"PerformanceOnly".into(), &"audit.config:1".into())
+    );
+    assert_eq!(mode["overrode"][0]["from"], "--mode");
+}
+
+#[test]
+fn an_accuracy_run_that_audit_config_made_is_one() {
+    fetched("models/digits.onnx");
+    let place = Place::new();
+    let config = repository().join("configs/demo/frontend.yaml");
+    let audit = place.write("audit.config", "*.*.mode = 1\n");
+    let audit = audit.to_str().expect("text");
+    let arguments = ["--scenario", "offline", "--audit-config", audit];
+    let (_, s) = local(&place, &config, "out", &arguments);
+    assert_eq!(
+        (&s["mode"], &s["valid"]),
+        (&"accuracy".into(), &Value::Null)
+    );
+    assert!(s["accuracy"].as_f64() > Some(0.97), "{}", s["accuracy"]);
+}
+
+#[test]
+fn loadgens_result_stands_beside_ours() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], SLOW);
+    // Twice of what the engine can do, for long enough that the bound cannot be kept.
+    let arguments = [
+        "--scenario",
+        "server",
+        "--target-qps",
+        "1000",
+        "--duration-s",
+        "0.6",
+        "--set",
+        "target_latency=20",
+    ];
+    let (ended, s) = local(&place, &config, "out", &arguments);
+    assert_eq!((ended.code, &s["valid"]), (Some(1), &false.into()));
+    let (l, own) = (&s["loadgen"], log(&place, "out", "summary"));
+    let close = |ours: &Value, theirs: f64| {
+        let ours = ours.as_f64().expect("a number");
+        assert!(
+            (ours - theirs).abs() <= theirs * 1e-3,
+            "{ours} is not {theirs}"
+        );
+    };
+    close(
+        &l["scheduled_per_s"],
+        number(&own, "Scheduled samples per second"),
+    );
+    close(
+        &l["completed_per_s"],
+        number(&own, "Completed samples per second"),
+    );
+    for (key, name) in [
+        ("p50_us", "50.00"),
+        ("p99_us", "99.00"),
+        ("p999_us", "99.90"),
+    ] {
+        close(
+            &l["latency"][key],
+            number(&own, &format!("{name} percentile latency")) / 1e3,
+        );
+    }
+    let bound = &l["limits"][0];
+    assert_eq!(
+        (&bound["limit"], &bound["met"]),
+        (&20_000.0.into(), &false.into())
+    );
+    assert_eq!(bound["was"], l["latency"]["p99_us"]);
+    // Every query was issued once, and is in our count.
+    assert_eq!(l["queries"], s["samples"]);
+    assert_eq!(phases(&s), [s["samples"].as_u64().expect("a count")]);
+    let reason = s["reasons"][0].as_str().expect("a reason");
+    assert!(
+        reason.contains("--target-qps, now 1000") && reason.contains("server_target_latency_ns"),
+        "{reason}"
+    );
+    assert!(ended.stderr.contains(reason), "{}", ended.stderr);
+    let text = &ended.stdout;
+    for part in ["/s scheduled", "LoadGen's own", "NOT MET", "early stopping"] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
+}
+
+/// A setting of a run.
+fn setting<'a>(summary: &'a Value, name: &str) -> &'a Value {
+    let all = summary["settings"].as_array().expect("settings");
+    let found = all.iter().find(|s| s["name"] == name);
+    found.unwrap_or_else(|| panic!("no setting {name}"))
+}
+
+#[test]
+fn settings_say_where_they_came_from_and_what_they_went_before() {
+    let place = Place::new();
+    let more =
+        "engine: {kind: digest, max_batch: 9}\nloadgen:\n  settings:\n    max_query_count: 400\n";
+    let config = place.digest_frontend(&[], more);
+    let conf = "digest.Server.target_qps = 100\n*.*.min_duration = 800\n\
+                digest.Server.target_latency = 2000\n";
+    let conf = place.write("user.conf", conf);
+    let arguments = [
+        "--scenario",
+        "server",
+        "--target-qps",
+        "900",
+        "--set",
+        "min_duration=300",
+        "--user-conf",
+        conf.to_str().expect("text"),
+    ];
+    let (ended, s) = local(&place, &config, "out", &arguments);
+    let given = |name: &str| {
+        let s = setting(&s, name);
+        let text = |key: &str| s[key].as_str().expect("text").to_owned();
+        (text("value"), text("from"))
+    };
+    let pair = |value: &str, from: &str| (value.to_owned(), from.to_owned());
+    assert_eq!(given("server_target_qps"), pair("900", "--target-qps"));
+    assert_eq!(given("min_duration_ms"), pair("300", "--set"));
+    assert_eq!(
+        given("server_target_latency_ns"),
+        pair("2000000000", "user.conf:3")
+    );
+    assert_eq!(given("max_duration_ms"), pair("0", "default"));
+    assert_eq!(given("schedule_rng_seed").1, "mlperf.conf");
+    let (value, from) = given("max_query_count");
+    assert!(
+        value == "400" && from.starts_with("frontend.yaml:"),
+        "{from}"
+    );
+    assert_eq!(given("engine.max_batch").0, "9");
+    let overrode = &setting(&s, "server_target_qps")["overrode"];
+    assert_eq!(overrode[0]["from"], "user.conf:1");
+    // And LoadGen ran with that.
+    assert_eq!(s["loadgen"]["effective"]["target_qps"], "900");
+    assert_eq!(s["loadgen"]["effective"]["min_duration_ms"], "300");
+    let notes = [
+        "user.conf:1: digest.Server.target_qps = 100 has no effect: --target-qps sets",
+        "user.conf:2: *.*.min_duration = 800 has no effect: --set sets min_duration_ms to 300",
+    ];
+    for note in notes {
+        let all = s["setting_notes"].as_array().expect("notes");
+        let starts = |n: &Value| n.as_str().is_some_and(|n| n.starts_with(note));
+        assert!(all.iter().any(starts), "{all:?}");
+        // Before the run as well as after it.
+        assert!(ended.stderr.contains(note), "{}", ended.stderr);
+    }
+    assert!(
+        ended.stdout.contains("instead of 100 (user.conf:1)"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn a_user_conf_with_nothing_for_this_run_says_so() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let conf = place.write("user.conf", "digest.Server.target_qps = 100\n");
+    let conf = conf.to_str().expect("text");
+    let arguments = [
+        "--scenario",
+        "offline",
+        "--samples",
+        "500",
+        "--duration-s",
+        "0",
+    ];
+    let arguments = [&arguments[..], &["--user-conf", conf]].concat();
+    let (ended, s) = local(&place, &config, "out", &arguments);
+    let words = "no line is for model digest in Offline";
+    let note = s["setting_notes"][0].as_str().expect("a note");
+    assert!(note.contains(words), "{note}");
+    assert!(ended.stdout.contains(words) && ended.stderr.contains(words));
+}

@@ -1,0 +1,179 @@
+//! What a `user.conf` or an `audit.config` says of one model in one scenario, line by line: which
+//! field a line sets, and which lines of the same file it beats.
+
+use std::fs;
+use std::path::Path;
+
+use crate::conf::parse;
+use crate::error::LoadgenError;
+use crate::settings::Scenario;
+
+/// One line that concerns a model in a scenario.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfValue {
+    /// Counts from 1.
+    pub line: usize,
+    /// As it is written: `resnet50.Server.target_qps`.
+    pub name: String,
+    /// Its last part: `target_qps`.
+    pub key: String,
+    /// As it is written.
+    pub value: String,
+    /// The field of `TestSettings` that it sets;
+    /// none where LoadGen has no use for the key in this scenario.
+    pub field: Option<&'static str>,
+    /// The line that goes before it.
+    pub beaten_by: Option<usize>,
+}
+
+/// The lines of a file that concern `model` in `scenario`, in their order. Lines that cannot be
+/// split are passed over: whoever applies the file has refused it.
+///
+/// # Errors
+///
+/// The file cannot be read.
+pub fn conf_values(
+    path: &Path,
+    model: &str,
+    scenario: Scenario,
+) -> Result<Vec<ConfValue>, LoadgenError> {
+    let bytes = fs::read(path).map_err(|error| LoadgenError::ConfFile {
+        path: path.to_owned(),
+        error,
+    })?;
+    Ok(values(&String::from_utf8_lossy(&bytes), model, scenario))
+}
+
+fn values(text: &str, model: &str, scenario: Scenario) -> Vec<ConfValue> {
+    let mut all: Vec<(u8, ConfValue)> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let Ok(Some(entry)) = parse(line) else {
+            continue;
+        };
+        // The order in which LoadGen looks a key up.
+        let rank = match (entry.model, entry.scenario) {
+            (m, s) if m == model && s == scenario.name() => 3,
+            ("*", s) if s == scenario.name() => 2,
+            (m, "*") if m == model => 1,
+            ("*", "*") => 0,
+            _ => continue,
+        };
+        let value = ConfValue {
+            line: number + 1,
+            name: format!("{}.{}.{}", entry.model, entry.scenario, entry.key),
+            key: entry.key.to_owned(),
+            value: entry.value.to_owned(),
+            field: field(entry.key, scenario),
+            beaten_by: None,
+        };
+        all.push((rank, value));
+    }
+    for i in 0..all.len() {
+        // Of the same name the last line counts.
+        let winner = all
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, v))| v.key == all[i].1.key)
+            .max_by_key(|(at, (rank, _))| (*rank, *at))
+            .map(|(at, (_, v))| (at, v.line));
+        if let Some((at, line)) = winner
+            && at != i
+        {
+            all[i].1.beaten_by = Some(line);
+        }
+    }
+    all.into_iter().map(|(_, value)| value).collect()
+}
+
+/// The field of `TestSettings` that LoadGen sets by a key in a scenario.
+fn field(key: &str, scenario: Scenario) -> Option<&'static str> {
+    use Scenario::{MultiStream, Offline, Server, SingleStream};
+    Some(match (key, scenario) {
+        ("mode", _) => "mode",
+        ("use_token_latencies", _) => "use_token_latencies",
+        ("ttft_latency", Server) => "server_ttft_latency",
+        ("tpot_latency", Server) => "server_tpot_latency",
+        ("infer_token_latencies", _) => "infer_token_latencies",
+        ("token_latency_scaling_factor", _) => "token_latency_scaling_factor",
+        ("target_latency_percentile", SingleStream) => "single_stream_target_latency_percentile",
+        ("target_latency_percentile", MultiStream) => "multi_stream_target_latency_percentile",
+        ("target_latency_percentile", Server) => "server_target_latency_percentile",
+        ("target_latency", SingleStream) => "single_stream_expected_latency_ns",
+        ("target_latency", MultiStream) => "multi_stream_expected_latency_ns",
+        ("target_latency", Server) => "server_target_latency_ns",
+        ("samples_per_query", MultiStream) => "multi_stream_samples_per_query",
+        ("performance_issue_unique", _) => "performance_issue_unique",
+        ("performance_issue_same", _) => "performance_issue_same",
+        ("performance_issue_same_index", _) => "performance_issue_same_index",
+        ("sample_concatenate_permutation", _) => "sample_concatenate_permutation",
+        ("coalesce_queries", Server) => "server_coalesce_queries",
+        ("max_async_queries", Server) => "server_max_async_queries",
+        ("min_duration", _) => "min_duration_ms",
+        ("max_duration", _) => "max_duration_ms",
+        ("min_query_count", _) => "min_query_count",
+        ("max_query_count", _) => "max_query_count",
+        ("performance_sample_count_override", _) => "performance_sample_count_override",
+        ("accuracy_sample_count_override", _) => "accuracy_sample_count_override",
+        ("target_qps", Server) => "server_target_qps",
+        ("target_qps", Offline) => "offline_expected_qps",
+        ("print_timestamps", _) => "print_timestamps",
+        ("accuracy_log_rng_seed", _) => "accuracy_log_rng_seed",
+        ("accuracy_log_sampling_target", _) => "accuracy_log_sampling_target",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::TestSettings;
+
+    #[test]
+    fn the_line_that_loadgen_takes_is_the_one_that_is_not_beaten() {
+        let text = "*.*.min_duration = 1000\n# a comment\ndigits.Server.min_duration = 2000\n\
+                    digits.*.min_duration = 3000\ndigits.Offline.min_duration = 4000\n\
+                    digits.Server.target_qps = 5\ndigits.Server.target_qps = 6\n";
+        let values = values(text, "digits", Scenario::Server);
+        let short: Vec<_> = values
+            .iter()
+            .map(|v| (v.line, v.field, v.beaten_by))
+            .collect();
+        let (duration, qps) = (Some("min_duration_ms"), Some("server_target_qps"));
+        let expected = [
+            (1, duration, Some(3)),
+            (3, duration, None),
+            (4, duration, Some(3)),
+            (6, qps, Some(7)),
+            (7, qps, None),
+        ];
+        assert_eq!(short, expected);
+        // LoadGen is of the same mind.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("user.conf");
+        fs::write(&path, text).unwrap();
+        let mut settings = TestSettings {
+            scenario: Scenario::Server,
+            ..TestSettings::default()
+        };
+        settings.apply_user_conf(&path, "digits").unwrap();
+        assert_eq!(settings.min_duration_ms, 2000);
+        assert_eq!(settings.server_target_qps, 6.0);
+        assert_eq!(
+            conf_values(&path, "digits", Scenario::Server).unwrap(),
+            values
+        );
+    }
+
+    #[test]
+    fn a_key_that_the_scenario_has_no_use_for_sets_nothing() {
+        let text = "digits.SingleStream.target_qps = 5\n*.*.target_duration = 0\n";
+        let fields = values(text, "digits", Scenario::SingleStream);
+        assert_eq!(
+            fields.iter().map(|v| v.field).collect::<Vec<_>>(),
+            [None; 2]
+        );
+        let others = values(text, "bert", Scenario::Offline);
+        assert_eq!(others[0].name, "*.*.target_duration");
+        assert!(conf_values(Path::new("nowhere"), "m", Scenario::Server).is_err());
+    }
+}

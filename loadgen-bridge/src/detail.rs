@@ -1,0 +1,404 @@
+//! What LoadGen's detailed log says and its summary does not: the settings it ran with, what each
+//! constraint came to, and the phases of a run.
+//!
+//! LoadGen writes a line before it issues a series of queries (`generated_query_count`), and
+//! before that one that says what the series is for: `Starting accuracy mode`, one series for each
+//! set of samples that fits into memory; `Starting performance mode`, one; and in find-peak one for
+//! each rate that is tried. The verdict on a rate stands nowhere: what LoadGen tries next shows it.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Result};
+
+use crate::settings::{Scenario, TestMode};
+
+/// How many of LoadGen's error messages are kept.
+const MESSAGES_KEPT: usize = 20;
+
+/// What a phase of a run is for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PhaseKind {
+    /// Every sample once, in as many series of queries as there are sets of samples.
+    Accuracy,
+    /// The scenario's traffic, measured.
+    Performance,
+    /// One rate of find-peak.
+    Step {
+        /// The rate that was tried, in queries per second.
+        qps: f64,
+        /// Whether LoadGen found its bound on latency kept; none where the log ends before.
+        met: Option<bool>,
+    },
+}
+
+/// One phase of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Phase {
+    /// What it is for.
+    pub kind: PhaseKind,
+    /// Series of queries: in accuracy mode the sets of samples, else 1.
+    pub series: u64,
+    /// Queries that LoadGen made for it beforehand. It issues no more.
+    pub queries: u64,
+    /// Samples of those.
+    pub samples: u64,
+}
+
+/// What the detailed log says. Values are LoadGen's own text, without quotation marks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Detail {
+    /// LoadGen's version: `6.0.17 @ d6147c7eb7`.
+    pub version: Option<String>,
+    /// What LoadGen ran with, `audit.config` included: names without `effective_`.
+    pub effective: BTreeMap<String, String>,
+    /// The fields of `TestSettings` that are for the scenario, `audit.config` included: names
+    /// without `requested_`.
+    pub requested: BTreeMap<String, String>,
+    /// What came of it: names without `result_`, and `early_stopping_*`.
+    pub results: BTreeMap<String, String>,
+    /// The phases, in the order they were run.
+    pub phases: Vec<Phase>,
+    /// The rate that find-peak ended with, in queries per second.
+    pub peak_qps: Option<f64>,
+    /// How long the SUT took to tell its name the first time, in ns.
+    pub name_duration_ns: Option<u64>,
+    /// What the first 20 errors say.
+    pub error_messages: Vec<String>,
+}
+
+impl Detail {
+    /// Reads a log to its end. Lines that it does not know are passed over.
+    ///
+    /// # Errors
+    ///
+    /// Those of `log`.
+    pub fn read(mut log: impl BufRead) -> Result<Self> {
+        let mut detail = Detail::default();
+        let mut series = Series::default();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if log.read_until(b'\n', &mut line)? == 0 {
+                return Ok(detail);
+            }
+            detail.line(&String::from_utf8_lossy(&line), &mut series);
+        }
+    }
+
+    /// The scenario that LoadGen ran.
+    pub fn scenario(&self) -> Option<Scenario> {
+        let name = self.effective.get("scenario")?;
+        let all = [
+            Scenario::SingleStream,
+            Scenario::MultiStream,
+            Scenario::Server,
+            Scenario::Offline,
+        ];
+        all.into_iter().find(|s| s.name() == name)
+    }
+
+    /// The mode that LoadGen ran.
+    pub fn mode(&self) -> Option<TestMode> {
+        let name = self.effective.get("test_mode")?;
+        TestMode::ALL.into_iter().find(|m| m.name() == name)
+    }
+
+    /// One of the effective settings as a number.
+    pub fn effective_number(&self, name: &str) -> Option<f64> {
+        self.effective.get(name)?.parse().ok()
+    }
+
+    /// One of the results as a number.
+    pub fn result_number(&self, name: &str) -> Option<f64> {
+        self.results.get(name)?.parse().ok()
+    }
+
+    /// One of the results as a yes or no.
+    pub fn result_flag(&self, name: &str) -> Option<bool> {
+        self.results.get(name)?.parse().ok()
+    }
+
+    fn line(&mut self, line: &str, series: &mut Series) {
+        // LoadGen escapes nothing, so this is not always JSON;
+        // what it writes around key and value is always the same.
+        let Some((key, rest)) = line
+            .split_once("\"key\": \"")
+            .and_then(|(_, rest)| rest.split_once("\", \"value\": "))
+        else {
+            return;
+        };
+        let Some((value, _)) = rest.rsplit_once(", \"time_ms\": ") else {
+            return;
+        };
+        let value = value.trim_matches('"');
+        let text = || value.to_owned();
+        if line.contains("\"is_error\": true") {
+            if self.error_messages.len() < MESSAGES_KEPT {
+                self.error_messages.push(text());
+            }
+            if value.contains("Initial lower bound does not satisfy") {
+                self.judge(false);
+            }
+        }
+        if let Some(name) = key.strip_prefix("effective_") {
+            self.effective.insert(name.to_owned(), text());
+        } else if let Some(name) = key.strip_prefix("requested_") {
+            self.requested.insert(name.to_owned(), text());
+        } else if let Some(name) = key.strip_prefix("result_") {
+            self.results.insert(name.to_owned(), text());
+        } else if key.starts_with("early_stopping_") {
+            self.results.insert(key.to_owned(), text());
+        } else {
+            match key {
+                "loadgen_version" => self.version = Some(text()),
+                "get_sut_name_duration_ns" if self.name_duration_ns.is_none() => {
+                    self.name_duration_ns = value.parse().ok();
+                }
+                "generic_message" => self.message(value, series),
+                "generated_query_count" => series.queries = value.parse().unwrap_or(0),
+                "generated_samples_per_query" => {
+                    let samples = value.parse().unwrap_or(0);
+                    self.series(series, samples);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What comes next, and so what the last rate came to.
+    fn message(&mut self, text: &str, series: &mut Series) {
+        let bounds = |text: &str| -> Option<(String, String)> {
+            let (_, inside) = text.split_once('[')?;
+            let (low, high) = inside.split_once(')')?.0.split_once(", ")?;
+            Some((low.to_owned(), high.to_owned()))
+        };
+        let last = || text.rsplit(": ").next().unwrap_or("").to_owned();
+        if text == "Starting accuracy mode" {
+            *series = Series::default();
+            series.kind = Some(Next::Accuracy);
+        } else if text == "Starting performance mode" {
+            *series = Series::default();
+            series.kind = Some(Next::Performance);
+        } else if text.starts_with("FindPeakPerformance: Check validity") {
+            series.kind = Some(Next::Step(last()));
+        } else if text.starts_with("FindBoundaries: Checking") {
+            let Some((low, high)) = bounds(text) else {
+                return;
+            };
+            self.judge_rate(&low, series);
+            series.kind = Some(Next::Step(high));
+        } else if text.starts_with("FindPeakPerformance: Found boundaries") {
+            let Some((low, _)) = bounds(text) else { return };
+            self.judge_rate(&low, series);
+        } else if text.starts_with("FindPeakPerformanceBinarySearch: Testing") {
+            let Some((low, _)) = bounds(text) else { return };
+            self.judge_rate(&low, series);
+            series.kind = Some(Next::Step(last()));
+        } else if text.starts_with("FindPeakPerformance: Found peak performance field") {
+            self.judge_rate(&last(), series);
+            self.peak_qps = last().parse().ok();
+        }
+    }
+
+    /// The last rate was good if it is the lower bound now.
+    fn judge_rate(&mut self, low: &str, series: &Series) {
+        self.judge(series.tried.as_deref() == Some(low));
+    }
+
+    /// Says of the last step whether it was good, unless that was said.
+    fn judge(&mut self, good: bool) {
+        if let Some(Phase {
+            kind: PhaseKind::Step { met, .. },
+            ..
+        }) = self.phases.last_mut()
+        {
+            met.get_or_insert(good);
+        }
+    }
+
+    /// A series of queries is about to be issued.
+    fn series(&mut self, series: &mut Series, samples_per_query: u64) {
+        let kind = match &series.kind {
+            Some(Next::Accuracy) => PhaseKind::Accuracy,
+            Some(Next::Step(rate)) => {
+                series.tried = Some(rate.clone());
+                PhaseKind::Step {
+                    qps: rate.parse().unwrap_or(0.0),
+                    met: None,
+                }
+            }
+            Some(Next::Performance) | None => PhaseKind::Performance,
+        };
+        let queries = series.queries;
+        let samples = queries.saturating_mul(samples_per_query);
+        if let Some(last) = self.phases.last_mut()
+            && last.kind == PhaseKind::Accuracy
+            && kind == PhaseKind::Accuracy
+        {
+            last.series += 1;
+            last.queries += queries;
+            last.samples += samples;
+            return;
+        }
+        self.phases.push(Phase {
+            kind,
+            series: 1,
+            queries,
+            samples,
+        });
+    }
+}
+
+/// What the next series of queries is for.
+enum Next {
+    Accuracy,
+    Performance,
+    /// With its rate as LoadGen writes it, which is how rates are compared.
+    Step(String),
+}
+
+/// Where the reading of a log stands.
+#[derive(Default)]
+struct Series {
+    kind: Option<Next>,
+    queries: u64,
+    /// The last rate that was tried.
+    tried: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log of these keys and values.
+    fn read(lines: &[(&str, &str)]) -> Detail {
+        let line = |(key, value): &(&str, &str)| {
+            format!(
+                ":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 1.5, \
+                 \"metadata\": {{\"is_error\": {}}}}}\n",
+                key.starts_with("error_")
+            )
+        };
+        let text: String = lines.iter().map(line).collect();
+        Detail::read(text.as_bytes()).unwrap()
+    }
+
+    fn step<'a>(message: &'a str, queries: &'a str) -> [(&'a str, &'a str); 3] {
+        [
+            ("generic_message", message),
+            ("generated_query_count", queries),
+            ("generated_samples_per_query", "1"),
+        ]
+    }
+
+    #[test]
+    fn errors_and_the_names_duration() {
+        let log = b":::MLLOG {\"key\": \"get_sut_name_duration_ns\", \"value\": 4711, \
+            \"time_ms\": 0.1, \"x\": 1}\n\
+            :::MLLOG {\"key\": \"error_runtime\", \"value\": \"it \"broke\"\", \"time_ms\": 2.0, \
+            \"metadata\": {\"is_error\": true}}\n\xff\xfe\n";
+        let detail = Detail::read(&log[..]).unwrap();
+        assert_eq!(detail.name_duration_ns, Some(4711));
+        assert_eq!(detail.error_messages, ["it \"broke"]);
+    }
+
+    #[test]
+    fn what_loadgen_ran_with_and_what_came_of_it() {
+        let detail = read(&[
+            ("effective_scenario", "\"Server\""),
+            ("effective_test_mode", "\"SubmissionRun\""),
+            ("effective_target_qps", "300"),
+            ("requested_server_target_qps", "300"),
+            ("result_perf_constraints_met", "false"),
+            ("result_99.00_percentile_latency_ns", "9347565"),
+            ("early_stopping_met", "true"),
+        ]);
+        assert_eq!(detail.scenario(), Some(Scenario::Server));
+        assert_eq!(detail.mode(), Some(TestMode::SubmissionRun));
+        assert_eq!(detail.effective_number("target_qps"), Some(300.0));
+        assert_eq!(detail.requested["server_target_qps"], "300");
+        assert_eq!(detail.result_flag("perf_constraints_met"), Some(false));
+        assert_eq!(detail.result_flag("early_stopping_met"), Some(true));
+        let p99 = detail.result_number("99.00_percentile_latency_ns");
+        assert_eq!(p99, Some(9_347_565.0));
+        assert_eq!(read(&[]).mode(), None);
+    }
+
+    #[test]
+    fn the_sets_of_an_accuracy_run_are_one_phase() {
+        let mut lines = vec![("generic_message", "\"Starting accuracy mode\"")];
+        for queries in ["200", "200", "100"] {
+            lines.push(("generated_query_count", queries));
+            lines.push(("generated_samples_per_query", "2"));
+        }
+        lines.extend(step("\"Starting performance mode\"", "178"));
+        let phase = |kind, series, queries, samples| Phase {
+            kind,
+            series,
+            queries,
+            samples,
+        };
+        let expected = [
+            phase(PhaseKind::Accuracy, 3, 500, 1000),
+            phase(PhaseKind::Performance, 1, 178, 178),
+        ];
+        assert_eq!(read(&lines).phases, expected);
+    }
+
+    /// The rates that were tried and what they came to.
+    fn steps(detail: &Detail) -> Vec<(f64, Option<bool>)> {
+        let step = |p: &Phase| match p.kind {
+            PhaseKind::Step { qps, met } => (qps, met),
+            _ => panic!("{p:?}"),
+        };
+        detail.phases.iter().map(step).collect()
+    }
+
+    #[test]
+    fn what_find_peak_tries_next_is_the_verdict_on_a_step() {
+        let bounds = "\"FindBoundaries: Checking fields ";
+        let mid = "\"FindPeakPerformanceBinarySearch: Testing the mid value of bounds ";
+        let base = "\"FindPeakPerformance: Check validity of the base settings field: 100.000000\"";
+        let first = format!("{bounds}[100.000000, 200.000000)\"");
+        let second = format!("{bounds}[200.000000, 400.000000)\"");
+        let third = format!("{mid}[200.000000, 400.000000): 300.000000\"");
+        let fourth = format!("{mid}[200.000000, 300.000000): 250.000000\"");
+        let lines = [
+            &[("generic_message", "\"Starting FindPeakPerformance mode\"")][..],
+            &step(base, "20"),
+            &step(&first, "40"),
+            &step(&second, "80"),
+            &[(
+                "generic_message",
+                "\"FindPeakPerformance: Found boundaries: [200.000000, 400.000000)\"",
+            )],
+            &step(&third, "60"),
+            &step(&fourth, "50"),
+        ]
+        .concat();
+        let cut = read(&lines);
+        let known = [
+            (100.0, Some(true)),
+            (200.0, Some(true)),
+            (400.0, Some(false)),
+            (300.0, Some(false)),
+        ];
+        assert_eq!(steps(&cut)[..4], known);
+        assert_eq!((steps(&cut)[4], cut.peak_qps), ((250.0, None), None));
+        for (peak, met) in [("250.000000", true), ("200.000000", false)] {
+            let found = format!("\"FindPeakPerformance: Found peak performance field: {peak}\"");
+            let whole = read(&[&lines[..], &[("generic_message", &found)]].concat());
+            assert_eq!(steps(&whole)[4], (250.0, Some(met)));
+            assert_eq!(whole.peak_qps, peak.parse().ok());
+        }
+    }
+
+    #[test]
+    fn a_first_step_that_is_too_much_is_an_error() {
+        let base = "\"FindPeakPerformance: Check validity of the base settings field: 9.500000\"";
+        let error = "\"FindPeakPerformance: Initial lower bound does not satisfy performance\"";
+        let lines = [&step(base, "20")[..], &[("error_runtime", error)]].concat();
+        let detail = read(&lines);
+        assert_eq!(steps(&detail), [(9.5, Some(false))]);
+        assert_eq!((detail.peak_qps, detail.error_messages.len()), (None, 1));
+    }
+}

@@ -1,0 +1,170 @@
+//! What LoadGen said about a run, beside what we measured ourselves.
+//!
+//! Plain data: whoever wants to know what limited a run reads the margins of [`LimitRecord`], the
+//! two rates and [`LoadgenRecord::late_mean_us`].
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Latencies as LoadGen computed them, in microseconds: from the time for which a sample was
+/// scheduled to its completion; in MultiStream those of queries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoadgenLatency {
+    /// The shortest.
+    pub min_us: f64,
+    /// The mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 90th percentile.
+    pub p90_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+/// What a limit is counted in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitUnit {
+    /// Microseconds.
+    #[default]
+    Us,
+    /// Queries.
+    Queries,
+    /// Samples.
+    Samples,
+}
+
+/// One thing that LoadGen asks of a valid run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LimitRecord {
+    /// `p99 latency`, `p99 TTFT`, `p99 TPOT`, `duration`, `queries`, `samples`.
+    pub name: String,
+    /// LoadGen's setting that it comes from: `server_target_latency_ns`.
+    pub setting: String,
+    /// Of `limit` and `was`.
+    pub unit: LimitUnit,
+    /// What was asked for.
+    pub limit: f64,
+    /// What it came to; `None` where LoadGen does not say.
+    pub was: Option<f64>,
+    /// The limit is the most that is allowed, and not the least.
+    pub at_most: bool,
+    /// LoadGen's word.
+    pub met: bool,
+}
+
+impl LimitRecord {
+    /// The part of the limit that was left over: 0.25 is a quarter below the most allowed, or a
+    /// quarter above the least; below 0 it was not met.
+    pub fn margin(&self) -> Option<f64> {
+        let was = self.was?;
+        if self.limit <= 0.0 {
+            return None;
+        }
+        let over = (was - self.limit) / self.limit;
+        Some(if self.at_most { -over } else { over })
+    }
+}
+
+/// LoadGen's early stopping: whether the run was long enough to be sure of its percentile.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EarlyStopping {
+    /// LoadGen's word.
+    pub met: bool,
+    /// Queries that there were.
+    pub queries: Option<u64>,
+    /// Queries that it would need at least, all further ones in time.
+    pub needs: Option<u64>,
+    /// Its estimate of the percentile in SingleStream and MultiStream, in microseconds.
+    pub estimate_us: Option<f64>,
+    /// LoadGen's own words.
+    pub text: String,
+}
+
+/// LoadGen's result. After find-peak that of the rate it ended with, after a submission run that
+/// of its performance phase.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoadgenRecord {
+    /// LoadGen's version.
+    pub version: Option<String>,
+    /// The scenario it ran: `Server`.
+    pub scenario: String,
+    /// The mode it ran, `audit.config` included: `PerformanceOnly`.
+    pub mode: String,
+    /// The mode it was asked for, where that was another.
+    pub asked_mode: Option<String>,
+    /// Its word; `None` after an accuracy run, which is not judged.
+    pub valid: Option<bool>,
+    /// Queries that it issued and judged.
+    pub queries: Option<u64>,
+    /// Of those, the ones beyond the bound on latency. Server alone has it.
+    pub over_limit: Option<u64>,
+    /// Server: samples per second as they were scheduled, to the last one's time.
+    pub scheduled_per_s: Option<f64>,
+    /// Server: samples per second until the last one was completed. Offline: samples per second.
+    /// SingleStream: queries per second.
+    pub completed_per_s: Option<f64>,
+    /// SingleStream and MultiStream: the percentile that is the result, in percent (90.0).
+    pub percentile: Option<f64>,
+    /// Its latency, in microseconds.
+    pub percentile_us: Option<f64>,
+    /// Tokens per second, where it measures them.
+    pub tokens_per_s: Option<f64>,
+    /// Its latencies; `None` after an accuracy run.
+    pub latency: Option<LoadgenLatency>,
+    /// Times to the first token, where it measures them.
+    pub ttft: Option<LoadgenLatency>,
+    /// Times per token after the first, likewise.
+    pub tpot: Option<LoadgenLatency>,
+    /// How much later than scheduled samples were issued, on average, in microseconds: its mean
+    /// latency less our mean of `total`. Where scheduling and issuing are one, that is LoadGen's
+    /// own time.
+    pub late_mean_us: Option<f64>,
+    /// Its 99th percentile less our 99th percentile of `total`, in microseconds.
+    pub late_p99_us: Option<f64>,
+    /// What it asks of a valid run, and what that came to.
+    pub limits: Vec<LimitRecord>,
+    /// Its early stopping, where the scenario has it.
+    pub early_stopping: Option<EarlyStopping>,
+    /// The rate that find-peak ended with, in queries per second.
+    pub peak_qps: Option<f64>,
+    /// Why a run is not valid, in LoadGen's own words.
+    pub reasons: Vec<String>,
+    /// Errors that it logged.
+    pub errors: u64,
+    /// Warnings that it logged.
+    pub warnings: u64,
+    /// Settings that it ran with, under its own names, as it logged them.
+    pub effective: BTreeMap<String, String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_margin_is_what_is_left_of_a_limit() {
+        let limit = |limit, was, at_most| LimitRecord {
+            limit,
+            was,
+            at_most,
+            ..LimitRecord::default()
+        };
+        assert_eq!(limit(10.0, Some(7.5), true).margin(), Some(0.25));
+        assert_eq!(limit(10.0, Some(20.0), true).margin(), Some(-1.0));
+        assert_eq!(limit(10.0, Some(12.5), false).margin(), Some(0.25));
+        assert_eq!(limit(10.0, Some(5.0), false).margin(), Some(-0.5));
+        assert_eq!(limit(10.0, None, false).margin(), None);
+        assert_eq!(limit(0.0, Some(5.0), false).margin(), None);
+    }
+}

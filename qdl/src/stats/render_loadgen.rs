@@ -1,0 +1,304 @@
+//! LoadGen's part of the summary: its result, its limits, and the phases of a run.
+
+use super::{
+    super::{
+        LimitRecord, LoadgenLatency, LoadgenRecord, PhaseKind, PhaseRecord, RunRecord,
+        loadgen::LimitUnit, settings,
+    },
+    Page, RED, YELLOW,
+    text::{self, Table},
+};
+
+/// With more phases than this the first ones are left to the JSON.
+const MOST_PHASES: usize = 40;
+/// Completed against scheduled samples below which a peak is none that lasts.
+const KEEPS_UP: f64 = 0.95;
+
+impl Page {
+    /// What LoadGen ran where that is not what it was asked for, and the rate that it found.
+    pub(super) fn ran(&mut self, run: &RunRecord) {
+        let Some(l) = &run.loadgen else { return };
+        if let Some(asked) = &l.asked_mode {
+            let line = format!(
+                "LoadGen ran {}, though {asked} was asked for: audit.config goes before everything",
+                l.mode
+            );
+            self.fact("mode", &line, Some(YELLOW));
+        }
+        let steps = run.phases.iter().filter(|p| p.kind == PhaseKind::Step);
+        let (steps, kept) = (
+            steps.clone().count(),
+            steps.filter(|p| p.kept == Some(true)),
+        );
+        match l.peak_qps {
+            Some(qps) => {
+                let bound = l.limits.iter().find(|limit| limit.at_most);
+                let bound = bound.map_or_else(String::new, |b| {
+                    format!(" whose {} was within {}", b.name, amount(b.unit, b.limit))
+                });
+                let line = format!(
+                    "{} queries/s: the highest of {steps} steps{bound}",
+                    text::rate(qps)
+                );
+                self.fact("peak", &line, None);
+                self.peak_that_does_not_last(l);
+            }
+            None if steps > 0 && kept.count() == 0 => {
+                let line = "none: the first rate was too high; give a lower --target-qps";
+                self.fact("peak", line, Some(RED));
+            }
+            None => {}
+        }
+    }
+
+    /// A step so short that its samples are all in time though most of them queue.
+    fn peak_that_does_not_last(&mut self, l: &LoadgenRecord) {
+        let (Some(scheduled), Some(completed)) = (l.scheduled_per_s, l.completed_per_s) else {
+            return;
+        };
+        if completed < scheduled * KEEPS_UP {
+            let line = format!(
+                "not sustained: {}/s of the {}/s scheduled were completed; its steps were too \
+                 short for the bound on latency to show it: give a longer --duration-s",
+                text::rate(completed),
+                text::rate(scheduled)
+            );
+            self.fact("", &line, Some(YELLOW));
+        }
+    }
+
+    /// LoadGen's rates, its latencies, and its limits beside what they came to.
+    pub(super) fn loadgen(&mut self, l: &LoadgenRecord) {
+        self.fact("LoadGen", &rates(l), None);
+        let rows = [
+            ("latency, as scheduled", &l.latency),
+            ("first token", &l.ttft),
+            ("per further token", &l.tpot),
+        ];
+        let mut table = Table::new(&[
+            "LoadGen's own",
+            "p50",
+            "p90",
+            "p99",
+            "p99.9",
+            "max",
+            "mean",
+            "queries",
+        ]);
+        for (name, row) in rows {
+            let Some(row) = row else { continue };
+            let mut cells = vec![name.to_owned()];
+            cells.extend(times(row));
+            cells.push(l.queries.map_or_else(String::new, text::grouped));
+            table.row(cells);
+        }
+        if l.latency.is_some() {
+            self.block(&table.text());
+        }
+        if let Some(late) = l.late_mean_us.filter(|late| *late > 0.0) {
+            let line = format!(
+                "Samples were issued {} after their scheduled time on average: LoadGen counts that.",
+                text::time_us(late)
+            );
+            self.plain(&line);
+        }
+        self.limits(l);
+    }
+
+    fn limits(&mut self, l: &LoadgenRecord) {
+        if l.limits.is_empty() {
+            return;
+        }
+        let heading = ["limit", "asked for", "was", "of it", "", "set by"];
+        let mut table = Table::new(&heading).left();
+        let word = |met| if met { "met" } else { "NOT MET" }.to_owned();
+        for limit in &l.limits {
+            table.row(vec![
+                limit.name.clone(),
+                asked(limit),
+                limit
+                    .was
+                    .map_or_else(|| "-".to_owned(), |was| amount(limit.unit, was)),
+                share(limit.was, limit.limit),
+                word(limit.met),
+                limit.setting.clone(),
+            ]);
+        }
+        if let Some(early) = &l.early_stopping {
+            let queries = |n: u64| amount(LimitUnit::Queries, n as f64);
+            let was = early.queries.map(|n| n as f64);
+            let needs = early.needs.filter(|_| !early.met);
+            table.row(vec![
+                "early stopping".to_owned(),
+                needs.map_or_else(String::new, |n| format!("at least {}", queries(n))),
+                needs.and(early.queries).map_or_else(String::new, queries),
+                needs.map_or_else(String::new, |n| share(was, n as f64)),
+                word(early.met),
+                needs.map_or("", |_| "min_query_count").to_owned(),
+            ]);
+        }
+        self.out.push('\n');
+        self.block(&table.text());
+    }
+
+    /// A row for each phase, which add up to the run.
+    pub(super) fn phases(&mut self, run: &RunRecord) {
+        let steps = run.phases.iter().any(|p| p.kind == PhaseKind::Step);
+        let columns = ["samples", "took", "done/s", "p50", "p99", "p99.9", "max"];
+        let heading = match steps {
+            true => [&["step", "asked/s"], &columns[..], &["bound"]].concat(),
+            false => [&["phase"], &columns[..]].concat(),
+        };
+        let mut table = Table::new(&heading);
+        let skipped = run.phases.len().saturating_sub(MOST_PHASES);
+        for p in &run.phases[skipped..] {
+            table.row(phase(p, steps));
+        }
+        let samples: u64 = run.phases.iter().map(|p| p.samples).sum();
+        let mut all = vec![format!("all {}", run.phases.len()), text::short(samples)];
+        if steps {
+            all.insert(1, String::new());
+        }
+        table.row(all);
+        self.block(&table.text());
+        if skipped > 0 {
+            self.plain(&format!("The first {skipped} are in summary.json."));
+        }
+        self.plain("Times are ours, from the issue of a sample to its completion.");
+    }
+
+    /// Stages of the phases that are worth a table: all of a few, of find-peak the peak's.
+    pub(super) fn stages_of_phases(&mut self, run: &RunRecord) {
+        let peak = run.loadgen.as_ref().and_then(|l| l.peak_qps);
+        for p in &run.phases {
+            let near = |asked: f64| peak.is_some_and(|peak| (asked - peak).abs() < 1e-5);
+            let is_peak = p.asked_per_s.is_some_and(near) && p.kept == Some(true);
+            if p.kind == PhaseKind::Step && !is_peak {
+                continue;
+            }
+            let name = if is_peak {
+                format!("{}, the peak", p.name)
+            } else {
+                p.name.clone()
+            };
+            self.out.push('\n');
+            self.fact("stages of", &name, None);
+            self.block(&p.stages.text());
+        }
+    }
+
+    /// What the run was made with, where somebody said so; and what was said in vain.
+    pub(super) fn settings(&mut self, run: &RunRecord) {
+        let table = settings::table(&run.settings);
+        if let Some(table) = &table {
+            self.block(table);
+            self.plain("All others are defaults; summary.json has every one.");
+        }
+        for note in &run.setting_notes {
+            self.fact("note", note, Some(YELLOW));
+        }
+        if table.is_some() || !run.setting_notes.is_empty() {
+            self.out.push('\n');
+        }
+    }
+}
+
+/// One line: what was scheduled, what was completed, errors and warnings.
+fn rates(l: &LoadgenRecord) -> String {
+    let mut said = Vec::new();
+    match (l.scheduled_per_s, l.completed_per_s) {
+        (Some(scheduled), Some(completed)) => said.push(format!(
+            "{}/s scheduled, {}/s completed ({})",
+            text::rate(scheduled),
+            text::rate(completed),
+            share(Some(completed), scheduled)
+        )),
+        (None, Some(completed)) => said.push(format!("{}/s completed", text::rate(completed))),
+        _ => {}
+    }
+    if let (Some(percentile), Some(us)) = (l.percentile, l.percentile_us) {
+        let estimate = l
+            .early_stopping
+            .as_ref()
+            .and_then(|early| early.estimate_us);
+        let estimate = estimate.map_or_else(String::new, |us| {
+            format!(" ({} by early stopping's estimate)", text::time_us(us))
+        });
+        said.push(format!(
+            "p{percentile} latency {}{estimate}",
+            text::time_us(us)
+        ));
+    }
+    if let Some(tokens) = l.tokens_per_s {
+        said.push(format!("{} tokens/s", text::rate(tokens)));
+    }
+    if let Some(over) = l.over_limit.filter(|over| *over > 0) {
+        said.push(format!("{} queries over the bound", text::grouped(over)));
+    }
+    let many = |n: u64, what: &str| match n {
+        0 => format!("no {what}s"),
+        1 => format!("1 {what}"),
+        n => format!("{} {what}s", text::grouped(n)),
+    };
+    said.push(many(l.errors, "error"));
+    said.push(many(l.warnings, "warning"));
+    said.join(", ")
+}
+
+fn times(row: &LoadgenLatency) -> Vec<String> {
+    let all = [
+        row.p50_us,
+        row.p90_us,
+        row.p99_us,
+        row.p999_us,
+        row.max_us,
+        row.mean_us,
+    ];
+    all.iter().map(|&us| text::time_us(us)).collect()
+}
+
+fn amount(unit: LimitUnit, n: f64) -> String {
+    let count = || text::grouped(n.round() as u64);
+    match unit {
+        LimitUnit::Us => text::time_us(n),
+        LimitUnit::Queries => format!("{} queries", count()),
+        LimitUnit::Samples => format!("{} samples", count()),
+    }
+}
+
+fn asked(limit: &LimitRecord) -> String {
+    let word = if limit.at_most { "at most" } else { "at least" };
+    format!("{word} {}", amount(limit.unit, limit.limit))
+}
+
+/// `was` in percent of `limit`.
+fn share(was: Option<f64>, limit: f64) -> String {
+    match was {
+        Some(was) if limit > 0.0 => format!("{} %", text::rate(was / limit * 100.0)),
+        _ => "-".to_owned(),
+    }
+}
+
+fn phase(p: &PhaseRecord, steps: bool) -> Vec<String> {
+    let total = p.total();
+    let mut row = vec![p.name.strip_prefix("step ").unwrap_or(&p.name).to_owned()];
+    if steps {
+        row.push(p.asked_per_s.map_or_else(String::new, text::rate));
+    }
+    row.extend([
+        text::short(p.samples),
+        text::time_us(p.duration_s * 1e6),
+        text::rate(p.per_s),
+        text::time_us(total.p50_us),
+        text::time_us(total.p99_us),
+        text::time_us(total.p999_us),
+        text::time_us(total.max_us),
+    ]);
+    let word = p.kept.map(|kept| if kept { "kept" } else { "exceeded" });
+    row.extend(word.map(str::to_owned));
+    row
+}
+
+#[cfg(test)]
+#[path = "render_loadgen_tests.rs"]
+mod tests;

@@ -1,0 +1,187 @@
+//! The settings a run was made with, and where each came from.
+
+use serde::{Deserialize, Serialize};
+
+use super::text::Table;
+
+/// Where a value came from that nobody set.
+pub const DEFAULT: &str = "default";
+
+/// No line of the table is longer.
+const WIDTH: usize = 100;
+/// Longest name in the table: LoadGen's longest.
+const NAME: usize = 42;
+/// Longest value in the table; the JSON has it whole.
+const VALUE: usize = 22;
+/// Longest origin in the table: its end says most.
+const FROM: usize = 26;
+
+/// Who takes a setting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SettingOf {
+    /// LoadGen.
+    #[default]
+    Loadgen,
+    /// This node.
+    Frontend,
+}
+
+/// A value and who gave it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GivenValue {
+    /// As text.
+    pub value: String,
+    /// `default`, `mlperf.conf`, `user.conf:3`, `front.yaml:12`, `--target-qps`, `audit.config:1`.
+    pub from: String,
+}
+
+/// One setting.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SettingRecord {
+    /// LoadGen's field, or the configuration's key: `nics[0].slots`.
+    pub name: String,
+    /// Whose it is.
+    pub of: SettingOf,
+    /// It has no effect in this run's scenario and mode.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub idle: bool,
+    /// What was in force, and who gave it.
+    #[serde(flatten)]
+    pub given: GivenValue,
+    /// What it went before, the last first; defaults are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub overrode: Vec<GivenValue>,
+}
+
+/// Those that have an effect and are no defaults, as a table; `None` where there are none.
+pub(super) fn table(settings: &[SettingRecord]) -> Option<String> {
+    let set: Vec<&SettingRecord> = settings
+        .iter()
+        .filter(|s| !s.idle && (s.given.from != DEFAULT || !s.overrode.is_empty()))
+        .collect();
+    if set.is_empty() {
+        return None;
+    }
+    let mut table = Table::new(&["setting", "value", "from"]).left();
+    for s in &set {
+        table.row(vec![
+            head(&s.name, NAME),
+            head(&s.given.value, VALUE),
+            tail(&s.given.from, FROM),
+        ]);
+    }
+    let rows = table.text();
+    let mut out = String::new();
+    // The heading goes before no value.
+    let overrode = set.iter().map(|s| s.overrode.first());
+    for (line, overrode) in rows.lines().zip([None].into_iter().chain(overrode)) {
+        out.push_str(line);
+        if let Some(o) = overrode {
+            let (value, from) = (head(&o.value, VALUE), tail(&o.from, FROM));
+            let instead = format!("instead of {value} ({from})");
+            let fits = line.chars().count() + 2 + instead.chars().count() <= WIDTH;
+            out.push_str(if fits { "  " } else { "\n    " });
+            out.push_str(&instead);
+        }
+        out.push('\n');
+    }
+    Some(out)
+}
+
+/// The first `most` characters.
+fn head(text: &str, most: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= most {
+        return text.to_owned();
+    }
+    letters[..most - 1].iter().chain(&['…']).collect()
+}
+
+/// The last `most` characters: of a path its end, and the line behind it.
+fn tail(text: &str, most: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= most {
+        return text.to_owned();
+    }
+    let from = letters.len() - most + 1;
+    ['…'].iter().chain(&letters[from..]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(value: &str, from: &str) -> GivenValue {
+        GivenValue {
+            value: value.to_owned(),
+            from: from.to_owned(),
+        }
+    }
+
+    fn setting(name: &str, value: GivenValue, overrode: &[GivenValue]) -> SettingRecord {
+        SettingRecord {
+            name: name.to_owned(),
+            of: SettingOf::Loadgen,
+            idle: false,
+            given: value,
+            overrode: overrode.to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_table_has_what_somebody_set_and_what_that_went_before() {
+        let all = [
+            setting("max_query_count", given("0", DEFAULT), &[]),
+            setting(
+                "server_target_qps",
+                given("300", "--target-qps"),
+                &[given("100", "user.conf:1"), given("50", "mlperf.conf")],
+            ),
+            setting("nics[0].slots", given("64", "front.yaml:12"), &[]),
+            SettingRecord {
+                idle: true,
+                ..setting("offline_expected_qps", given("7", "user.conf:2"), &[])
+            },
+        ];
+        let expected = "\
+setting            value  from
+server_target_qps  300    --target-qps  instead of 100 (user.conf:1)
+nics[0].slots      64     front.yaml:12
+";
+        assert_eq!(table(&all).as_deref(), Some(expected));
+        assert_eq!(table(&all[..1]), None);
+    }
+
+    #[test]
+    fn no_line_is_too_long() {
+        let long = "x".repeat(80);
+        let value = given(&long, &long);
+        let text = table(&[setting(&long, value.clone(), &[value])]).expect("a table");
+        assert!(text.lines().all(|l| l.chars().count() <= WIDTH), "{text}");
+        assert_eq!(text.lines().count(), 3, "{text}");
+    }
+
+    #[test]
+    fn long_values_and_paths_are_cut_where_they_say_least() {
+        let long = "/a/very/long/folder/of/configurations/user.conf:117";
+        assert_eq!(tail(long, 14), "…user.conf:117");
+        assert_eq!(head("2085463073848966840", 8), "2085463…");
+    }
+
+    #[test]
+    fn json_has_value_and_origin_beside_the_name() {
+        let s = setting("mode", given("AccuracyOnly", "--mode"), &[]);
+        let json = serde_json::to_value(&s).expect("JSON");
+        let expected = serde_json::json!({
+            "name": "mode", "of": "loadgen", "value": "AccuracyOnly", "from": "--mode"
+        });
+        assert_eq!(json, expected);
+        assert_eq!(
+            serde_json::from_value::<SettingRecord>(json).expect("reads back"),
+            s
+        );
+    }
+}
