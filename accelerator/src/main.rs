@@ -139,6 +139,9 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
             "the accelerator was told to stop (signal {signal})"
         ));
     });
+    if let Some(line) = accelerator.content() {
+        tracing::info!("{line}");
+    }
     if let Some((cold, warm)) = accelerator.warm_up() {
         tracing::info!("engine warmed up: {cold} us for the first sample, {warm} us warm");
     }

@@ -18,7 +18,7 @@ use qdl::{
 };
 
 use crate::{
-    engine::{EngineError, EngineParams},
+    engine::{Engine, EngineError, EngineParams, Hashed, Hashing},
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
@@ -61,6 +61,15 @@ pub fn engine_params(
     params
 }
 
+/// What a frontend is told of an engine.
+pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
+    EngineInfo {
+        name: engine.name().to_owned(),
+        tokens: engine.counts_tokens(),
+        content: hashed.content.clone(),
+    }
+}
+
 /// A node ready to serve.
 pub struct Accelerator {
     node: Node,
@@ -68,6 +77,7 @@ pub struct Accelerator {
     /// The first error of the engine in mid-run.
     fatal: Arc<Mutex<Option<String>>>,
     ready: String,
+    hashed: Hashed,
 }
 
 impl Accelerator {
@@ -83,6 +93,7 @@ impl Accelerator {
         let topology = Topology::of_this_machine().unwrap_or_default();
         let mut options = Options::from(&params);
         let mut engines = Vec::new();
+        let hashing = Hashing::begin(&params);
         for gpu in config.engine.all_gpus() {
             let near = engine_near(gpu, &config.nics, &topology);
             // Threads that the engine itself starts stay there, too.
@@ -90,6 +101,7 @@ impl Accelerator {
             options.near.insert(gpu, near);
         }
         let engine = engines[0].1.clone();
+        let hashed = hashing.end()?;
         // The opaque engines take any bytes, whatever the configuration calls them; a model file
         // has its say.
         let model = match (&spec, engine.runs_inline() || file.is_none()) {
@@ -119,10 +131,7 @@ impl Accelerator {
             NodeParams {
                 sut_name: format!("{} ({} on {})", config.node, model.name, engine.name()),
                 model,
-                engine_info: EngineInfo {
-                    name: engine.name().to_owned(),
-                    tokens: engine.counts_tokens(),
-                },
+                engine_info: engine_info(engine.as_ref(), &hashed),
                 once,
                 engine: Arc::new(move || counting.totals()),
             },
@@ -141,12 +150,18 @@ impl Accelerator {
             pipelines,
             fatal,
             ready,
+            hashed,
         })
     }
 
     /// The line that says so.
     pub fn ready_line(&self) -> &str {
         &self.ready
+    }
+
+    /// What its engine really runs, where there is something to say, and what it took to find out.
+    pub fn content(&self) -> Option<String> {
+        self.hashed.line()
     }
 
     /// How warming up went, for engines that have something to warm.

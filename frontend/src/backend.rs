@@ -26,10 +26,10 @@ pub trait Backend: Send + Sync {
     /// Sends samples; returns at once.
     fn issue(&self, samples: &[Sample]);
 
-    /// The fabric as the summary names it, `local` where there is none; and whether
-    /// nothing leaves this machine though one is used.
-    fn fabric(&self) -> (&'static str, bool) {
-        ("local", false)
+    /// The fabric as the summary names it, `local` where there is none; and why the Network
+    /// division would not permit it, a line each.
+    fn fabric(&self) -> (&'static str, Vec<String>) {
+        ("local", Vec::new())
     }
 
     /// The system's name, and how long asking for it took where somebody was asked over a wire.

@@ -54,7 +54,7 @@ pub struct Network {
     cluster: Weak<Cluster>,
     held: Mutex<Option<Arc<Cluster>>>,
     verdict: Verdict,
-    fabric: (&'static str, bool),
+    fabric: (&'static str, Vec<String>),
 }
 
 impl Network {
@@ -89,7 +89,7 @@ impl Network {
         let cluster = Arc::new(Cluster::connect(config, memory, &mut make, listener)?);
         Ok(Network {
             cluster: Arc::downgrade(&cluster),
-            fabric: (cluster.fabric(), cluster.loopback()),
+            fabric: (cluster.fabric(), cluster.fabric_notes()),
             held: Mutex::new(Some(cluster)),
             verdict: verdict.clone(),
         })
@@ -148,8 +148,8 @@ impl Backend for Network {
         }
     }
 
-    fn fabric(&self) -> (&'static str, bool) {
-        self.fabric
+    fn fabric(&self) -> (&'static str, Vec<String>) {
+        self.fabric.clone()
     }
 
     fn name(&self) -> (String, Option<Duration>) {

@@ -9,9 +9,8 @@ use std::{
 
 use loadgen_bridge::{Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::stats::{
-    Carried, Exit, Histograms, LOOPBACK_NOTE, LoadgenRecord, Mode, PhaseKind, PhaseRecord,
-    RunRecord, SaveError, SettingRecord, StageTable, Summary, SystemRecord, Throughput,
-    TokenRecord,
+    Carried, Exit, Histograms, LoadgenRecord, Mode, PhaseKind, PhaseRecord, RunRecord, SaveError,
+    SettingRecord, StageTable, Summary, SystemRecord, Throughput, TokenRecord, with_losses,
 };
 use qdl::wire::Stream;
 
@@ -58,8 +57,8 @@ pub struct Ended<'a> {
     pub outcome: Option<TestOutcome>,
     /// Why the run was given up, if it was.
     pub failure: Option<Failure>,
-    /// The fabric, and whether nothing left this machine though one was used.
-    pub fabric: (&'static str, bool),
+    /// The fabric, and why the Network division would not permit it.
+    pub fabric: (&'static str, Vec<String>),
     /// What the backend counted.
     pub system: SystemRecord,
     /// All rails' histograms.
@@ -133,7 +132,7 @@ impl Ended<'_> {
     fn record(&self) -> RunRecord {
         let test = &self.settings.test;
         let answered = self.system.ledger.answered;
-        let (fabric, loopback) = self.fabric;
+        let (fabric, fabric_notes) = &self.fabric;
         let throughput = self.throughput.report();
         let outcome = self.outcome.as_ref();
         let seconds = self.duration.as_secs_f64();
@@ -149,8 +148,8 @@ impl Ended<'_> {
         RunRecord {
             scenario: scenario.name().to_owned(),
             mode,
-            fabric: fabric.to_owned(),
-            fabric_note: loopback.then(|| LOOPBACK_NOTE.to_owned()),
+            fabric: (*fabric).to_owned(),
+            fabric_notes: fabric_notes.clone(),
             valid: match judged {
                 Word::Valid => Some(true),
                 Word::Invalid => Some(false),
@@ -301,8 +300,16 @@ impl Ended<'_> {
             );
         }
         match outcome.verdict {
-            Word::Valid => (ExitCode::Good, "valid".to_owned()),
-            _ => (ExitCode::Good, "complete".to_owned()),
+            Word::Valid => (ExitCode::Good, self.with_losses("valid")),
+            _ => (ExitCode::Good, self.with_losses("complete")),
+        }
+    }
+
+    /// A good word, and what was lost nevertheless.
+    fn with_losses(&self, word: &str) -> String {
+        match with_losses(&self.system.losses) {
+            Some(with) => format!("{word}, {with}"),
+            None => word.to_owned(),
         }
     }
 

@@ -95,6 +95,19 @@ fn must_be_whole(place: &Place, frontend: Running, what: &str) -> bool {
         0,
         "{what}: {s}"
     );
+    // Whatever lies between them: loopback, or a cable between two network namespaces.
+    let notes = s["fabric_notes"].to_string();
+    assert!(notes.contains("on this very machine"), "{what}: {notes}");
+    assert_eq!(notes.contains("loopback"), !what.contains("Cut"), "{what}");
+    // One line for each loss, who and when, and no more of it.
+    let losses = s["losses"].as_array().map_or(0, Vec::len);
+    let told = ended.stderr.lines().filter(|l| l.contains(" lost "));
+    assert!(told.count() <= losses, "{what}: {}", ended.stderr);
+    assert!(
+        !ended.stderr.contains("was expected"),
+        "{what}: {}",
+        ended.stderr
+    );
     ledger["lost_connections"].as_u64() > Some(0)
 }
 

@@ -35,6 +35,11 @@ fn start(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> Running
     running
 }
 
+/// A page as one line.
+fn unbroken(page: &str) -> String {
+    page.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 #[test]
 fn a_hundred_thousand_digests_over_six_connections() {
     let place = Place::new();
@@ -53,7 +58,21 @@ fn a_hundred_thousand_digests_over_six_connections() {
         );
         assert_eq!(s["connections"].as_array().map(Vec::len), Some(6));
         assert_eq!(s["mismatches"].as_array().map(Vec::len), Some(0));
-        assert_eq!(s["fabric_note"], "loopback (not a permitted fabric)");
+        let notes = s["fabric_notes"].as_array().expect("a list");
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert_eq!(notes[0], "loopback (not a permitted fabric)");
+        let here = notes[1].as_str().expect("words");
+        assert!(
+            here.starts_with("acc-a and acc-b are on this very machine"),
+            "{here}"
+        );
+        // Each program says what it is.
+        let facts = |of: &serde_json::Value| (of["boot"].clone(), of["program"].clone());
+        let (boot, program) = facts(&s["facts"]);
+        let (there, other) = facts(&s["accelerators"][1]["facts"]);
+        assert_eq!((boot.is_string(), &boot), (true, &there));
+        assert_eq!(facts(&s["accelerators"][0]["facts"]).1, other);
+        assert!(program.is_string() && program != other);
         let name = s["name"].as_str().expect("a name");
         assert!(
             name.contains("Network SUT") && name.contains("acc-a") && name.contains("acc-b"),
@@ -221,12 +240,44 @@ fn one_of_two_accelerators_is_killed_and_the_run_goes_on() {
     victim.signal(libc::SIGKILL);
     let ended = frontend.end();
     assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
-    assert!(
-        ended.stderr.contains("acc-a"),
-        "the loss is shown: {}",
-        ended.stderr
-    );
+    // Who, when, why and how many samples, in one line.
+    let said: Vec<_> = ended
+        .stderr
+        .lines()
+        .filter(|l| l.contains("acc-a"))
+        .collect();
+    let [loss] = said[..] else {
+        panic!("{}", ended.stderr)
+    };
+    for part in [
+        "acc-a lost 0.",
+        " s into the run: its program ended or was killed; see its log; ",
+        " again",
+    ] {
+        assert!(loss.contains(part), "no `{part}` in {loss}");
+    }
     let s = place.summary("out");
+    let at = s["losses"][0]["at_s"].as_f64().expect("a time");
+    let with = format!("with one accelerator lost at {at:.1} s");
+    let headline = ended.stdout.lines().nth(1).unwrap_or_default();
+    assert_eq!(headline.trim(), with, "{}", ended.stdout);
+    assert_eq!(s["exit"]["reason"], format!("valid, {with}"));
+    assert!(
+        unbroken(&ended.stdout).contains(loss),
+        "{loss}\n{}",
+        ended.stdout
+    );
+    // What it had done, as far as it had said so.
+    let lost = &s["accelerators"][0];
+    assert!(lost["samples"].is_null(), "{lost}");
+    let last = &lost["lost_sessions"][0];
+    assert!(last["samples"].as_u64() > Some(0), "{lost}");
+    assert!(last["batches"].as_u64() > Some(0), "{lost}");
+    let as_of = last["as_of_s"].as_f64().expect("a time");
+    let row = ended.stdout.lines().find(|l| l.starts_with("acc-a "));
+    let row = row.expect("a row");
+    assert!(row.ends_with(&format!("as of {as_of:.1} s")), "{row}");
+    assert!(as_of <= at);
     assert_eq!(
         (&s["valid"], &s["ledger"]["emptied"]),
         (&true.into(), &0.into())
@@ -361,4 +412,143 @@ fn wrong_answers_over_the_wire_are_found() {
         "{}",
         ended.stderr
     );
+}
+
+#[test]
+fn samples_that_a_nic_thread_posts_do_not_wait_for_a_slot() {
+    let place = Place::new();
+    let [port] = free_ports();
+    let _acc = accelerator(&place, &place.digest_accelerator("acc-01", port, ""));
+    let nics = "nics: [{address: 127.0.0.1, connections: 1, slots: 2048}]\n";
+    let config = place.digest_frontend(&[port], nics);
+    // One query of more samples than the issuing thread posts by itself.
+    let ended = run(&place, place.frontend(&config, "out", &offline("100")));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let s = place.summary("out");
+    let counts = ["backlogged", "backlog_max", "handed_over"].map(|k| s[k].as_u64());
+    assert_eq!(counts, [Some(0), Some(0), Some(100)]);
+    // With two slots they do.
+    let nics = nics.replace("2048", "2");
+    let config = place.digest_frontend(&[port], &nics);
+    let ended = run(&place, place.frontend(&config, "few", &offline("100")));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let s = place.summary("few");
+    assert_eq!(
+        (&s["backlogged"], &s["handed_over"]),
+        (&98.into(), &2.into())
+    );
+    assert_eq!(s["backlog_max"], 98);
+}
+
+#[test]
+fn an_accelerator_compares_its_counts_when_its_frontend_has_left() {
+    let place = Place::new();
+    let [port] = free_ports();
+    let config = place.digest_accelerator("acc-01", port, "");
+    let acc = accelerator_with(&place, &config, &["--once"]);
+    let config = place.digest_frontend(&[port], "");
+    let ended = run(&place, place.frontend(&config, "out", &offline("20000")));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let told = acc.told();
+    let said = acc.end();
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let served = told.join("\n");
+    assert!(
+        served.contains("reconciled   received = arrived"),
+        "{served}"
+    );
+    assert!(!served.contains("lost"), "{served}");
+}
+
+/// The configuration of an accelerator that runs this file as the model `digits`.
+fn of_digits(place: &Place, node: &str, port: u16, file: &Path) -> std::path::PathBuf {
+    place.write(
+        &format!("{node}.yaml"),
+        format!(
+            "node: {node}\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
+             model: {{name: digits, file: {}}}\nengine: {{kind: onnx}}\n\
+             nics: [{{listen: \"127.0.0.1:0\"}}]\n",
+            file.display()
+        ),
+    )
+}
+
+#[test]
+fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
+    let digits = fetched("models/digits.onnx");
+    let place = Place::new();
+    let original = std::fs::read(&digits).expect("a model");
+    let copy = place.write("copy.onnx", &original);
+    // A model of the same graph whose file says one word more (`doc_string` of ONNX).
+    let other = place.write("other.onnx", [&original[..], &[0x32, 1, b'x']].concat());
+    let [a, b, c] = free_ports();
+    let _a = accelerator(&place, &of_digits(&place, "acc-a", a, &digits));
+    let _b = accelerator(&place, &of_digits(&place, "acc-b", b, &copy));
+    let _c = accelerator(&place, &of_digits(&place, "acc-c", c, &other));
+    let front = |name: &str, ports: &[u16], more: &str| {
+        let mut yaml = format!(
+            "node: front\n\
+             model: {{name: digits, inputs: [{{name: pixels, dtype: u8, shape: [64]}}], \
+             output: {{name: class, dtype: i64, shape: [1]}}}}\n\
+             dataset: {{kind: raw, samples: {}}}\n\
+             nics: [{{address: 127.0.0.1}}]\nengine: {{kind: onnx}}\nmodel_file: {}\n\
+             {more}accelerators:\n",
+            fetched("models/digits.samples.u8").display(),
+            other.display()
+        );
+        for port in ports {
+            yaml += &format!("  - control: 127.0.0.1:{port}\n");
+        }
+        place.write(name, yaml)
+    };
+    let arguments = offline("200");
+    // What a file is called is no difference.
+    let config = front("same.yaml", &[a, b], "");
+    let ended = run(&place, place.frontend(&config, "same", &arguments));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let hash = |out: &str, i: usize| {
+        let content = &place.summary(out)["accelerators"][i]["content"];
+        content["sha256"].as_str().expect("a hash").to_owned()
+    };
+    let own = hash("same", 0);
+    assert_eq!(own, hash("same", 1));
+    let line = format!("model        digits.onnx, SHA-256 {own}");
+    assert!(ended.stdout.lines().any(|l| l == line), "{}", ended.stdout);
+
+    let config = front("differ.yaml", &[a, b, c], "");
+    let ended = run(&place, place.frontend(&config, "differ", &arguments));
+    assert_eq!(ended.code, Some(2), "{}{}", ended.stdout, ended.stderr);
+    let errors: Vec<_> = ended
+        .stderr
+        .lines()
+        .filter(|l| l.starts_with("error: "))
+        .collect();
+    let [error] = errors[..] else {
+        panic!("{}", ended.stderr)
+    };
+    for part in [
+        "acc-a",
+        "acc-b",
+        "acc-c",
+        &own,
+        "other.onnx",
+        "model_files: any",
+    ] {
+        assert!(error.contains(part), "no `{part}` in {error}");
+    }
+    assert!(!place.path("differ").join("summary.json").exists());
+
+    let config = front("any.yaml", &[a, c], "model_files: any\n");
+    let ended = run(&place, place.frontend(&config, "any", &arguments));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let theirs = hash("any", 1);
+    assert_ne!(theirs, own);
+    let line = format!("acc-c: other.onnx, SHA-256 {theirs}");
+    assert!(unbroken(&ended.stdout).contains(&line), "{}", ended.stdout);
+
+    // And what runs in one process is shown as well.
+    let local = [&arguments[..], &["--local"]].concat();
+    let ended = run(&place, place.frontend(&config, "local", &local));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    assert_eq!(hash("local", 0), theirs);
 }

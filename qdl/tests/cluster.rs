@@ -170,7 +170,7 @@ fn an_accelerator_comes_back_though_a_nic_thread_hangs() {
     }
     drop(held);
     // Then it is taken down after all, and made again.
-    front.wait_noted("opened again");
+    front.wait_noted("is up again");
     front.wait_done();
     front.check();
     drop(again);
@@ -198,8 +198,10 @@ fn a_path_that_swallows_everything_holds_up_no_other_connection() {
         fake.swallowed() == 1
     });
     // Somebody waits for that connection now, for a minute. Meanwhile the other is lost, too.
+    front.wait_noted("connection fake/1 lost");
     fake.cut(0);
-    front.wait_noted("connection 0 (epoch 1) lost");
+    // With it nothing is left.
+    front.wait_noted("fake lost ");
     front.issue(1000..2000);
     let outstanding = || front.cluster.outstanding();
     wait("the first was never made again", &|| outstanding() == 0);
@@ -230,7 +232,7 @@ fn a_slow_open_costs_no_other_connection() {
     let front = Front::connect(&config_at(&[fake.control], &model(), nics, extra), 64, 1000);
     let held = fake.hold();
     fake.cut(1);
-    front.wait_noted("connection 1 (epoch 1) lost");
+    front.wait_noted("connection fake/1 lost");
     let end = Instant::now() + Duration::from_secs(20);
     while !fake.was_asked(1, 2) {
         assert!(Instant::now() < end, "it is not asked for again");
@@ -256,9 +258,9 @@ fn a_slow_open_costs_no_other_connection() {
         assert!(Instant::now() < end, "it is kept");
         std::thread::sleep(Duration::from_millis(1));
     }
-    front.wait_noted("connection 1 opened again");
+    front.wait_noted("connection fake/1 is up again");
     let notes = front.book.notes.lock().expect("alive").join("\n");
-    assert!(!notes.contains("connection 0"), "{notes}");
+    assert!(!notes.contains("fake/0"), "{notes}");
     assert_eq!(front.check(), 0, "nothing went again");
 }
 
@@ -270,8 +272,8 @@ fn a_connection_that_the_accelerator_lost_first_is_made_again() {
     for epoch in 1..4 {
         // What it has let go of may be told before the NIC thread has taken its own end down.
         fake.lose(1, epoch);
-        front.wait_noted(&format!("connection 1 (epoch {epoch}) lost"));
-        front.wait_noted_times("connection 1 opened again", epoch as usize);
+        front.wait_noted_times("connection fake/1 lost", epoch as usize);
+        front.wait_noted_times("connection fake/1 is up again", epoch as usize);
     }
     front.issue(0..1000);
     front.wait_done();

@@ -161,6 +161,7 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
         auth: Auth::Unset,
         model: model(),
         stream: Stream::None,
+        facts: qdl::wire::NodeFacts::default(),
         timing: Timing::default(),
     };
     let mut session = runtime

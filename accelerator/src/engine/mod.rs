@@ -10,6 +10,7 @@
 
 pub mod aoti;
 mod batch;
+mod content;
 pub mod cuda;
 mod digest;
 mod error;
@@ -37,6 +38,7 @@ use qdl::{
 };
 
 pub use batch::{Batch, BatchCounts, Run};
+pub use content::{Hashed, Hashing};
 pub use digest::Digest;
 pub(crate) use error::panic_message;
 pub use error::{EngineError, Fault};

@@ -23,6 +23,7 @@ use qdl::{
     },
     dispatch::{self, Completer, Response, Sample},
     fabric::{Grants, Imm, Region, RegionError},
+    run::node_facts,
     serve::{Arrival, Finished, Origin, Part, Service},
     stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord},
     wire::{EngineInfo, Stream},
@@ -63,6 +64,8 @@ pub(super) type Make = Box<dyn Fn(usize) -> Box<dyn Completer> + Send + Sync>;
 pub(super) struct Parts {
     pub node: String,
     pub model: String,
+    /// What runs it.
+    pub info: EngineInfo,
     pub pipelines: Pipelines,
     pub inputs: Arc<Region>,
     pub slots: usize,
@@ -91,6 +94,8 @@ pub struct LocalBackend {
     begun: Begun,
     backlog: SegQueue<Sample>,
     backlog_max: AtomicU64,
+    backlogged: AtomicU64,
+    handed_over: AtomicU64,
     /// The thread that has this hands arrivals to the pipeline.
     pump: SendToken<Vec<Arrival>>,
     /// One for each thread that can answer. Empty when the run is over.
@@ -126,6 +131,8 @@ impl LocalBackend {
             grants,
             backlog: SegQueue::new(),
             backlog_max: AtomicU64::new(0),
+            backlogged: AtomicU64::new(0),
+            handed_over: AtomicU64::new(0),
             pump: SendToken::new(Vec::with_capacity(BURST)),
             cells,
             aborted: AtomicBool::new(false),
@@ -316,9 +323,17 @@ impl Backend for LocalBackend {
             self.pump(|| left.next());
         }
         if left.len() > 0 {
+            // As the dispatcher counts: as many as there are slots for were left to whoever is
+            // at it.
+            let (n, before) = (left.len(), self.backlog.len());
+            let free = self.parts.slots.saturating_sub(self.tracker.in_flight());
+            let handed_over = free.saturating_sub(before).min(n);
             left.for_each(|s| self.backlog.push(s));
-            self.backlog_max
-                .fetch_max(self.backlog.len() as u64, Ordering::Relaxed);
+            let add = |to: &AtomicU64, n: usize| to.fetch_add(n as u64, Ordering::Relaxed);
+            add(&self.handed_over, handed_over);
+            add(&self.backlogged, n - handed_over);
+            let waiting = (before + n).saturating_sub(free) as u64;
+            self.backlog_max.fetch_max(waiting, Ordering::Relaxed);
             self.pump(|| None);
         }
         if self.aborted() {
@@ -334,12 +349,7 @@ impl Backend for LocalBackend {
     }
 
     fn engines(&self) -> Vec<(String, EngineInfo)> {
-        let engine = self.parts.pipelines.engine();
-        let info = EngineInfo {
-            name: engine.name().to_owned(),
-            tokens: engine.counts_tokens(),
-        };
-        vec![(self.parts.node.clone(), info)]
+        vec![(self.parts.node.clone(), self.parts.info.clone())]
     }
 
     fn connections(&self) -> Vec<String> {
@@ -391,12 +401,16 @@ impl Backend for LocalBackend {
             accelerators: vec![AcceleratorRecord {
                 node: self.parts.node.clone(),
                 engine: pipelines.engine().name().to_owned(),
+                content: self.parts.info.content.clone(),
                 samples: Some(counters.samples),
                 batches: BatchSizes::from_counts(&counters.batch_sizes),
                 gpus: pipelines.gpus(),
                 ..AcceleratorRecord::default()
             }],
             backlog_max: self.backlog_max.load(Ordering::Relaxed),
+            backlogged: self.backlogged.load(Ordering::Relaxed),
+            handed_over: self.handed_over.load(Ordering::Relaxed),
+            facts: Some(node_facts(&[])),
             notes: stopped.err().iter().map(ToString::to_string).collect(),
             ..SystemRecord::default()
         }
@@ -451,6 +465,7 @@ mod tests {
         let local = LocalBackend::new(Parts {
             node: "n".to_owned(),
             model: "m".to_owned(),
+            info: EngineInfo::default(),
             pipelines: Pipelines::start(vec![(0, engine)], &options, |e| panic!("{e}"))
                 .expect("starts"),
             inputs: Arc::new(Region::new(4096).expect("memory")),

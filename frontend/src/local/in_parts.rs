@@ -134,6 +134,7 @@ fn local(settings: &TokensConfig, stream: Stream, book: &Arc<Mutex<Book>>) -> Ar
     LocalBackend::new(Parts {
         node: "n".to_owned(),
         model: "m".to_owned(),
+        info: qdl::wire::EngineInfo::default(),
         pipelines: pipelines.expect("starts"),
         inputs: Arc::new(inputs),
         slots: 48,

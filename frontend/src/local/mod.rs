@@ -18,8 +18,8 @@ mod in_parts;
 use std::sync::Arc;
 
 use accelerator::{
-    engine::{self, EngineError},
-    node::engine_params,
+    engine::{self, EngineError, Hashing},
+    node::{engine_info, engine_params},
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
@@ -97,7 +97,13 @@ pub fn start(
     let model = &config.model;
     let file = config.model_file.as_deref();
     let params = engine_params(cfg, &model.name, file, Some(model));
+    let hashing = Hashing::begin(&params);
     let engines = pipelines::create(&params, &cfg.all_gpus())?;
+    let hashed = hashing.end()?;
+    let info = engine_info(engines[0].1.as_ref(), &hashed);
+    if let Some(line) = hashed.line() {
+        tracing::info!("{line}");
+    }
     let output = check_model(config, cfg, engines[0].1.as_ref())?;
 
     let (batch, workers) = match engines[0].1.streaming() {
@@ -123,6 +129,7 @@ pub fn start(
     Ok(LocalBackend::new(Parts {
         node: config.node.clone(),
         model: model.name.clone(),
+        info,
         pipelines,
         inputs,
         slots,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use loadgen_bridge::{Detail, Latencies, LogSettings, TestSettings};
-use qdl::stats::{Ledger, SampleTimes, TokenSizes, TokenTime};
+use qdl::stats::{LOOPBACK_NOTE, Ledger, SampleTimes, TokenSizes, TokenTime};
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn ended(settings: &Settings) -> Ended<'_> {
         settings,
         outcome: Some(outcome(settings, Word::Valid)),
         failure: None,
-        fabric: ("tcp", true),
+        fabric: ("tcp", vec![LOOPBACK_NOTE.to_owned()]),
         system: SystemRecord {
             ledger: Ledger {
                 issued: 5,
@@ -95,7 +95,7 @@ fn a_good_run_is_valid() {
         (summary.run.per_s, summary.run.target_qps),
         (49.5, Some(50.0))
     );
-    assert_eq!(summary.run.fabric_note.as_deref(), Some(LOOPBACK_NOTE));
+    assert_eq!(summary.run.fabric_notes, [LOOPBACK_NOTE]);
     assert_eq!(summary.run.throughput.per_second, [2, 3]);
 }
 

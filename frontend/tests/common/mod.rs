@@ -184,6 +184,8 @@ pub struct Running {
     child: Child,
     stdout: PathBuf,
     stderr: PathBuf,
+    /// What an accelerator says behind its first line.
+    lines: Option<mpsc::Receiver<String>>,
 }
 
 /// How a process ended, and what it said.
@@ -210,7 +212,17 @@ impl Running {
             child,
             stdout,
             stderr,
+            lines: None,
         }
+    }
+
+    /// What an accelerator has said behind its first line by the time that it ended.
+    pub fn told(&self) -> Vec<String> {
+        let lines = self.lines.iter();
+        let next = |lines: &mpsc::Receiver<String>| lines.recv_timeout(PATIENCE).ok();
+        lines
+            .flat_map(|l| std::iter::from_fn(move || next(l)))
+            .collect()
     }
 
     pub fn signal(&self, signal: i32) {
@@ -349,13 +361,17 @@ fn accelerator_by(
             let _ = line.send(l);
         }
     });
-    let running = Running {
+    let mut running = Running {
         child,
         stdout: place.write(&format!("{name}.stdout"), ""),
         stderr,
+        lines: None,
     };
     match lines.recv_timeout(PATIENCE) {
-        Ok(l) if l.starts_with("ready:") => running,
+        Ok(l) if l.starts_with("ready:") => {
+            running.lines = Some(lines);
+            running
+        }
         other => panic!(
             "accelerator {name} is not ready ({other:?}): {}",
             fs::read_to_string(&running.stderr).unwrap_or_default()

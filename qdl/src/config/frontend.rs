@@ -94,6 +94,10 @@ pub struct FrontendConfig {
     #[serde(default)]
     #[garde(skip)]
     pub loadgen: LoadgenConfig,
+    /// Whether all accelerators must run the same model, by its content; default `same`.
+    #[serde(default)]
+    #[garde(skip)]
+    pub model_files: ModelFiles,
     /// The engine of `--local`, the run without a network; default none.
     #[garde(dive)]
     pub engine: Option<EngineConfig>,
@@ -129,6 +133,17 @@ pub enum Verify {
     /// Each answer, its first token and their number must be what the engine `tokens` makes of its
     /// own sample.
     Tokens,
+}
+
+/// Whether accelerators may run different models under one name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelFiles {
+    /// A run whose accelerators say that they have different ones does not begin.
+    #[default]
+    Same,
+    /// They may: the summary names each.
+    Any,
 }
 
 /// Where an accelerator is found.

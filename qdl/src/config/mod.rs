@@ -57,7 +57,7 @@ pub use dataset::{DatasetConfig, DatasetKind, SizeDistribution};
 pub use deadlines::Deadlines;
 pub use engine::{EngineConfig, EngineKind, Gather, Precision, Provider};
 pub use error::{ConfigError, Problem};
-pub use frontend::{AcceleratorAddress, FrontendConfig, QslMode, Verify};
+pub use frontend::{AcceleratorAddress, FrontendConfig, ModelFiles, QslMode, Verify};
 pub use health::HealthConfig;
 pub use http::{Dialect, HttpConfig, Temperature};
 pub use llm::LlmConfig;

@@ -92,6 +92,12 @@ pub enum ControlError {
         /// What was waited for.
         waiting_for: &'static str,
     },
+    /// The peer's end of a session is no more, and it had not said that it would go.
+    #[error("{peer}: its program ended or was killed; see its log")]
+    Vanished {
+        /// Who is gone.
+        peer: Peer,
+    },
     /// The socket failed.
     #[error("{peer}: {doing} on the control connection: {source}")]
     Io {
@@ -346,6 +352,7 @@ impl ControlError {
             | ControlError::Listen { .. }
             | ControlError::Connect { .. }
             | ControlError::Closed { .. }
+            | ControlError::Vanished { .. }
             | ControlError::Io { .. }
             | ControlError::Auth(_)
             | ControlError::Refused { .. }

@@ -5,7 +5,10 @@ use std::collections::HashSet;
 
 use crate::{
     model::{ModelSpec, TensorSpec},
-    wire::{EngineInfo, MAX_ENGINE_NAME, MAX_RAILS, MAX_SLOTS},
+    wire::{
+        Content, EngineInfo, MAX_CONTENT_NAME, MAX_ENGINE_NAME, MAX_HOST, MAX_RAILS, MAX_SLOTS,
+        NodeFacts,
+    },
 };
 
 use super::message::{ConnectionRequest, MAX_TEXT, Message, Scores};
@@ -14,6 +17,8 @@ use super::message::{ConnectionRequest, MAX_TEXT, Message, Scores};
 pub const MAX_NODE: usize = 64;
 /// Longest name of a model or tensor, or part of the SUT's name, in bytes.
 pub const MAX_NAME: usize = 256;
+/// Longest version and commit of a program, in bytes.
+pub const MAX_VERSION: usize = 64;
 /// Most connections of one session.
 pub const MAX_CONNECTIONS: usize = 1024;
 /// Most inputs of a model.
@@ -83,9 +88,15 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
             }
             Ok(())
         }
-        Message::Model { spec, engine, .. } => {
+        Message::Model {
+            spec,
+            engine,
+            facts,
+            ..
+        } => {
             check_model(spec)?;
-            engine.as_ref().map_or(Ok(()), check_engine)
+            engine.as_ref().map_or(Ok(()), check_engine)?;
+            check_facts(facts)
         }
         Message::Open { connections, .. } => {
             check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))?;
@@ -180,7 +191,57 @@ fn check_engine(engine: &EngineInfo) -> Result<(), Outside> {
     if name.chars().any(char::is_control) {
         return outside("engine.name", "holds a control character".to_owned());
     }
+    let Some(content) = &engine.content else {
+        return Ok(());
+    };
+    if let Content::File { name, .. } | Content::Server { name } = content {
+        check_words("engine.content", name, 1..=MAX_CONTENT_NAME)?;
+    }
+    check_hash("engine.content", content.sha256(), 64)
+}
+
+fn check_facts(facts: &NodeFacts) -> Result<(), Outside> {
+    check_words("facts.host", &facts.host, 0..=MAX_HOST)?;
+    check_words("facts.version", &facts.version, 0..=MAX_VERSION)?;
+    check_hash("facts.machine", facts.machine.as_deref(), 32)?;
+    check_hash("facts.boot", facts.boot.as_deref(), 32)?;
+    check_hash("facts.program", facts.program.as_deref(), 64)?;
+    if let Some(commit) = &facts.commit {
+        check_words("facts.commit", commit, 1..=MAX_VERSION)?;
+    }
+    if facts.links.len() > MAX_RAILS {
+        let n = facts.links.len();
+        return outside("facts.links", format!("{n}, must be at most {MAX_RAILS}"));
+    }
+    let mut names = facts.links.iter().map(|l| &l.name);
+    names.try_for_each(|name| check_words("facts.links", name, 0..=MAX_NODE))
+}
+
+/// Something that is printed.
+fn check_words(
+    field: &'static str,
+    text: &str,
+    bytes: std::ops::RangeInclusive<usize>,
+) -> Result<(), Outside> {
+    if !bytes.contains(&text.len()) {
+        let (n, least, most) = (text.len(), bytes.start(), bytes.end());
+        return outside(field, format!("{n} bytes, must be {least} to {most}"));
+    }
+    if text.chars().any(char::is_control) {
+        return outside(field, "holds a control character".to_owned());
+    }
     Ok(())
+}
+
+fn check_hash(field: &'static str, hash: Option<&str>, digits: usize) -> Result<(), Outside> {
+    let digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    match hash {
+        Some(h) if h.len() != digits || !h.bytes().all(digit) => outside(
+            field,
+            format!("a hash that is not {digits} hexadecimal digits"),
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn check_model(m: &ModelSpec) -> Result<(), Outside> {

@@ -8,11 +8,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::{
     model::ModelSpec,
     stats::{BatchSizes, GpuRecord},
-    wire::{EngineInfo, IbEnd, Score, Stream},
+    wire::{EngineInfo, IbEnd, NodeFacts, Score, Stream},
 };
 
 /// Version of the protocol, both planes.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 
 /// Which side of a session a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -300,6 +300,8 @@ pub enum Message {
         /// What runs the model: the accelerator's to say, and it must.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         engine: Option<EngineInfo>,
+        /// What the sender says of itself and its machine.
+        facts: NodeFacts,
     },
     /// Asks for connections; again, with higher epochs, to rebuild lost ones.
     Open {

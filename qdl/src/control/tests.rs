@@ -26,7 +26,7 @@ use super::*;
 use crate::{
     control::message::VERSION,
     model::ModelSpec,
-    wire::{EngineInfo, Stream},
+    wire::{EngineInfo, NodeFacts, Stream},
 };
 
 /// Nothing in these tests should take this long.
@@ -45,7 +45,15 @@ fn model() -> ModelSpec {
 fn engine() -> EngineInfo {
     EngineInfo {
         name: "digest".to_owned(),
-        tokens: false,
+        ..EngineInfo::default()
+    }
+}
+
+fn facts(host: &str) -> NodeFacts {
+    NodeFacts {
+        host: host.to_owned(),
+        boot: Some("0123456789abcdef0123456789abcdef".to_owned()),
+        ..NodeFacts::default()
     }
 }
 
@@ -81,6 +89,7 @@ fn server_params() -> ServerParams {
         auth: token(TOKEN),
         model: model(),
         engine: engine(),
+        facts: facts("there"),
         timing: patient(),
         pending: 16,
     }
@@ -93,6 +102,7 @@ fn client_params(address: SocketAddr) -> ClientParams {
         auth: token(TOKEN),
         model: model(),
         stream: Stream::First,
+        facts: facts("here"),
         timing: patient(),
     }
 }
@@ -287,7 +297,7 @@ impl Raw {
         assert_eq!(self.hear_type("hello").await["version"], VERSION);
         self.say(json!({"type": "answer"})).await;
         self.hear_type("answer").await;
-        self.say(json!({"type": "model", "spec": model(), "stream": "none"}))
+        self.say(json!({"type": "model", "spec": model(), "stream": "none", "facts": {}}))
             .await;
         self.hear_type("model").await;
     }

@@ -201,10 +201,12 @@ pub struct DispatchCounts {
     pub posted: u64,
     /// Connections lost.
     pub connections_lost: u64,
-    /// Longest the backlog has been.
+    /// Most samples that waited at once because no slot was free.
     pub backlog_max: u64,
-    /// Samples that were in it.
+    /// Samples that found no free slot when they were issued.
     pub backlogged: u64,
+    /// Samples that were left to another thread to post although a slot was free.
+    pub handed_over: u64,
     /// Times a NIC thread had to be woken by another thread.
     pub wakeups: u64,
     /// Times a NIC thread went to sleep.

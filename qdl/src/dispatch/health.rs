@@ -98,20 +98,26 @@ impl Shared {
     /// samples are posted here, others by the NIC threads.
     pub(super) fn issue_by_health(&self, h: &Health, samples: &[Sample], small: bool) {
         let now = now_ns();
-        let mut left = samples.iter();
+        let mut given = 0;
         let mut last = None;
         if self.backlog_len.load(Ordering::SeqCst) == 0 {
-            for sample in left.by_ref() {
+            for sample in samples {
                 let connection = self.assign(h, now, sample);
                 if connection.is_none() {
-                    self.push_all(std::iter::once(*sample));
                     break;
                 }
                 last = connection;
+                given += 1;
             }
         }
-        if left.len() > 0 {
-            self.push_all(left.copied());
+        let (given, left) = samples.split_at(given);
+        if !small {
+            // Each has its slot, and is posted by the NIC thread.
+            let n = given.len() as u64;
+            self.handed_over.fetch_add(n, Ordering::Relaxed);
+        }
+        if !left.is_empty() {
+            self.leave_to_others(left.iter().copied());
         }
         match last {
             Some(connection) if samples.len() == 1 => {

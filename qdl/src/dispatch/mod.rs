@@ -68,12 +68,15 @@ pub(crate) struct Shared {
     backlog_len: CachePadded<AtomicU64>,
     backlog_max: AtomicU64,
     backlogged: AtomicU64,
+    handed_over: AtomicU64,
     arbiter: Arbiter,
     /// Set once the peers have said what their connections lead to, under a policy by health.
     health: OnceLock<Health>,
     owner: Arc<dyn Owner>,
     aborted: AtomicBool,
     issued: CachePadded<AtomicU64>,
+    /// Clock at the first sample; 0 before.
+    first_ns: AtomicU64,
     completed: Box<[CachePadded<AtomicU64>]>,
     /// Parts handed over that others follow, by NIC.
     parts: Box<[CachePadded<AtomicU64>]>,
@@ -132,11 +135,13 @@ impl Dispatcher {
             backlog_len: CachePadded::default(),
             backlog_max: AtomicU64::new(0),
             backlogged: AtomicU64::new(0),
+            handed_over: AtomicU64::new(0),
             arbiter: Arbiter::new(cfgs.policy),
             health: OnceLock::new(),
             owner,
             aborted: AtomicBool::new(false),
             issued: CachePadded::default(),
+            first_ns: AtomicU64::new(0),
             completed: nics.iter().map(|_| CachePadded::default()).collect(),
             parts: nics.iter().map(|_| CachePadded::default()).collect(),
             token_bytes: cfgs.token_bytes.clamp(1, 8),
@@ -198,7 +203,9 @@ impl Dispatcher {
     /// taken. Large ones go to the backlog, whose queue grows by blocks.
     pub fn issue(&self, samples: &[Sample]) {
         let s = &*self.shared;
-        s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed);
+        if s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed) == 0 {
+            s.first_ns.store(now_ns().max(1), Ordering::Relaxed);
+        }
         let small = samples.len() <= self.issue_burst
             && samples
                 .iter()
@@ -229,7 +236,7 @@ impl Dispatcher {
             }
         }
         if left.len() > 0 {
-            s.push_all(left);
+            s.leave_to_others(left);
             // Slots may have come free between the look and the push, with nobody left to notice.
             fence(Ordering::SeqCst);
             if small {
@@ -351,6 +358,14 @@ impl Dispatcher {
         self.shared.connections.iter().filter(up).count()
     }
 
+    /// When the first sample was issued, on [`crate::clock`]; those that warm up are none.
+    pub fn first_issued_ns(&self) -> Option<u64> {
+        match self.shared.first_ns.load(Ordering::Relaxed) {
+            0 => None,
+            ns => Some(ns),
+        }
+    }
+
     /// Samples issued and not completed.
     pub fn outstanding(&self) -> u64 {
         let c = self.counts();
@@ -417,6 +432,7 @@ impl Dispatcher {
             connections_lost: s.connections_lost.load(Ordering::Relaxed),
             backlog_max: s.backlog_max.load(Ordering::Relaxed),
             backlogged: s.backlogged.load(Ordering::Relaxed),
+            handed_over: s.handed_over.load(Ordering::Relaxed),
             wakeups: self.handles.iter().map(NicThreadHandle::wakeups).sum(),
             sleeps: self.handles.iter().map(NicThreadHandle::sleeps).sum(),
         }
@@ -502,14 +518,46 @@ impl Shared {
         }
     }
 
+    /// Puts samples of the caller's into the backlog, and counts why they are there: as many as
+    /// there are slots for were left to other threads, the others have none to go to. Slots are
+    /// looked at before anybody can take them, as those who choose a connection look at them.
+    fn leave_to_others(&self, samples: impl ExactSizeIterator<Item = Sample>) {
+        let n = samples.len() as u64;
+        let before = self.backlog_len.load(Ordering::Relaxed);
+        let free = self.free_slots(before.saturating_add(n));
+        let handed_over = free.saturating_sub(before).min(n);
+        self.push_all(samples);
+        if handed_over > 0 {
+            self.handed_over.fetch_add(handed_over, Ordering::Relaxed);
+        }
+        if handed_over < n {
+            let waiting = before.saturating_add(n).saturating_sub(free);
+            self.backlog_max.fetch_max(waiting, Ordering::Relaxed);
+            self.backlogged
+                .fetch_add(n - handed_over, Ordering::Relaxed);
+        }
+    }
+
+    /// Free slots of connections that are up; no more than `enough` are looked for.
+    fn free_slots(&self, enough: u64) -> u64 {
+        let mut free = 0;
+        for load in self.connections.iter().map(Connection::load) {
+            if load.up {
+                free += load.slots.saturating_sub(load.in_flight) as u64;
+            }
+            if free >= enough {
+                break;
+            }
+        }
+        free
+    }
+
     fn push_all(&self, samples: impl ExactSizeIterator<Item = Sample>) {
         let n = samples.len() as u64;
         if n > 0 {
             // Counted first, so that the length is never less than what can be popped.
-            let len = n + self.backlog_len.fetch_add(n, Ordering::SeqCst);
+            self.backlog_len.fetch_add(n, Ordering::SeqCst);
             samples.for_each(|s| self.backlog.push(s));
-            self.backlog_max.fetch_max(len, Ordering::Relaxed);
-            self.backlogged.fetch_add(n, Ordering::Relaxed);
         }
     }
 

@@ -10,15 +10,21 @@
 //! | [`Mapping`] | anonymous memory, and the NUMA nodes it lies on |
 //! | [`numa_nodes`] | how many nodes there are |
 //! | [`available_memory`] | bytes that may be had without swapping |
+//! | [`Host`] | which machine this is |
+//! | [`sha256_of_file`] | a file's hash |
 
 mod affinity;
 mod cpus;
 mod event;
+mod host;
 mod memory;
 mod near;
+mod sha256;
 
 pub use affinity::{affinity, pin, set_affinity};
 pub use cpus::{BadCpuList, CpuList};
 pub use event::EventFd;
+pub use host::Host;
 pub use memory::{HUGE_PAGE, Mapping, available_memory, numa_nodes};
 pub use near::Near;
+pub use sha256::{sha256_of, sha256_of_file};

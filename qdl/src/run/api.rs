@@ -68,6 +68,15 @@ pub enum ClusterError {
     /// A model or configuration whose slots make no sense.
     #[error("{0}")]
     Slots(String),
+    /// Accelerators that run different models under one name.
+    #[error(
+        "the accelerators do not run the same model: {kinds}; give all of them the same, or set \
+         `model_files: any`"
+    )]
+    Contents {
+        /// Which has what.
+        kinds: String,
+    },
     /// Rails that cannot be chosen among.
     #[error("arbiter: {0}")]
     Rails(#[from] RailsError),

@@ -16,13 +16,16 @@ use super::{
     api::{ClusterError, ClusterListener, SampleMemory},
     common::{ClusterOwner, Common, ConnectionOf, PeerState},
     control_thread::control,
+    facts::node_facts,
     health::RailMap,
+    outage::Outages,
+    permitted,
     places::places,
     report, request_stride, response_stride, settings,
     transport::ClientNic,
 };
 use crate::{
-    config::{FrontendConfig, NicAt, NicConfig},
+    config::{FrontendConfig, NicConfig},
     connection::join_all,
     control::{ClientHandle, ControlError},
     dispatch::{
@@ -102,13 +105,17 @@ impl Cluster {
             peers: config
                 .accelerators
                 .iter()
-                .map(|a| {
+                .enumerate()
+                .map(|(i, a)| {
+                    let connections = connection_of.iter().filter(|(peer, _)| *peer == i);
                     Mutex::new(PeerState {
                         address: a.control.to_string(),
+                        outages: Outages::new(connections.count()),
                         ..PeerState::default()
                     })
                 })
                 .collect(),
+            facts: node_facts(&config.nics),
             config: config.clone(),
             listener,
             began: Instant::now(),
@@ -306,16 +313,16 @@ impl Cluster {
                 }
                 // Its session stands, and so do its connections: it ought to answer.
                 Some(Err(ControlError::Timeout { .. } | ControlError::Refused { .. })) => {
-                    peer.lost.is_some()
+                    peer.outages.is_whole()
                 }
                 Some(Err(_)) | None => true,
             };
             match &peer.named {
                 Some(named) if gone => parts.push(format!("{named} (lost)")),
                 _ => {
-                    let problem = match (answer, &peer.lost) {
+                    let problem = match (answer, peer.outages.now()) {
                         (Some(Err(e)), _) => e.to_string(),
-                        (_, Some(loss)) => loss.cause.clone(),
+                        (_, Some(outage)) => outage.cause.clone(),
                         (_, None) => "its session is over".to_owned(),
                     };
                     return Err(ClusterError::Name {
@@ -376,12 +383,15 @@ impl Cluster {
             .map_or("none", |n| n.fabric())
     }
 
-    /// True where every data connection is to this very machine.
-    pub fn loopback(&self) -> bool {
-        self.common.config.nics.iter().all(|n| match n.at() {
-            NicAt::Tcp(address) => address.ip().is_loopback(),
-            NicAt::Ib(_) => false,
-        })
+    /// Why the Network division would not permit it, a line each: loopback, nodes on one machine,
+    /// link layers that are not known. Empty where nothing speaks against it.
+    pub fn fabric_notes(&self) -> Vec<String> {
+        let of = |i| {
+            let peer = self.common.peer(i);
+            (peer.node.clone(), peer.facts.clone())
+        };
+        let peers: Vec<_> = (0..self.common.peers.len()).map(of).collect();
+        permitted::notes(&self.common.facts, &peers)
     }
 
     /// Ends the run: what is outstanding and what still comes is completed empty.
@@ -416,7 +426,8 @@ impl Cluster {
                 let left = end.saturating_duration_since(Instant::now());
                 if let Ok((counters, batches, gpus)) = pending.wait(left) {
                     let mut peer = common.peer(i);
-                    peer.counters = Some(counters);
+                    peer.drained = Some(counters);
+                    peer.heartbeat = None;
                     peer.batches = batches;
                     peer.gpus = gpus;
                 }
@@ -443,9 +454,18 @@ impl Cluster {
         let accelerators = (0..common.peers.len())
             .map(|i| {
                 let connections = common.connection_of.iter().filter(|(peer, _)| *peer == i);
-                report::accelerator(&common.peer(i), connections.count())
+                let mut peer = common.peer(i);
+                // One that did not answer the drain has said no more than this.
+                peer.session_over(|at_ns| common.in_run(at_ns));
+                report::accelerator(&peer, connections.count())
             })
             .collect();
+        let losses = (0..common.peers.len()).flat_map(|i| {
+            let peer = common.peer(i);
+            peer.outages
+                .records(&peer.node, |at_ns| common.in_run(at_ns))
+        });
+        let losses = losses.collect();
         let rails = (0..common.peers.len())
             .filter_map(|p| {
                 let node = common.peer(p).node.clone();
@@ -466,6 +486,9 @@ impl Cluster {
             staged_bytes,
             backlog_max: counts.backlog_max,
             backlogged: counts.backlogged,
+            handed_over: counts.handed_over,
+            losses,
+            facts: Some(common.facts.clone()),
             sleeps: counts.sleeps,
             woken: counts.wakeups,
             places: Places {

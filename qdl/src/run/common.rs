@@ -5,7 +5,7 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use tokio::sync::mpsc;
@@ -13,17 +13,19 @@ use tokio::sync::mpsc;
 use super::{
     api::ClusterListener,
     health::{ConnectionEnd, RailMap},
+    outage::Outages,
     peer::LocalLoss,
     settings,
     transport::ClientNic,
 };
 use crate::{
+    clock::now_ns,
     config::FrontendConfig,
     control::{Auth, ClientHandle, ClientParams, Counters},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
-    stats::{BatchSizes, GpuRecord},
+    stats::{BatchSizes, GpuRecord, LostSession},
     topology::LinkWatch,
-    wire::EngineInfo,
+    wire::{EngineInfo, NodeFacts},
 };
 
 /// What is known of one accelerator.
@@ -33,23 +35,36 @@ pub(super) struct PeerState {
     pub address: String,
     /// What runs the model there.
     pub engine: EngineInfo,
+    /// What it says of itself and its machine.
+    pub facts: NodeFacts,
     pub handle: Option<ClientHandle>,
     /// Its part of the SUT's name, as it last said.
     pub named: Option<String>,
-    pub counters: Option<Counters>,
+    /// The totals of its session, once all is answered.
+    pub drained: Option<Counters>,
     pub batches: BatchSizes,
     pub gpus: Vec<GpuRecord>,
-    /// When and why its last connection was lost, and whether by silence.
-    pub lost: Option<Loss>,
+    /// What the last heartbeat of its session said, and when it came.
+    pub heartbeat: Option<(Counters, u64)>,
+    /// Sessions that are over, as far as it had told of them.
+    pub lost_sessions: Vec<LostSession>,
+    /// What was lost when.
+    pub outages: Outages,
 }
 
-/// How an accelerator was lost.
-#[derive(Clone, Debug)]
-pub(super) struct Loss {
-    pub at: Duration,
-    pub cause: String,
-    /// It was found out by waiting for a sign of life, which took its time.
-    pub by_silence: bool,
+impl PeerState {
+    /// Its session is over, and what its last heartbeat said is all there is of it.
+    pub fn session_over(&mut self, in_run: impl Fn(u64) -> Option<f64>) {
+        if let Some((c, at_ns)) = self.heartbeat.take() {
+            self.lost_sessions.push(LostSession {
+                as_of_s: in_run(at_ns),
+                arrived: c.arrived,
+                samples: c.responded,
+                dropped_late: c.dropped_late,
+                batches: c.batches,
+            });
+        }
+    }
 }
 
 /// Peer, and index within the peer, of each connection.
@@ -61,6 +76,8 @@ pub(super) struct Common {
     pub config: FrontendConfig,
     pub auth: Auth,
     pub peers: Vec<Mutex<PeerState>>,
+    /// What this node says of itself.
+    pub facts: NodeFacts,
     pub listener: Arc<dyn ClusterListener>,
     pub began: Instant,
     /// No more repairs: the run is ending.
@@ -106,6 +123,14 @@ impl Common {
         }
     }
 
+    /// A time of the clock in seconds of the run, which begins with its first query; `None` before
+    /// it.
+    pub fn in_run(&self, at_ns: u64) -> Option<f64> {
+        let began = self.dispatcher().first_issued_ns()?;
+        let ns = at_ns.checked_sub(began)?;
+        Some((ns as f64 / 1e6).round() / 1e3)
+    }
+
     /// A connection as people know it: its accelerator's name, and its number there.
     pub fn connection_name(&self, connection: usize) -> String {
         let (peer, index) = self.connection_of[connection];
@@ -120,6 +145,7 @@ impl Common {
             auth: self.auth.clone(),
             model: self.config.model.clone(),
             stream: self.config.stream.unwrap_or_default(),
+            facts: self.facts.clone(),
             timing: settings::timing(&self.config.deadlines),
         }
     }
@@ -178,6 +204,7 @@ impl Owner for ClusterOwner {
             epoch,
             cause,
             again,
+            at_ns: now_ns(),
         });
     }
 }

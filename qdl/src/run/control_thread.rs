@@ -15,8 +15,10 @@ use super::{
     peer::{LocalLoss, PeerTask},
 };
 use crate::{
+    config::ModelFiles,
     control::{ClientSession, check_unique_names},
     fabric::Broken,
+    wire::Content,
 };
 
 /// How often the monitor looks.
@@ -82,12 +84,16 @@ async fn bring_up(
         .map(|s| s.peer_node.as_str())
         .zip(addresses.iter().map(String::as_str));
     check_unique_names(local.chain(named))?;
+    if common.config.model_files == ModelFiles::Same {
+        check_contents(&sessions)?;
+    }
     let mut tasks = Vec::new();
     for (i, (session, losses)) in sessions.into_iter().zip(inboxes).enumerate() {
         {
             let mut peer = common.peer(i);
             peer.node.clone_from(&session.peer_node);
             peer.engine.clone_from(&session.engine);
+            peer.facts.clone_from(&session.facts);
             peer.handle = Some(session.handle.clone());
         }
         let mut task = PeerTask::new(i, common.clone(), losses);
@@ -95,6 +101,31 @@ async fn bring_up(
         tasks.push((task, session));
     }
     Ok(tasks)
+}
+
+/// All engines run the same, as far as they say what they run.
+fn check_contents(sessions: &[ClientSession]) -> Result<(), ClusterError> {
+    let mut kinds: Vec<(&Content, Vec<String>)> = Vec::new();
+    for s in sessions {
+        let Some(content) = &s.engine.content else {
+            continue;
+        };
+        let node = format!("{} ({})", s.peer_node, s.peer_address);
+        match kinds.iter_mut().find(|(c, _)| c.agrees(content)) {
+            Some((_, nodes)) => nodes.push(node),
+            None => kinds.push((content, vec![node])),
+        }
+    }
+    if kinds.len() < 2 {
+        return Ok(());
+    }
+    let each = kinds.iter().map(|(content, nodes)| {
+        let have = if nodes.len() == 1 { "has" } else { "have" };
+        format!("{} {have} {content}", nodes.join(", "))
+    });
+    Err(ClusterError::Contents {
+        kinds: each.collect::<Vec<_>>().join("; "),
+    })
 }
 
 /// Aborts the run when no connection has been left for too long.
@@ -126,8 +157,8 @@ async fn monitor(common: &Common) {
         let losses: Vec<_> = (0..common.peers.len())
             .filter_map(|i| {
                 let p = common.peer(i);
-                let loss = p.lost.clone()?;
-                Some((p.node.clone(), p.address.clone(), loss))
+                let outage = p.outages.now()?.clone();
+                Some((p.node.clone(), p.address.clone(), outage))
             })
             .collect();
         // Silence took its time to be noticed, and that counts.
@@ -143,11 +174,11 @@ async fn monitor(common: &Common) {
                 .iter()
                 .filter(|(node, ..)| seen.insert(node.clone()))
                 .map(|(node, address, l)| {
-                    format!(
-                        "{node} ({address}) lost {:.1} s into the run: {}",
-                        l.at.as_secs_f64(),
-                        l.cause
-                    )
+                    let at = match common.in_run(l.at_ns) {
+                        Some(s) => format!("{s:.1} s into the run"),
+                        None => "before the run's first query".to_owned(),
+                    };
+                    format!("{node} ({address}) lost {at}: {}", l.cause)
                 })
                 .collect();
             common.abort(&format!(

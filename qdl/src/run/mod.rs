@@ -15,10 +15,13 @@ mod budget;
 mod cluster;
 mod common;
 mod control_thread;
+mod facts;
 mod health;
 mod life;
 mod node;
+mod outage;
 mod peer;
+mod permitted;
 mod places;
 mod report;
 mod served;
@@ -27,6 +30,7 @@ mod transport;
 
 pub use api::{ClusterError, ClusterListener, SampleMemory};
 pub use cluster::Cluster;
+pub use facts::node_facts;
 pub use node::{EngineTotals, Node, NodeError, NodeParams, Stop};
 pub use settings::pinning_warnings;
 

@@ -14,8 +14,9 @@ use tokio::{net::TcpListener, sync::watch};
 use super::{
     accept::let_in,
     budget::Budget,
+    facts::node_facts,
     lock, request_stride, response_stride,
-    served::Session,
+    served::{Drained, Session},
     settings,
     transport::{IbNic, ServerNic},
 };
@@ -191,6 +192,7 @@ impl Node {
                 auth: settings::auth(config.auth())?,
                 model: params.model.clone(),
                 engine: params.engine_info.clone(),
+                facts: node_facts(&config.nics),
                 timing: settings::timing(&config.deadlines),
                 pending: HANDSHAKES,
             },
@@ -296,6 +298,7 @@ impl Node {
                     losses: tokio::sync::Notify::new(),
                     ended: Mutex::default(),
                     lost: Mutex::default(),
+                    drained: Drained::default(),
                     links: links.clone(),
                     near: near.clone(),
                 });

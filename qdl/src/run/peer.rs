@@ -11,19 +11,24 @@ use tokio::{
 
 use super::{
     api::ClusterError,
-    common::{Common, Loss},
+    common::Common,
     health::ConnectionEnd,
     life::dialled::{Answer, Dialled, Pace, Todo},
     transport::Prepared,
 };
 use crate::{
-    config::Gpus,
+    clock::now_ns,
+    config::{Gpus, ModelFiles},
     control::{
         ClientEvent, ClientHandle, ClientSession, ConnectionGrant, ConnectionRequest, ControlError,
         Scores,
     },
     fabric::{Broken, Link},
+    wire::EngineInfo,
 };
+
+/// What is lost at about one time is told of in one line, so long after the first of it.
+const TOGETHER: Duration = Duration::from_millis(250);
 
 /// A connection's local side was destroyed.
 #[derive(Debug)]
@@ -33,6 +38,8 @@ pub(super) struct LocalLoss {
     pub epoch: u32,
     pub cause: Broken,
     pub again: usize,
+    /// When.
+    pub at_ns: u64,
 }
 
 struct PeerConnection {
@@ -60,6 +67,8 @@ pub(super) struct PeerTask {
     asking: bool,
     /// When the accelerator is tried again, once its session is over.
     pace: Pace,
+    /// When what was lost is told of.
+    tell_at: Option<Instant>,
 }
 
 /// What a task comes back with.
@@ -112,6 +121,7 @@ impl PeerTask {
             tasks: JoinSet::new(),
             asking: false,
             pace: Pace::new(),
+            tell_at: None,
         }
     }
 
@@ -154,6 +164,7 @@ impl PeerTask {
                 session.handle.bye();
                 // Until the bye is out, or there is nobody to hear it.
                 while session.events.next().await.is_some() {}
+                session.events.closed().await;
                 return;
             };
             if self.common.is_closing() {
@@ -172,6 +183,7 @@ impl PeerTask {
         let handle = session.handle.clone();
         loop {
             let due = self.reopen_at();
+            let tell_at = self.tell_at;
             tokio::select! {
                 event = session.events.next() => match event {
                     Some(ClientEvent::ConnectionLost { connection, epoch, cause }) => {
@@ -184,7 +196,7 @@ impl PeerTask {
                         }
                     }
                     Some(ClientEvent::Heartbeat(counters)) => {
-                        self.common.peer(self.index).counters = Some(counters);
+                        self.common.peer(self.index).heartbeat = Some((counters, now_ns()));
                     }
                     Some(ClientEvent::Scores(scores)) => self.scored(&scores),
                     Some(ClientEvent::Gone(cause)) => return cause,
@@ -197,13 +209,13 @@ impl PeerTask {
                         Done::Answered { .. } => None,
                     };
                     match (self.done(&handle, done), up) {
-                        (Ok(()), Some(connection)) => {
-                            self.back(&format!("connection {connection} opened again"));
-                        }
+                        (Ok(()), Some(connection)) => self.up_again(connection),
                         (Ok(()), None) => {}
                         (Err(e), _) => tracing::debug!("opening connections again: {e}"),
                     }
                 }
+                () = tokio::time::sleep_until(tell_at.unwrap_or_else(Instant::now)),
+                    if tell_at.is_some() => self.tell(),
                 () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => {
                     if let Err(e) = self.open(&handle, self.now()) {
                         tracing::debug!("opening connections again: {e}");
@@ -273,22 +285,53 @@ impl PeerTask {
         self.step(handle, loss.index, epoch, &cause, |l| l.lost(epoch, now));
     }
 
-    fn report(&self, loss: &LocalLoss) {
-        let node = {
+    fn report(&mut self, loss: &LocalLoss) {
+        let LocalLoss {
+            index,
+            epoch,
+            cause,
+            again,
+            at_ns,
+        } = loss;
+        let mut peer = self.common.peer(self.index);
+        tracing::debug!(
+            "{}: connection {index} (epoch {epoch}) lost: {cause}; {again} samples go again",
+            peer.node
+        );
+        let (words, silent) = (cause.to_string(), cause.by_silence());
+        peer.outages
+            .lost(*index, *at_ns, &words, silent, *again as u64);
+        if peer.outages.is_news() {
+            self.tell_at
+                .get_or_insert_with(|| Instant::now() + TOGETHER);
+        }
+    }
+
+    /// Tells of what was lost, once.
+    fn tell(&mut self) {
+        self.tell_at = None;
+        let told = {
             let mut peer = self.common.peer(self.index);
-            // The first cause stands: the others of a dead peer follow from it.
-            peer.lost.get_or_insert_with(|| Loss {
-                at: self.common.began.elapsed(),
-                cause: loss.cause.to_string(),
-                by_silence: loss.cause.by_silence(),
-            });
-            peer.node.clone()
+            let node = peer.node.clone();
+            peer.outages.tell(&node, |at_ns| self.common.in_run(at_ns))
         };
-        if !self.common.is_closing() {
-            self.common.listener.note(&format!(
-                "{node}: connection {} (epoch {}) lost: {}; {} samples go again",
-                loss.index, loss.epoch, loss.cause, loss.again
-            ));
+        if let Some(told) = told.filter(|_| !self.common.is_closing()) {
+            self.common.listener.note(&told.line());
+        }
+    }
+
+    /// A connection of a session that goes on was made again.
+    fn up_again(&mut self, connection: u16) {
+        let (node, whole) = {
+            let mut peer = self.common.peer(self.index);
+            let whole = peer.outages.up(connection, now_ns());
+            (peer.node.clone(), whole)
+        };
+        tracing::debug!("{node}: connection {connection} opened again");
+        if whole {
+            self.tell();
+            let line = format!("connection {node}/{connection} is up again");
+            self.common.listener.note(&line);
         }
     }
 
@@ -299,11 +342,14 @@ impl PeerTask {
             .map(|at| at.saturating_sub(self.now()))
     }
 
-    fn back(&self, what: &str) {
-        let mut peer = self.common.peer(self.index);
-        peer.lost = None;
-        let line = format!("{}: {what}", peer.node);
-        drop(peer);
+    /// The accelerator is served again.
+    fn back(&mut self) {
+        self.tell();
+        let line = {
+            let mut peer = self.common.peer(self.index);
+            peer.outages.back(now_ns());
+            format!("{} is back", peer.node)
+        };
         self.common.listener.note(&line);
     }
 
@@ -461,22 +507,30 @@ impl PeerTask {
     /// The session is over: all of the peer's connections are given up.
     async fn gone(&mut self, cause: &ControlError) {
         self.common.dispatcher().control_session(self.index, true);
-        self.common.peer(self.index).handle = None;
+        let words = {
+            let mut peer = self.common.peer(self.index);
+            peer.handle = None;
+            peer.session_over(|at_ns| self.common.in_run(at_ns));
+            let silent = matches!(cause, ControlError::Silent { .. });
+            let words = words_of(cause, &peer.node, &peer.address);
+            peer.outages.session_over(now_ns(), &words, silent);
+            words
+        };
         // Each ends where it waits; none of them has a connection afterwards.
         self.tasks.shutdown().await;
         self.asking = false;
         for l in &mut self.connections {
             if l.life.session_over().give_up {
-                let (epoch, cause) = (l.life.epoch(), given_up(cause));
+                let (epoch, cause) = (l.life.epoch(), given_up(cause, &words));
                 self.common.dispatcher().give_up(l.connection, epoch, cause);
             }
         }
-        self.common.listener.note(&cause.to_string());
     }
 
     /// Tries the accelerator again and again; the monitor says when that has gone on for too long.
     async fn come_back(&mut self) -> ClientSession {
         self.all_down().await;
+        self.tell();
         loop {
             let pause = self.pace.at().saturating_sub(self.now());
             tokio::time::sleep(pause).await;
@@ -487,7 +541,7 @@ impl PeerTask {
             match self.try_again().await {
                 Ok(session) => {
                     self.pace.succeeded();
-                    self.back("is back");
+                    self.back();
                     return session;
                 }
                 Err(e) => tracing::debug!("{e}"),
@@ -540,11 +594,12 @@ impl PeerTask {
             )));
         }
         // What the run was begun for holds to its end: whether tokens are counted above all.
-        if session.engine != engine {
-            return Err(ClusterError::Slots(format!(
-                "{expected} came back with engine `{}` where it had `{}`",
-                session.engine.name, engine.name
-            )));
+        let files = self.common.config.model_files;
+        if let Some(other) = another_engine(&engine, &session.engine, files) {
+            let text = format!("{expected} came back with {other}");
+            // Nobody else would say why it is not used: it is there, and answers.
+            self.common.listener.note(&text);
+            return Err(ClusterError::Slots(text));
         }
         let result = self.open_all(&session).await;
         if let Err(e) = result {
@@ -564,12 +619,31 @@ impl PeerTask {
     }
 }
 
-/// Why the connections of a session that is over are given up.
-fn given_up(cause: &ControlError) -> Broken {
+/// What is another engine, or another model of it, than the one it was before.
+fn another_engine(was: &EngineInfo, is: &EngineInfo, files: ModelFiles) -> Option<String> {
+    if (&was.name, was.tokens) != (&is.name, is.tokens) {
+        return Some(format!("engine `{}` where it had `{}`", is.name, was.name));
+    }
+    match (&was.content, &is.content) {
+        (Some(a), Some(b)) if files == ModelFiles::Same && !a.agrees(b) => {
+            Some(format!("{b} where it had {a}"))
+        }
+        _ => None,
+    }
+}
+
+/// Why a session ended, without the name of whose it was: that stands before it.
+fn words_of(cause: &ControlError, node: &str, address: &str) -> String {
     let text = cause.to_string();
+    let peer = format!("{node} ({address}): ");
+    text.strip_prefix(&peer).map_or(text.clone(), str::to_owned)
+}
+
+/// Why the connections of a session that is over are given up.
+fn given_up(cause: &ControlError, words: &str) -> Broken {
     match cause {
-        ControlError::Silent { .. } => Broken::Silent(text),
-        _ => Broken::GivenUp(text),
+        ControlError::Silent { .. } => Broken::Silent(words.to_owned()),
+        _ => Broken::GivenUp(words.to_owned()),
     }
 }
 
@@ -579,17 +653,51 @@ mod tests {
     use crate::control::Peer;
 
     #[test]
+    fn a_cause_does_not_name_its_node_twice() {
+        let peer = Peer::at("acc-a (10.0.0.1:7400)");
+        let cause = ControlError::Vanished { peer };
+        let words = words_of(&cause, "acc-a", "10.0.0.1:7400");
+        assert!(
+            words.starts_with("its program ended or was killed"),
+            "{words}"
+        );
+        assert!(words_of(&cause, "acc-b", "x").starts_with("acc-a (10."));
+    }
+
+    #[test]
+    fn an_accelerator_comes_back_with_the_model_it_had() {
+        let engine = |name: &str, hash: &str| EngineInfo {
+            name: name.to_owned(),
+            tokens: false,
+            content: Some(crate::wire::Content::Settings {
+                sha256: hash.repeat(64),
+            }),
+        };
+        let was = engine("onnx", "a");
+        let other = |is: &EngineInfo, files| another_engine(&was, is, files);
+        assert_eq!(other(&was, ModelFiles::Same), None);
+        assert!(other(&engine("aoti", "a"), ModelFiles::Any).is_some());
+        assert!(other(&engine("onnx", "b"), ModelFiles::Same).is_some());
+        assert_eq!(other(&engine("onnx", "b"), ModelFiles::Any), None);
+    }
+
+    #[test]
     fn silence_is_what_the_cause_is_and_not_what_its_text_says() {
         let peer = Peer::at("10.0.0.1:7400");
-        let silent = given_up(&ControlError::Silent {
-            peer,
-            silent: Duration::from_secs(2),
-        });
+        let silent = given_up(
+            &ControlError::Silent {
+                peer,
+                silent: Duration::from_secs(2),
+            },
+            "x",
+        );
         assert!(silent.by_silence(), "{silent}");
-        let closed = given_up(&ControlError::Closed {
-            peer: Peer::at("silent-dgx (10.0.0.1:7400), no sign of life"),
-            waiting_for: "a frame",
-        });
+        let closed = given_up(
+            &ControlError::Vanished {
+                peer: Peer::at("silent-dgx (10.0.0.1:7400)"),
+            },
+            "no sign of life",
+        );
         assert!(!closed.by_silence(), "{closed}");
         let io = |errno| Broken::Io {
             verb: "readv",

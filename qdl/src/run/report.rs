@@ -27,19 +27,24 @@ pub(super) fn complete(
 
 /// What an accelerator said of itself.
 pub(super) fn accelerator(peer: &PeerState, connections: usize) -> AcceleratorRecord {
-    let counters = peer.counters.unwrap_or_default();
+    let said = peer.drained;
+    let counters = said.unwrap_or_default();
+    let lost = peer.outages.now().filter(|_| peer.outages.is_whole());
     AcceleratorRecord {
         node: peer.node.clone(),
         engine: peer.engine.name.clone(),
+        content: peer.engine.content.clone(),
+        facts: Some(peer.facts.clone()),
         connections,
-        samples: peer.counters.map(|c| c.responded),
-        arrived: peer.counters.map(|c| c.arrived),
-        parts: peer.counters.map(|c| c.parts),
+        samples: said.map(|c| c.responded),
+        arrived: said.map(|c| c.arrived),
+        parts: said.map(|c| c.parts),
         dropped_late: counters.dropped_late,
         copies: counters.copies,
         batches: peer.batches.clone(),
         gpus: peer.gpus.clone(),
-        lost: peer.lost.as_ref().map(|l| l.cause.clone()),
+        lost: lost.map(|outage| outage.cause.clone()),
+        lost_sessions: peer.lost_sessions.clone(),
     }
 }
 
@@ -112,7 +117,7 @@ mod tests {
             node: "a".to_owned(),
             engine: EngineInfo {
                 name: "onnx".to_owned(),
-                tokens: false,
+                ..EngineInfo::default()
             },
             batches: BatchSizes::from_counts(&[0, 9]),
             ..PeerState::default()
@@ -122,11 +127,21 @@ mod tests {
             (silent.connections, silent.samples, silent.arrived),
             (2, None, None)
         );
-        peer.counters = Some(Counters {
+        let counters = Counters {
             arrived: 10,
             responded: 9,
+            batches: 3,
             ..Counters::default()
-        });
+        };
+        // What it said in a session that was lost is no last word.
+        peer.heartbeat = Some((counters, 7));
+        peer.session_over(|ns| Some(ns as f64));
+        let lost = accelerator(&peer, 2);
+        assert_eq!((lost.samples, lost.answered()), (None, Some(9)));
+        let session = lost.lost_sessions[0];
+        assert_eq!((session.as_of_s, session.batches), (Some(7.0), 3));
+        peer.lost_sessions.clear();
+        peer.drained = Some(counters);
         let a = accelerator(&peer, 2);
         assert_eq!(
             (a.samples, a.arrived, a.engine.as_str()),

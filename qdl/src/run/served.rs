@@ -3,7 +3,10 @@
 use std::{
     collections::HashSet,
     net::SocketAddr,
-    sync::{Arc, Mutex, Weak},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -64,12 +67,45 @@ pub(super) struct Session {
     /// Those that were lost, and not closed by the frontend as it took its leave: number and
     /// epoch.
     pub lost: Mutex<HashSet<(u16, u32)>>,
+    /// What had arrived when a drain was answered.
+    pub drained: Drained,
     pub links: Arc<[LinkWatch]>,
     /// Where the threads and the memory of each NIC belong.
     pub near: Arc<[Near]>,
 }
 
+/// The frontend had everything answered, as it does before it leaves.
+#[derive(Debug, Default)]
+pub(super) struct Drained {
+    done: AtomicBool,
+    arrived: AtomicU64,
+}
+
+impl Drained {
+    fn at(&self, arrived: u64) {
+        self.arrived.store(arrived, Ordering::Relaxed);
+        self.done.store(true, Ordering::Release);
+    }
+
+    /// Nothing has arrived since.
+    fn holds(&self, arrived: u64) -> bool {
+        self.done.load(Ordering::Acquire) && self.arrived.load(Ordering::Relaxed) == arrived
+    }
+}
+
 impl Session {
+    /// Samples that have arrived in this session.
+    fn arrived(&self) -> Option<u64> {
+        let shared = self.shared.upgrade()?;
+        Some(shared.server.counts().arrived - self.arrived_before)
+    }
+
+    /// The frontend had everything answered and sent nothing since: its connections end in good
+    /// order, whatever their sockets say of it.
+    fn is_leaving(&self) -> bool {
+        self.arrived().is_some_and(|n| self.drained.holds(n))
+    }
+
     /// Serves a connection on a NIC whose data connection
     /// has come, unless it was given up meanwhile.
     pub fn attach(
@@ -102,9 +138,15 @@ impl Session {
             self.handle
                 .connection_lost(l.connection, l.epoch, &l.cause.to_string());
             let (connection, epoch, cause) = (l.connection, l.epoch, &l.cause);
-            // At the end of a run the frontend closes its connections before it says so.
-            if matches!(cause, Broken::Closed) {
-                tracing::debug!("connection {connection} (epoch {epoch}) closed by the frontend");
+            // At the end of a run the frontend closes its connections before it says so. Behind a
+            // drain an end is an end, whatever the socket calls it, but for a broken protocol.
+            let ended = match cause {
+                Broken::Closed => true,
+                Broken::BadFrame { .. } | Broken::OutOfBounds { .. } | Broken::Grant(_) => false,
+                _ => self.is_leaving(),
+            };
+            if ended {
+                tracing::debug!("connection {connection} (epoch {epoch}) closed: {cause}");
             } else {
                 lock(&self.lost).insert((connection, epoch));
                 tracing::info!("connection {connection} (epoch {epoch}) lost: {cause}");
@@ -170,8 +212,10 @@ impl Session {
         }
     }
 
-    /// What its connections did, once they are released. `clean`: the frontend took its leave.
+    /// What its connections did, once they are released. `clean`: the frontend took its leave. One
+    /// that had everything answered has too, though its last word did not come.
     pub fn report(&self, frontend: &str, clean: bool) -> ServedReport {
+        let clean = clean || self.is_leaving();
         let engine = (self.params.engine)();
         let mut report = ServedReport {
             frontend: frontend.to_owned(),
@@ -493,7 +537,9 @@ impl SessionHandler for Session {
             give_up,
             tell_reset,
         } = lock(&self.connections).lost_there(connection, epoch);
-        lock(&self.lost).insert((connection, epoch));
+        if !self.is_leaving() {
+            lock(&self.lost).insert((connection, epoch));
+        }
         self.losses.notify_one();
         if tell_reset {
             self.handle.connection_reset(connection, epoch);
@@ -514,6 +560,9 @@ impl SessionHandler for Session {
 
     fn drain(&self) -> Option<Counters> {
         let (counters, done) = self.totals();
+        if done {
+            self.drained.at(counters.arrived);
+        }
         done.then_some(counters)
     }
 

@@ -16,6 +16,7 @@ mod histograms;
 mod ledger;
 mod live;
 mod loadgen;
+mod losses;
 mod phases;
 mod places;
 mod record;
@@ -37,11 +38,12 @@ pub use histograms::Histograms;
 pub use ledger::{Ledger, Mismatch};
 pub use live::{Figures, Live};
 pub use loadgen::{EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
+pub use losses::{LossRecord, with_losses};
 pub use phases::{PhaseKind, PhaseRecord};
 pub use places::{NicPlace, Places};
 pub use record::{
-    AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, Mode, RailChange,
-    RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
+    AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, LostSession, Mode,
+    RailChange, RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
 };
 pub use recorder::Recorder;
 pub use served::{SequenceTotals, ServedConnection, ServedReport};

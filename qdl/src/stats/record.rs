@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::FabricCounts;
 use super::{
-    BatchSizes, GpuRecord, Ledger, LoadgenRecord, Mismatch, PhaseRecord, Places, SettingRecord,
-    StageTable, ThroughputReport, TokenRecord, ledger, render,
+    BatchSizes, GpuRecord, Ledger, LoadgenRecord, LossRecord, Mismatch, PhaseRecord, Places,
+    SettingRecord, StageTable, ThroughputReport, TokenRecord, ledger, render,
 };
+use crate::wire::{Content, NodeFacts};
 
 /// Stands beside the fabric's name when its traffic never leaves the machine: the rules of the
 /// Network division do not permit that for a submission.
@@ -80,6 +81,12 @@ pub struct AcceleratorRecord {
     pub node: String,
     /// Its engine, as it calls it.
     pub engine: String,
+    /// What that really runs, where it says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
+    /// What the node says of itself and its machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub facts: Option<NodeFacts>,
     /// Connections to it.
     pub connections: usize,
     /// Samples it says it has answered; `None` when it could not be asked.
@@ -97,8 +104,37 @@ pub struct AcceleratorRecord {
     /// Each of its GPUs that its engine used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuRecord>,
-    /// Why it was lost, if it was.
+    /// Why it was lost, if it was and has not come back.
     pub lost: Option<String>,
+    /// What it had done in sessions that ended without its last word: as of the last heartbeat of
+    /// each, and in none of the counts above.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost_sessions: Vec<LostSession>,
+}
+
+/// What an accelerator had said of a session before it was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LostSession {
+    /// When its last heartbeat came: seconds from the run's first query, `None` before it.
+    pub as_of_s: Option<f64>,
+    /// Samples that had arrived.
+    pub arrived: u64,
+    /// Samples it had answered.
+    pub samples: u64,
+    /// Samples that got no response.
+    pub dropped_late: u64,
+    /// Batches it had run.
+    pub batches: u64,
+}
+
+impl AcceleratorRecord {
+    /// Samples it is known to have answered, in all sessions; `None` where it never said.
+    pub fn answered(&self) -> Option<u64> {
+        let lost = self.lost_sessions.iter().map(|s| s.samples);
+        let all = self.samples.into_iter().chain(lost);
+        all.reduce(u64::saturating_add)
+    }
 }
 
 /// One connection's part, seen from the frontend.
@@ -204,10 +240,19 @@ pub struct SystemRecord {
     pub staged_copies: u64,
     /// Bytes of those.
     pub staged_bytes: u64,
-    /// Most samples that waited for a free slot at once.
+    /// Most samples that waited at once because no slot was free.
     pub backlog_max: u64,
-    /// Samples that waited for one. There is one backlog for all connections.
+    /// Samples that found no free slot when they were issued. There is one backlog for all
+    /// connections.
     pub backlogged: u64,
+    /// Samples that were left to another thread to post although a slot was free: for their size,
+    /// because the policy keeps them off it, or because that thread was sending on the connection.
+    pub handed_over: u64,
+    /// What was lost when, in the order of the accelerators.
+    pub losses: Vec<LossRecord>,
+    /// What this node says of itself and its machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub facts: Option<NodeFacts>,
     /// Times that NIC threads went to sleep.
     pub sleeps: u64,
     /// Times that NIC threads were woken by another thread:
@@ -243,8 +288,9 @@ pub struct RunRecord {
     pub mode: Mode,
     /// `tcp`, `ib`, or `local` when there is none.
     pub fabric: String,
-    /// [`LOOPBACK_NOTE`], where it applies.
-    pub fabric_note: Option<String>,
+    /// Why the Network division would not permit it, a line each, as [`LOOPBACK_NOTE`]: loopback,
+    /// nodes on one machine, link layers that are not known. Empty where nothing speaks against it.
+    pub fabric_notes: Vec<String>,
     /// LoadGen's verdict; `None` in accuracy mode or when it gave none.
     pub valid: Option<bool>,
     /// Its reasons for calling the run invalid.

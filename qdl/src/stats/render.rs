@@ -3,6 +3,7 @@
 use super::{
     AcceleratorRecord, ConnectionRecord, GpuRecord, Mode, RailRecord, RunRecord, Summary,
     TokenRecord,
+    losses::with_losses,
     text::{self, Table},
     traffic,
 };
@@ -143,6 +144,9 @@ impl Page {
             "{verdict}{what}, from node {}",
             cut(&summary.node, NAME)
         ));
+        if let Some(with) = with_losses(&run.system.losses) {
+            self.fact("", &with, Some(YELLOW));
+        }
         for reason in &run.reasons {
             self.fact("", reason, Some(RED));
         }
@@ -155,11 +159,15 @@ impl Page {
             let took = format!("asked of every node in {}", text::time_us(us));
             self.fact("name", &took, None);
         }
-        match &run.fabric_note {
-            Some(note) => self.fact("fabric", &format!("{}, {note}", run.fabric), Some(YELLOW)),
+        match run.fabric_notes.split_first() {
+            Some((first, others)) => {
+                self.fact("fabric", &format!("{}, {first}", run.fabric), Some(YELLOW));
+                others.iter().for_each(|n| self.fact("", n, Some(YELLOW)));
+            }
             None => self.fact("fabric", &run.fabric, None),
         }
         self.ran(run);
+        self.contents(&run.system.accelerators);
         let mut samples = format!(
             "{} in {}",
             text::grouped(run.samples),
@@ -194,6 +202,24 @@ impl Page {
             self.fact(if i == 0 { "NUMA" } else { "" }, line, None);
         }
         self.out.push('\n');
+    }
+
+    /// What the engines really run: one line where that is the same everywhere.
+    fn contents(&mut self, all: &[AcceleratorRecord]) {
+        let said: Vec<_> = all
+            .iter()
+            .filter_map(|a| Some((a, a.content.as_ref()?)))
+            .collect();
+        let Some((_, first)) = said.first() else {
+            return;
+        };
+        if said.len() == all.len() && said.iter().all(|(_, c)| c.agrees(first)) {
+            return self.fact("model", &first.to_string(), None);
+        }
+        for (i, (a, content)) in said.iter().enumerate() {
+            let label = if i == 0 { "model" } else { "" };
+            self.fact(label, &format!("{}: {content}", a.node), Some(YELLOW));
+        }
     }
 
     /// When tokens came, beside what LoadGen allows, and how many.
@@ -265,9 +291,10 @@ impl Page {
         );
         self.fact("copies", &copies, None);
         let waited = format!(
-            "{} samples waited for a free slot, at most {} at once",
+            "{} samples found no free slot, at most {} at once; {} were handed to other threads",
             n(run.system.backlogged),
-            n(run.system.backlog_max)
+            n(run.system.backlog_max),
+            n(run.system.handed_over)
         );
         self.fact("backlog", &waited, None);
         if !run.system.connections.is_empty() {
@@ -289,23 +316,18 @@ impl Page {
             self.fact("losses", "none", None);
         } else {
             let lost = format!(
-                "{} connections; {} samples sent again, {} late answers dropped, {} completed empty",
+                "{} connection{}; {} samples sent again, {} late answers dropped, {} completed empty",
                 n(l.lost_connections),
+                if l.lost_connections == 1 { "" } else { "s" },
                 n(l.redispatched),
                 n(l.late_dropped),
                 n(l.emptied)
             );
             self.fact("losses", &lost, Some(YELLOW));
         }
-        for a in &run.system.accelerators {
-            if let Some(why) = &a.lost {
-                self.fact("", &format!("{}: {why}", a.node), Some(RED));
-            }
-        }
-        for c in &run.system.connections {
-            for why in &c.lost {
-                self.fact("", &format!("{}: {why}", c.name), Some(YELLOW));
-            }
+        for loss in &run.system.losses {
+            let style = if loss.back { YELLOW } else { RED };
+            self.fact("", &loss.line(), Some(style));
         }
         if run.mismatches.is_empty() {
             let agreed = if run.system.connections.is_empty() {
@@ -343,20 +365,44 @@ fn accelerators(all: &[AcceleratorRecord]) -> String {
             cut(&a.engine, ENGINE),
             text::grouped(a.connections as u64),
         ];
-        match a.samples {
-            Some(samples) => row.extend([
+        match (a.answered(), a.lost_sessions.last()) {
+            (Some(samples), None) => row.extend([
                 text::short(samples),
                 text::short(a.batches.batches()),
                 text::three(a.batches.mean()),
                 text::grouped(a.batches.max() as u64),
                 a.batches.bars(),
             ]),
-            None => row.push("not known".to_owned()),
+            (Some(samples), Some(_)) => {
+                let batches = a.lost_sessions.iter().map(|s| s.batches);
+                let batches = batches.sum::<u64>().saturating_add(a.batches.batches());
+                let mean = match batches {
+                    0 => "-".to_owned(),
+                    n => text::three(samples as f64 / n as f64),
+                };
+                row.extend([text::short(samples), text::short(batches), mean]);
+                row.extend(["-".to_owned(), as_of(a)]);
+            }
+            (None, _) => row.push("not known".to_owned()),
         }
         table.row(row);
     }
     let lines = all.iter().flat_map(|a| &a.gpus).filter_map(GpuRecord::line);
     lines.fold(table.text(), |text, line| text + &line + "\n")
+}
+
+/// Of when the counts of an accelerator are that was lost: what it did after its last heartbeat is
+/// not in them.
+fn as_of(a: &AcceleratorRecord) -> String {
+    let last = a.lost_sessions.iter().filter_map(|s| s.as_of_s).last();
+    let when = match last {
+        Some(s) => format!("{s:.1} s"),
+        None => "before the first query".to_owned(),
+    };
+    match a.samples {
+        Some(_) => format!("without what came after {when}"),
+        None => format!("as of {when}"),
+    }
 }
 
 fn rails(all: &[RailRecord]) -> String {

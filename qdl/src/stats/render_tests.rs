@@ -8,7 +8,7 @@ use super::{
     *,
 };
 use crate::stats::FabricCounts;
-use crate::stats::{SystemRecord, WarmUpRecord};
+use crate::stats::{LossRecord, LostSession, SystemRecord, WarmUpRecord};
 
 fn example() -> Summary {
     let mut histograms = Histograms::new();
@@ -70,7 +70,7 @@ fn example() -> Summary {
     let mut run = RunRecord {
         scenario: "Server".to_owned(),
         fabric: "tcp".to_owned(),
-        fabric_note: Some(LOOPBACK_NOTE.to_owned()),
+        fabric_notes: vec![LOOPBACK_NOTE.to_owned()],
         valid: Some(true),
         samples: 30_000,
         per_s: 9_509.4,
@@ -102,6 +102,7 @@ fn example() -> Summary {
             }),
             backlog_max: 12,
             backlogged: 40,
+            handed_over: 7,
             sleeps: 11_000,
             woken: 7,
             ledger: Ledger {
@@ -164,7 +165,7 @@ all 2        30,000         64  15,000  7,500  10,000        6        4  30,000 
 warm-up      40 samples in 3.40 ms before the clock (accelerators count them too)
              network time, cold -> warm: acc-01/0 812 us -> 41.0 us, acc-01/1 812 us -> 41.0 us
 copies       0 staged (0 B), 30,000 by the fabric (480 kB)
-backlog      40 samples waited for a free slot, at most 12 at once
+backlog      40 samples found no free slot, at most 12 at once; 7 were handed to other threads
 threads      NIC threads slept 11,000 times; connections woke them 10,000 times, other threads 7
 losses       none
 reconciled   issued = completed = recorded; posted, arrived and answered agree
@@ -179,9 +180,23 @@ fn a_run_that_went_wrong_says_where() {
     s.run.valid = Some(false);
     s.run.reasons = vec!["Min queries not satisfied; see the detail log".to_owned()];
     s.run.system.accelerators[0].samples = None;
-    s.run.system.accelerators[0].lost = Some("no answer to an echo for 5 s".to_owned());
+    s.run.system.accelerators[0].batches = BatchSizes::default();
+    s.run.system.accelerators[0].lost_sessions = vec![LostSession {
+        as_of_s: Some(2.26),
+        samples: 20_000,
+        batches: 400,
+        ..LostSession::default()
+    }];
     s.run.system.connections[0].lost =
         vec!["readv: Connection reset by peer (errno 104)".to_owned()];
+    s.run.system.losses = vec![LossRecord {
+        node: "acc-01".to_owned(),
+        whole: true,
+        at_s: Some(2.5),
+        why: "it was killed".to_owned(),
+        again: 7,
+        ..LossRecord::default()
+    }];
     s.run.system.warm_up = s.run.system.warm_up.map(|w| WarmUpRecord { sizes: 1, ..w });
     s.run.system.connections[1].warm_us = None;
     s.run.system.ledger.lost_connections = 1;
@@ -194,9 +209,10 @@ fn a_run_that_went_wrong_says_where() {
     let text = s.text(false);
     for line in [
         "INVALID      Server, performance, from node frontend-01",
+        "             with one accelerator lost at 2.5 s",
         "             Min queries not satisfied; see the detail log",
-        "             acc-01: no answer to an echo for 5 s",
-        "             acc-01/0: readv: Connection reset by peer (errno 104)",
+        "             acc-01 lost 2.5 s into the run: it was killed; 7 samples went again",
+        "acc-01       digest            2   20,000      400  50.0    -      as of 2.3 s",
         "             1 of 3 sizes: warm_up.budget_ms was too short for the rest",
         "             network time, cold -> warm: acc-01/0 812 us -> 41.0 us, acc-01/1 812 us -> -",
         "MISMATCH     samples issued is 30007, but samples completed is 30000",
@@ -306,5 +322,28 @@ proptest! {
         prop_assert!(lines.iter().all(|l| l.chars().count() <= width));
         let back: Vec<String> = lines.join(" ").split_whitespace().map(str::to_owned).collect();
         prop_assert_eq!(back, words);
+    }
+}
+
+#[test]
+fn what_engines_run_is_one_line_or_one_for_each() {
+    let mut s = example();
+    let file = |digit: &str| {
+        Some(crate::wire::Content::File {
+            name: "digits.onnx".to_owned(),
+            sha256: digit.repeat(64),
+        })
+    };
+    let mut other = s.run.system.accelerators[0].clone();
+    other.node = "acc-02".to_owned();
+    s.run.system.accelerators.push(other);
+    assert!(!s.text(false).contains("\nmodel"));
+    for (second, lines) in [("a", 1), ("b", 2)] {
+        s.run.system.accelerators[0].content = file("a");
+        s.run.system.accelerators[1].content = file(second);
+        let text = s.text(false);
+        let found = text.lines().filter(|l| l.contains("digits.onnx, SHA-256"));
+        assert_eq!(found.count(), lines, "{text}");
+        assert_eq!(text.contains("acc-02: digits.onnx"), lines == 2);
     }
 }

@@ -14,11 +14,13 @@
 //! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | this machine's configuration |
 //! | [`interface_addresses`] | this machine's addresses |
 //! | [`LinkWatch`] | whether a NIC says that its link is down |
+//! | [`links`] | what NICs send over |
 //! | [`command()`] | `accelerator topology` and `frontend topology` |
 
 mod addresses;
 mod command;
 mod groups;
+mod layer;
 mod link;
 mod matrix;
 mod near;
@@ -36,6 +38,7 @@ use addresses::parse_addresses;
 pub use addresses::{Addresses, interface_addresses};
 pub use command::{CommandError, Node, command};
 pub use groups::NicGroup;
+pub use layer::links;
 pub use link::LinkWatch;
 pub use place::{Nearness, PciAddress, Place};
 pub use yaml::Fabric;

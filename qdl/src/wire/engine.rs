@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Content;
+
 /// An accelerator's engine, as it tells its frontend at the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -10,6 +12,9 @@ pub struct EngineInfo {
     pub name: String,
     /// Its answers are token ids at their true number, so that their count is the engine's own.
     pub tokens: bool,
+    /// What it really runs; `None` where its answers follow from nothing but its kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
 }
 
 /// Longest name of an engine, in bytes.

@@ -9,15 +9,21 @@
 //! | [`Score`] | a health score in (0, 1], exact |
 //! | [`Policy`], [`RailPolicy`] | how the next sample's connection is chosen |
 //! | [`EngineInfo`] | what an accelerator says of its engine |
+//! | [`Content`] | what that engine really runs: a file, settings, a server's model |
+//! | [`NodeFacts`] | what a node says of itself and its machine |
 //! | [`Stream`] | when the tokens of an answer leave the accelerator |
 
+mod content;
 mod engine;
+mod facts;
 mod ib_end;
 mod policy;
 mod score;
 mod stream;
 
+pub use content::{Content, MAX_CONTENT_NAME};
 pub use engine::{EngineInfo, MAX_ENGINE_NAME};
+pub use facts::{LinkFact, LinkLayer, MAX_HOST, NodeFacts};
 pub use ib_end::{IbEnd, IbRegion};
 pub use policy::{Policy, RailPolicy};
 pub use score::{NotAScore, Score};

@@ -183,8 +183,9 @@ impl Fake {
                     model: model(),
                     engine: EngineInfo {
                         name: "digest".to_owned(),
-                        tokens: false,
+                        ..EngineInfo::default()
                     },
+                    facts: qdl::wire::NodeFacts::default(),
                     timing: Timing::default(),
                     pending: 4,
                 };

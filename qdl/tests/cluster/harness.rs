@@ -134,7 +134,7 @@ impl Running {
             model: model.clone(),
             engine_info: EngineInfo {
                 name: "digest".to_owned(),
-                tokens: false,
+                ..EngineInfo::default()
             },
             once: false,
             engine: Arc::new(Default::default),

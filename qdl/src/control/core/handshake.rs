@@ -10,7 +10,7 @@ use crate::{
         message::{AuthKind, Hex, Message, Role, VERSION},
     },
     model::ModelSpec,
-    wire::{EngineInfo, Stream},
+    wire::{EngineInfo, NodeFacts, Stream},
 };
 
 use super::heartbeat::HeartbeatCfgs;
@@ -73,6 +73,7 @@ pub struct Local {
     pub auth: Auth,
     pub model: ModelSpec,
     pub own: Own,
+    pub facts: NodeFacts,
     pub heartbeat: HeartbeatCfgs,
     /// For the whole handshake, and for the system to take what is sent.
     pub deadline: Duration,
@@ -85,6 +86,7 @@ impl Local {
         auth: Auth,
         model: ModelSpec,
         own: Own,
+        facts: NodeFacts,
         timing: &Timing,
     ) -> Result<Self, ControlError> {
         let setting = |key| move |problem| ControlError::Setting { key, problem };
@@ -97,6 +99,7 @@ impl Local {
             auth,
             model,
             own,
+            facts,
             heartbeat: timing.heartbeat,
             deadline: timing.handshake,
         })
@@ -127,6 +130,8 @@ pub(super) struct Handshake {
     pub proved: bool,
     /// What it said with its model, once that has come.
     pub peer_own: Option<Own>,
+    /// What it says of itself and its machine.
+    pub peer_facts: NodeFacts,
     address: String,
     nonce: Hex<32>,
     peer_nonce: Hex<32>,
@@ -142,6 +147,7 @@ impl Handshake {
             peer_node: String::new(),
             proved: false,
             peer_own: None,
+            peer_facts: NodeFacts::default(),
             address,
             nonce,
             peer_nonce: Hex([0; 32]),
@@ -173,7 +179,7 @@ impl Handshake {
             Phase::Answer => "answer",
             Phase::Model => "model",
             Phase::Admission => "admission",
-            Phase::Session => "the end of the session",
+            Phase::Session => "a frame of the session",
         }
     }
 
@@ -212,6 +218,7 @@ impl Handshake {
                     spec,
                     stream,
                     engine,
+                    facts,
                 },
             ) => {
                 if let Err(mismatch) = self.local.model.check_against(&spec) {
@@ -225,6 +232,7 @@ impl Handshake {
                     field,
                     problem,
                 })?);
+                self.peer_facts = facts;
                 self.phase = if accelerator {
                     Phase::Admission
                 } else {
@@ -272,6 +280,7 @@ impl Handshake {
             spec: self.local.model.clone(),
             stream,
             engine,
+            facts: self.local.facts.clone(),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::control::{
     frame::FrameError,
     message::{Counters, ErrorCode, Hex, Message, Role, Scores, clip},
 };
+use crate::wire::NodeFacts;
 
 use super::{
     handshake::{Handshake, Local, Own},
@@ -92,6 +93,11 @@ impl Link {
     /// What the peer said beside its model, once it has.
     pub fn peer_own(&self) -> Option<&Own> {
         self.handshake.peer_own.as_ref()
+    }
+
+    /// What the peer says of itself and its machine, once it has.
+    pub fn peer_facts(&self) -> &NodeFacts {
+        &self.handshake.peer_facts
     }
 
     /// The peer has proved who it is: its frames may have their full length.
@@ -222,7 +228,28 @@ impl Link {
         let (peer, waiting_for) = (self.peer(), self.handshake.expected());
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Mute { cause, .. } => self.end(cause),
+            _ if self.handshake.is_done() => self.end(ControlError::Vanished { peer }),
             _ => self.end(ControlError::Closed { peer, waiting_for }),
+        }
+    }
+
+    /// What a failing socket says of the peer: where the session had begun and the peer's side is
+    /// no more, its program is not either.
+    fn broken(&self, doing: &'static str, source: Arc<io::Error>) -> ControlError {
+        let peer = self.peer();
+        let no_more = matches!(
+            source.kind(),
+            io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+        );
+        match self.handshake.is_done() && no_more {
+            true => ControlError::Vanished { peer },
+            false => ControlError::Io {
+                peer,
+                doing,
+                source,
+            },
         }
     }
 
@@ -230,11 +257,7 @@ impl Link {
     pub fn bad_frame(&mut self, e: FrameError, now: u64) {
         let peer = self.peer();
         match e {
-            FrameError::Io(source) => self.end(ControlError::Io {
-                peer,
-                doing: "receiving",
-                source,
-            }),
+            FrameError::Io(source) => self.end(self.broken("receiving", source)),
             FrameError::Version { theirs } => {
                 self.fail(ControlError::Version { peer, theirs }, now);
             }
@@ -252,11 +275,7 @@ impl Link {
             return;
         }
         self.phase = Phase::Mute {
-            cause: ControlError::Io {
-                peer: self.peer(),
-                doing: "sending",
-                source: Arc::new(e),
-            },
+            cause: self.broken("sending", Arc::new(e)),
             until: now.saturating_add(nanos(LAST_WORDS)),
         };
     }

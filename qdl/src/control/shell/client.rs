@@ -12,7 +12,7 @@ use crate::{
     clock::now_ns,
     model::ModelSpec,
     stats::{BatchSizes, GpuRecord},
-    wire::{EngineInfo, Stream},
+    wire::{EngineInfo, NodeFacts, Stream},
 };
 
 use super::{
@@ -51,6 +51,8 @@ pub struct ClientParams {
     pub model: ModelSpec,
     /// When tokens are to leave the accelerator.
     pub stream: Stream,
+    /// What this node says of itself.
+    pub facts: NodeFacts,
     /// Deadlines and heartbeat.
     pub timing: Timing,
 }
@@ -64,6 +66,8 @@ pub struct ClientSession {
     pub peer_address: SocketAddr,
     /// What runs the model there.
     pub engine: EngineInfo,
+    /// What the accelerator says of itself and its machine.
+    pub facts: NodeFacts,
     /// For asking.
     pub handle: ClientHandle,
     /// What happens.
@@ -76,6 +80,8 @@ pub struct ClientEvents {
     events: mpsc::Receiver<ClientEvent>,
     ended: Arc<Ended>,
     over: bool,
+    /// Dropped by the session's task when its socket is closed.
+    closed: oneshot::Receiver<()>,
 }
 
 impl ClientEvents {
@@ -86,6 +92,12 @@ impl ClientEvents {
             None => (!std::mem::replace(&mut self.over, true))
                 .then(|| ClientEvent::Gone(self.ended.cause())),
         }
+    }
+
+    /// Waits until the session's socket is closed in good order, which may be a moment after its
+    /// end: one that is dropped before may be reset, and the peer never read the last word.
+    pub async fn closed(&mut self) {
+        let _ = (&mut self.closed).await;
     }
 }
 
@@ -194,7 +206,8 @@ impl ClientSession {
     pub async fn connect(params: ClientParams) -> Result<ClientSession, ControlError> {
         let (address, timing) = (params.address, params.timing);
         let own = Own::Stream(params.stream);
-        let local = Local::new(params.node, params.auth, params.model, own, &timing)?;
+        let (node, facts) = (params.node, params.facts);
+        let local = Local::new(node, params.auth, params.model, own, facts, &timing)?;
         let failed = |e| ControlError::Connect {
             peer: Peer::at(&address),
             source: Arc::new(e),
@@ -230,14 +243,21 @@ impl ClientSession {
             // A session does not begin without it.
             _ => EngineInfo::default(),
         };
+        let facts = core.link().peer_facts().clone();
         let ended = Arc::new(Ended::new(core.link().peer()));
         let (commands, inbox) = mpsc::unbounded_channel();
         let (sender, events) = mpsc::channel(MAX_EVENTS);
-        tokio::spawn(run(wire, core, inbox, sender, ended.clone()));
+        let (closing, closed) = oneshot::channel();
+        let session = run(wire, core, inbox, sender, ended.clone());
+        tokio::spawn(async move {
+            session.await;
+            drop(closing);
+        });
         Ok(ClientSession {
             peer_node,
             peer_address,
             engine,
+            facts,
             handle: ClientHandle {
                 commands,
                 ended: ended.clone(),
@@ -246,6 +266,7 @@ impl ClientSession {
                 events,
                 ended,
                 over: false,
+                closed,
             },
         })
     }

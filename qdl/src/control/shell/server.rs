@@ -9,7 +9,11 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{clock::now_ns, model::ModelSpec, wire::EngineInfo};
+use crate::{
+    clock::now_ns,
+    model::ModelSpec,
+    wire::{EngineInfo, NodeFacts},
+};
 
 use super::{
     io::Wire,
@@ -37,6 +41,8 @@ pub struct ServerParams {
     pub model: ModelSpec,
     /// What runs it.
     pub engine: EngineInfo,
+    /// What this node says of itself.
+    pub facts: NodeFacts,
     /// Deadlines and heartbeat.
     pub timing: Timing,
     /// Most handshakes under way; one more costs the oldest its place, so that those who knock and
@@ -67,7 +73,8 @@ impl Server {
     /// parameters make no sense.
     pub async fn bind(address: SocketAddr, params: ServerParams) -> Result<Self, ControlError> {
         let own = Own::Engine(params.engine);
-        let local = Local::new(params.node, params.auth, params.model, own, &params.timing)?;
+        let (node, facts) = (params.node, params.facts);
+        let local = Local::new(node, params.auth, params.model, own, facts, &params.timing)?;
         local.auth.check(address.ip())?;
         if params.pending == 0 {
             return Err(ControlError::Setting {

@@ -10,7 +10,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use crate::{
     clock::now_ns,
     stats::{BatchSizes, GpuRecord},
-    wire::Stream,
+    wire::{NodeFacts, Stream},
 };
 
 use super::io::Wire;
@@ -180,6 +180,11 @@ impl ServerSession {
             // A session does not begin without it.
             _ => Stream::None,
         }
+    }
+
+    /// What the frontend says of itself and its machine.
+    pub fn facts(&self) -> &NodeFacts {
+        self.core.link().peer_facts()
     }
 
     /// The address of this node that the frontend reached.

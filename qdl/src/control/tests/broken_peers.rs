@@ -34,6 +34,7 @@ async fn accelerator_on<F: Future<Output = ()>>(
         auth: Auth::Unset,
         model: model(),
         own: Own::Engine(engine()),
+        facts: facts("there"),
         heartbeat: patient().heartbeat,
         deadline,
     };
@@ -356,7 +357,7 @@ async fn accept(raw: &mut Raw) {
     raw.say(json!({"type": "answer"})).await;
     raw.hear_type("model").await;
     let engine = json!({"name": "digest", "tokens": false});
-    raw.say(json!({"type": "model", "spec": model(), "engine": engine}))
+    raw.say(json!({"type": "model", "spec": model(), "engine": engine, "facts": {}}))
         .await;
 }
 

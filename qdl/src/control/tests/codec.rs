@@ -9,6 +9,42 @@ use crate::control::{
     frame::{Codec, FrameError, MAX_FRAME},
     message::{AuthKind, Hex, MAX_TEXT, Message, clip},
 };
+use crate::wire::{Content, LinkFact, LinkLayer, NodeFacts};
+
+fn content() -> impl Strategy<Value = Option<Content>> {
+    prop::option::of(prop_oneof![
+        (".{1,64}", "[0-9a-f]{64}").prop_map(|(name, sha256)| Content::File {
+            name: clip(&name),
+            sha256,
+        }),
+        "[0-9a-f]{64}".prop_map(|sha256| Content::Settings { sha256 }),
+        "[a-z/]{1,99}".prop_map(|name| Content::Server { name }),
+    ])
+}
+
+fn node_facts() -> impl Strategy<Value = NodeFacts> {
+    let id = || prop::option::of("[0-9a-f]{32}");
+    let link = (any::<u16>(), "[a-z0-9]{1,15}").prop_map(|(nic, name)| LinkFact {
+        nic,
+        name,
+        layer: [LinkLayer::Ethernet, LinkLayer::Virtual][usize::from(nic % 2)],
+    });
+    let program = (id(), any::<Option<bool>>(), any::<u64>());
+    let links = prop::collection::vec(link, 0..5);
+    ("[a-zA-Z0-9.-]{0,99}", id(), id(), program, links).prop_map(
+        |(host, machine, boot, (commit, dirty, started), links)| NodeFacts {
+            host,
+            machine,
+            boot,
+            version: "0.1.0".to_owned(),
+            program: commit.clone().map(|half| half.repeat(2)),
+            commit,
+            dirty,
+            started,
+            links,
+        },
+    )
+}
 
 /// One of every type, within its limits.
 pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
@@ -75,12 +111,18 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
                 Just(Stream::First),
                 Just(Stream::All)
             ]),
-            prop::option::of(("[a-z]{1,64}", any::<bool>())),
+            prop::option::of(("[a-z]{1,64}", any::<bool>(), content())),
+            node_facts(),
         )
-            .prop_map(|((i, o), stream, engine)| Message::Model {
+            .prop_map(|((i, o), stream, engine, facts)| Message::Model {
                 spec: ModelSpec::opaque("m", i, o),
                 stream,
-                engine: engine.map(|(name, tokens)| EngineInfo { name, tokens }),
+                engine: engine.map(|(name, tokens, content)| EngineInfo {
+                    name,
+                    tokens,
+                    content,
+                }),
+                facts,
             }),
         (id, requests).prop_map(|(id, connections)| Message::Open { id, connections }),
         (id, grants).prop_map(|(id, connections)| Message::Opened { id, connections }),

@@ -357,10 +357,7 @@ async fn a_session_that_is_dropped_is_over_for_both_sides_once() {
     running.abort();
     assert!(running.await.expect_err("aborted").is_cancelled());
     let cause = gone(&mut events).await;
-    assert!(
-        matches!(cause, ControlError::Closed { .. } | ControlError::Io { .. }),
-        "{cause}"
-    );
+    assert!(matches!(cause, ControlError::Vanished { .. }), "{cause}");
     until_gone(&mut heard).await;
     assert_eq!(heard.recv().await, None, "nothing comes after the end");
 }

@@ -6,6 +6,7 @@
 //! * `sending`: what whoever posts finds out, and the NIC thread must learn.
 //! * `losses`: connections that are cut, fall silent or are given up.
 //! * `attaching`: connections that come while others carry samples.
+//! * `backlog`: why samples wait, or are left to others.
 //! * `by_health`: the same where rails are chosen by health.
 //! * `parts`: answers in parts, write by write.
 //! * `streamed`: the same through a server, in every mixture.
@@ -15,6 +16,7 @@
 //! * `tampered`: links that misbehave.
 
 mod attaching;
+mod backlog;
 mod by_health;
 mod closing;
 mod everything;

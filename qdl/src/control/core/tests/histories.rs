@@ -412,6 +412,7 @@ impl History {
             ControlError::Silent { .. }
             | ControlError::Timeout { .. }
             | ControlError::Closed { .. }
+            | ControlError::Vanished { .. }
             | ControlError::Io { .. } => self.fault != Fault::None,
             _ => false,
         };

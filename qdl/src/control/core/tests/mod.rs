@@ -22,7 +22,7 @@ use crate::{
         },
     },
     model::ModelSpec,
-    wire::{EngineInfo, Stream},
+    wire::{EngineInfo, NodeFacts, Stream},
 };
 
 const MS: u64 = 1_000_000;
@@ -40,8 +40,12 @@ fn local(node: &str) -> Local {
             true => Own::Stream(Stream::First),
             false => Own::Engine(EngineInfo {
                 name: "digest".to_owned(),
-                tokens: false,
+                ..EngineInfo::default()
             }),
+        },
+        facts: NodeFacts {
+            host: format!("host of {node}"),
+            ..NodeFacts::default()
         },
         heartbeat: HeartbeatCfgs {
             every: Duration::from_millis(20),

@@ -98,6 +98,7 @@ fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
     let engine = Own::Engine(EngineInfo {
         name: "x".to_owned(),
         tokens: true,
+        content: None,
     });
     let (_, there) = handshake_with(|f| f.own = engine.clone());
     let there = there.to_string();
@@ -117,6 +118,7 @@ fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
             spec: ModelSpec::opaque("digest", 64, 8),
             stream: Some(Stream::All),
             engine: Some(engine),
+            facts: NodeFacts::default(),
         });
     };
     let (mut f, mut a) = (frontend(local("fe-1")), accelerator(local("acc-1")));
@@ -133,6 +135,8 @@ fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
     let (f, a) = session();
     assert_eq!(a.link().peer_own(), Some(&local("fe-1").own));
     assert_eq!(f.link().peer_own(), Some(&local("acc-1").own));
+    assert_eq!(a.link().peer_facts(), &local("fe-1").facts);
+    assert_eq!(f.link().peer_facts(), &local("acc-1").facts);
 }
 
 #[test]

@@ -1,0 +1,320 @@
+//! What an engine really runs: the hash of its model's files, taken once while the model is loaded.
+//!
+//! SHA-256, though xxh3 would be several times as fast: it is what everybody's `sha256sum` says of
+//! the file, and a record that nobody can check with a tool of their own proves little. It is read
+//! beside the engine that loads it, on a thread of its own, so a large file costs little time on
+//! top; most of it comes from the page cache the second time.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    thread::{self, JoinHandle},
+    time::Instant,
+};
+
+use qdl::{
+    config::EngineKind,
+    os::{sha256_of, sha256_of_file},
+    wire::{Content, MAX_CONTENT_NAME},
+};
+
+use super::{EngineError, EngineParams};
+
+/// How ONNX names a file that holds a tensor's data: the entry `location` of its list of external
+/// data, as protobuf writes it, up to the length of the name.
+const LOCATION: &[u8] = b"\x0a\x08location\x12";
+/// Longest name of such a file that is looked at: one byte of length in protobuf.
+const LONGEST: usize = 127;
+
+/// What is being found out.
+pub struct Hashing {
+    thread: Option<JoinHandle<io::Result<Hashed>>>,
+    ready: Option<Content>,
+    path: PathBuf,
+}
+
+/// What was found out, and what it took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hashed {
+    /// What the engine runs; nothing where it runs nothing but itself.
+    pub content: Option<Content>,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Milliseconds that it took, beside loading the model.
+    pub ms: u64,
+}
+
+impl Hashed {
+    /// A line for the log, where there is something to say.
+    pub fn line(&self) -> Option<String> {
+        let content = self.content.as_ref()?;
+        let read = match self.bytes {
+            0 => String::new(),
+            n => format!(" ({n} bytes hashed in {} ms, beside loading)", self.ms),
+        };
+        Some(format!("model: {content}{read}"))
+    }
+}
+
+impl Hashing {
+    /// Begins, before the engine is made: a file is read by a thread of its own.
+    pub fn begin(params: &EngineParams) -> Hashing {
+        let mut hashing = Hashing {
+            thread: None,
+            ready: None,
+            path: params.file.clone().unwrap_or_default(),
+        };
+        let engine = &params.engine;
+        match engine.kind {
+            EngineKind::Null | EngineKind::Digest => {}
+            EngineKind::Tokens => hashing.ready = Some(settings(params)),
+            EngineKind::Http => {
+                let asked = engine.http.as_ref().and_then(|h| h.model.clone());
+                let name = asked.unwrap_or_else(|| params.model.clone());
+                hashing.ready = Some(Content::Server { name: short(&name) });
+            }
+            _ => {
+                let path = hashing.path.clone();
+                let named = path.extension().is_some_and(|e| e == "onnx");
+                // What cannot be started says so where it is waited for.
+                hashing.thread = thread::Builder::new()
+                    .name("model-hash".to_owned())
+                    .spawn(move || of_file(&path, named))
+                    .ok();
+            }
+        }
+        hashing
+    }
+
+    /// Waits for it, once the engine is made.
+    ///
+    /// # Errors
+    /// [`EngineError::ModelMissing`]: the file cannot be read to its end, or one that it names.
+    pub fn end(self) -> Result<Hashed, EngineError> {
+        let path = self.path;
+        let Some(thread) = self.thread else {
+            return Ok(Hashed {
+                content: self.ready,
+                ..Hashed::default()
+            });
+        };
+        let done = thread.join();
+        let done =
+            done.unwrap_or_else(|_| Err(io::Error::other("the thread that hashes it failed")));
+        done.map_err(|source| EngineError::ModelMissing { path, source })
+    }
+}
+
+/// What the answers of the engine `tokens` follow from; how long they take is no part of it.
+fn settings(params: &EngineParams) -> Content {
+    let t = params.engine.tokens.clone().unwrap_or_default();
+    let room = params.spec.as_ref().and_then(|s| s.max_output_bytes());
+    let most = t.max_tokens.or(room.map(|bytes| bytes / size_of::<i32>()));
+    let text = format!(
+        "tokens min {} max {most:?} vocab {} eos {}",
+        t.min_tokens, t.vocab, t.eos
+    );
+    Content::Settings {
+        sha256: sha256_of(text.as_bytes()),
+    }
+}
+
+/// The hash of a model file; with `named`, and of the files beside it that it names.
+fn of_file(path: &Path, named: bool) -> io::Result<Hashed> {
+    let began = Instant::now();
+    let mut names = Names::default();
+    let (own, mut bytes) = sha256_of_file(path, |piece| {
+        if named {
+            names.look(piece);
+        }
+    })?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut each = Vec::new();
+    for name in names.found() {
+        let file = folder.join(&name);
+        // What only looks like a name is none of a file.
+        if !file.is_file() {
+            continue;
+        }
+        let (hash, more) = sha256_of_file(&file, |_| ())?;
+        bytes += more;
+        each.push(format!("{hash}  {name}\n"));
+    }
+    let sha256 = match each.is_empty() {
+        true => own,
+        // As `sha256sum` lists them, the model itself first.
+        false => sha256_of(format!("{own}\n{}", each.concat()).as_bytes()),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Ok(Hashed {
+        content: Some(Content::File {
+            name: short(&name),
+            sha256,
+        }),
+        bytes,
+        ms: began.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
+    })
+}
+
+/// Fit to be sent: within its limit, nothing that cannot be printed.
+fn short(name: &str) -> String {
+    let mut out = String::new();
+    for c in name.chars().map(|c| if c.is_control() { '?' } else { c }) {
+        if out.len() + c.len_utf8() > MAX_CONTENT_NAME {
+            break;
+        }
+        out.push(c);
+    }
+    if out.is_empty() { "?".to_owned() } else { out }
+}
+
+/// Finds the names of files in an ONNX model that is read piece by piece.
+#[derive(Default)]
+struct Names {
+    /// The end of the piece before, where a name may have begun.
+    rest: Vec<u8>,
+    found: Vec<String>,
+}
+
+impl Names {
+    fn look(&mut self, piece: &[u8]) {
+        let most = LOCATION.len() + 1 + LONGEST;
+        // What lies across the border of two pieces, by itself; then the piece.
+        let head = piece.len().min(most);
+        self.rest.extend_from_slice(&piece[..head]);
+        let border = std::mem::take(&mut self.rest);
+        self.find(&border);
+        self.find(piece);
+        let tail = piece.len().saturating_sub(most);
+        // A short piece is not all there is to what may have begun before it.
+        self.rest = match piece.len() < most {
+            true => border,
+            false => piece[tail..].to_vec(),
+        };
+    }
+
+    fn find(&mut self, bytes: &[u8]) {
+        let mut at = 0;
+        while let Some(next) = find(&bytes[at..], LOCATION) {
+            at += next + LOCATION.len();
+            let Some((length, rest)) = bytes[at..].split_first() else {
+                return;
+            };
+            let name = rest
+                .get(..usize::from(*length))
+                .filter(|n| n.len() <= LONGEST);
+            if let Some(Ok(name)) = name.map(std::str::from_utf8)
+                && !name.is_empty()
+                && !self.found.iter().any(|n| n == name)
+            {
+                self.found.push(name.to_owned());
+            }
+        }
+    }
+
+    /// All of them, by name.
+    fn found(mut self) -> Vec<String> {
+        self.found.sort();
+        self.found
+    }
+}
+
+/// Where `needle` begins. Looks at one byte in as many as the needle has, most of the time
+/// (Horspool's way): a model of gigabytes is read by this as well.
+fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
+    let last = needle.len().checked_sub(1)?;
+    let mut at = last;
+    while let Some(end) = hay.get(at) {
+        if hay[at - last..=at] == *needle {
+            return Some(at - last);
+        }
+        let back = needle[..last].iter().rev().position(|b| b == end);
+        at += back.map_or(needle.len(), |back| back + 1);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn hash_of(path: &Path) -> String {
+        let mut params = EngineParams::new(EngineKind::Onnx);
+        params.file = Some(path.to_owned());
+        let hashed = Hashing::begin(&params).end().expect("readable");
+        let content = hashed.content.expect("a file's");
+        content.sha256().expect("a hash").to_owned()
+    }
+
+    fn entry(name: &str) -> Vec<u8> {
+        [LOCATION, &[name.len() as u8], name.as_bytes()].concat()
+    }
+
+    #[test]
+    fn a_model_in_one_file_has_its_own_hash_and_one_in_several_that_of_all() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("m.onnx");
+        fs::write(&path, "abc").expect("written");
+        assert_eq!(
+            hash_of(&path),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        // What it names and is not there is no file of its own.
+        fs::write(&path, entry("m.data")).expect("written");
+        let alone = hash_of(&path);
+        assert_eq!(alone, sha256_of(&entry("m.data")));
+        let weights = folder.path().join("m.data");
+        fs::write(&weights, [1; 9]).expect("written");
+        let with = hash_of(&path);
+        assert_ne!(with, alone);
+        fs::write(&weights, [2; 9]).expect("written");
+        assert_ne!(hash_of(&path), with, "other weights are another model");
+        fs::write(&weights, [1; 9]).expect("written");
+        assert_eq!(hash_of(&path), with);
+    }
+
+    #[test]
+    fn names_are_found_wherever_pieces_are_cut() {
+        let mut model = vec![10; 700];
+        model.extend(entry("a.data"));
+        model.extend([0; 333]);
+        model.extend(entry("b.data"));
+        model.extend(entry("a.data"));
+        for size in 1..model.len() {
+            let mut names = Names::default();
+            model.chunks(size).for_each(|piece| names.look(piece));
+            assert_eq!(names.found(), ["a.data", "b.data"], "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn who_has_no_file_says_what_its_answers_follow_from() {
+        let of = |kind, change: &dyn Fn(&mut qdl::config::TokensConfig)| {
+            let mut params = EngineParams::new(kind);
+            let mut tokens = qdl::config::TokensConfig::default();
+            change(&mut tokens);
+            params.engine.tokens = Some(tokens);
+            Hashing::begin(&params).end().expect("no file").content
+        };
+        assert_eq!(of(EngineKind::Null, &|_| ()), None);
+        assert_eq!(of(EngineKind::Digest, &|_| ()), None);
+        let tokens = of(EngineKind::Tokens, &|_| ());
+        assert!(matches!(tokens, Some(Content::Settings { .. })));
+        let slower = of(EngineKind::Tokens, &|t| t.step_us = 9);
+        assert_eq!(slower, tokens, "how long they take is no other answer");
+        assert_ne!(of(EngineKind::Tokens, &|t| t.vocab = 9), tokens);
+        let server = of(EngineKind::Http, &|_| ());
+        let name = "opaque".to_owned();
+        assert_eq!(server, Some(Content::Server { name }));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let mut params = EngineParams::new(EngineKind::Aoti);
+        params.file = Some("/no/such/model.pt2".into());
+        let e = Hashing::begin(&params).end().expect_err("missing");
+        assert!(e.to_string().contains("/no/such/model.pt2"), "{e}");
+    }
+}

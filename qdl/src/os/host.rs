@@ -1,0 +1,102 @@
+//! Which machine this is.
+//!
+//! Linux has two ids for that. The machine-id is given when a system is set up and is copied with
+//! its image; a container has one of its own, its image's, or none. The boot-id is the running
+//! kernel's: random at each start, and the same in all containers and network namespaces over it.
+
+use std::{fs, path::Path};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+/// Where the machine-id is looked for.
+const MACHINE_ID: [&str; 2] = ["etc/machine-id", "var/lib/dbus/machine-id"];
+/// Where the kernel shows its boot-id.
+const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
+/// Where it shows the host name.
+const HOST_NAME: &str = "proc/sys/kernel/hostname";
+
+/// Names of a machine. Both ids are hashes, 32 hexadecimal digits: good for comparing, and of no
+/// use to whoever wants the id itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Host {
+    /// Its host name; empty where the system does not say.
+    pub name: String,
+    /// Of its machine-id.
+    pub machine: Option<String>,
+    /// Of its kernel's boot-id.
+    pub boot: Option<String>,
+}
+
+impl Host {
+    /// This machine.
+    pub fn this() -> Host {
+        Host::below(Path::new("/"))
+    }
+
+    /// The machine whose `etc` and `proc` lie below `root`.
+    pub fn below(root: &Path) -> Host {
+        let text = |file: &str| {
+            let text = fs::read_to_string(root.join(file)).ok()?;
+            let text = text.trim();
+            (!text.is_empty()).then(|| text.to_owned())
+        };
+        let id = |file: &str| text(file).filter(|id| is_id(id));
+        let machine = MACHINE_ID.iter().find_map(|file| id(file));
+        Host {
+            name: text(HOST_NAME).unwrap_or_default(),
+            machine: machine.and_then(|id| keyed(&id, b"qdl machine 1")),
+            boot: id(BOOT_ID).and_then(|id| keyed(&id, b"qdl boot 1")),
+        }
+    }
+}
+
+/// Some digits of an id: not "uninitialized", and not all zeros, which stands for none.
+fn is_id(text: &str) -> bool {
+    let digits = |c: char| c.is_ascii_hexdigit() || c == '-';
+    text.chars().all(digits) && text.chars().any(|c| c != '0' && c != '-')
+}
+
+/// As systemd makes an application's own id of the machine's: the id is the key.
+fn keyed(id: &str, label: &[u8]) -> Option<String> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(id.as_bytes()).ok()?;
+    mac.update(label);
+    Some(hex::encode(&mac.finalize().into_bytes()[..16]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_hashed_and_what_is_missing_is_left_out() {
+        let root = tempfile::tempdir().expect("a folder");
+        let put = |file: &str, text: &str| {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        assert_eq!(Host::below(root.path()), Host::default());
+        put("etc/machine-id", "uninitialized\n");
+        put(HOST_NAME, "dgx-1\n");
+        let none = Host::below(root.path());
+        assert_eq!((none.name.as_str(), &none.machine), ("dgx-1", &None));
+        let id = "3d1219c7c4c5404aaa1f6d2a48adfda4";
+        put("var/lib/dbus/machine-id", id);
+        put(BOOT_ID, "49798b26-5767-44dd-917d-dde12615591a\n");
+        let host = Host::below(root.path());
+        let (machine, boot) = (host.machine.expect("an id"), host.boot.expect("an id"));
+        assert!(machine.len() == 32 && boot.len() == 32 && machine != boot);
+        assert!(!machine.contains(id));
+        // The same id is the same hash, another is another.
+        put("etc/machine-id", &format!("{id}\n"));
+        assert_eq!(Host::below(root.path()).machine.as_ref(), Some(&machine));
+        put("etc/machine-id", "00000000000000000000000000000001\n");
+        assert_ne!(Host::below(root.path()).machine, Some(machine));
+    }
+
+    #[test]
+    fn this_machine_runs_a_kernel() {
+        assert_eq!(Host::this(), Host::this());
+    }
+}

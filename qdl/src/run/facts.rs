@@ -1,0 +1,83 @@
+//! What this node says of itself to the others.
+
+use std::{
+    path::Path,
+    sync::OnceLock,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    config::NicConfig,
+    os::{Host, sha256_of_file},
+    topology,
+    wire::{MAX_RAILS, NodeFacts},
+};
+
+/// What does not change while the program runs.
+fn program() -> &'static NodeFacts {
+    static FACTS: OnceLock<NodeFacts> = OnceLock::new();
+    FACTS.get_or_init(|| {
+        let host = Host::this();
+        let started = SystemTime::now().duration_since(UNIX_EPOCH);
+        NodeFacts {
+            host: host.name,
+            machine: host.machine,
+            boot: host.boot,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            // A build script that asks git would build everything anew with every commit.
+            commit: option_env!("QDL_COMMIT")
+                .map(str::to_owned)
+                .filter(is_commit),
+            dirty: option_env!("QDL_DIRTY").map(|word| word != "0" && word != "false"),
+            program: sha256_of_file(Path::new("/proc/self/exe"), |_| ())
+                .ok()
+                .map(|(hash, _)| hash),
+            started: started.map_or(0, |d| d.as_secs()),
+            links: Vec::new(),
+        }
+    })
+}
+
+fn is_commit(text: &String) -> bool {
+    (7..=64).contains(&text.len()) && text.chars().all(|c| c.is_ascii_hexdigit())
+}
+
+/// The facts of a node with these NICs. The first call reads the program's own file once, to hash
+/// it: some tens of milliseconds.
+pub fn node_facts(nics: &[NicConfig]) -> NodeFacts {
+    NodeFacts {
+        links: topology::links(&nics[..nics.len().min(MAX_RAILS)]),
+        ..program().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_knows_its_program_and_its_links() {
+        let nic = NicConfig::tcp("127.0.0.1:0".parse().expect("an address"));
+        let any = NicConfig::tcp("0.0.0.0:0".parse().expect("an address"));
+        let facts = node_facts(&[any, nic]);
+        assert_eq!(facts.program.as_deref().map(str::len), Some(64));
+        assert!(facts.started > 1_600_000_000 && !facts.version.is_empty());
+        let links: Vec<_> = facts
+            .links
+            .iter()
+            .map(|l| (l.nic, l.name.as_str()))
+            .collect();
+        assert_eq!(links, [(1, "lo")]);
+        assert_eq!(
+            facts.same_machine(&node_facts(&[])),
+            facts.boot.as_ref().map(|_| true)
+        );
+    }
+
+    #[test]
+    fn a_commit_is_hexadecimal() {
+        let is = |text: &str| is_commit(&text.to_owned());
+        assert!(is("bea8f30") && is(&"0".repeat(40)));
+        assert!(!is("") && !is("main") && !is("bea8f3"));
+    }
+}

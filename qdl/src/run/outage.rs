@@ -1,0 +1,279 @@
+//! What an accelerator lost, when and why. What goes at about one time is one outage, which lasts
+//! until none of it is missing any more. A data structure; the clock is handed in.
+
+use std::collections::BTreeSet;
+
+use crate::stats::LossRecord;
+
+/// Most outages that are kept apart; later ones are counted in with the last.
+const MOST: usize = 256;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Outage {
+    /// When its first connection was lost.
+    pub at_ns: u64,
+    /// Why: what the control session ended with where it ended, else the first connection.
+    pub cause: String,
+    /// It was found out by waiting for a sign of life, which took its time.
+    pub by_silence: bool,
+    /// When nothing was missing any more.
+    back_ns: Option<u64>,
+    /// The session ended too.
+    session: bool,
+    /// With it the accelerator was out of reach.
+    whole: bool,
+    /// Connections that were lost in it, and those of them that are missing now.
+    lost: BTreeSet<u16>,
+    down: BTreeSet<u16>,
+    /// Losses of connections.
+    losses: u64,
+    /// Samples that went again.
+    again: u64,
+    /// Somebody was told of it: what is lost from now on is another.
+    told: bool,
+}
+
+/// All outages of one accelerator.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outages {
+    all: Vec<Outage>,
+    /// Connections to it.
+    connections: usize,
+}
+
+impl Outages {
+    /// Of an accelerator with so many connections.
+    pub fn new(connections: usize) -> Self {
+        Outages {
+            all: Vec::new(),
+            connections,
+        }
+    }
+
+    fn open(&self) -> impl Iterator<Item = &Outage> {
+        self.all.iter().filter(|o| o.back_ns.is_none())
+    }
+
+    /// The first that goes on.
+    pub fn now(&self) -> Option<&Outage> {
+        self.open().next()
+    }
+
+    /// Every connection is missing.
+    pub fn is_whole(&self) -> bool {
+        let missing = self.open().map(|o| o.down.len()).sum::<usize>();
+        self.now().is_some() && missing >= self.connections
+    }
+
+    /// There is something that nobody has been told of.
+    pub fn is_news(&self) -> bool {
+        self.all.last().is_some_and(|o| !o.told)
+    }
+
+    /// The outage of what is lost now; `same`: it belongs to the last, told or not.
+    fn begun(
+        &mut self,
+        at_ns: u64,
+        cause: &str,
+        by_silence: bool,
+        same: bool,
+    ) -> Option<&mut Outage> {
+        let full = self.all.len() >= MOST;
+        match self.all.last_mut() {
+            Some(last) if last.back_ns.is_none() && (same || !last.told) => {}
+            Some(last) if full => last.back_ns = None,
+            _ => self.all.push(Outage {
+                at_ns,
+                cause: cause.to_owned(),
+                by_silence,
+                back_ns: None,
+                session: false,
+                whole: false,
+                lost: BTreeSet::new(),
+                down: BTreeSet::new(),
+                losses: 0,
+                again: 0,
+                told: false,
+            }),
+        }
+        self.all.last_mut()
+    }
+
+    /// A connection was lost, by its number, and with it the way of so many samples.
+    pub fn lost(&mut self, number: u16, at_ns: u64, cause: &str, by_silence: bool, again: u64) {
+        // The last one's, where that began with the session's end.
+        let same = self.all.last().is_some_and(|o| o.session);
+        for o in &mut self.all {
+            o.down.remove(&number);
+        }
+        if let Some(o) = self.begun(at_ns, cause, by_silence, same) {
+            o.lost.insert(number);
+            o.down.insert(number);
+            o.losses += 1;
+            o.again += again;
+        }
+        let whole = self.is_whole();
+        if let Some(o) = self.all.last_mut() {
+            o.whole |= whole;
+        }
+    }
+
+    /// The control session ended: what it ended with says more than a socket does.
+    pub fn session_over(&mut self, at_ns: u64, cause: &str, by_silence: bool) {
+        let same = self.is_whole();
+        if let Some(o) = self.begun(at_ns, cause, by_silence, same)
+            && !o.session
+        {
+            (o.session, o.whole) = (true, true);
+            cause.clone_into(&mut o.cause);
+        }
+    }
+
+    /// A connection is up again. True where nothing of its outage is missing any more, and the
+    /// session stands.
+    pub fn up(&mut self, number: u16, now_ns: u64) -> bool {
+        let mut whole = false;
+        for o in self.all.iter_mut().filter(|o| o.back_ns.is_none()) {
+            let was = o.down.remove(&number);
+            if was && o.down.is_empty() && !o.session {
+                o.back_ns = Some(now_ns);
+                whole = true;
+            }
+        }
+        whole
+    }
+
+    /// A new session has all its connections.
+    pub fn back(&mut self, now_ns: u64) {
+        for o in self.all.iter_mut().filter(|o| o.back_ns.is_none()) {
+            o.down.clear();
+            o.session = false;
+            o.back_ns = Some(now_ns);
+        }
+    }
+
+    /// What is to be said of the last, once: by `node` and by the time of the run.
+    pub fn tell(&mut self, node: &str, in_run: impl Fn(u64) -> Option<f64>) -> Option<LossRecord> {
+        let connections = self.connections;
+        let o = self.all.last_mut().filter(|o| !o.told)?;
+        o.told = true;
+        Some(record(o, node, connections, &in_run))
+    }
+
+    /// All of them, for the record.
+    pub fn records(&self, node: &str, in_run: impl Fn(u64) -> Option<f64>) -> Vec<LossRecord> {
+        let each = |o| record(o, node, self.connections, &in_run);
+        self.all.iter().map(each).collect()
+    }
+}
+
+fn record(
+    o: &Outage,
+    node: &str,
+    connections: usize,
+    in_run: &impl Fn(u64) -> Option<f64>,
+) -> LossRecord {
+    LossRecord {
+        node: node.to_owned(),
+        whole: o.whole,
+        at_s: in_run(o.at_ns),
+        why: o.cause.clone(),
+        connections: o.lost.iter().copied().collect(),
+        of: connections as u64,
+        losses: o.losses,
+        again: o.again,
+        back_s: o.back_ns.and_then(in_run),
+        back: o.back_ns.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(ns: u64) -> Option<f64> {
+        ns.checked_sub(100).map(|ns| ns as f64)
+    }
+
+    #[test]
+    fn what_goes_at_once_is_one_loss_and_the_session_says_why() {
+        let mut o = Outages::new(3);
+        assert!(!o.is_news() && !o.is_whole());
+        for i in 0..3 {
+            o.lost(i, 112 + u64::from(i), "the peer closed it", false, 5);
+            assert_eq!(o.is_whole(), i == 2);
+        }
+        o.session_over(116, "it was killed", false);
+        o.session_over(117, "said again", false);
+        assert!(o.is_news());
+        let told = o.tell("a", seconds).expect("news");
+        assert_eq!(
+            (told.node.as_str(), told.at_s, told.why.as_str()),
+            ("a", Some(12.0), "it was killed")
+        );
+        assert!(told.whole && !told.back);
+        assert_eq!(
+            (told.connections.len(), told.losses, told.again),
+            (3, 3, 15)
+        );
+        assert!(!o.is_news() && o.tell("a", seconds).is_none());
+        assert_eq!(o.records("a", seconds), [told]);
+        // Connections of the new session come up one by one: it is back once all are.
+        assert!(!o.up(0, 120) && o.now().is_some());
+        o.back(130);
+        assert!(o.now().is_none());
+        let records = o.records("a", seconds);
+        assert_eq!((records[0].back_s, records[0].back), (Some(30.0), true));
+    }
+
+    #[test]
+    fn a_session_that_ends_before_or_behind_its_connections_is_the_same_loss() {
+        let mut o = Outages::new(2);
+        o.session_over(110, "it was killed", false);
+        let _ = o.tell("a", seconds);
+        // A thread that hung took them down late.
+        (0..2).for_each(|i| o.lost(i, 150, "given up", false, 4));
+        let records = o.records("a", seconds);
+        assert_eq!((records.len(), records[0].again), (1, 8));
+
+        let mut o = Outages::new(2);
+        (0..2).for_each(|i| o.lost(i, 110, "silent", true, 4));
+        let _ = o.tell("a", seconds);
+        o.session_over(150, "not heard of for 2 s", true);
+        let records = o.records("a", seconds);
+        assert_eq!((records.len(), records[0].at_s), (1, Some(10.0)));
+        assert_eq!(records[0].why, "not heard of for 2 s");
+    }
+
+    #[test]
+    fn what_is_lost_later_is_another_loss_and_each_comes_back_by_itself() {
+        let mut o = Outages::new(2);
+        o.lost(1, 90, "reset", false, 1);
+        let _ = o.tell("a", seconds);
+        o.lost(0, 150, "silent", true, 2);
+        assert!(o.is_whole() && o.is_news());
+        assert!(o.up(1, 160) && !o.up(1, 161) && !o.is_whole());
+        let records = o.records("a", seconds);
+        let [first, second] = &records[..] else {
+            panic!("{records:?}")
+        };
+        assert_eq!((first.at_s, first.whole, first.back), (None, false, true));
+        // With it nothing was left.
+        assert_eq!((second.at_s, second.whole), (Some(50.0), true));
+        assert_eq!((&second.connections[..], second.back), (&[0][..], false));
+        assert!(o.up(0, 170) && o.now().is_none());
+    }
+
+    #[test]
+    fn a_path_that_flaps_for_hours_is_put_on_record_within_bounds() {
+        let mut o = Outages::new(1);
+        for i in 0..2 * MOST as u64 {
+            o.lost(0, i, "x", false, 1);
+            assert!(o.up(0, i));
+        }
+        let records = o.records("a", seconds);
+        let again: u64 = records.iter().map(|r| r.again).sum();
+        assert_eq!((records.len(), again), (MOST, 2 * MOST as u64));
+    }
+}

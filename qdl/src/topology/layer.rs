@@ -1,0 +1,198 @@
+//! What a NIC sends over, as far as sysfs tells.
+//!
+//! ```text
+//!   sys/class/net/eth0/      type uevent device/driver wireless lower_eth1
+//!   sys/class/infiniband/mlx5_2/ports/1/     link_layer gid_attrs/ndevs/0
+//! ```
+
+use std::{fs, net::IpAddr, path::Path};
+
+use super::LinkWatch;
+use crate::{
+    config::{NicAt, NicConfig},
+    wire::{LinkFact, LinkLayer},
+};
+
+/// ARP hardware types of the kernel's `if_arp.h`.
+const ETHERNET: u32 = 1;
+const INFINIBAND: u32 = 32;
+const RAW_IP: u32 = 519;
+const LOOPBACK: u32 = 772;
+const IEEE80211: std::ops::RangeInclusive<u32> = 801..=803;
+
+/// Drivers that look like Ethernet, and cross PCIe or Thunderbolt.
+const NO_ETHERNET: [&str; 2] = ["ntb_netdev", "thunderbolt-net"];
+
+/// A bond over VLANs over a bridge: no deeper.
+const DEEPEST: usize = 4;
+
+/// What each of these NICs sends over. One that listens on every address of the machine is left
+/// out: which way is taken is settled by who connects.
+pub fn links(nics: &[NicConfig]) -> Vec<LinkFact> {
+    let each = nics.iter().zip(0u16..).filter_map(|(config, nic)| {
+        let (name, layer) = match config.at() {
+            NicAt::Tcp(address) if address.ip().is_unspecified() => return None,
+            NicAt::Tcp(address) => of_address(Path::new("/"), address.ip()),
+            NicAt::Ib(device) => {
+                let layer = of_port(Path::new("/"), device, config.port);
+                (device.to_owned(), layer)
+            }
+        };
+        Some(LinkFact { nic, name, layer })
+    });
+    each.collect()
+}
+
+/// The interface of an address, and its link layer.
+fn of_address(root: &Path, address: IpAddr) -> (String, LinkLayer) {
+    match LinkWatch::of_address(address).interface() {
+        Some(name) => (name.to_owned(), of_interface(root, name)),
+        // 127.0.0.2 is on no interface's list, and on this machine all the same.
+        None if address.is_loopback() => ("lo".to_owned(), LinkLayer::Loopback),
+        None => (address.to_string(), LinkLayer::Unknown),
+    }
+}
+
+/// A network interface's.
+fn of_interface(root: &Path, name: &str) -> LinkLayer {
+    below(&root.join("sys/class/net"), name, 0)
+}
+
+fn below(class: &Path, name: &str, depth: usize) -> LinkLayer {
+    let folder = class.join(name);
+    let text = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+    let uevent = text("uevent");
+    let is = |kind: &str| uevent.lines().any(|l| l == format!("DEVTYPE={kind}"));
+    let has = |file: &str| folder.join(file).exists();
+    let Ok(kind) = text("type").trim().parse::<u32>() else {
+        return LinkLayer::Unknown;
+    };
+    match kind {
+        LOOPBACK => LinkLayer::Loopback,
+        INFINIBAND => LinkLayer::InfiniBand,
+        _ if IEEE80211.contains(&kind) => LinkLayer::Wireless,
+        ETHERNET | RAW_IP if is("wwan") => LinkLayer::Cellular,
+        ETHERNET if is("wlan") || has("wireless") || has("phy80211") => LinkLayer::Wireless,
+        ETHERNET if has("device") => {
+            let driver = fs::read_link(folder.join("device/driver")).unwrap_or_default();
+            let odd = |d: &&str| driver.ends_with(d);
+            match NO_ETHERNET.iter().any(|d| odd(&d)) {
+                true => LinkLayer::Unknown,
+                false => LinkLayer::Ethernet,
+            }
+        }
+        _ if has("device") => LinkLayer::Unknown,
+        // A bond, a VLAN or a bridge is what it is made of, where that is hardware.
+        _ if depth < DEEPEST => {
+            let lower = fs::read_dir(&folder).into_iter().flatten().flatten();
+            let mut lower = lower.filter_map(|e| {
+                let file = e.file_name().into_string().ok()?;
+                let name = file.strip_prefix("lower_")?;
+                Some(below(class, name, depth + 1))
+            });
+            let permitted = lower.find(|l| l.is_permitted());
+            permitted.unwrap_or(LinkLayer::Virtual)
+        }
+        _ => LinkLayer::Virtual,
+    }
+}
+
+/// The one of an RDMA device's port. What runs over Ethernet is as good as its interface, which a
+/// software device may have put anywhere.
+fn of_port(root: &Path, device: &str, port: u8) -> LinkLayer {
+    let folder = root.join(format!("sys/class/infiniband/{device}/ports/{port}"));
+    let text = |file: &str| fs::read_to_string(folder.join(file)).ok();
+    match text("link_layer").as_deref().map(str::trim) {
+        Some("InfiniBand") => LinkLayer::InfiniBand,
+        Some("Ethernet") => match text("gid_attrs/ndevs/0").as_deref().map(str::trim) {
+            Some(name) if root.join("sys/class/net").join(name).exists() => {
+                of_interface(root, name)
+            }
+            _ => LinkLayer::Ethernet,
+        },
+        _ => LinkLayer::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn the_layer_is_what_the_hardware_has() {
+        let root = tempfile::tempdir().expect("a folder");
+        let put = |file: &str, text: &str| {
+            let path = root.path().join("sys/class").join(file);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        let net = |name: &str, kind: u32, uevent: &str, device: Option<&str>| {
+            put(&format!("net/{name}/type"), &format!("{kind}\n"));
+            put(&format!("net/{name}/uevent"), uevent);
+            if let Some(driver) = device {
+                put(&format!("net/{name}/device/vendor"), "0x15b3\n");
+                let link = root.path().join("sys/class/net").join(name);
+                symlink(format!("../drivers/{driver}"), link.join("device/driver"))
+                    .expect("a link");
+            }
+        };
+        net("lo", 772, "", None);
+        net("eth0", 1, "INTERFACE=eth0\n", Some("mlx5_core"));
+        net("ib0", 32, "", Some("mlx5_core"));
+        net("wlp2s0", 1, "DEVTYPE=wlan\n", Some("iwlwifi"));
+        net("wwan0", 519, "DEVTYPE=wwan\n", Some("mhi"));
+        net("veth1", 1, "", None);
+        net("tun0", 65534, "", None);
+        net("pcie0", 1, "", Some("ntb_netdev"));
+        net("odd0", 24, "", Some("firewire"));
+        net("bond0", 1, "DEVTYPE=bond\n", None);
+        put("net/bond0/lower_eth0", "");
+        net("vlan7", 1, "DEVTYPE=vlan\n", None);
+        put("net/vlan7/lower_bond0", "");
+        net("br0", 1, "DEVTYPE=bridge\n", None);
+        put("net/br0/lower_veth1", "");
+        net("loop0", 1, "", None);
+        put("net/loop0/lower_loop0", "");
+        for (name, layer) in [
+            ("lo", LinkLayer::Loopback),
+            ("eth0", LinkLayer::Ethernet),
+            ("ib0", LinkLayer::InfiniBand),
+            ("wlp2s0", LinkLayer::Wireless),
+            ("wwan0", LinkLayer::Cellular),
+            ("veth1", LinkLayer::Virtual),
+            ("tun0", LinkLayer::Virtual),
+            ("pcie0", LinkLayer::Unknown),
+            ("odd0", LinkLayer::Unknown),
+            ("vlan7", LinkLayer::Ethernet),
+            ("br0", LinkLayer::Virtual),
+            ("loop0", LinkLayer::Virtual),
+            ("none", LinkLayer::Unknown),
+        ] {
+            assert_eq!(of_interface(root.path(), name), layer, "{name}");
+        }
+        let port = |device: &str, layer: &str, netdev: &str| {
+            put(&format!("infiniband/{device}/ports/1/link_layer"), layer);
+            put(
+                &format!("infiniband/{device}/ports/1/gid_attrs/ndevs/0"),
+                netdev,
+            );
+            of_port(root.path(), device, 1)
+        };
+        assert_eq!(port("mlx5_0", "InfiniBand\n", ""), LinkLayer::InfiniBand);
+        assert_eq!(port("mlx5_1", "Ethernet\n", "eth0\n"), LinkLayer::Ethernet);
+        assert_eq!(port("rxe0", "Ethernet\n", "veth1\n"), LinkLayer::Virtual);
+        assert_eq!(port("rxe1", "Ethernet\n", "lo\n"), LinkLayer::Loopback);
+        assert_eq!(port("odd", "OmniPath\n", ""), LinkLayer::Unknown);
+        assert_eq!(of_port(root.path(), "none", 1), LinkLayer::Unknown);
+    }
+
+    #[test]
+    fn loopback_is_loopback_here_too() {
+        let of = |a: &str| of_address(Path::new("/"), a.parse().expect("an address")).1;
+        assert_eq!(of("127.0.0.1"), LinkLayer::Loopback);
+        assert_eq!(of("127.0.0.2"), LinkLayer::Loopback);
+        assert_eq!(of("192.0.2.77"), LinkLayer::Unknown);
+    }
+}
