@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use qdl::{dispatch::Sample, stats::SystemRecord, wire::EngineInfo};
+use qdl::{
+    dispatch::Sample,
+    run::node_facts,
+    stats::SystemRecord,
+    wire::{EngineInfo, NodeFacts},
+};
 
 /// The way of samples from LoadGen's SUT. Every sample
 /// issued is completed exactly once, towards LoadGen too where it takes an empty answer.
@@ -30,6 +35,11 @@ pub trait Backend: Send + Sync {
     /// division would not permit it, a line each.
     fn fabric(&self) -> (&'static str, Vec<String>) {
         ("local", Vec::new())
+    }
+
+    /// What this node says of itself, and each accelerator by its name.
+    fn facts(&self) -> (NodeFacts, Vec<(String, NodeFacts)>) {
+        (node_facts(&[]), Vec::new())
     }
 
     /// The system's name, and how long asking for it took where somebody was asked over a wire.

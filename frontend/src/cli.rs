@@ -62,6 +62,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub audit_config: Option<PathBuf>,
 
+    /// Refuse, with the rule's name, whatever would not count in this round's submission, before
+    /// anything is measured (docs/rules.md); `v6.1`, or a file that ends in .yaml
+    #[arg(long, value_name = "ROUND")]
+    pub submission: Option<String>,
+
     /// Any field of LoadGen's TestSettings or LogSettings,
     /// by its name; goes before everything else; repeatable
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]

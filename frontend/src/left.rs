@@ -1,11 +1,11 @@
 //! What a run leaves behind beside logs and summary, so that a submission can be made of it:
 //! `run.json`, and copies of the files that were read (`submission::left`).
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use anyhow::Context;
 use qdl::config::FrontendConfig;
-use submission::left::{AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF, sha256_of};
+use submission::left::{AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF};
 
 use crate::{backend::Backend, cli::Args, settings::Settings};
 
@@ -20,7 +20,8 @@ pub fn begin(
     settings: &Settings,
     backend: &dyn Backend,
 ) -> anyhow::Result<Left> {
-    let (fabric, loopback) = backend.fabric();
+    let (fabric, fabric_notes) = backend.fabric();
+    let (own, peers) = backend.facts();
     let left = Left {
         command: std::env::args_os()
             .map(|word| word.to_string_lossy().into_owned())
@@ -29,17 +30,13 @@ pub fn begin(
         scenario: settings.test.scenario.name().to_owned(),
         local: args.local,
         fabric: fabric.to_owned(),
-        loopback,
+        fabric_notes,
         connections: backend.connections().len() as u64,
         overrides: overrides(args, config),
-        frontend: this_node(&config.node),
-        accelerators: backend
-            .engines()
-            .into_iter()
-            .map(|(node, _)| NodeNote {
-                node,
-                ..NodeNote::default()
-            })
+        frontend: NodeNote::of(&config.node, &own),
+        accelerators: peers
+            .iter()
+            .map(|(node, facts)| NodeNote::of(node, facts))
             .collect(),
         ..Left::default()
     };
@@ -57,18 +54,6 @@ pub fn begin(
     );
     left.begin(settings.folder(), &files)
         .context("what the run leaves behind")
-}
-
-/// This node, as it would tell others.
-fn this_node(node: &str) -> NodeNote {
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    NodeNote {
-        node: node.to_owned(),
-        host: host.trim().to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        program: sha256_of(Path::new("/proc/self/exe")).ok(),
-        ..NodeNote::default()
-    }
 }
 
 /// What goes before user.conf: the configuration's settings, and words of the command line.
@@ -117,11 +102,5 @@ mod tests {
                 "--set min_duration=0"
             ]
         );
-    }
-
-    #[test]
-    fn this_program_has_a_hash() {
-        let program = this_node("f").program.expect("a hash");
-        assert_eq!(program.len(), 64);
     }
 }

@@ -14,7 +14,7 @@
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
 //! | `phases` | histograms for each of LoadGen's phases |
 //! | `accuracy`, `result`, `report`, `exit` | what it came to, in LoadGen's words and in ours |
-//! | `left` | what else a submission is made of |
+//! | `guard`, `left` | whether a run would count in a submission; what else one is made of |
 
 mod accuracy;
 mod backend;
@@ -22,6 +22,7 @@ mod cli;
 mod completer;
 mod dataset;
 mod exit;
+mod guard;
 mod interrupt;
 mod left;
 mod local;

@@ -35,6 +35,7 @@ use crate::{
     completer::Completers,
     dataset::Dataset,
     exit::{ExitCode, Verdict},
+    guard::Guard,
     interrupt, left, local,
     memory::Estimate,
     network::Network,
@@ -98,6 +99,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verdict.clone(),
     )?);
     settings.test.check(qsl.total(), qsl.performance_count())?;
+    let mut guard = Guard::of_settings(args, &config, &settings, &qsl)?;
     report::clear(&settings)?;
     let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet);
     let loaded_bytes = qsl.region().len() as u64;
@@ -153,7 +155,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         completers.phases().clone(),
     ));
 
-    let left = match left::begin(args, &config, &settings, backend.as_ref()) {
+    let begun = guard
+        .hear(&config.node, backend.as_ref())
+        .and_then(|()| left::begin(args, &config, &settings, backend.as_ref()));
+    let left = match begun {
         Ok(left) => left,
         Err(error) => {
             backend.finish();
@@ -191,6 +196,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verifier.as_deref(),
     );
     ended.own_settings = own_settings;
+    ended.would_not_count = guard.lines().collect();
     let (code, reason) = leave(args, &ended);
     if let Err(error) = left.end(settings.folder(), code.code(), &reason) {
         eprintln!("error: {error}");
@@ -477,6 +483,7 @@ impl Watch {
             histograms,
             phases: gathered,
             own_settings: Vec::new(),
+            would_not_count: Vec::new(),
             carried,
             throughput,
             name: self.sut.name_answer(),

@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use qdl::wire::NodeFacts;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -51,8 +52,8 @@ pub struct Left {
     pub local: bool,
     /// `tcp`, `ib` or `local`.
     pub fabric: String,
-    /// Nothing left this machine.
-    pub loopback: bool,
+    /// Why the Network division would not permit it, a line each.
+    pub fabric_notes: Vec<String>,
     /// Connections over which samples went.
     pub connections: u64,
     /// Settings of LoadGen that came from elsewhere than user.conf and audit.config, as
@@ -105,6 +106,20 @@ pub struct NodeNote {
 }
 
 impl NodeNote {
+    /// What a node said of itself.
+    pub fn of(node: &str, facts: &NodeFacts) -> Self {
+        NodeNote {
+            node: node.to_owned(),
+            host: facts.host.clone(),
+            machine: facts.machine.clone(),
+            boot: facts.boot.clone(),
+            version: facts.version.clone(),
+            commit: facts.commit.clone(),
+            dirty: facts.dirty,
+            program: facts.program.clone(),
+        }
+    }
+
     /// Whether two nodes are on one machine; `None` where neither can be told. One kernel is one
     /// machine; a machine-id is copied with its image, so the same one needs the same host name.
     pub fn same_machine(&self, other: &NodeNote) -> Option<bool> {

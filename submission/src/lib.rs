@@ -10,6 +10,7 @@
 //! | [`round`] | one round's models, limits, seeds, counts and tests |
 //! | [`log`] | LoadGen's logs, read back |
 //! | [`left`] | what a run leaves behind beside them: who ran what, with which files |
+//! | [`guard`] | whether a run would count, before it is measured |
 //! | [`describe`] | a machine, the form for what no machine knows, the system's JSON, the diagram |
 //! | [`layout`] | where everything lies in the tree |
 //! | [`build`] | runs into a tree |
@@ -22,6 +23,7 @@ pub mod build;
 pub mod command;
 pub mod describe;
 mod error;
+pub mod guard;
 pub mod layout;
 pub mod left;
 pub mod log;

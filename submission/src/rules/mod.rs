@@ -32,13 +32,16 @@ pub struct Rule {
     pub says: &'static str,
 }
 
+/// A list of rules: a constant each, and `ALL`.
 macro_rules! rules {
     ($($name:ident $id:literal $says:literal;)*) => {
-        $(#[doc = $says] pub const $name: &Rule = &Rule { id: $id, says: $says };)*
+        $(#[doc = $says] pub const $name: &$crate::rules::Rule =
+            &$crate::rules::Rule { id: $id, says: $says };)*
         /// All of them.
-        pub const ALL: &[&Rule] = &[$($name),*];
+        pub const ALL: &[&$crate::rules::Rule] = &[$($name),*];
     };
 }
+pub(crate) use rules;
 
 rules! {
     TREE_EMPTY "tree.empty" "there are results to hand in";

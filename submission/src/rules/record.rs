@@ -43,8 +43,15 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
                     format!("{who} was built from changed sources"),
                 );
             }
-            if let Some(commit) = &node.commit {
-                builds.entry(commit.clone()).or_insert(who);
+            match &node.commit {
+                Some(commit) => {
+                    builds.entry(commit.clone()).or_insert(who);
+                }
+                None => look.say(
+                    RECORD_BUILD,
+                    &kept,
+                    format!("{who} does not say its commit"),
+                ),
             }
         }
     }
@@ -117,8 +124,9 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
     }
     if left.local {
         look.say(RECORD_NETWORK, kept, "the run was --local: no network");
-    } else if left.loopback {
-        look.say(RECORD_NETWORK, kept, "samples went over loopback");
+    }
+    for note in &left.fabric_notes {
+        look.say(RECORD_NETWORK, kept, note.clone());
     }
     for node in &left.accelerators {
         machines(look, &left.frontend, node, kept);

@@ -366,6 +366,13 @@ pub const ALL: &[Fault] = &[
             left.accelerators[0].commit = Some("5".repeat(40))
         });
     }),
+    (
+        "a build that does not say its commit",
+        &["record.build"],
+        |s| {
+            s.record("Offline/performance", |left| left.frontend.commit = None);
+        },
+    ),
     ("a changed source", &["record.clean"], |s| {
         s.record("Offline/performance", |left| {
             left.accelerators[0].dirty = Some(true)
@@ -381,7 +388,9 @@ pub const ALL: &[Fault] = &[
         s.record("Offline/performance", |left| left.local = true)
     }),
     ("loopback", &["record.network"], |s| {
-        s.record("Offline/performance", |left| left.loopback = true)
+        s.record("Offline/performance", |left| {
+            left.fabric_notes = vec!["loopback".to_owned()]
+        })
     }),
     ("one host", &["record.machines"], |s| {
         s.record("Offline/performance", |left| {
