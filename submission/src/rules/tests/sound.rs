@@ -29,43 +29,18 @@ pub struct Sound {
 }
 
 impl Sound {
+    /// A copy of the one that is built.
     pub fn new() -> Self {
+        static BUILT: OnceLock<(tempfile::TempDir, Round)> = OnceLock::new();
+        let (built, round) = BUILT.get_or_init(make);
         let folder = tempfile::tempdir().expect("a folder");
-        static ROUND: OnceLock<Round> = OnceLock::new();
-        let round = ROUND
-            .get_or_init(|| Round::find("v6.1").expect("built in"))
-            .clone();
-        let audit = folder.path().join("checker/compliance/TEST06/audit.config");
-        put(&audit, AUDIT);
-        let mut runs = Vec::new();
-        for scenario in ["Offline", "Interactive"] {
-            for kind in ["performance", "accuracy", "TEST06"] {
-                let run = folder.path().join("runs").join(scenario).join(kind);
-                write_run(&run, scenario, kind, &audit);
-                runs.push(run);
-            }
+        for part in ["checker", "tree"] {
+            copy_all(&built.path().join(part), &folder.path().join(part));
         }
-        let form = form();
-        let checker = folder.path().join("checker");
-        let (found, notes) = build::find(&runs, &round, &[MODEL], Some(&checker)).expect("runs");
-        assert!(notes.is_empty(), "{notes:?}");
-        put(&folder.path().join("source/qdl.rs"), "// the QDL\n");
-        let material = Material {
-            round: &round,
-            form: &form,
-            nodes: &[node("frontend", "lg"), node("accelerator", "acc-a")],
-            configurations: &BTreeMap::new(),
-            source: Some(folder.path().join("source")),
-            runs: &found,
-        };
-        let out = folder.path().join("tree");
-        let built = build::build(&material, &out).expect("a tree");
-        as_the_scripts_do(&built);
-        let tree = built.tree;
         Sound {
+            tree: Tree::new(&folder.path().join("tree"), "network", "org"),
+            round: round.clone(),
             folder,
-            round,
-            tree,
         }
     }
 
@@ -162,6 +137,48 @@ impl Sound {
         let (from, to) = (self.at(from), self.at(to));
         fs::create_dir_all(to.parent().expect("a folder")).expect("made");
         fs::rename(from, to).expect("renamed");
+    }
+}
+
+/// Runs, and the tree that is built of them.
+fn make() -> (tempfile::TempDir, Round) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let round = Round::find("v6.1").expect("built in");
+    let audit = folder.path().join("checker/compliance/TEST06/audit.config");
+    put(&audit, AUDIT);
+    let mut runs = Vec::new();
+    for scenario in ["Offline", "Interactive"] {
+        for kind in ["performance", "accuracy", "TEST06"] {
+            let run = folder.path().join("runs").join(scenario).join(kind);
+            write_run(&run, scenario, kind, &audit);
+            runs.push(run);
+        }
+    }
+    let form = form();
+    let checker = folder.path().join("checker");
+    let (found, notes) = build::find(&runs, &round, &[MODEL], Some(&checker)).expect("runs");
+    assert!(notes.is_empty(), "{notes:?}");
+    put(&folder.path().join("source/qdl.rs"), "// the QDL\n");
+    let material = Material {
+        round: &round,
+        form: &form,
+        nodes: &[node("frontend", "lg"), node("accelerator", "acc-a")],
+        configurations: &BTreeMap::new(),
+        source: Some(folder.path().join("source")),
+        runs: &found,
+    };
+    let built = build::build(&material, &folder.path().join("tree")).expect("a tree");
+    as_the_scripts_do(&built);
+    (folder, round)
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("made");
+    for name in layout::files(from) {
+        fs::copy(from.join(&name), to.join(&name)).expect("copied");
+    }
+    for name in layout::folders(from) {
+        copy_all(&from.join(&name), &to.join(&name));
     }
 }
 
