@@ -301,7 +301,7 @@ pub enum Message {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         engine: Option<EngineInfo>,
         /// What the sender says of itself and its machine.
-        facts: NodeFacts,
+        facts: Box<NodeFacts>,
     },
     /// Asks for connections; again, with higher epochs, to rebuild lost ones.
     Open {

@@ -26,8 +26,8 @@ fn program() -> &'static NodeFacts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             // A build script that asks git would build everything anew with every commit.
             commit: option_env!("QDL_COMMIT")
-                .map(str::to_owned)
-                .filter(is_commit),
+                .filter(|c| is_commit(c))
+                .map(str::to_owned),
             dirty: option_env!("QDL_DIRTY").map(|word| word != "0" && word != "false"),
             program: sha256_of_file(Path::new("/proc/self/exe"), |_| ())
                 .ok()
@@ -38,7 +38,7 @@ fn program() -> &'static NodeFacts {
     })
 }
 
-fn is_commit(text: &String) -> bool {
+fn is_commit(text: &str) -> bool {
     (7..=64).contains(&text.len()) && text.chars().all(|c| c.is_ascii_hexdigit())
 }
 
@@ -76,8 +76,7 @@ mod tests {
 
     #[test]
     fn a_commit_is_hexadecimal() {
-        let is = |text: &str| is_commit(&text.to_owned());
-        assert!(is("bea8f30") && is(&"0".repeat(40)));
-        assert!(!is("") && !is("main") && !is("bea8f3"));
+        assert!(is_commit("bea8f30") && is_commit(&"0".repeat(40)));
+        assert!(!is_commit("") && !is_commit("main") && !is_commit("bea8f3"));
     }
 }

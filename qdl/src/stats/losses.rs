@@ -139,7 +139,10 @@ mod tests {
     fn the_headline_names_how_many_and_when() {
         let said = |losses: &[LossRecord]| with_losses(losses).unwrap_or_default();
         let a = loss("a", Some(12.3));
-        assert_eq!(said(&[a.clone()]), "with one accelerator lost at 12.3 s");
+        assert_eq!(
+            said(std::slice::from_ref(&a)),
+            "with one accelerator lost at 12.3 s"
+        );
         let (back, back_s) = (true, Some(14.0));
         let back = LossRecord {
             back,
@@ -147,7 +150,7 @@ mod tests {
             ..a.clone()
         };
         let both = "with one accelerator lost at 12.3 s and back at 14.0 s";
-        assert_eq!(said(&[back.clone()]), both);
+        assert_eq!(said(std::slice::from_ref(&back)), both);
         let twice = [back, loss("a", Some(20.0))];
         assert_eq!(
             said(&twice),

@@ -402,8 +402,7 @@ fn accelerators(all: &[AcceleratorRecord]) -> String {
 /// Of when the counts of an accelerator are that was lost: what it did after its last heartbeat is
 /// not in them.
 fn as_of(a: &AcceleratorRecord) -> String {
-    let last = a.lost_sessions.iter().filter_map(|s| s.as_of_s).last();
-    let when = match last {
+    let when = match a.lost_sessions.iter().rev().find_map(|s| s.as_of_s) {
         Some(s) => format!("{s:.1} s"),
         None => "before the first query".to_owned(),
     };

@@ -75,8 +75,7 @@ fn below(class: &Path, name: &str, depth: usize) -> LinkLayer {
         ETHERNET if is("wlan") || has("wireless") || has("phy80211") => LinkLayer::Wireless,
         ETHERNET if has("device") => {
             let driver = fs::read_link(folder.join("device/driver")).unwrap_or_default();
-            let odd = |d: &&str| driver.ends_with(d);
-            match NO_ETHERNET.iter().any(|d| odd(&d)) {
+            match NO_ETHERNET.iter().any(|d| driver.ends_with(d)) {
                 true => LinkLayer::Unknown,
                 false => LinkLayer::Ethernet,
             }

@@ -232,7 +232,7 @@ impl Handshake {
                     field,
                     problem,
                 })?);
-                self.peer_facts = facts;
+                self.peer_facts = *facts;
                 self.phase = if accelerator {
                     Phase::Admission
                 } else {
@@ -280,7 +280,7 @@ impl Handshake {
             spec: self.local.model.clone(),
             stream,
             engine,
-            facts: self.local.facts.clone(),
+            facts: Box::new(self.local.facts.clone()),
         }
     }
 

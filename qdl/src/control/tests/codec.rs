@@ -122,7 +122,7 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
                     tokens,
                     content,
                 }),
-                facts,
+                facts: Box::new(facts),
             }),
         (id, requests).prop_map(|(id, connections)| Message::Open { id, connections }),
         (id, grants).prop_map(|(id, connections)| Message::Opened { id, connections }),

@@ -118,7 +118,7 @@ fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
             spec: ModelSpec::opaque("digest", 64, 8),
             stream: Some(Stream::All),
             engine: Some(engine),
-            facts: NodeFacts::default(),
+            facts: Box::default(),
         });
     };
     let (mut f, mut a) = (frontend(local("fe-1")), accelerator(local("acc-1")));
