@@ -13,7 +13,8 @@
 //! | `run` | a run from beginning to end |
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
 //! | `phases` | histograms for each of LoadGen's phases |
-//! | `accuracy`, `result`, `report`, `exit` | what it came to, in LoadGen's words and in ours |
+//! | `result`, `reasons` | what it came to in LoadGen's words, and why it is not valid |
+//! | `accuracy`, `report`, `exit` | what it came to |
 //! | `guard`, `left` | whether a run would count in a submission; what else one is made of |
 
 mod accuracy;
@@ -33,6 +34,7 @@ mod phases;
 mod progress;
 mod provenance;
 mod qsl;
+mod reasons;
 mod report;
 mod result;
 mod run;

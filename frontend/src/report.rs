@@ -17,7 +17,7 @@ use qdl::wire::Stream;
 use crate::{
     exit::{ExitCode, Failure},
     phases::{self, Gathered},
-    result,
+    reasons, result,
     settings::Settings,
     sut::NameAnswer,
     tokens::TokenFindings,
@@ -204,7 +204,8 @@ impl Ended<'_> {
     /// Why LoadGen's result is not valid.
     fn reasons(&self, loadgen: Option<&LoadgenRecord>) -> Vec<String> {
         let both = self.outcome.as_ref().zip(loadgen);
-        both.map(|(o, l)| result::reasons(o, l)).unwrap_or_default()
+        both.map(|(o, l)| reasons::reasons(o, l))
+            .unwrap_or_default()
     }
 
     /// Times of tokens, beside LoadGen's bounds on them, which Server alone has.
@@ -286,7 +287,7 @@ impl Ended<'_> {
         };
         if outcome.verdict == Word::Invalid {
             let l = result::record(outcome, self.settings.test.mode, None);
-            let first = result::reasons(outcome, &l).into_iter().next();
+            let first = reasons::reasons(outcome, &l).into_iter().next();
             let why = first.unwrap_or_else(|| "see mlperf_log_summary.txt".to_owned());
             return (ExitCode::Invalid, format!("LoadGen says INVALID: {why}"));
         }

@@ -6,6 +6,7 @@ use loadgen_bridge::{Latencies, LogFiles};
 use qdl::stats::{Histograms, SampleTimes};
 
 use super::*;
+use crate::reasons::reasons;
 
 /// A detailed log of these keys and values.
 fn detail(lines: &[(&str, &str)]) -> Detail {

@@ -22,6 +22,7 @@ mod places;
 mod record;
 mod recorder;
 mod render;
+mod render_loadgen;
 mod served;
 mod settings;
 mod stage;

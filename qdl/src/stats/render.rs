@@ -23,8 +23,8 @@ const ENGINE: usize = 12;
 
 const BOLD: &str = "1";
 const GREEN: &str = "1;32";
-const RED: &str = "1;31";
-const YELLOW: &str = "33";
+pub(super) const RED: &str = "1;31";
+pub(super) const YELLOW: &str = "33";
 
 /// The whole summary.
 pub(super) fn summary(summary: &Summary, color: bool) -> String {
@@ -79,8 +79,9 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
     page.out
 }
 
-struct Page {
-    out: String,
+/// A page that grows; LoadGen's part of it is in `render_loadgen`.
+pub(super) struct Page {
+    pub(super) out: String,
     color: bool,
 }
 
@@ -93,13 +94,13 @@ impl Page {
         }
     }
 
-    fn plain(&mut self, line: &str) {
+    pub(super) fn plain(&mut self, line: &str) {
         self.out.push_str(line);
         self.out.push('\n');
     }
 
     /// A table under its heading.
-    fn block(&mut self, table: &str) {
+    pub(super) fn block(&mut self, table: &str) {
         for (i, line) in table.lines().enumerate() {
             if i == 0 {
                 let heading = self.paint(line, BOLD);
@@ -111,7 +112,7 @@ impl Page {
     }
 
     /// A label and what it stands for, in as many lines as it takes.
-    fn fact(&mut self, label: &str, value: &str, style: Option<&str>) {
+    pub(super) fn fact(&mut self, label: &str, value: &str, style: Option<&str>) {
         for (i, part) in wrap(value, WIDTH - INDENT).iter().enumerate() {
             let label = if i == 0 { label } else { "" };
             let part = match style {
@@ -493,9 +494,6 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     }
     lines
 }
-
-#[path = "render_loadgen.rs"]
-mod loadgen;
 
 #[cfg(test)]
 #[path = "render_tests.rs"]

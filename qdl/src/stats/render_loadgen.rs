@@ -1,11 +1,9 @@
 //! LoadGen's part of the summary: its result, its limits, and the phases of a run.
 
 use super::{
-    super::{
-        LimitRecord, LoadgenLatency, LoadgenRecord, PhaseKind, PhaseRecord, RunRecord,
-        loadgen::LimitUnit, settings,
-    },
-    Page, RED, YELLOW,
+    LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, PhaseKind, PhaseRecord, RunRecord,
+    render::{Page, RED, YELLOW},
+    settings,
     text::{self, Table},
 };
 
@@ -274,7 +272,10 @@ fn asked(limit: &LimitRecord) -> String {
 /// `was` in percent of `limit`.
 fn share(was: Option<f64>, limit: f64) -> String {
     match was {
-        Some(was) if limit > 0.0 => format!("{} %", text::rate(was / limit * 100.0)),
+        Some(was) if limit > 0.0 => match was / limit * 100.0 {
+            tiny if tiny > 0.0 && tiny < 0.01 => "< 0.01 %".to_owned(),
+            percent => format!("{} %", text::rate(percent)),
+        },
         _ => "-".to_owned(),
     }
 }

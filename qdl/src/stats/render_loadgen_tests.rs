@@ -1,8 +1,5 @@
 use super::{
-    super::super::{
-        EarlyStopping, Histograms, LimitRecord, LoadgenLatency, LoadgenRecord, PhaseRecord,
-        SampleTimes, Summary,
-    },
+    super::{EarlyStopping, Histograms, SampleTimes, Summary},
     *,
 };
 
@@ -224,6 +221,12 @@ fn a_mode_that_was_not_asked_for_is_said() {
         text.contains("mode         LoadGen ran PerformanceOnly, though AccuracyOnly"),
         "{text}"
     );
+}
+
+#[test]
+fn a_share_is_never_nothing_where_there_is_something() {
+    let shares = [0.0, 0.05, 5.0, 20_000.0].map(|was| share(Some(was), 1_000.0));
+    assert_eq!(shares, ["0.00 %", "< 0.01 %", "0.50 %", "2,000 %"]);
 }
 
 #[test]

@@ -1,0 +1,161 @@
+//! Who goes before whom, and what is no setting.
+
+use clap::Parser;
+use qdl::config::Scalar;
+
+use super::*;
+
+fn build(args: &[&str], config: &LoadgenConfig) -> Result<Settings, SettingsError> {
+    let all = ["frontend", "--config", "f.yaml"].iter().chain(args);
+    let args = Args::try_parse_from(all).expect("sound");
+    Settings::build(&args, config, &Written::default(), "digits")
+}
+
+fn error(args: &[&str]) -> String {
+    build(args, &LoadgenConfig::default())
+        .expect_err("wrong")
+        .to_string()
+}
+
+#[test]
+fn flags_go_before_the_configuration_and_set_before_flags() {
+    let mut config = LoadgenConfig {
+        scenario: Some(config::Scenario::Offline),
+        ..LoadgenConfig::default()
+    };
+    let settings = [
+        ("target_qps", Scalar::Int(10)),
+        ("min_duration", Scalar::Int(2000)),
+        ("server_coalesce_queries", Scalar::Bool(true)),
+        ("server_target_latency_percentile", Scalar::Float(0.9)),
+    ];
+    config.settings = settings.map(|(k, v)| (k.to_owned(), v)).into();
+    let s = build(&[], &config).expect("sound");
+    assert_eq!(s.test.scenario, Scenario::Offline);
+    assert_eq!(s.test.offline_expected_qps, 10.0);
+    assert_eq!(s.test.min_duration_ms, 2000);
+    assert!(s.test.server_coalesce_queries);
+    assert_eq!(s.target_qps(), Some(10.0));
+    assert_eq!(s.folder(), Path::new("results"));
+
+    let flags = [
+        "--scenario",
+        "server",
+        "--target-qps",
+        "300",
+        "--duration-s",
+        "1.5",
+        "--samples",
+        "7",
+        "--mode",
+        "accuracy",
+        "--output",
+        "out",
+    ];
+    let s = build(&flags, &config).expect("sound");
+    assert_eq!(s.test.scenario, Scenario::Server);
+    assert_eq!(s.test.mode, TestMode::AccuracyOnly);
+    assert_eq!(s.test.server_target_qps, 300.0);
+    assert_eq!((s.test.min_duration_ms, s.test.min_query_count), (1500, 7));
+    assert_eq!(s.folder(), Path::new("out"));
+
+    let set = [
+        "--set",
+        "server_target_qps=5",
+        "--set",
+        "min_query_count=1e3",
+    ];
+    let all: Vec<&str> = flags.into_iter().chain(set).collect();
+    let s = build(&all, &config).expect("sound");
+    assert_eq!(
+        (s.test.server_target_qps, s.test.min_query_count),
+        (5.0, 1000)
+    );
+}
+
+#[test]
+fn every_kind_of_field_can_be_set() {
+    let set = |pairs: &[&str]| {
+        let flags = pairs.iter().flat_map(|p| ["--set", p]);
+        let all: Vec<&str> = ["--scenario", "multi-stream"]
+            .into_iter()
+            .chain(flags)
+            .collect();
+        build(&all, &LoadgenConfig::default()).expect("sound")
+    };
+    let s = set(&[
+        "enable_trace=1",
+        "prefix=x_",
+        "qsl_rng_seed=18446744073709551615",
+        "samples_per_query=8",
+        "target_latency=3.5",
+        "server_find_peak_qps_decimals_of_precision=2",
+        "ttft_latency=2000",
+        "tpot_latency=0.5",
+        "mode=find_peak",
+    ]);
+    assert!(s.log.enable_trace);
+    assert_eq!(s.log.prefix, "x_");
+    assert_eq!(s.test.qsl_rng_seed, u64::MAX);
+    assert_eq!(s.test.multi_stream_samples_per_query, 8);
+    assert_eq!(s.test.multi_stream_expected_latency_ns, 3.5e6);
+    assert_eq!(s.test.server_ttft_latency, 2_000_000_000);
+    assert_eq!(s.test.server_tpot_latency, 500_000);
+    assert_eq!(s.test.server_find_peak_qps_decimals_of_precision, 2);
+    assert_eq!(s.test.mode, TestMode::FindPeakPerformance);
+    assert!(!set(&[]).log.enable_trace, "off unless asked for");
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    assert!(error(&[]).contains("--scenario"));
+    let e = error(&["--scenario", "server", "--set", "target_pqs=1"]);
+    assert!(
+        e.contains("`target_pqs`") && e.contains("server_target_qps"),
+        "{e}"
+    );
+    let e = error(&["--scenario", "server", "--set", "zz=1"]);
+    assert!(e.contains("min_query_count"), "{e}");
+    let e = error(&["--scenario", "server", "--set", "min_query_count=many"]);
+    assert!(e.contains("--set: min_query_count = many: "), "{e}");
+    let e = error(&["--scenario", "server", "--set", "min_query_count=1.5"]);
+    assert!(e.contains("1.5"), "{e}");
+    let e = error(&["--scenario", "server", "--set", "server_target_qps=inf"]);
+    assert!(e.contains("inf"), "{e}");
+    let e = error(&["--scenario", "server", "--duration-s", "nan"]);
+    assert!(e.contains("--duration-s"), "{e}");
+}
+
+#[test]
+fn an_audit_config_goes_before_everything_and_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("audit.config");
+    let text = "*.*.mode = 2\n*.Server.target_latency_percentile = 95\n*.*.min_duration = 700\n\
+                *.Server.target_latency = 15\n";
+    std::fs::write(&path, text).expect("written");
+    let path = path.to_str().expect("text");
+    let flags = [
+        "--scenario",
+        "server",
+        "--mode",
+        "accuracy",
+        "--audit-config",
+        path,
+    ];
+    let s = build(&flags, &LoadgenConfig::default()).expect("sound");
+    // LoadGen takes it from the file itself.
+    assert_eq!(
+        (s.test.mode, s.test.min_duration_ms),
+        (TestMode::AccuracyOnly, 10_000)
+    );
+    let all = s.provenance.records(Scenario::Server);
+    let given = |name: &str| {
+        let found = all.iter().find(|r| r.name == name).expect(name);
+        (found.given.value.clone(), found.given.from.clone())
+    };
+    let pair = |value: &str, line: u8| (value.to_owned(), format!("audit.config:{line}"));
+    assert_eq!(given("mode"), pair("PerformanceOnly", 1));
+    assert_eq!(given("server_target_latency_percentile"), pair("0.95", 2));
+    assert_eq!(given("min_duration_ms"), pair("700", 3));
+    assert_eq!(given("server_target_latency_ns"), pair("15000000", 4));
+}
