@@ -180,10 +180,8 @@ fn readme(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(), Err
         }
     }
     if let Some(model) = material.round.models.get(&place.model) {
-        text += &format!(
-            "Accuracy: `{}`\n\nSamples: {}.\n",
-            model.script, model.input
-        );
+        let script = model.accuracy_command("CHECKER", "RUN");
+        text += &format!("Accuracy: `{script}`\n\nSamples: {}.\n", model.input);
     }
     error::write(&tree.scenario(place).join("README.md"), text)
 }

@@ -7,7 +7,10 @@ use std::{
 
 use serde::Deserialize;
 
-use crate::error::{self, Error};
+use crate::{
+    error::{self, Error},
+    log,
+};
 
 /// The rounds that are built in, by name.
 const BUILT_IN: &[(&str, &str)] = &[("v6.1", include_str!("../../../configs/rounds/v6.1.yaml"))];
@@ -292,6 +295,20 @@ impl Model {
         let interactive = self.samples.accuracy_interactive;
         let interactive = interactive.filter(|_| scenario == "Interactive");
         interactive.unwrap_or(self.samples.accuracy)
+    }
+
+    /// The command that makes accuracy.txt of the run in `folder`.
+    pub fn accuracy_command(&self, checker: &str, folder: &str) -> String {
+        let log = format!("{folder}/{}", log::ACCURACY);
+        let with = [
+            ("{python}", "python3"),
+            ("{checker}", checker),
+            ("{log_dir}", folder),
+            ("{log}", &log),
+        ];
+        let filled = with.iter();
+        let script = filled.fold(self.script.clone(), |s, (from, to)| s.replace(from, to));
+        format!("{script} > {folder}/accuracy.txt")
     }
 
     /// What accuracy.txt must say.

@@ -95,19 +95,7 @@ fn text(look: &mut Look<'_>, result: &Result<'_>, folder: &Path, ran: Option<&Ra
 
 /// The command that makes accuracy.txt.
 fn script(look: &Look<'_>, result: &Result<'_>) -> String {
-    let checker = look
-        .checker
-        .map_or("CHECKER".into(), |p| p.display().to_string());
-    let with = [
-        ("{python}", "python3"),
-        ("{checker}", &checker),
-        ("{log_dir}", "RUN"),
-        ("{log}", "RUN/mlperf_log_accuracy.json"),
-    ];
-    let script = with
-        .iter()
-        .fold(result.model.script.clone(), |s, (from, to)| {
-            s.replace(from, to)
-        });
-    format!("{script} > RUN/accuracy.txt")
+    let checker = look.checker.map(|path| path.display().to_string());
+    let checker = checker.as_deref().unwrap_or("CHECKER");
+    result.model.accuracy_command(checker, "RUN")
 }
