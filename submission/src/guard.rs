@@ -117,16 +117,9 @@ pub fn settings(round: &Round, told: &Told<'_>) -> Vec<Refusal> {
     let mut found = Found::default();
     let models = round.models_of(told.model);
     let Some((name, interactive)) = models.last() else {
-        let all: Vec<_> = round.models.values().map(|m| m.conf.as_str()).collect();
-        found.say(
-            MODEL,
-            format!(
-                "model {:?} is none of round {}'s: {}",
-                told.model,
-                round.round,
-                all.join(", ")
-            ),
-        );
+        let (model, round) = (told.model, &round.round);
+        let what = format!("loadgen.model {model:?} is no datacenter model of round {round}");
+        found.say(MODEL, what);
         // Nothing else means anything then.
         return found.0;
     };

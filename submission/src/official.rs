@@ -30,7 +30,7 @@ pub struct Ran {
     pub what: String,
     /// It returned 0.
     pub good: bool,
-    /// Lines of its output that begin as errors and warnings do; the last line where there are none.
+    /// Lines of its output that are errors or warnings, and the last one.
     pub lines: Vec<String>,
 }
 

@@ -100,7 +100,7 @@ pub(super) fn memory(root: &Path) -> Memory {
             }
         }
     }
-    // The kernel has a driver for controllers that correct; "None" is one that only detects nothing.
+    // A driver is there for controllers that may correct; "None" is one that does not.
     let ecc = (!modes.is_empty()).then(|| modes.iter().all(|m| m != "None" && !m.is_empty()));
     Memory {
         bytes: kib.unwrap_or(0).saturating_mul(1024),

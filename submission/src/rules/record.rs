@@ -147,13 +147,15 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
 }
 
 fn machines(look: &mut Look<'_>, frontend: &NodeNote, node: &NodeNote, kept: &Path) {
-    if frontend.same_machine(node) == Some(true) {
-        let what = format!(
+    let what = match frontend.same_machine(node) {
+        Some(false) => return,
+        Some(true) => format!(
             "{} runs on the frontend's machine, {}",
             node.node, frontend.host
-        );
-        look.say(RECORD_MACHINES, kept, what);
-    }
+        ),
+        None => format!("whether {} is another machine cannot be told", node.node),
+    };
+    look.say(RECORD_MACHINES, kept, what);
 }
 
 /// The frontend's and every accelerator's configuration.

@@ -397,6 +397,15 @@ pub const ALL: &[Fault] = &[
             left.accelerators[0].boot = Some("b1".to_owned())
         });
     }),
+    (
+        "a host that does not say which it is",
+        &["record.machines"],
+        |s| {
+            s.record("Offline/performance", |left| {
+                left.accelerators[0].boot = None
+            });
+        },
+    ),
     ("--set min_duration_ms", &["record.override"], |s| {
         s.record("Offline/performance", |left| {
             left.overrides = vec!["--set min_duration_ms=1".to_owned()]
