@@ -32,7 +32,8 @@ Exit codes:
 /// SIGINT end it.
 ///
 /// `accelerator topology` shows this machine's NICs and GPUs, and with `--yaml` writes a
-/// configuration for it; `frontend init` writes one for a model of your own.
+/// configuration for it; `frontend init` writes one for a model of your own, and `accelerator
+/// describe` describes this machine for a submission.
 #[derive(Parser)]
 #[command(name = "accelerator", version, after_help = EXIT_CODES, max_term_width = 100)]
 struct Arguments {
@@ -75,9 +76,24 @@ fn topology() -> Option<u8> {
     )
 }
 
+/// `accelerator describe`.
+fn describe() -> Option<u8> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != "describe" {
+        return None;
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    Some(
+        match submission::command::describe("accelerator", version, words) {
+            submission::command::Outcome::Good => OK,
+            _ => SETUP,
+        },
+    )
+}
+
 fn main() -> ! {
     accelerator::engine::tensorrt::build_if_asked();
-    if let Some(code) = topology() {
+    if let Some(code) = topology().or_else(describe) {
         std::process::exit(i32::from(code));
     }
     let arguments = Arguments::parse();

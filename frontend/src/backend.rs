@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use qdl::{
     dispatch::Sample,
+    run::node_facts,
     stats::{SystemRecord, limits::NicUse},
-    wire::EngineInfo,
+    wire::{EngineInfo, NodeFacts},
 };
 
 /// The way of samples from LoadGen's SUT. Every sample
@@ -34,6 +35,11 @@ pub trait Backend: Send + Sync {
     /// division would not permit it, a line each.
     fn fabric(&self) -> (&'static str, Vec<String>) {
         ("local", Vec::new())
+    }
+
+    /// What this node says of itself, and each accelerator by its name.
+    fn facts(&self) -> (NodeFacts, Vec<(String, NodeFacts)>) {
+        (node_facts(&[]), Vec::new())
     }
 
     /// The system's name, and how long asking for it took where somebody was asked over a wire.

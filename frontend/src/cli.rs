@@ -11,6 +11,7 @@ use crate::exit::HELP;
 ///
 /// `frontend init --model M.onnx --samples FILE` writes a configuration for a model of your own,
 /// and `frontend topology --yaml` one for this machine's NICs; both run as they are.
+/// `frontend describe` and `frontend submit` make a submission of runs.
 ///
 /// The logs of LoadGen, summary.json and latency histograms come to lie in the output folder.
 #[derive(Clone, Debug, Parser)]
@@ -72,6 +73,11 @@ pub struct Args {
     /// of the configuration; else none is read]
     #[arg(long, value_name = "FILE")]
     pub audit_config: Option<PathBuf>,
+
+    /// Refuse, with the rule's name, whatever would not count in this round's submission, before
+    /// anything is measured (docs/rules.md); `v6.1`, or a file that ends in .yaml
+    #[arg(long, value_name = "ROUND")]
+    pub submission: Option<String>,
 
     /// Any field of LoadGen's TestSettings or LogSettings,
     /// by its name; goes before everything else; repeatable

@@ -19,6 +19,7 @@
 //! | `phases` | histograms for each of LoadGen's phases |
 //! | `result`, `reasons` | what it came to in LoadGen's words, and why it is not valid |
 //! | `accuracy`, `report`, `exit` | what it came to |
+//! | `guard`, `left` | whether a run would count in a submission; what else one is made of |
 
 pub mod accuracy;
 pub mod backend;
@@ -27,8 +28,10 @@ pub mod cli;
 pub mod completer;
 pub mod dataset;
 pub mod exit;
+pub mod guard;
 pub mod init;
 pub mod interrupt;
+pub mod left;
 pub mod local;
 pub mod memory;
 pub mod meter;

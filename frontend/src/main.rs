@@ -29,9 +29,24 @@ fn topology() -> Option<ExitCode> {
     )
 }
 
+/// `frontend submit` and `frontend describe`.
+fn submission() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    let outcome = match words.next()?.to_str()? {
+        "submit" => submission::command::submit(words),
+        "describe" => submission::command::describe("frontend", env!("CARGO_PKG_VERSION"), words),
+        _ => return None,
+    };
+    Some(match outcome {
+        submission::command::Outcome::Good => ExitCode::Good,
+        submission::command::Outcome::Findings => ExitCode::Invalid,
+        submission::command::Outcome::Setup => ExitCode::Setup,
+    })
+}
+
 fn main() {
     accelerator::engine::tensorrt::build_if_asked();
-    if let Some(code) = topology().or_else(init::command) {
+    if let Some(code) = topology().or_else(init::command).or_else(submission) {
         std::process::exit(i32::from(code.code()));
     }
     let args = cli::Args::parse();

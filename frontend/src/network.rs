@@ -10,7 +10,7 @@ use qdl::{
     dispatch::Sample,
     run::{Cluster, ClusterError, ClusterListener, SampleMemory},
     stats::{Ledger, SystemRecord, limits::NicUse},
-    wire::EngineInfo,
+    wire::{EngineInfo, NodeFacts},
 };
 
 use crate::{
@@ -55,6 +55,7 @@ pub struct Network {
     held: Mutex<Option<Arc<Cluster>>>,
     verdict: Verdict,
     fabric: (&'static str, Vec<String>),
+    facts: (NodeFacts, Vec<(String, NodeFacts)>),
 }
 
 impl Network {
@@ -90,6 +91,7 @@ impl Network {
         Ok(Network {
             cluster: Arc::downgrade(&cluster),
             fabric: (cluster.fabric(), cluster.fabric_notes()),
+            facts: (cluster.facts(), cluster.peer_facts()),
             held: Mutex::new(Some(cluster)),
             verdict: verdict.clone(),
         })
@@ -150,6 +152,10 @@ impl Backend for Network {
 
     fn fabric(&self) -> (&'static str, Vec<String>) {
         self.fabric.clone()
+    }
+
+    fn facts(&self) -> (NodeFacts, Vec<(String, NodeFacts)>) {
+        self.facts.clone()
     }
 
     fn name(&self) -> (String, Option<Duration>) {

@@ -67,6 +67,8 @@ pub struct Ended<'a> {
     pub histograms: Histograms,
     /// What was recorded in each phase.
     pub phases: Vec<Gathered>,
+    /// Why it would not count in a submission, a line each.
+    pub would_not_count: Vec<String>,
     /// This node's own settings.
     pub own_settings: Vec<SettingRecord>,
     /// Bytes of requests and responses of recorded samples.
@@ -156,6 +158,7 @@ impl Ended<'_> {
             mode,
             fabric: (*fabric).to_owned(),
             fabric_notes: fabric_notes.clone(),
+            would_not_count: self.would_not_count.clone(),
             valid: match judged {
                 Word::Valid => Some(true),
                 Word::Invalid => Some(false),

@@ -14,7 +14,9 @@ use accelerator::engine::{
     tokens::{Answers, answer as pretended},
 };
 use anyhow::Context;
-use loadgen_bridge::{LoadgenError, TestMode, TestOutcome, register_issue_query_thread, run_test};
+use loadgen_bridge::{
+    LoadgenError, TestMode, TestOutcome, passed_over, register_issue_query_thread, run_test,
+};
 use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig, Written},
@@ -33,7 +35,8 @@ use crate::{
     completer::Completers,
     dataset::Dataset,
     exit::{ExitCode, Verdict},
-    interrupt, local,
+    guard::Guard,
+    interrupt, left, local,
     memory::Estimate,
     meter::Meter,
     network::Network,
@@ -99,6 +102,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verdict.clone(),
     )?);
     settings.test.check(qsl.total(), qsl.performance_count())?;
+    let mut guard = Guard::of_settings(args, &config, &settings, &qsl)?;
     if args.check {
         // Labels are read whatever the mode.
         let mut accuracy = settings.clone();
@@ -111,6 +115,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let loaded_bytes = qsl.region().len() as u64;
     let estimate = Estimate::of(&settings.test, qsl.total(), loaded_bytes);
     progress.note(&estimate.line(available_memory()));
+    let audit = settings.audit.iter();
+    audit
+        .flat_map(|path| passed_over(path))
+        .for_each(|note| progress.note(&note));
     for note in settings.provenance.notes() {
         progress.note(&note);
     }
@@ -159,6 +167,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         completers.phases().clone(),
     ));
 
+    let begun = guard
+        .hear(&config.node, backend.as_ref())
+        .and_then(|()| left::begin(args, &config, &settings, backend.as_ref()));
+    let left = match begun {
+        Ok(left) => left,
+        Err(error) => {
+            backend.finish();
+            return Err(error);
+        }
+    };
     let phases = completers.phases().clone();
     let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone(), note, phases);
     let mut watch = Watch {
@@ -186,7 +204,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let outcome = watch.test(&settings, Arc::new(library))?;
     let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());
     ended.own_settings = own_settings;
-    Ok(leave(args, &ended))
+    ended.would_not_count = guard.lines().collect();
+    let (code, reason) = leave(args, &ended);
+    if let Err(error) = left.end(settings.folder(), code.code(), &reason) {
+        eprintln!("error: {error}");
+        return Ok(code.max(ExitCode::Setup));
+    }
+    Ok(code)
 }
 
 /// What compares responses with their samples, where the configuration wants it; `first`: first
@@ -211,8 +235,8 @@ fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send 
     Ok(move |prompt: &[i32]| pretended(prompt, &answers))
 }
 
-/// Prints and writes the report.
-fn leave(args: &Args, ended: &Ended<'_>) -> ExitCode {
+/// Prints and writes the report; the exit code, and why.
+fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, String) {
     let (summary, mut code) = ended.summary();
     if !args.quiet {
         report::print(&summary);
@@ -224,7 +248,7 @@ fn leave(args: &Args, ended: &Ended<'_>) -> ExitCode {
     if code > ExitCode::Good {
         eprintln!("error: {}", summary.run.exit.reason);
     }
-    code
+    (code, summary.run.exit.reason)
 }
 
 /// Where samples are sent from: near the NICs, where there are any.
@@ -475,6 +499,7 @@ impl Watch {
             histograms,
             phases: gathered,
             own_settings: Vec::new(),
+            would_not_count: Vec::new(),
             carried,
             throughput,
             name: self.sut.name_answer(),

@@ -38,7 +38,7 @@ mod summary;
 pub use accuracy::{AccuracyLog, AccuracyRecord};
 #[cfg(feature = "bench")]
 pub use bench::null_sut_cpp;
-pub use conf::known_models;
+pub use conf::{known_models, passed_over};
 pub use conf_values::{ConfValue, conf_values};
 pub use detail::{Detail, Phase, PhaseKind};
 pub use error::LoadgenError;

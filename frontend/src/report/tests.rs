@@ -64,6 +64,7 @@ fn ended(settings: &Settings) -> Ended<'_> {
         histograms,
         phases: vec![],
         own_settings: vec![],
+        would_not_count: Vec::new(),
         carried: (500, 40),
         throughput,
         name: Some(NameAnswer {

@@ -36,7 +36,7 @@ use crate::{
     os::Near,
     stats::{Places, SystemRecord, limits::NicUse},
     topology::{LinkWatch, Topology},
-    wire::EngineInfo,
+    wire::{EngineInfo, NodeFacts},
 };
 
 /// How long the control thread may take to end once it was told to.
@@ -416,12 +416,21 @@ impl Cluster {
     /// Why the Network division would not permit it, a line each: loopback, nodes on one machine,
     /// link layers that are not known. Empty where nothing speaks against it.
     pub fn fabric_notes(&self) -> Vec<String> {
+        permitted::notes(&self.common.facts, &self.peer_facts())
+    }
+
+    /// What this node tells the others of itself.
+    pub fn facts(&self) -> NodeFacts {
+        self.common.facts.clone()
+    }
+
+    /// What each accelerator has told, by its name.
+    pub fn peer_facts(&self) -> Vec<(String, NodeFacts)> {
         let of = |i| {
             let peer = self.common.peer(i);
             (peer.node.clone(), peer.facts.clone())
         };
-        let peers: Vec<_> = (0..self.common.peers.len()).map(of).collect();
-        permitted::notes(&self.common.facts, &peers)
+        (0..self.common.peers.len()).map(of).collect()
     }
 
     /// Ends the run: what is outstanding and what still comes is completed empty.

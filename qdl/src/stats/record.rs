@@ -305,6 +305,9 @@ pub struct RunRecord {
     /// Why the Network division would not permit it, a line each, as [`LOOPBACK_NOTE`]: loopback,
     /// nodes on one machine, link layers that are not known. Empty where nothing speaks against it.
     pub fabric_notes: Vec<String>,
+    /// Why it would not count in a submission, a line each: the rule's name, and what is wrong.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub would_not_count: Vec<String>,
     /// LoadGen's verdict; `None` in accuracy mode or when it gave none.
     pub valid: Option<bool>,
     /// Its reasons for calling the run invalid.

@@ -167,6 +167,14 @@ impl Page {
             }
             None => self.fact("fabric", &run.fabric, None),
         }
+        if let Some((first, others)) = run.would_not_count.split_first() {
+            let more = match others.len() {
+                0 => String::new(),
+                n => format!("; {n} more in summary.json"),
+            };
+            let line = format!("would not count in a submission: {first}{more}");
+            self.fact("", &line, Some(YELLOW));
+        }
         self.contents(&run.system.accelerators);
         self.ran(run);
         let mut samples = format!(

@@ -100,7 +100,7 @@ pub fn command(
     }
     let topology = match &asked.root {
         None => Topology::of_this_machine()?,
-        Some(root) => below(root)?,
+        Some(root) => Topology::below(root)?,
     };
     if !asked.yaml {
         return Ok(topology.matrix());
@@ -118,12 +118,19 @@ pub fn command(
     })
 }
 
-fn below(root: &Path) -> Result<Topology, TopologyError> {
-    let file = root.join("addresses");
-    let Ok(text) = fs::read_to_string(&file) else {
-        return Topology::read(root, &Addresses::new());
-    };
-    Topology::read(root, &parse_addresses(&text)?)
+impl Topology {
+    /// The machine whose `sys` lies below `root`, with the addresses in `root/addresses` where that
+    /// file is there: lines of `INTERFACE ADDRESS,ADDRESS`.
+    ///
+    /// # Errors
+    /// [`TopologyError`]: a folder that must be there is not, or a line of the addresses is wrong.
+    pub fn below(root: &Path) -> Result<Self, TopologyError> {
+        let file = root.join("addresses");
+        let Ok(text) = fs::read_to_string(&file) else {
+            return Topology::read(root, &Addresses::new());
+        };
+        Topology::read(root, &parse_addresses(&text)?)
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Every file in `configs/`.
+//! Every file in `configs/`, but for the rounds of `submission`, which are no node's.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,9 @@ pub fn config_files() -> Vec<PathBuf> {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path);
+                if !path.ends_with("rounds") {
+                    folders.push(path);
+                }
             } else if path.extension().is_some_and(|e| e == "yaml") {
                 files.push(path);
             }

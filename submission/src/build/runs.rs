@@ -1,0 +1,180 @@
+//! The folders that a user names, read and told apart.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    error::Error,
+    layout::{self, folders},
+    left::{AUDIT_CONFIG, FOLDER, Left},
+    log::{self, Detail},
+    round::Round,
+    rules::audit_configs,
+};
+
+/// How deep runs may lie below the folder that is named.
+const DEPTH: usize = 4;
+
+/// What a run is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It is measured.
+    Performance,
+    /// Every sample once.
+    Accuracy,
+    /// A compliance test, by its name.
+    Test(String),
+}
+
+impl Kind {
+    /// As folders are called.
+    pub fn name(&self) -> &str {
+        match self {
+            Kind::Performance => layout::PERFORMANCE,
+            Kind::Accuracy => layout::ACCURACY,
+            Kind::Test(name) => name,
+        }
+    }
+}
+
+/// A run that ended.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Its record.
+    pub left: Left,
+    /// Its log.
+    pub detail: Detail,
+    /// The model's folder in a tree.
+    pub model: String,
+    /// The scenario's.
+    pub scenario: String,
+    /// What it is for; both of a submission run.
+    pub kinds: Vec<Kind>,
+}
+
+impl Run {
+    /// A copy of a file that it read, by the copy's name.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(FOLDER).join(name)
+    }
+}
+
+/// All runs below the folders named. `wanted` are the models that the form has: 3d-unet has two
+/// folders for one name in user.conf. What is a run and cannot be used is said in words.
+///
+/// # Errors
+/// A folder that is not there, or holds no run.
+pub fn find(
+    named: &[PathBuf],
+    round: &Round,
+    wanted: &[&str],
+    checker: Option<&Path>,
+) -> Result<(Vec<Run>, Vec<String>), Error> {
+    let (mut runs, mut notes) = (Vec::new(), Vec::new());
+    for folder in named {
+        let mut found = Vec::new();
+        logs_below(folder, DEPTH, &mut found);
+        if found.is_empty() {
+            return Err(Error::Usage(format!(
+                "--runs {}: there is no {} in it, nor {DEPTH} folders below",
+                folder.display(),
+                log::DETAIL
+            )));
+        }
+        for folder in found {
+            match one(&folder, round, wanted, checker) {
+                Ok(run) => runs.push(run),
+                Err(why) => notes.push(format!("{}: left out: {why}", folder.display())),
+            }
+        }
+    }
+    Ok((runs, notes))
+}
+
+fn logs_below(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+    if folder.join(log::DETAIL).is_file() {
+        found.push(folder.to_owned());
+    } else if depth > 0 {
+        for name in folders(folder) {
+            logs_below(&folder.join(name), depth - 1, found);
+        }
+    }
+}
+
+fn one(
+    folder: &Path,
+    round: &Round,
+    wanted: &[&str],
+    checker: Option<&Path>,
+) -> Result<Run, String> {
+    let left = Left::read(folder).map_err(|e| e.to_string())?;
+    let left = left.ok_or("it has no run.json: run it again with this frontend")?;
+    let detail = Detail::read(&folder.join(log::DETAIL)).map_err(|e| e.to_string())?;
+    let models = round.models_of(&left.model);
+    let in_form = models.iter().find(|(name, _)| wanted.contains(name));
+    let Some((model, interactive)) = in_form.or(models.last()) else {
+        return Err(format!(
+            "user.conf's model is {:?}, which is no datacenter model of round {}",
+            left.model, round.round
+        ));
+    };
+    let ran = detail.text("effective_scenario");
+    let scenario = match (interactive, ran.as_str()) {
+        (true, "Server") => "Interactive".to_owned(),
+        _ => ran,
+    };
+    let kinds = match detail.text("effective_test_mode").as_str() {
+        "AccuracyOnly" => vec![Kind::Accuracy],
+        "SubmissionRun" => vec![Kind::Accuracy, Kind::Performance],
+        "PerformanceOnly" if folder.join(FOLDER).join(AUDIT_CONFIG).is_file() => {
+            let tests = &round.models[*model].tests;
+            vec![Kind::Test(test_of(folder, &left, tests, checker)?)]
+        }
+        "PerformanceOnly" => vec![Kind::Performance],
+        other => return Err(format!("LoadGen's mode {other:?} makes no result")),
+    };
+    Ok(Run {
+        folder: folder.to_owned(),
+        model: (*model).to_owned(),
+        scenario,
+        kinds,
+        left,
+        detail,
+    })
+}
+
+/// Which test an audit.config is of: the official one's bytes, else its name in the path that it
+/// came from.
+fn test_of(
+    folder: &Path,
+    left: &Left,
+    tests: &[String],
+    checker: Option<&Path>,
+) -> Result<String, String> {
+    let ran = fs::read(folder.join(FOLDER).join(AUDIT_CONFIG)).map_err(|e| e.to_string())?;
+    let is_of = |test: &&String| {
+        let official = checker.map(|c| audit_configs(c, test)).unwrap_or_default();
+        official
+            .iter()
+            .any(|path| fs::read(path).is_ok_and(|o| o == ran))
+    };
+    let from = left
+        .files
+        .get(AUDIT_CONFIG)
+        .map(|note| note.from.to_string_lossy().into_owned());
+    let from = from.unwrap_or_default();
+    let named = |test: &&String| from.split('/').any(|part| part == test.as_str());
+    let test = tests
+        .iter()
+        .find(is_of)
+        .or_else(|| tests.iter().find(named));
+    test.cloned().ok_or(format!(
+        "its audit.config is of none of the model's tests ({}): name the checkout with --checker, or a path with the \
+         test's name in it",
+        tests.join(", ")
+    ))
+}

@@ -1,0 +1,137 @@
+//! `frontend submit`.
+
+use std::{collections::BTreeMap, ffi::OsString, io::Write, path::PathBuf};
+
+use clap::Parser;
+
+use super::{Outcome, Said, say};
+use crate::{
+    build::{self, Material},
+    describe::{Node, form::Form},
+    error::{self, Error},
+    layout::Tree,
+    official::Official,
+    round::Round,
+    rules, table,
+};
+
+/// Puts runs into the folder that is handed in, and says what is missing.
+///
+/// It copies each run's logs to their place, writes what the round asks for beside them, calls
+/// MLCommons' own verifiers, truncation and checker, and then looks at everything itself. Without
+/// --runs it looks at a tree that is there.
+///
+/// Exit code 0: nothing is missing; 1: something is; 2: it could not do its work.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "frontend submit", max_term_width = 100)]
+struct Args {
+    /// Output folders of runs, or folders above them
+    #[arg(long, value_name = "DIR", num_args = 1..)]
+    runs: Vec<PathBuf>,
+
+    /// The tree; below it comes network/SUBMITTER
+    #[arg(long, value_name = "TREE")]
+    out: PathBuf,
+
+    /// A checkout of mlcommons/inference; without it no script of theirs runs
+    #[arg(long, value_name = "DIR")]
+    checker: Option<PathBuf>,
+
+    /// What no machine knows (`describe --ask` writes one to fill in)
+    #[arg(long, value_name = "FILE")]
+    form: PathBuf,
+
+    /// A node's description (`describe` of its program writes it); once for each node
+    #[arg(long = "node", value_name = "FILE")]
+    nodes: Vec<PathBuf>,
+
+    /// An accelerator's configuration, where the run's folder has none; once for each
+    #[arg(long = "accelerator", value_name = "NODE=FILE", value_parser = pair)]
+    accelerators: Vec<(String, PathBuf)>,
+
+    /// The source of the QDL, which is part of the submission
+    #[arg(long = "src", value_name = "DIR")]
+    source: Option<PathBuf>,
+
+    /// A round that is built in, or a file that ends in .yaml
+    #[arg(long, value_name = "ROUND", default_value = "v6.1")]
+    round: String,
+
+    /// The Python that runs the official scripts; they want numpy and PyYAML
+    #[arg(long, value_name = "FILE", default_value = "python3")]
+    python: PathBuf,
+}
+
+fn pair(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((node, file)) if !node.is_empty() => Ok((node.to_owned(), file.into())),
+        _ => Err("expected NODE=FILE".to_owned()),
+    }
+}
+
+/// Runs the command; `words` are those behind `submit`.
+pub fn submit(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let words = std::iter::once(OsString::from("frontend submit")).chain(words);
+    say(Args::try_parse_from(words)
+        .map_err(Said::from)
+        .and_then(|args| run(&args)))
+}
+
+fn run(args: &Args) -> Result<Outcome, Said> {
+    let round = Round::find(&args.round)?;
+    let form = Form::read(&args.form)?;
+    let official = args
+        .checker
+        .as_deref()
+        .map(|c| Official::new(c, &args.python))
+        .transpose()?;
+    let checkout = official.as_ref().map(Official::folder);
+    let tree = Tree::new(&args.out, &round.division, &form.submitter);
+    let mut scripts = Vec::new();
+    if !args.runs.is_empty() {
+        let empty = form.empty();
+        if !empty.is_empty() {
+            let all: Vec<_> = empty
+                .iter()
+                .map(|(f, m)| format!("\n   = fields.{f}: {m}"))
+                .collect();
+            let what = format!("the form leaves empty what only you know{}", all.concat());
+            let path = args.form.clone();
+            return Err(Error::Content { path, what }.into());
+        }
+        let nodes: Result<Vec<Node>, Error> =
+            args.nodes.iter().map(|p| error::read_json(p)).collect();
+        let wanted: Vec<_> = form.models.keys().map(String::as_str).collect();
+        let (runs, notes) = build::find(&args.runs, &round, &wanted, checkout)?;
+        for note in notes {
+            eprintln!("note: {note}");
+        }
+        let configurations: BTreeMap<_, _> = args.accelerators.iter().cloned().collect();
+        let material = Material {
+            round: &round,
+            form: &form,
+            nodes: &nodes?,
+            configurations: &configurations,
+            source: args.source.clone(),
+            runs: &runs,
+        };
+        let built = build::build(&material, &args.out)?;
+        if let Some(official) = &official {
+            scripts.extend(official.verify(&round, &built, &form.accuracy_scripts)?);
+            scripts.push(official.truncate(&built)?);
+        }
+    }
+    let findings = rules::check(&tree, &round, checkout);
+    if let Some(official) = &official {
+        scripts.push(official.check(&round, &tree)?);
+    }
+    let text = table::page(&findings, &scripts);
+    // Nobody may be reading any more.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    let good = findings.is_empty() && scripts.iter().all(|s| s.good);
+    Ok(if good {
+        Outcome::Good
+    } else {
+        Outcome::Findings
+    })
+}

@@ -1,0 +1,202 @@
+//! What no machine knows: a form in YAML, written with the meaning of each field beside it, and
+//! read again when a tree is made.
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde::Deserialize;
+
+use crate::error::{self, Error};
+
+/// A filled-in form.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Form {
+    /// Who hands it in: the name of its folder.
+    pub submitter: String,
+    /// Name of the system's folder and JSON.
+    pub system: String,
+    /// `available`, `preview` or `rdi`.
+    pub status: String,
+    /// Fields of the system's JSON. What is not empty goes before what the machines say.
+    pub fields: BTreeMap<String, String>,
+    /// `yes` or `no`, where the kernel does not say.
+    pub host_memory_ecc: String,
+    /// The same of the accelerators' memory.
+    pub accelerator_memory_ecc: String,
+    /// What lies between the nodes; none: they are wired to each other.
+    pub switches: Vec<Switch>,
+    /// measurements.json, by the model's folder.
+    pub models: BTreeMap<String, BTreeMap<String, String>>,
+    /// TEST07's accuracy command, by the model's folder.
+    pub accuracy_scripts: BTreeMap<String, String>,
+}
+
+/// A switch, a router or a load balancer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Switch {
+    /// A name for the diagram.
+    pub name: String,
+    /// Maker and model.
+    pub model: String,
+    /// Version of its software.
+    pub software: String,
+    /// `NODE:NIC`, each of its cables; left out: every NIC that carries samples.
+    pub connects: Vec<String>,
+}
+
+/// A field of the form's `fields`.
+pub struct Field {
+    /// Its name in the system's JSON.
+    pub name: &'static str,
+    /// What it means, with an example.
+    pub meaning: &'static str,
+    /// Who answers where the form leaves it empty.
+    pub or: Or,
+}
+
+/// Who answers for a field that the form leaves empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Or {
+    /// Nobody: that is an error.
+    Nobody,
+    /// Nobody needs to.
+    Empty,
+    /// The machines.
+    Machine,
+}
+
+macro_rules! fields {
+    ($($name:literal $or:ident $meaning:literal;)*) => {
+        /// The fields that the form asks for.
+        pub const FIELDS: &[Field] = &[$(Field {
+            name: $name,
+            meaning: $meaning,
+            or: Or::$or,
+        }),*];
+    };
+}
+
+fields! {
+    "system_name" Nobody "what the system is called in the table of results";
+    "system_type_detail" Empty "on-premise, cloud; may stay empty";
+    "framework" Nobody "what runs the model, with its version: TensorRT 10.3, vLLM 0.9.1";
+    "other_software_stack" Machine "drivers, CUDA, container; the GPUs' driver is filled in";
+    "cooling" Nobody "air, liquid";
+    "host_processor_interconnect" Empty "3x UPI 16 GT/s; may stay empty";
+    "host_memory_configuration" Machine "the modules: 16 x 64 GB DDR5-4800; filled in where the kernel knows them";
+    "host_storage_type" Machine "NVMe SSD; filled in from the disks";
+    "host_networking" Machine "the hosts' networks; filled in from their NICs";
+    "host_networking_topology" Nobody "how the hosts are connected: N/A, a leaf-spine of 400G Ethernet";
+    "accelerator_model_name" Machine "filled in where NVIDIA's driver is loaded";
+    "accelerator_memory_capacity" Machine "the same";
+    "accelerator_host_interconnect" Machine "the same";
+    "accelerator_interconnect" Nobody "between accelerators of a node: NVLink 4, PCIe, N/A";
+    "accelerator_interconnect_topology" Empty "NVSwitch, mesh; may stay empty";
+    "accelerator_memory_configuration" Nobody "HBM3, GDDR6";
+    "accelerator_on-chip_memories" Empty "L1 and L2; may stay empty";
+    "network_media" Machine "copper or fiber; filled in where the ports say so";
+    "network_rate" Machine "200G; filled in from the NICs";
+    "network_topology" Machine "from the switches below";
+    "hw_notes" Empty "anything else about the hardware";
+    "sw_notes" Empty "anything else about the software";
+}
+
+impl Form {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`Error::Read`], [`Error::Content`].
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let form: Form = error::read_yaml(path)?;
+        let wrong = |what: String| {
+            Err(Error::Content {
+                path: path.to_owned(),
+                what,
+            })
+        };
+        if let Some(odd) = form.fields.keys().find(|k| !is_field(k)) {
+            let all: Vec<_> = FIELDS.iter().map(|f| f.name).collect();
+            return wrong(format!(
+                "fields.{odd} is no field; there are {}",
+                all.join(", ")
+            ));
+        }
+        for (key, answer) in [
+            ("host_memory_ecc", &form.host_memory_ecc),
+            ("accelerator_memory_ecc", &form.accelerator_memory_ecc),
+        ] {
+            if !["", "yes", "no"].contains(&answer.as_str()) {
+                return wrong(format!("{key} is {answer:?}: yes, no, or empty"));
+            }
+        }
+        for (key, name) in [("submitter", &form.submitter), ("system", &form.system)] {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
+                return wrong(format!(
+                    "{key} is {name:?}: a name of A-Z a-z 0-9 - _ . that becomes a folder"
+                ));
+            }
+        }
+        Ok(form)
+    }
+
+    /// A field's answer; empty where there is none.
+    pub fn field(&self, name: &str) -> &str {
+        self.fields.get(name).map_or("", |v| v.trim())
+    }
+
+    /// Fields that nobody but the form can fill in, and that it leaves empty, with their meaning.
+    pub fn empty(&self) -> Vec<(&'static str, &'static str)> {
+        let empty = FIELDS.iter().filter(|f| f.or == Or::Nobody);
+        let empty = empty.filter(|f| self.field(f.name).is_empty());
+        empty.map(|f| (f.name, f.meaning)).collect()
+    }
+}
+
+fn is_field(name: &str) -> bool {
+    FIELDS.iter().any(|f| f.name == name)
+}
+
+/// A form to fill in, with the models of a round.
+pub fn blank(models: &[(&str, &[String])]) -> String {
+    let mut text = "# What no machine knows of a system, for `frontend submit --form`. An empty field that must say\n\
+        # something is an error when the tree is made; what machines fill in may stay empty here, and\n\
+        # what stands here goes before it.\n\n\
+        submitter: \"\"        # the organization: name of its folder\n\
+        system: \"\"           # name of the system's folder and JSON: 2x_dgx_h200_cx7\n\
+        status: \"\"           # available, preview or rdi\n\n\
+        # yes or no: whether memory has ECC and it is on, where the kernel does not say\n\
+        host_memory_ecc: \"\"\n\
+        accelerator_memory_ecc: \"\"\n\n\
+        fields:\n"
+        .to_owned();
+    for field in FIELDS {
+        text += &format!("  # {}\n  {}: \"\"\n", field.meaning, field.name);
+    }
+    text += "\n# Switches, routers and load balancers between the nodes; [] where they are wired to each other.\n\
+             # `connects` names cables as NODE:NIC; without it, every NIC that carries samples is meant.\n\
+             switches: []\n\
+             #  - {name: leaf-1, model: \"\", software: \"\", connects: [\"frontend-1:eth0\"]}\n\n\
+             # measurements.json, for each model that you hand in: remove the others.\n\
+             models:\n";
+    for (model, fields) in models {
+        text += &format!("  {model}:\n");
+        for field in *fields {
+            text += &format!("    {field}: \"\"    # {}\n", measurement(field));
+        }
+    }
+    text += "\n# The accuracy command of TEST07, with {accuracy_log} in it, by model.\naccuracy_scripts: {}\n";
+    text
+}
+
+fn measurement(field: &str) -> &'static str {
+    match field {
+        "input_data_types" => "int32, fp32",
+        "retraining" => "no, or where it is described",
+        "starting_weights_filename" => "the file, or its address",
+        "weight_data_types" => "fp8, bf16",
+        "weight_transformations" => "quantization, with what; \"none\" where there is none",
+        _ => "see the rules of the round",
+    }
+}

@@ -1,0 +1,226 @@
+//! GPUs: those on the PCIe bus, and what NVIDIA's management library says of its own, where a
+//! driver has brought it.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use libloading::Library;
+use qdl::topology::{PciAddress, Topology};
+
+use super::{Gpu, Node};
+
+const NVIDIA: u16 = 0x10de;
+/// NVML's words.
+const SUCCESS: c_int = 0;
+const CLOCK_SM: c_int = 1;
+/// NVLinks of a GPU at most, as `NVML_NVLINK_MAX_LINKS` has it.
+const NVLINKS: c_uint = 18;
+
+type Device = *mut c_void;
+
+#[repr(C)]
+#[derive(Default)]
+struct MemoryInfo {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlPciInfo_t`.
+#[repr(C)]
+struct PciInfo {
+    legacy: [c_char; 16],
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    id: c_uint,
+    subsystem: c_uint,
+    bus_id: [c_char; 32],
+}
+
+pub(super) fn read(topology: &Topology) -> Vec<Gpu> {
+    let all = topology.gpus.iter().map(|gpu| Gpu {
+        name: match gpu.vendor {
+            NVIDIA => "NVIDIA GPU".to_owned(),
+            other => format!("GPU of PCI vendor {other:04x}"),
+        },
+        pci: gpu
+            .place
+            .address()
+            .map(|a| a.to_string())
+            .unwrap_or_default(),
+        ..Gpu::default()
+    });
+    all.collect()
+}
+
+/// Fills in what NVML knows.
+pub(super) fn ask(node: &mut Node) {
+    let Some(nvml) = Nvml::open() else { return };
+    node.gpu_driver = nvml.driver();
+    for mut found in nvml.devices() {
+        let address = PciAddress::parse(&found.pci);
+        let known = node
+            .gpus
+            .iter_mut()
+            .find(|g| PciAddress::parse(&g.pci) == address);
+        match known {
+            Some(gpu) => {
+                found.pci = gpu.pci.clone();
+                *gpu = found;
+            }
+            None => node.gpus.push(found),
+        }
+    }
+}
+
+struct Nvml(Library);
+
+/// Calls a function of the library; `None` where it is missing or fails.
+macro_rules! call {
+    ($nvml:expr, $name:literal, ($($kind:ty),*), ($($arg:expr),*)) => {{
+        // SAFETY: the name and these types are those of nvml.h, which keeps them for good.
+        let function = unsafe {
+            $nvml.0.get::<unsafe extern "C" fn($($kind),*) -> c_int>(concat!($name, "\0").as_bytes())
+        };
+        // SAFETY: every pointer is to a variable of the type that the function writes, with the
+        // length beside it where it takes one, and lives through the call.
+        let done: bool = function.ok().is_some_and(|f| unsafe { f($($arg),*) } == SUCCESS);
+        done
+    }};
+}
+
+impl Nvml {
+    fn open() -> Option<Self> {
+        // SAFETY: the driver's own library; its initialisation has no demands on the caller.
+        let library = unsafe { Library::new("libnvidia-ml.so.1") }.ok()?;
+        let nvml = Nvml(library);
+        call!(nvml, "nvmlInit_v2", (), ()).then_some(nvml)
+    }
+
+    fn driver(&self) -> String {
+        let mut text = [0 as c_char; 96];
+        let kind = (text.as_mut_ptr(), 96);
+        call!(
+            self,
+            "nvmlSystemGetDriverVersion",
+            (*mut c_char, c_uint),
+            (kind.0, kind.1)
+        );
+        let mut cuda: c_int = 0;
+        call!(
+            self,
+            "nvmlSystemGetCudaDriverVersion_v2",
+            (*mut c_int),
+            (&mut cuda)
+        );
+        let driver = words(&text);
+        match cuda {
+            0 => format!("NVIDIA driver {driver}"),
+            n => format!(
+                "NVIDIA driver {driver}, CUDA {}.{}",
+                n / 1000,
+                n % 1000 / 10
+            ),
+        }
+    }
+
+    fn devices(&self) -> Vec<Gpu> {
+        let mut count: c_uint = 0;
+        call!(self, "nvmlDeviceGetCount_v2", (*mut c_uint), (&mut count));
+        (0..count).filter_map(|index| self.device(index)).collect()
+    }
+
+    fn device(&self, index: c_uint) -> Option<Gpu> {
+        let mut device: Device = std::ptr::null_mut();
+        let by_index = call!(
+            self,
+            "nvmlDeviceGetHandleByIndex_v2",
+            (c_uint, *mut Device),
+            (index, &mut device)
+        );
+        if !by_index {
+            return None;
+        }
+        let mut name = [0 as c_char; 96];
+        call!(
+            self,
+            "nvmlDeviceGetName",
+            (Device, *mut c_char, c_uint),
+            (device, name.as_mut_ptr(), 96)
+        );
+        let mut memory = MemoryInfo::default();
+        call!(
+            self,
+            "nvmlDeviceGetMemoryInfo",
+            (Device, *mut MemoryInfo),
+            (device, &mut memory)
+        );
+        let (mut now, mut pending): (c_int, c_int) = (0, 0);
+        let ecc = call!(
+            self,
+            "nvmlDeviceGetEccMode",
+            (Device, *mut c_int, *mut c_int),
+            (device, &mut now, &mut pending)
+        );
+        let mut mhz: c_uint = 0;
+        let clock = call!(
+            self,
+            "nvmlDeviceGetMaxClockInfo",
+            (Device, c_int, *mut c_uint),
+            (device, CLOCK_SM, &mut mhz)
+        );
+        let (mut generation, mut width): (c_uint, c_uint) = (0, 0);
+        let link = call!(
+            self,
+            "nvmlDeviceGetMaxPcieLinkGeneration",
+            (Device, *mut c_uint),
+            (device, &mut generation)
+        ) && call!(
+            self,
+            "nvmlDeviceGetMaxPcieLinkWidth",
+            (Device, *mut c_uint),
+            (device, &mut width)
+        );
+        // SAFETY: integers alone; all zeros is a value.
+        let mut pci: PciInfo = unsafe { std::mem::zeroed() };
+        call!(
+            self,
+            "nvmlDeviceGetPciInfo_v3",
+            (Device, *mut PciInfo),
+            (device, &mut pci)
+        );
+        let nvlinks = (0..NVLINKS).filter(|link| {
+            let mut active: c_int = 0;
+            let known = call!(
+                self,
+                "nvmlDeviceGetNvLinkState",
+                (Device, c_uint, *mut c_int),
+                (device, *link, &mut active)
+            );
+            known && active == 1
+        });
+        Some(Gpu {
+            name: words(&name),
+            bytes: memory.total,
+            ecc: ecc.then_some(now == 1),
+            max_mhz: clock.then_some(u64::from(mhz)),
+            // NVML writes eight digits of the domain, sysfs four.
+            pci: words(&pci.bus_id).to_ascii_lowercase(),
+            pcie: link.then(|| format!("PCIe Gen{generation} x{width}")),
+            nvlinks: u32::try_from(nvlinks.count()).unwrap_or(0),
+        })
+    }
+}
+
+impl Drop for Nvml {
+    fn drop(&mut self) {
+        call!(self, "nvmlShutdown", (), ());
+    }
+}
+
+/// The text in a buffer that NVML has filled, up to its zero.
+fn words(text: &[c_char]) -> String {
+    let bytes: Vec<u8> = text.iter().map(|c| *c as u8).collect();
+    let text = CStr::from_bytes_until_nul(&bytes).map(|c| c.to_string_lossy().into_owned());
+    text.unwrap_or_default()
+}

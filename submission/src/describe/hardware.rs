@@ -1,0 +1,144 @@
+//! Processors, memory and disks, from /proc and /sys.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use qdl::topology::Topology;
+
+use super::{Disk, Memory, Processors, number, text};
+use crate::layout;
+
+/// Block devices that are no disks of their own.
+const NO_DISKS: [&str; 8] = ["loop", "ram", "dm-", "zram", "md", "sr", "nbd", "fd"];
+/// Settings that a reader of the results may ask for.
+const TCP: [&str; 6] = [
+    "net/ipv4/tcp_congestion_control",
+    "net/ipv4/tcp_rmem",
+    "net/ipv4/tcp_wmem",
+    "net/core/rmem_max",
+    "net/core/wmem_max",
+    "net/ipv4/tcp_slow_start_after_idle",
+];
+
+pub(super) fn operating_system(root: &Path) -> String {
+    let text = text(root, "etc/os-release");
+    let name = text.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="));
+    name.unwrap_or_default().trim_matches('"').to_owned()
+}
+
+pub(super) fn processors(root: &Path, topology: &Topology) -> Processors {
+    let info = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
+    let field = |block: &str, name: &str| {
+        let line = block
+            .lines()
+            .find(|l| l.split(':').next().map(str::trim) == Some(name));
+        line.and_then(|l| l.split_once(':'))
+            .map(|(_, v)| v.trim().to_owned())
+    };
+    let blocks: Vec<_> = info
+        .split("\n\n")
+        .filter(|b| field(b, "processor").is_some())
+        .collect();
+    let first = blocks.first().copied().unwrap_or_default();
+    // ARM's cpuinfo has neither; one socket then.
+    let sockets: BTreeSet<_> = blocks
+        .iter()
+        .filter_map(|b| field(b, "physical id"))
+        .collect();
+    let sockets = sockets.len().max(usize::from(!blocks.is_empty()));
+    let cores = field(first, "cpu cores").and_then(|n| n.parse().ok());
+    let per_socket = blocks.len().checked_div(sockets).unwrap_or(0);
+    let khz = number(root, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
+    Processors {
+        model: field(first, "model name")
+            .or(field(first, "CPU part"))
+            .unwrap_or_default(),
+        sockets: small(sockets),
+        cores_per_socket: cores.unwrap_or(small(per_socket)),
+        threads: small(blocks.len()),
+        max_mhz: khz.map(|khz| khz / 1000),
+        caches: caches(root),
+        numa_nodes: small(topology.nodes.len()),
+    }
+}
+
+fn small(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+fn caches(root: &Path) -> Vec<String> {
+    let base = "sys/devices/system/cpu/cpu0/cache";
+    let all = layout::folders(&root.join(base));
+    let caches = all.iter().filter(|name| name.starts_with("index"));
+    let caches = caches.map(|name| {
+        let of = |what: &str| text(root, &format!("{base}/{name}/{what}"));
+        format!("L{} {} {}", of("level"), of("type"), of("size"))
+    });
+    caches.collect()
+}
+
+pub(super) fn memory(root: &Path) -> Memory {
+    let info = text(root, "proc/meminfo");
+    let total = info.lines().find_map(|l| l.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+    let base = "sys/devices/system/edac/mc";
+    let controllers = layout::folders(&root.join(base));
+    let controllers = controllers.iter().filter(|n| n.starts_with("mc"));
+    let mut modules: BTreeMap<String, usize> = BTreeMap::new();
+    let mut modes = BTreeSet::new();
+    for controller in controllers {
+        let below = format!("{base}/{controller}");
+        for part in layout::folders(&root.join(&below)) {
+            let of = |what: &str| text(root, &format!("{below}/{part}/{what}"));
+            let (size, kind) = (of("size"), of("dimm_mem_type"));
+            if !size.is_empty() && size != "0" {
+                *modules.entry(format!("{size} MB {kind}")).or_default() += 1;
+                modes.insert(of("dimm_edac_mode"));
+            }
+        }
+    }
+    // A driver is there for controllers that may correct; "None" is one that does not.
+    let ecc = (!modes.is_empty()).then(|| modes.iter().all(|m| m != "None" && !m.is_empty()));
+    Memory {
+        bytes: kib.unwrap_or(0).saturating_mul(1024),
+        ecc,
+        modules: modules
+            .iter()
+            .map(|(what, n)| format!("{n} x {what}"))
+            .collect(),
+    }
+}
+
+pub(super) fn disks(root: &Path) -> Vec<Disk> {
+    // Entries are links to folders.
+    let all = layout::folders(&root.join("sys/block"));
+    let disks = all
+        .into_iter()
+        .filter(|n| !NO_DISKS.iter().any(|no| n.starts_with(no)));
+    let disks = disks.map(|name| {
+        let of = |what: &str| text(root, &format!("sys/block/{name}/{what}"));
+        Disk {
+            model: of("device/model"),
+            // In sectors of 512 bytes, whatever the disk's own are.
+            bytes: of("size").parse::<u64>().unwrap_or(0).saturating_mul(512),
+            rotational: of("queue/rotational") == "1",
+            name,
+        }
+    });
+    disks.filter(|d| d.bytes > 0).collect()
+}
+
+pub(super) fn tcp(root: &Path) -> Vec<String> {
+    let all = TCP
+        .iter()
+        .map(|key| (key, text(root, &format!("proc/sys/{key}"))));
+    let all = all.filter(|(_, value)| !value.is_empty());
+    let all = all.map(|(key, value)| {
+        let value: Vec<_> = value.split_whitespace().collect();
+        format!("{} = {}", key.replace('/', "."), value.join(" "))
+    });
+    all.collect()
+}

@@ -1,0 +1,140 @@
+//! NICs: `qdl::topology`'s, with what else sysfs says of them, and what ethtool's calls tell.
+
+use std::{fs, path::Path};
+
+use qdl::topology::{NicKind, Topology};
+
+use super::{Nic, ethtool, number, text};
+
+/// Files with the names of PCI vendors and devices, where a distribution has one.
+const PCI_IDS: [&str; 3] = [
+    "usr/share/misc/pci.ids",
+    "usr/share/hwdata/pci.ids",
+    "usr/share/pci.ids",
+];
+
+pub(super) fn read(root: &Path, topology: &Topology) -> Vec<Nic> {
+    let ids = PCI_IDS
+        .iter()
+        .find_map(|f| fs::read_to_string(root.join(f)).ok());
+    let ids = ids.unwrap_or_default();
+    topology
+        .nics
+        .iter()
+        .map(|nic| one(root, &ids, nic))
+        .collect()
+}
+
+fn one(root: &Path, ids: &str, nic: &qdl::topology::Nic) -> Nic {
+    let netdev = match nic.kind {
+        NicKind::Rdma { .. } => nic.netdev.clone(),
+        NicKind::Tcp => Some(nic.name.clone()),
+    };
+    let of_device = match nic.kind {
+        NicKind::Rdma { .. } => format!("sys/class/infiniband/{}", nic.name),
+        NicKind::Tcp => format!("sys/class/net/{}", nic.name),
+    };
+    let device = format!("{of_device}/device");
+    let driver = fs::read_link(root.join(&device).join("driver")).ok();
+    let driver = driver.and_then(|d| Some(d.file_name()?.to_string_lossy().into_owned()));
+    let link_layer = match &nic.kind {
+        NicKind::Rdma { link_layer, .. } => link_layer.clone(),
+        NicKind::Tcp => layer(root, &nic.name),
+    };
+    let link = |what: &str| text(root, &format!("{device}/current_link_{what}"));
+    let (speed, width) = (link("speed"), link("width"));
+    Nic {
+        name: nic.name.clone(),
+        link_layer,
+        rdma: nic.is_rdma(),
+        model: model(root, ids, &of_device, &device),
+        driver: driver.unwrap_or_default(),
+        firmware: text(root, &format!("{of_device}/fw_ver")),
+        media: None,
+        speed_mbps: nic.speed_mbps,
+        mtu: netdev
+            .as_ref()
+            .and_then(|n| number(root, &format!("sys/class/net/{n}/mtu"))),
+        addresses: nic.addresses.iter().map(ToString::to_string).collect(),
+        up: nic.up,
+        pci: nic.place.address().map(|a| a.to_string()),
+        pcie: (!speed.is_empty() && speed != "Unknown").then(|| format!("{speed} x{width}")),
+        netdev,
+    }
+}
+
+/// What an interface sends over, by its type in sysfs (`ARPHRD_*`).
+fn layer(root: &Path, name: &str) -> String {
+    let base = root.join("sys/class/net").join(name);
+    let physical = base.join("device").exists();
+    match number(root, &format!("sys/class/net/{name}/type")) {
+        _ if base.join("wireless").exists() || base.join("phy80211").exists() => "IEEE 802.11",
+        Some(1) if physical => "Ethernet",
+        Some(1) => "virtual",
+        Some(32) => "InfiniBand",
+        Some(519 | 530) => "3GPP",
+        Some(772) => "loopback",
+        _ => "unknown",
+    }
+    .to_owned()
+}
+
+/// The card's name: from the list of PCI ids, else the ids themselves.
+fn model(root: &Path, ids: &str, of_device: &str, device: &str) -> String {
+    let id = |what: &str| {
+        let text = text(root, &format!("{device}/{what}"));
+        text.strip_prefix("0x").map(str::to_owned)
+    };
+    let hca = text(root, &format!("{of_device}/hca_type"));
+    let (Some(vendor), Some(card)) = (id("vendor"), id("device")) else {
+        return hca;
+    };
+    let named = pci_name(ids, &vendor, &card);
+    match (named, hca.is_empty()) {
+        (Some(name), true) => name,
+        (Some(name), false) => format!("{name} ({hca})"),
+        (None, true) => format!("PCI {vendor}:{card}"),
+        (None, false) => format!("{hca} (PCI {vendor}:{card})"),
+    }
+}
+
+/// A vendor's and a card's name: vendors begin a line, their cards are indented by a tab.
+fn pci_name(ids: &str, vendor: &str, card: &str) -> Option<String> {
+    let mut lines = ids.lines();
+    let of = |line: &str, id: &str| line.strip_prefix(id)?.strip_prefix("  ").map(str::to_owned);
+    let vendor = lines.find_map(|line| of(line, vendor))?;
+    let cards = lines.take_while(|line| line.starts_with('\t') || line.starts_with('#'));
+    let mut cards = cards.filter(|line| !line.starts_with("\t\t"));
+    let card = cards.find_map(|line| of(line.trim_start_matches('\t'), card))?;
+    Some(format!("{vendor} {card}"))
+}
+
+/// What only the driver tells, of NICs of this machine.
+pub(super) fn ask(nics: &mut [Nic]) {
+    for nic in nics {
+        let Some(netdev) = nic.netdev.as_deref() else {
+            continue;
+        };
+        if nic.firmware.is_empty() {
+            nic.firmware = ethtool::firmware(netdev).unwrap_or_default();
+        }
+        nic.media = ethtool::media(netdev).map(str::to_owned);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_is_found_below_its_own_vendor() {
+        let ids = "# a list\n15b3  Mellanox Technologies\n\t1021  MT2910 Family [ConnectX-7]\n\
+                   \t\t15b3 0040  a subsystem\n\t1023  CX8\n8086  Intel\n\t1021  another\n";
+        let name = |v: &str, c: &str| pci_name(ids, v, c);
+        let seven = Some("Mellanox Technologies MT2910 Family [ConnectX-7]");
+        assert_eq!(name("15b3", "1021").as_deref(), seven);
+        assert_eq!(name("8086", "1021").as_deref(), Some("Intel another"));
+        assert_eq!(name("8086", "1023"), None);
+        assert_eq!(name("15b3", "0040"), None);
+    }
+}

@@ -1,0 +1,280 @@
+//! The system's JSON: what the form says, and where it is silent what the machines do.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::{Disk, Gpu, Nic, Node, form::Form};
+use crate::round::Round;
+
+/// The nodes of a system, and what a run of it used.
+pub struct System<'a> {
+    /// LoadGen's node.
+    pub frontend: &'a Node,
+    /// NICs of it that carried samples, by name; empty: those that are up.
+    pub frontend_nics: BTreeSet<String>,
+    /// The SUT's nodes, and the same of each.
+    pub accelerators: Vec<(&'a Node, BTreeSet<String>)>,
+    /// `tcp` or `ib`.
+    pub fabric: String,
+    /// Connections over which samples went.
+    pub connections: u64,
+}
+
+impl<'a> System<'a> {
+    /// LoadGen's NICs that carried samples.
+    pub fn loadgen_nics(&self) -> Vec<&'a Nic> {
+        used(self.frontend, &self.frontend_nics)
+    }
+
+    /// The SUT's, of all nodes.
+    pub fn sut_nics(&self) -> Vec<&'a Nic> {
+        let all = self.accelerators.iter();
+        all.flat_map(|(node, names)| used(node, names)).collect()
+    }
+}
+
+/// NICs of a node by their names; where none is named, those whose link is up.
+pub fn used<'a>(node: &'a Node, names: &BTreeSet<String>) -> Vec<&'a Nic> {
+    let named = |nic: &&Nic| {
+        names.contains(&nic.name) || nic.netdev.as_ref().is_some_and(|n| names.contains(n))
+    };
+    let all = node.nics.iter();
+    if names.is_empty() {
+        all.filter(|nic| nic.up && nic.link_layer != "loopback")
+            .collect()
+    } else {
+        all.filter(named).collect()
+    }
+}
+
+/// The JSON. What nobody knows is an empty string, which the checks find.
+pub fn json(round: &Round, form: &Form, system: &System<'_>) -> Map<String, Value> {
+    let fields = round.system.fields.iter().chain(&round.system.network);
+    let fields = fields.map(|name| {
+        let from_form = form.field(name);
+        let value = match from_form {
+            "" => known(round, form, system, name),
+            text => Value::String(text.to_owned()),
+        };
+        (name.clone(), value)
+    });
+    fields.collect()
+}
+
+fn known(round: &Round, form: &Form, system: &System<'_>, field: &str) -> Value {
+    let text = |text: String| Value::String(text);
+    let nodes = || system.accelerators.iter().map(|(node, _)| *node);
+    let each = |of: &dyn Fn(&Node) -> String| text(distinct(nodes().map(of)));
+    match field {
+        "division" => text(round.division.clone()),
+        "submitter" => text(form.submitter.clone()),
+        "system_type" => text(round.system_type.clone()),
+        "status" => text(form.status.clone()),
+        "number_of_nodes" => Value::from(system.accelerators.len()),
+        "host_processor_model_name" => each(&|n| n.processors.model.clone()),
+        "host_processors_per_node" => most(nodes().map(|n| u64::from(n.processors.sockets))),
+        "host_processor_core_count" => each(&|n| n.processors.cores_per_socket.to_string()),
+        "host_processor_frequency" => each(&|n| with_unit(n.processors.max_mhz, "MHz")),
+        "host_processor_caches" => each(&|n| n.processors.caches.join(", ")),
+        "host_memory_capacity" => each(&|n| gib(n.memory.bytes)),
+        "host_memory_configuration" => each(&|n| n.memory.modules.join(" + ")),
+        "host_storage_capacity" => each(&|n| joined(n.disks.iter().map(|d| gb(d.bytes)))),
+        "host_storage_type" => each(&|n| joined(n.disks.iter().map(kind))),
+        "host_networking" => each(&|n| joined(n.nics.iter().filter(|n| n.up).map(rate))),
+        "host_network_card_count" => each(&|n| joined(n.nics.iter().map(card))),
+        "accelerators_per_node" => most(nodes().map(|n| n.gpus.len() as u64)),
+        "accelerator_model_name" => {
+            each(&|n| none_or(joined(n.gpus.iter().map(|g| g.name.clone()))))
+        }
+        "accelerator_memory_capacity" => each(&|n| none_or(gpus(n, &|g| gib(g.bytes)))),
+        "accelerator_frequency" => each(&|n| gpus(n, &|g| with_unit(g.max_mhz, "MHz"))),
+        "accelerator_host_interconnect" => {
+            each(&|n| none_or(gpus(n, &|g| g.pcie.clone().unwrap_or_default())))
+        }
+        "operating_system" => each(&|n| format!("{}, Linux {}", n.operating_system, n.kernel)),
+        "other_software_stack" => each(&|n| n.gpu_driver.clone()),
+        "is_network" => text("True".to_owned()),
+        "network_type" => text(network_type(system)),
+        "network_media" => text(distinct(
+            nics(system)
+                .iter()
+                .map(|n| n.media.clone().unwrap_or_default()),
+        )),
+        "network_rate" => text(distinct(nics(system).iter().map(|n| speed(n)))),
+        "nic_loadgen" => text(distinct(system.loadgen_nics().iter().map(|n| what(n)))),
+        "number_nic_loadgen" => Value::from(system.loadgen_nics().len()),
+        "net_software_stack_loadgen" => {
+            text(stack(system, system.frontend, &system.loadgen_nics()))
+        }
+        "network_protocol" => text(protocol(system)),
+        "number_connections" => Value::from(system.connections),
+        "nic_sut" => text(distinct(system.sut_nics().iter().map(|n| what(n)))),
+        "number_nic_sut" => Value::from(system.sut_nics().len()),
+        "net_software_stack_sut" => text(distinct(
+            nodes().map(|n| stack(system, n, &system.sut_nics())),
+        )),
+        "network_topology" => text(topology(form, system)),
+        _ => text(String::new()),
+    }
+}
+
+fn nics<'a>(system: &System<'a>) -> Vec<&'a Nic> {
+    let mut all = system.loadgen_nics();
+    all.extend(system.sut_nics());
+    all
+}
+
+/// What differs, in the order it comes; what is empty is left out.
+fn distinct(all: impl Iterator<Item = String>) -> String {
+    let mut seen: Vec<String> = Vec::new();
+    for one in all.filter(|one| !one.is_empty()) {
+        if !seen.contains(&one) {
+            seen.push(one);
+        }
+    }
+    seen.join("; ")
+}
+
+/// Equal ones counted: `8 x A + 1 x B`, or `A` where there is one.
+fn joined(all: impl Iterator<Item = String>) -> String {
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    for one in all.filter(|one| !one.is_empty()) {
+        match counts.iter_mut().find(|(name, _)| *name == one) {
+            Some((_, n)) => *n += 1,
+            None => counts.push((one, 1)),
+        }
+    }
+    match &counts[..] {
+        [(one, 1)] => one.clone(),
+        all => {
+            let all: Vec<_> = all.iter().map(|(one, n)| format!("{n} x {one}")).collect();
+            all.join(" + ")
+        }
+    }
+}
+
+/// A node without accelerators says so: the field may not be empty.
+fn none_or(text: String) -> String {
+    if text.is_empty() {
+        "N/A".to_owned()
+    } else {
+        text
+    }
+}
+
+fn gpus(node: &Node, of: &dyn Fn(&Gpu) -> String) -> String {
+    distinct(node.gpus.iter().map(of))
+}
+
+/// The largest. The checker takes the number 0 for an empty field, and the text for a number.
+fn most(all: impl Iterator<Item = u64>) -> Value {
+    match all.max().unwrap_or(0) {
+        0 => Value::from("0"),
+        n => Value::from(n),
+    }
+}
+
+fn with_unit(n: Option<u64>, unit: &str) -> String {
+    n.map(|n| format!("{n} {unit}")).unwrap_or_default()
+}
+
+fn gib(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        n => format!("{:.0} GiB", n as f64 / f64::from(1 << 30)),
+    }
+}
+
+fn gb(bytes: u64) -> String {
+    format!("{:.0} GB", bytes as f64 / 1e9)
+}
+
+fn kind(disk: &Disk) -> String {
+    let kind = match (disk.rotational, disk.name.starts_with("nvme")) {
+        (true, _) => "HDD",
+        (false, true) => "NVMe SSD",
+        (false, false) => "SSD",
+    };
+    kind.to_owned()
+}
+
+fn rate(nic: &Nic) -> String {
+    format!("{} {}", nic.link_layer, speed(nic))
+        .trim()
+        .to_owned()
+}
+
+fn card(nic: &Nic) -> String {
+    format!("{} {}", what(nic), speed(nic)).trim().to_owned()
+}
+
+fn what(nic: &Nic) -> String {
+    if nic.model.is_empty() {
+        nic.driver.clone()
+    } else {
+        nic.model.clone()
+    }
+}
+
+/// `200G`, `10M`.
+pub(super) fn speed(nic: &Nic) -> String {
+    match nic.speed_mbps {
+        Some(mbps) if mbps >= 1000 => format!("{}G", mbps as f64 / 1000.0),
+        Some(mbps) => format!("{mbps}M"),
+        None => String::new(),
+    }
+}
+
+/// The link layers of all NICs that carried samples.
+pub(super) fn network_type(system: &System<'_>) -> String {
+    distinct(nics(system).iter().map(|n| n.link_layer.clone()))
+}
+
+/// What runs over what, layers four to two.
+pub(super) fn protocol(system: &System<'_>) -> String {
+    let layer = network_type(system);
+    let v6 = |n: &&Nic| n.addresses.first().is_some_and(|a| a.contains(':'));
+    let ip = match (nics(system).iter().all(v6), nics(system).iter().any(v6)) {
+        (true, true) => "IPv6",
+        (false, true) => "IPv4 and IPv6",
+        _ => "IPv4",
+    };
+    match (system.fabric.as_str(), layer.as_str()) {
+        (_, "") => String::new(),
+        ("ib", "InfiniBand") => "InfiniBand reliable connection (RC) over InfiniBand".to_owned(),
+        ("ib", layer) => format!("RoCE v2 (RC over UDP/{ip}) over {layer}"),
+        (_, layer) => format!("TCP/{ip} over {layer}"),
+    }
+}
+
+fn stack(system: &System<'_>, node: &Node, nics: &[&Nic]) -> String {
+    let drivers = distinct(
+        nics.iter()
+            .map(|n| format!("{} {}", n.driver, n.firmware).trim().to_owned()),
+    );
+    let transport = match system.fabric.as_str() {
+        "ib" => "libibverbs",
+        _ => "kernel TCP",
+    };
+    format!("Linux {} {transport}, {drivers}", node.kernel)
+        .trim_end_matches(", ")
+        .to_owned()
+}
+
+fn topology(form: &Form, system: &System<'_>) -> String {
+    let nodes = system.accelerators.len();
+    let nodes = format!("{nodes} SUT node{}", if nodes == 1 { "" } else { "s" });
+    if form.switches.is_empty() {
+        return format!("LoadGen system connected point to point to {nodes}");
+    }
+    let switches: Vec<_> = form
+        .switches
+        .iter()
+        .map(|s| format!("{} ({})", s.name, s.model))
+        .collect();
+    format!(
+        "LoadGen system connected to {nodes} through {}",
+        switches.join(", ")
+    )
+}

@@ -1,0 +1,272 @@
+use std::collections::BTreeSet;
+
+use qdl::testkit::machine;
+use serde_json::Value;
+
+use super::{
+    form::{self, Form, Switch},
+    system::{self, System},
+    *,
+};
+use crate::round::Round;
+
+/// A machine of `qdl`'s, with what a description reads beside.
+fn node(role: &str, name: &str) -> (Node, tempfile::TempDir) {
+    let root = tempfile::tempdir().expect("a folder");
+    machine::expand(machine::TWO_SOCKETS, root.path()).expect("laid out");
+    let put = |file: &str, text: &str| {
+        let path = root.path().join(file);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, text).expect("written");
+    };
+    put("proc/sys/kernel/hostname", "box\n");
+    put("proc/sys/kernel/osrelease", "6.8.0\n");
+    put("proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456\n");
+    put("etc/os-release", "NAME=x\nPRETTY_NAME=\"Ubuntu 24.04\"\n");
+    let core = |n: u32, socket: u32| {
+        format!(
+            "processor\t: {n}\nmodel name\t: Xeon 8480\nphysical id\t: {socket}\ncpu cores\t: 2\n\n"
+        )
+    };
+    let cores: String = (0..8).map(|n| core(n, n / 4)).collect();
+    put("proc/cpuinfo", &cores);
+    put(
+        "proc/meminfo",
+        "MemTotal:       1056690000 kB\nMemFree: 1 kB\n",
+    );
+    for dimm in ["dimm0", "dimm1"] {
+        let base = format!("sys/devices/system/edac/mc/mc0/{dimm}");
+        put(&format!("{base}/size"), "65536\n");
+        put(&format!("{base}/dimm_mem_type"), "Registered-DDR5\n");
+        put(&format!("{base}/dimm_edac_mode"), "S8ECD8ED\n");
+    }
+    put("sys/block/nvme0n1/size", "1875385008\n");
+    put("sys/block/nvme0n1/device/model", "A DISK\n");
+    put("sys/block/loop0/size", "8\n");
+    let mut node = Node::below(root.path(), role, "0.1.0").expect("a machine");
+    node.node = name.to_owned();
+    (node, root)
+}
+
+#[test]
+fn a_machine_is_described_from_its_files() {
+    let (node, _root) = node("accelerator", "acc-a");
+    assert_eq!((node.host.as_str(), node.kernel.as_str()), ("box", "6.8.0"));
+    assert_eq!(node.operating_system, "Ubuntu 24.04");
+    let cpu = &node.processors;
+    assert_eq!((cpu.sockets, cpu.cores_per_socket, cpu.threads), (2, 2, 8));
+    assert_eq!(
+        (node.memory.ecc, &node.memory.modules[..]),
+        (Some(true), &["2 x 65536 MB Registered-DDR5".to_owned()][..])
+    );
+    assert_eq!(node.disks.len(), 1, "a loop device is no disk");
+    assert_eq!(node.disks[0].bytes, 1_875_385_008 * 512);
+    assert_eq!(node.nics.iter().filter(|n| n.rdma).count(), 5);
+    assert_eq!(node.gpus.len(), 2);
+    assert_eq!(node.tcp, ["net.ipv4.tcp_rmem = 4096 131072 6291456"]);
+    // Written and read again it is the same.
+    let text = serde_json::to_string(&node).expect("JSON");
+    assert_eq!(serde_json::from_str::<Node>(&text).expect("read"), node);
+    // GPUs of which nobody says whether they have ECC.
+    assert_eq!(node.without_ecc().len(), 1);
+}
+
+#[test]
+fn a_machine_without_the_files_is_described_as_far_as_it_goes() {
+    let root = tempfile::tempdir().expect("a folder");
+    machine::expand(machine::LAPTOP, root.path()).expect("laid out");
+    let node = Node::below(root.path(), "frontend", "0.1.0").expect("a machine");
+    assert_eq!((node.processors.sockets, node.memory.ecc), (0, None));
+    assert!(Node::below(&root.path().join("nowhere"), "frontend", "").is_err());
+}
+
+#[test]
+fn this_machine_can_be_described() {
+    let node = Node::of_this_machine("frontend", "0.1.0").expect("Linux");
+    assert!(node.processors.threads > 0 && node.memory.bytes > 0);
+}
+
+fn filled() -> Form {
+    let text = form::blank(&[("rgat", &["retraining".to_owned()])]);
+    let text = text.replace("submitter: \"\"", "submitter: org");
+    let text = text.replace("system: \"\"", "system: sys");
+    crate::error::yaml(&text).expect("a form")
+}
+
+#[test]
+fn the_form_names_each_empty_field_and_what_it_means() {
+    let form = filled();
+    let empty: Vec<_> = form.empty().into_iter().map(|(name, _)| name).collect();
+    let all = [
+        "system_name",
+        "framework",
+        "cooling",
+        "host_networking_topology",
+        "accelerator_interconnect",
+        "accelerator_memory_configuration",
+    ];
+    assert_eq!(empty, all);
+    assert!(form.empty().iter().all(|(_, meaning)| !meaning.is_empty()));
+    assert!(form.models.contains_key("rgat"));
+}
+
+#[test]
+fn a_form_that_cannot_be_meant_is_refused_with_the_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("form.yaml");
+    let error = |text: &str| {
+        fs::write(&path, text).expect("written");
+        Form::read(&path).expect_err("wrong").to_string()
+    };
+    let cases = [
+        ("submitter: a/b\nsystem: s\n", "submitter"),
+        ("submitter: org\nsystem: \"\"\n", "system"),
+        (
+            "submitter: org\nsystem: s\nfields: {colling: air}\n",
+            "fields.colling",
+        ),
+        (
+            "submitter: org\nsystem: s\nhost_memory_ecc: maybe\n",
+            "host_memory_ecc",
+        ),
+        ("submiter: org\n", "submiter"),
+    ];
+    for (text, part) in cases {
+        let error = error(text);
+        assert!(
+            error.contains(part) && error.contains("form.yaml"),
+            "{error}"
+        );
+    }
+}
+
+fn system<'a>(frontend: &'a Node, accelerator: &'a Node, fabric: &str) -> System<'a> {
+    System {
+        frontend,
+        frontend_nics: BTreeSet::from([frontend.nics[0].name.clone()]),
+        accelerators: vec![(
+            accelerator,
+            BTreeSet::from([accelerator.nics[2].name.clone()]),
+        )],
+        fabric: fabric.to_owned(),
+        connections: 6,
+    }
+}
+
+#[test]
+fn the_systems_json_has_every_field_and_tells_loadgens_side_from_the_suts() {
+    let round = Round::find("v6.1").expect("built in");
+    let ((front, _a), (back, _b)) = (node("frontend", "lg"), node("accelerator", "acc-a"));
+    let mut form = filled();
+    form.fields
+        .insert("cooling".to_owned(), "liquid".to_owned());
+    let json = system::json(&round, &form, &system(&front, &back, "tcp"));
+    let fields = round.system.fields.iter().chain(&round.system.network);
+    assert!(fields.clone().all(|f| json.contains_key(f)));
+    assert_eq!(json.len(), fields.count());
+    assert_eq!(json["is_network"], Value::from("True"));
+    assert_eq!(json["number_of_nodes"], Value::from(1));
+    assert_eq!(json["accelerators_per_node"], Value::from(2));
+    assert_eq!(json["number_connections"], Value::from(6));
+    assert_eq!(
+        (&json["number_nic_loadgen"], &json["number_nic_sut"]),
+        (&Value::from(1), &Value::from(1))
+    );
+    assert_eq!(json["cooling"], Value::from("liquid"));
+    assert_eq!(json["host_storage_capacity"], Value::from("960 GB"));
+    let protocol = json["network_protocol"].as_str().unwrap_or_default();
+    assert!(protocol.contains("TCP/IPv4 over"), "{protocol}");
+    assert!(
+        json["network_topology"]
+            .as_str()
+            .unwrap_or_default()
+            .contains("point to point")
+    );
+    form.switches.push(Switch {
+        name: "leaf-1".to_owned(),
+        model: "SN5600".to_owned(),
+        ..Switch::default()
+    });
+    let json = system::json(&round, &form, &system(&front, &back, "tcp"));
+    assert!(
+        json["network_topology"]
+            .as_str()
+            .unwrap_or_default()
+            .contains("leaf-1 (SN5600)")
+    );
+}
+
+#[test]
+fn the_diagram_has_a_line_for_each_cable_and_escapes_names() {
+    let ((front, _a), (mut back, _b)) = (node("frontend", "lg"), node("accelerator", "acc-a"));
+    back.node = "a<b".to_owned();
+    let mut form = filled();
+    let cables = |svg: &str| svg.matches("<line ").count();
+    let svg = diagram::svg(&form, &system(&front, &back, "tcp"));
+    assert_eq!(cables(&svg), 1, "one to one");
+    assert!(svg.contains("SUT: a&lt;b") && !svg.contains("a<b"), "{svg}");
+    form.switches.push(Switch {
+        name: "leaf-1".to_owned(),
+        ..Switch::default()
+    });
+    let svg = diagram::svg(&form, &system(&front, &back, "tcp"));
+    assert_eq!(cables(&svg), 2, "both to the switch");
+    // A cable that is named is the only one.
+    form.switches[0].connects = vec![format!("lg:{}", front.nics[0].name)];
+    assert_eq!(
+        cables(&diagram::svg(&form, &system(&front, &back, "tcp"))),
+        1
+    );
+}
+
+#[test]
+fn layers_one_to_four_are_stated_for_both_fabrics() {
+    let ((front, _a), (back, _b)) = (node("frontend", "lg"), node("accelerator", "acc-a"));
+    for (fabric, words) in [
+        ("tcp", "| 4, transport | TCP |"),
+        ("ib", "| 4, transport | reliable"),
+    ] {
+        let page = pages::network(&filled(), &system(&front, &back, fabric));
+        for layer in [
+            "| 1, physical |",
+            "| 2, data link |",
+            "| 3, network |",
+            words,
+        ] {
+            assert!(page.contains(layer), "{layer} is not in {page}");
+        }
+    }
+}
+
+#[test]
+fn bandwidths_are_the_rules_formula() {
+    let round = Round::find("v6.1").expect("built in");
+    let ((front, _a), (back, _b)) = (node("frontend", "lg"), node("accelerator", "acc-a"));
+    let place = |model: &str| crate::layout::Place {
+        system: "sys".to_owned(),
+        model: model.to_owned(),
+        scenario: "Offline".to_owned(),
+    };
+    let (unet, rgat) = (place("3d-unet-99"), place("rgat"));
+    let rate = |place, per_second| pages::Rate {
+        place,
+        model: &round.models[&place.model],
+        per_second,
+        element_bytes: 4,
+    };
+    let rates = [rate(&unet, 10.0), rate(&rgat, 100.0), rate(&unet, 1e6)];
+    let page = pages::bandwidth(&system(&front, &back, "tcp"), &rates);
+    let rows: Vec<_> = page.lines().filter(|l| l.starts_with("| sys |")).collect();
+    // 10 samples/s of 32,944,795 elements of 4 bytes.
+    assert!(
+        rows[0].contains("| 1317.792 |") && rows[0].ends_with("| yes |"),
+        "{}",
+        rows[0]
+    );
+    assert!(
+        rows[1].contains("negligible | > 0") && rows[1].ends_with("| yes |"),
+        "{}",
+        rows[1]
+    );
+    assert!(rows[2].ends_with("| NO |"), "{}", rows[2]);
+}

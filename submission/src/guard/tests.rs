@@ -1,0 +1,273 @@
+//! Each refusal of the guard, by one fault in settings or nodes that would count.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::*;
+
+struct Rig {
+    round: Round,
+    model: &'static str,
+    scenario: &'static str,
+    mode: &'static str,
+    fields: Map<String, Value>,
+    from: BTreeMap<String, String>,
+    user_conf: bool,
+    loaded: u64,
+    total: u64,
+    local: bool,
+    staged: bool,
+    frontend: NodeNote,
+    accelerators: Vec<NodeNote>,
+    fabric: Vec<String>,
+    uncounted: Vec<String>,
+}
+
+fn node(name: &str, boot: &str) -> NodeNote {
+    NodeNote {
+        node: name.to_owned(),
+        host: name.to_owned(),
+        boot: Some(boot.to_owned()),
+        commit: Some("4".repeat(40)),
+        dirty: Some(false),
+        program: Some("ab".repeat(32)),
+        ..NodeNote::default()
+    }
+}
+
+impl Rig {
+    fn sound() -> Self {
+        let round = Round::find("v6.1").expect("built in");
+        let mut fields = Map::new();
+        for (name, seed) in round.seeds.named() {
+            fields.insert(name.to_owned(), seed.into());
+        }
+        for (name, value) in [
+            ("min_duration_ms", json!(600_000)),
+            ("max_duration_ms", json!(0)),
+            ("min_query_count", json!(13368)),
+            ("accuracy_sample_count_override", json!(0)),
+            ("performance_issue_unique", json!(false)),
+            ("performance_issue_same", json!(false)),
+            ("sample_concatenate_permutation", json!(true)),
+            ("use_token_latencies", json!(true)),
+            ("server_ttft_latency", json!(500_000_000)),
+            ("server_tpot_latency", json!(30_000_000)),
+            ("server_target_latency_percentile", json!(0.99)),
+        ] {
+            fields.insert(name.to_owned(), value);
+        }
+        let from = fields
+            .keys()
+            .map(|name| (name.clone(), "mlperf.conf".to_owned()));
+        let mut from: BTreeMap<_, _> = from.collect();
+        from.insert("server_target_qps".to_owned(), "user.conf:1".to_owned());
+        let mut front = node("front", "1");
+        front.program = Some("cd".repeat(32));
+        Rig {
+            round,
+            model: "llama3_1-8b-interactive",
+            scenario: "Server",
+            mode: "PerformanceOnly",
+            fields,
+            from,
+            user_conf: true,
+            loaded: 13368,
+            total: 13368,
+            local: false,
+            staged: false,
+            frontend: front,
+            accelerators: vec![node("acc-a", "2"), node("acc-b", "3")],
+            fabric: Vec::new(),
+            uncounted: Vec::new(),
+        }
+    }
+
+    fn set(&mut self, field: &str, value: Value, from: &str) {
+        self.fields.insert(field.to_owned(), value);
+        self.from.insert(field.to_owned(), from.to_owned());
+    }
+
+    fn refusals(&self) -> Vec<Refusal> {
+        let told = Told {
+            model: self.model,
+            scenario: self.scenario,
+            mode: self.mode,
+            user_conf: self.user_conf,
+            fields: &self.fields,
+            from: &self.from,
+            user_conf_name: "user.conf",
+            loaded: self.loaded,
+            total: self.total,
+            local: self.local,
+            staged: self.staged,
+        };
+        let of_nodes = Nodes {
+            frontend: &self.frontend,
+            accelerators: &self.accelerators,
+            fabric: &self.fabric,
+            uncounted: &self.uncounted,
+        };
+        let mut all = settings(&self.round, &told);
+        all.extend(nodes(&self.round, self.model, &of_nodes));
+        all
+    }
+}
+
+type Fault = (&'static str, &'static [&'static str], fn(&mut Rig));
+
+const FAULTS: &[Fault] = &[
+    ("no user.conf", &["guard.user-conf"], |r| {
+        r.user_conf = false
+    }),
+    ("a model of our own", &["guard.model"], |r| {
+        r.model = "digits"
+    }),
+    ("resnet", &["guard.model"], |r| r.model = "resnet50"),
+    ("a scenario that it has not", &["guard.scenario"], |r| {
+        r.scenario = "MultiStream"
+    }),
+    ("find-peak", &["guard.mode", "guard.data"], |r| {
+        r.mode = "FindPeakPerformance";
+        r.total = 20;
+    }),
+    (
+        "a seed of one's own",
+        &["guard.seeds", "guard.override"],
+        |r| r.set("qsl_rng_seed", json!(7), "--set"),
+    ),
+    ("a seed that nobody set", &["guard.seeds"], |r| {
+        r.set("schedule_rng_seed", json!(0), "default")
+    }),
+    ("599 s in user.conf", &["guard.duration"], |r| {
+        r.set("min_duration_ms", json!(599_000), "user.conf:2")
+    }),
+    (
+        "--set min_duration_ms",
+        &["guard.duration", "guard.override"],
+        |r| {
+            r.set("min_duration_ms", json!(1000), "--set");
+        },
+    ),
+    ("a longer run by --duration-s", &["guard.override"], |r| {
+        r.set("min_duration_ms", json!(700_000), "--duration-s");
+    }),
+    ("a run that must end early", &["guard.duration"], |r| {
+        r.set("max_duration_ms", json!(5000), "user.conf:2")
+    }),
+    ("a part of the samples", &["guard.counts"], |r| {
+        r.loaded = 1000
+    }),
+    ("a short Offline query", &["guard.counts"], |r| {
+        (r.model, r.scenario) = ("llama3_1-8b", "Offline");
+        r.set("min_query_count", json!(100), "user.conf:3");
+    }),
+    ("a part of the data set", &["guard.data"], |r| {
+        r.mode = "AccuracyOnly";
+        r.total = 1000;
+        r.loaded = 13368;
+    }),
+    ("Server's limits in Interactive", &["guard.limits"], |r| {
+        r.set(
+            "server_ttft_latency",
+            json!(2_000_000_000_u64),
+            "mlperf.conf",
+        );
+    }),
+    ("the 90th percentile", &["guard.limits"], |r| {
+        r.set(
+            "server_target_latency_percentile",
+            json!(0.9),
+            "user.conf:4",
+        );
+    }),
+    ("each sample once", &["guard.traversal"], |r| {
+        r.set("performance_issue_unique", json!(true), "user.conf:4")
+    }),
+    ("samples not equally often", &["guard.traversal"], |r| {
+        r.set("sample_concatenate_permutation", json!(0), "user.conf:4");
+    }),
+    ("tokens not measured", &["guard.tokens"], |r| {
+        r.set("use_token_latencies", json!(false), "user.conf:4")
+    }),
+    ("an engine that does not count", &["guard.tokens"], |r| {
+        r.uncounted = vec!["acc-a".to_owned()]
+    }),
+    ("a setting in the YAML", &["guard.override"], |r| {
+        r.set("min_query_count", json!(13368), "front.yaml:9");
+    }),
+    ("--local", &["guard.local"], |r| r.local = true),
+    ("staged samples", &["guard.staged"], |r| r.staged = true),
+    ("loopback", &["guard.fabric"], |r| {
+        r.fabric = vec!["loopback".to_owned()]
+    }),
+    ("one host", &["guard.machines"], |r| {
+        r.accelerators[1].boot = Some("1".to_owned())
+    }),
+    ("a host that does not say", &["guard.machines"], |r| {
+        r.accelerators[1].boot = None
+    }),
+    ("another commit", &["guard.build"], |r| {
+        r.accelerators[1].commit = Some("5".repeat(40))
+    }),
+    ("another program", &["guard.build"], |r| {
+        r.accelerators[1].program = Some("00".repeat(32))
+    }),
+    (
+        "a build that does not say its commit",
+        &["guard.build"],
+        |r| r.frontend.commit = None,
+    ),
+    ("a changed source", &["guard.clean"], |r| {
+        r.accelerators[0].dirty = Some(true)
+    }),
+    ("a source that nobody calls clean", &["guard.clean"], |r| {
+        r.accelerators[0].dirty = None
+    }),
+];
+
+#[test]
+fn what_counts_is_not_refused() {
+    assert_eq!(Rig::sound().refusals(), []);
+    // The target is the submitter's, from wherever.
+    let mut rig = Rig::sound();
+    rig.set("server_target_qps", json!(70.0), "--set");
+    assert_eq!(rig.refusals(), []);
+}
+
+#[test]
+fn every_fault_is_refused_and_named() {
+    let mut wrong = Vec::new();
+    for (name, wanted, spoil) in FAULTS {
+        let mut rig = Rig::sound();
+        spoil(&mut rig);
+        let found: BTreeSet<_> = rig.refusals().iter().map(|r| r.rule.id).collect();
+        if found != wanted.iter().copied().collect() {
+            wrong.push(format!("{name}: {found:?}, not {wanted:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_guard_is_tripped_by_a_fault() {
+    let tripped: BTreeSet<_> = FAULTS.iter().flat_map(|(_, rules, _)| *rules).collect();
+    let idle: Vec<_> = ALL
+        .iter()
+        .filter(|r| !tripped.contains(&r.id))
+        .map(|r| r.id)
+        .collect();
+    assert!(idle.is_empty(), "{idle:?}");
+}
+
+#[test]
+fn a_refusal_says_who_set_the_value() {
+    let mut rig = Rig::sound();
+    rig.set("min_duration_ms", json!(599_000), "user.conf:2");
+    let said = &rig.refusals()[0].what;
+    assert_eq!(
+        said,
+        "min_duration_ms is 599000 (user.conf:2), the round's 600000"
+    );
+}

@@ -1,0 +1,264 @@
+//! What a run leaves behind beside LoadGen's logs: `run.json`, and copies of the files it read, in
+//! a folder `files` of their own, so that no file of the user's is ever replaced.
+//!
+//! A frontend writes it into the run's folder: [`Left::begin`] before anything is measured, so that
+//! files that change meanwhile are kept as they were read, and [`Left::end`] when the logs are
+//! whole. A tree is built from it, and compared with it.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use qdl::wire::NodeFacts;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    error::{self, Error},
+    layout, log,
+};
+
+/// The folder of the copies.
+pub const FOLDER: &str = "files";
+/// The file's name.
+pub const FILE: &str = "run.json";
+/// The copies: LoadGen's configurations, and this node's.
+pub const USER_CONF: &str = "user.conf";
+/// The copy of the audit.config, where there was one.
+pub const AUDIT_CONFIG: &str = "audit.config";
+/// The copy of the frontend's configuration.
+pub const FRONTEND_YAML: &str = "frontend.yaml";
+/// This program's own summary.
+pub const SUMMARY: &str = "summary.json";
+/// What [`Left::format`] says.
+const FORMAT: u32 = 1;
+
+/// See the module. A field that a later version adds does not keep an older one from reading it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Left {
+    /// Of this file.
+    pub format: u32,
+    /// The command, word by word.
+    pub command: Vec<String>,
+    /// The model's name in user.conf.
+    pub model: String,
+    /// LoadGen's name of the scenario.
+    pub scenario: String,
+    /// No network: one process.
+    pub local: bool,
+    /// `tcp`, `ib` or `local`.
+    pub fabric: String,
+    /// Why the Network division would not permit it, a line each.
+    pub fabric_notes: Vec<String>,
+    /// Connections over which samples went.
+    pub connections: u64,
+    /// Settings of LoadGen that came from elsewhere than user.conf and audit.config, as
+    /// `--set min_query_count=7`, `loadgen.settings.min_duration = 0`.
+    pub overrides: Vec<String>,
+    /// The copies in the run's folder, by their names there.
+    pub files: BTreeMap<String, FileNote>,
+    /// SHA-256 of LoadGen's logs when the run had ended, by their names.
+    pub logs: BTreeMap<String, String>,
+    /// The program's exit code; none while it runs.
+    pub exit: Option<u8>,
+    /// Why it ended so.
+    pub reason: String,
+    /// The node of LoadGen.
+    pub frontend: NodeNote,
+    /// The others, as they said of themselves.
+    pub accelerators: Vec<NodeNote>,
+}
+
+/// A file that the run read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FileNote {
+    /// Where it lay.
+    pub from: PathBuf,
+    /// Its SHA-256, in hexadecimal digits.
+    pub sha256: String,
+}
+
+/// A node and its program. The names of the fields are those that nodes tell each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeNote {
+    /// Its name in the configuration.
+    pub node: String,
+    /// The machine's host name.
+    pub host: String,
+    /// Hash of the machine's id.
+    pub machine: Option<String>,
+    /// Hash of its kernel's boot-id.
+    pub boot: Option<String>,
+    /// The program's release.
+    pub version: String,
+    /// The commit that it was built from.
+    pub commit: Option<String>,
+    /// True where that commit was not all that it was built from.
+    pub dirty: Option<bool>,
+    /// SHA-256 of the program's file.
+    pub program: Option<String>,
+}
+
+impl NodeNote {
+    /// What a node said of itself.
+    pub fn of(node: &str, facts: &NodeFacts) -> Self {
+        NodeNote {
+            node: node.to_owned(),
+            host: facts.host.clone(),
+            machine: facts.machine.clone(),
+            boot: facts.boot.clone(),
+            version: facts.version.clone(),
+            commit: facts.commit.clone(),
+            dirty: facts.dirty,
+            program: facts.program.clone(),
+        }
+    }
+
+    /// Whether two nodes are on one machine; `None` where neither can be told. One kernel is one
+    /// machine; a machine-id is copied with its image, so the same one needs the same host name.
+    pub fn same_machine(&self, other: &NodeNote) -> Option<bool> {
+        if let (Some(a), Some(b)) = (&self.boot, &other.boot) {
+            return Some(a == b);
+        }
+        match (&self.machine, &other.machine) {
+            (Some(a), Some(b)) if a != b => Some(false),
+            (Some(_), Some(_)) if self.host == other.host => Some(true),
+            _ => None,
+        }
+    }
+}
+
+impl Left {
+    /// Writes what is known before the run into `folder`, with a copy of each file; `files` are
+    /// names of copies and where the originals lie.
+    ///
+    /// # Errors
+    /// [`Error::Read`], [`Error::Write`].
+    pub fn begin(mut self, folder: &Path, files: &[(&str, &Path)]) -> Result<Self, Error> {
+        self.format = FORMAT;
+        let copies = folder.join(FOLDER);
+        // An earlier run's copies are not this one's; who else has such a folder keeps it.
+        if folder.join(FILE).is_file() {
+            for old in layout::files(&copies) {
+                let path = copies.join(old);
+                fs::remove_file(&path).map_err(|source| Error::Write { path, source })?;
+            }
+        }
+        for (name, from) in files {
+            let to = copies.join(name);
+            error::copy(from, &to)?;
+            let sha256 = sha256_of(&to)?;
+            let from = from.to_path_buf();
+            self.files
+                .insert((*name).to_owned(), FileNote { from, sha256 });
+        }
+        error::write_json(&folder.join(FILE), &self)?;
+        Ok(self)
+    }
+
+    /// Writes what is known when the run has ended.
+    ///
+    /// # Errors
+    /// [`Error::Read`], [`Error::Write`].
+    pub fn end(mut self, folder: &Path, exit: u8, reason: &str) -> Result<(), Error> {
+        for name in [log::SUMMARY, log::DETAIL, log::ACCURACY] {
+            let path = folder.join(name);
+            if path.is_file() {
+                self.logs.insert(name.to_owned(), sha256_of(&path)?);
+            }
+        }
+        self.exit = Some(exit);
+        self.reason = reason.to_owned();
+        error::write_json(&folder.join(FILE), &self)
+    }
+
+    /// Reads it from a folder; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`Error::Read`], [`Error::Content`].
+    pub fn read(folder: &Path) -> Result<Option<Self>, Error> {
+        let path = folder.join(FILE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        error::read_json(&path).map(Some)
+    }
+}
+
+/// The SHA-256 of a file, in hexadecimal digits.
+///
+/// # Errors
+/// [`Error::Read`].
+pub fn sha256_of(path: &Path) -> Result<String, Error> {
+    let failed = |source: io::Error| Error::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let mut file = File::open(path).map_err(failed)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buffer).map_err(failed)? {
+            0 => return Ok(hex::encode(hash.finalize())),
+            n => hash.update(&buffer[..n]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_keeps_its_files_as_they_were_when_it_began() {
+        let place = tempfile::tempdir().expect("a folder");
+        let (source, folder) = (place.path().join("u.conf"), place.path().join("out"));
+        fs::write(&source, "*.Server.target_qps = 3\n").expect("written");
+        let left = Left {
+            model: "llama3_1-8b".to_owned(),
+            ..Left::default()
+        };
+        let left = left.begin(&folder, &[(USER_CONF, &source)]).expect("begun");
+        fs::write(&source, "changed").expect("written");
+        fs::write(folder.join(log::DETAIL), "abc").expect("written");
+        left.end(&folder, 1, "INVALID").expect("ended");
+        let left = Left::read(&folder).expect("read").expect("there");
+        assert_eq!((left.exit, left.format), (Some(1), FORMAT));
+        let note = &left.files[USER_CONF];
+        assert_eq!(
+            note.sha256,
+            sha256_of(&folder.join(FOLDER).join(USER_CONF)).expect("a hash")
+        );
+        assert_ne!(note.sha256, sha256_of(&source).expect("a hash"));
+        assert_eq!(
+            left.logs[log::DETAIL],
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert_eq!(left.logs.len(), 1);
+    }
+
+    #[test]
+    fn one_kernel_is_one_machine() {
+        let node = |host: &str, boot: Option<&str>, machine: Option<&str>| NodeNote {
+            host: host.to_owned(),
+            boot: boot.map(str::to_owned),
+            machine: machine.map(str::to_owned),
+            ..NodeNote::default()
+        };
+        let a = node("a", Some("b"), Some("m"));
+        assert_eq!(a.same_machine(&node("pod", Some("b"), None)), Some(true));
+        assert_eq!(
+            a.same_machine(&node("a", Some("c"), Some("m"))),
+            Some(false)
+        );
+        assert_eq!(a.same_machine(&node("a", None, Some("m"))), Some(true));
+        assert_eq!(a.same_machine(&node("c", None, Some("m"))), None);
+        assert_eq!(a.same_machine(&node("c", None, Some("n"))), Some(false));
+    }
+}

@@ -1,0 +1,136 @@
+use super::*;
+
+fn round() -> Round {
+    Round::find("v6.1").expect("built in")
+}
+
+#[test]
+fn the_built_in_round_is_sound_and_names_its_sources() {
+    let round = round();
+    assert_eq!(round.round, "v6.1");
+    for source in ["rules", "submission", "checker", "mlperf_conf"] {
+        assert!(round.sources[source].len() > 20, "{source}");
+    }
+    assert_eq!(round.models.len(), 13);
+    let unknown = Round::find("v9.9").expect_err("unknown").to_string();
+    assert!(unknown.contains("v6.1"), "{unknown}");
+}
+
+#[test]
+fn resnet_and_bert_are_no_network_models() {
+    let round = round();
+    for gone in ["resnet", "bert-99", "bert-99.9", "stable-diffusion-xl"] {
+        assert!(!round.models.contains_key(gone), "{gone}");
+    }
+}
+
+#[test]
+fn a_name_of_user_conf_leads_to_its_models() {
+    let round = round();
+    assert_eq!(round.models_of("llama3_1-8b"), [("llama3.1-8b", false)]);
+    assert_eq!(
+        round.models_of("llama3_1-8b-interactive"),
+        [("llama3.1-8b", true)]
+    );
+    let unet = [("3d-unet-99", false), ("3d-unet-99.9", false)];
+    assert_eq!(round.models_of("3d-unet"), unet);
+    assert!(round.models_of("resnet50").is_empty());
+}
+
+#[test]
+fn figures_of_accuracy_are_found_as_the_reference_scripts_print_them() {
+    let round = round();
+    let find = |model: &str, metric: &str, line: &str| {
+        let all = &round.models[model].accuracy;
+        let one = all.iter().find(|a| a.metric == metric).expect("a metric");
+        one.find(line)
+    };
+    let rouge = "{'rouge1': '38.7792', 'rouge2': 15.9, 'rougeL': '24.4', 'rougeLsum': '35.7', 'gen_len': 8167644}";
+    assert_eq!(find("llama3.1-8b", "ROUGE1", rouge), Some(38.7792));
+    assert_eq!(find("llama3.1-8b", "ROUGELSUM", rouge), Some(35.7));
+    assert_eq!(find("llama3.1-8b", "GEN_LEN", rouge), Some(8167644.0));
+    let wer = "Word Error Rate: 2.0%, accuracy=97.93%";
+    assert_eq!(find("whisper", "ACCURACY", wer), Some(97.93));
+    assert_eq!(
+        find("3d-unet-99", "DICE", "Accuracy: mean = 0.86170, kidney"),
+        Some(0.8617)
+    );
+    assert_eq!(find("3d-unet-99", "DICE", "hash=12"), None);
+    assert_eq!(
+        find("rgat", "acc", "accuracy: 0.7290 (574,000)"),
+        Some(0.729)
+    );
+}
+
+#[test]
+fn a_round_that_contradicts_itself_is_refused() {
+    let text = include_str!("../../../configs/rounds/v6.1.yaml");
+    let spoil = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        Round::parse(&text.replacen(from, to, 1)).expect_err("spoiled")
+    };
+    assert!(spoil("tests: [TEST06]", "tests: [TEST66]").contains("TEST66"));
+    assert!(
+        spoil(
+            "      Interactive: {ttft_ms: 500",
+            "      Later: {ttft_ms: 500"
+        )
+        .contains("Later")
+    );
+    assert!(
+        spoil("      Server: {latency_ms: 80}", "      Offline: {}")
+            .contains("Server has no limit")
+    );
+    assert!(spoil("min_duration_ms: 600000", "min_duration: 600000").contains("min_duration"));
+}
+
+/// What LoadGen embeds is the round's own source: the two must not drift apart unseen.
+#[test]
+fn limits_seeds_and_counts_are_those_that_loadgen_embeds() {
+    let conf = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let conf = conf.join("../.deps/loadgen-6.0.17/mlperf.conf");
+    let text = std::fs::read_to_string(&conf).expect("run `cargo xtask setup`");
+    let value = |key: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(key));
+        line.and_then(|l| l.trim_start_matches([' ', '=']).trim().parse::<u64>().ok())
+    };
+    let round = round();
+    for (key, seed) in round.seeds.named() {
+        assert_eq!(value(&format!("*.*.{key}")), Some(seed), "{key}");
+    }
+    assert_eq!(value("*.Server.min_duration"), Some(round.min_duration_ms));
+    for (name, model) in &round.models {
+        for (scenario, limits) in &model.limits {
+            let conf = match scenario.as_str() {
+                "Interactive" => model.interactive.as_deref(),
+                _ => Some(model.conf.as_str()),
+            };
+            // What mlperf.conf lacks the file's notes say.
+            let Some(conf) = conf else {
+                assert!(model.notes.is_some(), "{name}");
+                continue;
+            };
+            let of = |key: &str| value(&format!("{conf}.Server.{key}"));
+            if let Some(ms) = limits.ttft_ms {
+                assert_eq!(
+                    (of("ttft_latency"), of("tpot_latency")),
+                    (Some(ms), limits.tpot_ms),
+                    "{name}"
+                );
+            }
+            if let Some(ms) = limits.latency_ms {
+                assert_eq!(of("target_latency"), Some(ms), "{name}");
+            }
+        }
+        if let Some(n) = value(&format!("{}.Offline.min_query_count", model.conf)) {
+            assert!(
+                n == model.samples.offline || model.notes.is_some(),
+                "{name}"
+            );
+        }
+        let equal = value(&format!("{}.*.sample_concatenate_permutation", model.conf));
+        assert_eq!(equal == Some(1), model.equal_issue, "{name}");
+        let tokens = value(&format!("{}.*.use_token_latencies", model.conf));
+        assert_eq!(tokens == Some(1), model.tokens, "{name}");
+    }
+}

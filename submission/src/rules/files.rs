@@ -1,0 +1,225 @@
+//! What lies where: folders, documents, scenarios, measurements.json, README.md, user.conf.
+
+use std::{collections::BTreeSet, path::Path};
+
+use serde_json::Value;
+
+use super::*;
+use crate::error;
+
+/// Folders that a submitter's folder may hold.
+const OWN: [&str; 5] = ["systems", "src", "code", "documentation", "results"];
+
+/// The tree as a whole.
+pub(super) fn check(look: &mut Look<'_>) {
+    let tree = look.tree;
+    let own = tree.own();
+    if tree.systems().iter().all(|s| tree.places(s).is_empty()) {
+        let make = "frontend submit --runs DIR... --out TREE --form FORM.yaml";
+        look.say_make(TREE_EMPTY, &own.join("results"), "it has no result", make);
+    }
+    let all = layout::folders(&own).into_iter().chain(layout::files(&own));
+    for extra in all.filter(|name| !OWN.contains(&name.as_str())) {
+        look.say(
+            TREE_EXTRA,
+            &own.join(extra),
+            "it has no place there; move it to documentation/",
+        );
+    }
+    let source = tree.source();
+    if !holds_a_file(&source) {
+        let make = "frontend submit ... --src FOLDER";
+        look.say_make(TREE_SOURCE, &source, "there is no source of the QDL", make);
+    }
+    let documents = tree.documentation();
+    for (rule, name) in [
+        (TREE_DIAGRAM, layout::DIAGRAM),
+        (TREE_NETWORK, layout::NETWORK_PAGE),
+        (TREE_BANDWIDTH, layout::BANDWIDTH_PAGE),
+        (TREE_SESSION, layout::SESSION_PAGE),
+    ] {
+        if !filled(&documents.join(name)) {
+            let make = "frontend submit ... --node NODE.json";
+            look.say_make(
+                rule,
+                &documents.join(name),
+                "it is not there, or empty",
+                make,
+            );
+        }
+    }
+    bandwidths(look);
+    let with_results: BTreeSet<String> = tree.systems().into_iter().collect();
+    for file in layout::files(&tree.systems_folder()) {
+        let system = file.strip_suffix(".json");
+        if system.is_some_and(|s| !with_results.contains(s)) {
+            look.say(
+                TREE_SYSTEM,
+                &tree.systems_folder().join(&file),
+                "the system has no results",
+            );
+        }
+    }
+    for system in with_results {
+        let json = tree.system_json(&system);
+        if !json.is_file() {
+            let make = "frontend submit ... --form FORM.yaml --node NODE.json";
+            look.say_make(
+                TREE_SYSTEM,
+                &json,
+                format!("{system} has results and no JSON"),
+                make,
+            );
+        }
+    }
+}
+
+/// Each result has its row in the statement of bandwidths.
+fn bandwidths(look: &mut Look<'_>) {
+    let path = look.tree.documentation().join(layout::BANDWIDTH_PAGE);
+    let Ok(text) = error::read(&path) else { return };
+    for system in look.tree.systems() {
+        for place in look.tree.places(&system) {
+            let row = format!(
+                "| {} | {} | {} |",
+                place.system, place.model, place.scenario
+            );
+            let row = text.lines().find(|line| line.starts_with(&row));
+            let what = match row {
+                None => "it has no row for",
+                Some(row) if row.ends_with("| NO |") => "the NICs carry too little for",
+                Some(row) if row.ends_with("| yes |") => continue,
+                Some(_) => "the NICs do not say their rate, for",
+            };
+            look.say(TREE_BANDWIDTH, &path, format!("{what} {}", place.words()));
+        }
+    }
+}
+
+fn holds_a_file(folder: &Path) -> bool {
+    let here = layout::files(folder)
+        .iter()
+        .any(|f| filled(&folder.join(f)));
+    here || layout::folders(folder)
+        .iter()
+        .any(|f| holds_a_file(&folder.join(f)))
+}
+
+/// The scenarios of one model of a system.
+pub(super) fn scenarios(look: &mut Look<'_>, system: &str, model: &str, scenarios: &[&str]) {
+    let folder = look.tree.own().join("results").join(system).join(model);
+    let Some(of_round) = look.round.models.get(model) else {
+        let all: Vec<_> = look.round.models.keys().map(String::as_str).collect();
+        let what = format!(
+            "{model} is no datacenter model of round {}; there are {}",
+            look.round.round,
+            all.join(", ")
+        );
+        look.say(MODEL_KNOWN, &folder, what);
+        return;
+    };
+    for odd in scenarios
+        .iter()
+        .filter(|s| of_round.scenarios().all(|k| k != **s))
+    {
+        look.say(
+            SCENARIO_KNOWN,
+            &folder.join(odd),
+            format!("{model} has no scenario {odd}"),
+        );
+    }
+    let has = |wanted: &String| scenarios.contains(&wanted.as_str());
+    for missing in of_round.required.iter().filter(|s| !has(s)) {
+        let what = format!("{model} needs {missing} too");
+        look.say_make(
+            SCENARIO_REQUIRED,
+            &folder.join(missing),
+            what,
+            run_it(missing),
+        );
+    }
+    if !of_round.one_of.is_empty() && !of_round.one_of.iter().any(has) {
+        let what = format!("{model} needs one of {}", of_round.one_of.join(", "));
+        look.say_make(SCENARIO_REQUIRED, &folder, what, run_it("Server"));
+    }
+}
+
+fn run_it(scenario: &str) -> String {
+    let name = crate::round::loadgen_scenario(scenario).to_ascii_lowercase();
+    format!("frontend --config FRONTEND.yaml --scenario {name} --output RUNS/{name}")
+}
+
+/// measurements.json, README.md and user.conf of a result.
+pub(super) fn measured(look: &mut Look<'_>, result: &Result<'_>) {
+    let path = result.folder.join("measurements.json");
+    let form = format!("models.{} of the form", result.place.model);
+    match error::read_json::<serde_json::Map<String, Value>>(&path) {
+        Err(error) => look.say_make(MEASURED_FIELD, &path, error.to_string(), fill(&form)),
+        Ok(fields) => {
+            for field in &look.round.measurements {
+                let empty = match fields.get(field) {
+                    None => Some(format!("{field} is missing")),
+                    Some(value) if is_empty(value) => Some(format!("{field} is empty")),
+                    Some(_) => None,
+                };
+                if let Some(what) = empty {
+                    look.say_make(MEASURED_FIELD, &path, what, fill(&form));
+                }
+            }
+        }
+    }
+    let path = result.folder.join("README.md");
+    match error::read(&path) {
+        Ok(text) if text.contains("frontend ") => {}
+        Ok(_) => look.say(MEASURED_README, &path, "it has no command of a frontend"),
+        Err(error) => look.say(MEASURED_README, &path, error.to_string()),
+    }
+    user_conf(look, result);
+}
+
+fn fill(form: &str) -> String {
+    format!("fill in {form}, then `frontend submit` again")
+}
+
+/// True of what the checker takes for empty: "", null, 0, false, [] and {}, and blanks.
+pub(super) fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.trim().is_empty(),
+        Value::Number(n) => n.as_f64() == Some(0.0),
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        Value::Bool(true) => false,
+    }
+}
+
+fn user_conf(look: &mut Look<'_>, result: &Result<'_>) {
+    let path = result.folder.join("user.conf");
+    let text = match error::read(&path) {
+        Ok(text) => text,
+        Err(error) => {
+            look.say(MEASURED_CONF, &path, error.to_string());
+            return;
+        }
+    };
+    let mut lines = 0;
+    for (number, line) in text.lines().enumerate() {
+        let name = line.split_whitespace().next().unwrap_or_default();
+        if name.is_empty() || name.starts_with('#') {
+            continue;
+        }
+        lines += 1;
+        let key = name.rsplit('.').next().unwrap_or_default();
+        if !look.round.user_conf.iter().any(|k| k == key) {
+            let what = format!("line {}: {key} is not the submitter's to set", number + 1);
+            look.say(MEASURED_CONF, &path, what);
+        }
+    }
+    if lines == 0 {
+        look.say(
+            MEASURED_CONF,
+            &path,
+            "it sets nothing: LoadGen ran with a target of 1 per second",
+        );
+    }
+}

@@ -1,0 +1,312 @@
+//! What a tree must keep to. Each rule has a name, by which a finding and `docs/rules.md` call it;
+//! a test makes sure that both know the same names.
+
+mod accuracy;
+mod compliance;
+mod files;
+mod latency;
+mod record;
+mod run;
+mod system;
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, path::Path};
+
+pub use compliance::audit_configs;
+
+use crate::{
+    layout::{self, Place, Tree},
+    left::Left,
+    log::{self, Detail},
+    round::{Model, Round},
+};
+
+/// One rule.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Its name.
+    pub id: &'static str,
+    /// What it asks for.
+    pub says: &'static str,
+}
+
+/// A list of rules: a constant each, and `ALL`.
+macro_rules! rules {
+    ($($name:ident $id:literal $says:literal;)*) => {
+        $(#[doc = $says] pub const $name: &$crate::rules::Rule =
+            &$crate::rules::Rule { id: $id, says: $says };)*
+        /// All of them.
+        pub const ALL: &[&$crate::rules::Rule] = &[$($name),*];
+    };
+}
+pub(crate) use rules;
+
+rules! {
+    TREE_EMPTY "tree.empty" "there are results to hand in";
+    TREE_EXTRA "tree.extra" "a submitter's folder holds systems, src or code, documentation and results alone";
+    TREE_SOURCE "tree.source" "the source of the QDL is part of the submission";
+    TREE_DIAGRAM "tree.diagram" "a diagram shows how the nodes are connected";
+    TREE_NETWORK "tree.network" "a page names all that data passes through, and OSI layers 1 to 4";
+    TREE_BANDWIDTH "tree.bandwidth" "minimum bandwidths are stated for each result";
+    TREE_SESSION "tree.session-api" "the session API is documented";
+    TREE_SYSTEM "tree.system" "each system has results, and each result a system's JSON";
+    SYSTEM_JSON "system.json" "the system's JSON is an object that can be read";
+    SYSTEM_FIELD "system.field" "every field of the round is there";
+    SYSTEM_EMPTY "system.empty" "fields that must say something are not empty";
+    SYSTEM_NUMBER "system.number" "counts are whole numbers";
+    SYSTEM_NETWORK "system.is-network" "is_network is the string \"True\"";
+    SYSTEM_DIVISION "system.division" "the division is the folder's";
+    SYSTEM_SUBMITTER "system.submitter" "the submitter is the folder's";
+    SYSTEM_TYPE "system.type" "the Network division is of the datacenter suite alone";
+    SYSTEM_STATUS "system.status" "the status is one of the round's";
+    SYSTEM_FABRIC "system.fabric" "the fabric is one that the rules permit";
+    SYSTEM_LAYERS "system.layers" "network_protocol tells layers three and four";
+    SYSTEM_ECC "system.ecc" "memory has ECC, and it is on";
+    MODEL_KNOWN "model.known" "the model is one of the round's datacenter models";
+    SCENARIO_KNOWN "scenario.known" "the scenario is one of the model's";
+    SCENARIO_REQUIRED "scenario.required" "each model has the scenarios that it must have";
+    RUN_LOG "run.log" "LoadGen's logs are there and can be read";
+    RUN_MODE "run.mode" "a performance log is of a performance run, an accuracy log of an accuracy run";
+    RUN_SCENARIO "run.scenario" "the scenario that ran is the folder's";
+    RUN_VALID "run.valid" "LoadGen calls the run VALID";
+    RUN_ERRORS "run.errors" "LoadGen logged no error";
+    RUN_SEEDS "run.seeds" "LoadGen's seeds are the round's";
+    RUN_DURATION "run.duration" "a run lasts as long as the round says";
+    RUN_LOADED "run.loaded" "the QSL keeps as many samples loaded as the round says";
+    RUN_QUERY "run.query" "an Offline query has as many samples as the round says";
+    RUN_TRAVERSAL "run.traversal" "samples are drawn by LoadGen, with replacement and evenly where the model asks for it";
+    RUN_PERCENTILE "run.percentile" "LoadGen judges by the round's percentile";
+    RUN_LIMITS "run.limits" "the limits that LoadGen judged by are the scenario's";
+    RUN_LATENCY "run.latency" "the latencies measured are within the limits";
+    RUN_EARLY "run.early-stopping" "early stopping is met";
+    RUN_TOKENS "run.tokens" "LoadGen measures tokens where the model asks for it";
+    RUN_SAMPLED "run.sampled" "a performance run logs no answers: it has no audit.config";
+    RUN_NAME "run.name" "the SUT's name says that it is one over a network";
+    RUN_ANSWER "run.name-answer" "every node answered Name()";
+    RUN_UNIQUE "run.name-unique" "nodes have names of their own";
+    RUN_SAME "run.name-same" "all runs of a result are of the same nodes";
+    RUN_LOADGEN "run.loadgen" "LoadGen is unchanged, and the same in all runs of a result";
+    RECORD_MISSING "record.missing" "each run's own record is kept";
+    RECORD_LOG "record.log" "the logs in the tree are those that the run wrote";
+    RECORD_CONF "record.user-conf" "the user.conf in the tree is the one that ran, and the same in all runs";
+    RECORD_BUILD "record.build" "all runs and nodes are of one build";
+    RECORD_CLEAN "record.clean" "that build is of a commit and nothing else";
+    RECORD_EXIT "record.exit" "the program called the run good";
+    RECORD_NETWORK "record.network" "samples went over a network, not within one process or machine";
+    RECORD_MACHINES "record.machines" "LoadGen and SUT run on different machines";
+    RECORD_OVERRIDE "record.override" "nothing but the target is set beside user.conf";
+    RECORD_YAML "record.yaml" "every node's configuration is kept";
+    ACCURACY_TEXT "accuracy.text" "accuracy.txt is what the reference's script printed";
+    ACCURACY_LOW "accuracy.low" "the accuracy reaches the target";
+    ACCURACY_HIGH "accuracy.high" "answers are not longer than the reference's allow";
+    ACCURACY_HASH "accuracy.hash" "accuracy.txt has the hash of the whole log, once";
+    ACCURACY_LOG "accuracy.log" "the accuracy log is there, and cut";
+    ACCURACY_SAMPLES "accuracy.samples" "an accuracy run covers the data set";
+    ACCURACY_FILES "accuracy.files" "answers that the round asks for are kept";
+    MEASURED_FIELD "measured.field" "measurements.json has its fields, and none is empty";
+    MEASURED_README "measured.readme" "README.md has the commands that ran";
+    MEASURED_CONF "measured.user-conf" "user.conf sets no more than it may";
+    TEST_MISSING "test.missing" "the compliance tests of the model have run";
+    TEST_FILES "test.files" "a test's folder holds what the round asks for";
+    TEST_PASS "test.pass" "the official verifier passed";
+    TEST_AUDIT "test.audit" "the test ran with the official audit.config";
+}
+
+/// Something that a tree does not keep to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The rule.
+    pub rule: &'static Rule,
+    /// The system, model and scenario; empty for the tree as a whole.
+    pub result: String,
+    /// The file or folder, from the submitter's folder.
+    pub place: String,
+    /// What is wrong.
+    pub what: String,
+    /// The command that makes it right, where there is one.
+    pub make: String,
+}
+
+/// A tree under the eye.
+pub(crate) struct Look<'a> {
+    pub(crate) tree: &'a Tree,
+    pub(crate) round: &'a Round,
+    /// Where the official files lie.
+    pub(crate) checker: Option<&'a Path>,
+    pub(crate) found: Vec<Finding>,
+}
+
+/// One result: a scenario of a model that the round has.
+pub(crate) struct Result<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) model: &'a Model,
+    pub(crate) folder: std::path::PathBuf,
+}
+
+/// One run of a result, as far as it can be read.
+pub(crate) struct Ran {
+    /// [`layout::PERFORMANCE`], [`layout::ACCURACY`] or a test's name.
+    pub(crate) run: String,
+    pub(crate) detail: Option<Detail>,
+    pub(crate) left: Option<Left>,
+}
+
+impl Look<'_> {
+    pub(crate) fn say(&mut self, rule: &'static Rule, at: &Path, what: impl Into<String>) {
+        self.say_make(rule, at, what, "");
+    }
+
+    /// The same, with the command that makes it right.
+    pub(crate) fn say_make(
+        &mut self,
+        rule: &'static Rule,
+        at: &Path,
+        what: impl Into<String>,
+        make: impl Into<String>,
+    ) {
+        let place = self.tree.short(at);
+        // `results/SYSTEM/MODEL/SCENARIO/…`, `documentation/runs/SYSTEM/MODEL/SCENARIO/…`
+        let mut parts = place
+            .split('/')
+            .skip_while(|p| ["documentation", "runs"].contains(p));
+        let first = parts.next();
+        let parts: Vec<_> = match first {
+            Some("results") => parts.take(3).collect(),
+            Some(system) if place.starts_with("documentation/runs/") => {
+                std::iter::once(system).chain(parts.take(2)).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.found.push(Finding {
+            rule,
+            result: parts.join(" "),
+            place,
+            what: what.into(),
+            make: make.into(),
+        });
+    }
+}
+
+/// Looks at a whole tree. `checker` is a checkout of mlcommons/inference, where there is one: the
+/// audit.config of a test is compared with its own.
+pub fn check(tree: &Tree, round: &Round, checker: Option<&Path>) -> Vec<Finding> {
+    let mut look = Look {
+        tree,
+        round,
+        checker,
+        found: Vec::new(),
+    };
+    files::check(&mut look);
+    for system in tree.systems() {
+        system::check(&mut look, &system);
+        let places = tree.places(&system);
+        let mut by_model: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for place in &places {
+            let scenarios = by_model.entry(&place.model).or_default();
+            scenarios.push(&place.scenario);
+        }
+        for (model, scenarios) in by_model {
+            files::scenarios(&mut look, &system, model, &scenarios);
+        }
+        for place in &places {
+            let Some(model) = round.models.get(&place.model) else {
+                continue;
+            };
+            let folder = tree.scenario(place);
+            let result = Result {
+                place,
+                model,
+                folder,
+            };
+            check_result(&mut look, &result);
+        }
+    }
+    look.found
+}
+
+fn check_result(look: &mut Look<'_>, result: &Result<'_>) {
+    files::measured(look, result);
+    let performance = read(look, result, layout::PERFORMANCE);
+    let accuracy = read(look, result, layout::ACCURACY);
+    let mut runs = vec![performance, accuracy];
+    runs.extend(compliance::check(look, result));
+    for ran in &runs {
+        run::check(look, result, ran);
+    }
+    accuracy::check(look, result, &runs);
+    run::together(look, result, &runs);
+    record::check(look, result, &runs);
+}
+
+/// A run's log and record.
+pub(crate) fn read(look: &mut Look<'_>, result: &Result<'_>, run: &str) -> Ran {
+    let folder = layout::run_folder(&result.folder, run);
+    let path = folder.join(log::DETAIL);
+    let make = command(look, result, run);
+    let missing: Vec<_> = [log::SUMMARY, log::DETAIL]
+        .into_iter()
+        .filter(|name| !filled(&folder.join(name)))
+        .collect();
+    for name in &missing {
+        look.say_make(
+            RUN_LOG,
+            &folder.join(name),
+            "it is not there, or empty",
+            make.clone(),
+        );
+    }
+    let detail = match Detail::read(&path) {
+        Ok(detail) => Some(detail),
+        Err(_) if missing.contains(&log::DETAIL) => None,
+        Err(error) => {
+            look.say_make(RUN_LOG, &path, error.to_string(), make);
+            None
+        }
+    };
+    let kept = look.tree.kept(result.place, run);
+    let left = match Left::read(&kept) {
+        Ok(left) => left,
+        Err(error) => {
+            look.say(RECORD_MISSING, &kept, error.to_string());
+            None
+        }
+    };
+    Ran {
+        run: run.to_owned(),
+        detail,
+        left,
+    }
+}
+
+/// A file that is there and not empty.
+pub(crate) fn filled(path: &Path) -> bool {
+    path.metadata().is_ok_and(|m| m.is_file() && m.len() > 0)
+}
+
+/// The command that makes a run.
+pub(crate) fn command(look: &Look<'_>, result: &Result<'_>, run: &str) -> String {
+    let scenario = crate::round::loadgen_scenario(&result.place.scenario);
+    let scenario = match scenario {
+        "SingleStream" => "single-stream".to_owned(),
+        other => other.to_ascii_lowercase(),
+    };
+    let conf = match (result.place.scenario.as_str(), &result.model.interactive) {
+        ("Interactive", Some(conf)) => conf,
+        _ => &result.model.conf,
+    };
+    let more = match run {
+        layout::PERFORMANCE => "--mode performance".to_owned(),
+        layout::ACCURACY => "--mode accuracy".to_owned(),
+        test => {
+            let checker = look
+                .checker
+                .map_or("CHECKER".into(), |p| p.display().to_string());
+            format!("--mode performance --audit-config {checker}/compliance/{test}/audit.config")
+        }
+    };
+    format!(
+        "frontend --config FRONTEND.yaml --scenario {scenario} {more} --output RUNS/{run}  # loadgen.model: {conf}"
+    )
+}

@@ -1,0 +1,122 @@
+//! The system's JSON, and the nodes that it is of.
+
+use serde_json::{Map, Value};
+
+use super::{files::is_empty, *};
+use crate::{describe, error};
+
+/// Checks `systems/SYSTEM.json`.
+pub(super) fn check(look: &mut Look<'_>, system: &str) {
+    let path = look.tree.system_json(system);
+    if !path.is_file() {
+        return;
+    }
+    let fields: Map<String, Value> = match error::read_json(&path) {
+        Ok(fields) => fields,
+        Err(error) => return look.say(SYSTEM_JSON, &path, error.to_string()),
+    };
+    let round = look.round;
+    let make = "fill in the form, then `frontend submit` again";
+    let all = round.system.fields.iter().chain(&round.system.network);
+    for missing in all.filter(|f| !fields.contains_key(*f)) {
+        look.say_make(SYSTEM_FIELD, &path, format!("{missing} is missing"), make);
+    }
+    let must_say = round.system.filled.iter().chain(&round.system.network);
+    for field in must_say {
+        // 0 is empty for the checker too; "0" is not.
+        if fields.get(field).is_some_and(is_empty) {
+            look.say_make(SYSTEM_EMPTY, &path, format!("{field} is empty"), make);
+        }
+    }
+    for field in &round.system.numbers {
+        if let Some(value) = fields.get(field).filter(|v| !is_whole(v)) {
+            look.say_make(
+                SYSTEM_NUMBER,
+                &path,
+                format!("{field} is {value}, no whole number"),
+                make,
+            );
+        }
+    }
+    let text = |field: &str| {
+        fields
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
+    let shown = |field: &str| fields.get(field).cloned().unwrap_or_default();
+    if shown("is_network") != Value::String("True".to_owned()) {
+        let what = format!(
+            "is_network is {}, not the string \"True\"",
+            shown("is_network")
+        );
+        look.say(SYSTEM_NETWORK, &path, what);
+    }
+    for (rule, field, wanted) in [
+        (SYSTEM_DIVISION, "division", round.division.as_str()),
+        (SYSTEM_SUBMITTER, "submitter", look.tree.submitter()),
+        (SYSTEM_TYPE, "system_type", &round.system_type),
+    ] {
+        // The checker compares the first two without their case.
+        if !text(field).eq_ignore_ascii_case(wanted) {
+            look.say(
+                rule,
+                &path,
+                format!("{field} is {}, not {wanted:?}", shown(field)),
+            );
+        }
+    }
+    let status = text("status").to_ascii_lowercase();
+    if !round.statuses.contains(&status) {
+        let all = round.statuses.join(", ");
+        look.say(
+            SYSTEM_STATUS,
+            &path,
+            format!("status is {}, none of {all}", shown("status")),
+        );
+    }
+    let fabric = text("network_type");
+    let permitted = |f: &&String| {
+        fabric
+            .to_ascii_lowercase()
+            .contains(&f.to_ascii_lowercase())
+    };
+    if !fabric.is_empty() && !round.fabrics.iter().any(|f| permitted(&f)) {
+        let all = round.fabrics.join(", ");
+        let what = format!("network_type is {fabric:?}, which is none of {all}");
+        look.say(SYSTEM_FABRIC, &path, what);
+    }
+    let protocol = text("network_protocol");
+    let layered = protocol.contains("over") || protocol.contains('/');
+    if !protocol.is_empty() && !layered {
+        let what = format!(
+            "network_protocol is {protocol:?}: say what runs over what, as TCP/IPv4 over Ethernet"
+        );
+        look.say(SYSTEM_LAYERS, &path, what);
+    }
+    ecc(look, system);
+}
+
+fn is_whole(value: &Value) -> bool {
+    match value {
+        Value::Number(n) => n.is_u64(),
+        Value::String(text) => text.trim().parse::<u64>().is_ok(),
+        _ => false,
+    }
+}
+
+/// The nodes' descriptions, kept with the tree, say whether ECC is on.
+fn ecc(look: &mut Look<'_>, system: &str) {
+    let folder = look.tree.documentation().join("nodes").join(system);
+    for file in layout::files(&folder) {
+        let path = folder.join(&file);
+        match error::read_json::<describe::Node>(&path) {
+            Err(error) => look.say(SYSTEM_ECC, &path, error.to_string()),
+            Ok(node) => {
+                for what in node.without_ecc() {
+                    look.say(SYSTEM_ECC, &path, format!("{}: {what}", node.host));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! The tree that the faults are planted into: llama3.1-8b, Offline and Interactive.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    build::{self, Built, Material},
+    describe::{Gpu, Memory, Nic, Node, form::Form},
+    layout::{self, Tree},
+    left::{self, Left, NodeNote, sha256_of},
+    log,
+    round::Round,
+};
+
+const MODEL: &str = "llama3.1-8b";
+/// What stands for the official audit.config: the same keys, none of its text.
+const AUDIT: &str = "*.*.mode = 2\n*.*.accuracy_log_sampling_target = 100\n*.*.min_duration = 0\n";
+
+pub struct Sound {
+    folder: tempfile::TempDir,
+    pub round: Round,
+    pub tree: Tree,
+}
+
+impl Sound {
+    /// A copy of the one that is built.
+    pub fn new() -> Self {
+        static BUILT: OnceLock<(tempfile::TempDir, Round)> = OnceLock::new();
+        let (built, round) = BUILT.get_or_init(make);
+        let folder = tempfile::tempdir().expect("a folder");
+        for part in ["checker", "tree"] {
+            copy_all(&built.path().join(part), &folder.path().join(part));
+        }
+        Sound {
+            tree: Tree::new(&folder.path().join("tree"), "network", "org"),
+            round: round.clone(),
+            folder,
+        }
+    }
+
+    pub fn checker(&self) -> PathBuf {
+        self.folder.path().join("checker")
+    }
+
+    /// A file or folder below the submitter's folder.
+    pub fn at(&self, path: &str) -> PathBuf {
+        let path = path.replace("RESULTS", "results/sys/llama3.1-8b");
+        let path = path.replace("RUNS", "documentation/runs/sys/llama3.1-8b");
+        self.tree.own().join(path)
+    }
+
+    pub fn remove(&self, path: &str) {
+        let path = self.at(path);
+        let gone = if path.is_dir() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        };
+        gone.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+
+    pub fn write(&self, path: &str, text: &str) {
+        put(&self.at(path), text);
+    }
+
+    pub fn replace(&self, path: &str, from: &str, to: &str) {
+        let text = fs::read_to_string(self.at(path)).expect(path);
+        assert!(text.contains(from), "{path} has no {from:?}: {text}");
+        self.write(path, &text.replace(from, to));
+    }
+
+    /// Sets a value in a detailed log; the run's record follows, so that this is the one fault.
+    pub fn log(&self, run: &str, key: &str, value: &Value) {
+        let path = self.at(&format!("RESULTS/{run}/{}", log::DETAIL));
+        let text = fs::read_to_string(&path).expect(run);
+        let mut found = false;
+        let lines = text.lines().map(|l| {
+            if !l.contains(&format!("\"key\": \"{key}\"")) {
+                return l.to_owned();
+            }
+            found = true;
+            line(key, value)
+        });
+        let text: Vec<String> = lines.collect();
+        assert!(found, "{run} has no {key}");
+        put(&path, &(text.join("\n") + "\n"));
+        self.follow(run);
+    }
+
+    /// Adds a line to a detailed log; the record follows.
+    pub fn add(&self, run: &str, line: &str) {
+        let path = self.at(&format!("RESULTS/{run}/{}", log::DETAIL));
+        let text = fs::read_to_string(&path).expect(run);
+        put(&path, &(text + line + "\n"));
+        self.follow(run);
+    }
+
+    fn follow(&self, run: &str) {
+        let hash = sha256_of(&self.at(&format!("RESULTS/{run}/{}", log::DETAIL))).expect("a hash");
+        let scenario = run.split('/').next().expect("a scenario");
+        let kind = run.split('/').nth(1).expect("a run");
+        self.record(&format!("{scenario}/{kind}"), |left| {
+            left.logs.insert(log::DETAIL.to_owned(), hash);
+        });
+    }
+
+    /// Changes a run's record.
+    pub fn record(&self, run: &str, change: impl FnOnce(&mut Left)) {
+        let folder = self.at(&format!("RUNS/{run}"));
+        let mut left = Left::read(&folder).expect("read").expect("a record");
+        change(&mut left);
+        crate::error::write_json(&folder.join(left::FILE), &left).expect("written");
+    }
+
+    /// Sets a field of a JSON file; `None` takes it out.
+    pub fn json(&self, path: &str, field: &str, value: Option<Value>) {
+        let path = self.at(path);
+        let mut all: serde_json::Map<String, Value> = crate::error::read_json(&path).expect("JSON");
+        match value {
+            Some(value) => all.insert(field.to_owned(), value),
+            None => all.remove(field),
+        };
+        crate::error::write_json(&path, &all).expect("written");
+    }
+
+    pub fn system(&self, field: &str, value: Value) {
+        self.json("systems/sys.json", field, Some(value));
+    }
+
+    pub fn rename(&self, from: &str, to: &str) {
+        let (from, to) = (self.at(from), self.at(to));
+        fs::create_dir_all(to.parent().expect("a folder")).expect("made");
+        fs::rename(from, to).expect("renamed");
+    }
+}
+
+/// Runs, and the tree that is built of them.
+fn make() -> (tempfile::TempDir, Round) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let round = Round::find("v6.1").expect("built in");
+    let audit = folder.path().join("checker/compliance/TEST06/audit.config");
+    put(&audit, AUDIT);
+    let mut runs = Vec::new();
+    for scenario in ["Offline", "Interactive"] {
+        for kind in ["performance", "accuracy", "TEST06"] {
+            let run = folder.path().join("runs").join(scenario).join(kind);
+            write_run(&run, scenario, kind, &audit);
+            runs.push(run);
+        }
+    }
+    let form = form();
+    let checker = folder.path().join("checker");
+    let (found, notes) = build::find(&runs, &round, &[MODEL], Some(&checker)).expect("runs");
+    assert!(notes.is_empty(), "{notes:?}");
+    put(&folder.path().join("source/qdl.rs"), "// the QDL\n");
+    let material = Material {
+        round: &round,
+        form: &form,
+        nodes: &[node("frontend", "lg"), node("accelerator", "acc-a")],
+        configurations: &BTreeMap::new(),
+        source: Some(folder.path().join("source")),
+        runs: &found,
+    };
+    let built = build::build(&material, &folder.path().join("tree")).expect("a tree");
+    as_the_scripts_do(&built);
+    (folder, round)
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("made");
+    for name in layout::files(from) {
+        fs::copy(from.join(&name), to.join(&name)).expect("copied");
+    }
+    for name in layout::folders(from) {
+        copy_all(&from.join(&name), &to.join(&name));
+    }
+}
+
+fn put(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+    fs::write(path, text).expect("written");
+}
+
+fn line(key: &str, value: &Value) -> String {
+    format!(
+        ":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 0.1, \"metadata\": {{\"is_error\": false}}}}"
+    )
+}
+
+/// A run's folder as a frontend leaves it.
+fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
+    let interactive = scenario == "Interactive";
+    let loadgen = if interactive { "Server" } else { scenario };
+    let mode = if kind == "accuracy" {
+        "AccuracyOnly"
+    } else {
+        "PerformanceOnly"
+    };
+    let test = kind == "TEST06";
+    let mut all = vec![
+        ("loadgen_version", json!("6.0.17 @ d6147c7eb7")),
+        ("loadgen_git_status_message", json!("")),
+        ("sut_name", json!("Network SUT: acc-a (http)")),
+        ("qsl_reported_total_count", json!(13368)),
+        ("requested_use_token_latencies", json!(true)),
+        ("effective_scenario", json!(loadgen)),
+        ("effective_test_mode", json!(mode)),
+        (
+            "effective_samples_per_query",
+            json!(if interactive { 1 } else { 13368 }),
+        ),
+        (
+            "effective_target_latency_percentile",
+            json!(if interactive { 0.99 } else { 0.9 }),
+        ),
+        (
+            "effective_min_duration_ms",
+            json!(if test { 0 } else { 600_000 }),
+        ),
+        ("effective_min_sample_count", json!(13368)),
+        (
+            "effective_qsl_rng_seed",
+            json!(2_085_463_073_848_966_840_u64),
+        ),
+        (
+            "effective_sample_index_rng_seed",
+            json!(2_747_215_439_041_700_203_u64),
+        ),
+        (
+            "effective_schedule_rng_seed",
+            json!(16_159_082_839_903_944_936_u64),
+        ),
+        (
+            "effective_accuracy_log_sampling_target",
+            json!(if test { 100 } else { 0 }),
+        ),
+        ("effective_performance_issue_unique", json!(false)),
+        ("effective_performance_issue_same", json!(false)),
+        ("effective_performance_sample_count", json!(13368)),
+        ("effective_accuracy_sample_count", json!(13368)),
+        ("effective_sample_concatenate_permutation", json!(!test)),
+    ];
+    if interactive {
+        all.extend([
+            ("requested_server_ttft_latency", json!(500_000_000)),
+            ("requested_server_tpot_latency", json!(30_000_000)),
+            (
+                "result_first_token_99.00_percentile_latency_ns",
+                json!(300_000_000),
+            ),
+            (
+                "result_time_per_output_token_99.00_percentile_ns",
+                json!(20_000_000),
+            ),
+        ]);
+    }
+    if kind != "accuracy" {
+        all.extend([
+            ("result_validity", json!("VALID")),
+            ("early_stopping_met", json!(true)),
+            ("result_samples_per_second", json!(120.5)),
+        ]);
+    }
+    let text: Vec<_> = all.iter().map(|(key, value)| line(key, value)).collect();
+    put(&folder.join(log::DETAIL), &(text.join("\n") + "\n"));
+    put(&folder.join(log::SUMMARY), "MLPerf Results Summary\n");
+    let answers = if kind == "performance" {
+        "[\n]\n".to_owned()
+    } else {
+        "[\n{}\n]\n".repeat(3000)
+    };
+    put(&folder.join(log::ACCURACY), &answers);
+    if kind == "accuracy" {
+        let scores = "{'rouge1': '38.9', 'rouge2': '16.0', 'rougeL': '24.6', 'rougeLsum': '36.0', 'gen_len': 8167644}\n";
+        put(&folder.join("accuracy.txt"), scores);
+    }
+    let conf = folder.with_file_name("user.conf");
+    put(
+        &conf,
+        "llama3_1-8b.Offline.target_qps = 120\nllama3_1-8b-interactive.Server.target_qps = 20\n",
+    );
+    let yaml = folder.with_file_name("frontend.yaml");
+    put(&yaml, "node: lg\nnics: [{address: 10.0.0.1}]\n");
+    put(
+        &folder.join("accelerator-acc-a.yaml"),
+        "node: acc-a\nnics: [{listen: \"10.0.0.2:7410\"}]\n",
+    );
+    let node = |node: &str, boot: &str| NodeNote {
+        node: node.to_owned(),
+        host: node.to_owned(),
+        boot: Some(boot.to_owned()),
+        version: "0.1.0".to_owned(),
+        commit: Some("4f".repeat(20)),
+        dirty: Some(false),
+        program: Some("ab".repeat(32)),
+        ..NodeNote::default()
+    };
+    let record = Left {
+        command: ["frontend", "--config", "frontend.yaml"]
+            .map(str::to_owned)
+            .to_vec(),
+        model: if interactive {
+            "llama3_1-8b-interactive"
+        } else {
+            "llama3_1-8b"
+        }
+        .to_owned(),
+        scenario: loadgen.to_owned(),
+        fabric: "tcp".to_owned(),
+        connections: 8,
+        frontend: node("lg", "b1"),
+        accelerators: vec![node("acc-a", "b2")],
+        ..Left::default()
+    };
+    let mut files = vec![
+        (left::USER_CONF, conf.as_path()),
+        (left::FRONTEND_YAML, yaml.as_path()),
+    ];
+    if test {
+        files.push((left::AUDIT_CONFIG, audit));
+    }
+    let record = record.begin(folder, &files).expect("begun");
+    let theirs = folder.join(left::FOLDER).join("accelerator-acc-a.yaml");
+    put(
+        &theirs,
+        "node: acc-a\nnics: [{listen: \"10.0.0.2:7410\"}]\n",
+    );
+    record.end(folder, 0, "valid").expect("ended");
+}
+
+/// What truncation and TEST06's verifier leave.
+fn as_the_scripts_do(built: &Built) {
+    for place in built.from.keys() {
+        let scenario = built.tree.scenario(place);
+        let accuracy = layout::run_folder(&scenario, layout::ACCURACY);
+        let log = accuracy.join(log::ACCURACY);
+        let hash = sha256_of(&log).expect("a hash");
+        put(&log, "[\n...\n]\n");
+        let text = accuracy.join("accuracy.txt");
+        let scores = fs::read_to_string(&text).expect("scores");
+        put(&text, &format!("{scores}\nhash={hash}\n"));
+        let test = scenario.join("TEST06");
+        let first = if place.scenario == "Offline" {
+            "Skipped"
+        } else {
+            "True"
+        };
+        let words = format!(
+            "First token check pass: {first}\nEOS check pass: True\nSample length check pass: True\n\
+             TEST06 verification complete\n"
+        );
+        put(&test.join("verify_accuracy.txt"), &words);
+        put(&test.join("accuracy").join(log::ACCURACY), "[\n{}\n]\n");
+    }
+}
+
+fn form() -> Form {
+    let text = crate::describe::form::blank(&[]);
+    let mut text = text
+        .replace("submitter: \"\"", "submitter: org")
+        .replace("system: \"\" ", "system: sys ")
+        .replace("status: \"\"", "status: available")
+        .replace("  system_name: \"\"", "  system_name: Two nodes")
+        .replace("  framework: \"\"", "  framework: vLLM 0.9.1")
+        .replace("  cooling: \"\"", "  cooling: air")
+        .replace(
+            "  host_networking_topology: \"\"",
+            "  host_networking_topology: N/A",
+        )
+        .replace(
+            "  accelerator_interconnect: \"\"",
+            "  accelerator_interconnect: NVLink",
+        )
+        .replace(
+            "  accelerator_memory_configuration: \"\"",
+            "  accelerator_memory_configuration: HBM3",
+        );
+    let models = "models:\n  llama3.1-8b: {input_data_types: int32, retraining: \"no\", \
+                  starting_weights_filename: model.safetensors, weight_data_types: fp8, weight_transformations: quantized}\n";
+    text = text.replace("models:\n", models);
+    let form: Form = crate::error::yaml(&text).expect("a form");
+    assert!(
+        form.empty().is_empty(),
+        "{:?}",
+        form.empty().iter().map(|f| f.0).collect::<Vec<_>>()
+    );
+    form
+}
+
+fn node(role: &str, name: &str) -> Node {
+    let address = if role == "frontend" {
+        "10.0.0.1"
+    } else {
+        "10.0.0.2"
+    };
+    Node {
+        node: name.to_owned(),
+        host: name.to_owned(),
+        role: role.to_owned(),
+        operating_system: "Debian 12".to_owned(),
+        kernel: "6.1".to_owned(),
+        processors: crate::describe::Processors {
+            model: "A processor".to_owned(),
+            sockets: 2,
+            cores_per_socket: 56,
+            threads: 224,
+            ..Default::default()
+        },
+        memory: Memory {
+            bytes: 1 << 40,
+            ecc: Some(true),
+            modules: vec!["16 x 65536 MB DDR5".to_owned()],
+        },
+        disks: vec![crate::describe::Disk {
+            name: "nvme0n1".to_owned(),
+            bytes: 960_000_000_000,
+            ..Default::default()
+        }],
+        nics: vec![Nic {
+            name: "eth0".to_owned(),
+            link_layer: "Ethernet".to_owned(),
+            model: "ConnectX-7".to_owned(),
+            driver: "mlx5_core".to_owned(),
+            media: Some("fiber".to_owned()),
+            speed_mbps: Some(200_000),
+            addresses: vec![address.to_owned()],
+            up: true,
+            ..Default::default()
+        }],
+        gpus: vec![Gpu {
+            name: "NVIDIA H200".to_owned(),
+            bytes: 151_000_000_000,
+            ecc: Some(true),
+            pcie: Some("PCIe Gen5 x16".to_owned()),
+            ..Default::default()
+        }],
+        gpu_driver: "NVIDIA driver 570, CUDA 12.8".to_owned(),
+        ..Node::default()
+    }
+}

@@ -1,0 +1,92 @@
+//! Findings for people: result by result, file by file, each with the command that makes it right.
+
+use std::collections::BTreeMap;
+
+use crate::{official::Ran, rules::Finding};
+
+/// The page that `submit` prints.
+pub fn page(findings: &[Finding], scripts: &[Ran]) -> String {
+    let mut out = String::new();
+    for ran in scripts {
+        let word = if ran.good { "passed" } else { "FAILED" };
+        out += &format!("{}: {word}\n", ran.what);
+        for line in ran.lines.iter().filter(|_| !ran.good) {
+            out += &format!("    {line}\n");
+        }
+    }
+    if !scripts.is_empty() {
+        out.push('\n');
+    }
+    if findings.is_empty() {
+        out += "nothing is missing: the tree keeps to every rule that a program can see\n";
+        return out;
+    }
+    let mut by_result: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
+    for finding in findings {
+        by_result.entry(&finding.result).or_default().push(finding);
+    }
+    let wide = findings.iter().map(|f| f.rule.id.len()).max().unwrap_or(0);
+    for (result, all) in by_result {
+        let title = if result.is_empty() {
+            "the tree"
+        } else {
+            result
+        };
+        out += &format!("{title}\n");
+        let mut makes: BTreeMap<&str, usize> = BTreeMap::new();
+        for finding in &all {
+            let place = short(&finding.place, result);
+            out += &format!("  {:<wide$}  {place}: {}\n", finding.rule.id, finding.what);
+            if !finding.make.is_empty() {
+                *makes.entry(&finding.make).or_default() += 1;
+            }
+        }
+        for (make, n) in makes {
+            out += &format!("  makes {n} of these right:  {make}\n");
+        }
+        out.push('\n');
+    }
+    let n = findings.len();
+    let s = if n == 1 { "" } else { "s" };
+    out += &format!("{n} finding{s}; docs/rules.md says what each rule asks for\n");
+    out
+}
+
+/// A place without the result that stands above it.
+fn short<'a>(place: &'a str, result: &str) -> &'a str {
+    let folder = result.replace(' ', "/");
+    let rest = place
+        .strip_prefix("results/")
+        .and_then(|p| p.strip_prefix(&folder));
+    rest.map_or(place, |rest| rest.trim_start_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules;
+
+    #[test]
+    fn findings_stand_under_their_result_with_their_command_once() {
+        let finding = |place: &str, what: &str| Finding {
+            rule: rules::RUN_LOG,
+            result: "sys m Offline".to_owned(),
+            place: place.to_owned(),
+            what: what.to_owned(),
+            make: "frontend --mode accuracy".to_owned(),
+        };
+        let all = [
+            finding("results/sys/m/Offline/accuracy/a", "it is not there"),
+            finding("results/sys/m/Offline/accuracy/b", "it is empty"),
+        ];
+        let text = page(&all, &[]);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "sys m Offline");
+        assert_eq!(lines[1], "  run.log  accuracy/a: it is not there");
+        assert_eq!(
+            lines[3],
+            "  makes 2 of these right:  frontend --mode accuracy"
+        );
+        assert!(page(&[], &[]).contains("nothing is missing"));
+    }
+}
