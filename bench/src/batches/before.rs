@@ -15,8 +15,6 @@ pub trait Rules {
     fn take(&mut self, batch: &mut Vec<u64>);
     /// A batch took so long.
     fn observe(&mut self, samples: usize, ns: u64);
-    /// A batch of zeros took so long.
-    fn warmed(&mut self, _samples: usize, _ns: u64) {}
 }
 
 impl Rules for Batcher<u64> {
@@ -34,10 +32,6 @@ impl Rules for Batcher<u64> {
 
     fn observe(&mut self, samples: usize, ns: u64) {
         Batcher::observe(self, samples, ns);
-    }
-
-    fn warmed(&mut self, samples: usize, ns: u64) {
-        Batcher::warmed(self, samples, ns);
     }
 }
 

@@ -41,6 +41,7 @@ impl Engine {
     }
 
     /// Most samples a second that it can do, at its best size.
+    #[cfg(test)]
     pub fn capacity(&self) -> f64 {
         let rate = |n: usize| n as f64 / self.us(n) * 1e6;
         let best = (1..=self.policy.max_batch).map(rate).fold(0.0, f64::max);

@@ -231,7 +231,6 @@ fn loadgen(
         server_coalesce_queries: scenario == Scenario::Coalesced,
         server_num_issue_query_threads: threads,
         min_query_count: samples.max(1),
-        max_query_count: if server { samples.max(1) } else { 0 },
         min_duration_ms: 0,
         ..TestSettings::default()
     };

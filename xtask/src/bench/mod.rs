@@ -39,6 +39,7 @@ const MEASURE: Duration = Duration::from_secs(3600);
 /// There is none of this name, it cannot be built, or it failed.
 pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
+        "batches" => run_own(root, "batches", args),
         "core" => core::run(root, args),
         "fabric" => fabric::run(root, args),
         "failover" => failover::run(root, args),
@@ -76,7 +77,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: core, fabric, failover, feed, idle, limits, llm, loadgen, local, ofi, parts, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: batches, core, fabric, failover, feed, idle, limits, llm, loadgen, local, ofi, parts, rails, verbs, warm-up"
         ),
     }
 }
