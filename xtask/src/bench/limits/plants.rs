@@ -76,7 +76,7 @@ pub const PLANTS: [Plant; 9] = [
             "--set",
             "min_query_count=1",
             "--set",
-            "target_latency=250",
+            "target_latency=2000",
         ],
         ..PLAIN
     },

@@ -125,20 +125,24 @@ impl Nodes {
         if plant.during == During::Crowded {
             both = format!("cpus: [{last}]");
         }
+        // What starves for a while on a busy machine is not to be lost: that is another cause.
+        let alive = "heartbeat_timeout_ms: 20000, echo_timeout_ms: 20000";
+        let deadlines = format!("deadlines: {{{alive}}}\n");
+        let patient = format!("deadlines: {{{alive}, lost_ms: 30000}}\n");
         let comma = if both.is_empty() { "" } else { ", " };
         let (bytes, engine, nic) = (plant.bytes, plant.engine, plant.nic);
         Ok(Nodes {
             accelerator: format!(
                 "node: planted\n{auth}control: {{listen: \"{control}\"}}\n\
                  model: {{name: digest, max_input_bytes: {bytes}}}\nengine: {engine}\n\
-                 nics: [{{listen: \"{data}\"{comma}{both}}}]\n"
+                 nics: [{{listen: \"{data}\"{comma}{both}}}]\n{deadlines}"
             ),
             frontend: format!(
                 "node: front\n{auth}accelerators: [{{control: \"{control}\"}}]\n\
                  model: {{name: digest, inputs: [{{name: input, dtype: u8, shape: [{bytes}], ragged: true}}], \
                  output: {{name: output, dtype: u8, shape: [8]}}}}\n\
                  dataset: {{kind: random, distribution: fixed, count: 256}}\n\
-                 nics: [{{address: {own}, {nic}{comma}{both}}}]\n"
+                 nics: [{{address: {own}, {nic}{comma}{both}}}]\n{patient}"
             ),
         })
     }
