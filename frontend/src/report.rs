@@ -15,6 +15,7 @@ use qdl::stats::{
     with_losses,
 };
 use qdl::wire::Stream;
+use submission::left;
 
 use crate::{
     exit::{ExitCode, Failure},
@@ -400,6 +401,7 @@ pub fn clear(settings: &Settings) -> Result<(), ReportError> {
     }
     let histograms = Histograms::file_names(HISTOGRAMS);
     paths.extend(histograms.iter().map(|name| folder.join(name)));
+    paths.extend(left::files(folder));
     // What marks an invalid run goes last: should anything here fail, it still stands.
     paths.extend([SUMMARY_FILE, INVALID_FILE].map(|name| folder.join(name)));
     for path in paths {
@@ -409,6 +411,8 @@ pub fn clear(settings: &Settings) -> Result<(), ReportError> {
             Err(source) => return Err(ReportError::Write { path, source }),
         }
     }
+    // Stays where somebody keeps something else in it.
+    let _ = fs::remove_dir(folder.join(left::FOLDER));
     Ok(())
 }
 

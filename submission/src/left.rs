@@ -191,6 +191,13 @@ impl Left {
     }
 }
 
+/// What a run may have left in its folder, for whoever is to use the folder again.
+pub fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let copies =
+        [USER_CONF, AUDIT_CONFIG, FRONTEND_YAML].map(|name| folder.join(FOLDER).join(name));
+    copies.into_iter().chain([folder.join(FILE)])
+}
+
 /// The SHA-256 of a file, in hexadecimal digits.
 ///
 /// # Errors
