@@ -139,7 +139,10 @@ struct Lane {
 
 impl Lane {
     fn over_libfabric(nic: &NicConfig, size: usize) -> Lane {
-        let ends = [endpoint(ANSWER as usize, size), endpoint(size, ANSWER as usize)];
+        let ends = [
+            endpoint(ANSWER as usize, size),
+            endpoint(size, ANSWER as usize),
+        ];
         let [near, far] = [0, 1].map(|i| {
             let device = OfiDevice::open(nic).unwrap_or_else(|e| fail(&e));
             let cfgs = OfiCfgs::resolve(nic, &device, &ends[i]).unwrap_or_else(|e| fail(&e));
@@ -165,8 +168,10 @@ impl Lane {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let far = listener.accept().expect("accepted").0;
-        let [near_end, far_end] =
-            [endpoint(ANSWER as usize, size), endpoint(size, ANSWER as usize)];
+        let [near_end, far_end] = [
+            endpoint(ANSWER as usize, size),
+            endpoint(size, ANSWER as usize),
+        ];
         let cfgs = tcp::TcpCfgs::default();
         Lane {
             near: tcp::link(near, near_end.clone(), &cfgs).expect("linked"),
@@ -364,14 +369,22 @@ fn main() {
         .collect();
     for size in [150_528usize, 64] {
         let chapters = chapters(nics.len());
-        let alone = ["libfabric alone", "libfabric alone, one way", "our TCP fabric"];
+        let alone = [
+            "libfabric alone",
+            "libfabric alone, one way",
+            "our TCP fabric",
+        ];
         let names: Vec<_> = chapters.iter().map(|w| w.name).chain(alone).collect();
         let mut rounds = vec![Vec::new(); names.len()];
         // In turns: what else the machine does falls on all alike.
         for _ in 0..ROUNDS {
             for (i, way) in chapters.iter().enumerate() {
                 let open = |nic| Lane::over_libfabric(nic, size);
-                rounds[i].push(exchange(nics[..way.nics].iter().map(open).collect(), way, size));
+                rounds[i].push(exchange(
+                    nics[..way.nics].iter().map(open).collect(),
+                    way,
+                    size,
+                ));
             }
             let best = Way {
                 nics: 1,

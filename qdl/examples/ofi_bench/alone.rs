@@ -11,9 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ofi::{
-    Depths, Domain, Endpoint, Memory, Mr, Ofi, Outcome, Place, RemoteRegion, Target, Write,
-};
+use ofi::{Depths, Domain, Endpoint, Memory, Mr, Ofi, Outcome, Place, RemoteRegion, Target, Write};
 use qdl::{config::NicConfig, fabric::Region};
 
 use super::{Round, cpu_us, fail, pin};
@@ -52,8 +50,7 @@ fn end(domain: &Arc<Domain>, window: usize, source: usize, slots: usize) -> End 
         receives: 0,
         completions: 4 * slots,
     };
-    let mut endpoint =
-        Endpoint::open(domain, vec![source], depths).unwrap_or_else(|e| fail(&e));
+    let mut endpoint = Endpoint::open(domain, vec![source], depths).unwrap_or_else(|e| fail(&e));
     let at = endpoint
         .expose(memory(slots * window), key + 1)
         .unwrap_or_else(|e| fail(&e));
@@ -105,8 +102,12 @@ pub fn run(nic: &NicConfig, size: usize, answer: usize, slots: usize, time: Dura
     let near = end(&domains[0], answer, size, slots);
     let far = end(&domains[1], size, answer, slots);
     let addresses = [&near, &far].map(|e| e.endpoint.address().unwrap_or_else(|e| fail(&e)));
-    near.endpoint.introduce(&addresses[1]).unwrap_or_else(|e| fail(&e));
-    far.endpoint.introduce(&addresses[0]).unwrap_or_else(|e| fail(&e));
+    near.endpoint
+        .introduce(&addresses[1])
+        .unwrap_or_else(|e| fail(&e));
+    far.endpoint
+        .introduce(&addresses[0])
+        .unwrap_or_else(|e| fail(&e));
     let (to_far, to_near) = (far.at, near.at);
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = stop.clone();
