@@ -23,10 +23,6 @@ mod sockets {
     qdl::fabric_conformance!(super::super::Provider::new("sockets"));
 }
 
-mod shm {
-    qdl::fabric_conformance!(super::super::Provider::new("shm"));
-}
-
 /// Whatever order a network may choose.
 mod any_order {
     qdl::fabric_conformance!(super::super::Provider::shuffled("tcp;ofi_rxm", 0x5eed));

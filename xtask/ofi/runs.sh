@@ -10,6 +10,7 @@
 #   scenarios   each of LoadGen's four
 #   any_order   digests with whatever arrives in any order
 #   killed      one of two accelerators killed in the middle
+#   faults      OFI_FAULTS (20) accelerators killed or stopped at random moments, from the seed OFI_SEED (1); another is left
 #   many        32 NICs at each end, 256 connections
 #   refusals    no library, no provider, no NIC, a provider that is too new for the library
 #
@@ -17,9 +18,11 @@
 provider=${OFI_PROVIDER:-tcp;ofi_rxm}
 out=${OFI_OUT:-$(mktemp -d)}
 bin=${OFI_PROGRAMS:-target/release}
+# ofi_rxm has 68 MB of buffers for messages, which are not used here, in each endpoint: see docs/ofi.md.
+export FI_OFI_RXM_BUFFER_SIZE=${FI_OFI_RXM_BUFFER_SIZE:-256}
 mkdir -p "$out"
 failed=0
-port=7900
+port=${OFI_PORT:-7900}
 
 # holds TEXT COMMAND...: says whether the command succeeds
 holds() {
@@ -129,7 +132,7 @@ for part in $wanted; do
         for s in offline server single-stream multi-stream; do
             configure $s "$nic" $port
             frontend $s --scenario $s --target-qps 500
-            holds "$s: exit status 0 (it is $status), $(of $s issued) samples, each once" once $s
+            holds "$s: $(of $s issued) samples, each once" once $s
             counts $s
         done
         ended
@@ -146,9 +149,55 @@ for part in $wanted; do
             kill -9 $victim
         ) &
         frontend killed --scenario server --target-qps 1000 --duration-s 6 --set target_latency=60000
-        holds "killed: exit status 0 (it is $status), $(of killed issued) samples, each once" once killed
+        holds "killed: exit status 0 (it is $status)" [ $status = 0 ]
+        holds "killed: $(of killed issued) samples, each once" once killed
         holds "killed: $(of killed lost_connections) connections were lost" [ "$(of killed lost_connections)" -ge 3 ]
         ended
+        ;;
+    faults)
+        RANDOM=${OFI_SEED:-1}
+        whole=0
+        struck=0
+        early=0
+        for i in $(seq "${OFI_FAULTS:-20}"); do
+            at=$((RANDOM % 1200)) connections=$((1 + RANDOM % 4)) signal=KILL
+            [ $((RANDOM % 2)) = 0 ] && signal=STOP
+            accelerator faults-a "$nic"
+            a=$port
+            victim=$last
+            accelerator faults-b "$nic"
+            configure faults "  - {ofi: \"$provider\", address: 127.0.0.1, connections: $connections}" $a $port
+            cat >>"$out/faults.yaml" <<YAML
+deadlines: {connect_ms: 4000, lost_ms: 2000, echo_interval_ms: 50, echo_timeout_ms: 600, heartbeat_interval_ms: 200,
+  heartbeat_timeout_ms: 1200}
+YAML
+            rm -rf "$out/faults"
+            (
+                for _ in $(seq 600); do [ -s "$out/faults/mlperf_log_detail.txt" ] && break; sleep 0.05; done
+                sleep $((at / 1000)).$(printf %03d $((at % 1000)))
+                kill -$signal $victim
+            ) &
+            striker=$!
+            frontend faults --scenario server --target-qps 2000 --duration-s 1.5 --set target_latency=60000
+            wait $striker 2>/dev/null
+            if grep -q "failed its warm-up" "$out/faults.log"; then
+                # Struck before the clock: the frontend names the connection and stops.
+                whole=$((whole + 1)) early=$((early + 1))
+            elif once faults && { [ $status = 0 ] || [ $status = 1 ]; }; then
+                whole=$((whole + 1))
+            else
+                echo "FAILS: fault $i: $signal after $at ms, $connections connections: exit status $status"
+                cp -r "$out/faults" "$out/faults-$i"
+                cp "$out/faults.log" "$out/faults-$i.log"
+                failed=1
+            fi
+            [ "$(of faults lost_connections)" != 0 ] && struck=$((struck + 1))
+            kill -CONT $victim 2>/dev/null
+            ended
+            port=${OFI_PORT:-7900}
+        done 2>/dev/null
+        holds "faults: $whole of ${OFI_FAULTS:-20} runs with every sample once, $struck struck, $early of them in the warm-up" \
+            [ $whole = "${OFI_FAULTS:-20}" ]
         ;;
     many)
         each() {
@@ -156,13 +205,16 @@ for part in $wanted; do
                 echo "  - {ofi: \"$provider\", address: 127.0.$1.$i$2, completion: {mode: event}}"
             done
         }
-        accelerator many-a "$(each 1)"
+        patient="deadlines: {connect_ms: 60000, heartbeat_timeout_ms: 30000}"
+        accelerator many-a "$(each 1)
+$patient"
         configure many "$(each 0 ", connections: 8, slots: 16")" $port
+        echo "${patient/connect_ms: 60000/connect_ms: 60000, lost_ms: 40000}" >>"$out/many.yaml"
         begun=$(date +%s%N)
-        frontend many --set min_duration=5000
-        holds "many: exit status 0 (it is $status), $(of many issued) samples, each once" once many
+        frontend many --set min_query_count=100000 --set max_query_count=100000 --set offline_expected_qps=100000
+        holds "many: $(of many issued) samples, each once" once many
         counts many
-        echo "       many: $((($(date +%s%N) - begun) / 1000000)) ms in all; $(grep -m1 -o '[0-9]* connections.*' "$out/many.log")"
+        echo "       many: $((($(date +%s%N) - begun) / 1000000)) ms in all; $(grep -m1 -o '[0-9]* connections.*' "$out/many.log"); $(grep -m1 -o 'min .*' "$out/many.log")"
         ended
         ;;
     refusals)
@@ -173,7 +225,7 @@ for part in $wanted; do
             status=$?
             holds "refused: $(grep -m1 ^error: "$out/refused.log")" grep -q "$1" "$out/refused.log"
             holds "refused in one line, with exit status 2 (it is $status)" \
-                [ "$status/$(grep -c . "$out/refused.log")" = 2/1 ]
+                [ "$status/$(grep -vc ^memory: "$out/refused.log")" = 2/1 ]
         }
         refused "no libfabric on this machine" QDL_LIBFABRIC=libabsent.so.1 "{ofi: efa, domain: x}"
         refused "not a libfabric" QDL_LIBFABRIC=libc.so.6 "{ofi: efa, domain: x}"

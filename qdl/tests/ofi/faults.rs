@@ -290,6 +290,22 @@ fn parts_without_order_are_refused_by_key() {
     println!("{text}");
 }
 
+/// It writes with data, and reads a peer's memory that is gone when it closes its endpoint second.
+#[test]
+fn a_provider_that_cannot_be_trusted_is_refused_in_words() {
+    if here(RXM).is_none() {
+        return;
+    }
+    let ofi = ofi::Ofi::load().expect("the library");
+    let nic = qdl::config::NicConfig::ofi_domain("shm", "shm");
+    let refused = qdl::fabric::ofi::OfiDevice::open_with(&ofi, &nic, None);
+    let text = refused.expect_err("refused").to_string();
+    assert!(
+        text.contains("shm:shm: ofi: ") && !text.contains('\n'),
+        "{text}"
+    );
+}
+
 /// A connection of each kind can be dropped in any state.
 #[test]
 fn a_connection_that_never_came_up_leaves_nothing_behind() {

@@ -28,7 +28,7 @@ impl OfiDevice {
     ///
     /// # Errors
     /// [`OfiError::Ofi`]: no library, one that is too old, no such provider or NIC, or one that
-    /// cannot do what is needed.
+    /// cannot do what is needed. [`OfiError::Setting`]: a provider that is not to be trusted.
     pub fn open(nic: &NicConfig) -> Result<Arc<OfiDevice>, OfiError> {
         let ofi = match std::env::var(LIBRARY) {
             Ok(file) => Ofi::load_from(&file)?,
@@ -48,6 +48,16 @@ impl OfiDevice {
         nic: &NicConfig,
         shuffle: Option<u64>,
     ) -> Result<Arc<OfiDevice>, OfiError> {
+        if nic.ofi() == "shm" {
+            return Err(OfiError::Setting {
+                nic: nic.label(),
+                key: "ofi",
+                problem:
+                    "this provider takes its process down when a peer leaves first; two nodes \
+                          of one machine can use \"tcp;ofi_rxm\" on 127.0.0.1"
+                        .to_owned(),
+            });
+        }
         let topology = Topology::of_this_machine().unwrap_or_default();
         let near = topology.near(topology.node_of_nic(nic).as_slice());
         let info = near.run(|| {
