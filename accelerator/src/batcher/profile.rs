@@ -179,7 +179,10 @@ impl Profile {
     /// What the largest size of a place costs by what is known of smaller and of larger ones, where
     /// both are.
     fn between(&self, at: usize) -> Option<f64> {
-        let find = |at: usize| self.known(at).map(|cost| (self.places[at].end as f64, cost));
+        let find = |at: usize| {
+            self.known(at)
+                .map(|cost| (self.places[at].end as f64, cost))
+        };
         let (a, low) = (0..at).rev().find_map(find)?;
         let (b, high) = (at + 1..self.places.len()).find_map(find)?;
         let n = self.places[at].end as f64;
@@ -399,7 +402,10 @@ mod tests {
             p.observe(n, steps(n));
             n == 178
         });
-        assert!(whole.count() <= 8, "32, 64 and so on up to 1,024 batches between");
+        assert!(
+            whole.count() <= 8,
+            "32, 64 and so on up to 1,024 batches between"
+        );
     }
 
     #[test]

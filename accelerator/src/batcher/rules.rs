@@ -342,7 +342,11 @@ mod tests {
         let mut taken = Vec::new();
         b.take(&mut taken);
         assert_eq!(taken, [0, 1, 2, 3]);
-        assert_eq!(b.step(5, 1), Step::WaitUntil(1004), "the rest has its own time");
+        assert_eq!(
+            b.step(5, 1),
+            Step::WaitUntil(1004),
+            "the rest has its own time"
+        );
     }
 
     #[test]

@@ -34,7 +34,9 @@ impl Engine {
         let padded = self.sizes.iter().find(|s| **s >= samples);
         let n = *padded.unwrap_or(&samples);
         let steps = self.steps.iter().filter(|s| n >= s.0);
-        let more: f64 = steps.map(|(at, us, each)| us + each * (n - at) as f64).sum();
+        let more: f64 = steps
+            .map(|(at, us, each)| us + each * (n - at) as f64)
+            .sum();
         self.base_us + self.each_us * n as f64 + more
     }
 

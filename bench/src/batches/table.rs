@@ -108,7 +108,10 @@ pub fn rows(seconds: f64, seed: u64) -> Vec<Row> {
                 all.push(("max_batch 128 by hand", by(&mut Before::new(hand, &sizes))));
             }
             all.push(("sizes as measured", by(&mut measured(&engine))));
-            rows.extend(all.into_iter().map(|(rules, o)| row(name, hiccup, rules, o)));
+            rows.extend(
+                all.into_iter()
+                    .map(|(rules, o)| row(name, hiccup, rules, o)),
+            );
         }
     }
     rows
@@ -119,7 +122,10 @@ pub fn measured(engine: &Engine) -> Batcher<u64> {
     let mut batcher = Batcher::new(engine.policy, &engine.sizes);
     let powers = std::iter::successors(Some(1), |n| Some(2 * n));
     let most = engine.policy.max_batch;
-    for n in powers.take_while(|n| *n <= most).chain(engine.sizes.iter().copied()) {
+    for n in powers
+        .take_while(|n| *n <= most)
+        .chain(engine.sizes.iter().copied())
+    {
         // Alone, without copies and without a second stream.
         batcher.warmed(n, (engine.us(n) * 600.0) as u64);
     }
@@ -152,7 +158,9 @@ pub fn print(rows: &[Row]) {
             (e, h) if e == r.engine && h == r.hiccup => "",
             _ => &r.hiccup,
         };
-        let recovered = r.recovered_ms.map_or("never".to_owned(), |ms| format!("{ms:.0}"));
+        let recovered = r
+            .recovered_ms
+            .map_or("never".to_owned(), |ms| format!("{ms:.0}"));
         println!(
             "{engine:<24} {hiccup:<32} {:<22} {:>9.1} {recovered:>10} {:>7.2} {:>9.1} {:>7.1}",
             r.rules,

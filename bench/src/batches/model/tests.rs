@@ -26,7 +26,10 @@ fn a_queue_behind_a_step_is_worked_off() {
     for hiccup in [Hiccup::Stall(10.0), Hiccup::Burst(1000), Hiccup::Slow(20.0)] {
         let (before, now) = both(&engine(), hiccup, 0.6, 2);
         assert_eq!(before.recovered_ms, None, "{hiccup:?}");
-        assert!(now.recovered_ms.is_some_and(|ms| ms < 150.0), "{hiccup:?}: {now:?}");
+        assert!(
+            now.recovered_ms.is_some_and(|ms| ms < 150.0),
+            "{hiccup:?}: {now:?}"
+        );
     }
 }
 
