@@ -26,11 +26,12 @@ pub fn print(results: &Results) {
         }
     }
     for i in &results.instructions {
+        let steps: Vec<String> = i.each.iter().map(|(s, n)| format!("{s} {n:.0}")).collect();
         println!(
-            "{}, {} NIC(s): {:.0} instructions a sample",
+            "{}, {} NIC(s), instructions a sample: {}",
             name(i.scenario),
             i.nics,
-            i.each
+            steps.join(", ")
         );
     }
 }
