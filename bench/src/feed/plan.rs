@@ -19,8 +19,22 @@ const FIRST: u64 = 100_000;
 const MOST: f64 = 8e6;
 /// For a run; under valgrind it takes fifty times as long.
 const RUN: Duration = Duration::from_secs(300);
-/// Samples of the two runs whose difference says what one sample takes.
-const COUNTED: [u64; 2] = [20_000, 60_000];
+/// Samples of a run whose instructions are counted.
+const COUNTED: u64 = 100_000;
+/// What is counted, with all that it calls, and a part of its name in the profile.
+const FUNCTIONS: [(&str, &str); 5] = [
+    (
+        "issue",
+        "loadgen_bridge::run::SystemUnderTest>::issue_query",
+    ),
+    (
+        "post, doorbell",
+        "qdl::connection::token::SendToken<T>::drive",
+    ),
+    ("arrival", "qdl::fabric::Rx>::poll"),
+    ("completion", "qdl::dispatch::api::Completer>::complete"),
+    ("record", "qdl::dispatch::api::Completer>::record"),
+];
 /// NICs with which the cores are varied: 8 of 400 Gbit/s, 32 of 100.
 const VARIED: [usize; 2] = [8, 32];
 
@@ -55,14 +69,15 @@ pub struct Stub {
 }
 
 /// What valgrind counted.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Instructions {
     /// How queries came.
     pub scenario: Scenario,
     /// Stubbed NICs.
     pub nics: usize,
-    /// Instructions for each sample, LoadGen's, the stub's and those of waiting threads included.
-    pub each: f64,
+    /// Instructions for each sample of each step, with LoadGen's and the stub's part in it. Where the
+    /// issue thread posts by itself, `issue` includes its part of `post, doorbell`.
+    pub each: Vec<(&'static str, f64)>,
 }
 
 /// Runs everything, and says where it is.
@@ -154,32 +169,42 @@ fn one(args: &Args, scenario: Scenario, nics: usize, cores: usize, samples: u64)
     serde_json::from_str(line).with_context(|| format!("a run printed {line:?}"))
 }
 
-/// The difference of two runs: what begins and ends a process is in both.
+/// One run under callgrind, on which one thread runs at a time.
 fn instructions(args: &Args, scenario: Scenario, nics: usize) -> Result<Instructions> {
     let mut args = args.clone();
-    // What is waited for is spun for, which is not to be counted.
+    // What is waited for is looked for, and that would be counted.
     args.round_trip_us = 0;
-    let mut counted = [0.0; 2];
-    for (counted, samples) in counted.iter_mut().zip(COUNTED) {
-        let mut command = Command::new("valgrind");
-        command
-            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-            .arg(std::env::current_exe()?)
-            .args(again(&args, scenario, nics, cpu::cores(), samples));
-        let (_, stderr) = finish(&mut command)?;
-        *counted = collected(&stderr).context("valgrind said nothing of what it collected")?;
-    }
+    let file = std::env::temp_dir().join(format!("qdl-feed-{}.callgrind", std::process::id()));
+    let mut command = Command::new("valgrind");
+    command
+        .arg("--tool=callgrind")
+        .arg(format!("--callgrind-out-file={}", file.display()))
+        .arg(std::env::current_exe()?)
+        .args(again(&args, scenario, nics, cpu::cores(), COUNTED));
+    finish(&mut command)?;
+    let mut command = Command::new("callgrind_annotate");
+    command
+        .args(["--inclusive=yes", "--threshold=100"])
+        .arg(&file);
+    let profile = finish(&mut command);
+    // It is of no further use, and may be of some megabytes.
+    let _ = std::fs::remove_file(&file);
+    let (profile, _) = profile?;
+    let each = FUNCTIONS
+        .iter()
+        .filter_map(|(step, name)| Some((*step, counted(&profile, name)? / COUNTED as f64)));
     Ok(Instructions {
         scenario,
         nics,
-        each: (counted[1] - counted[0]) / (COUNTED[1] - COUNTED[0]) as f64,
+        each: each.collect(),
     })
 }
 
-/// The number in `==1== Collected : 123`.
-fn collected(text: &str) -> Option<f64> {
-    let line = text.lines().find(|l| l.contains("Collected"))?;
-    line.split(':').nth(1)?.trim().parse().ok()
+/// The first, so the largest, number beside a function of that name: `1,234 (0.5%)  file:name`.
+fn counted(profile: &str, name: &str) -> Option<f64> {
+    let line = profile.lines().find(|l| l.contains(name))?;
+    let number = line.split('(').next()?.trim().replace(',', "");
+    number.parse().ok()
 }
 
 /// Runs it to its end, within [`RUN`]; what it wrote to standard output and error.
@@ -235,9 +260,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_valgrind_counted_is_read_from_its_last_words() {
-        let text = "==7== Events    : Ir\n==7== Collected : 123456\n==7== \n";
-        assert_eq!(collected(text), Some(123_456.0));
-        assert_eq!(collected("==7== nothing"), None);
+    fn what_valgrind_counted_stands_beside_the_function() {
+        let profile = "440,141,350 (100.0%)  PROGRAM TOTALS\n\n 73,687,185 (16.74%)  \
+                       a/token.rs:qdl::connection::token::SendToken<T>::drive\n 1,000 ( 0.01%)  \
+                       b.rs:qdl::connection::token::SendToken<T>::drive [x]\n";
+        assert_eq!(counted(profile, FUNCTIONS[1].1), Some(73_687_185.0));
+        assert_eq!(counted(profile, FUNCTIONS[0].1), None);
     }
 }

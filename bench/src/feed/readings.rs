@@ -87,6 +87,19 @@ impl Between {
     }
 }
 
+impl Between {
+    /// What several threads did together, for each of their samples.
+    pub fn all(threads: &[Self], what: impl Fn(&Self) -> f64) -> f64 {
+        let samples: u64 = threads.iter().map(|b| b.samples).sum();
+        threads.iter().map(what).sum::<f64>() / samples.max(1) as f64
+    }
+
+    /// Their CPU time for each sample.
+    pub fn cpu_ns(threads: &[Self]) -> f64 {
+        Self::all(threads, |b| b.ns * b.samples as f64)
+    }
+}
+
 /// Readings of threads that have ended, or will not be read again.
 pub type Kept = Arc<Mutex<Vec<Vec<Reading>>>>;
 

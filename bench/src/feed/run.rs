@@ -24,8 +24,6 @@ use super::{
     far::{FarEnd, Feed},
     readings::{Between, Completing, Issuing, Kept},
 };
-use crate::machine;
-
 /// Samples in the library: some megabytes, as nobody reads them.
 const LIBRARY: usize = 64;
 /// More than any thread issues, so that LoadGen is always late and never waits.
@@ -50,7 +48,8 @@ pub struct Row {
     pub per_s: f64,
     /// What that is in Tbit/s of samples.
     pub tbit_s: f64,
-    /// CPU time of the whole process for each sample, waiting for work included.
+    /// CPU time for each sample of those that issue and of the NIC threads, LoadGen's part of it and
+    /// waiting for work included. What LoadGen does before and after its test is not.
     pub cpu_ns: f64,
     /// Threads that issue.
     pub issue: Vec<Between>,
@@ -112,12 +111,10 @@ pub fn one(args: &Args, samples: u64) -> Result<Row> {
     )?);
     let sut = Arc::new(Sut::new(feed.clone(), qsl.clone(), None, verdict.clone()));
     let issuing = Arc::new(Issuing::new(sut.clone(), issue_threads.clone()));
-    let cpu_before = machine::cpu_us();
     loadgen(args, scenario, samples, issuing, qsl)?;
     if let Some(failure) = verdict.failure() {
         bail!("{failure}");
     }
-    let cpu_us = machine::cpu_us() - cpu_before;
     let dispatcher = &feed.dispatcher;
     let counts = dispatcher.counts();
     dispatcher.stop();
@@ -147,11 +144,7 @@ pub fn one(args: &Args, samples: u64) -> Result<Row> {
         fabric.add(&r.rx);
     }
     let each = |n: u64| n as f64 / recorded.max(1) as f64;
-    let allocations = |of: &[Between]| {
-        let samples: u64 = of.iter().map(|b| b.samples).sum();
-        let n: u64 = of.iter().map(|b| b.allocations).sum();
-        n as f64 / samples.max(1) as f64
-    };
+    let allocations = |of: &[Between]| Between::all(of, |b| b.allocations as f64);
     Ok(Row {
         scenario,
         nics,
@@ -161,7 +154,7 @@ pub fn one(args: &Args, samples: u64) -> Result<Row> {
         samples: recorded,
         per_s,
         tbit_s: per_s * args.bytes as f64 * 8e-12,
-        cpu_ns: cpu_us * 1000.0 / recorded.max(1) as f64,
+        cpu_ns: Between::cpu_ns(&issue) + Between::cpu_ns(&nic),
         counts: Counts {
             work_requests: each(fabric.work_requests),
             doorbells: each(fabric.doorbells),

@@ -1,6 +1,6 @@
 //! What is printed.
 
-use super::{Row, Scenario, plan::Results};
+use super::{Row, Scenario, plan::Results, readings::Between};
 
 /// Bits a second that the NICs of a large frontend take: 8 of 400 Gbit/s, or 32 of 100.
 const WANTED: f64 = 3.2e12;
@@ -26,11 +26,12 @@ pub fn print(results: &Results) {
         }
     }
     for i in &results.instructions {
+        let steps: Vec<String> = i.each.iter().map(|(s, n)| format!("{s} {n:.0}")).collect();
         println!(
-            "{}, {} NIC(s): {:.0} instructions a sample",
+            "{}, {} NIC(s), instructions a sample: {}",
             name(i.scenario),
             i.nics,
-            i.each
+            steps.join(", ")
         );
     }
 }
@@ -84,12 +85,7 @@ fn print_scenario(scenario: Scenario, rows: &[&Row], results: &Results) {
 /// One row. `issue` and `NICs` are cores that those threads kept busy; `ns` is their CPU time for
 /// each sample.
 fn line(r: &Row) -> String {
-    let busy = |of: &[super::readings::Between]| of.iter().map(|b| b.busy).sum::<f64>();
-    let ns = |of: &[super::readings::Between]| {
-        let samples: u64 = of.iter().map(|b| b.samples).sum();
-        let all: f64 = of.iter().map(|b| b.ns * b.samples as f64).sum();
-        all / samples.max(1) as f64
-    };
+    let busy = |of: &[Between]| of.iter().map(|b| b.busy).sum::<f64>();
     format!(
         "{:>4} {:>5} {:>11.0} {:>7.3} {:>11.0} {:>6.2} {:>7.0} {:>6.2} {:>7.0} {:>7.0} {:>9.3} {:>8.3} {:>7.3} {:>7.4}",
         r.nics,
@@ -98,9 +94,9 @@ fn line(r: &Row) -> String {
         r.tbit_s,
         r.per_s / r.nics as f64,
         busy(&r.issue),
-        ns(&r.issue),
+        Between::cpu_ns(&r.issue),
         busy(&r.nic),
-        ns(&r.nic),
+        Between::cpu_ns(&r.nic),
         r.cpu_ns,
         r.counts.doorbells,
         r.counts.work_requests,
