@@ -89,11 +89,17 @@ fn chapters(nics: usize) -> Vec<Way> {
 /// What a round took.
 #[derive(Clone, Copy, Default)]
 pub struct Round {
+    /// Writes there, answered by a write back.
     pub exchanges: u64,
+    /// How long it took.
     pub seconds: f64,
+    /// Microseconds of processor, both ends together.
     pub cpu_us: f64,
+    /// Calls that post.
     pub posts: u64,
+    /// Calls that look at a completion queue.
     pub looks: u64,
+    /// Completions that they brought.
     pub completions: u64,
 }
 
@@ -109,10 +115,11 @@ pub fn cpu_us() -> f64 {
     us(usage.ru_utime) + us(usage.ru_stime)
 }
 
+/// Pins this thread to a core, counted modulo those there are, where `pinned`.
 pub fn pin(pinned: bool, core: usize) {
     if pinned {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let _ = qdl::os::pin(&[core % cores]);
+        qdl::os::pin(&[core % cores]);
     }
 }
 
