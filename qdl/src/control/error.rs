@@ -227,7 +227,10 @@ pub enum ControlError {
         text: String,
     },
     /// Nothing was heard for too long.
-    #[error("{peer}: not heard of for {silent:?} on the control connection; it counts as gone")]
+    #[error(
+        "{peer}: not heard of for {:.2} s on the control connection; it counts as gone",
+        silent.as_secs_f64()
+    )]
     Silent {
         /// Who fell silent.
         peer: Peer,
@@ -342,7 +345,10 @@ impl ControlError {
             ),
             ControlError::Silent { silent, .. } => (
                 ErrorCode::Protocol,
-                format!("the {role} heard nothing from the {other} for {silent:?}"),
+                format!(
+                    "the {role} heard nothing from the {other} for {:.2} s",
+                    silent.as_secs_f64()
+                ),
             ),
             ControlError::EventsUnread { .. } | ControlError::Random(_) => (
                 ErrorCode::ShuttingDown,

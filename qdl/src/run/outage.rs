@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::stats::LossRecord;
+use crate::stats::{LossRecord, SilentOn};
 
 /// Most outages that are kept apart; later ones are counted in with the last.
 const MOST: usize = 256;
@@ -17,6 +17,8 @@ pub(super) struct Outage {
     pub cause: String,
     /// It was found out by waiting for a sign of life, which took its time.
     pub by_silence: bool,
+    /// On what there was silence, where that is why.
+    silent_on: Option<SilentOn>,
     /// When nothing was missing any more.
     back_ns: Option<u64>,
     /// The session ended too.
@@ -87,6 +89,7 @@ impl Outages {
                 at_ns,
                 cause: cause.to_owned(),
                 by_silence,
+                silent_on: by_silence.then_some(SilentOn::Data),
                 back_ns: None,
                 session: false,
                 whole: false,
@@ -127,6 +130,7 @@ impl Outages {
         {
             (o.session, o.whole) = (true, true);
             cause.clone_into(&mut o.cause);
+            o.silent_on = by_silence.then_some(SilentOn::Control);
         }
     }
 
@@ -179,6 +183,7 @@ fn record(
         whole: o.whole,
         at_s: in_run(o.at_ns),
         why: o.cause.clone(),
+        silent_on: o.silent_on,
         connections: o.lost.iter().copied().collect(),
         of: connections as u64,
         losses: o.losses,
@@ -212,7 +217,7 @@ mod tests {
             (told.node.as_str(), told.at_s, told.why.as_str()),
             ("a", Some(12.0), "it was killed")
         );
-        assert!(told.whole && !told.back);
+        assert!(told.whole && !told.back && told.silent_on.is_none());
         assert_eq!(
             (told.connections.len(), told.losses, told.again),
             (3, 3, 15)
@@ -239,11 +244,18 @@ mod tests {
 
         let mut o = Outages::new(2);
         (0..2).for_each(|i| o.lost(i, 110, "silent", true, 4));
-        let _ = o.tell("a", seconds);
+        let told = o.tell("a", seconds).expect("news");
+        assert_eq!(told.silent_on, Some(SilentOn::Data));
         o.session_over(150, "not heard of for 2 s", true);
         let records = o.records("a", seconds);
         assert_eq!((records.len(), records[0].at_s), (1, Some(10.0)));
         assert_eq!(records[0].why, "not heard of for 2 s");
+        assert_eq!(records[0].silent_on, Some(SilentOn::Control));
+        // Killed: the session's end goes before the silence of a connection.
+        let mut o = Outages::new(1);
+        o.lost(0, 110, "silent", true, 4);
+        o.session_over(111, "it was killed", false);
+        assert_eq!(o.records("a", seconds)[0].silent_on, None);
     }
 
     #[test]

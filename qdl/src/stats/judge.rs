@@ -11,8 +11,8 @@
 //! computes all the time fills all slots; a line that is full leaves the engine idle.
 
 use super::{
-    AcceleratorRecord, Mode, RunRecord, Stage,
-    limits::{Cause, Finding, Limits, LoadgenView},
+    EarlyStopping, LimitUnit, Mode, PhaseKind, RunRecord, Stage,
+    limits::{Finding, Limits, LoadgenView},
     text,
 };
 
@@ -28,8 +28,6 @@ pub(super) const MOST: f64 = 0.5;
 const REACHED: f64 = 0.95;
 /// Of LoadGen's bound, what may be used with room left.
 const ROOM: f64 = 0.8;
-/// Silence that is no hiccup, in milliseconds.
-const SILENCE_MS: u64 = 400;
 /// Shorter runs are not judged, in seconds.
 const SHORTEST_S: f64 = 0.3;
 
@@ -37,20 +35,23 @@ const SHORTEST_S: f64 = 0.3;
 pub fn judge<'a>(run: &'a RunRecord) -> Limits {
     let view = View::of(run);
     let aim = view.aim();
-    let mut findings: Vec<Finding> = view.accelerator(&aim).into_iter().collect();
+    // Nobody asks how long an accuracy run takes: its losses stand where losses stand.
+    let timed = run.mode != Mode::Accuracy;
+    let away = view.accelerator(&aim).filter(|_| timed);
+    let mut findings: Vec<Finding> = away.into_iter().collect();
     if let Aim::Open = aim {
         let rules: [fn(&View<'a>) -> Option<Finding>; 12] = [
             View::link,
             View::slots_of_engine,
             View::engine,
             View::issue,
+            View::cores,
             View::nic_thread,
             View::send_buffer,
             View::wake_ups,
             View::slots,
             View::posting,
             View::completion,
-            View::cores,
             View::network,
         ];
         findings.extend(rules.iter().filter_map(|rule| rule(&view)));
@@ -65,19 +66,25 @@ pub fn judge<'a>(run: &'a RunRecord) -> Limits {
     }
     let line = match (findings.first(), aim) {
         (Some(first), _) => first.line(),
-        (None, Aim::Kept(how)) => format!("nothing: {how}"),
+        (None, Aim::Kept(how)) => match view.too_short() {
+            Some(short) => format!("nothing, but {short} ({how})"),
+            None => format!("nothing: {how}"),
+        },
         (None, Aim::Unmeasured(why)) => format!("nothing is said: {why}"),
         (None, Aim::Open) => {
-            "nothing stands out: no engine, thread, slot, line or core was in use \
-                              all the time"
-                .to_owned()
+            let short = view.too_short();
+            let but = short.map_or_else(String::new, |short| format!("; but {short}"));
+            format!(
+                "nothing stands out: no engine, thread, slot, line or core was in use all the \
+                 time{but}"
+            )
         }
     };
     Limits { line, findings }
 }
 
 /// What the run was to come to.
-enum Aim {
+pub(super) enum Aim {
     /// It had an aim and kept it with room, in words.
     Kept(String),
     /// There is nothing to judge, in words.
@@ -90,7 +97,7 @@ pub(super) struct View<'a> {
     pub(super) run: &'a RunRecord,
     pub(super) seconds: f64,
     pub(super) loadgen: LoadgenView,
-    server: bool,
+    pub(super) server: bool,
     /// One sample, or one query, at a time.
     pub(super) by_latency: bool,
     pub(super) slots: u64,
@@ -100,15 +107,6 @@ pub(super) struct View<'a> {
 
 pub(super) fn percent(share: f64) -> String {
     format!("{:.0} %", (share * 100.0).min(100.0))
-}
-
-pub(super) fn found(cause: Cause, figure: String) -> Option<Finding> {
-    let turn = cause.row().turn.to_owned();
-    Some(Finding {
-        cause,
-        figure,
-        turn,
-    })
 }
 
 /// `part` of `whole`; 0 of nothing.
@@ -175,8 +173,7 @@ impl<'a> View<'a> {
             return Aim::Unmeasured("an accuracy run is not timed".to_owned());
         }
         if self.run.mode == Mode::FindPeak {
-            let why = "find-peak runs at many rates; run Server at its peak to see";
-            return Aim::Unmeasured(why.to_owned());
+            return Aim::Unmeasured(self.of_find_peak());
         }
         if self.seconds < SHORTEST_S || self.run.samples == 0 {
             let took = text::time_us(self.seconds * 1e6);
@@ -196,44 +193,59 @@ impl<'a> View<'a> {
         }
     }
 
-    /// One that was lost, or silent for a part of the run that counts.
-    fn accelerator(&self, aim: &Aim) -> Option<Finding> {
-        let system = &self.run.system;
-        let lost =
-            |a: &AcceleratorRecord| Some(format!("{} was lost ({})", a.node, a.lost.as_ref()?));
-        if let Some(figure) = system.accelerators.iter().find_map(lost) {
-            return found(Cause::Accelerator, figure);
+    /// Why find-peak is not judged.
+    fn of_find_peak(&self) -> String {
+        let steps = self.run.phases.iter().filter(|p| p.kind == PhaseKind::Step);
+        let asked: Vec<_> = steps.map(|p| p.asked_per_s).collect();
+        match asked[..] {
+            [one] => {
+                let at = one.map_or_else(String::new, |r| format!(", {}/s", text::rate(r)));
+                format!(
+                    "find-peak came no further than its first rate{at}; run Server at it to see \
+                     what limits it"
+                )
+            }
+            _ => "find-peak runs at many rates; run Server at its peak to see".to_owned(),
         }
-        let node = |name: &str| name.rsplit_once('/').map_or(name, |n| n.0).to_owned();
-        if let Some((c, why)) = system
-            .connections
-            .iter()
-            .find_map(|c| Some((c, c.lost.first()?)))
-        {
-            let n = text::grouped(system.ledger.lost_connections);
-            let figure = format!("{n} connections were lost, first {}: {why}", c.name);
-            return found(Cause::Accelerator, figure);
-        }
-        let silent = system.connections.iter().max_by_key(|c| c.silent_ms)?;
-        let part = share(silent.silent_ms as f64 / 1000.0, self.seconds);
-        let counts = match aim {
-            Aim::Open => part >= 0.02,
-            Aim::Kept(_) => part >= 0.05,
-            Aim::Unmeasured(_) => false,
-        };
-        if silent.silent_ms < SILENCE_MS || !counts {
+    }
+
+    /// LoadGen calls the run invalid for its length and for nothing else: in words.
+    fn too_short(&self) -> Option<String> {
+        let l = self.run.loadgen.as_ref()?;
+        if self.run.valid != Some(false) || l.limits.iter().any(|l| l.at_most && !l.met) {
             return None;
         }
-        let took = text::time_us(silent.silent_ms as f64 * 1000.0);
-        let figure = format!(
-            "{} gave no sign of life for {took} of {}",
-            node(&silent.name),
-            text::time_us(self.seconds * 1e6)
-        );
-        found(Cause::Accelerator, figure)
+        let more = "`--duration-s` and `min_query_count` make it longer";
+        let unmet = |e: &&EarlyStopping| !e.met;
+        if let Some(e) = l.early_stopping.as_ref().filter(unmet) {
+            let had = e.queries.or(l.queries).map(text::grouped);
+            let had = had.map_or_else(String::new, |n| format!(", there were {n}"));
+            let needs = match e.needs {
+                Some(n) => format!("wants {} queries at least{had}", text::grouped(n)),
+                None => format!("wants more queries{had}"),
+            };
+            return Some(format!(
+                "the run was too short: early stopping {needs}; {more}"
+            ));
+        }
+        let short = l.limits.iter().find(|l| !l.met)?;
+        let said = |value: f64| match short.unit {
+            LimitUnit::Us => text::time_us(value),
+            _ => text::grouped(value.max(0.0) as u64),
+        };
+        let was = short
+            .was
+            .map_or_else(String::new, |was| format!(", it was {}", said(was)));
+        let (name, limit) = (&short.name, said(short.limit));
+        Some(format!(
+            "the run was too short: LoadGen wants {name} of {limit} at least{was}; {more}"
+        ))
     }
 }
 
 #[cfg(test)]
 #[path = "judge_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "judge_tests_causes.rs"]
+mod tests_of_causes;

@@ -2,19 +2,19 @@ use proptest::prelude::*;
 
 use super::{
     super::{
-        ConnectionRecord, StageRow, StageTable, SystemRecord,
-        limits::{EngineUse, Evidence, ISSUE, NicUse, NodeUse, PathUse, ThreadGroup},
+        AcceleratorRecord, ConnectionRecord, StageRow, StageTable, SystemRecord,
+        limits::{Cause, EngineUse, Evidence, ISSUE, NicUse, NodeUse, PathUse, ThreadGroup},
     },
     *,
 };
 
-const SECONDS: f64 = 10.0;
+pub(super) const SECONDS: f64 = 10.0;
 
 /// Mean microseconds of the five stages that follow one another.
-type Means = [f64; 5];
+pub(super) type Means = [f64; 5];
 
 /// Out and back 50 us, a batch's wait 100, its inference 500.
-const CALM: Means = [5.0, 50.0, 100.0, 500.0, 5.0];
+pub(super) const CALM: Means = [5.0, 50.0, 100.0, 500.0, 5.0];
 
 fn stages(means: Means, count: u64) -> StageTable {
     let row = |us: f64| StageRow {
@@ -32,12 +32,12 @@ fn stages(means: Means, count: u64) -> StageTable {
     StageTable::new(parts.chain([(Stage::RoundTrip, round_trip), (Stage::Total, total)]))
 }
 
-fn us(seconds: f64) -> u64 {
+pub(super) fn us(seconds: f64) -> u64 {
     (seconds * 1e6) as u64
 }
 
 /// A run of 10 s that is well: Server at 1,000/s.
-fn healthy() -> RunRecord {
+pub(super) fn healthy() -> RunRecord {
     let group = |name: &str, ran, waited| ThreadGroup {
         name: name.to_owned(),
         threads: 1,
@@ -104,7 +104,7 @@ fn healthy() -> RunRecord {
 }
 
 /// The same in another scenario, at this rate.
-fn of(scenario: &str, samples: u64, means: Means) -> RunRecord {
+pub(super) fn of(scenario: &str, samples: u64, means: Means) -> RunRecord {
     let mut run = healthy();
     run.scenario = scenario.to_owned();
     run.samples = samples;
@@ -127,8 +127,14 @@ fn engine(run: &mut RunRecord, max_batch: u64, workers: u32, busy: f64, mean: u6
     };
 }
 
+/// This node's NIC thread is at work for this share of the time, all of it on a core.
+pub(super) fn nics_at_work(run: &mut RunRecord, part: f64) {
+    run.evidence.node.nics.worked_us = us(part * SECONDS);
+    run.evidence.node.threads[1].ran_us = us(part * SECONDS);
+}
+
 /// The bound is missed by far, all of it in the stages.
-fn missed(mut run: RunRecord, means: Means) -> RunRecord {
+pub(super) fn missed(mut run: RunRecord, means: Means) -> RunRecord {
     run.stages = stages(means, run.samples);
     if let Some(l) = &mut run.evidence.loadgen {
         let total: f64 = means.iter().sum();
@@ -138,7 +144,7 @@ fn missed(mut run: RunRecord, means: Means) -> RunRecord {
     run
 }
 
-fn said(run: &RunRecord) -> (Option<Cause>, String) {
+pub(super) fn said(run: &RunRecord) -> (Option<Cause>, String) {
     let limits = judge(run);
     let one = limits.findings.first().map(Finding::line);
     if let Some(one) = one {
@@ -238,7 +244,7 @@ fn slots_are_the_limit_where_batches_could_be_larger_or_nothing_else_is_busy() {
     engine(&mut run, 0, 0, 0.0, 1);
     assert_eq!(said(&run).0, Some(Cause::Slots));
     // Full slots are a consequence of a NIC thread that is always at work.
-    run.evidence.node.nics.worked_us = us(0.95 * SECONDS);
+    nics_at_work(&mut run, 0.95);
     assert_eq!(said(&run).0, Some(Cause::NicThread));
 }
 
@@ -262,7 +268,7 @@ fn a_line_is_full_where_packets_queue_up_and_the_nic_threads_do_not() {
     let mut held = run.clone();
     held.system.connections[0].path.rwnd_limited_us = us(0.9 * SECONDS);
     assert_ne!(said(&held).0, Some(Cause::Link), "the peer does not read");
-    run.evidence.node.nics.worked_us = us(0.95 * SECONDS);
+    nics_at_work(&mut run, 0.95);
     assert_eq!(
         said(&run).0,
         Some(Cause::NicThread),

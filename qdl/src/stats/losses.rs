@@ -4,6 +4,26 @@ use serde::{Deserialize, Serialize};
 
 use super::text;
 
+/// On what a peer was silent until it counted as gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SilentOn {
+    /// Its control connection.
+    Control,
+    /// A data connection.
+    Data,
+}
+
+impl SilentOn {
+    /// The deadline of the configuration that says for how long.
+    pub fn deadline(self) -> &'static str {
+        match self {
+            SilentOn::Control => "deadlines.heartbeat_timeout_ms",
+            SilentOn::Data => "deadlines.echo_timeout_ms",
+        }
+    }
+}
+
 /// One loss: an accelerator, or some of its connections, from the first that went.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -16,6 +36,9 @@ pub struct LossRecord {
     pub at_s: Option<f64>,
     /// Why.
     pub why: String,
+    /// On what it was silent; `None` where it was not found out by silence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_on: Option<SilentOn>,
     /// The connections that were lost, by their numbers at the accelerator.
     pub connections: Vec<u16>,
     /// Connections to the accelerator.

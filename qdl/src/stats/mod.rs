@@ -9,8 +9,11 @@
 //! Two nodes' clocks are never compared: the accelerator reports durations, the frontend knows the
 //! round trip, and `network` is the difference.
 
+mod absent;
 mod accuracy;
+mod advice;
 mod batches;
+mod contention;
 mod files;
 mod gpu;
 mod histograms;
@@ -45,7 +48,7 @@ pub use histograms::Histograms;
 pub use ledger::{Ledger, Mismatch};
 pub use live::{Figures, Live};
 pub use loadgen::{EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
-pub use losses::{LossRecord, with_losses};
+pub use losses::{LossRecord, SilentOn, with_losses};
 pub use page::{Page, memory};
 pub use phases::{PhaseKind, PhaseRecord};
 pub use places::{NicPlace, Places};

@@ -2,10 +2,13 @@
 
 use super::{
     AcceleratorRecord, Stage,
-    judge::{ALWAYS, BUSY, EASY, MOST, View, found, percent, share},
-    limits::{Cause, Finding, ISSUE, NodeUse, PathUse, ThreadGroup},
+    judge::{ALWAYS, BUSY, EASY, MOST, View, percent, share},
+    limits::{Cause, Finding, PathUse},
     text,
 };
+
+/// Sleeps for each sample from which on they cost a good part of its time.
+pub(super) const OFTEN: f64 = 0.5;
 
 impl<'a> View<'a> {
     /// Packets queue up between the nodes, and nobody else has much to do.
@@ -16,7 +19,7 @@ impl<'a> View<'a> {
         let (rtt, least) = (path.mean_rtt_us(), path.min_rtt_us as f64);
         let queued = rtt >= 1000.0 && rtt >= 5.0 * least;
         let network = self.stage_of(Stage::Network, Stage::RoundTrip);
-        let idle = self.nic_share(&self.run.evidence.node, self.node_seconds()) < EASY;
+        let idle = self.nic_taken(&self.run.evidence.node, self.node_seconds()) < EASY;
         if path.looks == 0 || busy < BUSY || rwnd > MOST || !queued || network < MOST || !idle {
             return None;
         }
@@ -27,7 +30,7 @@ impl<'a> View<'a> {
             text::time_us(rtt),
             text::time_us(least)
         );
-        found(Cause::Link, figure)
+        self.found(Cause::Link, figure)
     }
 
     /// All connections that were looked at.
@@ -71,7 +74,7 @@ impl<'a> View<'a> {
             || !small
             || self.slots as f64 >= self.engine_room()
             || self.slots_used() < EASY
-            || self.nic_share(&self.run.evidence.node, self.node_seconds()) >= ALWAYS
+            || self.nic_taken(&self.run.evidence.node, self.node_seconds()) >= ALWAYS
         {
             return None;
         }
@@ -82,7 +85,7 @@ impl<'a> View<'a> {
             text::three(mean),
             e.max_batch
         );
-        found(Cause::Slots, figure)
+        self.found(Cause::Slots, figure)
     }
 
     /// Every slot in use and nothing else: the way there and back has to be filled.
@@ -94,7 +97,7 @@ impl<'a> View<'a> {
             || self.by_latency
             || self.slots_used() < BUSY
             || engine >= BUSY
-            || nics >= EASY
+            || self.nic_taken(node, self.node_seconds()) >= EASY
         {
             return None;
         }
@@ -105,7 +108,7 @@ impl<'a> View<'a> {
             percent(engine),
             percent(nics)
         );
-        found(Cause::Slots, figure)
+        self.found(Cause::Slots, figure)
     }
 
     /// The engine, or what keeps it from more.
@@ -150,7 +153,7 @@ impl<'a> View<'a> {
                 a.node,
                 percent(busy)
             );
-            return found(Cause::MaxBatch, figure);
+            return self.found(Cause::MaxBatch, figure);
         }
         if e.workers == 1 && self.has_cores_left(a) {
             let figure = format!(
@@ -158,7 +161,7 @@ impl<'a> View<'a> {
                 a.node,
                 percent(busy)
             );
-            return found(Cause::EngineThreads, figure);
+            return self.found(Cause::EngineThreads, figure);
         }
         self.own_speed(&format!(
             "{} computed {} of the time on {} threads, {batches}",
@@ -170,14 +173,10 @@ impl<'a> View<'a> {
 
     /// The engine itself, with nothing around it that could be turned.
     fn own_speed(&self, figure: &str) -> Option<Finding> {
-        let mut finding = found(
+        self.found(
             Cause::Engine,
             format!("{figure}: that is the model's own speed"),
-        )?;
-        if self.run.fabric == "local" {
-            "there is no network here to turn anything of".clone_into(&mut finding.turn);
-        }
-        Some(finding)
+        )
     }
 
     /// The accelerator's own threads leave a quarter of its cores.
@@ -217,38 +216,14 @@ impl<'a> View<'a> {
                 "LoadGen scheduled {wanted}/s, which takes {:.1} cores; {per_s}/s came back",
                 takes
             );
-            return found(Cause::Rate, figure);
+            return self.found(Cause::Rate, figure);
         }
         if !late {
             return None;
         }
         let (theirs, ours) = (text::time_us(theirs), text::time_us(ours));
         let figure = format!("LoadGen's p99 is {theirs} where ours is {ours}: {busy}");
-        found(Cause::IssueThread, figure)
-    }
-
-    /// Shares of the run in which LoadGen's issue threads ran, and waited for a core.
-    fn issue_shares(&self) -> (f64, f64) {
-        let node = &self.run.evidence.node;
-        let Some(g) = node.group(ISSUE) else {
-            return (0.0, 0.0);
-        };
-        let time = node.clock_us as f64 * f64::from(g.threads.max(1));
-        (
-            share(g.ran_us as f64, time),
-            share(g.waited_us as f64, time),
-        )
-    }
-
-    /// Seconds over which this node's use was taken.
-    fn node_seconds(&self) -> f64 {
-        self.run.evidence.node.clock_us as f64 / 1e6
-    }
-
-    /// In what share of its time a node's NIC threads were at work.
-    fn nic_share(&self, node: &NodeUse, seconds: f64) -> f64 {
-        let time = seconds * 1e6 * f64::from(node.nics.threads);
-        share(node.nics.worked_us as f64, time)
+        self.found(Cause::IssueThread, figure)
     }
 
     pub(super) fn nic_thread(&self) -> Option<Finding> {
@@ -261,7 +236,7 @@ impl<'a> View<'a> {
             return None;
         }
         let figure = format!("those of {node} were at work {} of the time", percent(most));
-        found(Cause::NicThread, figure)
+        self.found(Cause::NicThread, figure)
     }
 
     pub(super) fn send_buffer(&self) -> Option<Finding> {
@@ -275,16 +250,22 @@ impl<'a> View<'a> {
             "it held up the connections {} of the time",
             percent(held * busy)
         );
-        found(Cause::SendBuffer, figure)
+        self.found(Cause::SendBuffer, figure)
     }
 
-    pub(super) fn wake_ups(&self) -> Option<Finding> {
-        let network = self.stage(Stage::Network);
+    /// How often NIC threads slept for each sample, here and at all accelerators.
+    pub(super) fn sleeps(&self) -> (f64, f64) {
         let samples = self.run.samples as f64;
         let here = share(self.run.evidence.node.nics.sleeps as f64, samples);
         let there = self.run.system.accelerators.iter();
         let there = share(there.map(|a| a.used.nics.sleeps as f64).sum(), samples);
-        if self.run.scenario == "Offline" || network < 0.4 || here.max(there) < 0.5 {
+        (here, there)
+    }
+
+    pub(super) fn wake_ups(&self) -> Option<Finding> {
+        let network = self.stage(Stage::Network);
+        let (here, there) = self.sleeps();
+        if self.run.scenario == "Offline" || network < 0.4 || here.max(there) < OFTEN {
             return None;
         }
         let figure = format!(
@@ -292,7 +273,7 @@ impl<'a> View<'a> {
              here and {there:.1} there",
             percent(network)
         );
-        found(Cause::WakeUps, figure)
+        self.found(Cause::WakeUps, figure)
     }
 
     pub(super) fn posting(&self) -> Option<Finding> {
@@ -306,30 +287,14 @@ impl<'a> View<'a> {
             self.in_flight,
             text::grouped(self.slots)
         );
-        found(Cause::Posting, figure)
+        self.found(Cause::Posting, figure)
     }
 
     pub(super) fn completion(&self) -> Option<Finding> {
         let completion = self.stage(Stage::Completion);
         let figure = format!("it is {} of a sample's time", percent(completion));
-        found(Cause::Completion, figure).filter(|_| completion >= MOST)
-    }
-
-    pub(super) fn cores(&self) -> Option<Finding> {
-        let node = &self.run.evidence.node;
-        let busy = share(node.machine_busy_ticks as f64, node.machine_ticks as f64);
-        let sum = |of: fn(&ThreadGroup) -> f64| node.threads.iter().map(of).sum::<f64>();
-        let (ran, waited) = (sum(|g| g.ran_us as f64), sum(|g| g.waited_us as f64));
-        let waiting = share(waited, ran + waited);
-        if busy < ALWAYS || waiting < 0.25 {
-            return None;
-        }
-        let figure = format!(
-            "{} of this machine's were busy, our threads waited {} of the time for one",
-            percent(busy),
-            percent(waiting)
-        );
-        found(Cause::Cores, figure)
+        self.found(Cause::Completion, figure)
+            .filter(|_| completion >= MOST)
     }
 
     pub(super) fn network(&self) -> Option<Finding> {
@@ -338,6 +303,6 @@ impl<'a> View<'a> {
             return None;
         }
         let figure = format!("it is {} of a sample's time", percent(network));
-        found(Cause::Network, figure)
+        self.found(Cause::Network, figure)
     }
 }

@@ -22,6 +22,8 @@ pub enum Cause {
     Rate,
     /// LoadGen's issue thread wakes late.
     IssueThread,
+    /// Threads wait for cores.
+    Cores,
     /// A NIC thread is always at work.
     NicThread,
     /// The send buffer holds less than the line.
@@ -32,8 +34,6 @@ pub enum Cause {
     Posting,
     /// LoadGen's own work on completions.
     Completion,
-    /// Threads wait for cores.
-    Cores,
     /// The way there and back, with nothing asleep and nothing full.
     Network,
 }
@@ -77,7 +77,8 @@ pub const ROWS: [Row; 15] = [
         "accelerator",
         "one was lost, or gave no sign of life for 400 ms and more while it was asked for one",
         "it was stopped, ended or cut off for a part of the run; samples waited, or went again elsewhere",
-        "look at its log and its machine; `deadlines.echo_timeout_ms` says how soon silence is a loss",
+        "look at its log and its machine; how soon silence is a loss say `deadlines.echo_timeout_ms` (data \
+         connections) and `deadlines.heartbeat_timeout_ms` (control connection)",
     ),
     row(
         Cause::Link,
@@ -114,7 +115,7 @@ pub const ROWS: [Row; 15] = [
         "engine",
         "engines compute all the time (SingleStream: `inference` is the most of a sample's time)",
         "that is the model's own speed",
-        "more accelerators; `--local` shows the same without a network",
+        "more accelerators, SingleStream: a faster one; `--local` shows the same without a network",
     ),
     row(
         Cause::Rate,
@@ -133,9 +134,20 @@ pub const ROWS: [Row; 15] = [
         "leave it a core of its own: `nics[].cpus`, fewer spinning threads, nothing else on the machine",
     ),
     row(
+        Cause::Cores,
+        "cores",
+        "our threads wait for a core a quarter of the time that they want to run, and the machine's \
+         cores are busy nine tenths of the time and more; or NIC or issue threads wait for one half \
+         of the run",
+        "threads fight for cores: what else looks slow is late for that",
+        "fewer programs and spinning threads on the machine; pin with `cpus`; another machine for \
+         the frontend",
+    ),
+    row(
         Cause::NicThread,
         "NIC thread",
-        "the NIC threads of a node are at work nine tenths of the time and more",
+        "the NIC threads of a node are at work on a core nine tenths of the time and more; waiting for \
+         a core is no work",
         "copying to and from sockets is the limit",
         "another entry of `nics` (one thread each) with `cpus` of its own; `ib` does not copy",
     ),
@@ -166,17 +178,8 @@ pub const ROWS: [Row; 15] = [
         Cause::Completion,
         "completion",
         "`completion` is the most of `total`",
-        "LoadGen's own work: logging, its locks",
-        "`enable_trace` off (the default here), `server_coalesce_queries`",
-    ),
-    row(
-        Cause::Cores,
-        "cores",
-        "the machine's cores are busy nine tenths of the time and more, and our threads wait for \
-         one a quarter of the time that they want to run",
-        "threads fight for cores",
-        "fewer programs and spinning threads on the machine; pin with `cpus`; another machine for \
-         the frontend",
+        "LoadGen's own work: logging, its locks; in SingleStream it issues the next query meanwhile",
+        "`enable_trace` off, where somebody turned it on; Server: `server_coalesce_queries`",
     ),
     row(
         Cause::Network,

@@ -16,6 +16,8 @@ pub use usage::{EngineUse, NicUse, NodeUse, PathReading, PathUse, ThreadGroup};
 
 /// The name of the group of threads that LoadGen issues queries on.
 pub const ISSUE: &str = "issue";
+/// That of NIC threads.
+pub const NIC: &str = "nic";
 
 /// What is known beside the counts of samples, for the judge.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
