@@ -36,6 +36,7 @@ mod text;
 mod throughput;
 mod tokens;
 mod traffic;
+mod verified;
 
 pub use accuracy::Accuracy;
 pub use batches::BatchSizes;
@@ -61,3 +62,4 @@ pub use table::{StageRow, StageTable};
 pub use throughput::{Throughput, ThroughputReport};
 pub use tokens::{CountRow, TokenHistograms, TokenRecord, TokenSizes, TokenTime};
 pub use traffic::FabricCounts;
+pub use verified::Verified;
