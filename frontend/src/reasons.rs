@@ -93,8 +93,8 @@ fn too_little(limit: &LimitRecord, outcome: &TestOutcome, l: &LoadgenRecord) -> 
         // The first samples' way and the last ones' are in the rate: the shorter the run, the more.
         if was < SURE_US && was < limit.limit / 2.0 {
             return Some(format!(
-                "{made} to {}, twice what was completed: {} are too short to tell the rate, so it may \
-                 take another run",
+                "{made} to {}, twice what was completed: {} are too short to tell the rate, so it \
+                 may take another run",
                 shortly((2.0 * rate).ceil()),
                 ms(was)
             ));

@@ -347,7 +347,8 @@ impl Page {
         );
         self.fact("copies", &copies, None);
         let waited = format!(
-            "{} found no free slot, at most {} at once; {} had one and were left to another thread",
+            "{} found no free slot, at most {} at once; {} had one and were left to another \
+             thread",
             text::counted(run.system.backlogged, "sample"),
             n(run.system.backlog_max),
             n(run.system.handed_over)

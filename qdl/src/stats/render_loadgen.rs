@@ -129,9 +129,10 @@ impl Page {
     pub(super) fn ends(&mut self, run: &RunRecord) {
         if matches!(run.scenario.as_str(), "SingleStream" | "MultiStream") {
             self.note(
-                "LoadGen's time of a sample ends as QuerySamplesComplete begins; it issues the next \
-                 query while that call still runs. completion and total end as it returns: totals \
-                 overlap, and LoadGen's latency is the answer to how long one sample takes.",
+                "LoadGen's time of a sample ends as QuerySamplesComplete begins; it issues the \
+                 next query while that call still runs. completion and total end as it returns: \
+                 totals overlap, and LoadGen's latency is the answer to how long one sample \
+                 takes.",
             );
         }
     }
@@ -221,9 +222,9 @@ impl Page {
         self.plain("Times are ours, from the issue of a sample to its completion.");
         if steps {
             self.note(
-                "bound is LoadGen's word. It counts from the time for which a sample was scheduled, so \
-                 it may call a step exceeded whose times here are within the bound: samples were \
-                 issued late. It logs its percentile for the peak alone.",
+                "bound is LoadGen's word. It counts from the time for which a sample was \
+                 scheduled, so it may call a step exceeded whose times here are within the \
+                 bound: samples were issued late. It logs its percentile for the peak alone.",
             );
         }
     }

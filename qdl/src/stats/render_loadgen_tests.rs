@@ -165,8 +165,8 @@ all 3                 6
 Times are ours, from the issue of a sample to its completion.
 bound is LoadGen's word. It counts from the time for which a sample was scheduled,";
     assert!(text.contains(expected), "{text}");
-    let peak = "peak 150 queries/s: by LoadGen's word the highest with p99 latency within 10.0 ms; 2 of 3 \
-         steps kept that";
+    let peak = "peak 150 queries/s: by LoadGen's word the highest with p99 latency within 10.0 ms; \
+         2 of 3 steps kept that";
     let words: Vec<&str> = text.split_whitespace().collect();
     assert!(words.join(" ").contains(peak), "{text}");
     assert!(text.contains("stages of    step 3, the peak"), "{text}");
