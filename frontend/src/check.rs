@@ -15,6 +15,7 @@ use qdl::{
 };
 
 use crate::{
+    accuracy::names_the_class,
     cli::Args,
     exit::ExitCode,
     local,
@@ -27,7 +28,9 @@ use crate::{
 /// stopping wants 99 % confidence, and ln(0.01) / ln(0.99) is 458.2 (LoadGen's
 /// `early_stopping.cc`).
 const SERVER_QUERIES: u64 = 459;
+
 /// Opens what is left to open, and prints the page. `labels`: there are some, and they fit.
+/// `uncounted`: why the run would not count in a submission, a line each.
 ///
 /// # Errors
 /// What a run would have ended with before its first sample.
@@ -37,9 +40,19 @@ pub fn check(
     settings: &Settings,
     qsl: &Qsl,
     labels: bool,
+    uncounted: impl Iterator<Item = String>,
 ) -> Result<ExitCode, anyhow::Error> {
     let mut page = Page::new();
     loadgen(&mut page, settings);
+    for note in settings.provenance.notes() {
+        page.fact("note", note);
+    }
+    let user_conf = args.user_conf.is_some() || config.loadgen.user_conf.is_some();
+    if user_conf || settings.test.mode == TestMode::SubmissionRun {
+        for line in uncounted {
+            page.fact("note", format!("would not count in a submission: {line}"));
+        }
+    }
     model_and_data(&mut page, config, qsl, labels);
     if args.local {
         let engine = local::check(config)?;
@@ -226,6 +239,12 @@ fn tensors(model: &ModelSpec) -> String {
 
 fn model_and_data(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, labels: bool) {
     page.fact("model", tensors(&config.model));
+    let others = config.model.other_outputs.len();
+    if others > 0 {
+        let class = names_the_class(&config.model.output);
+        let of = format!("{class}, which is `output`; the other outputs: {others}");
+        page.fact("class", of);
+    }
     let source = match (&config.dataset.samples, config.dataset.kind) {
         (Some(path), _) => path.display().to_string(),
         (None, DatasetKind::Raw | DatasetKind::Random) => "random bytes".to_owned(),

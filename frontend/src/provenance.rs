@@ -10,6 +10,14 @@ use serde_json::{Map, Value};
 /// LoadGen's embedded file, which it reads when it is given a `user.conf`.
 pub const MLPERF_CONF: &str = "mlperf.conf";
 
+/// Fields that `mlperf.conf` has a stand-in for, and everybody gives a value of their own.
+const RATES: [&str; 4] = [
+    "server_target_qps",
+    "offline_expected_qps",
+    "single_stream_expected_latency_ns",
+    "multi_stream_expected_latency_ns",
+];
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Provenance {
@@ -26,6 +34,11 @@ impl Provenance {
         let mut p = Provenance::default();
         p.changed(&Map::new(), fields, DEFAULT);
         p
+    }
+
+    /// Something to be said before the run and after it.
+    pub fn say(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
     }
 
     /// A field was given this value, even if it had it before.
@@ -60,8 +73,9 @@ impl Provenance {
         let values = conf_values(path, model, scenario)?;
         if values.is_empty() {
             self.notes.push(format!(
-                "{}: no line is for model {model} in {scenario}: it sets nothing here",
-                path.display()
+                "{}: no line is for model {model} in {scenario}: it sets nothing here; write {}",
+                path.display(),
+                example(model, scenario)
             ));
         }
         self.values(path, &values, scenario, |v| text(&fields[v]));
@@ -144,8 +158,30 @@ impl Provenance {
             }
         }
         beaten.sort();
+        let rules = self
+            .given
+            .iter()
+            .filter_map(|(f, given)| self.rule_beaten(f, given));
+        beaten.extend(rules.map(|note| (usize::MAX, note)));
         let beaten = beaten.into_iter().map(|(_, note)| note);
         self.notes.iter().cloned().chain(beaten).collect()
+    }
+
+    /// That a value of `mlperf.conf`, which is the rules', is not the one in force. A `user.conf`
+    /// may replace it: that is what it is for.
+    fn rule_beaten(&self, field: &str, given: &[GivenValue]) -> Option<String> {
+        let last = given.last()?;
+        let at = given.iter().position(|g| g.from == MLPERF_CONF)?;
+        let replaced = given.iter().any(|g| self.lines.contains_key(&g.from));
+        let rule = &given[at].value;
+        let told = !replaced && !RATES.contains(&field) && *rule != last.value;
+        told.then(|| {
+            let (by, value) = (&last.from, &last.value);
+            format!(
+                "{MLPERF_CONF}: the rules' {field} = {rule} has no effect: {by} sets it to \
+                 {value}; leave that out for a run that is to count"
+            )
+        })
     }
 
     /// Every field on record; `scenario` is the one that runs.
@@ -165,6 +201,16 @@ impl Provenance {
         };
         self.given.iter().filter_map(record).collect()
     }
+}
+
+/// The line of a `user.conf` that every submission has, for one model or for all.
+pub fn example(model: &str, scenario: Scenario) -> String {
+    let name = scenario.name();
+    let line = match scenario {
+        Scenario::Server | Scenario::Offline => format!("{name}.target_qps = RATE"),
+        Scenario::SingleStream | Scenario::MultiStream => format!("{name}.target_latency = MS"),
+    };
+    format!("`{model}.{line}` or `*.{line}`")
 }
 
 /// Whether a field has no effect in this scenario.
@@ -268,7 +314,8 @@ mod tests {
     fn a_file_with_nothing_for_this_run_says_so() {
         let notes = conf("m.Offline.target_qps = 7\nbert.Server.target_qps = 9\n").notes();
         assert_eq!(notes.len(), 1);
-        let words = "user.conf: no line is for model m in Server: it sets nothing here";
+        let words = "user.conf: no line is for model m in Server: it sets nothing here; write \
+                     `m.Server.target_qps = RATE` or `*.Server.target_qps = RATE`";
         assert!(notes[0].ends_with(words), "{notes:?}");
     }
 
@@ -281,6 +328,30 @@ mod tests {
              samples_per_query in Server",
         ];
         assert_eq!(conf(text).notes(), expected);
+    }
+
+    #[test]
+    fn a_rule_that_something_else_goes_before_is_named_but_not_by_a_user_conf() {
+        let given = |text: &str, by: &str| {
+            let mut p = conf(text);
+            let mut ruled = TestSettings::default();
+            let before = fields(&ruled);
+            (ruled.min_duration_ms, ruled.server_target_qps) = (600_000, 2.0);
+            p.given.remove("min_duration_ms");
+            p.changed(&before, &fields(&ruled), MLPERF_CONF);
+            p.set("server_target_qps", "100", by);
+            p
+        };
+        let mut p = given("m.Server.coalesce_queries = 1\n", "f.yaml:8");
+        assert_eq!(p.notes(), [""; 0], "a rate is everybody's own");
+        p.set("min_duration_ms", "10000", "f.yaml:9");
+        let note = "mlperf.conf: the rules' min_duration_ms = 600000 has no effect: f.yaml:9 sets \
+                    it to 10000; leave that out for a run that is to count";
+        assert_eq!(p.notes(), [note]);
+        p.set("min_duration_ms", "600000", "--set");
+        assert_eq!(p.notes(), [""; 0], "the same value");
+        let p = conf("m.Server.min_duration = 700000\n");
+        assert_eq!(p.notes(), [""; 0]);
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use loadgen_bridge::{Scenario, TestOutcome, Verdict};
 use qdl::stats::{EarlyStopping, LimitRecord, LimitUnit, LoadgenRecord};
 
+/// So long an Offline run shows its rate, in microseconds; half of its shortest duration does too.
+const SURE_US: f64 = 1e6;
+
 /// Why a run is not valid, each with the setting that would have to change; then LoadGen's errors.
 pub fn reasons(outcome: &TestOutcome, l: &LoadgenRecord) -> Vec<String> {
     let mut all = Vec::new();
@@ -84,10 +87,21 @@ fn too_little(limit: &LimitRecord, outcome: &TestOutcome, l: &LoadgenRecord) -> 
     let offline = || {
         let rate = l.completed_per_s?;
         let now = target_qps(l)?;
-        // It makes a tenth more than that many for the duration.
+        let was = limit.was?;
+        let made =
+            format!("; LoadGen made samples for {now} a second beforehand: raise --target-qps");
+        // The first samples' way and the last ones' are in the rate: the shorter the run, the more.
+        if was < SURE_US && was < limit.limit / 2.0 {
+            return Some(format!(
+                "{made} to {}, twice what was completed: {} are too short to tell the rate, so it \
+                 may take another run",
+                shortly((2.0 * rate).ceil()),
+                ms(was)
+            ));
+        }
         Some(format!(
-            "; LoadGen made samples for {now} a second beforehand: raise --target-qps to {}",
-            shortly(rate.ceil())
+            "{made} to {}, a tenth above what was completed",
+            shortly((1.1 * rate).ceil())
         ))
     };
     let advice = match scenario {

@@ -184,6 +184,7 @@ impl Ended<'_> {
             setting_notes: self.settings.provenance.notes(),
             stages: self.histograms.table(),
             uneven: self.histograms.uneven(),
+            verified: self.verified.as_ref().map(Findings::record),
             tokens: self.tokens(seconds),
             throughput,
             carried: Carried::new(self.carried.0, self.carried.1, seconds),

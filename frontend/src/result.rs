@@ -73,6 +73,7 @@ pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<&StageTable>)
         reasons: outcome.reasons.clone(),
         errors: outcome.errors,
         warnings: outcome.warnings,
+        warning_messages: detail.warning_messages.clone(),
         effective: detail.effective.clone(),
     }
 }

@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let mut accuracy = settings.clone();
         accuracy.test.mode = TestMode::AccuracyOnly;
         let labels = self::labels(&config, &accuracy, qsl.total())?.is_some();
-        return check::check(args, &config, &settings, &qsl, labels);
+        return check::check(args, &config, &settings, &qsl, labels, guard.lines());
     }
     report::clear(&settings)?;
     let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet);

@@ -11,9 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use loadgen_bridge::{
-    ConfValue, LoadgenError, LogSettings, Scenario, TestMode, TestSettings, known_models,
-};
+use loadgen_bridge::{ConfValue, LoadgenError, LogSettings, Scenario, TestMode, TestSettings};
 use qdl::config::{self, LoadgenConfig, Written};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -55,23 +53,26 @@ pub enum SettingsError {
         why: String,
     },
     /// `user.conf`.
-    #[error("{source}{}", model_hint(source))]
+    #[error("{source}{}", model_hint(source, *scenario))]
     Conf {
         /// LoadGen's or the bridge's own words.
         source: LoadgenError,
+        /// The one that runs.
+        scenario: Scenario,
     },
 }
 
-fn model_hint(error: &LoadgenError) -> String {
+fn model_hint(error: &LoadgenError, scenario: Scenario) -> String {
     match error {
         // The line's own error lists the models already.
         LoadgenError::ConfLine { .. } => {
             "\n   = loadgen.model in the configuration names the model in user.conf".to_owned()
         }
-        LoadgenError::ConfModel { .. } => {
-            let known = Vec::from_iter(known_models()).join(", ");
+        LoadgenError::ConfModel { model, .. } => {
+            let line = provenance::example(model, scenario);
             format!(
-                "\n   = loadgen.model in the configuration names the model in user.conf; LoadGen knows {known}"
+                "\n   = add {line} to it; or set loadgen.model in the configuration to the model's \
+                 name in it; or leave --user-conf (loadgen.user_conf) out"
             )
         }
         _ => String::new(),
@@ -103,7 +104,6 @@ impl Settings {
         written: &Written,
         model: &str,
     ) -> Result<Self, SettingsError> {
-        let conf = |source| SettingsError::Conf { source };
         let mut test = TestSettings::default();
         let log = LogSettings {
             enable_trace: false,
@@ -115,6 +115,11 @@ impl Settings {
             .map(Scenario::from)
             .or(config.scenario.map(scenario))
             .ok_or(SettingsError::NoScenario)?;
+        let runs = test.scenario;
+        let conf = move |source| SettingsError::Conf {
+            source,
+            scenario: runs,
+        };
         let user_conf = args.user_conf.as_ref().or(config.user_conf.as_ref());
         if let Some(path) = user_conf {
             let before = fields(&test);
@@ -160,6 +165,12 @@ impl Settings {
         settings.flags(args)?;
         for (key, value) in &args.set {
             settings.set("--set", "--set", key, value)?;
+        }
+        if settings.test.mode == TestMode::SubmissionRun && user_conf.is_none() {
+            settings.provenance.say(
+                "a submission run without a user.conf: LoadGen's own durations and bounds apply, and \
+                 not the rules': give --user-conf FILE (or loadgen.user_conf)",
+            );
         }
         settings.audited().map_err(conf)?;
         Ok(settings)
@@ -295,6 +306,8 @@ impl Settings {
             ("target_qps", Scenario::Offline) => same("offline_expected_qps".to_owned()),
             ("target_qps", _) => {
                 let ns = 1e9 / number()?;
+                // A part of a nanosecond is nobody's expectation.
+                let ns = if ns > 1.0 { ns.round() } else { ns };
                 Ok((format!("{prefix}_expected_latency_ns"), ns.to_string()))
             }
             ("target_latency", Scenario::Server) => {

@@ -15,6 +15,7 @@ use std::{
     },
 };
 
+use qdl::stats::Verified;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::tokens::{TOKEN_BYTES, count};
@@ -40,6 +41,16 @@ impl Findings {
     /// Whether nothing is wrong.
     pub fn sound(&self) -> bool {
         self.mismatches == 0 && self.duplicates == 0 && self.lost == 0
+    }
+
+    /// Its counts, for the summary.
+    pub fn record(&self) -> Verified {
+        Verified {
+            compared: self.compared,
+            mismatches: self.mismatches,
+            duplicates: self.duplicates,
+            lost: self.lost,
+        }
     }
 
     /// What is wrong, in one line.

@@ -134,7 +134,8 @@ fn a_user_conf_with_an_unknown_model() {
         conf.to_str().expect("text"),
     ];
     let text = refused(place.frontend(&config, "out", &arguments));
-    contains(&text, &["user.conf", "bert", "resnet50"]);
+    let advice = "add `resnet50.Server.target_qps = RATE` or `*.Server.target_qps = RATE`";
+    contains(&text, &["user.conf", "bert", advice]);
 }
 
 #[test]

@@ -158,7 +158,10 @@ fn several_inputs_and_outputs_fixed_batches_and_arrays_need_nothing_else() {
         command.arg("--labels").arg(folder.join(labels));
         let printed = said(command);
         assert!(
-            printed.contains("scores: f32[4], class: i64[1]\nsamples  1000"),
+            printed.contains(
+                "scores: f32[4], class: i64[1]\n\
+                 class    largest of scores (4 values), as --class says\nsamples  1000"
+            ),
             "{printed}"
         );
         let _accelerator = common::accelerator(&place, &folder.join("accelerator.yaml"));

@@ -11,7 +11,7 @@ use std::io::{BufRead, Result};
 
 use crate::settings::{Scenario, TestMode};
 
-/// How many of LoadGen's error messages are kept.
+/// How many of LoadGen's error messages are kept, and of its warnings.
 const MESSAGES_KEPT: usize = 20;
 
 /// What a phase of a run is for.
@@ -63,6 +63,8 @@ pub struct Detail {
     pub name_duration_ns: Option<u64>,
     /// What the first 20 errors say.
     pub error_messages: Vec<String>,
+    /// What the first 20 warnings say.
+    pub warning_messages: Vec<String>,
 }
 
 impl Detail {
@@ -138,6 +140,9 @@ impl Detail {
             if value.contains("Initial lower bound does not satisfy") {
                 self.judge(false);
             }
+        }
+        if line.contains("\"is_warning\": true") && self.warning_messages.len() < MESSAGES_KEPT {
+            self.warning_messages.push(text());
         }
         if let Some(name) = key.strip_prefix("effective_") {
             self.effective.insert(name.to_owned(), text());
@@ -291,14 +296,18 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_the_names_duration() {
+    fn errors_warnings_and_the_names_duration() {
         let log = b":::MLLOG {\"key\": \"get_sut_name_duration_ns\", \"value\": 4711, \
             \"time_ms\": 0.1, \"x\": 1}\n\
             :::MLLOG {\"key\": \"error_runtime\", \"value\": \"it \"broke\"\", \"time_ms\": 2.0, \
-            \"metadata\": {\"is_error\": true}}\n\xff\xfe\n";
+            \"metadata\": {\"is_error\": true}}\n\xff\xfe\n\
+            :::MLLOG {\"key\": \"warning_generic_message\", \"value\": \"Logging allocation\", \
+            \"time_ms\": 3.0, \"metadata\": {\"is_error\": false, \"is_warning\": true, \
+            \"file\": \"logging.cc\"}}\n";
         let detail = Detail::read(&log[..]).unwrap();
         assert_eq!(detail.name_duration_ns, Some(4711));
         assert_eq!(detail.error_messages, ["it \"broke"]);
+        assert_eq!(detail.warning_messages, ["Logging allocation"]);
     }
 
     #[test]

@@ -17,6 +17,55 @@ use crate::{
     numpy::{self, Array, Element},
 };
 
+/// Types that labels may be of.
+const TYPES: [DType; 7] = [
+    DType::U8,
+    DType::I8,
+    DType::F16,
+    DType::Bf16,
+    DType::I32,
+    DType::F32,
+    DType::I64,
+];
+
+/// What to do about labels of another type than was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// It is about something else.
+    None,
+    /// To say that they are of this one, say.
+    Say(DType),
+    /// To say nothing: the file does.
+    SayNothing,
+}
+
+impl Remedy {
+    /// In a configuration.
+    pub fn of_yaml(self, path: &Path) -> String {
+        // The name that stands in the configuration, where the folder is the configuration's.
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        match self {
+            Remedy::None => String::new(),
+            Remedy::Say(dtype) => {
+                format!(": say which, as in `labels: {{file: {name}, dtype: {dtype}}}`")
+            }
+            Remedy::SayNothing => ": leave `dtype` out, the file says it".to_owned(),
+        }
+    }
+
+    /// On the command line of `init`.
+    pub fn of_flags(self) -> String {
+        match self {
+            Remedy::None => String::new(),
+            Remedy::Say(dtype) => format!(": say which, as in `--labels-dtype {dtype}`"),
+            Remedy::SayNothing => ": leave --labels-dtype out, the file says it".to_owned(),
+        }
+    }
+}
+
+/// What is wrong with a file, and what to do.
+type Wrong = (String, Remedy);
+
 /// Reads one class for each of so many samples, of a model with this output.
 ///
 /// # Errors
@@ -27,15 +76,17 @@ pub fn read(
     output: &TensorSpec,
 ) -> Result<Vec<i64>, AccuracyError> {
     let path = &*labels.file;
-    let wrong = |why: String| AccuracyError::Labels {
+    let refused = |(why, remedy): Wrong| AccuracyError::Labels {
         path: path.to_owned(),
         why,
+        remedy,
     };
+    let wrong = |why: String| refused((why, Remedy::None));
     let classes = match numpy::open(path, false).map_err(wrong)? {
-        Some(arrays) => of_array(&arrays, labels.dtype).map_err(wrong)?,
+        Some(arrays) => of_array(&arrays, labels.dtype).map_err(refused)?,
         None => {
             let bytes = fs::read(path).map_err(|e| wrong(format!("cannot read it: {e}")))?;
-            raw(&bytes, labels.dtype, samples, path).map_err(wrong)?
+            raw(&bytes, labels.dtype, samples).map_err(refused)?
         }
     };
     if classes.len() != samples {
@@ -59,44 +110,47 @@ pub fn read(
 }
 
 /// The labels of a file of NumPy's.
-fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, String> {
+fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, Wrong> {
+    let plain = |why: String| (why, Remedy::None);
     let array = match arrays {
         [only] => only,
         several => several.iter().find(|a| a.name == LABELS).ok_or_else(|| {
-            format!(
+            plain(format!(
                 "it has {} arrays, and none of them is called `{LABELS}`",
                 several.len()
-            )
+            ))
         })?,
     };
     if let Some(said) = said.filter(|said| !array.element().is(*said)) {
-        return Err(format!(
-            "it is {}, and `labels` says `dtype: {said}`: leave `dtype` out, the file says it",
-            array.text()
-        ));
+        let why = format!("it is {}, and not {said} as was said", array.text());
+        return Err((why, Remedy::SayNothing));
     }
-    array.integers()
+    array.integers().map_err(plain)
 }
 
 /// The labels of a file without a format: `i64` where nobody says what they are.
-fn raw(bytes: &[u8], said: Option<DType>, samples: usize, path: &Path) -> Result<Vec<i64>, String> {
+fn raw(bytes: &[u8], said: Option<DType>, samples: usize) -> Result<Vec<i64>, Wrong> {
     let dtype = said.unwrap_or(DType::I64);
-    let wanted = samples.saturating_mul(dtype.bytes());
-    if bytes.len() != wanted {
-        let advice = match said {
-            Some(_) => String::new(),
-            // The name that stands in the configuration, where the folder is the configuration's.
-            None => format!(
-                "; if they are of another type, say which, as in `labels: {{file: {}, dtype: i32}}`",
-                path.file_name().unwrap_or_default().to_string_lossy()
-            ),
-        };
-        return Err(format!(
-            "{} bytes are no labels of {dtype} for {samples} samples, {wanted} are{advice}",
-            bytes.len()
-        ));
+    let long = |dtype: &DType| samples.saturating_mul(dtype.bytes());
+    let wanted = long(&dtype);
+    if bytes.len() == wanted {
+        let numbers = Element::from(dtype).whole_numbers(bytes);
+        return numbers.map_err(|why| (why, Remedy::None));
     }
-    Element::from(dtype).whole_numbers(bytes)
+    let len = bytes.len();
+    let why = format!("{len} bytes are no labels of {dtype} for {samples} samples, {wanted} are");
+    let fitting: Vec<DType> = TYPES.into_iter().filter(|d| long(d) == len).collect();
+    let names: Vec<String> = fitting.iter().map(DType::to_string).collect();
+    Err(match fitting.first() {
+        Some(first) => {
+            let why = format!("{why}; they would fit {}", names.join(" or "));
+            (why, Remedy::Say(*first))
+        }
+        None => {
+            let of = "; no type fits: are they another data set's?";
+            (format!("{why}{of}"), Remedy::None)
+        }
+    })
 }
 
 /// Scores that an output has for a sample; 1 where it is the class itself.
@@ -158,15 +212,37 @@ mod tests {
         let text = labels(&file, ".i32", None, 4, &scores).expect_err("nobody said");
         assert!(
             text.contains("16 bytes are no labels of i64 for 4 samples, 32 are")
+                && text.contains("would fit i32 or f32: say which")
                 && text.contains("`labels: {file: l.i32, dtype: i32}`"),
             "{text}"
         );
+        let text = labels(&file, ".i32", Some(DType::I8), 4, &scores).expect_err("of one byte");
+        assert!(text.contains("would fit i32 or f32"), "{text}");
         assert_eq!(
             labels(&file, "", Some(DType::I32), 4, &scores),
             Ok(vec![3, 0, 2, 1])
         );
         let text = labels(&file, "", Some(DType::F32), 4, &scores).expect_err("not whole");
         assert!(text.contains("as float32, number 0 is 4.2"), "{text}");
+    }
+
+    #[test]
+    fn whoever_gave_flags_reads_of_flags() {
+        let error = |why: &str, remedy| AccuracyError::Labels {
+            path: "/l.i32".into(),
+            why: why.to_owned(),
+            remedy,
+        };
+        let text = error("16 bytes", Remedy::Say(DType::I32)).of_flags();
+        assert_eq!(
+            text,
+            "--labels /l.i32: 16 bytes: say which, as in `--labels-dtype i32`"
+        );
+        let text = error("it is int64 (4,)", Remedy::SayNothing).of_flags();
+        assert!(
+            text.ends_with("leave --labels-dtype out, the file says it"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -17,10 +17,11 @@ use std::{
 use loadgen_bridge::{AccuracyLog, LoadgenError};
 use qdl::{
     config::{DatasetKind, LabelsConfig},
-    model::ModelSpec,
+    model::{ModelSpec, TensorSpec},
     stats::Accuracy,
 };
 
+pub use self::labels::Remedy;
 pub use self::whose::{Whose, by_accelerator, odd_one};
 use crate::numpy::Element;
 
@@ -28,12 +29,14 @@ use crate::numpy::Element;
 #[derive(Debug, thiserror::Error)]
 pub enum AccuracyError {
     /// The labels cannot be used.
-    #[error("labels {}: {why}", path.display())]
+    #[error("labels {}: {why}{}", path.display(), remedy.of_yaml(path))]
     Labels {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// What is wrong with it.
         why: String,
+        /// What to do, where it is about the type.
+        remedy: Remedy,
     },
     /// LoadGen's log.
     #[error(transparent)]
@@ -54,6 +57,26 @@ pub enum AccuracyError {
         /// The log.
         path: PathBuf,
     },
+}
+
+impl AccuracyError {
+    /// The same for somebody who gave flags of `init`, and has no file to change.
+    pub fn of_flags(&self) -> String {
+        match self {
+            AccuracyError::Labels { path, why, remedy } => {
+                format!("--labels {}: {why}{}", path.display(), remedy.of_flags())
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
+/// In words, how an answer names its class by this output.
+pub fn names_the_class(output: &TensorSpec) -> String {
+    match output.shape.iter().product::<usize>() {
+        1 => format!("the value of {}", output.name),
+        n => format!("largest of {} ({n} values)", output.name),
+    }
 }
 
 /// How many answers were right.

@@ -168,8 +168,10 @@ fn check(array: &Array, input: &TensorSpec) -> Result<(), String> {
     if !array.element().is(input.dtype) || !shape_fits {
         let sizes: Vec<_> = input.shape.iter().map(ToString::to_string).collect();
         let shape = std::iter::once("N".to_owned()).chain(sizes);
+        let cast = array.element().cast(input.dtype).filter(|_| shape_fits);
+        let cast = cast.map_or_else(String::new, |name| format!(": save a.astype('{name}')"));
         return Err(format!(
-            "it is {}, and the model's input is {input}: {} ({}{}) is wanted",
+            "it is {}, and the model's input is {input}: {} ({}{}) is wanted{cast}",
             array.text(),
             numpy::Element::from(input.dtype).name(),
             shape.collect::<Vec<_>>().join(", "),
@@ -284,11 +286,12 @@ mod tests {
     fn an_array_that_is_not_the_models_input_is_refused_by_both() {
         let text = complaint("pixels.npy", vec![tensor("x", DType::F32, &[4], false)]);
         assert!(
-            text.contains("it is uint8 (5, 4)") && text.contains("float32 (N, 4) is wanted"),
+            text.contains("it is uint8 (5, 4)")
+                && text.ends_with("float32 (N, 4) is wanted: save a.astype('float32')"),
             "{text}"
         );
         let text = complaint("pixels.npy", vec![tensor("x", DType::U8, &[2, 2], false)]);
-        assert!(text.contains("uint8 (N, 2, 2) is wanted"), "{text}");
+        assert!(text.ends_with("uint8 (N, 2, 2) is wanted"), "{text}");
         let text = complaint("pixels.npy", vec![pixels(), bias()]);
         assert!(
             text.contains("no array `bias`")

@@ -21,9 +21,19 @@ use std::{
 use accelerator::engine::{self, EngineKind, EngineParams};
 use anyhow::{Context, bail};
 use clap::Parser;
-use qdl::{config, model::TensorSpec, os::available_memory};
+use qdl::{
+    config,
+    model::{DType, ModelSpec, TensorSpec},
+    os::available_memory,
+};
 
-use crate::{cli, dataset::Dataset, exit::ExitCode, run};
+use crate::{
+    accuracy::{AccuracyError, names_the_class},
+    cli,
+    dataset::Dataset,
+    exit::ExitCode,
+    run,
+};
 
 use files::{Staged, shown};
 use places::Places;
@@ -56,8 +66,8 @@ pub struct InitArgs {
     pub labels: Option<PathBuf>,
 
     /// Type of labels that are neither i64 nor an array of NumPy's, as in i32
-    #[arg(long, value_name = "TYPE", requires = "labels")]
-    pub labels_dtype: Option<String>,
+    #[arg(long, value_name = "TYPE", requires = "labels", value_parser = dtype)]
+    pub labels_dtype: Option<DType>,
 
     /// Of several outputs the one that names the class, or scores each [default: the first]
     #[arg(long, value_name = "OUTPUT")]
@@ -67,6 +77,10 @@ pub struct InitArgs {
     /// is made too [default: 127.0.0.1:7400]
     #[arg(long = "accelerator", value_name = "HOST:PORT")]
     pub accelerators: Vec<String>,
+
+    /// Make a token, and have both sides ask for it, on loopback too
+    #[arg(long)]
+    pub token: bool,
 
     /// The model's name in both files, and in LoadGen's user.conf [default: that of its file]
     #[arg(long, value_name = "NAME")]
@@ -130,7 +144,8 @@ fn init(args: &InitArgs) -> Result<String> {
             fs::metadata(file).with_context(|| format!("{flag} {}", file.display()))?;
         }
     }
-    let places = Places::of(&args.accelerators)?;
+    let mut places = Places::of(&args.accelerators)?;
+    places.token = args.token;
     fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
     let mut staged = Staged::new(&args.dir, args.force);
     staged.may_write(FRONTEND)?;
@@ -155,7 +170,7 @@ fn init(args: &InitArgs) -> Result<String> {
         library: args.library.clone(),
         samples: args.samples.clone(),
         labels: args.labels.clone(),
-        labels_dtype: args.labels_dtype.clone(),
+        labels_dtype: args.labels_dtype.map(|d| d.to_string()),
         loaded: loaded(&args.samples, engine.model().max_input_bytes()),
         slots: yaml::slots(engine.model()),
         // Half of them are LoadGen's and the network's.
@@ -179,10 +194,11 @@ fn init(args: &InitArgs) -> Result<String> {
         .collect();
     let outputs = plan.model.outputs();
     let mut text = format!(
-        "model    {}: {} -> {}\nsamples  {samples}\nwritten  {}\n",
+        "model    {}: {} -> {}\n{}samples  {samples}\nwritten  {}\n",
         plan.model.name,
         inputs.join(", "),
         outputs.join(", "),
+        class(engine.model(), args.class.as_deref()),
         shown(&args.dir.join(FRONTEND)),
     );
     for at in &places.accelerators {
@@ -210,9 +226,43 @@ fn check(staged: &Staged, places: &Places) -> Result<usize> {
     let words = ["frontend", "--check", "--quiet", "--config"];
     let words = words.iter().map(std::ffi::OsStr::new);
     let args = cli::Args::try_parse_from(words.chain([frontend.as_os_str()]))?;
-    run::run(&args)?;
+    run::run(&args).map_err(|error| match error.downcast_ref::<AccuracyError>() {
+        Some(labels) => anyhow::Error::msg(labels.of_flags()),
+        None => error,
+    })?;
     let config = config::load_frontend(&frontend)?;
     Ok(Dataset::open(&config.dataset, &config.model, None)?.count())
+}
+
+/// Which of several outputs names the class, and how to have another; nothing where there is one.
+fn class(model: &ModelSpec, chosen: Option<&str>) -> String {
+    let mut outputs: Vec<_> = model.outputs().collect();
+    let at = outputs.iter().position(|o| Some(&*o.name) == chosen);
+    let own = outputs.remove(at.unwrap_or(0));
+    if outputs.is_empty() {
+        return String::new();
+    }
+    let others: Vec<_> = outputs
+        .iter()
+        .map(|o| format!("--class {}", o.name))
+        .collect();
+    let which = match at {
+        Some(_) => "as --class says".to_owned(),
+        None => {
+            let all = outputs.len() + 1;
+            format!("the first of {all} outputs; {}", others.join(" or "))
+        }
+    };
+    format!("class    {}, {which}\n", names_the_class(own))
+}
+
+/// A type of labels, by its name in a configuration.
+fn dtype(text: &str) -> std::result::Result<DType, String> {
+    serde_json::from_value(text.into()).map_err(|_| {
+        "it is one of u8, i8, i32, i64, f16, bf16, f32; labels of u32 or u64 are those of i32 or \
+         i64"
+        .to_owned()
+    })
 }
 
 /// Samples to load at a time, where the whole file would take more than half of the memory that
@@ -251,4 +301,51 @@ fn next(args: &InitArgs, places: &Places) -> String {
     }
     text += "It runs one sample after the other. Offline and Server want a rate, which docs/own-model.md finds.\n";
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_output_names_the_class_is_said_where_there_are_several() {
+        let output = |name: &str, n| TensorSpec {
+            name: name.to_owned(),
+            dtype: DType::F32,
+            shape: vec![n],
+            ragged: false,
+        };
+        let mut model = ModelSpec::opaque("m", 1, 1);
+        assert_eq!(class(&model, None), "");
+        model.output = output("embedding", 8);
+        model.other_outputs = vec![output("scores", 5), output("id", 1)];
+        assert_eq!(
+            class(&model, None),
+            "class    largest of embedding (8 values), the first of 3 outputs; --class scores or \
+             --class id\n"
+        );
+        let chosen = class(&model, Some("scores"));
+        assert_eq!(
+            chosen,
+            "class    largest of scores (5 values), as --class says\n"
+        );
+    }
+
+    #[test]
+    fn a_type_that_labels_cannot_have_is_refused_with_those_they_can() {
+        assert_eq!(dtype("i32"), Ok(DType::I32));
+        let text = dtype("u32").expect_err("no such type");
+        assert!(
+            text.contains("labels of u32 or u64 are those of i32"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_token_is_asked_for_on_loopback_where_somebody_wants_one() {
+        let mut places = Places::of(&[]).expect("loopback");
+        assert!(!places.need_token());
+        places.token = true;
+        assert!(places.need_token());
+    }
 }

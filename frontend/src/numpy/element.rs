@@ -122,6 +122,20 @@ impl Element {
         (self.kind, self.bytes) == (other.kind, other.bytes)
     }
 
+    /// NumPy's name of a tensor's type, where `astype` makes these numbers of that type and they
+    /// stay the same, but for rounding.
+    pub fn cast(self, dtype: DType) -> Option<String> {
+        let other = Element::from(dtype);
+        let whole = matches!(self.kind, Kind::Bool | Kind::Int | Kind::Uint);
+        let keeps = match other.kind {
+            Kind::Float => true,
+            Kind::Int => whole,
+            Kind::Uint => whole && self.kind != Kind::Int,
+            Kind::Bool | Kind::Bfloat => false,
+        };
+        keeps.then(|| other.name())
+    }
+
     /// Its bits, the lowest byte first.
     fn bits(self, bytes: &[u8]) -> u64 {
         let mut wide = [0u8; 8];

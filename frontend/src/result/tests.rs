@@ -201,8 +201,16 @@ fn a_run_that_was_too_short_names_the_rate_to_give() {
         ("samples", Some(264.0))
     );
     let expected = "duration was 559 ms of at least 600 ms; LoadGen made samples for 400 a second \
-                    beforehand: raise --target-qps to 473";
+                    beforehand: raise --target-qps to 520, a tenth above what was completed";
     assert_eq!(reasons, [expected]);
+    // A hundredth of a run says nothing of the rate of the whole.
+    let shorter = [
+        ("result_max_latency_ns", "3510000"),
+        ("result_samples_per_second", "28522.1"),
+    ];
+    let (_, reasons) = read(Verdict::Invalid, &[SHORT, &shorter].concat());
+    let words = "raise --target-qps to 57045, twice what was completed: 3.51 ms are too short";
+    assert!(reasons[0].contains(words), "{reasons:?}");
     let cut = [SHORT, &[("effective_max_duration_ms", "500")]].concat();
     let (_, reasons) = read(Verdict::Invalid, &cut);
     let expected = "duration was 559 ms of at least 600 ms; max_duration_ms, 500, ended the run: \

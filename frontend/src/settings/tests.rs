@@ -159,3 +159,28 @@ fn an_audit_config_goes_before_everything_and_says_so() {
     assert_eq!(given("min_duration_ms"), pair("700", 3));
     assert_eq!(given("server_target_latency_ns"), pair("15000000", 4));
 }
+
+#[test]
+fn a_rate_of_a_stream_is_whole_nanoseconds() {
+    let s = build(
+        &["--scenario", "single-stream", "--target-qps", "3000"],
+        &LoadgenConfig::default(),
+    );
+    let ns = s.expect("sound").test.single_stream_expected_latency_ns;
+    assert_eq!(ns, 333_333.0);
+}
+
+#[test]
+fn a_submission_run_without_a_user_conf_says_whose_durations_apply() {
+    let notes = |mode| {
+        let flags = ["--scenario", "server", "--mode", mode];
+        let s = build(&flags, &LoadgenConfig::default()).expect("sound");
+        s.provenance.notes()
+    };
+    assert!(notes("performance").is_empty());
+    let said = notes("submission");
+    assert!(
+        said.len() == 1 && said[0].contains("--user-conf FILE"),
+        "{said:?}"
+    );
+}

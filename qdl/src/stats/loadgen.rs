@@ -126,9 +126,10 @@ pub struct LoadgenRecord {
     pub ttft: Option<LoadgenLatency>,
     /// Times per token after the first, likewise.
     pub tpot: Option<LoadgenLatency>,
-    /// How much later than scheduled samples were issued, on average, in microseconds: its mean
-    /// latency less our mean of `total`. Where scheduling and issuing are one, that is LoadGen's
-    /// own time.
+    /// Its mean latency less our mean of `total`, in microseconds. Its time of a sample begins when
+    /// it was scheduled and ends as `QuerySamplesComplete` begins; `total` begins at the issue and
+    /// ends as that call returns. So samples were issued that much later than scheduled, or more.
+    /// Below 0, as SingleStream has it, the call took so much longer than they were late.
     pub late_mean_us: Option<f64>,
     /// Its 99th percentile less our 99th percentile of `total`, in microseconds.
     pub late_p99_us: Option<f64>,
@@ -144,6 +145,9 @@ pub struct LoadgenRecord {
     pub errors: u64,
     /// Warnings that it logged.
     pub warnings: u64,
+    /// What the first 20 of them say.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warning_messages: Vec<String>,
     /// Settings that it ran with, under its own names, as it logged them.
     pub effective: BTreeMap<String, String>,
 }

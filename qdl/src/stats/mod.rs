@@ -39,6 +39,7 @@ mod text;
 mod throughput;
 mod tokens;
 mod traffic;
+mod verified;
 
 pub use accuracy::Accuracy;
 pub use batches::BatchSizes;
@@ -64,3 +65,4 @@ pub use table::{StageRow, StageTable};
 pub use throughput::{Throughput, ThroughputReport};
 pub use tokens::{CountRow, TokenHistograms, TokenRecord, TokenSizes, TokenTime};
 pub use traffic::FabricCounts;
+pub use verified::Verified;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::FabricCounts;
 use super::{
     Accuracy, BatchSizes, GpuRecord, Ledger, LoadgenRecord, LossRecord, Mismatch, PhaseRecord,
-    Places, SettingRecord, StageTable, ThroughputReport, TokenRecord, judge, ledger,
+    Places, SettingRecord, StageTable, ThroughputReport, TokenRecord, Verified, judge, ledger,
     limits::{Evidence, Limits, NodeUse, PathUse},
     render,
 };
@@ -341,6 +341,9 @@ pub struct RunRecord {
     pub stages: StageTable,
     /// Samples whose stages do not add up exactly, because residence comes in whole microseconds.
     pub uneven: u64,
+    /// What comparing responses came to, where they were compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verified: Option<Verified>,
     /// Where answers are tokens: when they came, and how many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenRecord>,

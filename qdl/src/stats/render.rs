@@ -1,8 +1,8 @@
 //! The summary as text.
 
 use super::{
-    AcceleratorRecord, ConnectionRecord, GpuRecord, Mode, RailRecord, RunRecord, Summary,
-    TokenRecord,
+    AcceleratorRecord, ConnectionRecord, DEFAULT, GpuRecord, Mode, RailRecord, RunRecord,
+    SettingRecord, Summary, TokenRecord,
     losses::with_losses,
     text::{self, Table},
     traffic,
@@ -46,6 +46,7 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
     } else {
         page.block(&run.stages.text());
     }
+    page.ends(run);
     if run.uneven > 0 {
         let n = text::grouped(run.uneven);
         page.plain(&format!(
@@ -64,6 +65,7 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
     page.out.push('\n');
     if !run.system.accelerators.is_empty() {
         page.block(&accelerators(&run.system.accelerators));
+        page.warmed(run);
         page.out.push('\n');
     }
     if !run.system.connections.is_empty() {
@@ -97,6 +99,11 @@ impl Page {
     pub(super) fn plain(&mut self, line: &str) {
         self.out.push_str(line);
         self.out.push('\n');
+    }
+
+    /// A remark on the table above it, in as many lines as it takes.
+    pub(super) fn note(&mut self, text: &str) {
+        wrap(text, WIDTH).iter().for_each(|line| self.plain(line));
     }
 
     /// A table under its heading.
@@ -156,6 +163,13 @@ impl Page {
     fn facts(&mut self, summary: &Summary) {
         let run = &summary.run;
         self.fact("SUT", &summary.name, None);
+        // After an accuracy run LoadGen does not ask for the name again: it cannot tell.
+        let gone = run.system.accelerators.iter().filter(|a| a.lost.is_some());
+        let gone: Vec<String> = gone.map(|a| cut(&a.node, NAME)).collect();
+        if !gone.is_empty() {
+            let line = format!("lost when the run ended: {}", gone.join(", "));
+            self.fact("", &line, Some(YELLOW));
+        }
         if let Some(us) = summary.name_round_trip_us {
             let took = format!("asked of every node in {}", text::time_us(us));
             self.fact("name", &took, None);
@@ -190,7 +204,7 @@ impl Page {
             ));
         } else {
             samples.push_str(&format!(": {}/s", text::rate(run.per_s)));
-            if let Some(target) = run.target_qps {
+            if let Some(target) = run.target_qps.filter(|_| !rate_by_default(run)) {
                 samples.push_str(&format!(" (target {}/s)", text::rate(target)));
             }
         }
@@ -275,12 +289,24 @@ impl Page {
         }
     }
 
+    /// Which columns hold what came before LoadGen's clock.
+    fn warmed(&mut self, run: &RunRecord) {
+        let Some(w) = run.system.warm_up.filter(|w| w.samples > 0) else {
+            return;
+        };
+        self.note(&format!(
+            "The warm-up ({}) counts here, and in connections' sends to copied; not in their \
+             samples.",
+            text::counted(w.samples, "sample")
+        ));
+    }
+
     /// How connections warmed up: network time of the first sample over each, and once warm.
     fn warm_up(&mut self, run: &RunRecord) {
         let Some(w) = &run.system.warm_up else { return };
         let line = format!(
-            "{} samples in {} before the clock (accelerators count them too)",
-            text::grouped(w.samples),
+            "{} in {} before the clock",
+            text::counted(w.samples, "sample"),
             text::time_us(w.took_ms * 1000.0)
         );
         self.fact("warm-up", &line, None);
@@ -321,17 +347,18 @@ impl Page {
         );
         self.fact("copies", &copies, None);
         let waited = format!(
-            "{} samples found no free slot, at most {} at once; {} were handed to other threads",
-            n(run.system.backlogged),
+            "{} found no free slot, at most {} at once; {} had one and were left to another \
+             thread",
+            text::counted(run.system.backlogged, "sample"),
             n(run.system.backlog_max),
             n(run.system.handed_over)
         );
         self.fact("backlog", &waited, None);
         if !run.system.connections.is_empty() {
             let threads = format!(
-                "NIC threads slept {} times; connections woke them {} times, other threads {}",
-                n(run.system.sleeps),
-                n(total.wakeups),
+                "NIC threads slept {}; connections woke them {}, other threads {}",
+                text::counted(run.system.sleeps, "time"),
+                text::counted(total.wakeups, "time"),
                 n(run.system.woken)
             );
             self.fact("threads", &threads, None);
@@ -346,11 +373,10 @@ impl Page {
             self.fact("losses", "none", None);
         } else {
             let lost = format!(
-                "{} connection{}; {} samples sent again, {} late answers dropped, {} completed empty",
-                n(l.lost_connections),
-                if l.lost_connections == 1 { "" } else { "s" },
-                n(l.redispatched),
-                n(l.late_dropped),
+                "{}; {} sent again, {} dropped, {} completed empty",
+                text::counted(l.lost_connections, "connection"),
+                text::counted(l.redispatched, "sample"),
+                text::counted(l.late_dropped, "late answer"),
                 n(l.emptied)
             );
             self.fact("losses", &lost, Some(YELLOW));
@@ -369,6 +395,10 @@ impl Page {
             };
             self.fact("reconciled", agreed, None);
         }
+        if let Some(verified) = &run.verified {
+            let style = (!verified.sound()).then_some(RED);
+            self.fact("verified", &verified.text(), style);
+        }
         for (i, mismatch) in run.mismatches.iter().enumerate() {
             self.fact(if i == 0 { "MISMATCH" } else { "" }, mismatch, Some(RED));
         }
@@ -380,6 +410,15 @@ impl Page {
             self.fact("limited by", &run.limits.line, Some(BOLD));
         }
     }
+}
+
+/// Nobody gave the rate: it is LoadGen's default, which is no target.
+fn rate_by_default(run: &RunRecord) -> bool {
+    let rate = |s: &&SettingRecord| {
+        !s.idle && ["server_target_qps", "offline_expected_qps"].contains(&s.name.as_str())
+    };
+    let rate = run.settings.iter().find(rate);
+    rate.is_some_and(|s| s.given.from == DEFAULT)
 }
 
 fn accelerators(all: &[AcceleratorRecord]) -> String {
@@ -460,24 +499,29 @@ fn rails(all: &[RailRecord]) -> String {
 fn connections(run: &RunRecord) -> String {
     let own = ["connection", "samples", "in flight"];
     let mut table = Table::new(&[&own[..], &traffic::COLUMNS].concat());
-    let mut row = |c: &ConnectionRecord| {
+    let mut row = |c: &ConnectionRecord, sum: bool| {
         let mut row = vec![
             cut(&c.name, CONNECTION),
             text::short(c.samples),
-            text::short(c.in_flight_max),
+            // Connections have their most at different times: it is no sum.
+            if sum {
+                String::new()
+            } else {
+                text::short(c.in_flight_max)
+            },
         ];
         row.extend(traffic::row(&c.tx, &c.rx, c.wakeups, c.blocked));
         table.row(row);
     };
     if run.system.connections.len() <= MOST_CONNECTIONS {
-        run.system.connections.iter().for_each(&mut row);
+        run.system.connections.iter().for_each(|c| row(c, false));
     }
     let mut total = run.total();
     total.name = match run.system.connections.len() {
         1 => return table.text(),
         n => format!("all {n}"),
     };
-    row(&total);
+    row(&total, true);
     table.text()
 }
 

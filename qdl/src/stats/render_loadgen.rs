@@ -24,24 +24,27 @@ impl Page {
             self.fact("mode", &line, Some(YELLOW));
         }
         let steps = run.phases.iter().filter(|p| p.kind == PhaseKind::Step);
+        let asked = asked_rates(run.phases.iter().filter_map(|p| p.asked_per_s));
         let (steps, kept) = (
             steps.clone().count(),
-            steps.filter(|p| p.kept == Some(true)),
+            steps.filter(|p| p.kept == Some(true)).count(),
         );
         match l.peak_qps {
             Some(qps) => {
                 let bound = l.limits.iter().find(|limit| limit.at_most);
-                let bound = bound.map_or_else(String::new, |b| {
-                    format!(" whose {} was within {}", b.name, amount(b.unit, b.limit))
-                });
+                let bound = bound.map_or_else(
+                    || "its bound kept".to_owned(),
+                    |b| format!("{} within {}", b.name, amount(b.unit, b.limit)),
+                );
                 let line = format!(
-                    "{} queries/s: the highest of {steps} steps{bound}",
-                    text::rate(qps)
+                    "{} queries/s: by LoadGen's word the highest with {bound}; {kept} of {steps} \
+                     steps kept that",
+                    asked(qps)
                 );
                 self.fact("peak", &line, None);
                 self.peak_that_does_not_last(l);
             }
-            None if steps > 0 && kept.count() == 0 => {
+            None if steps > 0 && kept == 0 => {
                 let line = "none: the first rate was too high; give a lower --target-qps";
                 self.fact("peak", line, Some(RED));
             }
@@ -68,6 +71,17 @@ impl Page {
     /// LoadGen's rates, its latencies, and its limits beside what they came to.
     pub(super) fn loadgen(&mut self, l: &LoadgenRecord) {
         self.fact("LoadGen", &rates(l), None);
+        self.warnings(l);
+        // Offline it has one query, and a latency of each of its samples.
+        let samples = l
+            .limits
+            .iter()
+            .find(|limit| limit.unit == LimitUnit::Samples);
+        let samples = samples.and_then(|limit| limit.was).map(|n| n as u64);
+        let (counted, count) = match samples {
+            Some(n) if l.scenario == "Offline" => ("samples", Some(n)),
+            _ => ("queries", l.queries),
+        };
         let rows = [
             ("latency, as scheduled", &l.latency),
             ("first token", &l.ttft),
@@ -81,26 +95,65 @@ impl Page {
             "p99.9",
             "max",
             "mean",
-            "queries",
+            counted,
         ]);
         for (name, row) in rows {
             let Some(row) = row else { continue };
             let mut cells = vec![name.to_owned()];
             cells.extend(times(row));
-            cells.push(l.queries.map_or_else(String::new, text::grouped));
+            cells.push(count.map_or_else(String::new, text::grouped));
             table.row(cells);
         }
         if l.latency.is_some() {
             self.block(&table.text());
         }
-        if let Some(late) = l.late_mean_us.filter(|late| *late > 0.0) {
-            let line = format!(
-                "Samples were issued {} after their scheduled time on average: LoadGen counts that.",
+        match l.late_mean_us {
+            // Our time ends later than LoadGen's, so they were that late or more.
+            Some(late) if late > 0.0 => self.plain(&format!(
+                "Samples were issued {} or more after their scheduled time on average: LoadGen \
+                 counts that.",
                 text::time_us(late)
-            );
-            self.plain(&line);
+            )),
+            Some(less) if less < 0.0 => self.note(&format!(
+                "LoadGen's mean is {} below that of total: its time of a sample ends as \
+                 QuerySamplesComplete begins, total as it returns.",
+                text::time_us(-less)
+            )),
+            _ => {}
         }
         self.limits(l);
+    }
+
+    /// What `completion` and `total` hold that LoadGen's own figure does not, where that is its
+    /// result and the next query waits for nothing else.
+    pub(super) fn ends(&mut self, run: &RunRecord) {
+        if matches!(run.scenario.as_str(), "SingleStream" | "MultiStream") {
+            self.note(
+                "LoadGen's time of a sample ends as QuerySamplesComplete begins; it issues the \
+                 next query while that call still runs. completion and total end as it returns: \
+                 totals overlap, and LoadGen's latency is the answer to how long one sample \
+                 takes.",
+            );
+        }
+    }
+
+    /// What LoadGen warned of, each once.
+    fn warnings(&mut self, l: &LoadgenRecord) {
+        let mut said: Vec<(&str, u64)> = Vec::new();
+        for message in &l.warning_messages {
+            match said.iter_mut().find(|(other, _)| other == message) {
+                Some((_, times)) => *times += 1,
+                None => said.push((message, 1)),
+            }
+        }
+        for (message, times) in said {
+            let times = match times {
+                1 => String::new(),
+                n => format!(" ({n} times)"),
+            };
+            let line = format!("LoadGen warned: {message}{times}");
+            self.fact("", &line, Some(YELLOW));
+        }
     }
 
     fn limits(&mut self, l: &LoadgenRecord) {
@@ -128,11 +181,14 @@ impl Page {
             let needs = early.needs.filter(|_| !early.met);
             table.row(vec![
                 "early stopping".to_owned(),
-                needs.map_or_else(String::new, |n| format!("at least {}", queries(n))),
-                needs.and(early.queries).map_or_else(String::new, queries),
-                needs.map_or_else(String::new, |n| share(was, n as f64)),
+                needs.map_or_else(
+                    || "enough queries".to_owned(),
+                    |n| format!("at least {}", queries(n)),
+                ),
+                early.queries.map_or_else(|| "-".to_owned(), queries),
+                needs.map_or_else(|| "-".to_owned(), |n| share(was, n as f64)),
                 word(early.met),
-                needs.map_or("", |_| "min_query_count").to_owned(),
+                "min_query_count".to_owned(),
             ]);
         }
         self.out.push('\n');
@@ -149,8 +205,9 @@ impl Page {
         };
         let mut table = Table::new(&heading);
         let skipped = run.phases.len().saturating_sub(MOST_PHASES);
+        let asked = asked_rates(run.phases.iter().filter_map(|p| p.asked_per_s));
         for p in &run.phases[skipped..] {
-            table.row(phase(p, steps));
+            table.row(phase(p, steps, &asked));
         }
         let samples: u64 = run.phases.iter().map(|p| p.samples).sum();
         let mut all = vec![format!("all {}", run.phases.len()), text::short(samples)];
@@ -163,6 +220,13 @@ impl Page {
             self.plain(&format!("The first {skipped} are in summary.json."));
         }
         self.plain("Times are ours, from the issue of a sample to its completion.");
+        if steps {
+            self.note(
+                "bound is LoadGen's word. It counts from the time for which a sample was \
+                 scheduled, so it may call a step exceeded whose times here are within the \
+                 bound: samples were issued late. It logs its percentile for the peak alone.",
+            );
+        }
     }
 
     /// Stages of the phases that are worth a table: all of a few, of find-peak the peak's.
@@ -280,11 +344,32 @@ fn share(was: Option<f64>, limit: f64) -> String {
     }
 }
 
-fn phase(p: &PhaseRecord, steps: bool) -> Vec<String> {
+/// Writes rates with so many decimals that no two of these look the same.
+fn asked_rates(all: impl Iterator<Item = f64>) -> impl Fn(f64) -> String {
+    // LoadGen logs six.
+    let mut all: Vec<i64> = all.map(|rate| (rate * 1e6).round() as i64).collect();
+    all.sort_unstable();
+    all.dedup();
+    let written = |rate: f64, decimals: usize| match decimals {
+        0 => text::rate(rate),
+        _ => format!("{rate:.decimals$}"),
+    };
+    let apart = |decimals: &usize| {
+        let each = all
+            .iter()
+            .map(|rate| written(*rate as f64 / 1e6, *decimals));
+        let looks: std::collections::BTreeSet<String> = each.collect();
+        looks.len() == all.len()
+    };
+    let decimals = (0..6).find(apart).unwrap_or(6);
+    move |rate| written(rate, decimals)
+}
+
+fn phase(p: &PhaseRecord, steps: bool, asked: &impl Fn(f64) -> String) -> Vec<String> {
     let total = p.total();
     let mut row = vec![p.name.strip_prefix("step ").unwrap_or(&p.name).to_owned()];
     if steps {
-        row.push(p.asked_per_s.map_or_else(String::new, text::rate));
+        row.push(p.asked_per_s.map_or_else(String::new, asked));
     }
     row.extend([
         text::short(p.samples),

@@ -50,6 +50,12 @@ fn server() -> LoadgenRecord {
             ..EarlyStopping::default()
         }),
         errors: 1,
+        warnings: 3,
+        warning_messages: ["Logging allocation detected", "CAS failed."]
+            .iter()
+            .chain(&["Logging allocation detected"])
+            .map(|s| (*s).to_owned())
+            .collect(),
         ..LoadgenRecord::default()
     }
 }
@@ -83,11 +89,13 @@ fn text(run: RunRecord) -> String {
 #[test]
 fn loadgens_result_looks_like_this() {
     let expected = "\
-LoadGen      798/s scheduled, 475/s completed (59.5 %), 351 queries over the bound, 1 error, no
+LoadGen      798/s scheduled, 475/s completed (59.5 %), 351 queries over the bound, 1 error, 3
              warnings
+             LoadGen warned: Logging allocation detected (2 times)
+             LoadGen warned: CAS failed.
 LoadGen's own              p50      p90      p99    p99.9      max     mean  queries
 latency, as scheduled  8.00 ms  15.0 ms  19.0 ms  19.5 ms  21.0 ms  9.00 ms    1,480
-Samples were issued 41.0 us after their scheduled time on average: LoadGen counts that.
+Samples were issued 41.0 us or more after their scheduled time on average: LoadGen counts that.
 
 limit           asked for                was            of it             set by
 p99 latency     at most 10.0 ms          19.0 ms        190 %    NOT MET  a_setting
@@ -154,11 +162,13 @@ step   asked/s  samples    took  done/s      p50      p99    p99.9      max     
 2          200        2  500 ms    4.00  1.00 ms  2.00 ms  2.00 ms  2.00 ms  exceeded
 3          150        3  500 ms    6.00  2.00 ms  3.00 ms  3.00 ms  3.00 ms      kept
 all 3                 6
-";
+Times are ours, from the issue of a sample to its completion.
+bound is LoadGen's word. It counts from the time for which a sample was scheduled,";
     assert!(text.contains(expected), "{text}");
-    let peak =
-        "peak         150 queries/s: the highest of 3 steps whose p99 latency was within 10.0 ms";
-    assert!(text.contains(peak), "{text}");
+    let peak = "peak 150 queries/s: by LoadGen's word the highest with p99 latency within 10.0 ms; \
+         2 of 3 steps kept that";
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert!(words.join(" ").contains(peak), "{text}");
     assert!(text.contains("stages of    step 3, the peak"), "{text}");
     // Neither the last step's rate nor the first step's target stands beside the whole.
     assert!(
@@ -166,6 +176,73 @@ all 3                 6
         "{text}"
     );
     assert!(!text.contains("target"), "{text}");
+}
+
+#[test]
+fn steps_of_different_rates_look_different() {
+    let asked = asked_rates([565.0, 565.6, 564.99, 565.6].into_iter());
+    assert_eq!([565.6, 564.99].map(asked), ["565.60", "564.99"]);
+    let asked = asked_rates([1_000.0, 2_000.0].into_iter());
+    assert_eq!(asked(2_000.0), "2,000");
+}
+
+#[test]
+fn a_stream_says_that_loadgens_time_ends_before_ours() {
+    let stream = |scenario: &str| {
+        text(RunRecord {
+            scenario: scenario.to_owned(),
+            loadgen: Some(LoadgenRecord {
+                latency: Some(latency()),
+                late_mean_us: Some(-30.5),
+                ..LoadgenRecord::default()
+            }),
+            ..RunRecord::default()
+        })
+    };
+    let less = "LoadGen's mean is 30.5 us below that of total: its time of a sample ends as";
+    let ends = "LoadGen's time of a sample ends as QuerySamplesComplete begins; it issues the next";
+    for scenario in ["SingleStream", "MultiStream"] {
+        let text = stream(scenario);
+        assert!(text.contains(less) && text.contains(ends), "{text}");
+    }
+    assert!(!stream("Server").contains(ends));
+}
+
+#[test]
+fn early_stopping_that_is_met_and_offlines_samples_have_their_counts() {
+    let text = text(RunRecord {
+        loadgen: Some(LoadgenRecord {
+            scenario: "Offline".to_owned(),
+            queries: Some(1),
+            latency: Some(latency()),
+            limits: vec![limit(
+                "samples",
+                LimitUnit::Samples,
+                100.0,
+                Some(660.0),
+                false,
+            )],
+            early_stopping: Some(EarlyStopping {
+                met: true,
+                queries: Some(1_480),
+                ..EarlyStopping::default()
+            }),
+            ..LoadgenRecord::default()
+        }),
+        ..RunRecord::default()
+    });
+    let row = text
+        .lines()
+        .find(|l| l.starts_with("latency, as"))
+        .unwrap_or_default();
+    assert!(row.ends_with("    660"), "{text}");
+    let row = text
+        .lines()
+        .find(|l| l.starts_with("early"))
+        .unwrap_or_default();
+    let words: Vec<&str> = row.split_whitespace().collect();
+    let expected = "early stopping enough queries 1,480 queries - met min_query_count";
+    assert_eq!(words.join(" "), expected);
 }
 
 #[test]

@@ -11,7 +11,9 @@ use crate::stats::{
     Accuracy, FabricCounts,
     limits::{Evidence, LoadgenView, PathUse},
 };
-use crate::stats::{LossRecord, LostSession, SystemRecord, WarmUpRecord};
+use crate::stats::{
+    GivenValue, LossRecord, LostSession, SettingOf, SystemRecord, Verified, WarmUpRecord,
+};
 
 fn example() -> Summary {
     let mut histograms = Histograms::new();
@@ -205,16 +207,18 @@ throughput   ▇██ (one bar per second)
 
 accelerator  engine  connections  samples  batches  mean  max  sizes 1,2,4,8..
 acc-01       digest            2   30,040    6,540  4.59   10             ▅▆██
+The warm-up (40 samples) counts here, and in connections' sends to copied; not in their samples.
 
 connection  samples  in flight   sends  reads   wakes  partial  blocked  copies  copied
 acc-01/0     15,000         64   7,500  3,750   5,000        3        2  15,000  240 kB
 acc-01/1     15,000         64   7,500  3,750   5,000        3        2  15,000  240 kB
-all 2        30,000         64  15,000  7,500  10,000        6        4  30,000  480 kB
+all 2        30,000             15,000  7,500  10,000        6        4  30,000  480 kB
 
-warm-up      40 samples in 3.40 ms before the clock (accelerators count them too)
+warm-up      40 samples in 3.40 ms before the clock
              network time, cold -> warm: acc-01/0 812 us -> 41.0 us, acc-01/1 812 us -> 41.0 us
 copies       0 staged (0 B), 30,000 by the fabric (480 kB)
-backlog      40 samples found no free slot, at most 12 at once; 7 were handed to other threads
+backlog      40 samples found no free slot, at most 12 at once; 7 had one and were left to another
+             thread
 threads      NIC threads slept 11,000 times; connections woke them 10,000 times, other threads 7
 losses       none
 reconciled   issued = completed = recorded; posted, arrived and answered agree
@@ -222,6 +226,51 @@ exit         0, LoadGen says valid
 limited by   nothing: 9,509/s came back of 9,512/s scheduled, latency 862 us of the 10.0 ms allowed
 ";
     assert_eq!(example().text(false), expected);
+}
+
+#[test]
+fn who_was_lost_and_what_was_verified_is_said_in_every_mode() {
+    for mode in [Mode::Accuracy, Mode::Performance] {
+        let mut s = example();
+        s.run.mode = mode;
+        s.run.verified = Some(Verified {
+            compared: 30_000,
+            ..Verified::default()
+        });
+        s.run.system.accelerators[0].lost = Some("it was killed".to_owned());
+        s.run.system.sleeps = 1;
+        let text = s.text(false);
+        for line in [
+            "             lost when the run ended: acc-01",
+            "verified     30,000 responses compared, each its own sample's",
+        ] {
+            assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
+        }
+        assert!(
+            text.contains("NIC threads slept 1 time; connections"),
+            "{text}"
+        );
+    }
+    assert!(!example().text(false).contains("verified"));
+}
+
+#[test]
+fn a_rate_that_nobody_gave_is_no_target() {
+    let mut s = example();
+    let setting = |from: &str| SettingRecord {
+        name: "server_target_qps".to_owned(),
+        of: SettingOf::Loadgen,
+        idle: false,
+        given: GivenValue {
+            value: "1".to_owned(),
+            from: from.to_owned(),
+        },
+        overrode: Vec::new(),
+    };
+    for (from, shown) in [("--target-qps", true), (DEFAULT, false)] {
+        s.run.settings = vec![setting(from)];
+        assert_eq!(s.text(false).contains("(target "), shown, "{from}");
+    }
 }
 
 #[test]

@@ -18,11 +18,13 @@ pub enum Stage {
     Queue,
     /// Its batch ran in the engine.
     Compute,
-    /// The NIC thread saw the response -> `QuerySamplesComplete` returned.
+    /// The NIC thread saw the response -> `QuerySamplesComplete` returned. LoadGen's own time of a
+    /// sample ends as that call begins; it issues what waits for the sample while the call runs.
     Completion,
     /// Its write was posted -> the NIC thread saw the response.
     RoundTrip,
-    /// LoadGen issued it -> `QuerySamplesComplete` returned.
+    /// LoadGen issued it -> `QuerySamplesComplete` returned. One after the other, samples' totals
+    /// overlap by what that call takes, and add up to more than the run.
     Total,
 }
 

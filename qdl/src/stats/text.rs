@@ -52,6 +52,11 @@ pub(super) fn three(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
+/// So many of something: `1 sample`, `2,000 samples`.
+pub(super) fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
 /// A whole number with commas between thousands.
 pub(super) fn grouped(n: u64) -> String {
     let digits = n.to_string();

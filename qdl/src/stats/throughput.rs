@@ -129,6 +129,15 @@ impl ThroughputReport {
             return format!("{mean}\n");
         };
         let mut figures = vec![format!("min {}/s", text::grouped(min)), mean];
+        // Else a mean below the minimum would look wrong.
+        if self.mean_per_s < min as f64 {
+            let part = self.duration_s - self.per_second.len() as f64;
+            figures[1].push_str(&format!(
+                " (its last {} had {})",
+                text::time_us(part * 1e6),
+                text::counted(self.rest, "sample")
+            ));
+        }
         if let Some(steady) = self.steady_per_s {
             figures.push(format!("steady {}/s", text::rate(steady)));
         }
@@ -233,6 +242,16 @@ mod tests {
         t.sample(SECOND / 4, 50);
         assert_eq!(t.report().text(), "mean 200/s\n");
         assert_eq!(Throughput::new(3).report().mean_per_s, 0.0);
+    }
+
+    #[test]
+    fn a_mean_below_the_slowest_second_says_why() {
+        let mut t = Throughput::new(0);
+        t.sample(SECOND, 1_708);
+        t.sample(SECOND + SECOND / 2, 1_709);
+        let text = t.report().text();
+        let mean = "min 1,708/s, mean 1,139/s (its last 500 ms had 1 sample)";
+        assert!(text.contains(mean), "{text}");
     }
 
     #[test]

@@ -14,11 +14,14 @@ loadgen:
   # Server want a rate, which the next runs find (docs/own-model.md, \"The rate\").
   scenario: single_stream
   settings:
-    min_duration_ms: 10000         # at least 10 s, and at least 100 queries
-    # LoadGen makes its queries beforehand: enough for samples of half this latency, and a run that
-    # uses them up is INVALID. Do not raise it above what a sample really takes.
+    # LoadGen runs for 10 s and 100 queries at least. With a user.conf it goes by the rules, which
+    # are 10 minutes, unless a line here says otherwise: all of these go before a user.conf.
+    # min_duration_ms: 10000
+    # LoadGen makes its queries beforehand, enough for samples that take half of this or longer.
+    # Where yours are faster, lower it: a run that uses its queries up is INVALID.
     single_stream_expected_latency_ns: 20000
-    server_target_qps: 100         # with --scenario server: low, to begin with
+    # With --scenario server: low, to begin with. Out with it where a user.conf has a target_qps.
+    server_target_qps: 100
 ";
 
 #[cfg(test)]
