@@ -89,11 +89,17 @@ fn chapters(nics: usize) -> Vec<Way> {
 /// What a round took.
 #[derive(Clone, Copy, Default)]
 pub struct Round {
+    /// Exchanges that came to their end.
     pub exchanges: u64,
+    /// In so long.
     pub seconds: f64,
+    /// Microseconds of processor, both sides.
     pub cpu_us: f64,
+    /// Writes given to the provider by the sender.
     pub posts: u64,
+    /// Times that the sender let the provider work.
     pub looks: u64,
+    /// What it read then.
     pub completions: u64,
 }
 
@@ -109,10 +115,11 @@ pub fn cpu_us() -> f64 {
     us(usage.ru_utime) + us(usage.ru_stime)
 }
 
+/// Pins this thread to a core, where it is to be.
 pub fn pin(pinned: bool, core: usize) {
     if pinned {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let _ = qdl::os::pin(&[core % cores]);
+        qdl::os::pin(&[core % cores]);
     }
 }
 
