@@ -89,17 +89,17 @@ fn chapters(nics: usize) -> Vec<Way> {
 /// What a round took.
 #[derive(Clone, Copy, Default)]
 pub struct Round {
-    /// Writes there, answered by a write back.
+    /// Exchanges that came to their end.
     pub exchanges: u64,
-    /// How long it took.
+    /// In so long.
     pub seconds: f64,
-    /// Microseconds of processor, both ends together.
+    /// Microseconds of processor, both sides.
     pub cpu_us: f64,
-    /// Calls that post.
+    /// Writes given to the provider by the sender.
     pub posts: u64,
-    /// Calls that look at a completion queue.
+    /// Times that the sender let the provider work.
     pub looks: u64,
-    /// Completions that they brought.
+    /// What it read then.
     pub completions: u64,
 }
 
@@ -115,7 +115,7 @@ pub fn cpu_us() -> f64 {
     us(usage.ru_utime) + us(usage.ru_stime)
 }
 
-/// Pins this thread to a core, counted modulo those there are, where `pinned`.
+/// Pins this thread to a core, where it is to be.
 pub fn pin(pinned: bool, core: usize) {
     if pinned {
         let cores = thread::available_parallelism().map_or(1, usize::from);

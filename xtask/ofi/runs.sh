@@ -191,7 +191,7 @@ YAML
                 cp "$out/faults.log" "$out/faults-$i.log"
                 failed=1
             fi
-            [ "$(of faults lost_connections)" != 0 ] && struck=$((struck + 1))
+            [ "$(of faults lost_connections)" != 0 ] && [ $status != 2 ] && struck=$((struck + 1))
             kill -CONT $victim 2>/dev/null
             ended
             port=${OFI_PORT:-7900}

@@ -3,9 +3,9 @@
 //!
 //! | | `tcp` | `ib` | `ofi` |
 //! | --- | --- | --- | --- |
-//! | frontend, before `open` | nothing | makes a queue pair and says where it is | makes an endpoint and says where it is |
-//! | accelerator, for `opened` | says where it listens | makes one, introduces it to the other | makes one that knows the other |
-//! | frontend, after `opened` | connects and shows the key | introduces its queue pair | sends the first message, has the answer |
+//! | frontend, before `open` | nothing | queue pair, says where | endpoint, says where |
+//! | accelerator, for `opened` | says where | makes one, joins both | makes one that knows both |
+//! | frontend, after `opened` | connects, shows the key | joins both | says hello, is answered |
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -27,7 +27,7 @@
 //!   they hold it; where it has 4, the provider's completion has to have it, which the first
 //!   message of a connection finds out, or a cell beside the slot has it.
 //! * **Two writes** where the provider is layered over sockets by `ofi_rxm`: that takes its process
-//!   down when a peer is lost in the middle of a write that brings data. An empty one has no middle.
+//!   down when a peer is lost in the middle of a write that brings data. An empty one has none.
 //! * **Order.** A provider that keeps none takes no parts, and says goodbye with the number of
 //!   writes that must have come before.
 //! * **Losses.** Some providers make a socket again without a word when it was lost, with what was
