@@ -36,8 +36,8 @@ fn a_queue_behind_a_step_is_worked_off() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Whatever the engine: up to nine tenths of what the engine can do, no later by more than a quarter and half of a
-    /// batch's time on average, and a quarter and two batches' at worst.
+    /// Whatever the engine: up to nine tenths of what the engine can do, no later by more than a
+    /// quarter and half of a batch's time on average, and a quarter and two batches' at worst.
     #[test]
     fn never_worse_by_more_than_the_margin(
         base_us in 50.0f64..2000.0,
