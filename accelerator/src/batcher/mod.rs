@@ -12,9 +12,9 @@
 //! sizes, a batch is the largest of them that can be filled; what is left over, the youngest,
 //! begins the next.
 //!
-//! Sizes are measured ([`Profile`]). Where some size gets through clearly more samples in a time than
-//! what is pending, a batch is cut to it, and so many samples are enough for a batch: nothing is
-//! gained by waiting for more. That is how a queue that a hiccup left is got down soonest.
+//! Sizes are measured ([`Profile`]). Where some size gets through clearly more samples in a time
+//! than what is pending, a batch is cut to it, and so many samples are enough for a batch: nothing
+//! is gained by waiting for more. That is how a queue that a hiccup left is got down soonest.
 //!
 //! Samples leave in the order of their arrival. A plain data structure: no thread, no clock, no
 //! engine.

@@ -4,9 +4,9 @@
 //! more can cost as much as a second batch. Nobody has to say where the steps are: sizes are
 //! measured while warming up, and each batch that is run refines them.
 //!
-//! What is kept of a size is its cost beside the others'. How quick the engine is as a whole is kept
-//! apart, and follows within a few batches: alone it is quicker than under load, and where it slows
-//! down for a while, sizes that were not run meanwhile do not become better for it.
+//! What is kept of a size is its cost beside the others'. How quick the engine is as a whole is
+//! kept apart, and follows within a few batches: alone it is quicker than under load, and where it
+//! slows down for a while, sizes that were not run meanwhile do not become better for it.
 //!
 //! A plain data structure: no clock, no engine, and no allocation after it is made.
 
@@ -76,8 +76,8 @@ impl Place {
 pub struct Profile {
     /// Ascending by `end`; the last is the largest batch there is.
     places: Box<[Place]>,
-    /// Sizes are listed, and batches are padded to them: what a place's sizes take is the same. Else
-    /// it is taken to be the same for each sample.
+    /// Sizes are listed, and batches are padded to them: what a place's sizes take is the same.
+    /// Else it is taken to be the same for each sample.
     padded: bool,
     /// How much longer batches take now than their cost says.
     pace: f64,
@@ -281,8 +281,8 @@ impl Profile {
         size
     }
 
-    /// The largest size up to `most` at which samples cost next to least each, and what a batch of it
-    /// costs.
+    /// The largest size up to `most` at which samples cost next to least each, and what a batch of
+    /// it costs.
     fn quickest(&self, most: usize) -> Option<(usize, f64)> {
         let upto = self.places.partition_point(|p| p.end <= most);
         let known = || self.places[..upto].iter().filter(|p| p.times > 0);

@@ -37,8 +37,8 @@ fn policy(max_batch: usize, delay_us: u64, latency_ms: u64) -> Policy {
     }
 }
 
-/// ResNet-50 in INT8 on a large GPU, as seen in Server runs: 2.7 ms at sizes with CUDA graphs, up to
-/// 128; from 3.6 to 6.3 ms from there to 178. Two streams.
+/// ResNet-50 in INT8 on a large GPU, as seen in Server runs: 2.7 ms at sizes with CUDA graphs, up
+/// to 128; from 3.6 to 6.3 ms from there to 178. Two streams.
 pub fn graphs() -> Engine {
     Engine {
         base_us: 1000.0,

@@ -75,8 +75,8 @@ pub struct Instructions {
     pub scenario: Scenario,
     /// Stubbed NICs.
     pub nics: usize,
-    /// Instructions for each sample of each step, with LoadGen's and the stub's part in it. Where the
-    /// issue thread posts by itself, `issue` includes its part of `post, doorbell`.
+    /// Instructions for each sample of each step, with LoadGen's and the stub's part in it. Where
+    /// the issue thread posts by itself, `issue` includes its part of `post, doorbell`.
     pub each: Vec<(&'static str, f64)>,
 }
 

@@ -48,8 +48,8 @@ pub struct Row {
     pub per_s: f64,
     /// What that is in Tbit/s of samples.
     pub tbit_s: f64,
-    /// CPU time for each sample of those that issue and of the NIC threads, LoadGen's part of it and
-    /// waiting for work included. What LoadGen does before and after its test is not.
+    /// CPU time for each sample of those that issue and of the NIC threads, LoadGen's part of it
+    /// and waiting for work included. What LoadGen does before and after its test is not.
     pub cpu_ns: f64,
     /// Threads that issue.
     pub issue: Vec<Between>,

@@ -12,8 +12,8 @@ use crate::engine::{
     cuda::{DeviceMemory, Graph, StreamWorker},
 };
 
-/// Largest batch whose kernels are recorded though its size is not listed: beyond it the GPU is busy
-/// for longer than launching takes.
+/// Largest batch whose kernels are recorded though its size is not listed: beyond it the GPU is
+/// busy for longer than launching takes.
 const RECORD_UP_TO: usize = 128;
 
 /// Copies, kernels and the copy back on one stream. The plan is this worker's own: each of its

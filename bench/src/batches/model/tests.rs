@@ -35,10 +35,10 @@ fn a_queue_behind_a_step_is_worked_off() {
     }
 }
 
-/// At loads up to 0.85, whatever the engine, mean latency is at most 1.25 times that of the old rules
-/// and half a batch's time more, and the longest likewise, with two batches' time: in 98 of 100. In
-/// none is either of them three times as long. Those beyond have a step between two sizes that are
-/// warmed up, and a load that hardly any size can carry. Always the same 256 engines.
+/// At loads up to 0.85, whatever the engine, mean latency is at most 1.25 times that of the old
+/// rules and half a batch's time more, and the longest likewise, with two batches' time: in 98 of
+/// 100. In none is either of them three times as long. Those beyond have a step between two sizes
+/// that are warmed up, and a load that hardly any size can carry. Always the same 256 engines.
 #[test]
 fn never_worse_by_more_than_the_margin() {
     let steps = prop::collection::vec((2usize..256, 0.0f64..2000.0, 0.0f64..60.0), 0..3);
