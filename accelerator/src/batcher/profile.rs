@@ -19,6 +19,9 @@ const NEXT_TO: f64 = 1.03;
 const LONGER: f64 = 1.1;
 /// Weight of an observation once a size has been run often: of the first few their mean counts.
 const WEIGHT: f64 = 1.0 / 8.0;
+/// What warming up said, or sizes on either side, is trusted like so many batches: it is of one and
+/// the same moment, as what follows is not.
+const OFTEN: u32 = 8;
 /// A batch is taken to be off by this factor at most, so that a hiccup is not taken for a cost.
 const OFF: f64 = 1.25;
 /// Where the pace has changed by this factor since a size was run, what it cost then may have been
@@ -26,11 +29,14 @@ const OFF: f64 = 1.25;
 const MOVED: f64 = 1.2;
 /// The first batches are taken as they are: under load an engine is slower than it was alone.
 const FIRST: u32 = 4;
+/// A size that was not run in so many batches has its cost for itself: what it is quicker by is not
+/// the engine's pace, which the others have told.
+const SELDOM: u64 = 8;
 /// Parts of the sizes between two that have a place of their own.
 const PARTS: usize = 8;
 /// What was found slow is looked at again after so many batches that were cut short of it, and each
 /// time it is found slow again after twice as many.
-const LOOK_AGAIN: (u32, u32) = (32, 1024);
+const LOOK_AGAIN: (u32, u32) = (64, 1024);
 /// A batch of zeros that takes less was not run: not every engine has something to warm up.
 const LEAST_WARM: u64 = 1_000;
 /// Sizes that share a cost: from the place before, up to and with `end`.
@@ -43,6 +49,8 @@ struct Place {
     times: u32,
     /// The pace when it was last run; 0 where it was not.
     pace: f64,
+    /// Batches of all sizes that had been run then.
+    at: u64,
 }
 
 impl Place {
@@ -52,6 +60,7 @@ impl Place {
             cost: 0.0,
             times: 0,
             pace: 0.0,
+            at: 0,
         }
     }
 
@@ -74,6 +83,8 @@ pub struct Profile {
     pace: f64,
     /// Batches that it was seen in, while there are few.
     paced: u32,
+    /// Batches run.
+    runs: u64,
     /// Batches cut short since the last that was not, and how many there may be.
     cut: u32,
     look_again: u32,
@@ -109,6 +120,7 @@ impl Profile {
             padded: !listed.is_empty(),
             pace: 1.0,
             paced: 0,
+            runs: 0,
             cut: 0,
             look_again: LOOK_AGAIN.0,
         }
@@ -130,7 +142,7 @@ impl Profile {
         let place = &mut self.places[at];
         let sooner = place.times == 0 || (ns as f64) < place.cost;
         if place.end == samples && ns >= LEAST_WARM && sooner {
-            (place.cost, place.times) = (ns as f64, 1);
+            (place.cost, place.times) = (ns as f64, OFTEN);
         }
     }
 
@@ -138,7 +150,10 @@ impl Profile {
     pub fn observe(&mut self, samples: usize, ns: u64) {
         let at = self.place(samples);
         let between = self.between(at);
+        self.runs += 1;
         let place = &mut self.places[at];
+        let seldom = self.runs - place.at > SELDOM;
+        place.at = self.runs;
         let ns = ns.max(1) as f64;
         let took = match self.padded {
             true => ns,
@@ -147,7 +162,7 @@ impl Profile {
         if place.times == 0 {
             // What lies between two sizes that are known is hardly ever far from the line.
             place.cost = between.unwrap_or(took / self.pace);
-            place.times = 1;
+            place.times = if between.is_some() { OFTEN } else { 1 };
         } else if place.moved(self.pace) {
             (place.cost, place.times) = (took / self.pace, 1);
         }
@@ -158,10 +173,15 @@ impl Profile {
             place.pace = self.pace;
             return;
         }
-        let off = off.clamp(1.0 / OFF, OFF);
         if off < 1.0 - WEIGHT {
             self.look_again = LOOK_AGAIN.0;
+            if seldom {
+                place.cost *= off;
+                place.pace = self.pace;
+                return;
+            }
         }
+        let off = off.clamp(1.0 / OFF, OFF);
         // Half of it is the engine's as a whole; of the other half this size takes its part.
         let half = off.sqrt();
         self.pace *= half;
@@ -404,7 +424,7 @@ mod tests {
         });
         assert!(
             whole.count() <= 8,
-            "32, 64 and so on up to 1,024 batches between"
+            "64, 128 and so on up to 1,024 batches between"
         );
     }
 

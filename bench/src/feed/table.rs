@@ -180,9 +180,14 @@ mod tests {
         assert!(text.ends_with("2 core(s) carry 3.00 million/s"), "{text}");
         let text = verdict(8, 8e6, &all);
         assert!(text.contains("5.6 by the CPU time"), "{text}");
-        let text = slope(&all).expect("rows");
+        let two = [
+            row(1, 4, 2e6, 1.0),
+            row(8, 2, 9e6, 1.0),
+            row(8, 4, 3e6, 1.0),
+        ];
+        let text = slope(&two.iter().collect::<Vec<_>>()).expect("rows");
         assert!(
-            text.contains("on 4 core(s)") || text.contains("4 core"),
+            text.starts_with("from 1 to 8 NICs on 4 core(s): 1.50"),
             "{text}"
         );
     }
