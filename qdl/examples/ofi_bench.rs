@@ -208,6 +208,7 @@ fn write(slot: u16, use_count: u16, stride: usize, len: u32) -> Post {
 fn answer(lanes: &mut [(Link, Endpoint)], stop: &AtomicBool) {
     let mut came = Vec::with_capacity(SLOTS);
     while !stop.load(Ordering::Relaxed) {
+        let mut idle = true;
         for (link, end) in &mut *lanes {
             link.rx.poll(SLOTS, &mut |e| {
                 if let Event::Arrived { imm, .. } = e {
@@ -215,6 +216,7 @@ fn answer(lanes: &mut [(Link, Endpoint)], stop: &AtomicBool) {
                 }
             });
             let any = !came.is_empty();
+            idle &= !any;
             for imm in came.drain(..) {
                 end.window.grants().open(imm.slot());
                 let post = write(imm.slot(), imm.use_count(), ANSWER as usize, ANSWER);
@@ -223,6 +225,10 @@ fn answer(lanes: &mut [(Link, Endpoint)], stop: &AtomicBool) {
             if any || link.tx.retired() < link.tx.posted() {
                 let _ = link.tx.flush();
             }
+        }
+        // As a NIC thread does: the other side may want this core.
+        if idle {
+            thread::yield_now();
         }
     }
 }
@@ -302,8 +308,12 @@ fn exchange(lanes: Vec<Lane>, way: &Way, size: usize) -> Round {
     let spin = |near: &mut Vec<Sender>, time: Duration| {
         let (begun, mut done) = (Instant::now(), 0);
         while begun.elapsed() < time {
+            let before = done;
             for sender in &mut *near {
                 done += sender.turn(way, size);
+            }
+            if done == before {
+                thread::yield_now();
             }
         }
         (done, begun.elapsed().as_secs_f64())

@@ -115,7 +115,9 @@ pub fn run(nic: &NicConfig, size: usize, answer: usize, slots: usize, time: Dura
         pin(true, 1);
         let (mut came, mut waiting, mut sent) = (Vec::new(), Vec::new(), Vec::new());
         while !stopping.load(Ordering::Relaxed) {
-            far.poll(&mut came, &mut sent);
+            if far.poll(&mut came, &mut sent) == 0 {
+                thread::yield_now();
+            }
             sent.clear();
             waiting.append(&mut came);
             if answer == 0 {
@@ -156,6 +158,9 @@ pub fn run(nic: &NicConfig, size: usize, answer: usize, slots: usize, time: Dura
         round.completions += near.poll(&mut came, &mut sent) as u64;
         round.looks += 1;
         let over = if answer > 0 { &mut came } else { &mut sent };
+        if over.is_empty() {
+            thread::yield_now();
+        }
         round.exchanges += over.len() as u64;
         free.append(over);
         came.clear();
