@@ -55,9 +55,11 @@ pub(super) struct PeerState {
 }
 
 impl PeerState {
-    /// Its session is over, and what its last heartbeat said is all there is of it.
+    /// Its session is over, and what its last heartbeat said is all there is of it, unless it has
+    /// had its last word: a heartbeat may come between that and the end.
     pub fn session_over(&mut self, in_run: impl Fn(u64) -> Option<f64>) {
-        if let Some((c, at_ns)) = self.heartbeat.take() {
+        let last = self.heartbeat.take().filter(|_| self.drained.is_none());
+        if let Some((c, at_ns)) = last {
             self.lost_sessions.push(LostSession {
                 as_of_s: in_run(at_ns),
                 arrived: c.arrived,

@@ -149,7 +149,11 @@ mod tests {
         assert_eq!((session.as_of_s, session.batches), (Some(7.0), 3));
         peer.lost_sessions.clear();
         peer.drained = Some(counters);
+        // One more heartbeat between its last word and the end of the session.
+        peer.heartbeat = Some((counters, 8));
+        peer.session_over(|ns| Some(ns as f64));
         let a = accelerator(&peer, 2);
+        assert_eq!((a.answered(), a.lost_sessions.len()), (Some(9), 0));
         assert_eq!(
             (a.samples, a.arrived, a.engine.as_str()),
             (Some(9), Some(10), "onnx")
