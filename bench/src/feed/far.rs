@@ -176,8 +176,8 @@ impl Backend for Feed {
         self.dispatcher.issue(samples);
     }
 
-    fn fabric(&self) -> (&'static str, bool) {
-        ("ib", true)
+    fn fabric(&self) -> (&'static str, Vec<String>) {
+        ("ib", vec!["stubbed NICs".to_owned()])
     }
 
     fn name(&self) -> (String, Option<Duration>) {

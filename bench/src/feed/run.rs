@@ -109,7 +109,13 @@ pub fn one(args: &Args, samples: u64) -> Result<Row> {
         far,
         &mut completer,
     )?);
-    let sut = Arc::new(Sut::new(feed.clone(), qsl.clone(), None, verdict.clone()));
+    let sut = Arc::new(Sut::new(
+        feed.clone(),
+        qsl.clone(),
+        None,
+        verdict.clone(),
+        completers.phases().clone(),
+    ));
     let issuing = Arc::new(Issuing::new(sut.clone(), issue_threads.clone()));
     loadgen(args, scenario, samples, issuing, qsl)?;
     if let Some(failure) = verdict.failure() {
@@ -252,7 +258,7 @@ fn loadgen(
     ensure!(
         outcome.errors == 0,
         "LoadGen logged errors: {:?}",
-        outcome.error_messages
+        outcome.detail.error_messages
     );
     Ok(())
 }

@@ -84,6 +84,7 @@ pub fn run(
                 "clippy",
                 "--workspace",
                 "--all-targets",
+                "--all-features",
                 "--locked",
                 "--",
                 "--deny",
