@@ -37,6 +37,7 @@ mod stage;
 mod table;
 mod text;
 mod throughput;
+pub mod timeline;
 mod tokens;
 mod traffic;
 mod verified;
