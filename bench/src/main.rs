@@ -4,6 +4,7 @@
 //! * `core`: the data structures that decide, in nanoseconds and allocations per operation.
 //! * `batches`: which rules for batches recover from which hiccup, in a model.
 //! * `rails`: the policies that choose rails, in a model.
+//! * `sockets`: plain sockets alone, over several rails.
 //! * `parts`: answers in parts beside plain sockets.
 //! * `feed`: LoadGen in front and stubbed NICs behind (with the feature of that name).
 //! * `llm-server`: a pretended language-model server for `bench llm`.
@@ -18,6 +19,7 @@ mod llm;
 mod machine;
 mod parts;
 mod rails;
+mod sockets;
 
 use alloc_count::Counting;
 use clap::{Parser, Subcommand};
@@ -42,6 +44,8 @@ enum Bench {
     Batches(batches::Args),
     /// Rails chosen by health: a model of a large system, the cost of a decision, and designs.
     Rails(rails::Args),
+    /// Plain sockets alone, over several rails with a thread each.
+    Sockets(sockets::Args),
     /// Answers that grow token by token, in parts of the TCP fabric and over plain sockets.
     Parts(parts::Args),
     /// What a frontend's software can feed to 1 to 32 stubbed NICs, with LoadGen in front.
@@ -57,6 +61,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Core(args) => core::run(&args),
         Bench::Batches(args) => batches::run(&args),
         Bench::Rails(args) => rails::run(&args),
+        Bench::Sockets(args) => sockets::run(&args),
         Bench::Parts(args) => parts::run(&args),
         #[cfg(feature = "feed")]
         Bench::Feed(args) => feed::run(&args),

@@ -8,8 +8,8 @@
 
 mod contract;
 mod duel;
-mod meter;
-mod plain;
+pub mod meter;
+pub mod plain;
 mod rails;
 mod shape;
 mod table;

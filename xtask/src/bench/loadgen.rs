@@ -198,7 +198,7 @@ pub fn run_find_peak(root: &Path) -> Result<()> {
 }
 
 /// Builds the null SUT; where it lies.
-fn null_sut(root: &Path) -> Result<PathBuf> {
+pub(super) fn null_sut(root: &Path) -> Result<PathBuf> {
     let mut build = process::cargo(root);
     build.args([
         "build",
@@ -214,14 +214,15 @@ fn null_sut(root: &Path) -> Result<PathBuf> {
     Ok(target.join("release/examples/null_sut"))
 }
 
+/// Where the null SUT's logs go.
+fn null_out(root: &Path) -> PathBuf {
+    root.join("target/bench/loadgen/null")
+}
+
 /// Runs the null SUT; whether LoadGen calls it valid, and its figure.
-fn null_run(root: &Path, program: &Path, arguments: &[&str]) -> Result<(bool, f64)> {
+pub(super) fn null_run(program: &Path, arguments: &[&str], out: &Path) -> Result<(bool, f64)> {
     let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .arg("--outdir")
-        .arg(root.join("target/bench/loadgen/null"))
-        .current_dir(root);
+    command.args(arguments).arg("--outdir").arg(out);
     let (status, text) = process::run_copying("null_sut", &mut command, RUN, false)?;
     if !matches!(status.code(), Some(0 | 1)) {
         bail!("{}: {status}\n{text}", process::shown(&command));
@@ -247,7 +248,7 @@ fn server(root: &Path, null: &Path, pair: &Pair, sut: &Sut, rate: f64) -> Result
     let mut arguments = vec!["--scenario", "server", "--target-qps", &qps];
     arguments.extend(["--duration-ms", "1000"]);
     arguments.extend(kind);
-    Ok(null_run(root, null, &arguments)?.0)
+    Ok(null_run(null, &arguments, &null_out(root))?.0)
 }
 
 fn offline_rate(root: &Path, null: &Path, pair: &Pair, sut: &Sut) -> Result<f64> {
@@ -261,7 +262,7 @@ fn offline_rate(root: &Path, null: &Path, pair: &Pair, sut: &Sut) -> Result<f64>
     let mut arguments = vec!["--scenario", "offline", "--target-qps", NULL_QPS];
     arguments.extend(["--duration-ms", "60"]);
     arguments.extend(kind);
-    Ok(null_run(root, null, &arguments)?.1)
+    Ok(null_run(null, &arguments, &null_out(root))?.1)
 }
 
 /// What LoadGen's own search finds, beginning at half of what ours found.

@@ -4,6 +4,7 @@
 //! its rows to `target/bench/NAME.json`.
 
 mod core;
+mod defaults;
 mod fabric;
 mod failover;
 mod feed;
@@ -41,6 +42,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
         "batches" => run_own(root, "batches", args),
         "core" => core::run(root, args),
+        "defaults" => defaults::run(root, args),
         "fabric" => fabric::run(root, args),
         "failover" => failover::run(root, args),
         "feed" => feed::run(root, args),
@@ -77,7 +79,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: batches, core, fabric, failover, feed, idle, limits, llm, loadgen, local, ofi, parts, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: batches, core, defaults, fabric, failover, feed, idle, limits, llm, loadgen, local, ofi, parts, rails, verbs, warm-up"
         ),
     }
 }
@@ -87,13 +89,19 @@ fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     run_own_with(root, name, args, &[])
 }
 
-/// The same, built with these arguments more.
-fn run_own_with(root: &Path, name: &str, args: &[OsString], more: &[&str]) -> Result<()> {
+/// Builds it with these arguments more.
+fn build_own(root: &Path, more: &[&str]) -> Result<()> {
     let mut build = process::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "qdl-bench"]);
     build.args(more);
     let status = process::run("cargo build", &mut build, BUILD)?;
     ensure!(status.success(), "cargo build: {status}");
+    Ok(())
+}
+
+/// The same, built with these arguments more.
+fn run_own_with(root: &Path, name: &str, args: &[OsString], more: &[&str]) -> Result<()> {
+    build_own(root, more)?;
     let target = process::target(root);
     let results = root.join("target/bench");
     std::fs::create_dir_all(&results).with_context(|| results.display().to_string())?;

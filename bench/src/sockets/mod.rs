@@ -1,0 +1,151 @@
+//! `sockets`: plain sockets alone, over several rails, each with a thread at either end.
+//!
+//! What `cargo xtask bench defaults` puts beside the library where payloads are large: as many
+//! connections and as many threads, and nothing that the library has to do.
+
+use std::{
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use anyhow::{Result, anyhow, ensure};
+use serde::Serialize;
+
+use crate::{
+    fabric::{
+        Shape,
+        meter::{Deadline, Meter},
+        plain::{Client, Server, Wait},
+    },
+    machine,
+};
+
+/// How `sockets` is run.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Rails: pairs of threads.
+    #[arg(long, default_value_t = 1)]
+    rails: usize,
+    /// Connections of each.
+    #[arg(long, default_value_t = 2)]
+    connections: usize,
+    /// Bytes of a request.
+    #[arg(long, default_value_t = 150_528)]
+    request: usize,
+    /// Bytes of a response.
+    #[arg(long, default_value_t = 8)]
+    response: usize,
+    /// Requests in flight on each connection.
+    #[arg(long, default_value_t = 64)]
+    in_flight: usize,
+    /// Milliseconds.
+    #[arg(long, default_value_t = 1000)]
+    ms: u64,
+    /// Where the row goes as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// What all rails together did.
+#[derive(Debug, Serialize)]
+struct Row {
+    rails: usize,
+    connections: usize,
+    in_flight: usize,
+    /// Requests a second.
+    per_s: f64,
+    /// Gigabytes of requests a second.
+    gb_per_s: f64,
+    /// CPU time of both sides for a gigabyte, seconds.
+    cpu_s_per_gb: f64,
+}
+
+/// One round of all rails; prints its row, writes the JSON.
+pub fn run(args: &Args) -> Result<()> {
+    ensure!(
+        (1..=64).contains(&args.rails)
+            && (1..=8).contains(&args.connections)
+            && args.request > 0
+            && args.response > 0
+            && args.in_flight > 0,
+        "rails are 1 to 64, connections 1 to 8, sizes and requests in flight at least 1"
+    );
+    let shape = Shape {
+        request: args.request,
+        response: args.response,
+        in_flight: args.in_flight * args.connections,
+        connections: args.connections,
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let (mut near, mut far) = (Vec::new(), Vec::new());
+    for _ in 0..args.rails {
+        let (ours, theirs) = streams(args.connections)?;
+        near.push(Client::new(shape, Wait::Sleep, ours)?);
+        far.push(Server::new(shape, Wait::Sleep, theirs)?);
+    }
+    let servers: Vec<_> = far
+        .into_iter()
+        .map(|mut s| {
+            let stop = stop.clone();
+            thread::spawn(move || s.serve(&stop))
+        })
+        .collect();
+    let cpu = machine::cpu_us();
+    let deadline = Deadline::after_ms(args.ms);
+    let clients: Vec<_> = near
+        .into_iter()
+        .map(|mut c| {
+            thread::spawn(move || {
+                let mut meter = Meter::new(shape.in_flight);
+                // It goes back whole: a connection that closes is an error at the other end.
+                c.round(deadline, &mut meter).map(|()| (c, meter.answered))
+            })
+        })
+        .collect();
+    let ended = clients
+        .into_iter()
+        .map(|c| {
+            c.join()
+                .map_err(|_| anyhow!("a thread that asks panicked"))?
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let answered: u64 = ended.iter().map(|(_, answered)| answered).sum();
+    let cpu = machine::cpu_us() - cpu;
+    stop.store(true, Ordering::Relaxed);
+    for s in servers {
+        s.join()
+            .map_err(|_| anyhow!("a thread that answers panicked"))??;
+    }
+    let seconds = args.ms as f64 / 1000.0;
+    let gigabytes = answered as f64 * args.request as f64 / 1e9;
+    let row = Row {
+        rails: args.rails,
+        connections: args.connections,
+        in_flight: args.in_flight,
+        per_s: answered as f64 / seconds,
+        gb_per_s: gigabytes / seconds,
+        cpu_s_per_gb: cpu / 1e6 / gigabytes,
+    };
+    println!(
+        "{} rails x {}: {:.0}/s, {:.2} GB/s, {:.2} CPU s/GB",
+        row.rails, row.connections, row.per_s, row.gb_per_s, row.cpu_s_per_gb
+    );
+    crate::json::write(args.json.as_deref(), &row)
+}
+
+/// So many connections over loopback: our ends, and theirs.
+fn streams(n: usize) -> Result<(Vec<TcpStream>, Vec<TcpStream>)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let to = listener.local_addr()?;
+    let mut both = (Vec::new(), Vec::new());
+    for _ in 0..n {
+        both.0.push(TcpStream::connect(to)?);
+        both.1.push(listener.accept()?.0);
+    }
+    Ok(both)
+}
