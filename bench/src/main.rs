@@ -5,6 +5,7 @@
 //! * `batches`: which rules for batches recover from which hiccup, in a model.
 //! * `rails`: the policies that choose rails, in a model.
 //! * `sockets`: plain sockets alone, over several rails.
+//! * `large`: ways of the kernel to move large payloads.
 //! * `parts`: answers in parts beside plain sockets.
 //! * `feed`: LoadGen in front and stubbed NICs behind (with the feature of that name).
 //! * `llm-server`: a pretended language-model server for `bench llm`.
@@ -15,6 +16,7 @@ mod fabric;
 #[cfg(feature = "feed")]
 mod feed;
 mod json;
+mod large;
 mod llm;
 mod machine;
 mod parts;
@@ -46,6 +48,8 @@ enum Bench {
     Rails(rails::Args),
     /// Plain sockets alone, over several rails with a thread each.
     Sockets(sockets::Args),
+    /// Large payloads: sendmsg, MSG_ZEROCOPY and io_uring in turns.
+    Large(large::Args),
     /// Answers that grow token by token, in parts of the TCP fabric and over plain sockets.
     Parts(parts::Args),
     /// What a frontend's software can feed to 1 to 32 stubbed NICs, with LoadGen in front.
@@ -62,6 +66,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Batches(args) => batches::run(&args),
         Bench::Rails(args) => rails::run(&args),
         Bench::Sockets(args) => sockets::run(&args),
+        Bench::Large(args) => large::run(&args),
         Bench::Parts(args) => parts::run(&args),
         #[cfg(feature = "feed")]
         Bench::Feed(args) => feed::run(&args),

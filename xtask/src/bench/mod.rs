@@ -50,6 +50,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             ensure!(args.is_empty(), "bench idle takes no arguments");
             idle::run(root)
         }
+        "large" => run_own(root, "large", args),
         "limits" => limits::run(root, args),
         "loadgen" => {
             let only = args.first().and_then(|a| a.to_str());
@@ -79,7 +80,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: batches, core, defaults, fabric, failover, feed, idle, limits, llm, loadgen, local, ofi, parts, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: batches, core, defaults, fabric, failover, feed, idle, large, limits, llm, loadgen, local, ofi, parts, rails, verbs, warm-up"
         ),
     }
 }
