@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::machine;
 
-/// Bytes of the payloads sent from: beyond any cache, and less than io_uring registers as one buffer.
+/// Bytes of the payloads sent from: beyond any cache, and less than io_uring registers as one.
 const PAYLOADS: usize = 256 << 20;
 /// Bytes of the slots received into.
 const SLOTS: usize = 16 << 20;

@@ -1,5 +1,7 @@
-//! `cargo xtask bench defaults [--programs FOLDER] [--turns N] [--seconds S] [--cores N] [WORK ...]`:
-//! the defaults beside the best settings that a sweep finds by hand, row by row of work.
+//! `cargo xtask bench defaults`: the defaults beside the best settings that a sweep finds by hand,
+//! row by row of work.
+//!
+//! Arguments: `[--programs FOLDER] [--turns N] [--seconds S] [--cores N] [WORK ...]`.
 //!
 //! The sweep tries each key alone, keeps the best, tries the others on top of it, and goes on until
 //! nothing brings 2 %. What it found and the defaults then take turns, with the bare minimum beside
