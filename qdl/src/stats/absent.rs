@@ -18,7 +18,9 @@ fn turn(why: &str, silent_on: Option<SilentOn>) -> String {
             on.deadline()
         ),
         // The reason says where to look.
-        None if why.contains("its log") => "no deadline ends a program: start it again".to_owned(),
+        None if why.contains("its log") => {
+            "it ended by itself, and no deadline helps: start it again".to_owned()
+        }
         None => "look at its log and its machine".to_owned(),
     }
 }

@@ -218,7 +218,9 @@ impl Page {
             text::bit_rate(c.gbit_in_per_s),
             text::bytes(c.bytes_in)
         );
-        self.fact("carried", &carried, None);
+        // In one process nothing is carried anywhere.
+        let local = run.fabric == "local";
+        self.fact(if local { "payload" } else { "carried" }, &carried, None);
         for (i, line) in run.system.places.lines().iter().enumerate() {
             self.fact(if i == 0 { "NUMA" } else { "" }, line, None);
         }
@@ -387,13 +389,20 @@ impl Page {
         }
         if run.mismatches.is_empty() {
             let agreed = if run.system.connections.is_empty() {
-                "issued = completed = recorded"
+                "issued = completed = recorded".to_owned()
             } else if run.system.ledger.lost_connections > 0 {
-                "issued = completed = recorded = posted; lost accelerators' own counts were not compared"
+                let posted = match l.redispatched {
+                    0 => " = posted".to_owned(),
+                    again => format!(", {} posted again", text::counted(again, "sample")),
+                };
+                format!(
+                    "issued = completed = recorded{posted}; \
+                     lost accelerators' own counts were not compared"
+                )
             } else {
-                "issued = completed = recorded; posted, arrived and answered agree"
+                "issued = completed = recorded; posted, arrived and answered agree".to_owned()
             };
-            self.fact("reconciled", agreed, None);
+            self.fact("reconciled", &agreed, None);
         }
         if let Some(verified) = &run.verified {
             let style = (!verified.sound()).then_some(RED);
@@ -467,13 +476,12 @@ fn accelerators(all: &[AcceleratorRecord]) -> String {
 /// Of when the counts of an accelerator are that was lost: what it did after its last heartbeat is
 /// not in them.
 fn as_of(a: &AcceleratorRecord) -> String {
-    let when = match a.lost_sessions.iter().rev().find_map(|s| s.as_of_s) {
-        Some(s) => format!("{s:.1} s"),
-        None => "before the first query".to_owned(),
-    };
-    match a.samples {
-        Some(_) => format!("without what came after {when}"),
-        None => format!("as of {when}"),
+    let last = a.lost_sessions.iter().rev().find_map(|s| s.as_of_s);
+    match (a.samples, last) {
+        (Some(_), Some(s)) => format!("without what its lost session did after {s:.1} s"),
+        (Some(_), None) => "without a session lost before the first query".to_owned(),
+        (None, Some(s)) => format!("as of {s:.1} s"),
+        (None, None) => "as of before the first query".to_owned(),
     }
 }
 

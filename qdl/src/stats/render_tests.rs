@@ -255,6 +255,33 @@ fn who_was_lost_and_what_was_verified_is_said_in_every_mode() {
 }
 
 #[test]
+fn after_a_loss_samples_are_posted_again_and_the_line_says_so() {
+    let mut s = example();
+    s.run.system.ledger.lost_connections = 1;
+    let line = |s: &Summary| {
+        let text = s.text(false);
+        let line = text.lines().find(|l| l.starts_with("reconciled"));
+        line.map(str::to_owned).unwrap_or_default()
+    };
+    s.run.mismatches.clear();
+    assert!(line(&s).contains("recorded = posted;"), "{}", line(&s));
+    s.run.system.ledger.redispatched = 7;
+    let said = line(&s);
+    assert!(said.contains("recorded, 7 samples posted again;"), "{said}");
+}
+
+#[test]
+fn in_one_process_nothing_is_carried() {
+    let mut s = example();
+    s.run.fabric = "local".to_owned();
+    let text = s.text(false);
+    assert!(
+        text.contains("\npayload ") && !text.contains("\ncarried "),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_rate_that_nobody_gave_is_no_target() {
     let mut s = example();
     let setting = |from: &str| SettingRecord {
