@@ -70,6 +70,10 @@ impl View<'_> {
         if silent.silent_ms < SILENCE_MS || !counts {
             return None;
         }
+        // Who waits for a core is silent for that: cores are named, where the aim was missed.
+        if matches!(aim, Aim::Open) && self.cores().is_some() {
+            return None;
+        }
         let figure = format!(
             "{} gave no sign of life for {} of {}",
             named(&silent.name),

@@ -379,7 +379,12 @@ fn cores_that_everybody_wants_are_named_where_nothing_else_is() {
     run.evidence.node.machine_busy_ticks = 3_950;
     run.evidence.node.threads[1].waited_us = us(2.0);
     assert_eq!(said(&run).0, Some(Cause::Cores));
+    // An accelerator on that machine is silent because it waits for a core as well.
+    run.system.connections[0].silent_ms = 1_200;
+    assert_eq!(said(&run).0, Some(Cause::Cores));
     run.evidence.node.machine_busy_ticks = 2_000;
+    assert_eq!(said(&run).0, Some(Cause::Accelerator));
+    run.system.connections[0].silent_ms = 0;
     assert_eq!(said(&run).0, None);
 }
 
