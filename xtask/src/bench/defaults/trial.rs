@@ -1,7 +1,6 @@
 //! One setting of both programs, tried: the accelerator runs for as long as it is tried.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -53,14 +52,14 @@ impl<'a> Trial<'a> {
     pub fn start(bench: &'a Bench, work: &'a Work, settings: &Settings) -> Result<Self> {
         let folder = bench.folder.join(work.name());
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let control = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let accelerator = folder.join("accelerator.yaml");
         let config = folder.join("frontend.yaml");
-        fs::write(&accelerator, accelerator_yaml(work, settings, control))?;
-        fs::write(&config, frontend_yaml(work, settings, control))?;
+        fs::write(&accelerator, accelerator_yaml(work, settings))?;
         let mut command = Command::new(bench.programs.join("accelerator"));
         command.arg("--config").arg(&accelerator);
         let running = Accelerator::start_in(&mut command, &folder.join("accelerator.log"))?;
+        let control = control(&running.ready)?;
+        fs::write(&config, frontend_yaml(work, settings, control))?;
         Ok(Trial {
             bench,
             work,
@@ -137,20 +136,28 @@ fn keys(of: &[&str]) -> String {
     of.iter().map(|k| format!(", {k}")).collect()
 }
 
-fn accelerator_yaml(work: &Work, settings: &Settings, control: u16) -> String {
+/// The address in `ready: node tried, control 127.0.0.1:7400, engine null, model tried`.
+fn control(ready: &str) -> Result<&str> {
+    ready
+        .split(", ")
+        .find_map(|word| word.strip_prefix("control "))
+        .with_context(|| format!("no address in {ready:?}"))
+}
+
+fn accelerator_yaml(work: &Work, settings: &Settings) -> String {
     let nic = format!(
         "{{listen: \"127.0.0.1:0\"{}}}",
         keys(&settings.accelerator_nic)
     );
     format!(
-        "node: tried\ncontrol: {{listen: \"127.0.0.1:{control}\"}}\nmemory_mib: 16384\n\
+        "node: tried\ncontrol: {{listen: \"127.0.0.1:0\"}}\nmemory_mib: 16384\n\
          model: {{name: tried, max_input_bytes: {}}}\nengine: {{kind: \"null\"}}\nnics: [{}]\n",
         work.bytes,
         vec![nic; work.rails].join(", ")
     )
 }
 
-fn frontend_yaml(work: &Work, settings: &Settings, control: u16) -> String {
+fn frontend_yaml(work: &Work, settings: &Settings, control: &str) -> String {
     let nic = format!(
         "{{address: 127.0.0.1, connections: {}{}}}",
         settings.connections.unwrap_or(work.connections),
@@ -158,7 +165,7 @@ fn frontend_yaml(work: &Work, settings: &Settings, control: u16) -> String {
     );
     let top: String = settings.frontend.iter().map(|k| format!("{k}\n")).collect();
     format!(
-        "node: trying\naccelerators: [{{control: \"127.0.0.1:{control}\"}}]\n\
+        "node: trying\naccelerators: [{{control: \"{control}\"}}]\n\
          model: {{name: tried, inputs: [{{name: input, dtype: u8, shape: [{}], ragged: true}}], \
          output: {{name: output, dtype: u8, shape: [8]}}}}\n\
          dataset: {{kind: random, distribution: fixed, count: {SAMPLES}}}\n\
@@ -171,6 +178,13 @@ fn frontend_yaml(work: &Work, settings: &Settings, control: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_accelerator_says_where_it_listens() {
+        let ready = "ready: node tried, control 127.0.0.1:7400, engine null, model tried";
+        assert_eq!(control(ready).expect("an address"), "127.0.0.1:7400");
+        assert!(control("ready: node tried").is_err());
+    }
 
     #[test]
     fn settings_stand_where_a_user_would_write_them() {
@@ -187,11 +201,11 @@ mod tests {
             ..Settings::default()
         };
         let nic = "{address: 127.0.0.1, connections: 3, slots: 16}";
-        let yaml = frontend_yaml(&work, &settings, 7);
+        let yaml = frontend_yaml(&work, &settings, "127.0.0.1:7");
         assert!(yaml.contains(&format!("nics: [{nic}, {nic}]\n")), "{yaml}");
         assert!(yaml.ends_with("\ndoorbell_wait_us: 0\n"), "{yaml}");
         let nic = "{listen: \"127.0.0.1:0\", completion: {mode: poll}}";
-        let yaml = accelerator_yaml(&work, &settings, 7);
+        let yaml = accelerator_yaml(&work, &settings);
         assert!(yaml.contains(&format!("nics: [{nic}, {nic}]\n")), "{yaml}");
     }
 }
