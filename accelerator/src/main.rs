@@ -84,7 +84,7 @@ fn describe() -> Option<u8> {
     }
     let version = env!("CARGO_PKG_VERSION");
     Some(
-        match submission::command::describe("accelerator", version, words) {
+        match submission::command::describe("accelerator", version, words, None) {
             submission::command::Outcome::Good => OK,
             _ => SETUP,
         },
@@ -130,7 +130,9 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     for warning in qdl::run::pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
-    let accelerator = match Accelerator::start(&config, arguments.once) {
+    // What a frontend is told of this node is what it was started with.
+    let text = std::fs::read_to_string(&arguments.config).unwrap_or_default();
+    let accelerator = match Accelerator::start(&config, &text, arguments.once) {
         Ok(a) => a,
         Err(e) => {
             eprintln!("error: {e}");

@@ -10,11 +10,11 @@ use qdl::{
     config::{AcceleratorConfig, EngineConfig, NicConfig},
     model::{ModelMismatch, ModelSpec},
     os::Near,
-    run::{Node, NodeError, NodeParams, Stop},
+    run::{Describe, Node, NodeError, NodeParams, Stop},
     serve::Service,
     stats::ServedReport,
     topology::Topology,
-    wire::EngineInfo,
+    wire::{Description, EngineInfo},
 };
 
 use crate::{
@@ -67,8 +67,22 @@ pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
         name: engine.name().to_owned(),
         tokens: engine.counts_tokens(),
         content: hashed.content.clone(),
+        prefix_cache: engine.prefix_cache(),
     }
 }
+
+/// What a frontend is told that asks this node to describe itself: the machine as it is then.
+fn describes(node: &str, text: &str) -> Describe {
+    let (node, config) = (node.to_owned(), text.to_owned());
+    Arc::new(move || {
+        let machine = submission::describe::Node::told("accelerator", VERSION, &node)?;
+        let config = config.clone();
+        Ok(Description { machine, config })
+    })
+}
+
+/// Release of this program.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A node ready to serve.
 pub struct Accelerator {
@@ -84,11 +98,12 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
-    /// Loads the model, warms the engine up, binds every port.
+    /// Loads the model, warms the engine up, binds every port. `text` is the configuration as it
+    /// was read, which a frontend may ask for.
     ///
     /// # Errors
     /// [`SetupError`] names the key, file or port.
-    pub fn start(config: &AcceleratorConfig, once: bool) -> Result<Self, SetupError> {
+    pub fn start(config: &AcceleratorConfig, text: &str, once: bool) -> Result<Self, SetupError> {
         let spec = config.model.spec();
         let file = config.model.file.as_deref();
         let params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
@@ -137,6 +152,7 @@ impl Accelerator {
                 engine_info: engine_info(engine.as_ref(), &hashed),
                 once,
                 engine: Arc::new(move || counting.totals()),
+                describe: describes(&config.node, text),
             },
             &service,
         )?;

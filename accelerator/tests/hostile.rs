@@ -57,7 +57,7 @@ impl Node {
         );
         std::fs::write(&path, text).expect("written");
         let config = load_accelerator(&path).unwrap_or_else(|e| panic!("{e}"));
-        let node = Accelerator::start(&config, false).unwrap_or_else(|e| panic!("{e}"));
+        let node = Accelerator::start(&config, "", false).unwrap_or_else(|e| panic!("{e}"));
         let ready = node.ready_line().to_owned();
         let control = ready.split("control ").nth(1).expect("an address");
         let control = control.split(',').next().expect("an address").to_owned();

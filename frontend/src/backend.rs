@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use qdl::{
     dispatch::Sample,
-    run::node_facts,
+    run::{Described, node_facts},
     stats::{SystemRecord, limits::NicUse},
     wire::{EngineInfo, NodeFacts},
 };
@@ -35,6 +35,16 @@ pub trait Backend: Send + Sync {
     /// division would not permit it, a line each.
     fn fabric(&self) -> (&'static str, Vec<String>) {
         ("local", Vec::new())
+    }
+
+    /// The notes that are on links alone, and not on machines.
+    fn link_notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Has each accelerator describe itself.
+    fn describe(&self) -> Vec<Described> {
+        Vec::new()
     }
 
     /// What this node says of itself, and each accelerator by its name.

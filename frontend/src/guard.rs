@@ -7,6 +7,7 @@ use loadgen_bridge::TestMode;
 use qdl::{
     config::{FrontendConfig, QslMode},
     stats::SettingRecord,
+    wire::{EngineInfo, PrefixCache},
 };
 use serde_json::{Map, Value};
 use submission::{
@@ -39,7 +40,8 @@ impl Guard {
         settings: &Settings,
         qsl: &Qsl,
     ) -> anyhow::Result<Self> {
-        let round = Round::find(args.submission.as_deref().unwrap_or(ROUND))?;
+        let asked = asked(args, config);
+        let round = Round::find(asked.unwrap_or(ROUND))?;
         let scenario = settings.test.scenario;
         let records = settings.provenance.records(scenario);
         let fields: Map<String, Value> = match serde_json::to_value(&settings.test)? {
@@ -67,7 +69,7 @@ impl Guard {
         let guard = Guard {
             refusals: guard::settings(&round, &told),
             model: told.model.to_owned(),
-            submission: args.submission.is_some(),
+            submission: asked.is_some(),
             round,
         };
         guard.stand()?;
@@ -82,12 +84,14 @@ impl Guard {
         let (own, peers) = backend.facts();
         let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeNote::of(n, f)).collect();
         let engines = backend.engines();
+        let caches = prefix_caches(&engines);
         let uncounted = engines.into_iter().filter(|(_, e)| !e.tokens);
         let heard = Nodes {
             frontend: &NodeNote::of(node, &own),
             accelerators: &accelerators,
-            fabric: &backend.fabric().1,
+            fabric: &backend.link_notes(),
             uncounted: &uncounted.map(|(node, _)| node).collect::<Vec<_>>(),
+            caches: &caches,
         };
         let more = guard::nodes(&self.round, &self.model, &heard);
         self.refusals.extend(more);
@@ -100,7 +104,7 @@ impl Guard {
         }
         let all: String = self.lines().map(|line| format!("\n   = {line}")).collect();
         anyhow::bail!(
-            "--submission {}: this run would not count, nothing was measured{all}",
+            "submission {}: this run would not count, nothing was measured{all}",
             self.round.round
         )
     }
@@ -111,6 +115,20 @@ impl Guard {
             .iter()
             .map(|r| format!("{}: {}", r.rule.id, r.what))
     }
+}
+
+/// The round that a run is to count in, where it is to.
+fn asked<'a>(args: &'a Args, config: &'a FrontendConfig) -> Option<&'a str> {
+    let given = args.submission.as_deref();
+    given.or(config.submission.as_deref())
+}
+
+/// Of the engines that could keep prefixes whether they do, by their nodes.
+pub fn prefix_caches(engines: &[(String, EngineInfo)]) -> BTreeMap<String, PrefixCache> {
+    let known = engines.iter();
+    known
+        .filter_map(|(node, e)| Some((node.clone(), e.prefix_cache.clone()?)))
+        .collect()
 }
 
 /// Who gave each field its value: an audit.config is LoadGen's own business, so who came before.

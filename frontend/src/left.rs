@@ -4,10 +4,12 @@
 use std::path::Path;
 
 use anyhow::Context;
-use qdl::config::FrontendConfig;
-use submission::left::{AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF};
+use qdl::{config::FrontendConfig, run::Described};
+use submission::left::{
+    AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF, accelerator_yaml, node_json,
+};
 
-use crate::{backend::Backend, cli::Args, settings::Settings};
+use crate::{backend::Backend, cli::Args, describe, guard::prefix_caches, settings::Settings};
 
 /// Writes what is known before anything is measured. The copies are taken after the files were
 /// read: what changes in between is a run's author's own doing.
@@ -20,9 +22,9 @@ pub fn begin(
     settings: &Settings,
     backend: &dyn Backend,
 ) -> anyhow::Result<Left> {
-    let (fabric, fabric_notes) = backend.fabric();
+    let (fabric, _) = backend.fabric();
     let (own, peers) = backend.facts();
-    let left = Left {
+    let mut left = Left {
         command: std::env::args_os()
             .map(|word| word.to_string_lossy().into_owned())
             .collect(),
@@ -30,7 +32,8 @@ pub fn begin(
         scenario: settings.test.scenario.name().to_owned(),
         local: args.local,
         fabric: fabric.to_owned(),
-        fabric_notes,
+        fabric_notes: backend.link_notes(),
+        prefix_caches: prefix_caches(&backend.engines()),
         connections: backend.connections().len() as u64,
         overrides: overrides(args, config),
         frontend: NodeNote::of(&config.node, &own),
@@ -52,8 +55,28 @@ pub fn begin(
             .as_ref()
             .map(|path| (AUDIT_CONFIG, path.as_path())),
     );
-    left.begin(settings.folder(), &files)
+    let told = told(config, backend, &mut left);
+    left.begin(settings.folder(), &files, &told)
         .context("what the run leaves behind")
+}
+
+/// What every node says of itself, as files; why one does not is put on record.
+fn told(config: &FrontendConfig, backend: &dyn Backend, left: &mut Left) -> Vec<(String, String)> {
+    let mut told = Vec::new();
+    match describe::own(config) {
+        Ok(machine) => told.push((node_json(&config.node), machine)),
+        Err(why) => drop(left.undescribed.insert(config.node.clone(), why)),
+    }
+    for Described { node, description } in backend.describe() {
+        match description {
+            Ok(said) => {
+                told.push((node_json(&node), said.machine));
+                told.push((accelerator_yaml(&node), said.config));
+            }
+            Err(why) => drop(left.undescribed.insert(node, why)),
+        }
+    }
+    told
 }
 
 /// What goes before user.conf: the configuration's settings, and words of the command line.

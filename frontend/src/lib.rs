@@ -20,6 +20,7 @@
 //! | `result`, `reasons` | what it came to in LoadGen's words, and why it is not valid |
 //! | `accuracy`, `report`, `exit` | what it came to |
 //! | `guard`, `left` | whether a run would count in a submission; what else one is made of |
+//! | `describe` | `frontend describe`: this machine, or all of a configuration |
 
 pub mod accuracy;
 pub mod backend;
@@ -27,6 +28,7 @@ pub mod check;
 pub mod cli;
 pub mod completer;
 pub mod dataset;
+pub mod describe;
 pub mod exit;
 pub mod guard;
 pub mod init;

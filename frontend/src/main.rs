@@ -2,7 +2,7 @@
 
 use clap::Parser;
 
-use frontend::{cli, exit::ExitCode, init, run};
+use frontend::{cli, describe, exit::ExitCode, init, run};
 
 /// LoadGen allocates for every query: this one makes it half as fast again.
 #[global_allocator]
@@ -34,7 +34,7 @@ fn submission() -> Option<ExitCode> {
     let mut words = std::env::args_os().skip(1);
     let outcome = match words.next()?.to_str()? {
         "submit" => submission::command::submit(words),
-        "describe" => submission::command::describe("frontend", env!("CARGO_PKG_VERSION"), words),
+        "describe" => describe::command(words),
         _ => return None,
     };
     Some(match outcome {

@@ -8,7 +8,7 @@ use std::{
 use qdl::{
     config::{FrontendConfig, QslMode},
     dispatch::Sample,
-    run::{Cluster, ClusterError, ClusterListener, SampleMemory},
+    run::{Cluster, ClusterError, ClusterListener, Described, SampleMemory},
     stats::{Ledger, SystemRecord, limits::NicUse},
     wire::{EngineInfo, NodeFacts},
 };
@@ -55,6 +55,7 @@ pub struct Network {
     held: Mutex<Option<Arc<Cluster>>>,
     verdict: Verdict,
     fabric: (&'static str, Vec<String>),
+    links: Vec<String>,
     facts: (NodeFacts, Vec<(String, NodeFacts)>),
 }
 
@@ -90,7 +91,11 @@ impl Network {
         let cluster = Arc::new(Cluster::connect(config, memory, &mut make, listener)?);
         Ok(Network {
             cluster: Arc::downgrade(&cluster),
-            fabric: (cluster.fabric(), cluster.fabric_notes()),
+            fabric: (
+                cluster.fabric(),
+                [cluster.link_notes(), cluster.machine_notes()].concat(),
+            ),
+            links: cluster.link_notes(),
             facts: (cluster.facts(), cluster.peer_facts()),
             held: Mutex::new(Some(cluster)),
             verdict: verdict.clone(),
@@ -152,6 +157,15 @@ impl Backend for Network {
 
     fn fabric(&self) -> (&'static str, Vec<String>) {
         self.fabric.clone()
+    }
+
+    fn link_notes(&self) -> Vec<String> {
+        self.links.clone()
+    }
+
+    fn describe(&self) -> Vec<Described> {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| c.describe()).unwrap_or_default()
     }
 
     fn facts(&self) -> (NodeFacts, Vec<(String, NodeFacts)>) {

@@ -267,7 +267,7 @@ mod tests {
         EngineInfo {
             name: name.to_owned(),
             tokens,
-            content: None,
+            ..EngineInfo::default()
         }
     }
 

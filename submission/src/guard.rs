@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use qdl::wire::{CacheState, PrefixCache};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -29,6 +30,7 @@ rules! {
     LOCAL "guard.local" "samples go over a network";
     STAGED "guard.staged" "samples leave from the memory that the QSL loaded them into";
     FABRIC "guard.fabric" "fabric and link layer are permitted, and no loopback";
+    CACHE "guard.prefix-cache" "engines keep no prompt's beginning for later prompts, and somebody says so";
     MACHINES "guard.machines" "frontend and accelerators are different machines";
     BUILD "guard.build" "every node is of the same build, and says which";
     CLEAN "guard.clean" "that build is of a commit and nothing else";
@@ -110,6 +112,8 @@ pub struct Nodes<'a> {
     pub fabric: &'a [String],
     /// Accelerators whose engine does not count its tokens.
     pub uncounted: &'a [String],
+    /// Whether their engines keep prefixes, of those that could.
+    pub caches: &'a BTreeMap<String, PrefixCache>,
 }
 
 /// What speaks against a run's settings; known before any node is asked.
@@ -179,6 +183,17 @@ pub fn nodes(round: &Round, model: &str, nodes: &Nodes<'_>) -> Vec<Refusal> {
     let tokens = models.iter().any(|(name, _)| round.models[*name].tokens);
     for node in nodes.uncounted.iter().filter(|_| tokens) {
         found.say(TOKENS, format!("{node}'s engine does not count its tokens"));
+    }
+    for (node, cache) in nodes.caches {
+        let how = &cache.how;
+        match cache.state {
+            CacheState::Off => {}
+            CacheState::On => found.say(CACHE, format!("{node}'s prefix cache is on: {how}")),
+            CacheState::Unknown => found.say(
+                CACHE,
+                format!("{node}'s engine cannot tell whether its prefix cache is off: {how}"),
+            ),
+        }
     }
     for node in nodes.accelerators {
         match nodes.frontend.same_machine(node) {

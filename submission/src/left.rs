@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use qdl::wire::NodeFacts;
+use qdl::wire::{MachineIds, NodeFacts, PrefixCache};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -31,6 +31,14 @@ pub const USER_CONF: &str = "user.conf";
 pub const AUDIT_CONFIG: &str = "audit.config";
 /// The copy of the frontend's configuration.
 pub const FRONTEND_YAML: &str = "frontend.yaml";
+/// The copy of an accelerator's configuration, as it told it.
+pub fn accelerator_yaml(node: &str) -> String {
+    format!("accelerator-{node}.yaml")
+}
+/// The description of a node, [`crate::describe::Node`].
+pub fn node_json(node: &str) -> String {
+    format!("node-{node}.json")
+}
 /// This program's own summary.
 pub const SUMMARY: &str = "summary.json";
 /// What [`Left::format`] says.
@@ -71,6 +79,10 @@ pub struct Left {
     pub frontend: NodeNote,
     /// The others, as they said of themselves.
     pub accelerators: Vec<NodeNote>,
+    /// Whether their engines keep prefixes across queries, of those that could.
+    pub prefix_caches: BTreeMap<String, PrefixCache>,
+    /// Nodes without a description, and why.
+    pub undescribed: BTreeMap<String, String>,
 }
 
 /// A file that the run read.
@@ -120,27 +132,32 @@ impl NodeNote {
         }
     }
 
-    /// Whether two nodes are on one machine; `None` where neither can be told. One kernel is one
-    /// machine; a machine-id is copied with its image, so the same one needs the same host name.
+    /// Whether two nodes are on one machine; `None` where neither can be told.
     pub fn same_machine(&self, other: &NodeNote) -> Option<bool> {
-        if let (Some(a), Some(b)) = (&self.boot, &other.boot) {
-            return Some(a == b);
-        }
-        match (&self.machine, &other.machine) {
-            (Some(a), Some(b)) if a != b => Some(false),
-            (Some(_), Some(_)) if self.host == other.host => Some(true),
-            _ => None,
+        self.ids().same(&other.ids())
+    }
+
+    fn ids(&self) -> MachineIds<'_> {
+        MachineIds {
+            host: &self.host,
+            machine: self.machine.as_deref(),
+            boot: self.boot.as_deref(),
         }
     }
 }
 
 impl Left {
     /// Writes what is known before the run into `folder`, with a copy of each file; `files` are
-    /// names of copies and where the originals lie.
+    /// names of copies and where the originals lie, `told` names and texts that nodes have told.
     ///
     /// # Errors
     /// [`Error::Read`], [`Error::Write`].
-    pub fn begin(mut self, folder: &Path, files: &[(&str, &Path)]) -> Result<Self, Error> {
+    pub fn begin(
+        mut self,
+        folder: &Path,
+        files: &[(&str, &Path)],
+        told: &[(String, String)],
+    ) -> Result<Self, Error> {
         self.format = FORMAT;
         let copies = folder.join(FOLDER);
         // An earlier run's copies are not this one's; who else has such a folder keeps it.
@@ -150,13 +167,19 @@ impl Left {
                 fs::remove_file(&path).map_err(|source| Error::Write { path, source })?;
             }
         }
-        for (name, from) in files {
-            let to = copies.join(name);
-            error::copy(from, &to)?;
-            let sha256 = sha256_of(&to)?;
-            let from = from.to_path_buf();
+        let mut note = |name: &str, from: PathBuf| {
+            let sha256 = sha256_of(&copies.join(name))?;
             self.files
-                .insert((*name).to_owned(), FileNote { from, sha256 });
+                .insert(name.to_owned(), FileNote { from, sha256 });
+            Ok(())
+        };
+        for (name, from) in files {
+            error::copy(from, &copies.join(name))?;
+            note(name, from.to_path_buf())?;
+        }
+        for (name, text) in told {
+            error::write(&copies.join(name), text)?;
+            note(name, PathBuf::from("told by the node"))?;
         }
         error::write_json(&folder.join(FILE), &self)?;
         Ok(self)
@@ -193,9 +216,18 @@ impl Left {
 
 /// What a run may have left in its folder, for whoever is to use the folder again.
 pub fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let copies =
-        [USER_CONF, AUDIT_CONFIG, FRONTEND_YAML].map(|name| folder.join(FOLDER).join(name));
-    copies.into_iter().chain([folder.join(FILE)])
+    let copies = folder.join(FOLDER);
+    let of_node = |name: &String| {
+        let parts = [("accelerator-", ".yaml"), ("node-", ".json")];
+        let mut parts = parts.iter();
+        parts.any(|(head, tail)| name.starts_with(head) && name.ends_with(tail))
+    };
+    let nodes: Vec<_> = layout::files(&copies).into_iter().filter(of_node).collect();
+    let own = [USER_CONF, AUDIT_CONFIG, FRONTEND_YAML].map(str::to_owned);
+    let names = own.into_iter().chain(nodes);
+    names
+        .map(move |name| copies.join(name))
+        .chain([folder.join(FILE)])
 }
 
 /// The SHA-256 of a file, in hexadecimal digits.
@@ -231,7 +263,12 @@ mod tests {
             model: "llama3_1-8b".to_owned(),
             ..Left::default()
         };
-        let left = left.begin(&folder, &[(USER_CONF, &source)]).expect("begun");
+        let told = [(accelerator_yaml("a"), "node: a\n".to_owned())];
+        let left = left
+            .begin(&folder, &[(USER_CONF, &source)], &told)
+            .expect("begun");
+        let kept = files(&folder).filter(|p| p.is_file());
+        assert_eq!(kept.count(), 3, "what a later run takes away");
         fs::write(&source, "changed").expect("written");
         fs::write(folder.join(log::DETAIL), "abc").expect("written");
         left.end(&folder, 1, "INVALID").expect("ended");
@@ -248,24 +285,5 @@ mod tests {
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
         assert_eq!(left.logs.len(), 1);
-    }
-
-    #[test]
-    fn one_kernel_is_one_machine() {
-        let node = |host: &str, boot: Option<&str>, machine: Option<&str>| NodeNote {
-            host: host.to_owned(),
-            boot: boot.map(str::to_owned),
-            machine: machine.map(str::to_owned),
-            ..NodeNote::default()
-        };
-        let a = node("a", Some("b"), Some("m"));
-        assert_eq!(a.same_machine(&node("pod", Some("b"), None)), Some(true));
-        assert_eq!(
-            a.same_machine(&node("a", Some("c"), Some("m"))),
-            Some(false)
-        );
-        assert_eq!(a.same_machine(&node("a", None, Some("m"))), Some(true));
-        assert_eq!(a.same_machine(&node("c", None, Some("m"))), None);
-        assert_eq!(a.same_machine(&node("c", None, Some("n"))), Some(false));
     }
 }

@@ -15,6 +15,8 @@
 //! | [`layout`] | where everything lies in the tree |
 //! | [`build`] | runs into a tree |
 //! | [`official`] | MLCommons' own scripts, from the user's checkout |
+//! | [`explain`] | the official checker's complaints beside our own findings |
+//! | [`rehearsal`] | what a rehearsal cannot have |
 //! | [`rules`] | what a tree must keep to, and what of it a tree does not |
 //! | [`table`] | findings for people |
 //! | [`command`] | `submit` and `describe` |
@@ -23,11 +25,13 @@ pub mod build;
 pub mod command;
 pub mod describe;
 mod error;
+pub mod explain;
 pub mod guard;
 pub mod layout;
 pub mod left;
 pub mod log;
 pub mod official;
+pub mod rehearsal;
 pub mod round;
 pub mod rules;
 pub mod table;

@@ -32,6 +32,8 @@ pub struct Ran {
     pub good: bool,
     /// Lines of its output that are errors or warnings, and the last one.
     pub lines: Vec<String>,
+    /// It is the checker, whose complaints are held against what was found.
+    pub is_checker: bool,
 }
 
 impl Official {
@@ -127,6 +129,7 @@ impl Official {
             what,
             good,
             lines: telling(&text),
+            is_checker: false,
         })
     }
 
@@ -177,6 +180,7 @@ impl Official {
             what: "truncation of accuracy logs".to_owned(),
             good,
             lines: telling(&text),
+            is_checker: false,
         })
     }
 
@@ -214,6 +218,7 @@ impl Official {
             ),
             good,
             lines,
+            is_checker: true,
         })
     }
 

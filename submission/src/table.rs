@@ -2,21 +2,49 @@
 
 use std::collections::BTreeMap;
 
-use crate::{official::Ran, rules::Finding};
+use crate::{
+    explain::{self, Word},
+    official::Ran,
+    round::Round,
+    rules::Finding,
+};
 
-/// The page that `submit` prints.
-pub fn page(findings: &[Finding], scripts: &[Ran]) -> String {
+/// What the scripts said, each complaint of the checker with the findings that say the same.
+pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
     let mut out = String::new();
     for ran in scripts {
         let word = if ran.good { "passed" } else { "FAILED" };
         out += &format!("{}: {word}\n", ran.what);
         for line in ran.lines.iter().filter(|_| !ran.good) {
             out += &format!("    {line}\n");
+            if !ran.is_checker {
+                continue;
+            }
+            match explain::line(round, findings, line) {
+                Word::Found(rules) => out += &format!("        found as {}\n", rules.join(", ")),
+                Word::Follows => {}
+                Word::Unexpected => out += "        UNEXPECTED: nothing found here says so\n",
+            }
         }
     }
     if !scripts.is_empty() {
         out.push('\n');
     }
+    out
+}
+
+/// Complaints of the checker that nothing found here says.
+pub fn unexpected(round: &Round, findings: &[Finding], scripts: &[Ran]) -> usize {
+    let bad = scripts.iter().filter(|ran| ran.is_checker && !ran.good);
+    let lines = bad.flat_map(|ran| &ran.lines);
+    lines
+        .filter(|line| explain::line(round, findings, line) == Word::Unexpected)
+        .count()
+}
+
+/// The findings, as `submit` prints them.
+pub fn page(findings: &[Finding]) -> String {
+    let mut out = String::new();
     if findings.is_empty() {
         out += "nothing is missing: the tree keeps to every rule that a program can see\n";
         return out;
@@ -79,7 +107,7 @@ mod tests {
             finding("results/sys/m/Offline/accuracy/a", "it is not there"),
             finding("results/sys/m/Offline/accuracy/b", "it is empty"),
         ];
-        let text = page(&all, &[]);
+        let text = page(&all);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "sys m Offline");
         assert_eq!(lines[1], "  run.log  accuracy/a: it is not there");
@@ -87,6 +115,6 @@ mod tests {
             lines[3],
             "  makes 2 of these right:  frontend --mode accuracy"
         );
-        assert!(page(&[], &[]).contains("nothing is missing"));
+        assert!(page(&[]).contains("nothing is missing"));
     }
 }

@@ -7,6 +7,7 @@
 //! * `bench` measures: one name for each measurement;
 //! * `fuzz` feeds bytes at random to whatever reads them from a peer or a file;
 //! * `soft-roce` runs a command where there is an RDMA device in software;
+//! * `submission` rehearses a submission on one machine;
 //! * `tensorrt` compiles the shim that the accelerator's engine of that name opens.
 //!
 //! It builds with cargo and a linker alone: nothing that `setup` brings is needed to run `setup`.
@@ -17,6 +18,7 @@ mod fuzz;
 mod process;
 mod setup;
 mod soft_roce;
+mod submission;
 mod tensorrt;
 mod test;
 
@@ -105,6 +107,21 @@ enum Task {
         #[arg(long, conflicts_with_all = ["include", "cuda_include", "out"])]
         check: bool,
     },
+    /// Rehearse a submission on one machine: two network namespaces (loopback where none can be
+    /// made), short runs of llama3.1-8b with pretended answers, `describe`, the form, `submit`.
+    /// Ends in a tree in target/submission, and in a table of what a rehearsal cannot have. Exit
+    /// code 0 where that is all.
+    Submission {
+        /// A checkout of mlcommons/inference: its verifier and its checker run too.
+        #[arg(long, value_name = "DIR")]
+        checker: Option<PathBuf>,
+        /// The Python of its scripts, with numpy and PyYAML.
+        #[arg(long, value_name = "FILE")]
+        python: Option<PathBuf>,
+        /// Where `frontend` and `accelerator` lie; without it they are built.
+        #[arg(long, value_name = "DIR")]
+        programs: Option<PathBuf>,
+    },
     /// The checks that read sources alone: circles and arrows between rooms, and too wide lines.
     Rooms,
     /// Run a command in a guest that has an RDMA device in software.
@@ -155,6 +172,18 @@ fn main() -> ExitCode {
             filters,
         } => test::run(&root, quick, sanitize, &filters),
         Task::Rooms => test::sources(&root),
+        Task::Submission {
+            checker,
+            python,
+            programs,
+        } => {
+            let asked = submission::Asked {
+                checker,
+                python,
+                programs,
+            };
+            submission::rehearse(&root, &asked)
+        }
         Task::Demo { llm: true } => demo::llm::run(&root),
         Task::Demo { llm: false } => demo::run(&root),
         Task::Bench { name, .. } if name == "--help" || name == "-h" => bench_help(),

@@ -36,6 +36,7 @@ use qdl::{
     rails::Score,
     serve::Arrival,
     stats::GpuRecord,
+    wire::PrefixCache,
 };
 
 pub use batch::{Batch, BatchCounts, Run};
@@ -87,6 +88,12 @@ pub trait Engine: Send + Sync {
     /// own: what LoadGen may be told.
     fn counts_tokens(&self) -> bool {
         false
+    }
+
+    /// Whether it keeps what it computed of a prompt for later prompts that begin like it; `None`
+    /// where it has nothing that could. Known once the engine has started.
+    fn prefix_cache(&self) -> Option<PrefixCache> {
+        None
     }
 
     /// The engine as one that batches by itself, where it does: then it has no workers.

@@ -91,7 +91,8 @@ pub fn read(
     };
     if classes.len() != samples {
         return Err(wrong(format!(
-            "it has {} labels, and the data set {samples} samples",
+            "it has {} labels, and the data set {samples} samples: give one for each sample, in \
+             the order of the samples",
             classes.len()
         )));
     }
@@ -99,7 +100,7 @@ pub fn read(
         None => Ok(classes),
         Some(index) => Err(wrong(format!(
             "the label of sample {index} is {}, and the model's output, {output}, has {}: is the \
-             file of another type, or another model's?",
+             file of another type, or another model's? Say its type, or give this model's labels",
             classes[index],
             match scores(output) {
                 1 => format!("classes of {}", output.dtype),
@@ -116,7 +117,8 @@ fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, Wrong> {
         [only] => only,
         several => several.iter().find(|a| a.name == LABELS).ok_or_else(|| {
             plain(format!(
-                "it has {} arrays, and none of them is called `{LABELS}`",
+                "it has {} arrays, and none of them is called `{LABELS}`: save it again with one that \
+                 is, as in numpy.savez(FILE, {LABELS}=...)",
                 several.len()
             ))
         })?,
@@ -147,7 +149,8 @@ fn raw(bytes: &[u8], said: Option<DType>, samples: usize) -> Result<Vec<i64>, Wr
             (why, Remedy::Say(*first))
         }
         None => {
-            let of = "; no type fits: are they another data set's?";
+            let of =
+                "; no type fits: are they another data set's? Give one for each sample of this one";
             (format!("{why}{of}"), Remedy::None)
         }
     })

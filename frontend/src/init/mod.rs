@@ -124,8 +124,20 @@ pub fn command() -> Option<ExitCode> {
     })
 }
 
-/// Writes the files, and says what to do with them.
+/// Writes the files, and says what to do with them. What is refused leaves no empty folder behind.
 fn init(args: &InitArgs) -> Result<String> {
+    let missing: Vec<_> = args.dir.ancestors().take_while(|d| !d.exists()).collect();
+    let text = write(args);
+    if text.is_err() {
+        for folder in missing {
+            // Stays where something is in it, such as a token.
+            let _ = fs::remove_dir(folder);
+        }
+    }
+    text
+}
+
+fn write(args: &InitArgs) -> Result<String> {
     let folder = |path: &Path| path.is_dir();
     if folder(&args.samples) {
         bail!(

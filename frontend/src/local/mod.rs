@@ -113,7 +113,7 @@ pub fn start(
     let hashing = Hashing::begin(&params);
     let engines = pipelines::create(&params, &cfg.all_gpus())?;
     let hashed = hashing.end()?;
-    let info = engine_info(engines[0].1.as_ref(), &hashed);
+    let engine = engines[0].1.clone();
     if let Some(line) = hashed.line() {
         tracing::info!("{line}");
     }
@@ -131,6 +131,8 @@ pub fn start(
         // What fails while the engine is made and warmed up does not come here.
         failed.fail(ExitCode::Lost, format!("engine: {error}"));
     })?;
+    // What an engine learns as it starts is in it.
+    let info = engine_info(engine.as_ref(), &hashed);
     if let Some(w) = pipelines.warm_up() {
         let (cold, warm) = (w.cold_us, w.warm_us);
         tracing::info!("engine warm: first sample {cold} us cold, {warm} us warm");

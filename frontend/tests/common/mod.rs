@@ -6,6 +6,7 @@
 pub mod chance;
 pub mod netns;
 pub mod sockets;
+pub mod submission;
 
 use std::{
     fs::{self, File},

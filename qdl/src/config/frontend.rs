@@ -91,6 +91,10 @@ pub struct FrontendConfig {
     #[serde(default)]
     #[garde(skip)]
     pub verify: Verify,
+    /// The round that the run is to count in, as `--submission`: whatever would not count is
+    /// refused before anything is measured. Default none.
+    #[garde(skip)]
+    pub submission: Option<String>,
     /// What LoadGen is given. The command line goes before it.
     #[serde(default)]
     #[garde(skip)]

@@ -17,6 +17,8 @@ const MAX_IN_FLIGHT: usize = 65_536;
 const MAX_TOKENS: usize = i32::MAX as usize;
 /// Longest deadline in seconds: one day.
 const MAX_S: u64 = 86_400;
+/// Longest word on a prefix cache, in bytes: frontends are told it.
+const MAX_OFF: usize = 256;
 /// Highest temperature that servers take.
 const MAX_TEMPERATURE: f64 = 2.0;
 
@@ -83,6 +85,14 @@ impl fmt::Display for Temperature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// How a server was told to keep no prefixes, in the words of whoever started it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrefixCacheOff {
+    /// As in `started with --no-enable-prefix-caching`.
+    pub off: String,
 }
 
 /// The server of the engine `http`.
@@ -160,6 +170,11 @@ pub struct HttpConfig {
     #[serde(default = "seconds::<600>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub ready_s: u64,
+    /// That the server keeps no prompt's beginning for later prompts, where it does not say so
+    /// itself; default: nobody says, and such a run counts in no submission.
+    #[serde(default)]
+    #[garde(skip)]
+    pub prefix_cache: Option<PrefixCacheOff>,
     /// The program that is started as the server, and its arguments; default: none, the server
     /// runs already.
     #[serde(default)]
@@ -213,6 +228,7 @@ impl HttpConfig {
             next_token_s: 30,
             busy_s: 30,
             ready_s: 600,
+            prefix_cache: None,
             command: Vec::new(),
             log: log(),
             stop_s: 10,
@@ -272,6 +288,15 @@ impl HttpConfig {
                     self.min_tokens
                 ),
                 "set it to max_tokens or less",
+            );
+        }
+        if let Some(PrefixCacheOff { off }) = &self.prefix_cache
+            && (off.trim().is_empty() || off.len() > MAX_OFF || off.chars().any(char::is_control))
+        {
+            out.add(
+                "engine.http.prefix_cache.off",
+                format!("{} bytes; it must be one line of 1 to {MAX_OFF}", off.len()),
+                "say how it was turned off, as in `started with --no-enable-prefix-caching`",
             );
         }
         if self.dialect == Dialect::LlamaCpp {

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use crate::{
     model::{ModelSpec, TensorSpec},
     wire::{
-        Content, EngineInfo, MAX_CONTENT_NAME, MAX_ENGINE_NAME, MAX_HOST, MAX_RAILS, MAX_SLOTS,
-        NodeFacts,
+        Content, EngineInfo, MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME, MAX_HOST,
+        MAX_RAILS, MAX_SLOTS, NodeFacts,
     },
 };
 
@@ -105,6 +105,9 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
         Message::Opened { connections, .. } => {
             check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))
         }
+        Message::Described { description, .. } => {
+            description.check().or_else(|(field, p)| outside(field, p))
+        }
         Message::NameIs { name, .. } => check_sut_name(name).or_else(|p| outside("name", p)),
         Message::ConnectionLost { cause: text, .. } => check_text("cause", text),
         Message::Refused { text, .. } | Message::Error { text, .. } => check_text("text", text),
@@ -122,6 +125,7 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
         | Message::Name { .. }
         | Message::Drain { .. }
         | Message::Drained { .. }
+        | Message::Describe { .. }
         | Message::ConnectionReset { .. }
         | Message::Bye {} => Ok(()),
     }
@@ -190,6 +194,9 @@ fn check_engine(engine: &EngineInfo) -> Result<(), Outside> {
     }
     if name.chars().any(char::is_control) {
         return outside("engine.name", "holds a control character".to_owned());
+    }
+    if let Some(cache) = &engine.prefix_cache {
+        check_words("engine.prefix_cache", &cache.how, 0..=MAX_CACHE_WORDS)?;
     }
     let Some(content) = &engine.content else {
         return Ok(());

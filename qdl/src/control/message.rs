@@ -8,11 +8,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::{
     model::ModelSpec,
     stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{EngineInfo, IbEnd, NodeFacts, OfiEnd, Score, Stream},
+    wire::{Description, EngineInfo, IbEnd, NodeFacts, OfiEnd, Score, Stream},
 };
 
 /// Version of the protocol, both planes.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 
 /// Which side of a session a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -372,6 +372,18 @@ pub enum Message {
         #[serde(default)]
         used: NodeUse,
     },
+    /// Asks for the node's machine and configuration.
+    Describe {
+        /// Of the request.
+        id: u64,
+    },
+    /// Answers a [`Message::Describe`].
+    Described {
+        /// Of the request.
+        id: u64,
+        /// Both.
+        description: Box<Description>,
+    },
     /// A request is not granted, and nothing has changed.
     Refused {
         /// Of the request.
@@ -422,7 +434,7 @@ pub enum Message {
 
 impl Message {
     /// The value of `type` of every message, in the order of the enum.
-    pub const TYPES: [&'static str; 17] = [
+    pub const TYPES: [&'static str; 19] = [
         "hello",
         "answer",
         "model",
@@ -434,6 +446,8 @@ impl Message {
         "name_is",
         "drain",
         "drained",
+        "describe",
+        "described",
         "refused",
         "heartbeat",
         "connection_lost",
@@ -456,12 +470,14 @@ impl Message {
             Message::NameIs { .. } => 8,
             Message::Drain { .. } => 9,
             Message::Drained { .. } => 10,
-            Message::Refused { .. } => 11,
-            Message::Heartbeat { .. } => 12,
-            Message::ConnectionLost { .. } => 13,
-            Message::ConnectionReset { .. } => 14,
-            Message::Bye {} => 15,
-            Message::Error { .. } => 16,
+            Message::Describe { .. } => 11,
+            Message::Described { .. } => 12,
+            Message::Refused { .. } => 13,
+            Message::Heartbeat { .. } => 14,
+            Message::ConnectionLost { .. } => 15,
+            Message::ConnectionReset { .. } => 16,
+            Message::Bye {} => 17,
+            Message::Error { .. } => 18,
         }]
     }
 }

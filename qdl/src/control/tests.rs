@@ -26,7 +26,7 @@ use super::*;
 use crate::{
     control::message::VERSION,
     model::ModelSpec,
-    wire::{EngineInfo, NodeFacts, Stream},
+    wire::{Description, EngineInfo, NodeFacts, Stream},
 };
 
 /// Nothing in these tests should take this long.
@@ -205,6 +205,13 @@ impl SessionHandler for Handler {
 
     fn drain(&self) -> Option<Counters> {
         (self.drains.fetch_add(1, Ordering::Relaxed) >= 3).then(|| self.counters())
+    }
+
+    fn describe(&self) -> Result<Description, Refusal> {
+        Ok(Description {
+            machine: "{}".to_owned(),
+            config: "node: acc-1\n".to_owned(),
+        })
     }
 
     fn name(&self) -> String {

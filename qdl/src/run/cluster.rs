@@ -16,6 +16,7 @@ use super::{
     api::{ClusterError, ClusterListener, SampleMemory},
     common::{ClusterOwner, Common, ConnectionOf, PeerState},
     control_thread::control,
+    describe::{DESCRIBING, Described},
     facts::node_facts,
     health::RailMap,
     outage::Outages,
@@ -413,10 +414,38 @@ impl Cluster {
             .map_or("none", |n| n.fabric())
     }
 
-    /// Why the Network division would not permit it, a line each: loopback, nodes on one machine,
-    /// link layers that are not known. Empty where nothing speaks against it.
-    pub fn fabric_notes(&self) -> Vec<String> {
-        permitted::notes(&self.common.facts, &self.peer_facts())
+    /// Why the Network division would not permit what samples go over, a line each: loopback, link
+    /// layers that are not known. Empty where nothing speaks against it.
+    pub fn link_notes(&self) -> Vec<String> {
+        permitted::links(&self.common.facts, &self.peer_facts())
+    }
+
+    /// The same of the machines: nodes on one, or on machines that cannot be told apart.
+    pub fn machine_notes(&self) -> Vec<String> {
+        permitted::machines(&self.common.facts, &self.peer_facts())
+    }
+
+    /// Asks every accelerator to describe itself; one that does not is there with the reason.
+    pub fn describe(&self) -> Vec<Described> {
+        let peers = 0..self.common.peers.len();
+        let ask = |i| {
+            let peer = self.common.peer(i);
+            let pending = peer.handle.as_ref().map(ClientHandle::describe);
+            (peer.node.clone(), pending)
+        };
+        let asked: Vec<_> = peers.map(ask).collect();
+        let end = Instant::now() + DESCRIBING;
+        let answers = asked.into_iter().map(|(node, pending)| match pending {
+            Some(pending) => {
+                let left = end.saturating_duration_since(Instant::now());
+                Described::of(node, pending.wait(left))
+            }
+            None => Described {
+                node,
+                description: Err("its session is over".to_owned()),
+            },
+        });
+        answers.collect()
     }
 
     /// What this node tells the others of itself.

@@ -15,6 +15,7 @@ mod budget;
 mod cluster;
 mod common;
 mod control_thread;
+mod describe;
 mod facts;
 mod health;
 mod life;
@@ -33,9 +34,10 @@ mod usage;
 
 pub use api::{ClusterError, ClusterListener, SampleMemory};
 pub use cluster::Cluster;
+pub use describe::{Described, descriptions};
 pub use facts::node_facts;
 pub use needs::{NicNeeds, SlotNeeds};
-pub use node::{EngineTotals, Node, NodeError, NodeParams, Stop};
+pub use node::{Describe, EngineTotals, Node, NodeError, NodeParams, Stop};
 pub use settings::pinning_warnings;
 pub use usage::usage;
 

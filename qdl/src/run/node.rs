@@ -36,7 +36,7 @@ use crate::{
     serve::{ConnectionLost, OnConnectionLost, ServeConnection, ServeCounts, Server, Service},
     stats::{BatchSizes, GpuRecord, SequenceTotals, ServedReport, limits::EngineUse},
     topology::{LinkWatch, Topology},
-    wire::EngineInfo,
+    wire::{Description, EngineInfo},
 };
 
 /// Handshakes that may be under way at once.
@@ -72,7 +72,13 @@ pub struct NodeParams {
     pub once: bool,
     /// Asks the engine for its totals.
     pub engine: Arc<dyn Fn() -> EngineTotals + Send + Sync>,
+    /// Describes the node and its machine, where its program can; else why not. On a thread that
+    /// may wait.
+    pub describe: Describe,
 }
+
+/// See [`NodeParams::describe`].
+pub type Describe = Arc<dyn Fn() -> Result<Description, String> + Send + Sync>;
 
 /// A node that could not be started.
 #[derive(Debug, thiserror::Error)]

@@ -672,6 +672,7 @@ mod tests {
             content: Some(crate::wire::Content::Settings {
                 sha256: hash.repeat(64),
             }),
+            ..EngineInfo::default()
         };
         let was = engine("onnx", "a");
         let other = |is: &EngineInfo, files| another_engine(&was, is, files);

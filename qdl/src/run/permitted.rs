@@ -7,9 +7,9 @@ use crate::{
     wire::{LinkFact, LinkLayer, NodeFacts},
 };
 
-/// Why a run would not count, a line each; empty where nothing speaks against it. `own` are this
-/// node's facts, `peers` the accelerators' names and facts.
-pub(super) fn notes(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
+/// Why the links of a run would not count, a line each; empty where nothing speaks against them.
+/// `own` are this node's facts, `peers` the accelerators' names and facts.
+pub(super) fn links(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
     let loopback = |l: &LinkFact| l.layer == LinkLayer::Loopback;
     let all_loopback = !own.links.is_empty() && own.links.iter().all(loopback);
     let mut notes = Vec::new();
@@ -25,6 +25,12 @@ pub(super) fn notes(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<Strin
             .filter(|l| !(all_loopback && loopback(l)));
         notes.extend(links.filter_map(|l| of_link(&format!("{node} "), l)));
     }
+    notes
+}
+
+/// The same of the machines.
+pub(super) fn machines(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
+    let mut notes = Vec::new();
     let of = |wanted: Option<bool>| {
         let them = peers.iter().filter(|(_, f)| own.same_machine(f) == wanted);
         them.map(|(node, _)| node.as_str()).collect::<Vec<_>>()
@@ -72,6 +78,10 @@ fn listed(names: &[&str]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn notes(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
+        [links(own, peers), machines(own, peers)].concat()
+    }
 
     fn node(host: &str, boot: &str, links: &[(&str, LinkLayer)]) -> NodeFacts {
         let links = links.iter().zip(0u16..);

@@ -34,7 +34,7 @@ use crate::{
     serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs},
     stats::{BatchSizes, GpuRecord, ServedConnection, ServedReport, limits::NodeUse},
     topology::LinkWatch,
-    wire::Stream,
+    wire::{Description, Stream},
 };
 
 /// How often quarantined connections are looked at, while there are some.
@@ -593,6 +593,13 @@ impl SessionHandler for Session {
 
     fn name(&self) -> String {
         self.params.sut_name.clone()
+    }
+
+    fn describe(&self) -> Result<Description, Refusal> {
+        (self.params.describe)().map_err(|text| Refusal {
+            code: ErrorCode::Protocol,
+            text,
+        })
     }
 
     fn counters(&self) -> Counters {

@@ -100,19 +100,46 @@ impl fmt::Display for LinkLayer {
     }
 }
 
+/// By what two machines are told apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineIds<'a> {
+    /// Host name.
+    pub host: &'a str,
+    /// Hash of the machine-id.
+    pub machine: Option<&'a str>,
+    /// Hash of the boot-id.
+    pub boot: Option<&'a str>,
+}
+
 impl NodeFacts {
-    /// Whether both nodes are on one machine; `None` where neither can be told.
+    /// By what its machine is told from others.
+    pub fn ids(&self) -> MachineIds<'_> {
+        MachineIds {
+            host: &self.host,
+            machine: self.machine.as_deref(),
+            boot: self.boot.as_deref(),
+        }
+    }
+
+    /// [`MachineIds::same`] of two nodes.
+    pub fn same_machine(&self, other: &NodeFacts) -> Option<bool> {
+        self.ids().same(&other.ids())
+    }
+}
+
+impl MachineIds<'_> {
+    /// Whether both are one machine; `None` where neither can be told.
     ///
     /// Two nodes that live at the same time and share a boot-id share a kernel, whatever their
     /// addresses, network namespaces or containers; two kernels are two machines, or guests that
     /// cannot be told from machines. A machine-id counts only where a boot-id is missing: images
     /// are copied with it, and containers have one of their own or none, so it needs the same host
     /// name beside it to say "the same", and another one says "another" by itself.
-    pub fn same_machine(&self, other: &NodeFacts) -> Option<bool> {
-        if let (Some(a), Some(b)) = (&self.boot, &other.boot) {
+    pub fn same(&self, other: &MachineIds<'_>) -> Option<bool> {
+        if let (Some(a), Some(b)) = (self.boot, other.boot) {
             return Some(a == b);
         }
-        match (&self.machine, &other.machine) {
+        match (self.machine, other.machine) {
             (Some(a), Some(b)) if a != b => Some(false),
             (Some(_), Some(_)) if self.host == other.host => Some(true),
             _ => None,

@@ -12,9 +12,11 @@
 //! | [`EngineInfo`] | what an accelerator says of its engine |
 //! | [`Content`] | what that engine really runs: a file, settings, a server's model |
 //! | [`NodeFacts`] | what a node says of itself and its machine |
+//! | [`Description`] | the whole of a machine, and the node's configuration |
 //! | [`Stream`] | when the tokens of an answer leave the accelerator |
 
 mod content;
+mod description;
 mod engine;
 mod facts;
 mod ib_end;
@@ -24,8 +26,9 @@ mod score;
 mod stream;
 
 pub use content::{Content, MAX_CONTENT_NAME};
-pub use engine::{EngineInfo, MAX_ENGINE_NAME};
-pub use facts::{LinkFact, LinkLayer, MAX_HOST, NodeFacts};
+pub use description::{Description, MAX_DESCRIPTION};
+pub use engine::{CacheState, EngineInfo, MAX_CACHE_WORDS, MAX_ENGINE_NAME, PrefixCache};
+pub use facts::{LinkFact, LinkLayer, MAX_HOST, MachineIds, NodeFacts};
 pub use ib_end::{IbEnd, IbRegion};
 pub use ofi_end::{OfiEnd, OfiForm, OfiRegion};
 pub use policy::{Policy, RailPolicy};

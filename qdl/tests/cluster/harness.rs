@@ -138,6 +138,7 @@ impl Running {
             },
             once: false,
             engine: Arc::new(Default::default),
+            describe: Arc::new(|| Err("it is a test's".to_owned())),
         };
         let node = Node::start(&config, params, service).expect("started");
         let (stop, address) = (node.stopper(), node.control_address());

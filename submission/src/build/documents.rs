@@ -16,7 +16,7 @@ use crate::{
     },
     error::{self, Error},
     layout::{self, Place, Tree},
-    left::FRONTEND_YAML,
+    left::{self, FRONTEND_YAML},
 };
 
 /// The session API, as the project documents it.
@@ -60,7 +60,7 @@ pub(super) fn write(
         frontend_nics: used_nics(frontend, &own),
         accelerators: accelerators
             .map(|node| {
-                let beside = run.map(|r| r.file(&format!("accelerator-{}.yaml", node.node)));
+                let beside = run.map(|r| r.file(&left::accelerator_yaml(&node.node)));
                 let given = material.configurations.get(&node.node).cloned();
                 let text = given.or(beside).map(yaml).unwrap_or_default();
                 (node, used_nics(node, &text))

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use serde_json::{Map, Value};
 
-pub use runs::{Kind, Run, find};
+pub use runs::{Kind, Run, find, nodes};
 
 use crate::{
     describe::{Node, form::Form},
@@ -124,12 +124,16 @@ fn put(
         copy_if_there(&run.file(name), &kept.join(name))?;
     }
     for node in run.detail.nodes() {
-        let name = format!("accelerator-{node}.yaml");
+        let name = left::accelerator_yaml(&node);
         // The run itself may have been told; else the user names the file.
         let own = run.file(&name);
         let given = material.configurations.get(&node);
         let from = given.filter(|_| !own.is_file()).cloned().unwrap_or(own);
         copy_if_there(&from, &kept.join(&name))?;
+    }
+    for node in run.nodes() {
+        let name = left::node_json(&node);
+        copy_if_there(&run.file(&name), &kept.join(&name))?;
     }
     Ok(())
 }

@@ -6,9 +6,10 @@ use std::{
 };
 
 use crate::{
-    error::Error,
+    describe::Node,
+    error::{self, Error},
     layout::{self, folders},
-    left::{AUDIT_CONFIG, FOLDER, Left},
+    left::{self, AUDIT_CONFIG, FOLDER, Left},
     log::{self, Detail},
     round::Round,
     rules::audit_configs,
@@ -61,6 +62,13 @@ impl Run {
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(FOLDER).join(name)
     }
+
+    /// The names of its nodes, the frontend first.
+    pub fn nodes(&self) -> Vec<String> {
+        let mut all = vec![self.left.frontend.node.clone()];
+        all.extend(self.left.accelerators.iter().map(|n| n.node.clone()));
+        all
+    }
 }
 
 /// All runs below the folders named. `wanted` are the models that the form has: 3d-unet has two
@@ -93,6 +101,27 @@ pub fn find(
         }
     }
     Ok((runs, notes))
+}
+
+/// The nodes as the runs were told of them, each as the first run that knows it has it:
+/// performance runs first.
+///
+/// # Errors
+/// [`Error::Read`], [`Error::Content`].
+pub fn nodes(runs: &[Run]) -> Result<Vec<Node>, Error> {
+    let (measured, others): (Vec<&Run>, Vec<&Run>) = runs
+        .iter()
+        .partition(|run| run.kinds.contains(&Kind::Performance));
+    let mut nodes: Vec<Node> = Vec::new();
+    for run in measured.into_iter().chain(others) {
+        for name in run.nodes() {
+            let path = run.file(&left::node_json(&name));
+            if path.is_file() && nodes.iter().all(|n| n.node != name) {
+                nodes.push(error::read_json(&path)?);
+            }
+        }
+    }
+    Ok(nodes)
 }
 
 fn logs_below(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {

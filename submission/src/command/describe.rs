@@ -1,6 +1,10 @@
 //! `frontend describe` and `accelerator describe`.
 
-use std::{ffi::OsString, io::Write, path::PathBuf};
+use std::{
+    ffi::OsString,
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 use clap::Parser;
 
@@ -8,10 +12,12 @@ use super::{Outcome, Said, say};
 use crate::{
     describe::{Node, form},
     error::{self, Error},
+    left,
     round::Round,
 };
 
-/// Describes this machine for a submission, or writes the form for what no machine knows.
+/// Describes this machine for a submission, on the frontend all nodes of a configuration, or writes
+/// the form for what no machine knows.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "describe", max_term_width = 100)]
 struct Args {
@@ -19,9 +25,15 @@ struct Args {
     #[arg(long, value_name = "NODE")]
     name: Option<String>,
 
-    /// Where it goes [default: the screen]
+    /// Where it goes; a folder with --config [default: the screen]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+
+    /// Describe all nodes of this configuration of a frontend: this one, and the accelerators,
+    /// which answer over the control plane. Each becomes node-NAME.json in the folder --output,
+    /// and each accelerator's configuration accelerator-NAME.yaml
+    #[arg(long, value_name = "FILE", requires = "output", conflicts_with_all = ["ask", "name", "root"])]
+    config: Option<PathBuf>,
 
     /// Write a form to fill in, not this machine
     #[arg(long)]
@@ -36,11 +48,63 @@ struct Args {
     root: Option<PathBuf>,
 }
 
-/// Runs the command; `role` is `frontend` or `accelerator`, `words` those behind `describe`.
-pub fn describe(role: &str, version: &str, words: impl IntoIterator<Item = OsString>) -> Outcome {
+/// What a node of a configuration said of itself.
+pub struct Told {
+    /// Its name.
+    pub node: String,
+    /// Its machine, as JSON of [`Node`], and its configuration, of an accelerator; else why it says
+    /// nothing.
+    pub said: Result<(String, Option<String>), String>,
+}
+
+/// Asks all nodes of a frontend's configuration, this one included.
+pub type AskAll<'a> = &'a dyn Fn(&Path) -> Result<Vec<Told>, String>;
+
+/// Runs the command; `role` is `frontend` or `accelerator`, `words` those behind `describe`, `all`
+/// what `--config` does, on the frontend.
+pub fn describe(
+    role: &str,
+    version: &str,
+    words: impl IntoIterator<Item = OsString>,
+    all: Option<AskAll<'_>>,
+) -> Outcome {
     let words = std::iter::once(OsString::from(format!("{role} describe"))).chain(words);
     let args = Args::try_parse_from(words).map_err(Said::from);
-    say(args.and_then(|args| run(&args, role, version)))
+    say(args.and_then(|args| match (&args.config, all) {
+        (Some(config), Some(all)) => every_node(&args, config, all),
+        (Some(_), None) => {
+            let what = "--config is the frontend's: `frontend describe --config F.yaml`";
+            Err(Error::Usage(what.to_owned()).into())
+        }
+        (None, _) => run(&args, role, version),
+    }))
+}
+
+fn every_node(args: &Args, config: &Path, all: AskAll<'_>) -> Result<Outcome, Said> {
+    let folder = args.output.clone().unwrap_or_default();
+    let mut outcome = Outcome::Good;
+    for told in all(config).map_err(Error::Usage)? {
+        let (machine, yaml) = match told.said {
+            Ok(said) => said,
+            Err(why) => {
+                eprintln!("error: {} is not described: {why}", told.node);
+                outcome = Outcome::Findings;
+                continue;
+            }
+        };
+        let path = folder.join(left::node_json(&told.node));
+        let node: Node = serde_json::from_str(&machine)
+            .map_err(|e| Error::Usage(format!("{}'s description is not one: {e}", told.node)))?;
+        error::write_json(&path, &node)?;
+        // Nobody may be reading any more.
+        let _ = writeln!(std::io::stdout(), "{}", path.display());
+        if let Some(yaml) = yaml {
+            let path = folder.join(left::accelerator_yaml(&told.node));
+            error::write(&path, yaml)?;
+            let _ = writeln!(std::io::stdout(), "{}", path.display());
+        }
+    }
+    Ok(outcome)
 }
 
 fn run(args: &Args, role: &str, version: &str) -> Result<Outcome, Said> {

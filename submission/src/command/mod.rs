@@ -3,7 +3,7 @@
 mod describe;
 mod submit;
 
-pub use describe::describe;
+pub use describe::{AskAll, Told, describe};
 pub use submit::submit;
 
 use crate::Error;

@@ -10,7 +10,8 @@ use crate::{
     describe::{Node, form::Form},
     error::{self, Error},
     layout::Tree,
-    official::Official,
+    official::{Official, Ran},
+    rehearsal::Rehearsal,
     round::Round,
     rules, table,
 };
@@ -41,7 +42,8 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     form: PathBuf,
 
-    /// A node's description (`describe` of its program writes it); once for each node
+    /// A node's description, as `describe` of its program writes it; once for each node
+    /// [default: what the runs' folders hold of their nodes]
     #[arg(long = "node", value_name = "FILE")]
     nodes: Vec<PathBuf>,
 
@@ -52,6 +54,11 @@ struct Args {
     /// The source of the QDL, which is part of the submission
     #[arg(long = "src", value_name = "DIR")]
     source: Option<PathBuf>,
+
+    /// It is a rehearsal: what it cannot have, and why, stands in this file
+    /// (configs/rounds/rehearsal.yaml), and all else must be as in a submission
+    #[arg(long, value_name = "FILE")]
+    rehearsal: Option<PathBuf>,
 
     /// A round that is built in, or a file that ends in .yaml
     #[arg(long, value_name = "ROUND", default_value = "v6.1")]
@@ -85,6 +92,12 @@ fn run(args: &Args) -> Result<Outcome, Said> {
         .as_deref()
         .map(|c| Official::new(c, &args.python))
         .transpose()?;
+    let rehearsal = args.rehearsal.as_deref();
+    let rehearsal = rehearsal.map(Rehearsal::read).transpose()?;
+    let rehearsal = match args.checker {
+        Some(_) => rehearsal,
+        None => rehearsal.map(Rehearsal::without_checker),
+    };
     let checkout = official.as_ref().map(Official::folder);
     let tree = Tree::new(&args.out, &round.division, &form.submitter);
     let mut scripts = Vec::new();
@@ -99,18 +112,23 @@ fn run(args: &Args) -> Result<Outcome, Said> {
             let path = args.form.clone();
             return Err(Error::Content { path, what }.into());
         }
-        let nodes: Result<Vec<Node>, Error> =
-            args.nodes.iter().map(|p| error::read_json(p)).collect();
         let wanted: Vec<_> = form.models.keys().map(String::as_str).collect();
         let (runs, notes) = build::find(&args.runs, &round, &wanted, checkout)?;
         for note in notes {
             eprintln!("note: {note}");
         }
+        let nodes: Vec<Node> = match &args.nodes[..] {
+            [] => build::nodes(&runs)?,
+            named => named
+                .iter()
+                .map(|p| error::read_json(p))
+                .collect::<Result<_, _>>()?,
+        };
         let configurations: BTreeMap<_, _> = args.accelerators.iter().cloned().collect();
         let material = Material {
             round: &round,
             form: &form,
-            nodes: &nodes?,
+            nodes: &nodes,
             configurations: &configurations,
             source: args.source.clone(),
             runs: &runs,
@@ -125,10 +143,23 @@ fn run(args: &Args) -> Result<Outcome, Said> {
     if let Some(official) = &official {
         scripts.push(official.check(&round, &tree)?);
     }
-    let text = table::page(&findings, &scripts);
+    let mut text = table::scripts(&round, &findings, &scripts);
+    let unexpected = table::unexpected(&round, &findings, &scripts);
+    // In a rehearsal a script may complain of what was found, and that may be what it cannot have.
+    let expected = |ran: &Ran| ran.good || (ran.is_checker && rehearsal.is_some());
+    let scripts_good = scripts.iter().all(expected) && unexpected == 0;
+    let others = match &rehearsal {
+        None => findings,
+        Some(rehearsal) => {
+            let (known, others) = rehearsal.apart(findings);
+            text += &rehearsal.table(&known);
+            others
+        }
+    };
+    text += &table::page(&others);
     // Nobody may be reading any more.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    let good = findings.is_empty() && scripts.iter().all(|s| s.good);
+    let good = others.is_empty() && scripts_good;
     Ok(if good {
         Outcome::Good
     } else {

@@ -161,6 +161,19 @@ impl Node {
         Ok(node)
     }
 
+    /// This machine as JSON, for a node of this name.
+    ///
+    /// # Errors
+    /// What Linux must have is not there, in words.
+    pub fn told(role: &str, version: &str, name: &str) -> Result<String, String> {
+        let node = Self::of_this_machine(role, version).map_err(|e| e.to_string())?;
+        let node = Node {
+            node: name.to_owned(),
+            ..node
+        };
+        serde_json::to_string(&node).map_err(|e| e.to_string())
+    }
+
     /// The machine whose `proc`, `sys` and `etc` lie below `root`, without what has to be asked
     /// for: firmware of NICs, and names of GPUs.
     ///

@@ -22,6 +22,7 @@ struct Rig {
     accelerators: Vec<NodeNote>,
     fabric: Vec<String>,
     uncounted: Vec<String>,
+    caches: BTreeMap<String, PrefixCache>,
 }
 
 fn node(name: &str, boot: &str) -> NodeNote {
@@ -33,6 +34,13 @@ fn node(name: &str, boot: &str) -> NodeNote {
         dirty: Some(false),
         program: Some("ab".repeat(32)),
         ..NodeNote::default()
+    }
+}
+
+fn cache(state: CacheState) -> PrefixCache {
+    PrefixCache {
+        state,
+        how: "the server says so".to_owned(),
     }
 }
 
@@ -81,6 +89,7 @@ impl Rig {
             accelerators: vec![node("acc-a", "2"), node("acc-b", "3")],
             fabric: Vec::new(),
             uncounted: Vec::new(),
+            caches: [("acc-a".to_owned(), cache(CacheState::Off))].into(),
         }
     }
 
@@ -108,6 +117,7 @@ impl Rig {
             accelerators: &self.accelerators,
             fabric: &self.fabric,
             uncounted: &self.uncounted,
+            caches: &self.caches,
         };
         let mut all = settings(&self.round, &told);
         all.extend(nodes(&self.round, self.model, &of_nodes));
@@ -201,6 +211,13 @@ const FAULTS: &[Fault] = &[
     ("staged samples", &["guard.staged"], |r| r.staged = true),
     ("loopback", &["guard.fabric"], |r| {
         r.fabric = vec!["loopback".to_owned()]
+    }),
+    ("a prefix cache", &["guard.prefix-cache"], |r| {
+        r.caches.insert("acc-b".to_owned(), cache(CacheState::On));
+    }),
+    ("a server that does not say", &["guard.prefix-cache"], |r| {
+        let unknown = cache(CacheState::Unknown);
+        r.caches.insert("acc-b".to_owned(), unknown);
     }),
     ("one host", &["guard.machines"], |r| {
         r.accelerators[1].boot = Some("1".to_owned())

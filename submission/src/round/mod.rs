@@ -52,6 +52,8 @@ pub struct Round {
     pub measurements: Vec<String>,
     /// The compliance tests.
     pub tests: BTreeMap<String, Test>,
+    /// What the official checker says of what [`crate::rules`] find too.
+    pub complaints: Vec<Complaint>,
     /// The models, by the name of their folder.
     pub models: BTreeMap<String, Model>,
 }
@@ -101,10 +103,25 @@ pub struct Test {
     pub args: Vec<String>,
     /// The file that its standard output becomes, where it writes none itself.
     pub output: Option<String>,
+    /// Its audit.config leaves durations and counts alone: its run is held to those of a
+    /// performance run.
+    #[serde(default)]
+    pub measured: bool,
     /// What must lie in its folder.
     pub files: Vec<String>,
     /// Lines that its files must hold.
     pub passes: BTreeMap<String, Vec<String>>,
+}
+
+/// A line of the official checker, and who says the same here.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Complaint {
+    /// Words that such a line holds.
+    pub says: String,
+    /// The rules of which one finds it; none: it follows from other lines.
+    #[serde(default)]
+    pub rules: Vec<String>,
 }
 
 /// A model.

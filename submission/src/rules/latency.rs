@@ -8,9 +8,9 @@ const NS_PER_MS: u64 = 1_000_000;
 pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Detail) {
     let at = layout::run_folder(&result.folder, &ran.run).join(log::DETAIL);
     let make = command(look, result, &ran.run);
+    // Most tests' runs are not judged by their latency but by their verifiers.
+    let own = run::is_measured(look, ran);
     let mut say = |rule, what: String| look.say_make(rule, &at, what, make.clone());
-    // A test's run is not judged by its latency but by its verifier.
-    let own = ran.run == layout::PERFORMANCE;
     let scenario = result.place.scenario.as_str();
     let judged = ["Server", "Interactive", "SingleStream", "MultiStream"].contains(&scenario);
     if own && judged && detail.flag("early_stopping_met") != Some(true) {

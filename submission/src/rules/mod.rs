@@ -98,6 +98,8 @@ rules! {
     RECORD_MACHINES "record.machines" "LoadGen and SUT run on different machines";
     RECORD_OVERRIDE "record.override" "nothing but the target is set beside user.conf";
     RECORD_YAML "record.yaml" "every node's configuration is kept";
+    RECORD_CACHE "record.prefix-cache" "no engine kept prompts' beginnings for later prompts";
+    RECORD_DESCRIBED "record.described" "every node of a run is described";
     ACCURACY_TEXT "accuracy.text" "accuracy.txt is what the reference's script printed";
     ACCURACY_LOW "accuracy.low" "the accuracy reaches the target";
     ACCURACY_HIGH "accuracy.high" "answers are not longer than the reference's allow";
@@ -280,6 +282,20 @@ pub(crate) fn read(look: &mut Look<'_>, result: &Result<'_>, run: &str) -> Ran {
     }
 }
 
+/// Where a test's audit.config lies below `compliance`: some tests have one for each model.
+fn audit_of(look: &Look<'_>, result: &Result<'_>, test: &str) -> String {
+    let own = look.checker.map(|c| audit_configs(c, test));
+    let of_model = own.iter().flatten().find_map(|path| {
+        let folder = path.parent()?.file_name()?.to_str()?;
+        let model = &result.place.model;
+        model.starts_with(folder).then(|| folder.to_owned())
+    });
+    match of_model {
+        Some(folder) => format!("{test}/{folder}/audit.config"),
+        None => format!("{test}/audit.config"),
+    }
+}
+
 /// A file that is there and not empty.
 pub(crate) fn filled(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.len() > 0)
@@ -303,7 +319,8 @@ pub(crate) fn command(look: &Look<'_>, result: &Result<'_>, run: &str) -> String
             let checker = look
                 .checker
                 .map_or("CHECKER".into(), |p| p.display().to_string());
-            format!("--mode performance --audit-config {checker}/compliance/{test}/audit.config")
+            let audit = audit_of(look, result, test);
+            format!("--mode performance --audit-config {checker}/compliance/{audit}")
         }
     };
     format!(

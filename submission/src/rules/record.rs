@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use qdl::wire::CacheState;
+
 use super::*;
 use crate::left::{FRONTEND_YAML, Left, NodeNote, USER_CONF, sha256_of};
 
@@ -143,7 +145,40 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
             );
         }
     }
+    for (node, cache) in &left.prefix_caches {
+        let what = match cache.state {
+            CacheState::Off => continue,
+            CacheState::On => format!("{node}'s prefix cache was on: {}", cache.how),
+            CacheState::Unknown => format!(
+                "nobody says that {node}'s prefix cache was off: {}",
+                cache.how
+            ),
+        };
+        look.say(RECORD_CACHE, kept, what);
+    }
     yaml(look, ran, kept);
+    described(look, result, ran, left);
+}
+
+/// Each node's description, which the run was told or `--node` names.
+fn described(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left) {
+    let nodes = ran.detail.as_ref().map(Detail::nodes).unwrap_or_default();
+    let frontend = left.frontend.node.clone();
+    let documents = look.tree.documentation().join("nodes");
+    for (role, node) in std::iter::once(("frontend", frontend))
+        .chain(nodes.into_iter().map(|node| ("accelerator", node)))
+    {
+        let path = documents.join(&result.place.system);
+        let path = path.join(format!("{role}-{node}.json"));
+        if filled(&path) || look.found.iter().any(|f| f.place == look.tree.short(&path)) {
+            continue;
+        }
+        let why = left.undescribed.get(&node);
+        let why = why.map_or(String::new(), |why| format!(" ({why})"));
+        let make = format!("{role} describe --name {node}; frontend submit ... --node FILE");
+        let what = format!("{node} is not described{why}");
+        look.say_make(RECORD_DESCRIBED, &path, what, make);
+    }
 }
 
 fn machines(look: &mut Look<'_>, frontend: &NodeNote, node: &NodeNote, kept: &Path) {

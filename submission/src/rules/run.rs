@@ -86,6 +86,7 @@ fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Det
     let (round, model) = (look.round, result.model);
     let at = layout::run_folder(&result.folder, &ran.run).join(log::DETAIL);
     let make = command(look, result, &ran.run);
+    let held = is_measured(look, ran);
     let mut say = |rule, what: String| look.say_make(rule, &at, what, make.clone());
     let whole = |key: &str| detail.whole(&format!("effective_{key}"));
     let said = |n: Option<u64>| n.map_or("nothing".to_owned(), |n| n.to_string());
@@ -102,7 +103,7 @@ fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Det
     // Server; the verifiers of those that need it ask for it.
     let own = ran.run == layout::PERFORMANCE;
     let verdict = detail.text("result_validity");
-    if own && verdict != "VALID" {
+    if held && verdict != "VALID" {
         let why = [
             ("result_min_duration_met", "it was too short"),
             ("result_min_queries_met", "it had too few queries"),
@@ -119,7 +120,7 @@ fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Det
         );
     }
     let least = round.min_duration_ms(model);
-    if own && whole("min_duration_ms").unwrap_or(0) < least {
+    if held && whole("min_duration_ms").unwrap_or(0) < least {
         let found = said(whole("min_duration_ms"));
         say(
             RUN_DURATION,
@@ -127,7 +128,7 @@ fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Det
         );
     }
     let loaded = model.samples.performance;
-    if own && whole("performance_sample_count").unwrap_or(0) < loaded {
+    if held && whole("performance_sample_count").unwrap_or(0) < loaded {
         let found = said(whole("performance_sample_count"));
         say(
             RUN_LOADED,
@@ -175,6 +176,12 @@ fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Det
             format!("{sampled} answers are logged: it is a compliance run"),
         );
     }
+}
+
+/// Whether a run is held to a performance run's durations and counts.
+pub(super) fn is_measured(look: &Look<'_>, ran: &Ran) -> bool {
+    let test = look.round.tests.get(&ran.run);
+    ran.run == layout::PERFORMANCE || test.is_some_and(|test| test.measured)
 }
 
 /// What must be the same in all runs of a result.

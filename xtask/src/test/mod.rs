@@ -6,7 +6,7 @@
 
 mod columns;
 mod counts;
-mod namespaces;
+pub mod namespaces;
 mod rooms;
 mod sanitize;
 mod source;

@@ -66,6 +66,8 @@ pub fn tests(root: &Path) -> Command {
             "topology",
             "--test",
             "own_model",
+            "--test",
+            "submission",
             "--",
             "--ignored",
         ]);

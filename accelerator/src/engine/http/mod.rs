@@ -43,6 +43,7 @@ pub use counters::Report;
 use qdl::{
     config::HttpConfig,
     model::{DType, ModelSpec},
+    wire::{CacheState, PrefixCache},
 };
 use tokio::runtime::Builder;
 
@@ -73,6 +74,8 @@ pub struct Http {
     threads: OnceLock<Threads>,
     /// What the start had to say.
     warnings: Mutex<Vec<String>>,
+    /// Whether the server keeps prefixes, once it was asked.
+    cache: Mutex<Option<PrefixCache>>,
 }
 
 impl Http {
@@ -137,6 +140,7 @@ impl Http {
             program: Mutex::default(),
             threads: OnceLock::new(),
             warnings: Mutex::default(),
+            cache: Mutex::default(),
         })
     }
 
@@ -196,11 +200,12 @@ impl Http {
         start::ready(&server.client, config, program).await?;
         let about = start::about(&server.client, server.dialect, &server.ask).await?;
         let mut ask = self.ask.clone();
-        let warnings = start::judge(about, config, server.dialect, &mut ask)?;
+        let (warnings, cache) = start::judge(about, config, server.dialect, &mut ask)?;
         for warning in &warnings {
             tracing::warn!("server {}: {warning}", config.url);
         }
         *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = warnings;
+        *self.cache.lock().unwrap_or_else(PoisonError::into_inner) = Some(cache);
         server.ask = ask.clone();
         judge::trial(&server).await.map_err(|e| e.to_string())?;
         Ok(ask)
@@ -237,6 +242,14 @@ impl Engine for Http {
 
     fn counts_tokens(&self) -> bool {
         true
+    }
+
+    fn prefix_cache(&self) -> Option<PrefixCache> {
+        let known = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(known.clone().unwrap_or_else(|| PrefixCache {
+            state: CacheState::Unknown,
+            how: "its server has not been asked yet".to_owned(),
+        }))
     }
 
     fn streaming(&self) -> Option<&dyn Streaming> {

@@ -3,7 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use qdl::config::HttpConfig;
+use qdl::{
+    config::HttpConfig,
+    wire::{CacheState, PrefixCache},
+};
 use tokio::time::sleep;
 
 use super::{
@@ -115,7 +118,7 @@ async fn one(
 }
 
 /// Holds what the server says against what is wanted of it; completes `ask`. Returns what whoever
-/// runs it should know.
+/// runs it should know, and whether it keeps prefixes.
 ///
 /// # Errors
 /// In words: what keeps the run from being right.
@@ -124,7 +127,7 @@ pub(super) fn judge(
     config: &HttpConfig,
     dialect: &dyn Dialect,
     ask: &mut Ask,
-) -> Result<Vec<String>, String> {
+) -> Result<(Vec<String>, PrefixCache), String> {
     let mut warnings = about.notes;
     if !about.models.is_empty() && !about.models.contains(&ask.model) {
         let (has, wants) = (about.models.join("`, `"), &ask.model);
@@ -158,15 +161,32 @@ pub(super) fn judge(
              set engine.http.vocab",
         )?,
     };
-    let off = dialect.without_prefix_cache();
-    match about.prefix_cache {
-        Some(true) => warnings.push(format!(
-            "its prefix cache is on, and such a run does not count: {off}"
+    let cache = prefix_cache(about.prefix_cache, config, dialect);
+    match cache.state {
+        CacheState::Off => {}
+        CacheState::On => warnings.push(format!(
+            "its prefix cache is on, and such a run does not count: {}",
+            cache.how
         )),
-        Some(false) => {}
-        None => warnings.push(format!(
-            "it does not say whether its prefix cache is on; with one a run does not count: {off}"
+        CacheState::Unknown => warnings.push(format!(
+            "it does not say whether its prefix cache is on; with one a run does not count: {}",
+            cache.how
         )),
     }
-    Ok(warnings)
+    Ok((warnings, cache))
+}
+
+/// What the server says goes before what its configuration says of it.
+fn prefix_cache(said: Option<bool>, config: &HttpConfig, dialect: &dyn Dialect) -> PrefixCache {
+    let off = dialect.without_prefix_cache();
+    let (state, how) = match (said, &config.prefix_cache) {
+        (Some(true), _) => (CacheState::On, off.to_owned()),
+        (Some(false), _) => (CacheState::Off, "the server says so".to_owned()),
+        (None, Some(word)) => (CacheState::Off, word.off.clone()),
+        (None, None) => {
+            let how = format!("{off}, and say so in engine.http.prefix_cache.off");
+            (CacheState::Unknown, how)
+        }
+    };
+    PrefixCache { state, how }
 }

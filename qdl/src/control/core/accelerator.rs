@@ -16,6 +16,7 @@ use crate::{
         },
     },
     stats::{BatchSizes, GpuRecord, limits::NodeUse},
+    wire::Description,
 };
 
 use super::{
@@ -51,6 +52,9 @@ pub(in crate::control) enum Event {
     Open(Vec<ConnectionRequest>),
     /// The node's part of the SUT's name is asked for: answered by [`Accelerator::named`].
     Name(u64),
+    /// The node is to describe itself: one such at a time, answered by
+    /// [`Accelerator::described`].
+    Describe,
     /// Is everything answered that has arrived? [`Accelerator::drained`] if so; else this comes
     /// again.
     Drain,
@@ -99,6 +103,8 @@ pub(in crate::control) struct Accelerator {
     /// The open that the owner works on: its number, connections and epochs.
     working: Option<(u64, Vec<(u16, u32)>)>,
     draining: Vec<u64>,
+    /// The description that the owner works on.
+    describing: Option<u64>,
     /// When the owner is asked again.
     drain_at: u64,
     events: VecDeque<Event>,
@@ -114,6 +120,7 @@ impl Accelerator {
             waiting: VecDeque::new(),
             working: None,
             draining: Vec::new(),
+            describing: None,
             drain_at: 0,
             events: VecDeque::new(),
         }
@@ -142,6 +149,27 @@ impl Accelerator {
                 let text = format!("the accelerator's name {name:?}: {problem}");
                 self.refuse(id, ErrorCode::Protocol, &text);
             }
+        }
+    }
+
+    /// Answers [`Event::Describe`].
+    pub fn described(&mut self, answer: Result<Description, Refusal>) {
+        let Some(id) = self.describing.take() else {
+            return;
+        };
+        let answer = answer.and_then(|description| match description.check() {
+            Ok(()) => Ok(description),
+            Err((field, problem)) => Err(Refusal {
+                code: ErrorCode::Protocol,
+                text: format!("the description's {field}: {problem}"),
+            }),
+        });
+        match answer {
+            Ok(description) => self.link.say(Message::Described {
+                id,
+                description: Box::new(description),
+            }),
+            Err(r) => self.refuse(id, r.code, &r.text),
         }
     }
 
@@ -208,6 +236,15 @@ impl Accelerator {
                     self.drain_at = now;
                 }
                 self.draining.push(id);
+                Ok(())
+            }
+            Message::Describe { id } => {
+                if self.describing.is_some() {
+                    let problem = "one such request waits already".to_owned();
+                    return Err(self.link.field("describe", "id", problem));
+                }
+                self.describing = Some(id);
+                self.events.push_back(Event::Describe);
                 Ok(())
             }
             Message::Heartbeat {

@@ -113,6 +113,11 @@ impl<T> Frontend<T> {
         self.ask(token, "drained", vec![], |id| Message::Drain { id });
     }
 
+    /// Asks the accelerator to describe itself: one such at a time.
+    pub fn describe(&mut self, token: T) {
+        self.ask(token, "described", vec![], |id| Message::Describe { id });
+    }
+
     fn ask(
         &mut self,
         token: T,
@@ -151,6 +156,7 @@ impl<T> Frontend<T> {
             Message::Opened { id, .. }
             | Message::Ready { id }
             | Message::NameIs { id, .. }
+            | Message::Described { id, .. }
             | Message::Drained { id, .. } => self.answer(id, message),
             Message::Refused { id, code, text } => {
                 let Some(ask) = self.waiting.remove(&id) else {

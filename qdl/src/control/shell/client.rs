@@ -12,7 +12,7 @@ use crate::{
     clock::now_ns,
     model::ModelSpec,
     stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{EngineInfo, NodeFacts, Stream},
+    wire::{Description, EngineInfo, NodeFacts, Stream},
 };
 
 use super::{
@@ -147,6 +147,16 @@ impl ClientHandle {
             _ => None,
         };
         self.ask("drained", take, Session::drain)
+    }
+
+    /// Asks the accelerator to describe its machine and configuration. One such request at a time:
+    /// a second one that comes before the answer ends the session.
+    pub fn describe(&self) -> Pending<Description> {
+        let take = |r| match r {
+            Message::Described { description, .. } => Some(*description),
+            _ => None,
+        };
+        self.ask("described", take, Session::describe)
     }
 
     /// This node has given up a connection.

@@ -10,7 +10,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use crate::{
     clock::now_ns,
     stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{NodeFacts, Stream},
+    wire::{Description, NodeFacts, Stream},
 };
 
 use super::io::Wire;
@@ -55,6 +55,17 @@ pub trait SessionHandler: Send + Sync + 'static {
 
     /// This node's part of the SUT's name, as it is now.
     fn name(&self) -> String;
+
+    /// This node's machine and configuration. It comes once at a time, on a thread of its own.
+    ///
+    /// # Errors
+    /// The frontend is told why there is none.
+    fn describe(&self) -> Result<Description, Refusal> {
+        Err(Refusal {
+            code: ErrorCode::Protocol,
+            text: "this node has no description of itself".to_owned(),
+        })
+    }
 
     /// Totals for the next heartbeat.
     fn counters(&self) -> Counters;
@@ -211,7 +222,7 @@ impl ServerSession {
             claim,
             mut inbox,
             // One handle at least lives as long as the session: the inbox stays open.
-            handle: _handle,
+            handle,
             ..
         } = self;
         let mut end = End {
@@ -251,6 +262,14 @@ impl ServerSession {
                     }));
                 }
                 Some(Event::Name(id)) => core.named(id, handler.name()),
+                Some(Event::Describe) => {
+                    let (handler, handle) = (handler.clone(), handle.clone());
+                    // It may ask devices and drivers, which takes a while.
+                    tokio::task::spawn_blocking(move || {
+                        let answer = handler.describe();
+                        handle.command(move |session, _| session.described(answer));
+                    });
+                }
                 Some(Event::Drain) => {
                     if let Some(counters) = handler.drain() {
                         let (batches, gpus) = handler.engine();

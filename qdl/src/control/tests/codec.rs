@@ -9,7 +9,9 @@ use crate::control::{
     frame::{Codec, FrameError, MAX_FRAME},
     message::{AuthKind, Hex, MAX_TEXT, Message, clip},
 };
-use crate::wire::{Content, LinkFact, LinkLayer, NodeFacts};
+use crate::wire::{
+    CacheState, Content, Description, LinkFact, LinkLayer, MAX_DESCRIPTION, NodeFacts, PrefixCache,
+};
 
 fn content() -> impl Strategy<Value = Option<Content>> {
     prop::option::of(prop_oneof![
@@ -20,6 +22,12 @@ fn content() -> impl Strategy<Value = Option<Content>> {
         "[0-9a-f]{64}".prop_map(|sha256| Content::Settings { sha256 }),
         "[a-z/]{1,99}".prop_map(|name| Content::Server { name }),
     ])
+}
+
+fn prefix_cache() -> impl Strategy<Value = Option<PrefixCache>> {
+    let states = vec![CacheState::Off, CacheState::On, CacheState::Unknown];
+    let state = prop::sample::select(states);
+    prop::option::of((state, "[ -~]{0,99}").prop_map(|(state, how)| PrefixCache { state, how }))
 }
 
 fn node_facts() -> impl Strategy<Value = NodeFacts> {
@@ -111,16 +119,17 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
                 Just(Stream::First),
                 Just(Stream::All)
             ]),
-            prop::option::of(("[a-z]{1,64}", any::<bool>(), content())),
+            prop::option::of(("[a-z]{1,64}", any::<bool>(), content(), prefix_cache())),
             node_facts(),
         )
             .prop_map(|((i, o), stream, engine, facts)| Message::Model {
                 spec: ModelSpec::opaque("m", i, o),
                 stream,
-                engine: engine.map(|(name, tokens, content)| EngineInfo {
+                engine: engine.map(|(name, tokens, content, prefix_cache)| EngineInfo {
                     name,
                     tokens,
                     content,
+                    prefix_cache,
                 }),
                 facts: Box::new(facts),
             }),
@@ -147,6 +156,11 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
                     ..Default::default()
                 },
             }
+        }),
+        id.prop_map(|id| Message::Describe { id }),
+        (id, "[ -~\n]{0,300}", "[ -~\n]{0,300}").prop_map(|(id, machine, config)| {
+            let description = Box::new(Description { machine, config });
+            Message::Described { id, description }
         }),
         (id, code.clone(), text.clone()).prop_map(|(id, code, text)| Message::Refused {
             id,
@@ -296,6 +310,29 @@ fn every_type_is_known_and_no_other() {
     let e = serde_json::from_value::<Message>(json!({"type": "x"})).expect_err("unknown");
     let listed = e.to_string().matches('`').count() / 2 - 1;
     assert_eq!(listed, Message::TYPES.len(), "{e}");
+}
+
+#[test]
+fn the_longest_description_fits_a_frame_and_a_longer_one_is_refused() {
+    // What escaping makes longest of what may be in it.
+    let of = |bytes: usize| Message::Described {
+        id: u64::MAX,
+        description: Box::new(Description {
+            machine: "\"".repeat(bytes),
+            config: "\n".repeat(bytes),
+        }),
+    };
+    let mut bytes = BytesMut::new();
+    let longest = of(MAX_DESCRIPTION);
+    full().encode(&longest, &mut bytes).expect("it fits");
+    let (out, e) = feed(&mut full(), &bytes, 1 << 16);
+    assert!(e.is_none() && out == [longest], "{e:?}");
+    assert!(limits::check(&of(MAX_DESCRIPTION + 1)).is_err());
+    let odd = Description {
+        config: "a: \u{1b}[2J".to_owned(),
+        ..Description::default()
+    };
+    assert!(odd.check().is_err(), "it would move a terminal's cursor");
 }
 
 #[test]

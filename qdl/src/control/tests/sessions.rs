@@ -43,6 +43,8 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
 
         let (counters, ..) = handle.drain().within(LONG).await.expect("drained");
         assert_eq!(counters.responded, 11);
+        let said = handle.describe().within(LONG).await.expect("described");
+        assert_eq!((&*said.machine, &*said.config), ("{}", "node: acc-1\n"));
         let beat = timeout(LONG, async {
             loop {
                 if let Some(ClientEvent::Heartbeat(c)) = events.next().await {

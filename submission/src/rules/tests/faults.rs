@@ -1,10 +1,19 @@
 //! One fault each: what it is, the rules that name it, and how it is planted.
 
+use qdl::wire::{CacheState, PrefixCache};
 use serde_json::json;
 
 use super::sound::Sound;
 
 type Fault = (&'static str, &'static [&'static str], fn(&mut Sound));
+
+fn cache(s: &mut Sound, state: CacheState) {
+    let how = "as the server says".to_owned();
+    s.record("Offline/performance", |left| {
+        left.prefix_caches
+            .insert("acc-a".to_owned(), PrefixCache { state, how });
+    });
+}
 
 const PERF: &str = "Offline/performance/run_1";
 const INTER: &str = "Interactive/performance/run_1";
@@ -306,7 +315,7 @@ pub const ALL: &[Fault] = &[
     }),
     (
         "accuracy of other nodes",
-        &["run.name-same", "record.yaml"],
+        &["run.name-same", "record.yaml", "record.described"],
         |s| {
             s.log(
                 "Offline/accuracy",
@@ -404,6 +413,29 @@ pub const ALL: &[Fault] = &[
             s.record("Offline/performance", |left| {
                 left.accelerators[0].boot = None
             });
+        },
+    ),
+    (
+        "a prefix cache that was on",
+        &["record.prefix-cache"],
+        |s| {
+            cache(s, CacheState::On);
+        },
+    ),
+    (
+        "a prefix cache that nobody speaks of",
+        &["record.prefix-cache"],
+        |s| cache(s, CacheState::Unknown),
+    ),
+    ("a node that is not described", &["record.described"], |s| {
+        s.remove("documentation/nodes/sys/accelerator-acc-a.json")
+    }),
+    (
+        "a test of a performance run's length, too short",
+        &["run.duration"],
+        |s| {
+            let test = s.round.tests.get_mut("TEST06").expect("a test");
+            test.measured = true;
         },
     ),
     ("--set min_duration_ms", &["record.override"], |s| {

@@ -159,10 +159,12 @@ fn make() -> (tempfile::TempDir, Round) {
     let (found, notes) = build::find(&runs, &round, &[MODEL], Some(&checker)).expect("runs");
     assert!(notes.is_empty(), "{notes:?}");
     put(&folder.path().join("source/qdl.rs"), "// the QDL\n");
+    let nodes = build::nodes(&found).expect("descriptions");
+    assert_eq!(nodes.len(), 2, "one of each node");
     let material = Material {
         round: &round,
         form: &form,
-        nodes: &[node("frontend", "lg"), node("accelerator", "acc-a")],
+        nodes: &nodes,
         configurations: &BTreeMap::new(),
         source: Some(folder.path().join("source")),
         runs: &found,
@@ -287,10 +289,6 @@ fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
     );
     let yaml = folder.with_file_name("frontend.yaml");
     put(&yaml, "node: lg\nnics: [{address: 10.0.0.1}]\n");
-    put(
-        &folder.join("accelerator-acc-a.yaml"),
-        "node: acc-a\nnics: [{listen: \"10.0.0.2:7410\"}]\n",
-    );
     let node = |node: &str, boot: &str| NodeNote {
         node: node.to_owned(),
         host: node.to_owned(),
@@ -325,12 +323,13 @@ fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
     if test {
         files.push((left::AUDIT_CONFIG, audit));
     }
-    let record = record.begin(folder, &files).expect("begun");
-    let theirs = folder.join(left::FOLDER).join("accelerator-acc-a.yaml");
-    put(
-        &theirs,
-        "node: acc-a\nnics: [{listen: \"10.0.0.2:7410\"}]\n",
-    );
+    let theirs = "node: acc-a\nnics: [{listen: \"10.0.0.2:7410\"}]\n";
+    let mut told = vec![(left::accelerator_yaml("acc-a"), theirs.to_owned())];
+    for (role, name) in [("frontend", "lg"), ("accelerator", "acc-a")] {
+        let said = serde_json::to_string(&describe_node(role, name)).expect("JSON");
+        told.push((left::node_json(name), said));
+    }
+    let record = record.begin(folder, &files, &told).expect("begun");
     record.end(folder, 0, "valid").expect("ended");
 }
 
@@ -393,7 +392,7 @@ fn form() -> Form {
     form
 }
 
-fn node(role: &str, name: &str) -> Node {
+fn describe_node(role: &str, name: &str) -> Node {
     let address = if role == "frontend" {
         "10.0.0.1"
     } else {

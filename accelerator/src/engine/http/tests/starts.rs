@@ -1,6 +1,9 @@
 //! What is asked before the first sample, and what the answers come to.
 
-use qdl::config::{Dialect, HttpConfig};
+use qdl::{
+    config::{Dialect, HttpConfig, PrefixCacheOff},
+    wire::CacheState,
+};
 use serde_json::json;
 
 use super::{
@@ -180,6 +183,45 @@ fn a_prefix_cache_that_is_on() {
     );
     for dialect in [Dialect::Vllm, Dialect::VllmGenerate, Dialect::Sglang] {
         warns(&Server::good(dialect), dialect, "");
+    }
+}
+
+#[test]
+fn an_engine_says_what_it_keeps() {
+    let keeps = |status, metrics: &str, word: Option<&str>| {
+        let server = saying(Dialect::Vllm, "/metrics", status, metrics);
+        let mut params = params(&server.url, Dialect::Vllm);
+        let http = params.engine.http.as_mut().expect("http");
+        http.prefix_cache = word.map(|off| PrefixCacheOff {
+            off: off.to_owned(),
+        });
+        let unasked = Http::open(&params).expect("sound").prefix_cache();
+        assert_eq!(unasked.map(|c| c.state), Some(CacheState::Unknown));
+        let started = start(&params).unwrap_or_else(|e| panic!("{e}"));
+        started.http.prefix_cache().expect("its server may")
+    };
+    let is = |on: &str| format!("vllm:cache_config_info{{enable_prefix_caching=\"{on}\"}} 1.0\n");
+    let word = Some("started with --no-enable-prefix-caching");
+    let cache = keeps(200, &is("False"), None);
+    assert_eq!(
+        (cache.state, &*cache.how),
+        (CacheState::Off, "the server says so")
+    );
+    // What the server says goes before what is said of it.
+    let cache = keeps(200, &is("True"), word);
+    assert_eq!(cache.state, CacheState::On);
+    let cache = keeps(404, "{}", word);
+    assert_eq!((cache.state, Some(&*cache.how)), (CacheState::Off, word));
+    let cache = keeps(404, "{}", None);
+    assert_eq!(cache.state, CacheState::Unknown);
+    assert!(
+        cache.how.contains("engine.http.prefix_cache.off"),
+        "{cache:?}"
+    );
+    // Engines of this process have nothing that could.
+    for kind in [EngineKind::Null, EngineKind::Digest] {
+        let engine = crate::engine::create(&EngineParams::new(kind)).expect("sound");
+        assert_eq!(engine.prefix_cache(), None);
     }
 }
 

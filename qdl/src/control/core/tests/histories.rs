@@ -7,6 +7,7 @@ use crate::control::{
     core::{Link, accelerator::Refusal},
     message::{Counters, clip},
 };
+use crate::wire::Description;
 
 /// SplitMix64.
 struct Rng(u64);
@@ -72,6 +73,9 @@ struct History {
     /// What the frontend's owner did: answers of each request, epochs asked for.
     answers: Vec<u32>,
     started: bool,
+    /// A description was asked for and has not come: one at a time.
+    describing: bool,
+    describe_token: Option<usize>,
     asked: HashMap<u16, u32>,
     granted: HashMap<u16, u32>,
 }
@@ -121,6 +125,8 @@ impl History {
             opening: None,
             answers: Vec::new(),
             started: false,
+            describing: false,
+            describe_token: None,
             asked: HashMap::new(),
             granted: HashMap::new(),
         }
@@ -224,6 +230,11 @@ impl History {
             }
             4 => {
                 self.f.drain(token);
+                self.answers.push(0);
+            }
+            7 if !std::mem::replace(&mut self.describing, true) => {
+                self.f.describe(token);
+                self.describe_token = Some(token);
                 self.answers.push(0);
             }
             5 if !std::mem::replace(&mut self.started, true) => {
@@ -357,6 +368,16 @@ impl History {
                 self.opening = Some((self.now + self.rng.below(80) * MS, connections));
             }
             Asked::Name(id) => self.a.named(id, "acc".to_owned()),
+            Asked::Describe => {
+                let refused = self.rng.chance(20);
+                self.a.described(match refused {
+                    false => Ok(Description::default()),
+                    true => Err(Refusal {
+                        code: ErrorCode::Protocol,
+                        text: "no description".to_owned(),
+                    }),
+                });
+            }
             Asked::Drain => {
                 if self.rng.chance(30) {
                     self.a.drained(
@@ -386,7 +407,12 @@ impl History {
     fn frontend_event(&mut self, event: Event<usize>) {
         match event {
             // Also what was asked for after the end is answered, with its cause.
-            Event::Answer(token, _) => self.answers[token] += 1,
+            Event::Answer(token, _) => {
+                self.answers[token] += 1;
+                if self.describe_token == Some(token) {
+                    self.describing = false;
+                }
+            }
             Event::Session(event) => {
                 let over = self.sides[FRONTEND].gone.is_some();
                 assert!(!over, "after the end: {event:?}");

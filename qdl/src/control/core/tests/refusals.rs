@@ -3,7 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::control::{message::Counters, tests::codec::message};
+use crate::{
+    control::{message::Counters, tests::codec::message},
+    wire::{Description, MAX_DESCRIPTION},
+};
 
 /// Both sides' word on one handshake.
 fn handshake(f: Local, a: Local) -> (Option<ControlError>, Option<ControlError>) {
@@ -98,7 +101,7 @@ fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
     let engine = Own::Engine(EngineInfo {
         name: "x".to_owned(),
         tokens: true,
-        content: None,
+        ..EngineInfo::default()
     });
     let (_, there) = handshake_with(|f| f.own = engine.clone());
     let there = there.to_string();
@@ -255,6 +258,10 @@ fn a_frontend_that_breaks_the_order_is_told_which_field() {
             many(257, &|id| Message::Drain { id }),
             "drain.id: 256 such requests wait",
         ),
+        (
+            many(2, &|id| Message::Describe { id }),
+            "describe.id: one such request waits",
+        ),
     ];
     for (frames, words) in cases {
         let (_, mut a) = session();
@@ -266,6 +273,34 @@ fn a_frontend_that_breaks_the_order_is_told_which_field() {
         a.handle(last.clone(), 0);
         let text = error_text(&mut a);
         assert!(text.contains(words), "{text:?} lacks {words:?}");
+    }
+}
+
+#[test]
+fn a_description_past_its_limits_is_refused_and_the_session_goes_on() {
+    let (mut f, mut a) = session();
+    for (at, machine) in ["x".repeat(MAX_DESCRIPTION + 1), "{}".to_owned()]
+        .into_iter()
+        .enumerate()
+    {
+        f.describe(at);
+        let (_, asked) = meet(&mut f, &mut a, 0);
+        assert!(matches!(&asked[..], [Asked::Describe]), "{asked:?}");
+        a.described(Ok(Description {
+            machine,
+            ..Description::default()
+        }));
+        let (here, _) = meet(&mut f, &mut a, 0);
+        match &here[..] {
+            [Event::Answer(0, Err(e))] => {
+                let words = "the description's machine: 131073 bytes";
+                assert!(e.to_string().contains(words), "{e}");
+            }
+            [Event::Answer(1, Ok(Message::Described { description, .. }))] => {
+                assert_eq!(description.machine, "{}");
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 

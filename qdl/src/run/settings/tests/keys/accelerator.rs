@@ -180,6 +180,11 @@ fn every_key_of_an_accelerator_has_an_effect() {
         http("engine.http.next_token_s", json!(7), "config.next_token()"),
         http("engine.http.busy_s", json!(7), "config.busy()"),
         http("engine.http.ready_s", json!(7), "config.ready()"),
+        http(
+            "engine.http.prefix_cache.off",
+            json!("x"),
+            "config.prefix_cache",
+        ),
         http("engine.http.command", json!(["x"]), "config.command"),
         http("engine.http.log", json!("x"), "config.log"),
         http("engine.http.stop_s", json!(7), "config.stop_within()"),

@@ -116,6 +116,7 @@ fn every_key_of_a_frontend_has_an_effect() {
         maps("warm_up.deadline_ms", json!(7), "warm-up"),
         read("verify", json!("digest"), run, "match config.verify"),
         read("model_files", json!("any"), session, "config.model_files"),
+        read("submission", json!("v6.1"), run, "config.submission"),
         maps("deadlines.connect_ms", json!(7), "timing"),
         read("deadlines.lost_ms", json!(4000), session, ".lost()"),
         maps("deadlines.echo_interval_ms", json!(7), "dispatch"),

@@ -1,0 +1,44 @@
+//! `frontend describe`: this node, and with `--config` all nodes of a configuration.
+
+use std::{ffi::OsString, path::Path};
+
+use qdl::{
+    config::{FrontendConfig, load_frontend},
+    run::{Described, descriptions},
+};
+use submission::{
+    command::{self, Outcome, Told},
+    describe::Node,
+};
+
+/// Release of this program.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Runs the command; `words` are those behind `describe`.
+pub fn command(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    command::describe("frontend", VERSION, words, Some(&all))
+}
+
+/// This machine, as JSON.
+///
+/// # Errors
+/// In words: what Linux must have is not there.
+pub fn own(config: &FrontendConfig) -> Result<String, String> {
+    Node::told("frontend", VERSION, &config.node)
+}
+
+fn all(path: &Path) -> Result<Vec<Told>, String> {
+    let config = load_frontend(path).map_err(|e| e.to_string())?;
+    let here = Told {
+        node: config.node.clone(),
+        said: own(&config).map(|machine| (machine, None)),
+    };
+    let there = descriptions(&config).map_err(|e| e.to_string())?;
+    let there = there
+        .into_iter()
+        .map(|Described { node, description }| Told {
+            node,
+            said: description.map(|said| (said.machine, Some(said.config))),
+        });
+    Ok(std::iter::once(here).chain(there).collect())
+}

@@ -1,0 +1,185 @@
+//! Trees of the round's other models, of real runs that are short and small: what `submit` finds
+//! missing in them before the official checker complains of the same, and nothing once they were
+//! patched to be long enough.
+
+mod common;
+
+use common::submission::{Case, NODES, Rig, TEST06, checkout, rules};
+
+/// What runs of seconds on one machine break, and nothing else.
+const SHORT: [&str; 13] = [
+    "run.duration",
+    "run.valid",
+    "run.early-stopping",
+    "run.latency",
+    "record.override",
+    "record.exit",
+    "record.network",
+    "record.machines",
+    "record.build",
+    "record.clean",
+    // Samples of next to nothing come faster than NICs carry whole ones.
+    "tree.bandwidth",
+    // A verifier that asks for a valid run of the same rate.
+    "test.pass",
+    "test.files",
+];
+
+const LLAMA2: Case = Case {
+    folder: "llama2-70b-99.9",
+    scenarios: &[
+        ("Offline", "offline", "llama2-70b"),
+        ("Server", "server", "llama2-70b"),
+    ],
+    samples: 24576,
+    tokens: Some((3, 8)),
+    long: None,
+    tests: &[("TEST06", "TEST06", TEST06)],
+    scores: "{'rouge1': 44.5, 'rouge2': 22.1, 'rougeL': 28.7, 'gen_len': 7236000, 'tokens_per_sample': 294.5}\n",
+    user_conf: "*.Offline.target_qps = 20\n*.Server.target_qps = 2000\n",
+};
+
+const DEEPSEEK: Case = Case {
+    folder: "deepseek-r1",
+    scenarios: &[
+        ("Offline", "offline", "deepseek-r1"),
+        ("Interactive", "server", "deepseek-r1-interactive"),
+    ],
+    samples: 4388,
+    tokens: Some((3, 8)),
+    long: None,
+    tests: &[("TEST06", "TEST06", TEST06)],
+    scores: "{'exact_match': 82.1, 'tokens_per_sample': 3886.2, 'num_samples': 4388}\n",
+    user_conf: "*.Offline.target_qps = 20\n*.Server.target_qps = 2000\n",
+};
+
+/// TEST09 wants answers of the reference's mean length.
+const GPT_OSS: Case = Case {
+    folder: "gpt-oss-120b",
+    scenarios: &[
+        ("Offline", "offline", "gpt-oss-120b"),
+        ("Interactive", "server", "gpt-oss-120b-interactive"),
+    ],
+    samples: 6396,
+    tokens: Some((3, 8)),
+    long: Some(("TEST09", (1200, 1350))),
+    tests: &[
+        (
+            "TEST07",
+            "TEST07/gpt-oss-120b",
+            "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243781796\n*.*.accuracy_log_sampling_target = 990\n\
+             *.*.min_query_count = 990\n*.*.min_duration = 0\n*.*.performance_issue_unique = 1\n\
+             *.*.sample_concatenate_permutation = 0\n*.*.test07_accuracy_threshold = 60.698\n",
+        ),
+        (
+            "TEST09",
+            "TEST09/gpt-oss-120b",
+            "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243781796\n*.*.accuracy_log_sampling_target = 10000\n\
+             *.*.min_query_count = 6396\n*.*.min_duration = 0\n*.*.performance_issue_unique = 1\n\
+             *.*.sample_concatenate_permutation = 0\n*.*.test09_min_output_tokens = 1150.38\n\
+             *.*.test09_max_output_tokens = 1406.02\n",
+        ),
+    ],
+    scores: "{'exact_match': 83.2, 'num_samples': 4395}\n",
+    user_conf: "*.Offline.target_qps = 20\n*.Offline.min_query_count = 6396\n*.Server.target_qps = 2000\n",
+};
+
+const QWEN: Case = Case {
+    folder: "qwen3-vl-235b-a22b",
+    scenarios: &[
+        ("Offline", "offline", "qwen3-vl-235b-a22b"),
+        ("Server", "server", "qwen3-vl-235b-a22b"),
+    ],
+    samples: 48289,
+    tokens: None,
+    long: None,
+    tests: &[],
+    scores: "{\"category\": {\"f1\": 0.7921}}\n",
+    user_conf: "*.Offline.target_qps = 20\n*.Server.target_qps = 2000\n",
+};
+
+const TEST01: &str = "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243781796\n\
+                      *.*.accuracy_log_sampling_target = 64\n";
+
+const UNET: Case = Case {
+    folder: "3d-unet-99.9",
+    scenarios: &[("Offline", "offline", "3d-unet")],
+    samples: 43,
+    tokens: None,
+    long: None,
+    tests: &[("TEST01", "TEST01/3d-unet", TEST01)],
+    scores: "Accuracy: mean = 0.86200, kidney = 0.93400, tumor = 0.79000\n",
+    user_conf: "*.Offline.target_qps = 20\n",
+};
+
+const WHISPER: Case = Case {
+    folder: "whisper",
+    scenarios: &[("Offline", "offline", "whisper")],
+    samples: 1633,
+    tokens: Some((3, 8)),
+    long: None,
+    tests: &[("TEST01", "TEST01/whisper", TEST01)],
+    scores: "Word Error Rate: 2.05%, accuracy=97.95%\n",
+    user_conf: "*.Offline.target_qps = 20\n",
+};
+
+/// The checker's complaints are those that were listed before it ran, and a tree whose runs were
+/// patched to be long enough passes whole.
+fn passes(case: &'static Case) {
+    let rig = Rig::new(case);
+    rig.runs();
+    rig.nodes();
+    rig.form();
+    let short = rig.submit("short", &NODES);
+    assert_eq!(short.code, Some(1), "{}{}", short.stdout, short.stderr);
+    assert!(!short.stdout.contains("UNEXPECTED"), "{}", short.stdout);
+    let scripts = ["accuracy.hash", "accuracy.log"];
+    let none = ["", ""];
+    let missing = if checkout().is_none() { scripts } else { none };
+    let odd = |rule: &String| !SHORT.contains(&&**rule) && !missing.contains(&&**rule);
+    let odd: Vec<_> = rules(&short.stdout).into_iter().filter(odd).collect();
+    assert!(odd.is_empty(), "{odd:?}: {}", short.stdout);
+    assert!(rules(&short.stdout).contains("run.duration"));
+
+    rig.patch();
+    let whole = rig.submit("tree", &NODES);
+    if checkout().is_some() {
+        assert_eq!(whole.code, Some(0), "{}{}", whole.stdout, whole.stderr);
+        return;
+    }
+    // Without a checkout what its scripts write is missing, and nothing else.
+    let mut wanted: Vec<_> = scripts.map(str::to_owned).into();
+    wanted.extend((!case.tests.is_empty()).then(|| "test.files".to_owned()));
+    let found: Vec<_> = rules(&whole.stdout).into_iter().collect();
+    assert_eq!(found, wanted, "{}", whole.stdout);
+}
+
+#[test]
+fn llama2_70b_with_test06_passes_whole() {
+    passes(&LLAMA2);
+}
+
+#[test]
+fn deepseek_r1_with_test06_passes_whole() {
+    passes(&DEEPSEEK);
+}
+
+#[test]
+fn gpt_oss_120b_with_test07_and_test09_passes_whole() {
+    passes(&GPT_OSS);
+}
+
+#[test]
+fn qwen3_vl_passes_whole() {
+    passes(&QWEN);
+}
+
+#[test]
+fn unet_3d_with_test01_passes_whole() {
+    passes(&UNET);
+}
+
+#[test]
+fn whisper_with_test01_passes_whole() {
+    passes(&WHISPER);
+}

@@ -1,0 +1,94 @@
+//! The official checker's complaints beside what was found before it ran.
+
+use std::collections::BTreeSet;
+
+use crate::{round::Round, rules::Finding};
+
+/// What a line of the checker is, for whoever has the findings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// Findings under these rules say the same.
+    Found(Vec<String>),
+    /// It follows from other lines.
+    Follows,
+    /// Nothing that was found says so.
+    Unexpected,
+}
+
+/// Holds a line of the checker against the findings: those of the result that the line names, where
+/// it names one.
+pub fn line(round: &Round, findings: &[Finding], line: &str) -> Word {
+    let known: Vec<_> = round
+        .complaints
+        .iter()
+        .filter(|c| line.contains(&c.says))
+        .collect();
+    if known.iter().any(|c| c.rules.is_empty()) {
+        return Word::Follows;
+    }
+    let rules: BTreeSet<&str> = known
+        .iter()
+        .flat_map(|c| c.rules.iter().map(String::as_str))
+        .collect();
+    let of_it = |finding: &&Finding| {
+        let place = format!("results/{}/", finding.result.replace(' ', "/"));
+        finding.result.is_empty() || !line.contains("results/") || line.contains(&place)
+    };
+    let found: BTreeSet<String> = findings
+        .iter()
+        .filter(of_it)
+        .filter(|f| rules.contains(f.rule.id))
+        .map(|f| f.rule.id.to_owned())
+        .collect();
+    match found.is_empty() {
+        true => Word::Unexpected,
+        false => Word::Found(found.into_iter().collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules;
+
+    #[test]
+    fn a_complaint_is_found_of_its_own_result_or_unexpected() {
+        let round = Round::find("v6.1").expect("built in");
+        let found = [Finding {
+            rule: rules::RUN_DURATION,
+            result: "sys m Offline".to_owned(),
+            place: "results/sys/m/Offline/performance/run_1/log".to_owned(),
+            what: "too short".to_owned(),
+            make: String::new(),
+        }];
+        let of = |scenario: &str, words: &str| {
+            line(
+                &round,
+                &found,
+                &format!("o/results/sys/m/{scenario}/log {words}"),
+            )
+        };
+        let short = "Test duration less than 600s in user config";
+        assert_eq!(
+            of("Offline", short),
+            Word::Found(vec!["run.duration".to_owned()])
+        );
+        assert_eq!(of("Interactive", short), Word::Unexpected);
+        assert_eq!(of("Offline", "qsl_rng_seed is wrong"), Word::Unexpected);
+        assert_eq!(of("Offline", "something of its own"), Word::Unexpected);
+        assert_eq!(
+            of("Offline", "SUMMARY: submission has errors"),
+            Word::Follows
+        );
+    }
+
+    #[test]
+    fn each_complaint_names_rules_that_there_are() {
+        let round = Round::find("v6.1").expect("built in");
+        let named = round.complaints.iter().flat_map(|c| &c.rules);
+        let odd: Vec<_> = named
+            .filter(|id| rules::ALL.iter().all(|rule| rule.id != **id))
+            .collect();
+        assert!(odd.is_empty(), "{odd:?}");
+    }
+}

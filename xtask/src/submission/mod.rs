@@ -1,0 +1,202 @@
+//! `cargo xtask submission`: a rehearsal of a submission, on one machine and in minutes. The runs
+//! of llama3.1-8b with the engine `tokens`, the descriptions, the form, `frontend submit`: the whole
+//! way, ending in a tree and in a table of what a rehearsal cannot have
+//! (`configs/rounds/rehearsal.yaml`).
+
+mod files;
+mod machines;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::demo::programs::{self, Accelerator};
+use crate::process::{run, run_quietly, shown, target};
+use machines::{Machines, Side};
+
+/// What a rehearsal is shortened by, and what it cannot have.
+const TABLE: &str = "configs/rounds/rehearsal.yaml";
+/// For a run, on a machine that has other work.
+const RUN: Duration = Duration::from_secs(600);
+/// For what writes files.
+const SOON: Duration = Duration::from_secs(120);
+
+/// What the command line says.
+pub struct Asked {
+    /// A checkout of mlcommons/inference.
+    pub checker: Option<PathBuf>,
+    /// The Python of its scripts.
+    pub python: Option<PathBuf>,
+    /// Where both programs lie, built already.
+    pub programs: Option<PathBuf>,
+}
+
+struct Rehearsal<'a> {
+    root: &'a Path,
+    folder: PathBuf,
+    frontend: PathBuf,
+    machines: Machines,
+}
+
+/// Rehearses. Exit code 0: the tree lacks what a rehearsal cannot have, and nothing else.
+pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
+    let began = Instant::now();
+    let programs = match &asked.programs {
+        Some(folder) => folder
+            .canonicalize()
+            .with_context(|| folder.display().to_string())?,
+        None => programs::build(root)?,
+    };
+    let folder = target(root).join("submission");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    }
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let (machines, without) = Machines::new()?;
+    match &without {
+        Some(why) => println!("{why}\nthe rehearsal goes over loopback instead"),
+        None => println!("two network namespaces with a cable between them"),
+    }
+    let rehearsal = Rehearsal {
+        root,
+        folder,
+        frontend: programs.join("frontend"),
+        machines,
+    };
+    let audit = rehearsal.files(asked)?;
+    let config = rehearsal.folder.join("acc-a.yaml");
+    let log = rehearsal.folder.join("accelerator.log");
+    let accelerator = programs.join("accelerator");
+    let mut command = rehearsal.machines.command(Side::Accelerator, &accelerator);
+    command.arg("--config").arg(config);
+    println!("$ {}", shown(&command));
+    let mut accelerator = Accelerator::start_in(&mut command, &log)?;
+    rehearsal.runs(&audit, &mut accelerator, &log)?;
+    let nodes = ["describe", "--config", "offline.yaml", "--output", "nodes"];
+    rehearsal.quietly(&nodes)?;
+    drop(accelerator);
+    rehearsal.form()?;
+    let code = rehearsal.submit(asked)?;
+    println!(
+        "{} after {} s; all of it lies in {}",
+        match code {
+            0 => "the rehearsal is complete",
+            _ => "the rehearsal found more than it cannot have",
+        },
+        began.elapsed().as_secs(),
+        rehearsal.folder.display()
+    );
+    Ok(code)
+}
+
+impl Rehearsal<'_> {
+    /// Configurations, user.conf and, without a checkout, an audit.config. Where that lies.
+    fn files(&self, asked: &Asked) -> Result<PathBuf> {
+        let table = fs::read_to_string(self.root.join(TABLE)).context(TABLE)?;
+        let [front, acc] =
+            [Side::Frontend, Side::Accelerator].map(|side| self.machines.address(side));
+        self.write("acc-a.yaml", &files::accelerator(&acc))?;
+        for (name, model) in [
+            ("offline", "llama3_1-8b"),
+            ("server", "llama3_1-8b-interactive"),
+        ] {
+            let yaml = files::frontend(&front, &acc, model);
+            self.write(&format!("{name}.yaml"), &yaml)?;
+        }
+        self.write("user.conf", &files::user_conf(&table)?)?;
+        match &asked.checker {
+            Some(checker) => {
+                let path = checker.join("compliance/TEST06/audit.config");
+                path.canonicalize()
+                    .with_context(|| path.display().to_string())
+            }
+            None => {
+                fs::create_dir_all(self.folder.join("TEST06"))?;
+                self.write("TEST06/audit.config", files::AUDIT)
+            }
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.folder.join(name);
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+        Ok(path)
+    }
+
+    /// The six runs.
+    fn runs(&self, audit: &Path, accelerator: &mut Accelerator, log: &Path) -> Result<()> {
+        let table = fs::read_to_string(self.root.join(TABLE)).context(TABLE)?;
+        let seconds = files::value(&table, "duration_s")?;
+        let audit = audit.to_string_lossy();
+        for scenario in ["offline", "server"] {
+            let kinds: [(&str, &[&str]); 3] = [
+                (
+                    "performance",
+                    &["--mode", "performance", "--duration-s", &seconds],
+                ),
+                ("accuracy", &["--mode", "accuracy"]),
+                (
+                    "TEST06",
+                    &["--mode", "performance", "--audit-config", &audit],
+                ),
+            ];
+            for (kind, flags) in kinds {
+                accelerator.check(log)?;
+                let out = format!("runs/{scenario}/{kind}");
+                let config = format!("{scenario}.yaml");
+                let mut command = self.command();
+                command.args(["--quiet", "--config", &config, "--scenario", scenario]);
+                command.args(flags).args(["--output", &out]);
+                println!("$ {}", shown(&command));
+                let status = run("frontend", &mut command, RUN)?;
+                // A run of seconds may be invalid: that is one of the things it cannot have.
+                if !matches!(status.code(), Some(0 | 1)) {
+                    bail!("the run {scenario} {kind} failed: {status}");
+                }
+            }
+            let scores = format!("runs/{scenario}/accuracy/accuracy.txt");
+            self.write(&scores, files::SCORES)?;
+        }
+        Ok(())
+    }
+
+    fn form(&self) -> Result<()> {
+        let blank = self.quietly(&["describe", "--ask"])?;
+        self.write("form.yaml", &files::filled(&blank))?;
+        Ok(())
+    }
+
+    fn submit(&self, asked: &Asked) -> Result<i32> {
+        let mut command = self.command();
+        command.args(["submit", "--runs", "runs", "--out", "tree"]);
+        command.args(["--form", "form.yaml", "--src"]);
+        command.arg(self.root.join("qdl/src"));
+        command.arg("--rehearsal").arg(self.root.join(TABLE));
+        for (flag, value) in [("--checker", &asked.checker), ("--python", &asked.python)] {
+            if let Some(value) = value {
+                // It is started in another folder.
+                let value = value.canonicalize().unwrap_or_else(|_| value.clone());
+                command.arg(flag).arg(value);
+            }
+        }
+        println!("$ {}\n", shown(&command));
+        let status = run("frontend submit", &mut command, RUN)?;
+        status.code().context("frontend submit was ended")
+    }
+
+    fn quietly(&self, words: &[&str]) -> Result<String> {
+        let mut command = self.command();
+        command.args(words);
+        println!("$ {}", shown(&command));
+        run_quietly("frontend", &mut command, SOON)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = self.machines.command(Side::Frontend, &self.frontend);
+        command.current_dir(&self.folder);
+        command
+    }
+}
