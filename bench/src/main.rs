@@ -6,6 +6,8 @@
 //! * `rails`: the policies that choose rails, in a model.
 //! * `parts`: answers in parts beside plain sockets.
 //! * `feed`: LoadGen in front and stubbed NICs behind (with the feature of that name).
+//! * `models`: the round's models with the engine `digest`, both programs beside plain sockets (with
+//!   the feature `feed`).
 //! * `llm-server`: a pretended language-model server for `bench llm`.
 
 mod batches;
@@ -16,6 +18,8 @@ mod feed;
 mod json;
 mod llm;
 mod machine;
+#[cfg(feature = "feed")]
+mod models;
 mod parts;
 mod rails;
 
@@ -47,6 +51,13 @@ enum Bench {
     /// What a frontend's software can feed to 1 to 32 stubbed NICs, with LoadGen in front.
     #[cfg(feature = "feed")]
     Feed(feed::Args),
+    /// The round's models with the engine `digest`, both programs beside plain sockets.
+    #[cfg(feature = "feed")]
+    Models(models::Args),
+    /// The far end of the plain sockets of `models`.
+    #[cfg(feature = "feed")]
+    #[command(hide = true)]
+    ModelsPeer(models::PeerArgs),
     /// A pretended language-model server; serves until it is killed.
     LlmServer(llm::Args),
 }
@@ -60,6 +71,10 @@ fn main() -> anyhow::Result<()> {
         Bench::Parts(args) => parts::run(&args),
         #[cfg(feature = "feed")]
         Bench::Feed(args) => feed::run(&args),
+        #[cfg(feature = "feed")]
+        Bench::Models(args) => models::run(&args),
+        #[cfg(feature = "feed")]
+        Bench::ModelsPeer(args) => models::peer(&args),
         Bench::LlmServer(args) => llm::run(&args),
     }
 }

@@ -12,6 +12,7 @@ mod limits;
 mod llm;
 mod loadgen;
 mod local;
+mod models;
 mod ofi;
 mod pair;
 mod rails;
@@ -65,6 +66,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             ensure!(args.is_empty(), "bench local takes no arguments");
             local::run(root)
         }
+        "models" => models::run(root, args),
         "ofi" => ofi::run(root, args),
         "parts" => run_own(root, "parts", args),
         "rails" => rails::run(root, args),
@@ -77,7 +79,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: batches, core, fabric, failover, feed, idle, limits, llm, loadgen, local, ofi, parts, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: batches, core, fabric, failover, feed, idle, limits, llm, loadgen, local, models, ofi, parts, rails, verbs, warm-up"
         ),
     }
 }
