@@ -60,7 +60,7 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
     let request = request_stride(model).unwrap_or(usize::MAX);
     let response = response_stride(model).unwrap_or(usize::MAX);
     let slot = request.saturating_add(response);
-    let auto = NicConfig::default().resolve_slots(request);
+    let auto = NicConfig::default().resolve_slots(request.max(response));
     page.fact(
         "slots",
         format!(
@@ -68,7 +68,7 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
             memory(slot.saturating_mul(auto) as u64)
         ),
     );
-    page.fact("memory", budget(config));
+    page.fact("memory", budget(config, slot));
     if config.nics.iter().any(|nic| nic.device.is_some()) {
         let limit = match locked_memory_limit() {
             Some(limit) if limit < config.memory() as u64 => {
@@ -100,9 +100,20 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
     page
 }
 
-fn budget(config: &AcceleratorConfig) -> String {
+/// `slot`: bytes of a request and its response.
+fn budget(config: &AcceleratorConfig, slot: usize) -> String {
     let budget = config.memory() as u64;
-    let text = format!("up to {} for slots (memory_mib)", memory(budget));
+    let text = match config.memory() / slot.max(1) {
+        0 => format!(
+            "WARNING: up to {} for slots (memory_mib), and one takes {}: raise memory_mib",
+            memory(budget),
+            memory(slot as u64)
+        ),
+        slots => format!(
+            "up to {} for slots (memory_mib), which holds {slots} on all connections together",
+            memory(budget)
+        ),
+    };
     match available_memory() {
         Some(free) if free < budget => {
             format!("{text}; {} are available", memory(free))

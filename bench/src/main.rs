@@ -8,6 +8,8 @@
 //! * `large`: ways of the kernel to move large payloads.
 //! * `parts`: answers in parts beside plain sockets.
 //! * `feed`: LoadGen in front and stubbed NICs behind (with the feature of that name).
+//! * `models`: the round's models with the engine `digest`, both programs beside plain sockets (with
+//!   the feature `feed`).
 //! * `llm-server`: a pretended language-model server for `bench llm`.
 
 mod batches;
@@ -19,6 +21,8 @@ mod json;
 mod large;
 mod llm;
 mod machine;
+#[cfg(feature = "feed")]
+mod models;
 mod parts;
 mod rails;
 mod sockets;
@@ -55,6 +59,13 @@ enum Bench {
     /// What a frontend's software can feed to 1 to 32 stubbed NICs, with LoadGen in front.
     #[cfg(feature = "feed")]
     Feed(feed::Args),
+    /// The round's models with the engine `digest`, both programs beside plain sockets.
+    #[cfg(feature = "feed")]
+    Models(models::Args),
+    /// The far end of the plain sockets of `models`.
+    #[cfg(feature = "feed")]
+    #[command(hide = true)]
+    ModelsPeer(models::PeerArgs),
     /// A pretended language-model server; serves until it is killed.
     LlmServer(llm::Args),
 }
@@ -70,6 +81,10 @@ fn main() -> anyhow::Result<()> {
         Bench::Parts(args) => parts::run(&args),
         #[cfg(feature = "feed")]
         Bench::Feed(args) => feed::run(&args),
+        #[cfg(feature = "feed")]
+        Bench::Models(args) => models::run(&args),
+        #[cfg(feature = "feed")]
+        Bench::ModelsPeer(args) => models::peer(&args),
         Bench::LlmServer(args) => llm::run(&args),
     }
 }

@@ -74,6 +74,16 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub audit_config: Option<PathBuf>,
 
+    /// A compliance test of the round, as in TEST06: runs with its official audit.config, the one for
+    /// all models or the configured model's, from the checkout that --checker names. Nothing is
+    /// fetched
+    #[arg(long, value_name = "TEST", conflicts_with = "audit_config")]
+    pub compliance: Option<String>,
+
+    /// A checkout of mlcommons/inference, for --compliance [default: $QDL_MLPERF_CHECKOUT]
+    #[arg(long, value_name = "DIR")]
+    pub checker: Option<PathBuf>,
+
     /// Refuse, with the rule's name, whatever would not count in this round's submission, before
     /// anything is measured (docs/rules.md); `v6.1`, or a file that ends in .yaml
     #[arg(long, value_name = "ROUND")]

@@ -13,6 +13,7 @@
 //! | `completer`, `verify` | responses back to LoadGen, compared with their samples if asked |
 //! | `tokens` | answers in tokens: who counts them, and what is wrong with them |
 //! | `run` | a run from beginning to end |
+//! | `compliance` | `--compliance TEST06`: the official audit.config in the user's checkout |
 //! | `check` | `--check`: what would run, and what it takes |
 //! | `init` | `frontend init`: configurations for a model of one's own |
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
@@ -27,6 +28,7 @@ pub mod backend;
 pub mod check;
 pub mod cli;
 pub mod completer;
+pub mod compliance;
 pub mod dataset;
 pub mod describe;
 pub mod exit;

@@ -2,7 +2,7 @@
 
 use qdl::{
     config::{Completion, FrontendConfig, NicAt, NicConfig, QslMode, Verify, Written},
-    run::request_stride,
+    run::{request_stride, response_stride},
     stats::{DEFAULT, GivenValue, SettingOf, SettingRecord},
 };
 use serde_json::Value;
@@ -120,7 +120,8 @@ fn network(c: &FrontendConfig, put: &mut impl FnMut(&str, String)) {
     ] {
         put(&format!("deadlines.{key}"), value.to_string());
     }
-    let stride = request_stride(&c.model).unwrap_or(0);
+    let request = request_stride(&c.model).unwrap_or(0);
+    let stride = request.max(response_stride(&c.model).unwrap_or(0));
     for (i, nic) in c.nics.iter().enumerate() {
         nic_values(nic, stride, &mut |key, value| {
             put(&format!("nics[{i}].{key}"), value)

@@ -56,7 +56,8 @@ pub enum QslError {
     },
     /// A sample that the model cannot take.
     #[error(
-        "sample {index} of the data set has {bytes} bytes, the model's input {largest} at most"
+        "sample {index} of the data set has {bytes} bytes and fits no slot, the model's input has {largest} at most: \
+         set its `shape` on every node to what the longest sample needs"
     )]
     TooLong {
         /// Which.

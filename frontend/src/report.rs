@@ -18,6 +18,7 @@ use qdl::wire::Stream;
 use submission::left;
 
 use crate::{
+    accuracy,
     exit::{ExitCode, Failure},
     phases::{self, Gathered},
     reasons, result,
@@ -31,6 +32,8 @@ use crate::{
 pub const INVALID_FILE: &str = "INVALID";
 /// The summary.
 pub const SUMMARY_FILE: &str = "summary.json";
+/// The share of right answers, in the form of MLCommons' own scripts.
+pub const ACCURACY_FILE: &str = "accuracy.txt";
 /// What the histograms' file names begin with.
 const HISTOGRAMS: &str = "latency";
 
@@ -384,6 +387,9 @@ impl Ended<'_> {
         })?;
         json.push(b'\n');
         put(SUMMARY_FILE, &json)?;
+        if let Some(accuracy) = &summary.run.labelled {
+            put(ACCURACY_FILE, accuracy::line(accuracy).as_bytes())?;
+        }
         self.histograms
             .save(folder, HISTOGRAMS, self.started, self.duration)?;
         Ok(())
@@ -403,6 +409,7 @@ pub fn clear(settings: &Settings) -> Result<(), ReportError> {
     let histograms = Histograms::file_names(HISTOGRAMS);
     paths.extend(histograms.iter().map(|name| folder.join(name)));
     paths.extend(left::files(folder));
+    paths.push(folder.join(ACCURACY_FILE));
     // What marks an invalid run goes last: should anything here fail, it still stands.
     paths.extend([SUMMARY_FILE, INVALID_FILE].map(|name| folder.join(name)));
     for path in paths {

@@ -14,9 +14,7 @@ use accelerator::engine::{
     tokens::{Answers, answer as pretended},
 };
 use anyhow::Context;
-use loadgen_bridge::{
-    LoadgenError, TestMode, TestOutcome, passed_over, register_issue_query_thread, run_test,
-};
+use loadgen_bridge::{LoadgenError, TestMode, TestOutcome, register_issue_query_thread, run_test};
 use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig, Written},
@@ -33,6 +31,7 @@ use crate::{
     check,
     cli::{Args, Verify},
     completer::Completers,
+    compliance,
     dataset::Dataset,
     exit::{ExitCode, Verdict},
     guard::Guard,
@@ -58,6 +57,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// How long LoadGen may take to return once its test was aborted.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// Where a checkout of mlcommons/inference is.
+const CHECKOUT: &str = "QDL_MLPERF_CHECKOUT";
+
 type Result<T> = std::result::Result<T, anyhow::Error>;
 
 /// Runs, reports, and says how the process is to end.
@@ -67,6 +69,7 @@ type Result<T> = std::result::Result<T, anyhow::Error>;
 /// Whatever keeps the run from beginning.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut config = config::load_frontend(&args.config)?;
+    let args = &with_audit_config(args, &config)?;
     let (file, written) = (config.clone(), Written::read(&args.config)?);
     if let Some(verify) = args.verify {
         config.verify = match verify {
@@ -115,10 +118,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let loaded_bytes = qsl.region().len() as u64;
     let estimate = Estimate::of(&settings.test, qsl.total(), loaded_bytes);
     progress.note(&estimate.line(available_memory()));
-    let audit = settings.audit.iter();
-    audit
-        .flat_map(|path| passed_over(path))
-        .for_each(|note| progress.note(&note));
     for note in settings.provenance.notes() {
         progress.note(&note);
     }
@@ -213,12 +212,24 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(code)
 }
 
+/// The same with the file that `--compliance` stands for.
+fn with_audit_config(args: &Args, config: &FrontendConfig) -> Result<Args> {
+    let mut args = args.clone();
+    let checkout = || std::env::var_os(CHECKOUT).map(Into::into);
+    args.checker = args.checker.or_else(checkout);
+    let models = [config.model.name.as_str(), config.loadgen_model()];
+    if let Some(path) = compliance::audit_config(&args, &models)? {
+        args.audit_config = Some(path);
+    }
+    Ok(args)
+}
+
 /// What compares responses with their samples, where the configuration wants it; `first`: first
 /// tokens are reported.
 fn verifier(config: &FrontendConfig, samples: usize, first: bool) -> Result<Option<Verifier>> {
     match config.verify {
         config::Verify::None => Ok(None),
-        config::Verify::Digest => Ok(Some(Verifier::new(samples))),
+        config::Verify::Digest => Ok(Some(Verifier::new(samples, &config.model))),
         config::Verify::Tokens => {
             let answer = answer(config)?;
             Ok(Some(Verifier::tokens(samples, first, answer)))

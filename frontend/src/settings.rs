@@ -11,7 +11,9 @@
 
 use std::path::{Path, PathBuf};
 
-use loadgen_bridge::{ConfValue, LoadgenError, LogSettings, Scenario, TestMode, TestSettings};
+use loadgen_bridge::{
+    ConfValue, LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over,
+};
 use qdl::config::{self, LoadgenConfig, Written};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -181,6 +183,9 @@ impl Settings {
         let Some(path) = self.audit.clone() else {
             return Ok(());
         };
+        for note in passed_over(&path) {
+            self.provenance.say(note);
+        }
         let mut audited = self.clone();
         let read = |value: &ConfValue| {
             // In these files percentiles are percent.

@@ -2,6 +2,7 @@
 //! sample's, and that none is lost and none comes twice.
 //!
 //! The digest of a sample, or the tokens that its answer must be, are computed when it is loaded.
+//! Of an answer behind a digest each byte is compared as it came.
 //! Of tokens the first is compared when it is reported, and their number with the rest. Every
 //! issued response id is kept until it is answered, in one of several sets behind a lock each: this
 //! costs a lock per sample, which is why it is for tests and not for figures.
@@ -15,7 +16,8 @@ use std::{
     },
 };
 
-use qdl::stats::Verified;
+use accelerator::engine::DigestAnswers;
+use qdl::{model::ModelSpec, stats::Verified};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::tokens::{TOKEN_BYTES, count};
@@ -81,7 +83,11 @@ impl fmt::Debug for Answer {
 /// What responses must be, by sample index.
 #[derive(Debug)]
 enum Expected {
-    Digests(Box<[AtomicU64]>),
+    Digests {
+        /// Digest and length of each sample that was loaded.
+        samples: Box<[(AtomicU64, AtomicU64)]>,
+        answers: DigestAnswers,
+    },
     Tokens {
         answer: Answer,
         /// Bytes of the answers to samples that were loaded.
@@ -104,10 +110,14 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// For a data set of so many samples.
-    pub fn new(samples: usize) -> Self {
-        let digests = (0..samples).map(|_| AtomicU64::new(0)).collect();
-        Verifier::of(Expected::Digests(digests))
+    /// For a data set of so many samples of this model.
+    pub fn new(samples: usize, model: &ModelSpec) -> Self {
+        Verifier::of(Expected::Digests {
+            samples: (0..samples)
+                .map(|_| <(AtomicU64, AtomicU64)>::default())
+                .collect(),
+            answers: DigestAnswers::of(model),
+        })
     }
 
     /// For a data set of so many prompts and an engine whose answers are a function of them;
@@ -138,9 +148,10 @@ impl Verifier {
     /// The sample was loaded.
     pub fn loaded(&self, index: usize, bytes: &[u8]) {
         match &self.expected {
-            Expected::Digests(digests) => {
-                if let Some(digest) = digests.get(index) {
+            Expected::Digests { samples, .. } => {
+                if let Some((digest, len)) = samples.get(index) {
                     digest.store(xxh3_64(bytes), Relaxed);
+                    len.store(bytes.len() as u64, Relaxed);
                 }
             }
             Expected::Tokens {
@@ -211,7 +222,12 @@ impl Verifier {
         };
         self.compared.fetch_add(1, Relaxed);
         match &self.expected {
-            Expected::Digests(digests) => self.digest(digests, index, payload),
+            Expected::Digests { samples, answers } => {
+                let sample = usize::try_from(index).ok().and_then(|i| samples.get(i));
+                let (digest, len) =
+                    sample.map_or((0, 0), |(d, l)| (d.load(Relaxed), l.load(Relaxed)));
+                self.digest(index, digest, answers.len(len as usize), payload);
+            }
             Expected::Tokens { first, .. } => self.answer(index, payload, began || !first),
         }
         true
@@ -245,24 +261,25 @@ impl Verifier {
         });
     }
 
-    /// Compares a digest.
-    fn digest(&self, digests: &[AtomicU64], index: u64, payload: &[u8]) {
-        let own = usize::try_from(index).ok().and_then(|i| digests.get(i));
-        let own = own.map_or(0, |d| d.load(Relaxed)).to_le_bytes();
-        if payload != own {
-            self.mismatches.fetch_add(1, Relaxed);
-            self.fault(|| {
-                let shown = &payload[..payload.len().min(16)];
-                format!(
-                    "sample {index} has digest {}, the response is {} bytes: {}{}; does the accelerator run the \
-                     engine `digest`?",
-                    hex(&own),
-                    payload.len(),
-                    hex(shown),
-                    if shown.len() < payload.len() { "..." } else { "" },
-                )
-            });
+    /// Compares an answer of `due` bytes that begins with a digest.
+    fn digest(&self, index: u64, digest: u64, due: usize, payload: &[u8]) {
+        let wrong = DigestAnswers::first_wrong(digest, payload);
+        if payload.len() == due && wrong.is_none() {
+            return;
         }
+        self.mismatches.fetch_add(1, Relaxed);
+        self.fault(|| {
+            let shown = &payload[..payload.len().min(16)];
+            let dots = if shown.len() < payload.len() { "..." } else { "" };
+            let at = wrong.map_or(String::new(), |at| format!(", wrong from byte {at} on"));
+            format!(
+                "sample {index} has digest {}, the response is {} bytes, of {due} that were due: {}{dots}{at}; does \
+                 the accelerator run the engine `digest`?",
+                hex(&digest.to_le_bytes()),
+                payload.len(),
+                hex(shown),
+            )
+        });
     }
 
     /// The sample is completed without a response. False as in [`Verifier::answered`].
@@ -334,9 +351,37 @@ mod tests {
         xxh3_64(bytes).to_le_bytes()
     }
 
+    fn model() -> ModelSpec {
+        ModelSpec::opaque("m", 64, 8)
+    }
+
+    #[test]
+    fn each_byte_of_a_large_answer_is_compared() {
+        let mut model = ModelSpec::opaque("m", 1000, 20_000);
+        model.output.ragged = true;
+        let v = Verifier::new(1, &model);
+        v.loaded(0, &[1; 500]);
+        let mut answer = vec![0; 10_000];
+        DigestAnswers::fill(xxh3_64(&[1; 500]), &mut answer);
+        v.issued(1);
+        assert!(v.answered(1, 0, &answer));
+        assert!(v.findings().sound());
+        v.issued(2);
+        assert!(v.answered(2, 0, &answer[..9_999]));
+        let complaint = v.findings().complaint().expect("it is too short");
+        assert!(complaint.contains("9999 bytes, of 10000"), "{complaint}");
+        let v = Verifier::new(1, &model);
+        v.loaded(0, &[1; 500]);
+        answer[7_777] ^= 4;
+        v.issued(3);
+        assert!(v.answered(3, 0, &answer));
+        let complaint = v.findings().complaint().expect("one bit is wrong");
+        assert!(complaint.contains("wrong from byte 7777 on"), "{complaint}");
+    }
+
     #[test]
     fn a_right_answer_is_no_fault() {
-        let v = Verifier::new(2);
+        let v = Verifier::new(2, &model());
         v.loaded(1, b"one");
         for id in [0x7f00_0000, 0x7f00_0018, 0x7f00_0030] {
             v.issued(id);
@@ -354,7 +399,7 @@ mod tests {
 
     #[test]
     fn another_samples_answer_is_found() {
-        let v = Verifier::new(2);
+        let v = Verifier::new(2, &model());
         v.loaded(0, b"zero");
         v.loaded(1, b"one");
         v.issued(5);
@@ -373,7 +418,7 @@ mod tests {
 
     #[test]
     fn an_answer_twice_is_kept_from_loadgen() {
-        let v = Verifier::new(1);
+        let v = Verifier::new(1, &model());
         v.loaded(0, b"zero");
         v.issued(9);
         assert!(v.answered(9, 0, &digest(b"zero")));
@@ -385,7 +430,7 @@ mod tests {
 
     #[test]
     fn what_never_comes_back_is_lost() {
-        let v = Verifier::new(1);
+        let v = Verifier::new(1, &model());
         (0..1000u64).for_each(|id| v.issued(id * 24 + 0x5500_0000));
         assert_eq!(v.findings().lost, 1000);
         (0..999u64).for_each(|id| assert!(v.completed(id * 24 + 0x5500_0000, 0)));

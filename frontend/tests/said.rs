@@ -204,6 +204,87 @@ fn a_performance_run_that_audit_config_made_is_not_called_accuracy() {
     assert_eq!(mode["overrode"][0]["from"], "--mode");
 }
 
+/// Files with the keys of the official ones: TEST01 of one model, TEST04, TEST06, TEST07 and TEST09.
+#[test]
+fn compliance_tests_run_with_their_files_as_they_are() {
+    fetched("models/digits.onnx");
+    let place = Place::new();
+    let common = "# A comment\n\n*.*.mode = 2\n*.*.accuracy_log_rng_seed = 7203\n\n\
+                  *.*.accuracy_log_sampling_target = 100\n";
+    let once =
+        "*.*.min_query_count = 300\n*.*.min_duration = 0\n*.*.sample_concatenate_permutation = 0";
+    let same = "*.Offline.mode = 2\n*.Offline.performance_issue_unique = 0\n\
+                *.Offline.performance_issue_same = 1\n*.Offline.performance_issue_same_index = 3\n\
+                *.Server.performance_issue_same = 1\nresnet50.Offline.min_query_count = 20\n";
+    let files = [
+        ("TEST01/digits", common.to_owned(), ""),
+        (
+            "TEST04",
+            same.to_owned(),
+            "resnet50.Offline.min_query_count is passed over",
+        ),
+        ("TEST06", format!("{common}{once}"), ""),
+        (
+            "TEST07/digits",
+            format!(
+                "{common}{once}\n*.*.performance_issue_unique = 0\n*.*.test07_accuracy_threshold = 60.5\n"
+            ),
+            "test07_accuracy_threshold is passed over",
+        ),
+        ("TEST08/digits", common.to_owned(), ""),
+        (
+            "TEST09/digits",
+            format!(
+                "{common}{once}\n*.*.test09_min_output_tokens = 2.5\n*.*.test09_max_output_tokens = 3.5\n"
+            ),
+            "test09_max_output_tokens is passed over",
+        ),
+    ];
+    let config = repository().join("configs/demo/frontend.yaml");
+    let checkout = place.path("checkout");
+    for (folder, text, note) in &files {
+        let folder = checkout.join("compliance").join(folder);
+        fs::create_dir_all(&folder).expect("made");
+        fs::write(folder.join("audit.config"), text).expect("written");
+        let test = folder.to_string_lossy();
+        let test = test
+            .split('/')
+            .find(|p| p.starts_with("TEST"))
+            .expect("a test");
+        let checker = checkout.to_str().expect("text");
+        let arguments = [
+            "--scenario",
+            "offline",
+            "--samples",
+            "300",
+            "--duration-s",
+            "0",
+            "--compliance",
+            test,
+            "--checker",
+            checker,
+        ];
+        let (ended, s) = local(&place, &config, test, &arguments);
+        assert_eq!(ended.code, Some(0), "{test}: {}", ended.stderr);
+        assert_eq!(s["loadgen"]["mode"], "PerformanceOnly", "{test}");
+        let notes = s["setting_notes"].to_string();
+        assert!(notes.contains(note), "{test}: {notes}");
+        let kept = place.path(test).join("files/audit.config");
+        assert_eq!(&fs::read_to_string(kept).expect("kept"), text);
+        let seed = setting(&s, "accuracy_log_rng_seed");
+        let wanted = if test == "TEST04" { "0" } else { "7203" };
+        assert_eq!(seed["value"], wanted, "{test}");
+    }
+    let arguments = ["--scenario", "offline", "--compliance", "test02"];
+    let ended = run(&place, place.frontend(&config, "none", &arguments));
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("with --checker DIR"),
+        "{}",
+        ended.stderr
+    );
+}
+
 #[test]
 fn an_accuracy_run_that_audit_config_made_is_one() {
     fetched("models/digits.onnx");
@@ -218,6 +299,13 @@ fn an_accuracy_run_that_audit_config_made_is_one() {
         (&"accuracy".into(), &Value::Null)
     );
     assert!(s["accuracy"].as_f64() > Some(0.97), "{}", s["accuracy"]);
+    let (right, answers) = (&s["labelled"]["right"], &s["labelled"]["answers"]);
+    let line = fs::read_to_string(place.path("out").join("accuracy.txt")).expect("written");
+    assert!(line.starts_with("accuracy=97."), "{line}");
+    assert!(
+        line.ends_with(&format!("%, good={right}, total={answers}\n")),
+        "{line}"
+    );
 }
 
 #[test]

@@ -1,37 +1,139 @@
 //! `digest`: answers with a hash of the input, so that a test can prove that every response belongs
-//! to its sample.
+//! to its sample, at whatever size a model's answers have.
+//!
+//! The first 8 bytes of an answer are the sample's XXH3; what follows are words that count on from
+//! it, so that each byte of a large answer is known where it is checked, and a piece of another
+//! answer, or one at the wrong place, is not taken for it.
 
 use std::{thread, time::Duration};
 
 use qdl::{model::ModelSpec, serve::Arrival};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Batch, Engine, EngineError, EngineParams, Inline, Worker, batch::write_response};
+use super::{Batch, Engine, EngineError, EngineParams, Inline, Worker};
+
+/// From one word of an answer to the next: odd, so that words differ for as long as an answer is.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();
+/// Words that are compared before anybody looks whether they agree.
+const BLOCK: usize = 512;
+/// Samples and answers up to so many bytes are answered on the NIC thread. Larger ones would keep it
+/// from its connections.
+const INLINE_UP_TO: usize = 1 << 20;
+
+/// How long answers are, and what is in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answers {
+    largest_sample: usize,
+    room: usize,
+    /// Bytes of an element of an output that may be shorter; 0 where it may not.
+    ragged: usize,
+}
+
+impl Answers {
+    /// Of a model: an output of fixed size is filled, one that is ragged is as large a part of its
+    /// largest as the sample is of the largest sample, in whole elements, and at least 8 bytes.
+    pub fn of(model: &ModelSpec) -> Self {
+        let ragged = model.output.ragged;
+        Answers {
+            largest_sample: model.max_input_bytes().unwrap_or(0).max(1),
+            room: model.max_output_bytes().unwrap_or(0),
+            ragged: if ragged {
+                model.output.dtype.bytes()
+            } else {
+                0
+            },
+        }
+    }
+
+    /// Bytes of the answer to a sample of so many.
+    pub fn len(&self, sample: usize) -> usize {
+        if self.ragged == 0 {
+            return self.room;
+        }
+        let part = self.room as u128 * sample as u128 / self.largest_sample as u128;
+        let part = usize::try_from(part).unwrap_or(self.room).max(WORD);
+        (part - part % self.ragged).min(self.room)
+    }
+
+    /// Writes an answer of this digest.
+    pub fn fill(digest: u64, to: &mut [u8]) {
+        let mut word = digest;
+        let (words, rest) = to.as_chunks_mut::<WORD>();
+        for to in words {
+            *to = word.to_le_bytes();
+            word = word.wrapping_add(STEP);
+        }
+        rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
+    }
+
+    /// Where an answer of this digest is first wrong, in bytes.
+    pub fn first_wrong(digest: u64, answer: &[u8]) -> Option<usize> {
+        let mut word = digest;
+        for (i, block) in answer.chunks(BLOCK * WORD).enumerate() {
+            let begin = word;
+            let (words, rest) = block.as_chunks::<WORD>();
+            // No branch for each word, so that several are compared at a time.
+            let mut differ = 0;
+            for got in words {
+                differ |= u64::from_le_bytes(*got) ^ word;
+                word = word.wrapping_add(STEP);
+            }
+            if differ != 0 || *rest != word.to_le_bytes()[..rest.len()] {
+                let mut due = vec![0; block.len()];
+                Answers::fill(begin, &mut due);
+                let at = due.iter().zip(block).position(|(a, b)| a != b);
+                return at.map(|at| i * BLOCK * WORD + at);
+            }
+        }
+        None
+    }
+}
 
 /// The engine that hashes.
 #[derive(Clone, Debug)]
 pub struct Digest {
     model: ModelSpec,
+    answers: Answers,
     delay: Duration,
     inline: bool,
 }
 
 impl Digest {
-    /// Bytes of a response.
-    pub const OUTPUT_BYTES: usize = 8;
+    /// Bytes of a response where nothing else is said, and of the shortest.
+    pub const OUTPUT_BYTES: usize = WORD;
 
-    /// Takes `model`, `max_input`, `delay_us` and `inline` from the parameters.
+    /// Takes `model`, `spec`, `max_input`, `delay_us` and `inline` from the parameters.
     pub fn new(params: &EngineParams) -> Self {
+        let fits = |m: &&ModelSpec| m.max_output_bytes() >= Some(Self::OUTPUT_BYTES);
+        let model = match params.spec.as_ref().filter(fits) {
+            Some(spec) => spec.clone(),
+            None => ModelSpec::opaque(&params.model, params.max_input, Self::OUTPUT_BYTES),
+        };
+        let answers = Answers::of(&model);
+        let small = answers.largest_sample.max(answers.room) <= INLINE_UP_TO;
         Digest {
-            model: ModelSpec::opaque(&params.model, params.max_input, Self::OUTPUT_BYTES),
+            model,
+            answers,
             delay: params.delay(),
-            inline: params.inline && params.engine.delay_us == 0,
+            inline: params.inline && params.engine.delay_us == 0 && small,
         }
     }
 
-    /// The response to a sample: XXH3, 64 bits with seed 0, little-endian.
+    /// What the response to a sample begins with: XXH3, 64 bits with seed 0, little-endian.
     pub fn of(sample: &[u8]) -> [u8; Self::OUTPUT_BYTES] {
         xxh3_64(sample).to_le_bytes()
+    }
+
+    /// Writes the answer of this digest to a sample of `bytes`, and gives its length.
+    fn write(&self, digest: u64, bytes: usize, to: &mut [u8]) -> Result<u32, EngineError> {
+        let (need, room) = (self.answers.len(bytes), to.len());
+        let Some(to) = to.get_mut(..need) else {
+            return Err(EngineError::OutputRoom { need, room });
+        };
+        Answers::fill(digest, to);
+        u32::try_from(need).map_err(|_| EngineError::OutputRoom { need, room })
     }
 }
 
@@ -63,8 +165,9 @@ impl Worker for Digest {
             thread::sleep(self.delay);
         }
         for i in 0..batch.len() {
-            let digest = Self::of(batch.input(i));
-            batch.write(i, &digest)?;
+            let (digest, bytes) = (xxh3_64(batch.input(i)), batch.input_len(i));
+            let (output, len) = batch.output(i);
+            *len = self.write(digest, bytes, output)?;
         }
         Ok(())
     }
@@ -72,7 +175,59 @@ impl Worker for Digest {
 
 impl Inline for Digest {
     fn answer(&self, arrival: &mut Arrival) -> Result<u32, EngineError> {
-        let digest = Self::of(arrival.input());
-        write_response(arrival, &digest)
+        let (digest, bytes) = (xxh3_64(arrival.input()), arrival.input_len());
+        self.write(digest, bytes, arrival.output())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::model::{DType, TensorSpec};
+
+    use super::*;
+
+    fn model(input: usize, output: usize, ragged: bool, dtype: DType) -> ModelSpec {
+        let mut model = ModelSpec::opaque("m", input, 8);
+        model.output = TensorSpec {
+            name: "o".to_owned(),
+            dtype,
+            shape: vec![output],
+            ragged,
+        };
+        model
+    }
+
+    #[test]
+    fn an_answer_is_as_large_a_part_as_its_sample() {
+        let fixed = Answers::of(&model(100, 40, false, DType::U8));
+        assert_eq!((fixed.len(1), fixed.len(100)), (40, 40));
+        let quarter = Answers::of(&model(4000, 1000, true, DType::U8));
+        assert_eq!((quarter.len(4000), quarter.len(403)), (1000, 100));
+        assert_eq!(quarter.len(1), 8, "its digest at least");
+        let ids = Answers::of(&model(4000, 1000, true, DType::I32));
+        assert_eq!((ids.len(4000), ids.len(403)), (4000, 400));
+        let large = Answers::of(&model(1 << 30, 1 << 30, true, DType::U8));
+        assert_eq!(large.len(1 << 30), 1 << 30);
+    }
+
+    #[test]
+    fn every_byte_of_an_answer_is_known() {
+        for len in [8, 9, 4095, 4096, 4103, 20_000] {
+            let mut answer = vec![0; len];
+            Answers::fill(7, &mut answer);
+            assert_eq!(answer[..8], 7u64.to_le_bytes());
+            assert_eq!(Answers::first_wrong(7, &answer), None, "{len} bytes");
+            assert_eq!(Answers::first_wrong(8, &answer), Some(0));
+            for at in [0, 7, len / 2, len - 1] {
+                answer[at] ^= 1;
+                assert_eq!(Answers::first_wrong(7, &answer), Some(at), "of {len}");
+                answer[at] ^= 1;
+            }
+            // The right bytes at the wrong place.
+            if len > 4096 {
+                answer.rotate_left(8);
+                assert_eq!(Answers::first_wrong(7, &answer), Some(0));
+            }
+        }
     }
 }

@@ -41,7 +41,7 @@ use qdl::{
 
 pub use batch::{Batch, BatchCounts, Run};
 pub use content::{Hashed, Hashing};
-pub use digest::Digest;
+pub use digest::{Answers as DigestAnswers, Digest};
 pub(crate) use error::panic_message;
 pub use error::{EngineError, Fault};
 pub(crate) use lengths::Lengths;

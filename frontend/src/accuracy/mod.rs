@@ -25,6 +25,22 @@ pub use self::labels::Remedy;
 pub use self::whose::{Whose, by_accelerator, odd_one};
 use crate::numpy::Element;
 
+/// The line that stands in a submission's `accuracy.txt`: percent, as MLCommons' own scripts for
+/// classes write it and its checker looks for it. Behind it goes the hash of the log, when the log
+/// is cut.
+pub fn line(accuracy: &Accuracy) -> String {
+    let Accuracy {
+        share,
+        right,
+        answers,
+        ..
+    } = accuracy;
+    format!(
+        "accuracy={:.3}%, good={right}, total={answers}\n",
+        share * 100.0
+    )
+}
+
 /// Accuracy that cannot be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum AccuracyError {
@@ -316,6 +332,13 @@ mod tests {
         assert_eq!(class(&[output(DType::F16, &[3])], &halves), Some(2));
         assert_eq!(class(&[output(DType::I8, &[2])], &[0xff, 0x01]), Some(1));
         assert_eq!(class(&[output(DType::U8, &[2])], &[9]), None);
+    }
+
+    #[test]
+    fn the_line_is_as_the_checker_looks_for_it() {
+        // A number behind `accuracy=` at the line's beginning, in percent.
+        let line = line(&Accuracy::new(528, 540, 0));
+        assert_eq!(line, "accuracy=97.778%, good=528, total=540\n");
     }
 
     #[test]

@@ -42,7 +42,7 @@ fn recorders_come_back_when_completers_are_dropped() {
 
 #[test]
 fn a_sample_is_completed_once_whatever_comes_for_it() {
-    let verifier = Arc::new(Verifier::new(4));
+    let verifier = Arc::new(Verifier::new(4, &ModelSpec::opaque("m", 64, 8)));
     for id in [64, 128, 192] {
         verifier.issued(id);
     }

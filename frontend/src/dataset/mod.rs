@@ -107,6 +107,10 @@ impl Dataset {
                 Self::tokens(config.count, config.min_len, config.max_len(model), tokens)
             }
             DatasetKind::Random => {
+                if let Some(shape) = &config.shape {
+                    let element = model.inputs.first().map_or(1, |t| t.dtype.bytes());
+                    return Self::shaped(config.count, shape, element, seed);
+                }
                 let (min, max) = config.bytes(model);
                 Self::random(config.count, min, max, seed, config.distribution(model))
             }

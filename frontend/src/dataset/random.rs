@@ -1,6 +1,6 @@
 //! Random bytes from a seed, and lengths of every magnitude.
 
-use qdl::config::SizeDistribution;
+use qdl::config::{Dimension, SizeDistribution};
 
 use super::{Dataset, DatasetError, Lengths, Source, length};
 
@@ -28,6 +28,40 @@ impl Dataset {
                 let mut draw = || log_uniform(stream.next(), shortest.max(1), longest);
                 Lengths::Each((0..count).map(|_| draw()).collect())
             }
+        };
+        Ok(Dataset {
+            name,
+            lengths,
+            source: Source::Random { seed },
+        })
+    }
+
+    /// `count` samples of these dimensions, of elements of so many bytes.
+    pub(super) fn shaped(
+        count: usize,
+        shape: &[Dimension],
+        element: usize,
+        seed: u64,
+    ) -> Result<Self, DatasetError> {
+        let name = format!("random shapes, seed {seed}");
+        let mut stream = Stream::new(seed, u64::MAX);
+        let mut draw = |d: &Dimension| {
+            let choices = d.most.saturating_sub(d.least) / d.step.max(1) + 1;
+            d.least + d.step * (stream.next() % choices as u64) as usize
+        };
+        let mut sample = || {
+            let each = shape.iter().map(&mut draw);
+            length(each.fold(element, usize::saturating_mul))
+        };
+        if count == 0 || shape.iter().any(|d| d.least == 0) {
+            return Err(DatasetError::Empty { what: name });
+        }
+        let lengths = match shape.iter().all(|d| d.least == d.most) {
+            true => Lengths::Equal {
+                len: sample()?,
+                count,
+            },
+            false => Lengths::Each((0..count).map(|_| sample()).collect::<Result<_, _>>()?),
         };
         Ok(Dataset {
             name,
@@ -122,6 +156,25 @@ mod tests {
         assert_eq!(log_uniform(0, 5, 9), 5);
         assert_eq!(log_uniform(u64::MAX, 5, 9), 9);
         assert_eq!(log_uniform(u64::MAX, 1, u32::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn samples_of_a_shape_have_its_sizes_and_no_others() {
+        let dimension = |least, most, step| Dimension { least, most, step };
+        let shape = [dimension(2, 6, 2), dimension(5, 5, 1), dimension(1, 3, 1)];
+        let d = Dataset::shaped(2000, &shape, 4, 1).expect("sound");
+        let sizes: HashSet<_> = (0..2000).map(|i| d.len(i).expect("there")).collect();
+        let due: HashSet<u32> = [2, 4, 6]
+            .into_iter()
+            .flat_map(|a| [1, 2, 3].map(|c| a * 5 * c * 4))
+            .collect();
+        assert_eq!(sizes, due);
+        let again = Dataset::shaped(2000, &shape, 4, 1).expect("sound");
+        assert!((0..2000).all(|i| d.len(i) == again.len(i)));
+        let one = Dataset::shaped(3, &shape[1..2], 8, 1).expect("sound");
+        assert_eq!((one.equal_len(), one.count()), (Some(40), 3));
+        assert!(Dataset::shaped(1, &[dimension(1 << 30, 1 << 30, 1)], 8, 1).is_err());
+        assert!(Dataset::shaped(0, &shape, 4, 1).is_err());
     }
 
     #[test]

@@ -150,8 +150,9 @@ pub(super) fn name(text: &str) -> String {
 /// Slots of one connection, where as many as two usually have exceed an accelerator's budget.
 pub(super) fn slots(model: &ModelSpec) -> Option<usize> {
     let request = request_stride(model)?;
-    let slot = request.checked_add(response_stride(model)?)?;
-    let usual = NicConfig::default().resolve_slots(request);
+    let response = response_stride(model)?;
+    let slot = request.checked_add(response)?;
+    let usual = NicConfig::default().resolve_slots(request.max(response));
     let too_much = usual.saturating_mul(CONNECTIONS).saturating_mul(slot) > BUDGET;
     too_much.then(|| (BUDGET / slot.max(1)).clamp(1, usual))
 }

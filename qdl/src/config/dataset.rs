@@ -1,8 +1,11 @@
 //! Where the samples come from.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 
 use super::{
     document::Document,
@@ -37,7 +40,14 @@ impl DatasetKind {
             DatasetKind::Raw => ("raw", &["samples", "lengths", "labels"]),
             DatasetKind::Random => (
                 "random",
-                &["count", "seed", "min_bytes", "max_bytes", "distribution"],
+                &[
+                    "count",
+                    "seed",
+                    "min_bytes",
+                    "max_bytes",
+                    "distribution",
+                    "shape",
+                ],
             ),
             DatasetKind::Tokens => (
                 "tokens",
@@ -73,6 +83,9 @@ pub struct DatasetConfig {
     pub max_bytes: Option<usize>,
     /// `random`: how sizes are distributed; see [`Self::distribution`].
     pub distribution: Option<SizeDistribution>,
+    /// `random`: what each dimension of a sample may be, in place of sizes in bytes; its elements
+    /// are of the type of the model's only input.
+    pub shape: Option<Vec<Dimension>>,
     /// `tokens`: tokens of the shortest sample; default 1.
     #[serde(default = "min_len")]
     pub min_len: usize,
@@ -95,6 +108,55 @@ fn min_len() -> usize {
 }
 fn vocab() -> u32 {
     30_522
+}
+
+/// What one dimension of random samples may be: `7`, `[LEAST, MOST]` or `[LEAST, MOST, STEP]`,
+/// every one of these equally likely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dimension {
+    /// The smallest, at least 1.
+    pub least: usize,
+    /// The largest.
+    pub most: usize,
+    /// From one to the next; default 1.
+    pub step: usize,
+}
+
+impl<'de> Deserialize<'de> for Dimension {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Numbers;
+        impl<'de> de::Visitor<'de> for Numbers {
+            type Value = Dimension;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number, or [least, most] or [least, most, step]")
+            }
+            fn visit_u64<E: de::Error>(self, n: u64) -> Result<Dimension, E> {
+                let n = usize::try_from(n)
+                    .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(n), &self))?;
+                Ok(Dimension {
+                    least: n,
+                    most: n,
+                    step: 1,
+                })
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Dimension, A::Error> {
+                let mut numbers = Vec::new();
+                while let Some(n) = seq.next_element::<usize>()? {
+                    numbers.push(n);
+                }
+                match numbers[..] {
+                    [least, most] => Ok(Dimension {
+                        least,
+                        most,
+                        step: 1,
+                    }),
+                    [least, most, step] => Ok(Dimension { least, most, step }),
+                    _ => Err(de::Error::invalid_length(numbers.len(), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Numbers)
+    }
 }
 
 /// How the sizes of random samples are distributed.
@@ -120,6 +182,7 @@ impl DatasetConfig {
             min_bytes: None,
             max_bytes: None,
             distribution: None,
+            shape: None,
             min_len: min_len(),
             max_len: None,
             vocab: vocab(),
@@ -213,6 +276,7 @@ impl DatasetConfig {
         };
         match self.kind {
             DatasetKind::Raw => return self.check_raw(model, out),
+            DatasetKind::Random if self.shape.is_some() => self.check_shape(model, document, out),
             DatasetKind::Random => self.check_random(model, largest, out),
             DatasetKind::Tokens if self.samples.is_some() => {
                 return check_token_file(model, document, out);
@@ -255,6 +319,60 @@ impl DatasetConfig {
                 "remove `lengths`, or mark inputs `ragged: true`",
             ),
             _ => {}
+        }
+    }
+
+    /// Samples of a shape: their sizes follow from it.
+    fn check_shape(&self, model: &ModelSpec, document: &Document, out: &mut Findings) {
+        let Some(shape) = &self.shape else { return };
+        for key in ["min_bytes", "max_bytes", "distribution"] {
+            if document.keys("dataset").any(|k| k == key) {
+                out.add(
+                    format!("dataset.{key}"),
+                    format!("`{key}` and `shape` both say how large samples are"),
+                    format!("remove one of them; `shape` needs no `{key}`"),
+                );
+            }
+        }
+        let [input] = &model.inputs[..] else {
+            return out.add(
+                "dataset.shape",
+                format!(
+                    "samples of a shape are for a model of one input, this has {}",
+                    model.inputs.len()
+                ),
+                "remove `shape`, and say `min_bytes` and `max_bytes`",
+            );
+        };
+        let element = input.dtype.bytes();
+        let bytes = |of: fn(&Dimension) -> usize| {
+            let each = shape.iter().map(of);
+            each.fold(element, usize::saturating_mul)
+        };
+        let (least, most) = (bytes(|d| d.least), bytes(|d| d.most));
+        let room = input.bytes().unwrap_or(0);
+        let sound = |d: &Dimension| d.least >= 1 && d.least <= d.most && d.step >= 1;
+        if shape.is_empty() || !shape.iter().all(sound) {
+            out.add(
+                "dataset.shape",
+                "a dimension is 0, or its largest is below its smallest, or its step is 0",
+                "list numbers, or [least, most] or [least, most, step], as in `shape: [[128, 384, 64], 256]`",
+            );
+        } else if most > room {
+            out.add(
+                "dataset.shape",
+                format!("the largest sample has {most} bytes"),
+                format!(
+                    "it fits no slot: the model's input has {room} bytes; set its `shape` on every node to what \
+                     the largest sample needs"
+                ),
+            );
+        } else if model.fixed_size() && least != room {
+            out.add(
+                "dataset.shape",
+                format!("samples of {least} to {most} bytes do not fit the model, which takes {room} bytes and no fewer"),
+                "give the input's own shape, or mark the input `ragged: true`",
+            );
         }
     }
 

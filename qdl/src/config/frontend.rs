@@ -129,7 +129,8 @@ pub enum Verify {
     /// They are not.
     #[default]
     None,
-    /// Each response must be the xxh3-64 of its own sample, 8 bytes little-endian.
+    /// Each response must be what the engine `digest` makes of its own sample: its xxh3-64, 8 bytes
+    /// little-endian, and behind it words that count on from it, to the answer's length.
     Digest,
     /// Each answer, its first token and their number must be what the engine `tokens` makes of its
     /// own sample.
@@ -271,11 +272,11 @@ impl Root for FrontendConfig {
         for (i, nic) in self.nics.iter().enumerate() {
             nic.check(Self::SIDE, &format!("nics[{i}]"), document, out);
         }
-        if self.verify == Verify::Digest && model.max_output_bytes() != Some(8) {
+        if self.verify == Verify::Digest && model.max_output_bytes() < Some(8) {
             out.add(
                 "verify",
                 format!(
-                    "`verify: digest` expects responses of 8 bytes, the model's output is {}",
+                    "`verify: digest` expects responses of 8 bytes or more, the model's output is {}",
                     model
                         .outputs()
                         .map(ToString::to_string)

@@ -54,7 +54,7 @@ mod tests;
 
 pub use accelerator::{AcceleratorConfig, AcceleratorModel, ControlConfig};
 pub use auth::{Auth, AuthWord};
-pub use dataset::{DatasetConfig, DatasetKind, SizeDistribution};
+pub use dataset::{DatasetConfig, DatasetKind, Dimension, SizeDistribution};
 pub use deadlines::Deadlines;
 pub use engine::{EngineConfig, EngineKind, Gather, Precision, Provider};
 pub use error::{ConfigError, Problem};

@@ -19,8 +19,12 @@ use crate::wire::MAX_SLOTS;
 
 /// Memory that `slots: auto` gives the slots of one connection, in bytes.
 const AUTO_BYTES: usize = 64 << 20;
-/// Fewest slots that `slots: auto` chooses.
+/// Fewest slots that `slots: auto` chooses, as long as they take no more than the next.
 pub const MIN_AUTO_SLOTS: usize = 16;
+/// Memory that these few may take, in bytes: for larger samples there are fewer slots.
+const AUTO_MOST_BYTES: usize = 1 << 30;
+/// Fewest slots where samples are so large: one lands while the other is computed.
+const FEWEST_AUTO_SLOTS: usize = 2;
 /// Most slots that `slots: auto` chooses.
 pub const MAX_AUTO_SLOTS: usize = 2048;
 
@@ -351,12 +355,18 @@ impl NicConfig {
         })
     }
 
-    /// Slots of a connection, for slots of `stride` bytes: the configured number, or as many as
-    /// 64 MiB hold, at least 16 and at most 2048.
+    /// Slots of a connection, for slots of `stride` bytes, the larger of request and response: the
+    /// configured number, or as many as 64 MiB hold, at least 16 and at most 2048; where 16 would
+    /// take more than 1 GiB, as many as that holds, and at least 2.
     pub fn resolve_slots(&self, stride: usize) -> usize {
         match self.slots {
             Auto::Fixed(slots) => slots,
-            Auto::Auto => (AUTO_BYTES / stride.max(1)).clamp(MIN_AUTO_SLOTS, MAX_AUTO_SLOTS),
+            Auto::Auto => {
+                let few = (AUTO_MOST_BYTES / stride.max(1)).max(FEWEST_AUTO_SLOTS);
+                (AUTO_BYTES / stride.max(1))
+                    .clamp(MIN_AUTO_SLOTS, MAX_AUTO_SLOTS)
+                    .min(few)
+            }
         }
     }
 

@@ -606,7 +606,7 @@ pub fn plan(config: &FrontendConfig) -> Result<(Vec<ConnectionCfgs>, ConnectionO
     for peer in 0..config.accelerators.len() {
         let mut index = 0u16;
         for (nic_index, nic) in config.nics.iter().enumerate() {
-            let slots = nic.resolve_slots(request).clamp(1, MAX_SLOTS);
+            let slots = nic.resolve_slots(request.max(response)).clamp(1, MAX_SLOTS);
             for _ in 0..nic.connections() {
                 connections.push(ConnectionCfgs {
                     peer,

@@ -13,6 +13,7 @@ mod limits;
 mod llm;
 mod loadgen;
 mod local;
+mod models;
 mod ofi;
 mod pair;
 mod rails;
@@ -68,6 +69,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             ensure!(args.is_empty(), "bench local takes no arguments");
             local::run(root)
         }
+        "models" => models::run(root, args),
         "ofi" => ofi::run(root, args),
         "parts" => run_own(root, "parts", args),
         "rails" => rails::run(root, args),
@@ -80,7 +82,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: batches, core, defaults, fabric, failover, feed, idle, large, limits, llm, loadgen, local, ofi, parts, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: batches, core, defaults, fabric, failover, feed, idle, large, limits, llm, loadgen, local, models, ofi, parts, rails, verbs, warm-up"
         ),
     }
 }

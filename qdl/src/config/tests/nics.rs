@@ -151,6 +151,8 @@ fn automatic_slots_stay_within_memory_and_bounds() {
         (64, MAX_AUTO_SLOTS),
         (150_528, 445),
         (64 << 20, MIN_AUTO_SLOTS),
+        (100 << 20, 10),
+        (600 << 20, 2),
     ] {
         assert_eq!(auto.resolve_slots(stride), slots, "{stride}");
     }

@@ -1,0 +1,197 @@
+//! `--compliance TEST06`: the official `audit.config` of a compliance test, found in the checkout of
+//! mlcommons/inference that the user names. Nothing is fetched, and the file is read where it lies.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::Args;
+
+/// The file that a test has, for all models or one for each.
+const FILE: &str = "audit.config";
+
+/// A compliance test whose file is not found.
+#[derive(Debug, thiserror::Error)]
+pub enum ComplianceError {
+    /// Nobody said where the checkout is.
+    #[error(
+        "--compliance {test} needs the official {FILE}, which is not part of this project: name a checkout of \
+         mlcommons/inference with --checker DIR (or QDL_MLPERF_CHECKOUT), or the file with --audit-config"
+    )]
+    NoCheckout {
+        /// The test.
+        test: String,
+    },
+    /// It has no such test.
+    #[error(
+        "--compliance {test}: {} has no such test{}; is it a checkout of mlcommons/inference of the round?",
+        folder.display(),
+        list(has)
+    )]
+    NoTest {
+        /// The test.
+        test: String,
+        /// Where tests were looked for.
+        folder: PathBuf,
+        /// What is there.
+        has: Vec<String>,
+    },
+    /// The test has a file for each model, and none for this one.
+    #[error(
+        "--compliance {test}: {} has no {FILE} for the model {model}{}; name the right one with --audit-config",
+        folder.display(),
+        list(has)
+    )]
+    NoModel {
+        /// The test.
+        test: String,
+        /// The test's folder.
+        folder: PathBuf,
+        /// The model, as the configuration calls it.
+        model: String,
+        /// Models that have one.
+        has: Vec<String>,
+    },
+}
+
+fn list(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        names => format!(" (it has {})", names.join(", ")),
+    }
+}
+
+/// The `audit.config` that `--compliance` names; `None` without the flag. `models` are the names that
+/// the model goes by.
+///
+/// # Errors
+/// [`ComplianceError`].
+pub fn audit_config(args: &Args, models: &[&str]) -> Result<Option<PathBuf>, ComplianceError> {
+    let Some(test) = args.compliance.as_deref() else {
+        return Ok(None);
+    };
+    let Some(checker) = args.checker.as_deref() else {
+        return Err(ComplianceError::NoCheckout {
+            test: test.to_owned(),
+        });
+    };
+    find(checker, &test.to_uppercase(), models).map(Some)
+}
+
+fn find(checker: &Path, test: &str, models: &[&str]) -> Result<PathBuf, ComplianceError> {
+    let tests = checker.join("compliance");
+    let folder = tests.join(test);
+    if !folder.is_dir() {
+        return Err(ComplianceError::NoTest {
+            test: test.to_owned(),
+            has: below(&tests, |f| f.join("run_verification.py").is_file()),
+            folder: tests,
+        });
+    }
+    let for_all = folder.join(FILE);
+    if for_all.is_file() {
+        return Ok(for_all);
+    }
+    let has = below(&folder, |f| f.join(FILE).is_file());
+    let own = models
+        .iter()
+        .flat_map(|model| spellings(model))
+        .find(|model| has.contains(model));
+    match own {
+        Some(model) => Ok(folder.join(model).join(FILE)),
+        None => Err(ComplianceError::NoModel {
+            test: test.to_owned(),
+            folder,
+            model: models.first().copied().unwrap_or_default().to_owned(),
+            has,
+        }),
+    }
+}
+
+/// How a model's folder may be called: LoadGen's names have no dots and say the scenario, a
+/// submission's say the accuracy.
+fn spellings(model: &str) -> [String; 3] {
+    let bare = ["-interactive", "-99.9", "-99"]
+        .iter()
+        .find_map(|end| model.strip_suffix(end))
+        .unwrap_or(model);
+    [model.to_owned(), bare.to_owned(), bare.replace('_', ".")]
+}
+
+/// Names of the folders in one that are what is looked for, in order.
+fn below(folder: &Path, is_one: impl Fn(&Path) -> bool) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let found = entries.map(|e| e.path()).filter(|path| is_one(path));
+    let mut names: Vec<_> = found
+        .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+        .collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn checkout() -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a folder");
+        for folder in [
+            "TEST06",
+            "TEST01/whisper",
+            "TEST01/3d-unet",
+            "TEST09/gpt-oss-120b",
+        ] {
+            let folder = root.path().join("compliance").join(folder);
+            fs::create_dir_all(&folder).expect("a folder");
+            fs::write(folder.join(FILE), "*.*.mode = 2\n").expect("written");
+        }
+        let script = root.path().join("compliance/TEST06/run_verification.py");
+        fs::write(script, "").expect("written");
+        root
+    }
+
+    #[test]
+    fn a_tests_own_file_is_found_or_the_models() {
+        let root = checkout();
+        let found = |test: &str, models: &[&str]| {
+            let path = find(root.path(), test, models).expect("it is there");
+            let path = path
+                .strip_prefix(root.path().join("compliance"))
+                .expect("below");
+            path.to_string_lossy().into_owned()
+        };
+        assert_eq!(found("TEST06", &["anything"]), "TEST06/audit.config");
+        assert_eq!(found("TEST01", &["whisper"]), "TEST01/whisper/audit.config");
+        for names in [
+            ["3d-unet-99.9", "3d-unet"],
+            ["3d-unet-99", ""],
+            ["my-unet", "3d-unet"],
+        ] {
+            assert_eq!(found("TEST01", &names), "TEST01/3d-unet/audit.config");
+        }
+        let interactive = ["gpt-oss-120b-interactive"];
+        assert_eq!(
+            found("TEST09", &interactive),
+            "TEST09/gpt-oss-120b/audit.config"
+        );
+    }
+
+    #[test]
+    fn what_is_not_there_is_named_with_what_is() {
+        let root = checkout();
+        let error = |test: &str| {
+            let error = find(root.path(), test, &["digits"]).expect_err("it is not there");
+            error.to_string()
+        };
+        let no_test = error("TEST02");
+        assert!(
+            no_test.contains("no such test (it has TEST06)"),
+            "{no_test}"
+        );
+        let no_model = error("TEST01");
+        assert!(
+            no_model.contains("for the model digits (it has 3d-unet, whisper)"),
+            "{no_model}"
+        );
+    }
+}

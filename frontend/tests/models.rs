@@ -1,0 +1,212 @@
+//! The models of the round in `configs/`: samples and answers of their sizes go over the network,
+//! and each byte of each answer is compared. Counts are scaled down, sizes are not.
+
+mod common;
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use common::{Place, Running, accelerator, free_ports, repository};
+use serde_json::Value;
+
+/// Hundreds of megabytes on a slow machine that does other things.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Gigabytes are laid out and compared here by debug builds, on machines that do other things.
+const PATIENT: &str =
+    "deadlines: {connect_ms: 60000, echo_timeout_ms: 40000, heartbeat_timeout_ms: 40000, ";
+
+/// A pair of configurations: the folder, what stands behind `frontend` and `accelerator` in their
+/// names, and what a run of this test has less of.
+struct Case {
+    folder: &'static str,
+    suffix: &'static str,
+    /// Samples of the data set, each of which goes once.
+    count: usize,
+    /// Seed of their sizes.
+    seed: &'static str,
+    /// Bytes of all samples and of all answers are within these.
+    sizes: (u64, u64),
+}
+
+const CASES: [Case; 12] = [
+    // Two small volumes and the largest: 100,139,008 voxels of four bytes.
+    case("vision/3d-unet", "", 3, "661", 400_556_032, 100_139_008),
+    case("speech/whisper", "", 6, "1", 6 * 896_000, 6 * 478),
+    case("graph/rgat", "", 4000, "1", 32_000, 32_000),
+    case(
+        "recommendation/dlrm-v3",
+        "",
+        12,
+        "1",
+        12 * 338_432,
+        12 * 8200,
+    ),
+    case("video/wan-2.2", "", 2, "1", 6, 447_897_600),
+    case("multimodal/qwen3-vl", "", 300, "1", 300 * 4096, 300 * 16),
+    case("rag/e2e-rag-qna", "", 500, "1", 500 * 64, 500 * 256),
+    case("rag/e2e-rag-db", "", 12, "1", 12 * 16_384, 96),
+    case("llm/llama3.1-8b", "-digest", 400, "1", 1600, 3200),
+    case("llm/llama2-70b", "-digest", 400, "1", 1600, 3200),
+    case("llm/gpt-oss-120b", "-digest", 200, "1", 800, 1600),
+    case("llm/deepseek-r1", "-digest", 200, "1", 800, 1600),
+];
+
+/// `sent` and `answered` are the fewest bytes of all samples and of all answers.
+const fn case(
+    folder: &'static str,
+    suffix: &'static str,
+    count: usize,
+    seed: &'static str,
+    sent: u64,
+    answered: u64,
+) -> Case {
+    Case {
+        folder,
+        suffix,
+        count,
+        seed,
+        sizes: (sent, answered),
+    }
+}
+
+/// The file with its node, at ports of this test's own.
+fn rewritten(place: &Place, case: &Case, side: &str, control: u16) -> PathBuf {
+    let name = format!("{side}{}.yaml", case.suffix);
+    let file = repository().join("configs").join(case.folder).join(&name);
+    let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let (indent, key) = line.split_at(line.len() - line.trim_start().len());
+        lines.push(match key.split(':').next().unwrap_or_default() {
+            "control" => format!("control: {{listen: \"127.0.0.1:{control}\"}}"),
+            "- control" => format!("{indent}- control: 127.0.0.1:{control}"),
+            "- listen" => format!("{indent}- listen: 127.0.0.1:0"),
+            "count" => format!("{indent}count: {}", case.count),
+            "dataset" => fewer(line, case.count),
+            "performance_sample_count" | "deadlines" => String::new(),
+            _ => line.to_owned(),
+        });
+    }
+    lines.push(match side {
+        "frontend" => {
+            format!("warm_up: {{deadline_ms: 60000}}\n{PATIENT}lost_ms: 50000, watchdog_s: 200}}\n")
+        }
+        _ => format!("{PATIENT}drain_ms: 30000}}\n"),
+    });
+    place.write(&name, lines.join("\n"))
+}
+
+/// A data set on one line, with so many samples.
+fn fewer(line: &str, count: usize) -> String {
+    match line.split_once("count: ") {
+        Some((before, after)) => {
+            let rest = after.trim_start_matches(|c: char| c.is_ascii_digit());
+            format!("{before}count: {count}{rest}")
+        }
+        None => line.to_owned(),
+    }
+}
+
+fn carried(folder: &str) {
+    let case = CASES.iter().find(|c| c.folder == folder).expect("a case");
+    let place = Place::new();
+    let [control] = free_ports();
+    let _accelerator = accelerator(&place, &rewritten(&place, case, "accelerator", control));
+    let config = rewritten(&place, case, "frontend", control);
+    let count = case.count.to_string();
+    let arguments = [
+        "--scenario",
+        "offline",
+        "--mode",
+        "performance",
+        "--samples",
+        &count,
+        "--seed",
+        case.seed,
+        "--set",
+        "min_duration=0",
+        // Each sample once.
+        "--set",
+        "sample_concatenate_permutation=1",
+    ];
+    let command = place.frontend(&config, "out", &arguments);
+    let ended = Running::start(&place, "frontend", command).end_within(PATIENCE);
+    assert_eq!(ended.code, Some(0), "{folder}: {}", ended.stderr);
+    let s = place.summary("out");
+    let count = Value::from(case.count);
+    assert_eq!((&s["valid"], &s["samples"]), (&Value::from(true), &count));
+    assert_eq!(s["verified"]["compared"], count, "{folder}");
+    for fault in ["mismatches", "duplicates", "lost"] {
+        assert_eq!(s["verified"][fault], 0, "{folder}");
+    }
+    let moved = |key: &str| {
+        let each = s["connections"].as_array().expect("a list").iter();
+        each.map(|c| c[key]["bytes"].as_u64().expect("bytes"))
+            .sum::<u64>()
+    };
+    let (sent, answered) = case.sizes;
+    assert!(moved("tx") >= sent, "{folder}: {}", moved("tx"));
+    let received = moved("rx");
+    assert!(received >= answered, "{folder}: {received}");
+}
+
+macro_rules! each {
+    ($($name:ident: $folder:literal,)*) => {$(
+        #[test]
+        fn $name() {
+            carried($folder);
+        }
+    )*
+        const RUN: &[&str] = &[$($folder),*];
+    };
+}
+
+each! {
+    volumes_of_hundreds_of_megabytes: "vision/3d-unet",
+    half_minutes_of_audio: "speech/whisper",
+    ids_of_nodes: "graph/rgat",
+    requests_with_histories: "recommendation/dlrm-v3",
+    answers_that_are_videos: "video/wan-2.2",
+    messages_with_pictures: "multimodal/qwen3-vl",
+    questions: "rag/e2e-rag-qna",
+    pages: "rag/e2e-rag-db",
+    prompts_of_llama_3_1: "llm/llama3.1-8b",
+    prompts_of_llama_2: "llm/llama2-70b",
+    prompts_of_gpt_oss: "llm/gpt-oss-120b",
+    prompts_of_deepseek: "llm/deepseek-r1",
+}
+
+/// Every pair in `configs/` whose answers are verified by their digest is run here.
+#[test]
+fn no_model_is_left_out() {
+    let configs = repository().join("configs");
+    let mut found = Vec::new();
+    let below = |folder: &std::path::Path| {
+        let entries = fs::read_dir(folder).expect("a folder");
+        entries
+            .map(|e| e.expect("an entry").path())
+            .collect::<Vec<_>>()
+    };
+    for family in below(&configs).iter().filter(|p| p.is_dir()) {
+        for folder in below(family).iter().filter(|p| p.is_dir()) {
+            let verified = |file: &PathBuf| {
+                let frontend = file.file_name().is_some_and(|n| {
+                    let name = n.to_string_lossy();
+                    name.starts_with("frontend") && name.ends_with(".yaml")
+                });
+                frontend && fs::read_to_string(file).is_ok_and(|t| t.contains("\nverify: digest"))
+            };
+            if below(folder).iter().any(verified) {
+                let name = folder.strip_prefix(&configs).expect("below it");
+                found.push(name.to_string_lossy().into_owned());
+            }
+        }
+    }
+    found.sort();
+    let mut run: Vec<_> = RUN.to_vec();
+    run.sort_unstable();
+    assert_eq!(found, run);
+    let mut cases: Vec<_> = CASES.iter().map(|c| c.folder).collect();
+    cases.sort_unstable();
+    assert_eq!(run, cases);
+}
