@@ -33,9 +33,9 @@ fn kind(name: &str) -> Kind {
 fn nearly_all_sessions_end_right() {
     let (mut right, mut all, mut wrong) = (0, 0, Vec::new());
     for kind in ALL {
-        for i in 0..4 {
+        for i in 0..3 {
             let mut system = Pretended::new(kind, seed(77, i));
-            let first = CAPACITY * [0.05, 0.4, 1.5, 3.0][i as usize];
+            let first = CAPACITY * [0.05, 0.4, 2.5][i as usize];
             let mut session = Session::new(plan(first));
             session.go(&mut system, &mut ());
             all += 1;
