@@ -3,12 +3,7 @@
 
 mod common;
 
-use std::{
-    fs,
-    path::Path,
-    process::Command,
-    time::Duration,
-};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use common::{Place, Running, accelerator, free_ports};
 
@@ -51,12 +46,20 @@ fn a_session_that_was_interrupted_goes_on_and_every_trial_is_on_its_page() {
     let trials = before.len() - 1;
     assert!(trials >= 3, "{}", ended.stderr);
     let page = fs::read_to_string(session.join("tune.md")).expect("a page");
-    assert!(page.contains("interrupted") && page.contains("| 3 | "), "{page}");
+    assert!(
+        page.contains("interrupted") && page.contains("| 3 | "),
+        "{page}"
+    );
 
     // So short a budget that it ends soon, whatever the machine does.
     let command = tune(&config, &session, &["--budget-min", "0.6"]);
     let ended = Running::start(&place, "tune", command).end_within(Duration::from_secs(120));
-    assert!(matches!(ended.code, Some(0 | 1)), "{:?}: {}", ended.code, ended.stderr);
+    assert!(
+        matches!(ended.code, Some(0 | 1)),
+        "{:?}: {}",
+        ended.code,
+        ended.stderr
+    );
     let said = format!("going on behind {trials} trials");
     assert!(ended.stderr.contains(&said), "{}", ended.stderr);
     let after = lines(&journal);
@@ -75,5 +78,9 @@ fn a_session_that_was_interrupted_goes_on_and_every_trial_is_on_its_page() {
     let command = tune(&config, &place.path("other"), &[]);
     let ended = Running::start(&place, "tune", command).end();
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert!(ended.stdout.contains("did not measure: exit code 2"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("did not measure: exit code 2"),
+        "{}",
+        ended.stdout
+    );
 }

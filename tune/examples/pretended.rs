@@ -3,8 +3,7 @@
 //! `cargo run --release -p tune --example pretended [SESSIONS [PART OF A NAME]]`
 
 use tune::{
-    Plan, Session,
-    others,
+    Plan, Session, others,
     pretended::{ALL, CAPACITY, Kind, Pretended},
     random::{Random, seed},
     search::Goal,
@@ -18,8 +17,17 @@ fn main() {
     let sessions: u64 = words.next().and_then(|w| w.parse().ok()).unwrap_or(200);
     let part = words.next().unwrap_or_default();
     let head = [
-        "system", "right", "above", "too low", "nothing", "trials", "begun again", "bisection right", "its trials",
-        "find-peak right", "its trials",
+        "system",
+        "right",
+        "above",
+        "too low",
+        "nothing",
+        "trials",
+        "begun again",
+        "bisection right",
+        "its trials",
+        "find-peak right",
+        "its trials",
     ];
     println!("| {} |\n|{}", head.join(" | "), " --- |".repeat(head.len()));
     let kinds: Vec<Kind> = ALL.into_iter().filter(|k| k.name.contains(&part)).collect();

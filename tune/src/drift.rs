@@ -31,7 +31,10 @@ pub fn shift(values: &[f64], least: usize, floor: f64) -> Option<Shift> {
     let middle = median(&mut values.to_vec());
     let from_middle: Vec<f64> = values.iter().map(|v| v - middle).collect();
     // Of differences of neighbours, so that the shift itself does not count.
-    let steps: Vec<f64> = from_middle.windows(2).map(|w| (w[1] - w[0]) / 2.0_f64.sqrt()).collect();
+    let steps: Vec<f64> = from_middle
+        .windows(2)
+        .map(|w| (w[1] - w[0]) / 2.0_f64.sqrt())
+        .collect();
     let deviation = scale(&steps).max(floor).max(1e-9);
     let clipped: Vec<f64> = from_middle
         .iter()
@@ -48,8 +51,8 @@ pub fn shift(values: &[f64], least: usize, floor: f64) -> Option<Shift> {
             part.iter().map(|v| (v - m).powi(2)).sum::<f64>()
         };
         let within = ((own(before) + own(after)) / (n as f64 - 2.0).max(1.0)).sqrt();
-        let error = deviation.max(within)
-            * (1.0 / before.len() as f64 + 1.0 / after.len() as f64).sqrt();
+        let error =
+            deviation.max(within) * (1.0 / before.len() as f64 + 1.0 / after.len() as f64).sqrt();
         let weight = by.abs() / error;
         if weight > WEIGHT && best.is_none_or(|b| weight > b.weight) {
             best = Some(Shift { at, by, weight });

@@ -158,7 +158,11 @@ fn wall(points: &[Point], near: &[usize], at: f64) -> Option<Estimate> {
     };
     let spread = |ys: &[f64]| ys[ys.len() * 9 / 10] - ys[ys.len() / 10];
     let jump = first - last;
-    if below.len() < 2 || above.len() < 2 || jump < 1.0 || jump < 2.0 * spread(&below).max(spread(&above)) {
+    if below.len() < 2
+        || above.len() < 2
+        || jump < 1.0
+        || jump < 2.0 * spread(&below).max(spread(&above))
+    {
         return None;
     }
     // Verdicts from further away than margins: each says little.
@@ -177,12 +181,18 @@ fn wall(points: &[Point], near: &[usize], at: f64) -> Option<Estimate> {
             let width = 0.000_5 * 1.6_f64.powi(k);
             let weigh = |i: &usize| {
                 let p = chance(middle, width, points[*i].x);
-                if points[*i].y > 0.0 { (1.0 - p).ln() } else { p.ln() }
+                if points[*i].y > 0.0 {
+                    (1.0 - p).ln()
+                } else {
+                    p.ln()
+                }
             };
             let weight = near.iter().map(weigh).sum::<f64>().exp();
             let x = middle - NORMAL * width;
             let parts = [1.0, x, x * x, width.ln()];
-            sums.iter_mut().zip(parts).for_each(|(s, p)| *s += weight * p);
+            sums.iter_mut()
+                .zip(parts)
+                .for_each(|(s, p)| *s += weight * p);
         }
     }
     let [all, x, squares, width] = sums;
@@ -240,12 +250,16 @@ fn local(points: &[Point], at: f64, width: f64) -> Option<Estimate> {
     let line = line?;
     near.truncate(count);
     near.sort_unstable();
-    let residual = |i: &usize| points[*i].y - line.mean_y - line.slope * (points[*i].x - line.mean_x);
+    let residual =
+        |i: &usize| points[*i].y - line.mean_y - line.slope * (points[*i].x - line.mean_x);
     let residuals: Vec<f64> = near.iter().map(residual).collect();
     let n = count as f64;
     let (scatter, tail) = scatter_and_tail(&residuals);
     let x = line.mean_x - (line.mean_y + tail) / line.slope;
-    let spread: f64 = near.iter().map(|i| (points[*i].x - line.mean_x).powi(2)).sum();
+    let spread: f64 = near
+        .iter()
+        .map(|i| (points[*i].x - line.mean_x).powi(2))
+        .sum();
     let lever = (x - line.mean_x).powi(2) / spread.max(1e-12);
     let deviation = scatter.max(tail / NORMAL);
     // Few points know little of their own scatter.
@@ -321,7 +335,11 @@ pub fn median(values: &mut [f64]) -> f64 {
 /// runs are counted and not measured: however far off one is, it is one INVALID run.
 fn scatter_and_tail(residuals: &[f64]) -> (f64, f64) {
     let far = OUTLIER * scale(residuals).max(1e-9);
-    let kept: Vec<f64> = residuals.iter().copied().filter(|r| r.abs() <= far).collect();
+    let kept: Vec<f64> = residuals
+        .iter()
+        .copied()
+        .filter(|r| r.abs() <= far)
+        .collect();
     let squares = |of: &dyn Fn(f64) -> bool| {
         let chosen: Vec<f64> = kept.iter().copied().filter(|r| of(*r)).collect();
         let sum: f64 = chosen.iter().map(|r| r * r).sum();
@@ -355,12 +373,23 @@ mod tests {
 
     #[test]
     fn what_falls_is_pooled() {
-        let curve = isotonic(&points(&[(0.0, 1.0), (2.0, 5.0), (1.0, 3.0), (1.0, 5.0), (3.0, 0.0)]));
+        let curve = isotonic(&points(&[
+            (0.0, 1.0),
+            (2.0, 5.0),
+            (1.0, 3.0),
+            (1.0, 5.0),
+            (3.0, 0.0),
+        ]));
         let fitted: Vec<_> = curve.iter().map(|s| (s.x, s.y, s.points)).collect();
         let pooled = 13.0 / 4.0;
         assert_eq!(
             fitted,
-            [(0.0, 1.0, 1), (1.0, pooled, 2), (2.0, pooled, 1), (3.0, pooled, 1)]
+            [
+                (0.0, 1.0, 1),
+                (1.0, pooled, 2),
+                (2.0, pooled, 1),
+                (3.0, pooled, 1)
+            ]
         );
         assert_eq!(isotonic(&[]), []);
     }
@@ -381,7 +410,10 @@ mod tests {
             off += found.x - truth;
             misses += i32::from((found.x - truth).abs() > 2.0 * found.error);
         }
-        assert!(misses <= 8, "{misses} of 60 are further off than two errors");
+        assert!(
+            misses <= 8,
+            "{misses} of 60 are further off than two errors"
+        );
         assert!((off / 60.0).abs() < 0.002, "{}", off / 60.0);
     }
 
@@ -402,7 +434,10 @@ mod tests {
 
     #[test]
     fn points_on_one_side_tell_no_limit() {
-        assert_eq!(estimate(&points(&[(0.0, -1.0), (1.0, -0.5), (2.0, -0.1)])), None);
+        assert_eq!(
+            estimate(&points(&[(0.0, -1.0), (1.0, -0.5), (2.0, -0.1)])),
+            None
+        );
         assert_eq!(estimate(&[]), None);
     }
 }

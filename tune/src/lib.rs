@@ -35,5 +35,4 @@ pub mod system;
 
 pub use session::{Plan, Session};
 
-
 pub use system::{Halt, Limit, Record, Replay, Setting, System, Tell, Trial, Why};

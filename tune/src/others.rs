@@ -20,7 +20,11 @@ pub fn bisection(system: &mut dyn System, first: f64) -> Result<Option<f64>, Hal
     let (mut held, mut failed): (Option<f64>, Option<f64>) = (None, None);
     let mut rate = first;
     while rate > first / 1000.0 {
-        let place = if valid(system, rate)? { &mut held } else { &mut failed };
+        let place = if valid(system, rate)? {
+            &mut held
+        } else {
+            &mut failed
+        };
         *place = Some(rate);
         rate = match (held, failed) {
             (Some(h), Some(f)) if f <= h * 1.03 => break,
@@ -50,7 +54,11 @@ pub fn find_peak(system: &mut dyn System, first: f64) -> Result<Option<f64>, Hal
     }
     while failed - held > held / 100.0 {
         let rate = f64::midpoint(held, failed);
-        *(if valid(system, rate)? { &mut held } else { &mut failed }) = rate;
+        *(if valid(system, rate)? {
+            &mut held
+        } else {
+            &mut failed
+        }) = rate;
     }
     Ok(Some(held))
 }

@@ -140,19 +140,34 @@ fn blocks(session: &Session, around: &Around) -> Vec<Block> {
                     e.scatter * 100.0
                 )
             };
-            page.push(Block::Text(format!("{}: {how}.", session::limit(&session.plan.goal, e, unit))));
+            page.push(Block::Text(format!(
+                "{}: {how}.",
+                session::limit(&session.plan.goal, e, unit)
+            )));
         }
         page.push(Block::Curve(curve(session, search)));
         page.push(fitted(session, search));
-        let head = ["rate", "word", "trials", "VALID"].map(str::to_owned).to_vec();
+        let head = ["rate", "word", "trials", "VALID"]
+            .map(str::to_owned)
+            .to_vec();
         let row = |(rate, word, n, valid): (f64, crate::sprt::Word, usize, usize)| {
-            vec![rate.to_string(), word.as_str().to_owned(), n.to_string(), valid.to_string()]
+            vec![
+                rate.to_string(),
+                word.as_str().to_owned(),
+                n.to_string(),
+                valid.to_string(),
+            ]
         };
-        page.push(Block::Table(head, search.words().into_iter().map(row).collect()));
+        page.push(Block::Table(
+            head,
+            search.words().into_iter().map(row).collect(),
+        ));
     }
     page.push(Block::Title(2, "Drift".to_owned()));
     let drifts = session.rough.iter().chain([search]).flat_map(|s| &s.drifts);
-    let drifts: Vec<_> = drifts.map(|d| format!("After trial {}: {}.", d.number, d.what)).collect();
+    let drifts: Vec<_> = drifts
+        .map(|d| format!("After trial {}: {}.", d.number, d.what))
+        .collect();
     if drifts.is_empty() {
         page.push(Block::Text("None was seen.".to_owned()));
     }
@@ -168,7 +183,11 @@ fn word(record: &Record) -> &'static str {
 
 fn margins(record: &Record) -> String {
     let one = |l: &crate::system::Limit| {
-        format!("{} at {:.1} % of its bound", l.name, 100.0 * l.log_margin().exp())
+        format!(
+            "{} at {:.1} % of its bound",
+            l.name,
+            100.0 * l.log_margin().exp()
+        )
     };
     let all: Vec<_> = record.limits.iter().map(one).collect();
     all.join(", ")
@@ -184,12 +203,18 @@ fn binds(session: &Session) -> String {
     let Some(trial) = nearest.min_by(|a, b| margin(a).total_cmp(&margin(b))) else {
         return "No trial came near a limit.".to_owned();
     };
-    let limit = trial.record.binds().map_or("no limit on latency", |l| l.name.as_str());
+    let limit = trial
+        .record
+        .binds()
+        .map_or("no limit on latency", |l| l.name.as_str());
     let by = match trial.record.limited_by.as_str() {
         "" => String::new(),
         line => format!(" Its summary says what limited it: {line}."),
     };
-    format!("{limit}, at {} (trial {}).{by}", trial.setting.rate, trial.number)
+    format!(
+        "{limit}, at {} (trial {}).{by}",
+        trial.setting.rate, trial.number
+    )
 }
 
 fn knobs(session: &Session, page: &mut Vec<Block>) {
@@ -197,7 +222,16 @@ fn knobs(session: &Session, page: &mut Vec<Block>) {
         return;
     }
     page.push(Block::Title(2, "Knobs".to_owned()));
-    let head = ["round", "knob", "now", "tried", "better in", "by chance", "margin lower by", ""];
+    let head = [
+        "round",
+        "knob",
+        "now",
+        "tried",
+        "better in",
+        "by chance",
+        "margin lower by",
+        "",
+    ];
     let head = head.map(str::to_owned).to_vec();
     let mut rows = Vec::new();
     for (round, found) in session.compared.iter().enumerate() {
@@ -216,7 +250,11 @@ fn knobs(session: &Session, page: &mut Vec<Block>) {
         }
     }
     page.push(Block::Table(head, rows));
-    let left = session.plan.knobs.iter().filter(|k| !session.chosen.contains_key(&k.key));
+    let left = session
+        .plan
+        .knobs
+        .iter()
+        .filter(|k| !session.chosen.contains_key(&k.key));
     let left: Vec<_> = left.map(|k| format!("{} ({})", k.key, k.now)).collect();
     if !left.is_empty() {
         let text = "Left as they are, as nothing else was better by the sign test and by 1 % of the rate: ";
@@ -227,7 +265,12 @@ fn knobs(session: &Session, page: &mut Vec<Block>) {
 /// The curve and its band, as a table.
 fn fitted(session: &Session, search: &State) -> Block {
     let scatter = search.estimate.as_ref().map_or(0.0, |e| e.scatter);
-    let head = ["rate", "trials", "margin by the fit", "nine trials in ten lie within"];
+    let head = [
+        "rate",
+        "trials",
+        "margin by the fit",
+        "nine trials in ten lie within",
+    ];
     let head = head.map(str::to_owned).to_vec();
     let percent = |y: f64| format!("{:.1} %", 100.0 * y.exp());
     let row = |s: &fit::Step| {
@@ -265,7 +308,9 @@ fn curve(session: &Session, search: &State) -> String {
         z = py(0.0)
     );
     let path = |off: f64| {
-        let at = steps.iter().map(|s| format!("{:.1},{:.1}", px(s.x), py((s.y + off).clamp(y0, y1))));
+        let at = steps
+            .iter()
+            .map(|s| format!("{:.1},{:.1}", px(s.x), py((s.y + off).clamp(y0, y1))));
         at.collect::<Vec<_>>()
     };
     let mut band = path(scatter);
@@ -302,11 +347,26 @@ fn curve(session: &Session, search: &State) -> String {
 }
 
 fn trials(session: &Session) -> Block {
-    let head = ["trial", "for", "rate", "knobs", "", "margins", "completed/s", "took", "counts"];
+    let head = [
+        "trial",
+        "for",
+        "rate",
+        "knobs",
+        "",
+        "margins",
+        "completed/s",
+        "took",
+        "counts",
+    ];
     let head = head.map(str::to_owned).to_vec();
     let counted: Vec<usize> = session.search.counted().map(|s| s.number).collect();
     let row = |t: &Trial| {
-        let knobs: Vec<_> = t.setting.knobs.iter().map(|(k, v)| format!("{k} {v}")).collect();
+        let knobs: Vec<_> = t
+            .setting
+            .knobs
+            .iter()
+            .map(|(k, v)| format!("{k} {v}"))
+            .collect();
         let counts = counted.contains(&t.number);
         vec![
             t.number.to_string(),
@@ -317,7 +377,12 @@ fn trials(session: &Session) -> Block {
             margins(&t.record),
             format!("{:.1}", t.record.achieved),
             format!("{:.1} s", t.record.cost_s),
-            if counts { "in the fit" } else { "not in the fit" }.to_owned(),
+            if counts {
+                "in the fit"
+            } else {
+                "not in the fit"
+            }
+            .to_owned(),
         ]
     };
     Block::Table(head, session.trials.iter().map(row).collect())

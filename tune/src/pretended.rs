@@ -123,7 +123,11 @@ pub const ALL: [Kind; 20] = [
     kind("queue, noise 5 %", QUEUE, noise(0.05)),
     kind("queue, noise 10 %", QUEUE, noise(0.10)),
     kind("queue, noise 20 %", QUEUE, noise(0.20)),
-    kind("queue, bound far off, noise 20 %", &[(Curve::Queue(100.0), 1.0)], noise(0.20)),
+    kind(
+        "queue, bound far off, noise 20 %",
+        &[(Curve::Queue(100.0), 1.0)],
+        noise(0.20),
+    ),
     kind("wall, noise 1 %", &[(Curve::Wall, 1.0)], noise(0.01)),
     kind("wall, noise 20 %", &[(Curve::Wall, 1.0)], noise(0.20)),
     kind(
@@ -134,10 +138,26 @@ pub const ALL: [Kind; 20] = [
             ..noise(0.05)
         },
     ),
-    kind("shallow (power 1), noise 1 %", &[(Curve::Power(1.0), 1.0)], noise(0.01)),
-    kind("shallow (power 1), noise 3 %", &[(Curve::Power(1.0), 1.0)], noise(0.03)),
-    kind("shallow (power 2), noise 5 %", &[(Curve::Power(2.0), 1.0)], noise(0.05)),
-    kind("steep (power 30), noise 20 %", &[(Curve::Power(30.0), 1.0)], noise(0.20)),
+    kind(
+        "shallow (power 1), noise 1 %",
+        &[(Curve::Power(1.0), 1.0)],
+        noise(0.01),
+    ),
+    kind(
+        "shallow (power 1), noise 3 %",
+        &[(Curve::Power(1.0), 1.0)],
+        noise(0.03),
+    ),
+    kind(
+        "shallow (power 2), noise 5 %",
+        &[(Curve::Power(2.0), 1.0)],
+        noise(0.05),
+    ),
+    kind(
+        "steep (power 30), noise 20 %",
+        &[(Curve::Power(30.0), 1.0)],
+        noise(0.20),
+    ),
     kind(
         "queue, noise 5 %, 4 runs in 100 disturbed",
         QUEUE,
@@ -172,7 +192,11 @@ pub const ALL: [Kind; 20] = [
         moves: Moves::Slope(1.06, 24),
         ..kind("drift: 6 % more within 24 runs", QUEUE, noise(0.05))
     },
-    kind("a hole from 40 to 55 % of the capacity", &[(Curve::Hole, 1.0)], noise(0.05)),
+    kind(
+        "a hole from 40 to 55 % of the capacity",
+        &[(Curve::Hole, 1.0)],
+        noise(0.05),
+    ),
     kind("never VALID", &[(Curve::Never, 1.0)], noise(0.10)),
 ];
 

@@ -243,7 +243,9 @@ impl<'a, 'b> Search<'a, 'b> {
         let curve = fit::isotonic(&self.state.points());
         let (below, above) = fit::crossing(&curve);
         let ends = (below.or(above), above.or(below));
-        ends.0.zip(ends.1).map_or(0.0, |(b, a)| f64::midpoint(a.x, b.x))
+        ends.0
+            .zip(ends.1)
+            .map_or(0.0, |(b, a)| f64::midpoint(a.x, b.x))
     }
 
     /// One trial; its margin.
@@ -513,7 +515,9 @@ impl<'a, 'b> Search<'a, 'b> {
         let mut x = e.x - (AIM * self.width()).max(sure + 0.001);
         let words = self.state.words();
         let near = |rate: f64, within: f64| (self.goal.x(rate) - x).abs() <= within;
-        let known = words.iter().filter(|w| w.1 == Word::Undecided && near(w.0, 0.002));
+        let known = words
+            .iter()
+            .filter(|w| w.1 == Word::Undecided && near(w.0, 0.002));
         let known = known.max_by_key(|w| w.2).map(|w| self.goal.x(w.0));
         x = known.unwrap_or(x);
         let refuted = words.iter().filter(|w| w.1 == Word::Refuted);

@@ -115,9 +115,15 @@ impl Session {
     /// Where the budget came first: the best rate that trials certify and the fit does not contradict.
     fn next_best(&self) -> Option<f64> {
         let x = |rate: f64| self.plan.goal.x(rate);
-        let most = self.search.estimate.as_ref().map_or(f64::MAX, |e| e.x - 2.0 * e.error);
+        let most = self
+            .search
+            .estimate
+            .as_ref()
+            .map_or(f64::MAX, |e| e.x - 2.0 * e.error);
         let words = self.search.words();
-        let sound = words.iter().filter(|w| w.1 == Word::Certified && x(w.0) <= most);
+        let sound = words
+            .iter()
+            .filter(|w| w.1 == Word::Certified && x(w.0) <= most);
         sound.map(|w| w.0).max_by(|a, b| x(*a).total_cmp(&x(*b)))
     }
 
@@ -134,7 +140,10 @@ impl Session {
         let began = self.spent_s;
         let mut run = |why, rate, state: &State| {
             for drift in &state.drifts[drifts..] {
-                tell.note(&format!("drift: {}; what came before is discarded", drift.what));
+                tell.note(&format!(
+                    "drift: {}; what came before is discarded",
+                    drift.what
+                ));
             }
             drifts = state.drifts.len();
             let seed = random::seed(self.plan.seed, self.trials.len() as u64);
@@ -223,7 +232,10 @@ impl Session {
                     c.gains.len()
                 ));
                 self.chosen.insert(c.key.clone(), c.value.clone());
-                knobs.iter_mut().filter(|k| k.key == c.key).for_each(|k| k.now.clone_from(&c.value));
+                knobs
+                    .iter_mut()
+                    .filter(|k| k.key == c.key)
+                    .for_each(|k| k.now.clone_from(&c.value));
             }
         }
         Ok(())
@@ -252,7 +264,11 @@ impl Session {
             let believes = format!(
                 "knobs at {rate}: block {}, {}",
                 block + 1,
-                if as_is { "as it is".to_owned() } else { words.join(", ") }
+                if as_is {
+                    "as it is".to_owned()
+                } else {
+                    words.join(", ")
+                }
             );
             let record = self.trial(system, tell, Why::Pair, setting, until, &believes)?;
             Ok(record.log_margin())
@@ -286,10 +302,16 @@ impl Session {
         let mut text = match (s.certified, s.outcome) {
             (Some(rate), _) => format!("certified: {rate} {unit}"),
             (None, Some(Outcome::Never)) => {
-                format!("not VALID even at {} {unit}: refuted there", self.plan.goal.least)
+                format!(
+                    "not VALID even at {} {unit}: refuted there",
+                    self.plan.goal.least
+                )
             }
             (None, Some(Outcome::Endless)) => {
-                format!("VALID even at {} {unit}, above which nothing was tried", self.plan.goal.most)
+                format!(
+                    "VALID even at {} {unit}, above which nothing was tried",
+                    self.plan.goal.most
+                )
             }
             (None, _) => "no rate is certified".to_owned(),
         };
@@ -308,7 +330,9 @@ impl Session {
             None => {}
             Some(Halt::Interrupted) => text += "; interrupted",
             Some(Halt::Budget) => text += "; the budget is spent",
-            Some(Halt::Unmeasured(why)) => text += &format!("; ended by a trial that did not measure: {why}"),
+            Some(Halt::Unmeasured(why)) => {
+                text += &format!("; ended by a trial that did not measure: {why}")
+            }
         }
         text
     }
@@ -316,18 +340,29 @@ impl Session {
 
 /// Where the limit is, with what it may be off.
 pub fn limit(goal: &Goal, e: &fit::Estimate, unit: &str) -> String {
-    format!("limit near {} {unit} +- {:.1} %", goal.rate(e.x), 200.0 * e.error)
+    format!(
+        "limit near {} {unit} +- {:.1} %",
+        goal.rate(e.x),
+        200.0 * e.error
+    )
 }
 
 /// What a search believes, in one line.
 fn believes(goal: &Goal, state: &State, unit: &str) -> String {
-    let Some(e) = state.estimate.as_ref().filter(|e| e.x.is_finite() && e.error < 0.5) else {
+    let Some(e) = state
+        .estimate
+        .as_ref()
+        .filter(|e| e.x.is_finite() && e.error < 0.5)
+    else {
         let curve = fit::isotonic(&state.points());
-        let shown = |step: Option<fit::Step>| step.map_or("?".to_owned(), |s| goal.rate(s.x).to_string());
+        let shown =
+            |step: Option<fit::Step>| step.map_or("?".to_owned(), |s| goal.rate(s.x).to_string());
         let (below, above) = fit::crossing(&curve);
         return format!("limit between {} and {} {unit}", shown(below), shown(above));
     };
     let last = state.seen.last().filter(|s| s.why == Why::Certify);
-    let word = last.map_or(String::new(), |s| format!("; {} {}", s.rate, state.word(s.rate).as_str()));
+    let word = last.map_or(String::new(), |s| {
+        format!("; {} {}", s.rate, state.word(s.rate).as_str())
+    });
     limit(goal, e, unit) + &word
 }

@@ -64,7 +64,8 @@ mod tests {
         assert_eq!(judge([true; 5]), Word::Certified);
         assert_eq!(judge([false]), Word::Undecided);
         assert_eq!(judge([false, false]), Word::Refuted);
-        let one_failure = |successes| std::iter::once(false).chain([true; 9].into_iter().take(successes));
+        let one_failure =
+            |successes| std::iter::once(false).chain([true; 9].into_iter().take(successes));
         assert_eq!(judge(one_failure(7)), Word::Undecided);
         assert_eq!(judge(one_failure(8)), Word::Certified);
         assert_eq!(judge([]), Word::Undecided);

@@ -26,7 +26,9 @@ fn plan(first: f64) -> Plan {
 }
 
 fn kind(name: &str) -> Kind {
-    *ALL.iter().find(|k| k.name.contains(name)).expect("one of that name")
+    *ALL.iter()
+        .find(|k| k.name.contains(name))
+        .expect("one of that name")
 }
 
 #[test]
@@ -60,11 +62,19 @@ fn a_rate_is_certified_by_its_own_trials_and_confirmed_by_another() {
     let last = session.trials.last().expect("trials");
     assert_eq!((last.why, last.setting.rate), (Why::Confirm, rate));
     let same = |t: &&Trial| t.setting.seed == last.setting.seed;
-    assert_eq!(session.trials.iter().filter(same).count(), 1, "seeds of its own");
+    assert_eq!(
+        session.trials.iter().filter(same).count(),
+        1,
+        "seeds of its own"
+    );
     // One trial in four near the limit is an anchor.
     let count = |why| session.trials.iter().filter(|t| t.why == why).count();
     let near = count(Why::Near) + count(Why::Certify) + count(Why::Anchor);
-    assert!(count(Why::Anchor) >= near / 4 - 1, "{} of {near}", count(Why::Anchor));
+    assert!(
+        count(Why::Anchor) >= near / 4 - 1,
+        "{} of {near}",
+        count(Why::Anchor)
+    );
 }
 
 #[test]
@@ -77,7 +87,10 @@ fn drift_is_said_and_what_came_before_is_discarded() {
         said += usize::from(!session.search.drifts.is_empty());
         if session.search.epoch > 0 {
             let text = page::markdown(&session, &Around::default());
-            assert!(text.contains("After trial") && text.contains("not in the fit"), "{text}");
+            assert!(
+                text.contains("After trial") && text.contains("not in the fit"),
+                "{text}"
+            );
         }
     }
     assert!(said >= 2, "{said} of 4");
@@ -106,7 +119,10 @@ fn a_session_that_was_broken_off_goes_on_as_if_it_had_not_been() {
     let mut system = Pretended::new(kind, 9);
     let mut first = Session::new(plan(CAPACITY / 3.0));
     first.go(&mut Breaks(&mut system, 17), &mut ());
-    assert_eq!((first.halt.clone(), first.trials.len()), (Some(Halt::Interrupted), 17));
+    assert_eq!(
+        (first.halt.clone(), first.trials.len()),
+        (Some(Halt::Interrupted), 17)
+    );
     let mut second = Session::new(plan(CAPACITY / 3.0));
     let mut replay = Replay::new(first.trials, &mut system);
     second.go(&mut replay, &mut ());
@@ -116,7 +132,11 @@ fn a_session_that_was_broken_off_goes_on_as_if_it_had_not_been() {
     // Another session's journal is no way on.
     let mut other = Session::new(plan(CAPACITY / 2.0));
     other.go(&mut Replay::new(second.trials, &mut system), &mut ());
-    assert!(matches!(other.halt, Some(Halt::Unmeasured(_))), "{:?}", other.halt);
+    assert!(
+        matches!(other.halt, Some(Halt::Unmeasured(_))),
+        "{:?}",
+        other.halt
+    );
 }
 
 #[test]
@@ -125,7 +145,10 @@ fn a_budget_ends_it_with_what_is_known() {
         budget_s: 12.0,
         ..plan(CAPACITY / 3.0)
     });
-    session.go(&mut Pretended::new(kind("shallow (power 1), noise 3 %"), 2), &mut ());
+    session.go(
+        &mut Pretended::new(kind("shallow (power 1), noise 3 %"), 2),
+        &mut (),
+    );
     assert_eq!(session.halt, Some(Halt::Budget));
     assert!(session.spent_s <= 13.0, "{}", session.spent_s);
     assert!(session.line().contains("budget"), "{}", session.line());
@@ -161,7 +184,12 @@ fn whole_numbers_are_found_exactly() {
         };
         let mut session = Session::new(Plan { goal, ..plan(8.0) });
         session.go(&mut Whole, &mut ());
-        assert_eq!(session.search.certified, Some(11.0), "from {first}: {}", session.line());
+        assert_eq!(
+            session.search.certified,
+            Some(11.0),
+            "from {first}: {}",
+            session.line()
+        );
         assert_eq!(session.search.word(12.0), Word::Refuted);
     }
 }
@@ -196,7 +224,10 @@ fn the_least_rate_to_expect_is_found_from_either_side() {
         };
         let mut session = Session::new(Plan { goal, ..plan(8.0) });
         session.go(&mut Expected(0), &mut ());
-        let rate = session.search.certified.unwrap_or_else(|| panic!("{}", session.line()));
+        let rate = session
+            .search
+            .certified
+            .unwrap_or_else(|| panic!("{}", session.line()));
         let truth = 5000.0 * (1.2816_f64 * 0.01).exp();
         assert!((truth..truth * 1.033).contains(&rate), "{rate} for {truth}");
     }
@@ -207,7 +238,10 @@ struct Knobs(Pretended);
 
 impl System for Knobs {
     fn run(&mut self, why: Why, setting: &Setting) -> Result<Record, Halt> {
-        let slots = setting.knobs.get("slots").map_or(4.0, |s| s.parse().unwrap_or(4.0));
+        let slots = setting
+            .knobs
+            .get("slots")
+            .map_or(4.0, |s| s.parse().unwrap_or(4.0));
         let part = if slots < 16.0 { 0.25 } else { 1.0 };
         let setting = Setting {
             rate: setting.rate / part,
@@ -234,7 +268,10 @@ fn a_knob_that_matters_is_turned_and_the_rate_is_that_of_the_turned_one() {
         values: values.map(str::to_owned).to_vec(),
     };
     let mut session = Session::new(Plan {
-        knobs: vec![knob("slots", ["4", "8", "16"]), knob("spin", ["50", "0", "200"])],
+        knobs: vec![
+            knob("slots", ["4", "8", "16"]),
+            knob("spin", ["50", "0", "200"]),
+        ],
         ..plan(CAPACITY / 8.0)
     });
     let mut notes = Notes::default();
@@ -242,9 +279,16 @@ fn a_knob_that_matters_is_turned_and_the_rate_is_that_of_the_turned_one() {
     session.go(&mut system, &mut notes);
     let chosen = BTreeMap::from([("slots".to_owned(), "16".to_owned())]);
     assert_eq!(session.chosen, chosen, "{:?}", notes.0);
-    assert!(system.0.is_right(session.search.certified), "{}", session.line());
+    assert!(
+        system.0.is_right(session.search.certified),
+        "{}",
+        session.line()
+    );
     let text = page::markdown(&session, &Around::default());
-    assert!(text.contains("Left as they are") && text.contains("spin (50)"), "{text}");
+    assert!(
+        text.contains("Left as they are") && text.contains("spin (50)"),
+        "{text}"
+    );
     let html = page::html(&session, &Around::default());
     assert!(html.contains("<svg") && !html.contains("<script"));
 }

@@ -143,7 +143,8 @@ impl Runner<'_> {
         let path = folder.join("summary.json");
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let summary: Value = serde_json::from_str(&text)?;
-        record(&summary, self.scenario, self.args.bound_ms).with_context(|| path.display().to_string())
+        record(&summary, self.scenario, self.args.bound_ms)
+            .with_context(|| path.display().to_string())
     }
 }
 
@@ -187,7 +188,10 @@ fn record(summary: &Value, scenario: Scenario, bound_ms: Option<f64>) -> Result<
         limits,
         achieved: summary["per_s"].as_f64().unwrap_or(0.0),
         cost_s: 0.0,
-        limited_by: summary["limits"]["line"].as_str().unwrap_or_default().to_owned(),
+        limited_by: summary["limits"]["line"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
     })
 }
 
@@ -198,9 +202,7 @@ mod tests {
 
     #[test]
     fn limits_on_latency_are_margins_and_others_are_not() {
-        let limit = |name: &str, was: f64, limit: f64, at_most: bool| {
-            json!({"name": name, "was": was, "limit": limit, "at_most": at_most})
-        };
+        let limit = |name: &str, was: f64, limit: f64, at_most: bool| json!({"name": name, "was": was, "limit": limit, "at_most": at_most});
         let summary = json!({
             "per_s": 7.5,
             "limits": {"line": "slots: all are in use"},

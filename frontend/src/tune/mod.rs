@@ -81,7 +81,10 @@ fn tune(args: &TuneArgs) -> Result<ExitCode> {
     };
     let known = past.len();
     if known > 0 {
-        eprintln!("going on behind {known} trials of {}", args.session.display());
+        eprintln!(
+            "going on behind {known} trials of {}",
+            args.session.display()
+        );
     }
     let mut screen = Screen {
         journal,
@@ -105,7 +108,11 @@ fn tune(args: &TuneArgs) -> Result<ExitCode> {
         std::io::stdout(),
         "{}\n{}page: {}",
         session.line(),
-        around.diff.iter().map(|l| format!("{l}\n")).collect::<String>(),
+        around
+            .diff
+            .iter()
+            .map(|l| format!("{l}\n"))
+            .collect::<String>(),
         args.session.join("tune.html").display()
     );
     if let Some(error) = screen.failed {
@@ -192,7 +199,11 @@ const OWN: &[Candidate] = &[
     ("nics[].slots", "auto", &["auto", "32", "128", "512"]),
     ("nics[].completion.mode", "adaptive", &["adaptive", "event"]),
     ("nics[].completion.spin_us", "50", &["0", "50", "200"]),
-    ("arbiter", "least_outstanding", &["least_outstanding", "round_robin"]),
+    (
+        "arbiter",
+        "least_outstanding",
+        &["least_outstanding", "round_robin"],
+    ),
 ];
 /// Those of a NIC without `device`, and with.
 const TCP: Candidate = ("nics[].connections", "2", &["1", "2", "4"]);
@@ -217,19 +228,31 @@ fn knobs(args: &TuneArgs, yaml: &Yaml, device: bool) -> Result<Vec<Knob>> {
         let list: Vec<&Candidate> = if args.local {
             LOCAL.iter().collect()
         } else {
-            OWN.iter().chain([if device { &IB } else { &TCP }]).collect()
+            OWN.iter()
+                .chain([if device { &IB } else { &TCP }])
+                .collect()
         };
         for (key, default, values) in list {
             if !args.knob.iter().any(|(k, _)| k == key) {
-                add(key, default, values.iter().map(|v| (*v).to_owned()).collect());
+                add(
+                    key,
+                    default,
+                    values.iter().map(|v| (*v).to_owned()).collect(),
+                );
             }
         }
     }
     if args.knobs != Knobs::None {
         for (key, values) in &args.knob {
             // Whatever stands there must be a place in the file.
-            yaml.clone().set(key, "0").with_context(|| format!("--knob {key}"))?;
-            add(key, "default", values.split(',').map(|v| v.trim().to_owned()).collect());
+            yaml.clone()
+                .set(key, "0")
+                .with_context(|| format!("--knob {key}"))?;
+            add(
+                key,
+                "default",
+                values.split(',').map(|v| v.trim().to_owned()).collect(),
+            );
         }
     }
     Ok(knobs)
@@ -238,7 +261,11 @@ fn knobs(args: &TuneArgs, yaml: &Yaml, device: bool) -> Result<Vec<Knob>> {
 /// What the page says beside the session.
 fn around(args: &TuneArgs, scenario: Scenario, session: &Session, yaml: &Yaml) -> Result<Around> {
     let written = Written::read(&args.config)?;
-    let name = args.config.file_name().unwrap_or_default().to_string_lossy();
+    let name = args
+        .config
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy();
     let mut changes: Vec<(String, String)> = session.chosen.clone().into_iter().collect();
     if let Some(rate) = session.search.certified {
         let key = match scenario {
@@ -257,7 +284,9 @@ fn around(args: &TuneArgs, scenario: Scenario, session: &Session, yaml: &Yaml) -
         }
         if let Some(before) = before {
             let at = key.replace("[]", "[0]");
-            let line = written.line(&at).map_or(String::new(), |l| format!("   # line {l}"));
+            let line = written
+                .line(&at)
+                .map_or(String::new(), |l| format!("   # line {l}"));
             diff.push(format!("- {key}: {before}{line}"));
         }
         diff.push(format!("+ {key}: {value}"));
@@ -286,7 +315,8 @@ fn around(args: &TuneArgs, scenario: Scenario, session: &Session, yaml: &Yaml) -
             args.bound_ms.unwrap_or_default()
         ),
         Scenario::Offline => {
-            "The lowest rate to expect at which nine Offline runs in ten are long enough.".to_owned()
+            "The lowest rate to expect at which nine Offline runs in ten are long enough."
+                .to_owned()
         }
     };
     Ok(Around {
@@ -317,9 +347,17 @@ impl Tell for Screen {
             self.failed.get_or_insert(error);
         }
         let binds = trial.record.binds().map_or(String::new(), |l| {
-            format!("{} {:.0} % of its bound", l.name, 100.0 * l.log_margin().exp())
+            format!(
+                "{} {:.0} % of its bound",
+                l.name,
+                100.0 * l.log_margin().exp()
+            )
         });
-        let word = if trial.record.valid { "VALID" } else { "INVALID" };
+        let word = if trial.record.valid {
+            "VALID"
+        } else {
+            "INVALID"
+        };
         let minutes = |s: f64| format!("{}:{:02}", (s / 60.0) as u64, (s % 60.0) as u64);
         eprintln!(
             "trial {:3}  {:7}  {:>10}  {word:7}  {binds:36}  believes: {believes}  [{} of {}]",

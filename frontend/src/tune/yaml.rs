@@ -55,7 +55,9 @@ fn put(at: &mut Value, key: &str, value: &Value) -> Result<()> {
         let Some(Value::Array(entries)) = at.get_mut(list) else {
             bail!("{key}: the configuration has no list `{list}`");
         };
-        return entries.iter_mut().try_for_each(|entry| put(entry, rest, value));
+        return entries
+            .iter_mut()
+            .try_for_each(|entry| put(entry, rest, value));
     }
     if at.is_null() {
         *at = Value::Object(Map::new());
@@ -86,8 +88,10 @@ mod tests {
         assert_eq!(yaml.get("nics[].slots").as_deref(), Some("4"));
         assert_eq!(yaml.get("nics[].connections"), None);
         yaml.set("nics[].slots", "16").expect("a key");
-        yaml.set("nics[].completion.mode", "event").expect("a new key");
-        yaml.set("loadgen.settings.x", "2.5").expect("a new mapping");
+        yaml.set("nics[].completion.mode", "event")
+            .expect("a new key");
+        yaml.set("loadgen.settings.x", "2.5")
+            .expect("a new mapping");
         assert!(yaml.set("node[].x", "1").is_err());
         yaml.write(&path).expect("written");
         let again = Yaml::read(&path).expect("JSON is YAML");
