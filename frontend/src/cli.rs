@@ -11,6 +11,7 @@ use crate::exit::HELP;
 ///
 /// `frontend init --model M.onnx --samples FILE` writes a configuration for a model of your own,
 /// and `frontend topology --yaml` one for this machine's NICs; both run as they are.
+/// `frontend tune` finds the highest rate that is VALID, and the knobs for it.
 /// `frontend describe` and `frontend submit` make a submission of runs.
 ///
 /// The logs of LoadGen, summary.json and latency histograms come to lie in the output folder.
@@ -20,6 +21,10 @@ pub struct Args {
     /// The node's YAML file; configs/ holds working ones
     #[arg(short, long, value_name = "FILE")]
     pub config: PathBuf,
+
+    /// The folder that paths in the configuration are relative to [default: the file's own]
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub relative_to: Option<PathBuf>,
 
     /// Open everything the run needs but the accelerators, print what would run and what it takes,
     /// and end: nothing is sent, nothing is measured. With --local the engine and its model are
@@ -179,7 +184,7 @@ pub enum Verify {
     Tokens,
 }
 
-fn key_value(text: &str) -> Result<(String, String), String> {
+pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => {
             Ok((key.trim().to_owned(), value.trim().to_owned()))

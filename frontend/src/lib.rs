@@ -16,6 +16,7 @@
 //! | `compliance` | `--compliance TEST06`: the official audit.config in the user's checkout |
 //! | `check` | `--check`: what would run, and what it takes |
 //! | `init` | `frontend init`: configurations for a model of one's own |
+//! | `tune` | `frontend tune`: the highest rate that is VALID, by many runs of this same program |
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
 //! | `phases` | histograms for each of LoadGen's phases |
 //! | `result`, `reasons` | what it came to in LoadGen's words, and why it is not valid |
@@ -53,6 +54,7 @@ pub mod run;
 pub mod settings;
 pub mod sut;
 pub mod tokens;
+pub mod tune;
 pub mod verify;
 pub mod warm_up;
 pub mod watchdog;

@@ -68,7 +68,10 @@ type Result<T> = std::result::Result<T, anyhow::Error>;
 /// # Errors
 /// Whatever keeps the run from beginning.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mut config = config::load_frontend(&args.config)?;
+    let mut config = match &args.relative_to {
+        Some(base) => config::load_frontend_from(&args.config, base)?,
+        None => config::load_frontend(&args.config)?,
+    };
     let args = &with_audit_config(args, &config)?;
     let (file, written) = (config.clone(), Written::read(&args.config)?);
     if let Some(verify) = args.verify {

@@ -29,6 +29,20 @@ pub fn load_frontend(path: impl AsRef<Path>) -> Result<FrontendConfig, ConfigErr
     load(path.as_ref())
 }
 
+/// The same of a file whose paths are relative to the folder `base`, and not to its own: one that was
+/// made from another.
+///
+/// # Errors
+/// As [`load_frontend`].
+pub fn load_frontend_from(
+    path: impl AsRef<Path>,
+    base: impl AsRef<Path>,
+) -> Result<FrontendConfig, ConfigError> {
+    let mut source = Source::read(path.as_ref())?;
+    source.base = base.as_ref().to_owned();
+    source.load()
+}
+
 /// Reads and checks an accelerator's file, and that the files it names are there.
 ///
 /// # Errors
@@ -69,10 +83,7 @@ pub(super) fn written_keys(path: &Path) -> Result<Vec<(String, usize)>, ConfigEr
 }
 
 fn load<C: Root>(path: &Path) -> Result<C, ConfigError> {
-    let source = Source::read(path)?;
-    let config: C = source.parse()?;
-    source.check_files(&config.files())?;
-    Ok(config)
+    Source::read(path)?.load()
 }
 
 impl ConfigError {
@@ -135,6 +146,12 @@ impl Source {
         })?;
         let base = path.parent().unwrap_or(Path::new(""));
         Ok(Source::new(&text, &path.display().to_string(), base))
+    }
+
+    fn load<C: Root>(&self) -> Result<C, ConfigError> {
+        let config: C = self.parse()?;
+        self.check_files(&config.files())?;
+        Ok(config)
     }
 
     /// Keys that moved, then what serde finds, then ranges and relations, each all at once.

@@ -63,7 +63,9 @@ pub use health::HealthConfig;
 pub use http::{Dialect, HttpConfig, PrefixCacheOff, Temperature};
 pub use labels::LabelsConfig;
 pub use llm::LlmConfig;
-pub use load::{load_accelerator, load_frontend, parse_accelerator, parse_frontend};
+pub use load::{
+    load_accelerator, load_frontend, load_frontend_from, parse_accelerator, parse_frontend,
+};
 pub use loadgen::{LoadgenConfig, Scenario};
 pub use nic::{
     AdaptiveRouting, Completion, CompletionMode, Gpus, MAX_AUTO_SLOTS, MIN_AUTO_SLOTS, NicAt,

@@ -1,0 +1,86 @@
+//! `frontend tune` over loopback: a session that is interrupted and goes on, one of another
+//! configuration, and one whose trials measure nothing.
+
+mod common;
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use common::{Place, Running, accelerator, free_ports};
+
+/// A session on a system of some 400 samples a second, and a bound that a busy machine keeps too.
+fn tune(config: &Path, session: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
+    command.arg("tune").arg("--config").arg(config);
+    command.arg("--session").arg(session);
+    command.args(["--scenario", "server", "--from", "100", "--seconds", "0.3"]);
+    command.args(["--samples", "20", "--within", "30", "--full-s", "0.5"]);
+    command.args(["--warm-up-ms", "20", "--knobs", "none"]);
+    command.args(["--set", "target_latency=500"]);
+    command.args(more);
+    command
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_session_that_was_interrupted_goes_on_and_every_trial_is_on_its_page() {
+    let place = Place::new();
+    let [control] = free_ports();
+    let engine = "engine: {kind: digest, max_batch: 8, delay_us: 20000, threads: 1}";
+    let config = place.digest_accelerator("acc", control, engine);
+    let accelerator = accelerator(&place, &config);
+    let config = place.digest_frontend(&[control], "");
+    let session = place.path("session");
+    let journal = session.join("journal.jsonl");
+
+    let command = tune(&config, &session, &["--budget-min", "5"]);
+    let mut running = Running::start(&place, "tune", command);
+    running.wait_until("three trials", || lines(&journal).len() >= 4);
+    running.signal(libc::SIGTERM);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    let before = lines(&journal);
+    let trials = before.len() - 1;
+    assert!(trials >= 3, "{}", ended.stderr);
+    let page = fs::read_to_string(session.join("tune.md")).expect("a page");
+    assert!(
+        page.contains("interrupted") && page.contains("| 3 | "),
+        "{page}"
+    );
+
+    // So short a budget that it ends soon, whatever the machine does.
+    let command = tune(&config, &session, &["--budget-min", "0.6"]);
+    let ended = Running::start(&place, "tune", command).end_within(Duration::from_secs(120));
+    assert!(
+        matches!(ended.code, Some(0 | 1)),
+        "{:?}: {}",
+        ended.code,
+        ended.stderr
+    );
+    let said = format!("going on behind {trials} trials");
+    assert!(ended.stderr.contains(&said), "{}", ended.stderr);
+    let after = lines(&journal);
+    assert_eq!(after[..before.len()], before[..]);
+    let page = fs::read_to_string(session.join("tune.html")).expect("a page");
+    let rows = (1..after.len()).filter(|n| page.contains(&format!("<tr><td>{n}</td>")));
+    assert_eq!(rows.count(), after.len() - 1, "every trial is on the page");
+    assert!(page.contains("<svg") && !page.contains("<script"));
+
+    let command = tune(&config, &session, &["--seed", "2"]);
+    let ended = Running::start(&place, "tune", command).end();
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("another session"), "{}", ended.stderr);
+
+    drop(accelerator);
+    let command = tune(&config, &place.path("other"), &[]);
+    let ended = Running::start(&place, "tune", command).end();
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(
+        ended.stdout.contains("did not measure: exit code 2"),
+        "{}",
+        ended.stdout
+    );
+}
