@@ -44,9 +44,22 @@ fn submission() -> Option<ExitCode> {
     })
 }
 
+/// `frontend report`.
+fn report() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != "report" {
+        return None;
+    }
+    Some(match report::command(words) {
+        report::Outcome::Good => ExitCode::Good,
+        report::Outcome::Setup => ExitCode::Setup,
+    })
+}
+
 fn main() {
     accelerator::engine::tensorrt::build_if_asked();
-    if let Some(code) = topology().or_else(init::command).or_else(submission) {
+    let command = topology().or_else(init::command).or_else(submission);
+    if let Some(code) = command.or_else(report) {
         std::process::exit(i32::from(code.code()));
     }
     let args = cli::Args::parse();

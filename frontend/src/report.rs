@@ -403,6 +403,7 @@ pub fn clear(settings: &Settings) -> Result<(), ReportError> {
     let histograms = Histograms::file_names(HISTOGRAMS);
     paths.extend(histograms.iter().map(|name| folder.join(name)));
     paths.extend(left::files(folder));
+    paths.push(folder.join(::report::FILE));
     // What marks an invalid run goes last: should anything here fail, it still stands.
     paths.extend([SUMMARY_FILE, INVALID_FILE].map(|name| folder.join(name)));
     for path in paths {

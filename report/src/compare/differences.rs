@@ -130,6 +130,7 @@ pub fn change(ratio: f64, figure: Figure) -> String {
         Figure::Quantile(_) => ("longer", "shorter"),
     };
     match ratio {
+        r if (r - 1.0).abs() < 0.0005 => "the same".to_owned(),
         r if r >= 2.0 => format!(
             "{} times as {}",
             text::three(r),
@@ -260,6 +261,7 @@ mod tests {
         assert_eq!(Figure::Quantile(0.999).name(), "p99.9");
         assert_eq!(change(1.123, q), "12 % longer");
         assert_eq!(change(0.98, Figure::Rate), "2.0 % less");
+        assert_eq!(change(1.0, q), "the same");
         assert_eq!(change(3.4, q), "3.40 times as long");
     }
 

@@ -10,10 +10,11 @@ use crate::{
     draw::{At, Axis, Plot, Scale, Size, Svg, both, rates, seconds, times},
     html::{absent, figure, legend},
     pictures::{
-        colour, course,
+        SCHEDULED, colour, course,
         percentiles::{self, Curve, stage_legend},
         stages::{Means, bar},
     },
+    run::Run,
 };
 
 /// Changes that are marked on the axis, in percent.
@@ -146,23 +147,16 @@ fn stages(groups: &[Group<'_>], size: Size) -> Svg {
     let means: Vec<Vec<(&str, &str, f64)>> = groups
         .iter()
         .map(|g| {
-            Stage::PARTS
-                .iter()
-                .map(|s| {
-                    let mean =
-                        g.mean(|r| r.summary.run.stages.get(*s).map_or(0.0, |row| row.mean_us));
-                    (colour(*s), s.label(), mean)
-                })
-                .chain(
-                    g.runs
-                        .iter()
-                        .all(|r| Means::of(r).scheduled.is_some())
-                        .then(|| {
-                            let mean = g.mean(|r| Means::of(r).scheduled.unwrap_or(0.0).max(0.0));
-                            (crate::pictures::SCHEDULED, "scheduled -> issue", mean)
-                        }),
-                )
-                .collect()
+            let known = g.runs.iter().all(|r| Means::of(r).scheduled.is_some());
+            let first = known.then(|| {
+                let mean = g.mean(|r| Means::of(r).scheduled.unwrap_or(0.0).max(0.0));
+                (SCHEDULED, "scheduled -> issue", mean)
+            });
+            let parts = Stage::PARTS.iter().map(|s| {
+                let of = |r: &Run| r.summary.run.stages.get(*s).map_or(0.0, |row| row.mean_us);
+                (colour(*s), s.label(), g.mean(of))
+            });
+            first.into_iter().chain(parts).collect()
         })
         .collect();
     let sum = |m: &Vec<(&str, &str, f64)>| m.iter().map(|s| s.2).sum::<f64>();

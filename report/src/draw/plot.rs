@@ -59,7 +59,7 @@ impl Plot {
         let (left, top, right, bottom) = self.area;
         let wanted = ((bottom - top) / 34.0) as usize;
         let mut free = f64::INFINITY;
-        for tick in axis.scale.ticks(wanted.max(2), axis.label) {
+        for tick in axis.scale.ticks(wanted.max(3), axis.label) {
             let y = self.y(tick.value);
             if tick.label.is_empty() {
                 self.svg.line((left, y), (right, y), "g2");

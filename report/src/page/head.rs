@@ -83,7 +83,7 @@ fn tiles(r: &RunRecord) -> Vec<(String, String)> {
             m if m >= 0.0 => percent(m),
             m => format!("{} over", percent(-m)),
         };
-        put(&format!("left of {name}"), said);
+        put(&format!("margin of {name}"), said);
     }
     if let Some(share) = r.accuracy {
         put("right answers", format!("{:.2} %", share * 100.0));
@@ -135,7 +135,11 @@ pub fn html(run: &Run) -> String {
         escape(&title(run)),
         escape(&run.name),
         escape(&sub),
-        escape(&r.exit.reason),
+        escape(if r.exit.reason == "valid" {
+            ""
+        } else {
+            &r.exit.reason
+        }),
     )
 }
 

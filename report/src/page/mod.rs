@@ -182,8 +182,8 @@ fn zoom(run: &Run) -> String {
 /// What is drawn of time.
 fn where_time_goes(run: &Run) -> String {
     let left = format!("{}{}", percentiles::picture(run), percentiles::tokens(run));
-    let right = format!("{}{}", stages::picture(run), slowest::picture(run));
-    two(&left, &right)
+    let above = two(&left, &stages::picture(run));
+    format!("{above}{}", slowest::picture(run))
 }
 
 fn network(run: &Run) -> String {

@@ -50,7 +50,7 @@
     const box = document.createElement("div");
     box.className = "plot";
     place.append(box);
-    const axis = { stroke: style("--muted"), grid: { stroke: style("--grid") }, ticks: { stroke: style("--grid") } };
+    const axis = { stroke: style("--muted"), grid: { stroke: style("--grid"), width: 1 }, ticks: { stroke: style("--grid") } };
     const lines = series.map((s) => ({ label: s.name, stroke: style(s.colour), width: 1.4,
       value: (_, v) => (v == null ? "-" : Number(v.toPrecision(4)).toLocaleString() + unit) }));
     const options = { title, width: place.clientWidth, height: 220,

@@ -7,7 +7,7 @@ use qdl::stats::{
 
 use super::percent;
 use crate::{
-    draw::spark,
+    draw::{rates, spark},
     html::{Cell, figure, paragraph, table},
     run::Run,
 };
@@ -83,21 +83,36 @@ fn curves(timeline: Option<&Timeline>, connections: usize) -> Vec<Curves> {
     .collect()
 }
 
-fn rows(run: &Run, connections: &[ConnectionRecord]) -> String {
-    let r = &run.summary.run;
+/// Curves of each connection, where there is a timeline.
+fn over_time(run: &Run, connections: &[ConnectionRecord]) -> String {
     let curves = curves(run.timeline.as_ref(), connections.len());
-    let tops: Vec<String> = curves
+    if curves.is_empty() {
+        return String::new();
+    }
+    let heads: Vec<String> = curves
         .iter()
         .map(|c| match c.name {
-            "round trip" => format!("{}, to {}", c.name, text::time_us(c.top)),
             "score" => "score, to 1".to_owned(),
-            "window full" => format!("{}, to {}", c.name, text::time_us(c.top)),
-            _ => format!("{}, to {}", c.name, text::rate(c.top)),
+            "round trip" | "window full" => format!("{}, to {}", c.name, text::time_us(c.top)),
+            _ => format!("{}, to {}", c.name, rates(c.top)),
         })
         .collect();
-    let mut heading = vec!["connection"];
-    heading.extend(tops.iter().map(String::as_str));
-    heading.extend([
+    let mut heading = vec!["over time"];
+    heading.extend(heads.iter().map(String::as_str));
+    let row = |(i, c): (usize, &ConnectionRecord)| {
+        let name = Cell::words(format!("`{}`", c.name));
+        let cells = curves.iter().map(|k| k.cell(i));
+        [name].into_iter().chain(cells).collect()
+    };
+    let rows: Vec<Vec<Cell>> = connections.iter().take(MOST).enumerate().map(row).collect();
+    table(&heading, &rows)
+}
+
+/// Figures of each connection over the whole run.
+fn in_total(run: &Run, connections: &[ConnectionRecord]) -> String {
+    let seconds = run.summary.run.duration_s.max(1e-9);
+    let heading = [
+        "in total",
         "samples",
         "sent",
         "received",
@@ -108,11 +123,8 @@ fn rows(run: &Run, connections: &[ConnectionRecord]) -> String {
         "sent again",
         "window full",
         "lost",
-    ]);
-    let all = connections.iter().take(MOST).enumerate().map(|(i, c)| {
-        let mut row = vec![Cell::words(format!("`{}`", c.name))];
-        row.extend(curves.iter().map(|k| k.cell(i)));
-        let gbit = c.tx.bytes as f64 * 8.0 / r.duration_s.max(1e-9) / 1e9;
+    ];
+    let row = |c: &ConnectionRecord| {
         let rtt = match c.path.looks {
             0 => "-".to_owned(),
             _ => text::time_us(c.path.mean_rtt_us()),
@@ -121,27 +133,30 @@ fn rows(run: &Run, connections: &[ConnectionRecord]) -> String {
             0 => "-".to_owned(),
             us => percent(c.path.rwnd_limited_us as f64 / us as f64),
         };
-        row.extend(
-            [
-                text::grouped(c.samples),
-                text::bytes(c.tx.bytes),
-                text::bytes(c.rx.bytes),
-                text::bit_rate(gbit),
-                text::grouped(c.in_flight_max),
-                text::grouped(c.slots),
-                rtt,
-                text::grouped(c.path.retransmits),
-                held,
-                match c.lost.len() {
-                    0 => String::new(),
-                    n => format!("{n} x"),
-                },
-            ]
-            .map(Cell::figure),
-        );
-        row
-    });
-    table(&heading, &all.collect::<Vec<_>>())
+        let lost = match c.lost.len() {
+            0 => "-".to_owned(),
+            n => format!("{n} x"),
+        };
+        let figures = [
+            text::grouped(c.samples),
+            text::bytes(c.tx.bytes),
+            text::bytes(c.rx.bytes),
+            text::bit_rate(c.tx.bytes as f64 * 8.0 / seconds / 1e9),
+            text::grouped(c.in_flight_max),
+            text::grouped(c.slots),
+            rtt,
+            text::grouped(c.path.retransmits),
+            held,
+            lost,
+        ];
+        let name = Cell::words(format!("`{}`", c.name));
+        [name]
+            .into_iter()
+            .chain(figures.map(Cell::figure))
+            .collect()
+    };
+    let rows: Vec<Vec<Cell>> = connections.iter().take(MOST).map(row).collect();
+    table(&heading, &rows)
 }
 
 fn rails(rails: &[RailRecord]) -> String {
@@ -189,7 +204,8 @@ pub fn picture(run: &Run) -> String {
     if system.connections.is_empty() {
         return paragraph("This run had no network: LoadGen and the engine were in one process.");
     }
-    let mut html = rows(run, &system.connections);
+    let mut html = over_time(run, &system.connections);
+    html.push_str(&in_total(run, &system.connections));
     let more = system.connections.len().saturating_sub(MOST);
     if more > 0 {
         html.push_str(&paragraph(&format!("and {more} more, in the data below.")));

@@ -33,9 +33,9 @@ fn groups(batches: &BatchSizes) -> Vec<(String, u64)> {
     for (size, n) in batches.iter() {
         all[size.max(1).ilog2() as usize] += n;
     }
-    let name = |o: usize| match (1usize << o, (2usize << o) - 1) {
+    let name = |o: usize| match (1usize << o, ((2usize << o) - 1).min(batches.max())) {
         (a, b) if a == b => a.to_string(),
-        (a, b) => format!("{a}-{}", b.min(batches.max()).max(a)),
+        (a, b) => format!("{a}-{b}"),
     };
     all.into_iter()
         .enumerate()
@@ -227,23 +227,30 @@ fn one(run: &Run, a: &AcceleratorRecord) -> String {
         escape(&a.node),
         crate::html::paragraph(&words(a))
     );
+    let mut parts = Vec::new();
     if a.batches.batches() > 0 {
-        html.push_str(&both(Size::HALF, |size| sizes(&a.batches, size)));
+        parts.push(both(Size::HALF, |size| sizes(&a.batches, size)));
     }
     let timeline = run.timeline.as_ref();
     let side = timeline.and_then(|t| t.nodes.iter().find(|n| n.node == a.node));
     if let (Some(t), Some(side)) = (timeline, side.filter(|s| s.engines.len() > 1)) {
         let workers = a.used.engine.workers;
-        html.push_str(&both(Size::HALF, |size| over_time(side, t, workers, size)));
+        let mut over_time = both(Size::HALF, |size| over_time(side, t, workers, size));
         if side.engines.iter().any(|e| e.copied_us > 0) {
-            html.push_str(&legend(&[
+            over_time.push_str(&legend(&[
                 ("k-inf", "computing"),
                 ("k-post", "of that, copying"),
             ]));
         }
+        parts.push(over_time);
     }
+    let parts = parts
+        .iter()
+        .map(|p| format!("<div class=\"part\">{p}</div>"));
+    let parts: String = parts.collect();
+    html.push_str(&format!("<div class=\"parts\">{parts}</div>"));
     html.push_str(&gpus(&a.gpus, run.summary.run.duration_s));
-    format!("<div class=\"part\">{html}</div>")
+    html
 }
 
 /// The picture.
@@ -256,7 +263,7 @@ pub fn picture(run: &Run) -> String {
     figure(
         "engines",
         "Accelerators: batches and computing",
-        &format!("<div class=\"parts\">{all}</div>"),
+        &all,
         "As each accelerator told it over the control connection at the run's end. An engine that \
          computes all the time is the limit; one that does not waits for samples.",
     )

@@ -63,7 +63,7 @@ fn draw(steps: &[Step], size: Size) -> Svg {
     let (left, right) = if size.narrow {
         (0.0, size.width)
     } else {
-        (150.0, size.width - 190.0)
+        (184.0, size.width - 250.0)
     };
     let top = steps
         .iter()
@@ -81,7 +81,7 @@ fn draw(steps: &[Step], size: Size) -> Svg {
         let bar = if size.narrow { y + 20.0 } else { y + 6.0 };
         let name_y = if size.narrow { y + 14.0 } else { y + 21.0 };
         svg.words((0.0, name_y), At::Start, "T b", step.name);
-        let who = (if size.narrow { 76.0 } else { 78.0 }, name_y);
+        let who = (88.0, name_y);
         svg.words(who, At::Start, "t m", step.who);
         svg.rounded((left, bar), (right - left, 20.0), 3.0, "track");
         let mut x = left;

@@ -68,11 +68,14 @@ pub fn draw(curves: &[Curve<'_>], bound: Option<(f64, String)>, size: Size) -> S
 pub fn key(curves: &[Curve<'_>], size: Size) -> Svg {
     let names = curves.iter().map(|c| width_of(&c.1, 12.5));
     let first = names.fold(60.0, f64::max) + 26.0;
-    let step = ((size.width - first) / 4.0).min(92.0);
+    let columns = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
+    // A hand is too narrow for four of them.
+    let columns = columns.into_iter().filter(|c| !size.narrow || c.0 != "p90");
+    let columns: Vec<(&str, f64)> = columns.collect();
+    let step = ((size.width - first) / columns.len() as f64).min(92.0);
     let each = 18.0;
     let height = (curves.len() as f64 + 1.0) * each + 4.0;
     let mut svg = Svg::new(size.width, height, "p50, p90, p99 and p99.9 of each curve");
-    let columns = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
     for (c, (name, _)) in columns.iter().enumerate() {
         let x = first + step * (c as f64 + 1.0);
         svg.words((x, 12.0), At::End, "t m", name);

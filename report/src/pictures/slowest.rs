@@ -142,9 +142,12 @@ pub fn common(run: &Run, samples: &[SlowSample]) -> Vec<String> {
             c.samples as f64 / all.max(1) as f64,
         );
         if slow > 0.5 && slow > 1.5 * fair {
+            let part = match count == n {
+                true => "All".to_owned(),
+                false => percent(slow),
+            };
             said.push(format!(
-                "{} of them went over `{}`, which carried {} of all samples.",
-                percent(slow),
+                "{part} of them went over `{}`, which carried {} of all samples.",
                 c.name,
                 percent(fair)
             ));
@@ -176,8 +179,8 @@ pub fn picture(run: &Run) -> String {
         );
     };
     let all = Stage::PARTS.map(|s| run.summary.run.stages.get(s).map_or(0.0, |r| r.mean_us));
-    let bars = both(Size::HALF, |size| beside(means(slow), all, size));
-    let columns = both(Size::HALF, |size| columns(slow, size));
+    let bars = both(Size::FULL, |size| beside(means(slow), all, size));
+    let columns = both(Size::FULL, |size| columns(slow, size));
     let said = common(run, slow).join(" ");
     let note = format!("{said} Each column is one sample, kept whole while the run went on.");
     let picture = format!("{}{bars}{columns}", stage_legend(false));

@@ -247,9 +247,10 @@ pub const TABLE_ENDS: &str = "<!-- up to here -->";
 
 /// The table as `docs/tuning.md` has it, in Markdown.
 pub fn table() -> String {
-    let mut text = "| the line says | what is seen | what it means | what to turn | what that brings |\n\
+    let mut text =
+        "| the line says | what is seen | what it means | what to turn | what that brings |\n\
                     | --- | --- | --- | --- | --- |\n"
-        .to_owned();
+            .to_owned();
     for r in &ROWS {
         let line = format!(
             "| {} | {} | {} | {} | {} |\n",

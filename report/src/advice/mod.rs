@@ -3,6 +3,10 @@
 //! Causes, figures and knobs are `qdl::stats`' own findings, the same as in the summary's last line
 //! and in `docs/tuning.md`. Beside them stands the most that turning the knob can bring, from this
 //! run's own figures: a stage cannot become shorter than nothing.
+//!
+//! What only a timeline can show, [`uneven`] finds.
+
+mod uneven;
 
 use qdl::stats::{
     Stage,
@@ -45,25 +49,49 @@ pub fn at_most(cause: Cause, run: &Run) -> Option<String> {
     ))
 }
 
-fn card(run: &Run, finding: &Finding, first: bool) -> String {
-    let row = finding.cause.row();
+/// A finding's card: name, and what is seen, what it means, what to turn, what that brings.
+fn card(name: &str, rows: [&str; 4], first: bool) -> String {
     let class = if first { "card first" } else { "card" };
-    let at_most = at_most(finding.cause, run);
-    let at_most = at_most.map_or_else(String::new, |text| format!(" {text}"));
+    let names = ["Seen", "Means", "Turn", "Brings"];
+    let rows: String = names
+        .iter()
+        .zip(rows)
+        .map(|(name, text)| format!("<dt>{name}</dt><dd>{}</dd>", prose(text)))
+        .collect();
     format!(
-        "<li class=\"{class}\"><h3>{}</h3><dl><dt>Seen</dt><dd>{}</dd><dt>Means</dt><dd>{}</dd>\
-         <dt>Turn</dt><dd>{}</dd><dt>Brings</dt><dd>{}</dd></dl></li>",
-        escape(row.name),
-        prose(&finding.figure),
-        prose(row.means),
-        prose(&finding.turn),
-        prose(&format!("{}.{at_most}", row.brings)),
+        "<li class=\"{class}\"><h3>{}</h3><dl>{rows}</dl></li>",
+        escape(name)
     )
 }
 
-/// The findings, the strongest first, and what the slowest samples have in common.
+fn of_finding(run: &Run, finding: &Finding, first: bool) -> String {
+    let row = finding.cause.row();
+    let at_most = at_most(finding.cause, run);
+    let at_most = at_most.map_or_else(String::new, |text| format!(" {text}"));
+    let brings = format!("{}.{at_most}", row.brings);
+    let rows = [&finding.figure, row.means, &finding.turn, &brings];
+    card(row.name, rows, first)
+}
+
+/// The findings, the strongest first, behind what is uneven, which explains what totals only show;
+/// and what the slowest samples have in common.
 pub fn html(run: &Run) -> String {
     let limits = &run.summary.run.limits;
+    // A loss explains what is uneven, and not the other way round.
+    let findings = &limits.findings[..];
+    let lost = findings.first().filter(|f| f.cause == Cause::Accelerator);
+    let (lost, findings) = findings.split_at(usize::from(lost.is_some()));
+    let mut cards = String::new();
+    for finding in lost {
+        cards.push_str(&of_finding(run, finding, true));
+    }
+    for u in uneven::of(run) {
+        let rows = [&u.seen, u.means, u.turn, u.brings];
+        cards.push_str(&card(u.name, rows, cards.is_empty()));
+    }
+    for finding in findings {
+        cards.push_str(&of_finding(run, finding, cards.is_empty()));
+    }
     let mut out = String::new();
     if limits.findings.is_empty() {
         let line = match limits.line.as_str() {
@@ -71,16 +99,14 @@ pub fn html(run: &Run) -> String {
             line => format!("What limited this run: {line}."),
         };
         out.push_str(&paragraph(&line));
-    } else {
-        let all = limits.findings.iter().enumerate();
-        let cards: String = all.map(|(i, f)| card(run, f, i == 0)).collect();
+    }
+    if !cards.is_empty() {
         out.push_str(&format!("<ol class=\"cards\">{cards}</ol>"));
     }
-    let slow = run
-        .timeline
-        .iter()
-        .flat_map(|t| slowest::common(run, &t.slowest));
-    let slow: Vec<String> = slow.collect();
+    let slow = run.timeline.iter();
+    let slow: Vec<String> = slow
+        .flat_map(|t| slowest::common(run, &t.slowest))
+        .collect();
     if !slow.is_empty() {
         out.push_str(&paragraph(&slow.join(" ")));
     }
