@@ -12,9 +12,11 @@ use crate::exit::HELP;
 /// `frontend init --model M.onnx --samples FILE` writes a configuration for a model of your own,
 /// and `frontend topology --yaml` one for this machine's NICs; both run as they are.
 /// `frontend tune` finds the highest rate that is VALID, and the knobs for it.
-/// `frontend describe` and `frontend submit` make a submission of runs.
+/// `frontend describe` and `frontend submit` make a submission of runs. `frontend report` draws a
+/// run's page, and puts runs beside each other.
 ///
-/// The logs of LoadGen, summary.json and latency histograms come to lie in the output folder.
+/// The logs of LoadGen, summary.json, latency histograms and the run's page, report.html, come to
+/// lie in the output folder.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "frontend", version, after_help = HELP, max_term_width = 100)]
 pub struct Args {

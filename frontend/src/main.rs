@@ -44,12 +44,25 @@ fn submission() -> Option<ExitCode> {
     })
 }
 
+/// `frontend report`.
+fn report() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != "report" {
+        return None;
+    }
+    Some(match report::command(words) {
+        report::Outcome::Good => ExitCode::Good,
+        report::Outcome::Setup => ExitCode::Setup,
+    })
+}
+
 fn main() {
     accelerator::engine::tensorrt::build_if_asked();
     if let Some(code) = topology()
         .or_else(init::command)
         .or_else(tune::command)
         .or_else(submission)
+        .or_else(report)
     {
         std::process::exit(i32::from(code.code()));
     }

@@ -410,6 +410,7 @@ pub fn clear(settings: &Settings) -> Result<(), ReportError> {
     paths.extend(histograms.iter().map(|name| folder.join(name)));
     paths.extend(left::files(folder));
     paths.push(folder.join(ACCURACY_FILE));
+    paths.push(folder.join(::report::FILE));
     // What marks an invalid run goes last: should anything here fail, it still stands.
     paths.extend([SUMMARY_FILE, INVALID_FILE].map(|name| folder.join(name)));
     for path in paths {

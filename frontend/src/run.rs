@@ -212,6 +212,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         eprintln!("error: {error}");
         return Ok(code.max(ExitCode::Setup));
     }
+    // The figures are safe by now: a page that cannot be drawn changes nothing about the run.
+    if let Err(error) = ::report::write(settings.folder()) {
+        tracing::warn!("no page of this run: {error}");
+    }
     Ok(code)
 }
 

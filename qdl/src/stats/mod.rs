@@ -35,7 +35,7 @@ mod served;
 mod settings;
 mod stage;
 mod table;
-mod text;
+pub mod text;
 mod throughput;
 pub mod timeline;
 mod tokens;

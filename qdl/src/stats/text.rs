@@ -1,7 +1,7 @@
 //! Numbers and columns for people.
 
 /// A time in three figures with the unit that suits it.
-pub(super) fn time_us(us: f64) -> String {
+pub fn time_us(us: f64) -> String {
     if us <= 0.0 {
         return "0".to_owned();
     }
@@ -18,7 +18,7 @@ pub(super) fn time_us(us: f64) -> String {
 }
 
 /// Bytes in three figures with the decimal unit that suits them.
-pub(super) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     if n < 1000 {
         return format!("{n} B");
     }
@@ -33,7 +33,7 @@ pub(super) fn bytes(n: u64) -> String {
 }
 
 /// Gigabits per second in three figures with the unit that suits them.
-pub(super) fn bit_rate(gbit_per_s: f64) -> String {
+pub fn bit_rate(gbit_per_s: f64) -> String {
     for (unit, scale) in [("kbit/s", 1e6), ("Mbit/s", 1e3)] {
         if gbit_per_s * scale < 999.5 {
             return format!("{} {unit}", three(gbit_per_s * scale));
@@ -43,7 +43,7 @@ pub(super) fn bit_rate(gbit_per_s: f64) -> String {
 }
 
 /// Three significant figures, without an exponent.
-pub(super) fn three(value: f64) -> String {
+pub fn three(value: f64) -> String {
     let decimals = match value.abs() {
         v if v < 9.995 => 2,
         v if v < 99.95 => 1,
@@ -53,12 +53,12 @@ pub(super) fn three(value: f64) -> String {
 }
 
 /// So many of something: `1 sample`, `2,000 samples`.
-pub(super) fn counted(n: u64, what: &str) -> String {
+pub fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
 /// A whole number with commas between thousands.
-pub(super) fn grouped(n: u64) -> String {
+pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, c) in digits.chars().enumerate() {
@@ -71,7 +71,7 @@ pub(super) fn grouped(n: u64) -> String {
 }
 
 /// A count in at most seven characters: whole and grouped below a million, three figures above.
-pub(super) fn short(n: u64) -> String {
+pub fn short(n: u64) -> String {
     if n < 1_000_000 {
         return grouped(n);
     }
@@ -86,7 +86,7 @@ pub(super) fn short(n: u64) -> String {
 }
 
 /// A rate: three figures below 100, whole and grouped above.
-pub(super) fn rate(per_s: f64) -> String {
+pub fn rate(per_s: f64) -> String {
     if per_s < 99.95 {
         three(per_s.max(0.0))
     } else {

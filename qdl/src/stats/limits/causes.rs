@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::stats::Stage;
+
 /// What limited a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -51,6 +53,8 @@ pub struct Row {
     pub means: &'static str,
     /// What to turn.
     pub turn: &'static str,
+    /// What that is expected to bring.
+    pub brings: &'static str,
 }
 
 const fn row(
@@ -59,6 +63,7 @@ const fn row(
     symptom: &'static str,
     means: &'static str,
     turn: &'static str,
+    brings: &'static str,
 ) -> Row {
     Row {
         cause,
@@ -66,6 +71,7 @@ const fn row(
         symptom,
         means,
         turn,
+        brings,
     }
 }
 
@@ -79,6 +85,7 @@ pub const ROWS: [Row; 15] = [
         "it was stopped, ended or cut off for a part of the run; samples waited, or went again elsewhere",
         "look at its log and its machine; how soon silence is a loss say `deadlines.echo_timeout_ms` (data \
          connections) and `deadlines.heartbeat_timeout_ms` (control connection)",
+        "samples no longer wait for the silence or go again: the slowest ones become as fast as the others",
     ),
     row(
         Cause::Link,
@@ -87,6 +94,7 @@ pub const ROWS: [Row; 15] = [
          times as long as the fastest did, NIC threads have time to spare",
         "the line is full: packets queue up in it",
         "a faster line, another entry of `nics`, more accelerators; Server: a lower rate",
+        "the round trip falls to what the fastest packets take; Offline: a rate higher by as much as the line is faster",
     ),
     row(
         Cause::Slots,
@@ -95,6 +103,7 @@ pub const ROWS: [Row; 15] = [
          or nothing else is busy",
         "samples wait for a slot, and batches are smaller than they could be",
         "more `nics[].slots` or `nics[].connections` on the frontend",
+        "batches grow until the engine computes all the time, and the rate with them; `issue -> post` shrinks",
     ),
     row(
         Cause::MaxBatch,
@@ -102,6 +111,7 @@ pub const ROWS: [Row; 15] = [
         "engines compute all the time, in full batches of fewer than 8 samples",
         "the engine may do more samples in the same time than it is given",
         "raise `engine.max_batch`",
+        "a rate higher by what a batch of twice the size saves per sample; none where it takes twice as long",
     ),
     row(
         Cause::EngineThreads,
@@ -109,6 +119,7 @@ pub const ROWS: [Row; 15] = [
         "the one engine thread computes all the time, its node has cores left; `batch wait` is large",
         "batches wait for each other",
         "raise `engine.threads`; where that brings nothing, it is the model's own speed",
+        "up to as many times the rate as there are threads, as long as there are cores; `batch wait` falls",
     ),
     row(
         Cause::Engine,
@@ -116,6 +127,7 @@ pub const ROWS: [Row; 15] = [
         "engines compute all the time (SingleStream: `inference` is the most of a sample's time)",
         "that is the model's own speed",
         "more accelerators, SingleStream: a faster one; `--local` shows the same without a network",
+        "a rate higher by as much as the engines are; a faster rest of the way brings nothing",
     ),
     row(
         Cause::Rate,
@@ -124,6 +136,7 @@ pub const ROWS: [Row; 15] = [
          more; fewer samples come back than were scheduled, or late",
         "this machine issues no more",
         "Server: a lower `target_qps`, `server_coalesce_queries`, `server_num_issue_query_threads`",
+        "latencies fall at once, since nothing is issued late any more",
     ),
     row(
         Cause::IssueThread,
@@ -132,6 +145,7 @@ pub const ROWS: [Row; 15] = [
          and does not tell its SUT when that was",
         "its issue thread woke late or had no core",
         "leave it a core of its own: `nics[].cpus`, fewer spinning threads, nothing else on the machine",
+        "LoadGen's percentiles come down to those of `total`",
     ),
     row(
         Cause::Cores,
@@ -142,6 +156,7 @@ pub const ROWS: [Row; 15] = [
         "threads fight for cores: what else looks slow is late for that",
         "fewer programs and spinning threads on the machine; pin with `cpus`; another machine for \
          the frontend",
+        "every stage that a thread of ours works on becomes shorter by what it waits",
     ),
     row(
         Cause::NicThread,
@@ -150,6 +165,7 @@ pub const ROWS: [Row; 15] = [
          a core is no work",
         "copying to and from sockets is the limit",
         "another entry of `nics` (one thread each) with `cpus` of its own; `ib` does not copy",
+        "a rate higher by as many NIC threads as are added, as long as there are cores",
     ),
     row(
         Cause::SendBuffer,
@@ -158,6 +174,7 @@ pub const ROWS: [Row; 15] = [
          send; `blocked` and `partial` are many",
         "the socket takes less than the line could have under way",
         "raise `nics[].send_buffer_bytes` and `net.core.wmem_max`",
+        "`network` of large samples becomes shorter, and the line fuller",
     ),
     row(
         Cause::WakeUps,
@@ -166,6 +183,7 @@ pub const ROWS: [Row; 15] = [
          more often",
         "each wake-up takes about 20 to 50 us on a virtual machine",
         "raise `completion.spin_us`, or `mode: poll` with a core to spare for each NIC thread (`cpus`)",
+        "up to one wake-up less for each way of a sample, against a core that is awake all the time",
     ),
     row(
         Cause::Posting,
@@ -173,6 +191,7 @@ pub const ROWS: [Row; 15] = [
         "`issue -> post` is the most of `total` though hardly any slot is in use",
         "the issue thread copies large payloads itself",
         "lower `post_from_issue_thread_up_to`, so that NIC threads share the copying",
+        "`issue -> post` falls to a few microseconds; the issue thread is free for the next query",
     ),
     row(
         Cause::Completion,
@@ -180,6 +199,7 @@ pub const ROWS: [Row; 15] = [
         "`completion` is the most of `total`",
         "LoadGen's own work: logging, its locks; in SingleStream it issues the next query meanwhile",
         "`enable_trace` off, where somebody turned it on; Server: `server_coalesce_queries`",
+        "`completion` falls, and NIC threads are back at their connections sooner",
     ),
     row(
         Cause::Network,
@@ -187,6 +207,7 @@ pub const ROWS: [Row; 15] = [
         "`network` is the most of `total`, and nothing sleeps and nothing is full",
         "that is the way there and back",
         "nothing here: compare with `cargo xtask bench fabric`",
+        "nothing within this program: another fabric or a shorter way",
     ),
 ];
 
@@ -201,6 +222,21 @@ impl Cause {
     pub fn name(self) -> &'static str {
         self.row().name
     }
+
+    /// The stages that it makes longer: turning its knob brings no more than they take. None where
+    /// it is about a rate.
+    pub fn stages(self) -> &'static [Stage] {
+        match self {
+            Cause::Accelerator | Cause::Rate | Cause::IssueThread | Cause::Cores => &[],
+            Cause::Link | Cause::SendBuffer | Cause::WakeUps | Cause::Network => &[Stage::Network],
+            Cause::Slots => &[Stage::IssueToPost],
+            Cause::MaxBatch | Cause::Engine => &[Stage::Queue, Stage::Compute],
+            Cause::EngineThreads => &[Stage::Queue],
+            Cause::NicThread => &[Stage::Network, Stage::Completion],
+            Cause::Posting => &[Stage::IssueToPost],
+            Cause::Completion => &[Stage::Completion],
+        }
+    }
 }
 
 /// The mark in front of the table in `docs/tuning.md`.
@@ -211,13 +247,14 @@ pub const TABLE_ENDS: &str = "<!-- up to here -->";
 
 /// The table as `docs/tuning.md` has it, in Markdown.
 pub fn table() -> String {
-    let mut text = "| the line says | what is seen | what it means | what to turn |\n\
-                    | --- | --- | --- | --- |\n"
-        .to_owned();
+    let mut text =
+        "| the line says | what is seen | what it means | what to turn | what that brings |\n\
+                    | --- | --- | --- | --- | --- |\n"
+            .to_owned();
     for r in &ROWS {
         let line = format!(
-            "| {} | {} | {} | {} |\n",
-            r.name, r.symptom, r.means, r.turn
+            "| {} | {} | {} | {} | {} |\n",
+            r.name, r.symptom, r.means, r.turn, r.brings
         );
         text.push_str(&line);
     }
@@ -239,7 +276,7 @@ mod tests {
         assert_eq!(causes.len(), Cause::Network as usize + 1);
         for r in &ROWS {
             assert_eq!(r.cause.row(), r);
-            for cell in [r.name, r.symptom, r.means, r.turn] {
+            for cell in [r.name, r.symptom, r.means, r.turn, r.brings] {
                 assert!(!cell.is_empty() && !cell.contains(['|', '\n']), "{cell}");
                 assert!(!cell.contains("  "), "{cell}");
             }

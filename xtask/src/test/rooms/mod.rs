@@ -39,6 +39,7 @@ const CRATES: &[&str] = &[
     "qdl",
     "accelerator",
     "frontend",
+    "report",
     "tune",
     "verbs",
     "loadgen-bridge",

@@ -1,0 +1,78 @@
+//! `frontend report`, and the page that every run leaves.
+
+mod common;
+
+use std::{fs, process::Command};
+
+use common::{Place, run};
+
+fn server(place: &Place, out: &str, rate: &str) -> Command {
+    let config = place.digest_frontend(&[], "");
+    let arguments = [
+        "--local",
+        "--scenario",
+        "server",
+        "--target-qps",
+        rate,
+        "--duration-s",
+        "0.5",
+        "--set",
+        "target_latency=1000",
+    ];
+    place.frontend(&config, out, &arguments)
+}
+
+fn report(place: &Place, words: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
+    let out = command
+        .current_dir(place.path("."))
+        .arg("report")
+        .args(words)
+        .output()
+        .expect("it starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (out.status.code(), text(&out.stdout), text(&out.stderr))
+}
+
+#[test]
+fn a_run_leaves_its_page_and_the_page_is_its_record() {
+    let place = Place::new();
+    for (out, rate) in [("one", "300"), ("two", "600")] {
+        let ended = run(&place, server(&place, out, rate));
+        assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+        assert!(!ended.stderr.contains("no page"), "{}", ended.stderr);
+    }
+    let left = place.path("one").join("report.html");
+    let page = fs::read_to_string(&left).expect("the page");
+    assert!(page.contains("<b>VALID</b>") && page.contains("id=\"percentiles\""));
+
+    // Made anew of the folder, and of the page alone, it is the same.
+    for from in ["one", "one/report.html"] {
+        let (code, said, error) = report(&place, &[from, "--out", "again.html"]);
+        assert_eq!((code, said.trim()), (Some(0), "again.html"), "{error}");
+        let again = fs::read_to_string(place.path("again.html")).expect("the page");
+        assert!(again == page, "made of {from} it is another page");
+    }
+
+    let (code, said, error) = report(&place, &["one", "two"]);
+    assert_eq!((code, said.trim()), (Some(0), "compare.html"), "{error}");
+    let page = fs::read_to_string(place.path("compare.html")).expect("the page");
+    for part in [
+        "server_target_qps",
+        "<td>300</td><td>600</td>",
+        "different loads",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_or_written_is_named() {
+    let place = Place::new();
+    let (code, _, error) = report(&place, &["nowhere"]);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("nowhere/summary.json"), "{error}");
+    let (code, _, error) = report(&place, &[]);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("DIR"), "{error}");
+}

@@ -1,0 +1,74 @@
+//! `frontend report`.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::Parser;
+
+use crate::{Error, FILE, Run, html, put};
+
+/// Draws the page of a run, or puts several runs beside each other.
+///
+/// DIR is the output folder of a run, or a page that was made of one: a page holds its run. Of one
+/// run the page comes to lie in its folder as report.html, of several in compare.html here, unless
+/// --out says otherwise. Runs of the same settings count as repetitions of one.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "frontend report", max_term_width = 100)]
+struct Args {
+    /// Output folders of runs, or their pages
+    #[arg(required = true, value_name = "DIR")]
+    runs: Vec<PathBuf>,
+
+    /// The page
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The page is there.
+    Good,
+    /// Its usage was wrong, a run cannot be read, or the page cannot be written.
+    Setup,
+}
+
+fn make(args: &Args) -> Result<PathBuf, Error> {
+    let runs = args.runs.iter().map(|path| Run::read_all(path));
+    let runs: Vec<Vec<Run>> = runs.collect::<Result<_, _>>()?;
+    let runs = runs.concat();
+    let out = match (&args.out, &args.runs[..]) {
+        (Some(out), _) => out.clone(),
+        (None, [one]) if one.is_dir() => one.join(FILE),
+        (None, [_]) => PathBuf::from(FILE),
+        (None, _) => PathBuf::from("compare.html"),
+    };
+    put(&out, &html(&runs))?;
+    Ok(out)
+}
+
+/// Makes the page that the words behind `frontend report` ask for, and says where it lies.
+pub fn command(words: impl Iterator<Item = OsString>) -> Outcome {
+    let words = [OsString::from("frontend report")].into_iter().chain(words);
+    let args = match Args::try_parse_from(words) {
+        Ok(args) => args,
+        Err(error) => {
+            // Nobody may be reading any more.
+            let _ = error.print();
+            return if error.use_stderr() {
+                Outcome::Setup
+            } else {
+                Outcome::Good
+            };
+        }
+    };
+    match make(&args) {
+        Ok(path) => {
+            println!("{}", path.display());
+            Outcome::Good
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            Outcome::Setup
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Intervals of what a run came to, from the run itself: its ticks are drawn again and again, with
+//! replacement and in blocks, since what slows one tick slows its neighbours; and where there are
+//! several runs of a setting, whole runs are drawn before that.
+//!
+//! The seed is fixed: the same runs give the same page.
+
+use qdl::stats::timeline::Timeline;
+
+use crate::run::{Latencies, Run};
+
+/// How often everything is drawn anew.
+pub const DRAWS: usize = 800;
+const SEED: u64 = 0x5161_6c6c_7964_6e6f;
+
+/// SplitMix64.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
+    }
+}
+
+/// What one draw of a group came to.
+#[derive(Clone, Debug, Default)]
+pub struct Draw {
+    /// Its latencies.
+    pub latency: Latencies,
+    /// Samples per second.
+    pub per_s: f64,
+}
+
+impl Draw {
+    /// A quantile of its latencies in microseconds.
+    pub fn quantile_us(&self, quantile: f64) -> f64 {
+        self.latency.quantile_us(quantile).unwrap_or(f64::NAN)
+    }
+}
+
+/// Ticks in a block: as many as there are blocks.
+fn block(ticks: usize) -> usize {
+    ((ticks as f64).sqrt().ceil() as usize).max(1)
+}
+
+fn timelines<'a>(runs: &[&'a Run]) -> Option<Vec<&'a Timeline>> {
+    let all = runs.iter().map(|r| r.timeline.as_ref());
+    let all: Vec<&Timeline> = all.collect::<Option<_>>()?;
+    // A few ticks have nothing to be drawn from.
+    all.iter().all(|t| t.ticks.len() >= 8).then_some(all)
+}
+
+fn once(timelines: &[&Timeline], chance: &mut Chance) -> Draw {
+    let (mut draw, mut completed, mut seconds) = (Draw::default(), 0u64, 0.0);
+    for _ in 0..timelines.len() {
+        let timeline = timelines[chance.below(timelines.len())];
+        let n = timeline.ticks.len();
+        let block = block(n);
+        let mut drawn = 0;
+        while drawn < n {
+            let from = chance.below(n);
+            let length = block.min(n - drawn);
+            for i in 0..length {
+                // Round the end, so that every tick is as likely as any other.
+                let tick = &timeline.ticks[(from + i) % n];
+                draw.latency.add(&tick.latency);
+                completed += tick.completed;
+            }
+            drawn += length;
+        }
+        seconds += n as f64 * timeline.tick_ms as f64 / 1000.0;
+    }
+    draw.per_s = completed as f64 / f64::max(seconds, 1e-9);
+    draw
+}
+
+/// As many draws of these runs as are made; `None` where one kept no timeline.
+pub fn draws(runs: &[&Run], which: u64) -> Option<Vec<Draw>> {
+    let timelines = timelines(runs)?;
+    let mut chance = Chance(SEED ^ which.wrapping_mul(0x9e37_79b9));
+    Some((0..DRAWS).map(|_| once(&timelines, &mut chance)).collect())
+}
+
+/// The 2.5th and the 97.5th percentile, and the median.
+pub fn interval(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
+    values.retain(|v| v.is_finite());
+    if values.len() < DRAWS / 2 {
+        return None;
+    }
+    values.sort_by(f64::total_cmp);
+    let at = |q: f64| values[((values.len() - 1) as f64 * q).round() as usize];
+    Some((at(0.025), at(0.5), at(0.975)))
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::stats::{
+        Summary,
+        timeline::{Tick, latency_bucket},
+    };
+
+    use super::*;
+
+    /// Ticks whose latencies wander by `spread` around `us`.
+    fn run(us: f64, spread: f64, seed: u64) -> Run {
+        let mut chance = Chance(seed);
+        let mut tick = || {
+            let mut all = Latencies::default();
+            for _ in 0..200 {
+                let share = chance.below(1_000) as f64 / 1_000.0;
+                let ns = us * (1.0 + spread * share) * 1_000.0;
+                all.add(&[(latency_bucket(ns as u64), 1)]);
+            }
+            Tick {
+                issued: 200,
+                completed: 200,
+                latency: all.filled().collect(),
+                ..Tick::default()
+            }
+        };
+        let timeline = Timeline {
+            tick_ms: 100,
+            ticks: (0..100).map(|_| tick()).collect(),
+            ..Timeline::default()
+        };
+        Run::of("x", &Summary::default(), Some(timeline))
+    }
+
+    fn median(runs: &[&Run], which: u64) -> (f64, f64, f64) {
+        let draws = draws(runs, which).expect("a timeline");
+        interval(draws.iter().map(|d| d.quantile_us(0.5)).collect()).expect("an interval")
+    }
+
+    #[test]
+    fn an_interval_holds_the_truth_and_is_the_same_each_time() {
+        let one = run(100.0, 1.0, 1);
+        let (low, middle, high) = median(&[&one], 0);
+        assert!(low < 150.0 && 150.0 < high, "{low} {high}");
+        assert!((middle / 150.0 - 1.0).abs() < 0.02 && high / low < 1.1);
+        assert_eq!(median(&[&one], 0), (low, middle, high));
+        let draws = draws(&[&one], 0).expect("a timeline");
+        assert!(draws.iter().all(|d| (d.per_s - 2_000.0).abs() < 1e-6));
+    }
+
+    #[test]
+    fn runs_that_differ_widen_the_interval() {
+        let (slow, quick) = (run(140.0, 1.0, 1), run(100.0, 1.0, 2));
+        let alone = median(&[&slow], 0);
+        let both = median(&[&slow, &quick], 0);
+        assert!(
+            both.2 / both.0 > 1.2 * alone.2 / alone.0,
+            "{both:?} {alone:?}"
+        );
+    }
+
+    #[test]
+    fn a_run_without_a_timeline_has_no_interval() {
+        let none = Run::of("x", &Summary::default(), None);
+        assert!(draws(&[&none], 0).is_none());
+    }
+}

@@ -1,0 +1,171 @@
+//! Repetitions of one setting together, and the settings that differ between groups.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hdrhistogram::Histogram;
+use qdl::stats::Stage;
+
+use crate::run::Run;
+
+/// What differs between repetitions of one setting: seeds, and where things are written.
+const PER_RUN: &[&str] = &[
+    "qsl_rng_seed",
+    "sample_index_rng_seed",
+    "schedule_rng_seed",
+    "accuracy_log_rng_seed",
+    "outdir",
+    "output_dir",
+    "prefix",
+    "suffix",
+    "prefix_with_datetime",
+    "loadgen.output_dir",
+];
+
+/// Colours of groups.
+const CLASSES: [&str; 6] = ["r0", "r1", "r2", "r3", "r4", "r5"];
+
+/// Runs of one setting.
+pub struct Group<'a> {
+    /// Its letter, and the name of its first run: `A server`.
+    pub name: String,
+    /// Its colour.
+    pub class: &'static str,
+    /// The runs.
+    pub runs: Vec<&'a Run>,
+    settings: BTreeMap<String, String>,
+}
+
+/// What a run was made with, by name.
+fn settings(run: &Run) -> BTreeMap<String, String> {
+    let r = &run.summary.run;
+    let mut all = BTreeMap::new();
+    let mut put = |name: &str, value: String| {
+        if !value.is_empty() {
+            all.insert(name.to_owned(), value);
+        }
+    };
+    let in_force = r.settings.iter().filter(|s| !s.idle);
+    for s in in_force.filter(|s| !PER_RUN.contains(&s.name.as_str())) {
+        put(&s.name, s.given.value.clone());
+    }
+    put("scenario", r.scenario.clone());
+    put("mode", r.mode.key().to_owned());
+    put("fabric", r.fabric.clone());
+    let accelerators = &r.system.accelerators;
+    put("accelerators", accelerators.len().to_string());
+    for (i, a) in accelerators.iter().enumerate() {
+        put(&format!("accelerators[{i}] engine"), a.engine.clone());
+    }
+    let own = r.system.facts.iter().map(|f| ("frontend".to_owned(), f));
+    let others = accelerators.iter().enumerate();
+    let others =
+        others.filter_map(|(i, a)| Some((format!("accelerators[{i}]"), a.facts.as_ref()?)));
+    for (who, facts) in own.chain(others) {
+        let commit = facts.commit.clone().unwrap_or_default();
+        let dirty = if facts.dirty == Some(true) {
+            " and changes"
+        } else {
+            ""
+        };
+        put(&format!("{who} commit"), format!("{commit}{dirty}"));
+        let program = facts.program.iter().flat_map(|p| p.chars().take(12));
+        put(&format!("{who} program"), program.collect());
+        put(&format!("{who} host"), facts.host.clone());
+    }
+    all
+}
+
+/// The runs, those of the same settings together, in the order in which they came.
+pub fn of(runs: &[Run]) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for run in runs {
+        let settings = settings(run);
+        if let Some(group) = groups.iter_mut().find(|g| g.settings == settings) {
+            group.runs.push(run);
+            continue;
+        }
+        let at = groups.len();
+        let letter = char::from(b'A' + u8::try_from(at % 26).unwrap_or(0));
+        groups.push(Group {
+            name: format!("{letter} {}", run.name),
+            class: CLASSES[at % CLASSES.len()],
+            runs: vec![run],
+            settings,
+        });
+    }
+    for group in groups.iter_mut().filter(|g| g.runs.len() > 1) {
+        group.name = format!("{} x {}", group.name, group.runs.len());
+    }
+    groups
+}
+
+/// Settings that differ, with each group's value.
+pub fn differing(groups: &[Group<'_>]) -> Vec<(String, Vec<String>)> {
+    let names: BTreeSet<&String> = groups.iter().flat_map(|g| g.settings.keys()).collect();
+    names
+        .into_iter()
+        .filter_map(|name| {
+            let value = |g: &Group<'_>| g.settings.get(name).cloned();
+            let values: Vec<Option<String>> = groups.iter().map(value).collect();
+            let same = values.windows(2).all(|w| w[0] == w[1]);
+            let values = values
+                .into_iter()
+                .map(|v| v.unwrap_or_else(|| "-".to_owned()));
+            (!same).then(|| (name.clone(), values.collect()))
+        })
+        .collect()
+}
+
+impl Group<'_> {
+    /// All runs' histograms of `total` as one.
+    pub fn total(&self) -> Option<Histogram<u64>> {
+        let mut all = self.runs.iter().filter_map(|r| r.histogram(Stage::Total));
+        let mut sum = all.next()?.clone();
+        for more in all {
+            sum.add(more).ok()?;
+        }
+        Some(sum)
+    }
+
+    /// Mean of a figure over its runs.
+    pub fn mean(&self, of: impl Fn(&Run) -> f64) -> f64 {
+        self.runs.iter().map(|r| of(r)).sum::<f64>() / self.runs.len().max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::stats::{GivenValue, SettingRecord, Summary};
+
+    use super::*;
+
+    fn run(name: &str, settings: &[(&str, &str)]) -> Run {
+        let mut summary = Summary::default();
+        summary.run.settings = settings
+            .iter()
+            .map(|(name, value)| SettingRecord {
+                name: (*name).to_owned(),
+                given: GivenValue {
+                    value: (*value).to_owned(),
+                    from: "default".to_owned(),
+                },
+                ..SettingRecord::default()
+            })
+            .collect();
+        Run::of(name, &summary, None)
+    }
+
+    #[test]
+    fn runs_that_differ_in_seeds_alone_are_repetitions() {
+        let runs = [
+            run("one", &[("spin_us", "50"), ("schedule_rng_seed", "1")]),
+            run("two", &[("spin_us", "0"), ("schedule_rng_seed", "1")]),
+            run("three", &[("spin_us", "50"), ("schedule_rng_seed", "2")]),
+        ];
+        let groups = of(&runs);
+        let names: Vec<&str> = groups.iter().map(|g| g.name.as_str()).collect();
+        assert_eq!(names, ["A one x 2", "B two"]);
+        let expected = ("spin_us".to_owned(), vec!["50".to_owned(), "0".to_owned()]);
+        assert_eq!(differing(&groups), [expected]);
+    }
+}

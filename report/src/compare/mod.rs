@@ -1,0 +1,172 @@
+//! Runs beside each other: what differs in how they were made, what differs in what they came to,
+//! and whether that is more than noise.
+//!
+//! | file | purpose |
+//! | --- | --- |
+//! | [`groups`] | repetitions of one setting together; settings that differ |
+//! | [`bootstrap`] | intervals, from blocks of ticks drawn again and again |
+//! | [`differences`] | each figure of a group beside the first's, and the sentence on it |
+//! | [`pictures`] | curves over one another |
+
+mod bootstrap;
+mod differences;
+mod groups;
+mod pictures;
+
+use qdl::stats::{Stage, text};
+
+use self::groups::Group;
+use crate::{
+    html::{Cell, absent, escape, list, table},
+    page,
+    run::{Run, record},
+};
+
+fn runs_table(groups: &[Group<'_>]) -> String {
+    let mut rows = Vec::new();
+    for group in groups {
+        for run in &group.runs {
+            let r = &run.summary.run;
+            let total = r.stages.get(Stage::Total).copied().unwrap_or_default();
+            let loadgen = r.loadgen.as_ref().and_then(|l| l.latency.as_ref());
+            let theirs = loadgen.map_or_else(|| "-".to_owned(), |l| text::time_us(l.p99_us));
+            let word = match r.valid {
+                Some(true) => "VALID",
+                Some(false) => "INVALID",
+                None => "-",
+            };
+            let limit = r.limits.findings.first().map_or("-", |f| f.cause.name());
+            rows.push(vec![
+                Cell::Raw(format!(
+                    "<i class=\"{}\"></i>{}",
+                    group.class,
+                    escape(&group.name)
+                )),
+                Cell::words(&run.name),
+                Cell::words(word),
+                Cell::figure(text::rate(r.per_s)),
+                Cell::figure(text::time_us(total.p50_us)),
+                Cell::figure(text::time_us(total.p99_us)),
+                Cell::figure(theirs),
+                Cell::figure(text::grouped(r.samples)),
+                Cell::words(limit),
+            ]);
+        }
+    }
+    let heading = [
+        "",
+        "run",
+        "LoadGen",
+        "samples/s",
+        "p50",
+        "p99",
+        "LoadGen's p99",
+        "samples",
+        "limited by",
+    ];
+    format!(
+        "<div class=\"box\"><h3>The runs</h3>{}</div>",
+        table(&heading, &rows)
+    )
+}
+
+fn settings_table(groups: &[Group<'_>]) -> String {
+    let rows = groups::differing(groups);
+    let html = if rows.is_empty() {
+        absent("None: these are repetitions of one setting.")
+    } else {
+        let mut heading = vec!["setting"];
+        heading.extend(groups.iter().map(|g| g.name.as_str()));
+        let rows: Vec<Vec<Cell>> = rows
+            .into_iter()
+            .map(|(name, values)| {
+                let values = values.into_iter().map(Cell::Words);
+                [Cell::words(format!("`{name}`"))]
+                    .into_iter()
+                    .chain(values)
+                    .collect()
+            })
+            .collect();
+        table(&heading, &rows)
+    };
+    format!("<div class=\"box\"><h3>Settings that differ</h3>{html}</div>")
+}
+
+/// What keeps these runs from being compared as they are.
+fn warnings(runs: &[Run]) -> Vec<String> {
+    let mut said = Vec::new();
+    let first = &runs[0].summary.run;
+    let other = runs
+        .iter()
+        .find(|r| r.summary.run.scenario != first.scenario);
+    if let Some(other) = other {
+        said.push(format!(
+            "`{}` is {} and `{}` is {}: their figures mean different things.",
+            runs[0].name, first.scenario, other.name, other.summary.run.scenario
+        ));
+    }
+    let rate = |r: &Run| r.summary.run.target_qps;
+    let other = runs.iter().find(|r| rate(r) != rate(&runs[0]));
+    if let (Some(other), "Server") = (other, first.scenario.as_str()) {
+        let said_rate = |r: &Run| rate(r).map_or_else(|| "?".to_owned(), text::rate);
+        said.push(format!(
+            "`{}` was asked for {} queries a second and `{}` for {}: latencies are those of different \
+             loads.",
+            runs[0].name,
+            said_rate(&runs[0]),
+            other.name,
+            said_rate(other)
+        ));
+    }
+    for run in runs {
+        let r = &run.summary.run;
+        if r.exit.code > 1 {
+            said.push(format!(
+                "`{}` did not come to its end: {}.",
+                run.name, r.exit.reason
+            ));
+        }
+    }
+    said
+}
+
+/// The page of several runs.
+pub fn page(runs: &[Run]) -> String {
+    if runs.is_empty() {
+        return page::document("No runs", "<h1>No runs</h1>", "", false);
+    }
+    let groups = groups::of(runs);
+    let found = differences::all(&groups);
+    let mut says: Vec<String> = found.iter().map(differences::Found::sentence).collect();
+    if says.is_empty() {
+        says = differences::spread(&groups[0]);
+    }
+    let warnings = match warnings(runs) {
+        lines if lines.is_empty() => String::new(),
+        lines => format!("<div class=\"box wrong\">{}</div>", list(&lines)),
+    };
+    let says: String = says
+        .iter()
+        .map(|s| format!("<p class=\"says\">{}</p>", crate::html::prose(s)))
+        .collect();
+    let names: Vec<&str> = groups.iter().map(|g| g.name.as_str()).collect();
+    let title = names.join(" and ");
+    let header = format!(
+        "<h1>{}</h1><p class=\"sub\">{} of {}</p>",
+        escape(&title),
+        text::counted(runs.len() as u64, "run"),
+        text::counted(groups.len() as u64, "setting")
+    );
+    let main = format!(
+        "{warnings}<section><h2>Is there a difference?</h2><div class=\"box\">{says}</div>{}</section>\
+         <section><h2>Latency</h2>{}</section><section><h2>Over time</h2>{}</section>\
+         <section><h2>How they were made</h2>{}{}</section>{}",
+        pictures::differences(&found),
+        pictures::latency(&groups),
+        pictures::over_time(&groups),
+        settings_table(&groups),
+        runs_table(&groups),
+        runs.iter().map(record).collect::<String>()
+    );
+    page::document(&title, &header, &main, false)
+}

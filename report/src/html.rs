@@ -1,0 +1,123 @@
+//! HTML as text: what is escaped, and tables.
+
+use std::fmt::Write;
+
+/// Text as HTML and XML have it, in content and in attributes.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            // What XML forbids, and nobody can see.
+            c if c.is_control() && c != '\n' && c != '\t' => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Text that names settings in backticks, as the causes' table does: each as code.
+pub fn prose(text: &str) -> String {
+    let mut out = String::new();
+    for (i, part) in text.split('`').enumerate() {
+        if i % 2 == 1 {
+            let _ = write!(out, "<code>{}</code>", escape(part));
+        } else {
+            out.push_str(&escape(part));
+        }
+    }
+    out
+}
+
+/// A cell of a table.
+#[derive(Clone, Debug)]
+pub enum Cell {
+    /// Words, to the left.
+    Words(String),
+    /// A figure, to the right.
+    Figure(String),
+    /// HTML as it is: a small picture.
+    Raw(String),
+}
+
+impl Cell {
+    /// Words, to the left.
+    pub fn words(text: impl Into<String>) -> Cell {
+        Cell::Words(text.into())
+    }
+
+    /// A figure, to the right.
+    pub fn figure(text: impl Into<String>) -> Cell {
+        Cell::Figure(text.into())
+    }
+}
+
+/// A table with a heading; where it is too wide it scrolls by itself. The heading stands as the
+/// first row's cells do.
+pub fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
+    let mut out = "<div class=\"scroll\"><table><thead><tr>".to_owned();
+    for (i, name) in heading.iter().enumerate() {
+        let figure = rows.first().and_then(|r| r.get(i));
+        let class = match figure {
+            Some(Cell::Figure(_)) => " class=\"f\"",
+            _ => "",
+        };
+        let _ = write!(out, "<th{class}>{}</th>", escape(name));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in rows {
+        out.push_str("<tr>");
+        for cell in row {
+            let _ = match cell {
+                Cell::Words(text) => write!(out, "<td>{}</td>", prose(text)),
+                Cell::Figure(text) => write!(out, "<td class=\"f\">{}</td>", escape(text)),
+                Cell::Raw(html) => write!(out, "<td>{html}</td>"),
+            };
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>");
+    out
+}
+
+/// A picture with its heading and a line or two that say how to read it.
+pub fn figure(id: &str, title: &str, picture: &str, note: &str) -> String {
+    format!(
+        "<figure id=\"{id}\"><h3>{}</h3>{picture}<figcaption>{}</figcaption></figure>",
+        escape(title),
+        prose(note)
+    )
+}
+
+/// What each colour of a picture stands for.
+pub fn legend(entries: &[(&str, &str)]) -> String {
+    let mut out = "<ul class=\"legend\">".to_owned();
+    for (class, name) in entries {
+        let _ = write!(out, "<li><i class=\"{class}\"></i>{}</li>", escape(name));
+    }
+    out.push_str("</ul>");
+    out
+}
+
+/// Lines of a list.
+pub fn list<T: AsRef<str>>(lines: &[T]) -> String {
+    let mut out = "<ul>".to_owned();
+    for line in lines {
+        let _ = write!(out, "<li>{}</li>", prose(line.as_ref()));
+    }
+    out.push_str("</ul>");
+    out
+}
+
+/// A plain sentence.
+pub fn paragraph(text: &str) -> String {
+    format!("<p>{}</p>", prose(text))
+}
+
+/// What is not there.
+pub fn absent(text: &str) -> String {
+    format!("<p class=\"absent\">{}</p>", prose(text))
+}

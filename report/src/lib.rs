@@ -1,0 +1,91 @@
+//! The page of a run: one file that opens from a disk, prints, and is complete without a script;
+//! and runs beside each other. `docs/report.md` says what each picture shows.
+//!
+//! Everything is drawn when the page is made, from what lies in a run's folder; what is not there
+//! is said. The page holds the run's own files, and is read back as the run.
+//!
+//! | module | purpose |
+//! | --- | --- |
+//! | [`run`] | a run as its folder, or its page, has it |
+//! | [`draw`] | SVG: scales, axes, shapes |
+//! | [`html`] | escaping, tables, headings |
+//! | [`pictures`] | what each picture shows |
+//! | [`advice`] | what limited the run, what to turn, and what that may bring |
+//! | [`page`] | the whole page of one run |
+//! | [`compare`] | several runs: groups, differences, whether they are more than noise |
+//! | [`command()`] | `frontend report` |
+
+mod advice;
+mod command;
+mod compare;
+mod draw;
+mod html;
+mod page;
+mod pictures;
+mod run;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use qdl::stats::{Summary, timeline::Timeline};
+
+pub use command::{Outcome, command};
+pub use run::{ReadError, Run};
+
+/// The page in a run's folder.
+pub const FILE: &str = "report.html";
+
+/// A page that was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A run cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The page cannot be written.
+    #[error("cannot write {}: {source}; check that the folder exists and has room", path.display())]
+    Write {
+        /// The page.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// The page of one run, or of several beside each other.
+pub fn html(runs: &[Run]) -> String {
+    match runs {
+        [one] => page::of(one),
+        several => compare::page(several),
+    }
+}
+
+/// Writes the page of the run in `folder` into that folder; returns where it lies.
+///
+/// # Errors
+/// [`Error`] names the file.
+pub fn write(folder: &Path) -> Result<PathBuf, Error> {
+    let run = Run::read(folder)?;
+    let path = folder.join(FILE);
+    put(&path, &html(&[run]))?;
+    Ok(path)
+}
+
+fn put(path: &Path, page: &str) -> Result<(), Error> {
+    fs::write(path, page).map_err(|source| Error::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The pictures of a run that is not over, of what it has counted so far: an element of HTML that
+/// stands on a page with [`style`].
+pub fn so_far(summary: &Summary, timeline: &Timeline) -> String {
+    page::so_far(&Run::of("", summary, Some(timeline.clone())))
+}
+
+/// The style sheet of every page.
+pub fn style() -> &'static str {
+    page::STYLE
+}

@@ -1,0 +1,244 @@
+//! The whole page of one run.
+//!
+//! One file: style sheet, pictures, data and script are in it, and its policy lets it load nothing
+//! else. Without the script everything is there but zoom and read-out.
+
+mod head;
+
+use qdl::stats::DEFAULT;
+
+use crate::{
+    advice,
+    html::{Cell, escape, list, paragraph, table},
+    pictures::{
+        connections, course, diagram, engines, ledger, limits, percentiles, slowest, stages,
+        threads,
+    },
+    run::{Run, record},
+};
+
+/// The style sheet.
+pub const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("zoom.js");
+/// uPlot, as its makers publish it; `vendor/README.md` says which.
+const UPLOT: &str = include_str!("../../vendor/uPlot.iife.min.js");
+const UPLOT_STYLE: &str = include_str!("../../vendor/uPlot.min.css");
+const UPLOT_LICENCE: &str = include_str!("../../vendor/uPlot.LICENSE");
+
+/// What a page may load: nothing but what is in it.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+
+/// A page of this title.
+pub fn document(title: &str, header: &str, main: &str, script: bool) -> String {
+    let (more, script) = match script {
+        true => (
+            UPLOT_STYLE,
+            format!("<script>/*\n{UPLOT_LICENCE}\n*/\n{UPLOT}</script><script>{SCRIPT}</script>"),
+        ),
+        false => ("", String::new()),
+    };
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <title>{}</title><style>{STYLE}{more}</style></head>\n<body>\
+         <header class=\"top\">{header}</header>\n<main>{main}</main>\n\
+         <footer><p>Made by <code>frontend report</code>. Times are the frontend's; two nodes' clocks \
+         are never compared.</p></footer>{script}</body></html>\n",
+        escape(title)
+    )
+}
+
+fn section(title: &str, html: &str) -> String {
+    format!("<section><h2>{}</h2>{html}</section>\n", escape(title))
+}
+
+fn two(left: &str, right: &str) -> String {
+    format!("<div class=\"two\"><div>{left}</div><div>{right}</div></div>")
+}
+
+/// Why LoadGen does not call it valid, and why it would or would not count.
+fn counts(run: &Run) -> String {
+    let r = &run.summary.run;
+    let mut html = String::new();
+    if !r.reasons.is_empty() {
+        html.push_str(&format!("<h3>Why it is not valid</h3>{}", list(&r.reasons)));
+    }
+    let early = r.loadgen.as_ref().and_then(|l| l.early_stopping.as_ref());
+    if let Some(early) = early {
+        let met = if early.met { "met" } else { "not met" };
+        html.push_str(&format!("<h3>Early stopping: {met}</h3>"));
+        let needs = early.needs.map_or_else(String::new, |n| {
+            format!(" It needs {} queries.", qdl::stats::text::grouped(n))
+        });
+        html.push_str(&paragraph(&format!("{}{needs}", early.text)));
+    }
+    html.push_str("<h3>Would it count in a submission?</h3>");
+    if r.would_not_count.is_empty() && r.fabric_notes.is_empty() {
+        html.push_str(&paragraph(
+            "Nothing that the run itself knows speaks against it.",
+        ));
+    } else {
+        html.push_str(&paragraph("No:"));
+        let said = r.would_not_count.iter();
+        // What a rule says of the fabric is said once.
+        let told = |note: &&String| !r.would_not_count.iter().any(|w| w.contains(note.as_str()));
+        let lines: Vec<&String> = said.chain(r.fabric_notes.iter().filter(told)).collect();
+        html.push_str(&list(&lines));
+    }
+    if !r.system.losses.is_empty() {
+        let lines: Vec<String> = r.system.losses.iter().map(|l| l.line()).collect();
+        html.push_str(&format!("<h3>Lost in mid-run</h3>{}", list(&lines)));
+    }
+    format!("<div class=\"box\">{html}</div>")
+}
+
+/// Settings, those that somebody set first; and what each program was.
+fn settings(run: &Run) -> String {
+    let r = &run.summary.run;
+    let row = |s: &qdl::stats::SettingRecord| {
+        vec![
+            Cell::words(format!("`{}`", s.name)),
+            Cell::words(&s.given.value),
+            Cell::words(&s.given.from),
+        ]
+    };
+    let heading = ["setting", "value", "from"];
+    let (defaults, set): (Vec<_>, Vec<_>) =
+        r.settings.iter().partition(|s| s.given.from == DEFAULT);
+    let mut html = String::new();
+    if !set.is_empty() {
+        let rows: Vec<_> = set.into_iter().map(row).collect();
+        html.push_str(&table(&heading, &rows));
+    }
+    if !defaults.is_empty() {
+        let rows: Vec<_> = defaults.into_iter().map(row).collect();
+        let n = rows.len();
+        html.push_str(&format!(
+            "<details class=\"noprint\"><summary>{n} settings left at their default</summary>{}</details>",
+            table(&heading, &rows)
+        ));
+    }
+    html.push_str(&list(&r.setting_notes));
+    format!("<div class=\"box\"><h3>Settings</h3>{html}</div>")
+}
+
+fn programs(run: &Run) -> String {
+    let rows: Vec<_> = run
+        .nodes()
+        .into_iter()
+        .map(|(node, f)| {
+            let short = |s: &Option<String>| {
+                let s = s.as_deref().unwrap_or("not said");
+                s.chars().take(12).collect::<String>()
+            };
+            vec![
+                Cell::words(node),
+                Cell::words(&f.host),
+                Cell::words(&f.version),
+                Cell::words(short(&f.commit)),
+                Cell::words(format!("`{}`", short(&f.program))),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let heading = ["node", "host", "release", "commit", "program (SHA-256)"];
+    let mut html = format!("<h3>Programs</h3>{}", table(&heading, &rows));
+    let places = run.summary.run.system.places.lines();
+    if !places.is_empty() {
+        html.push_str(&format!("<h3>NUMA nodes</h3>{}", list(&places)));
+    }
+    let command = run.said(&["command"]).and_then(|c| c.as_array());
+    if let Some(words) = command {
+        let words: Vec<&str> = words.iter().filter_map(|w| w.as_str()).collect();
+        html.push_str(&format!(
+            "<h3>Command</h3><p><code>{}</code></p>",
+            escape(&words.join(" "))
+        ));
+    }
+    format!("<div class=\"box\">{html}</div>")
+}
+
+fn zoom(run: &Run) -> String {
+    let names: Vec<&str> = run
+        .summary
+        .run
+        .system
+        .connections
+        .iter()
+        .map(|c| c.name.as_str())
+        .collect();
+    let names = serde_json::to_string(&names).unwrap_or_default();
+    format!(
+        "<figure id=\"zoom\" hidden data-connections=\"{}\"><h3>Zoom and read-out</h3>\
+         <p class=\"absent\">Drag to zoom, double-click to go back; a name in the legend hides its \
+         curve.</p></figure>",
+        escape(&names)
+    )
+}
+
+/// What is drawn of time.
+fn where_time_goes(run: &Run) -> String {
+    let left = format!("{}{}", percentiles::picture(run), percentiles::tokens(run));
+    let above = two(&left, &stages::picture(run));
+    format!("{above}{}", slowest::picture(run))
+}
+
+fn network(run: &Run) -> String {
+    format!("{}{}", diagram::picture(run), connections::picture(run))
+}
+
+fn missing(run: &Run) -> String {
+    if run.missing.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<div class=\"box\"><h3>What is not there</h3>{}</div>",
+        list(&run.missing)
+    )
+}
+
+/// The page.
+pub fn of(run: &Run) -> String {
+    let main = [
+        section(
+            "The verdict",
+            &format!(
+                "{}{}",
+                two(&limits::picture(run), &counts(run)),
+                missing(run)
+            ),
+        ),
+        section("What limited it, and what to turn", &advice::html(run)),
+        section("Where the time goes", &where_time_goes(run)),
+        section(
+            "Over time",
+            &format!("{}{}", course::picture(run), zoom(run)),
+        ),
+        section("The network", &network(run)),
+        section("The accelerators", &engines::picture(run)),
+        section("The processors", &threads::picture(run)),
+        section("The reconciliation", &ledger::picture(run)),
+        section(
+            "What it was made with",
+            &two(&settings(run), &programs(run)),
+        ),
+        record(run),
+    ];
+    let title = format!("{}: {}", run.name, head::title(run));
+    document(&title, &head::html(run), &main.concat(), true)
+}
+
+/// The pictures of a run that goes on.
+pub fn so_far(run: &Run) -> String {
+    format!(
+        "<div class=\"so-far\">{}{}{}{}{}</div>",
+        course::picture(run),
+        where_time_goes(run),
+        network(run),
+        engines::picture(run),
+        threads::picture(run)
+    )
+}

@@ -1,0 +1,413 @@
+//! A run that never was, of any length: everything that a page can draw is in it.
+
+// Each test file uses another part of this.
+#![allow(dead_code)]
+
+use std::time::{Duration, SystemTime};
+
+use qdl::stats::{
+    AcceleratorRecord, BatchSizes, ConnectionRecord, EarlyStopping, Exit, FabricCounts, GivenValue,
+    GpuRecord, Histograms, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, RailChange,
+    RailRecord, SampleTimes, SettingRecord, Summary,
+    limits::{Cause, Evidence, Finding, Limits, LoadgenView},
+    timeline::{
+        ConnectionTick, EngineTick, Event, NodeSide, SlowSample, ThreadSide, Tick, Timeline,
+        latency_bucket,
+    },
+};
+use report::Run;
+
+/// SplitMix64.
+pub struct Chance(pub u64);
+
+impl Chance {
+    pub fn share(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) as f64 / u64::MAX as f64
+    }
+
+    /// Mostly about `us`, now and then many times that.
+    pub fn time_ns(&mut self, us: f64) -> u64 {
+        let tail = 1.0 / (1.0 - 0.999 * self.share());
+        (us * 1000.0 * (0.6 + 0.4 * self.share()) * tail.powf(0.45)) as u64
+    }
+}
+
+/// What is made.
+pub struct Made {
+    pub name: &'static str,
+    pub ticks: usize,
+    pub connections: usize,
+    /// Samples in a tick.
+    pub samples: usize,
+    /// The network's time, in microseconds.
+    pub network_us: f64,
+    pub seed: u64,
+}
+
+impl Default for Made {
+    fn default() -> Self {
+        Made {
+            name: "a run that never was",
+            ticks: 120,
+            connections: 4,
+            samples: 120,
+            network_us: 90.0,
+            seed: 7,
+        }
+    }
+}
+
+const TICK_MS: u64 = 100;
+
+fn sample(chance: &mut Chance, made: &Made, slow: f64) -> SampleTimes {
+    let post = chance.time_ns(1.2);
+    let network = chance.time_ns(made.network_us * slow);
+    let (queue_us, compute_us) = (
+        (chance.time_ns(60.0) / 1000) as u32,
+        (chance.time_ns(35.0) / 1000) as u32,
+    );
+    let seen = post + network + u64::from(queue_us + compute_us) * 1000;
+    SampleTimes {
+        posted_ns: post,
+        seen_ns: seen,
+        completed_ns: seen + chance.time_ns(3.0),
+        queue_us,
+        compute_us,
+        bytes_out: 1_000,
+        bytes_in: 8,
+        ..SampleTimes::default()
+    }
+}
+
+fn slow_sample(t: &SampleTimes, at_s: f64, connection: u32) -> SlowSample {
+    SlowSample {
+        at_s,
+        total_ns: t.completed_ns,
+        post_ns: t.posted_ns,
+        network_ns: t.seen_ns - t.posted_ns - u64::from(t.queue_us + t.compute_us) * 1000,
+        wait_ns: u64::from(t.queue_us) * 1000,
+        inference_ns: u64::from(t.compute_us) * 1000,
+        completion_ns: t.completed_ns - t.seen_ns,
+        connection,
+    }
+}
+
+/// One tick; the third connection is congested in the middle of the run.
+fn tick(
+    chance: &mut Chance,
+    made: &Made,
+    at: usize,
+    histograms: &mut Histograms,
+    slowest: &mut Vec<SlowSample>,
+) -> Tick {
+    let middle = at * 3 > made.ticks && at * 3 < made.ticks * 2;
+    let mut tick = Tick {
+        issued: made.samples as u64,
+        completed: made.samples as u64,
+        in_flight: (chance.share() * 40.0) as u64,
+        connections: vec![ConnectionTick::default(); made.connections],
+        ..Tick::default()
+    };
+    let mut buckets = std::collections::BTreeMap::new();
+    for _ in 0..made.samples {
+        let connection = (chance.share() * made.connections as f64) as usize;
+        let slow = if middle && connection == 2 { 9.0 } else { 1.0 };
+        let times = sample(chance, made, slow);
+        histograms.record(&times);
+        *buckets
+            .entry(latency_bucket(times.completed_ns))
+            .or_insert(0) += 1;
+        let c = &mut tick.connections[connection.min(made.connections - 1)];
+        c.samples += 1;
+        c.bytes_out += 1_000;
+        c.bytes_in += 8;
+        c.in_flight = 1 + (chance.share() * 9.0) as u64;
+        c.rtt_us = Some((40.0 * slow * (0.8 + 0.4 * chance.share())) as u64);
+        c.score = Some(if slow > 1.0 { 0.2 } else { 0.97 });
+        c.retransmits += u64::from(slow > 1.0 && chance.share() < 0.02);
+        c.window_limited_us = if slow > 1.0 { 30_000 } else { 0 };
+        let at_s = (at as f64 + chance.share()) * TICK_MS as f64 / 1000.0;
+        slowest.push(slow_sample(&times, at_s, connection as u32));
+    }
+    tick.latency = buckets.into_iter().collect();
+    slowest.sort_by_key(|s| std::cmp::Reverse(s.total_ns));
+    slowest.truncate(256.min(made.ticks * made.samples / 1000).max(8));
+    tick
+}
+
+fn threads(chance: &mut Chance, ticks: usize, names: &[(&str, f64)]) -> Vec<ThreadSide> {
+    let permille = |share: f64| (share * 1000.0).clamp(0.0, 1000.0) as u16;
+    names
+        .iter()
+        .map(|(name, busy)| ThreadSide {
+            name: (*name).to_owned(),
+            on_core: (0..ticks)
+                .map(|_| permille(busy * (0.7 + 0.5 * chance.share())))
+                .collect(),
+            waited: (0..ticks).map(|_| permille(0.1 * chance.share())).collect(),
+        })
+        .collect()
+}
+
+fn side(chance: &mut Chance, node: &str, made: &Made, engine: bool) -> NodeSide {
+    let names: &[(&str, f64)] = match engine {
+        true => &[("engine-0", 0.7), ("nic-0", 0.4), ("qdl-control", 0.01)],
+        false => &[
+            ("nic-0", 0.6),
+            ("issue", 0.35),
+            ("loadgen", 0.05),
+            ("qdl-control", 0.01),
+        ],
+    };
+    let engines = |chance: &mut Chance| EngineTick {
+        arrived: made.samples as u64,
+        answered: made.samples as u64,
+        batches: vec![(1, 9), (4, 12), (16, (3.0 * chance.share()) as u64)],
+        computed_us: 60_000 + (30_000.0 * chance.share()) as u64,
+        copied_us: 8_000,
+    };
+    NodeSide {
+        node: node.to_owned(),
+        begins_s: 0.02,
+        threads: threads(chance, made.ticks, names),
+        engines: match engine {
+            true => (0..made.ticks).map(|_| engines(chance)).collect(),
+            false => Vec::new(),
+        },
+    }
+}
+
+fn event(at_s: f64, kind: &str, text: &str) -> Event {
+    Event {
+        at_s,
+        kind: kind.to_owned(),
+        text: text.to_owned(),
+    }
+}
+
+/// The run's summary, timeline and histograms.
+pub fn parts(made: &Made) -> (Summary, Timeline, Histograms) {
+    let mut chance = Chance(made.seed);
+    let mut histograms = Histograms::new();
+    let mut slowest = Vec::new();
+    let ticks: Vec<Tick> = (0..made.ticks)
+        .map(|i| tick(&mut chance, made, i, &mut histograms, &mut slowest))
+        .collect();
+    let end = made.ticks as f64 * TICK_MS as f64 / 1000.0;
+    let timeline = Timeline {
+        tick_ms: TICK_MS,
+        ticks,
+        events: vec![
+            event(-0.4, "warm_up", "2,048 samples on 4 connections"),
+            event(
+                end * 0.34,
+                "rail",
+                "acc-01 nics[0]-nics[2]: in service -> congested",
+            ),
+            event(end * 0.345, "probe", "acc-01 nics[0]-nics[2]"),
+            event(
+                end * 0.5,
+                "lost",
+                "acc-01/1 <lost> & gone: its program ended",
+            ),
+            event(end * 0.5, "sent_again", "37 samples of acc-01/1"),
+            event(end * 0.53, "back", "acc-01/1"),
+            event(
+                end * 0.68,
+                "rail",
+                "acc-01 nics[0]-nics[2]: congested -> in service",
+            ),
+        ],
+        slowest,
+        nodes: vec![
+            side(&mut chance, "front", made, false),
+            side(&mut chance, "acc-01", made, true),
+        ],
+    };
+    (summary(made, &timeline, &histograms), timeline, histograms)
+}
+
+fn limit(name: &str, unit: LimitUnit, limit: f64, was: f64, at_most: bool) -> LimitRecord {
+    LimitRecord {
+        name: name.to_owned(),
+        setting: name.replace(' ', "_"),
+        unit,
+        limit,
+        was: Some(was),
+        at_most,
+        met: if at_most { was <= limit } else { was >= limit },
+    }
+}
+
+fn loadgen(made: &Made, total: f64, mean: f64, p99: f64) -> LoadgenRecord {
+    let duration = made.ticks as f64 * TICK_MS as f64 * 1000.0;
+    LoadgenRecord {
+        version: Some("6.0.17".to_owned()),
+        scenario: "Server".to_owned(),
+        valid: Some(true),
+        latency: Some(LoadgenLatency {
+            mean_us: mean + 40.0,
+            p99_us: p99 + 300.0,
+            ..LoadgenLatency::default()
+        }),
+        late_mean_us: Some(40.0),
+        limits: vec![
+            limit("p99 latency", LimitUnit::Us, 2_000.0, p99 + 300.0, true),
+            limit("duration", LimitUnit::Us, duration * 0.9, duration, false),
+            limit("queries", LimitUnit::Queries, 30_000.0, total, false),
+        ],
+        early_stopping: Some(EarlyStopping {
+            met: true,
+            text: "Run successful.".to_owned(),
+            ..EarlyStopping::default()
+        }),
+        ..LoadgenRecord::default()
+    }
+}
+
+fn accelerator(made: &Made, total: u64) -> AcceleratorRecord {
+    let mut batches = BatchSizes::new(64);
+    for size in [1, 1, 1, 2, 2, 3, 7, 16, 30, 64] {
+        (0..1 + total / 400).for_each(|_| batches.record(size));
+    }
+    AcceleratorRecord {
+        node: "acc-01".to_owned(),
+        engine: "aoti".to_owned(),
+        connections: made.connections,
+        samples: Some(total + 64),
+        arrived: Some(total + 64),
+        batches: batches.clone(),
+        gpus: vec![GpuRecord {
+            name: "a GPU that never was".to_owned(),
+            batches,
+            copies_in: 9,
+            bytes_in: 1 << 30,
+            copy_in_us: 4_000,
+            compute_us: 90_000,
+            copy_out_us: 1_000,
+            ..GpuRecord::default()
+        }],
+        ..AcceleratorRecord::default()
+    }
+}
+
+fn summary(made: &Made, timeline: &Timeline, histograms: &Histograms) -> Summary {
+    let total = (made.ticks * made.samples) as u64;
+    let stages = histograms.table();
+    let row = *stages.get(qdl::stats::Stage::Total).expect("a row");
+    let mut s = Summary {
+        node: "front".to_owned(),
+        name: "QDL".to_owned(),
+        ..Summary::default()
+    };
+    let r = &mut s.run;
+    r.scenario = "Server".to_owned();
+    r.fabric = "tcp".to_owned();
+    r.valid = Some(true);
+    r.samples = total;
+    r.duration_s = made.ticks as f64 * TICK_MS as f64 / 1000.0;
+    r.per_s = total as f64 / r.duration_s;
+    r.target_qps = Some(r.per_s);
+    r.loadgen = Some(loadgen(made, total as f64, row.mean_us, row.p99_us));
+    r.evidence = Evidence {
+        loadgen: Some(LoadgenView {
+            bound_us: Some(2_000.0),
+            ..LoadgenView::default()
+        }),
+        ..Evidence::default()
+    };
+    r.stages = stages;
+    r.would_not_count = vec!["guard.fabric: <loopback> (not a permitted fabric)".to_owned()];
+    r.settings = vec![SettingRecord {
+        name: "nics[0].slots".to_owned(),
+        given: GivenValue {
+            value: "64".to_owned(),
+            from: "front.yaml:12".to_owned(),
+        },
+        ..SettingRecord::default()
+    }];
+    r.limits = Limits {
+        line: String::new(),
+        findings: vec![Finding {
+            cause: Cause::WakeUps,
+            figure: "the network is 60 % of a sample's time".to_owned(),
+            turn: "raise `completion.spin_us`".to_owned(),
+        }],
+    };
+    r.exit = Exit {
+        code: 0,
+        reason: "valid".to_owned(),
+    };
+    r.system.accelerators = vec![accelerator(made, total)];
+    r.system.ledger.issued = total;
+    r.system.ledger.answered = total;
+    r.system.ledger.posted = total + 37;
+    r.system.ledger.redispatched = 37;
+    r.system.ledger.warmed = 64;
+    r.system.rails = vec![RailRecord {
+        name: "acc-01 nics[0]-nics[2]".to_owned(),
+        state: "in service".to_owned(),
+        score: 0.97,
+        changes: vec![RailChange {
+            at_s: 4.0,
+            from: "in service".to_owned(),
+            to: "congested".to_owned(),
+            latency: 0.2,
+        }],
+        ..RailRecord::default()
+    }];
+    for i in 0..made.connections {
+        let of = |f: fn(&ConnectionTick) -> u64| {
+            timeline.ticks.iter().map(|t| f(&t.connections[i])).sum()
+        };
+        let bytes = |bytes| FabricCounts {
+            bytes,
+            ..FabricCounts::default()
+        };
+        r.system.connections.push(ConnectionRecord {
+            name: format!("acc-01/{i}"),
+            samples: of(|c| c.samples),
+            slots: 64,
+            in_flight_max: 10,
+            tx: bytes(of(|c| c.bytes_out)),
+            rx: bytes(of(|c| c.bytes_in)),
+            ..ConnectionRecord::default()
+        });
+    }
+    s
+}
+
+/// Writes the run's folder.
+pub fn folder(made: &Made) -> tempfile::TempDir {
+    let place = tempfile::Builder::new()
+        .prefix("run")
+        .tempdir()
+        .expect("a folder");
+    let (summary, timeline, histograms) = parts(made);
+    let put =
+        |name: &str, json: String| std::fs::write(place.path().join(name), json).expect("written");
+    put(
+        "summary.json",
+        serde_json::to_string_pretty(&summary).expect("JSON"),
+    );
+    put(
+        "timeline.json",
+        serde_json::to_string(&timeline).expect("JSON"),
+    );
+    let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    histograms
+        .save(place.path(), "latency", started, Duration::from_secs(1))
+        .expect("saved");
+    place
+}
+
+/// The run.
+pub fn run(made: &Made) -> Run {
+    let mut run = Run::read(folder(made).path()).expect("a run");
+    run.name = made.name.to_owned();
+    run
+}

@@ -1,0 +1,216 @@
+//! Pages whole: complete without a script, nothing from elsewhere, sound, small, and the record of
+//! their runs.
+
+mod common;
+
+use common::{Made, folder, run};
+use report::{Run, html};
+
+/// What there is of a page for whoever lets no script run; the records are scripts too.
+fn without_scripts(page: &str) -> String {
+    let mut rest = page;
+    let mut out = String::new();
+    while let Some((before, script)) = rest.split_once("<script") {
+        out.push_str(before);
+        rest = script.split_once("</script>").expect("a script ends").1;
+    }
+    out + rest
+}
+
+/// Where the page lies for whoever wants to look at it.
+fn keep(name: &str, page: &str) {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(path, page).expect("written");
+}
+
+/// Elements close in the order in which they opened, attributes are quoted, nothing is bare that
+/// must be escaped.
+fn well_formed(page: &str) -> Result<usize, String> {
+    const VOID: [&str; 2] = ["meta", "br"];
+    let mut open: Vec<&str> = Vec::new();
+    let mut elements = 0;
+    let mut rest = page;
+    while let Some((text, tag)) = rest.split_once('<') {
+        if text.contains('>') && !open.contains(&"style") {
+            return Err(format!("a bare > in {text:?}"));
+        }
+        for entity in text.split('&').skip(1) {
+            if !open.contains(&"style") && !entity.split(' ').next().unwrap_or("").contains(';') {
+                return Err(format!("a bare & in {text:?}"));
+            }
+        }
+        let (tag, after) = tag.split_once('>').ok_or("an element without an end")?;
+        rest = after;
+        if tag.starts_with('!') {
+            continue;
+        }
+        if tag.matches('"').count() % 2 == 1 {
+            return Err(format!("quotes in <{tag}>"));
+        }
+        if let Some(name) = tag.strip_prefix('/') {
+            let last = open.pop();
+            if last != Some(name) {
+                return Err(format!("</{name}> closes {last:?}"));
+            }
+            continue;
+        }
+        let name = tag.split([' ', '/']).next().unwrap_or("");
+        elements += 1;
+        if !tag.ends_with('/') && !VOID.contains(&name) {
+            open.push(name);
+        }
+    }
+    match open.is_empty() {
+        true => Ok(elements),
+        false => Err(format!("never closed: {open:?}")),
+    }
+}
+
+#[test]
+fn the_checker_itself_finds_what_is_wrong() {
+    assert_eq!(well_formed("<p>a &amp; b<br></p>"), Ok(2));
+    for bad in [
+        "<p><b></p></b>",
+        "<p>a & b</p>",
+        "<p>",
+        "<p x=\"1>a</p>",
+        "<p>a > b</p>",
+    ] {
+        assert!(well_formed(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_page_is_complete_without_a_script() {
+    let page = html(&[run(&Made::default())]);
+    keep("report.html", &page);
+    let page = without_scripts(&page);
+    well_formed(&page).expect("well formed");
+    for id in [
+        "limits",
+        "percentiles",
+        "stages",
+        "slowest",
+        "course",
+        "network",
+        "connections",
+        "engines",
+        "threads",
+        "ledger",
+    ] {
+        let (_, rest) = page.split_once(&format!("<figure id=\"{id}\">")).expect(id);
+        let figure = rest.split("</figure>").next().unwrap_or("");
+        let drawn = figure.contains("<svg") || figure.contains("<table");
+        assert!(
+            drawn && figure.contains("<figcaption>"),
+            "{id}: {figure:.300}"
+        );
+    }
+    for said in [
+        "VALID",
+        "wake-ups",
+        "raise <code>completion.spin_us</code>",
+        "Run successful.",
+    ] {
+        assert!(page.contains(said), "{said}");
+    }
+    // What was planted is named first, and what was found by totals after it.
+    let cards: Vec<&str> = page.split("<li class=\"card").skip(1).collect();
+    assert!(
+        cards[0].starts_with(" first\"><h3>one connection</h3>"),
+        "{}",
+        cards[0]
+    );
+    assert!(cards[1].contains("wake-ups"), "{}", cards[1]);
+    // Names from a run are text, whatever is in them.
+    assert!(page.contains("&lt;lost&gt; &amp; gone") && !page.contains("<lost>"));
+    // Every number of an event that is drawn is in the list below.
+    assert_eq!(page.matches("<b class=\"no ").count(), 7);
+}
+
+#[test]
+fn a_page_loads_nothing() {
+    let made = Made::default();
+    for page in [html(&[run(&made)]), html(&[run(&made), run(&made)])] {
+        let page = without_scripts(&page);
+        for outside in [
+            "http:", "https:", "src=", "url(", "@import", "<link", "<img", "href",
+        ] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        assert!(page.contains("default-src 'none'"));
+    }
+}
+
+#[test]
+fn ten_minutes_of_sixteen_connections_are_less_than_two_megabytes() {
+    let page = html(&[run(&Made {
+        ticks: 600,
+        connections: 16,
+        samples: 60,
+        ..Made::default()
+    })]);
+    keep("report-long.html", &page);
+    assert!(page.len() < 2_000_000, "{} bytes", page.len());
+    // And not because anything is left out.
+    assert_eq!(page.matches("svg class=\"spark\"").count(), 6 * 16);
+}
+
+#[test]
+fn a_page_is_the_record_of_its_run() {
+    let place = folder(&Made::default());
+    let first = Run::read(place.path()).expect("a run");
+    let page = html(&[first.clone()]);
+    let path = place.path().join("page.html");
+    std::fs::write(&path, &page).expect("written");
+    let again = Run::read_all(&path).expect("its run");
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].timeline, first.timeline);
+    assert_eq!(again[0].summary, first.summary);
+    assert_eq!(again[0].histograms, first.histograms);
+    assert_eq!(html(&again), page);
+    std::fs::write(&path, "<p>another page</p>").expect("written");
+    let error = Run::read_all(&path).expect_err("no record").to_string();
+    assert!(
+        error.contains("page.html") && error.contains("no record"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_an_older_run_lacks_is_said() {
+    let place = folder(&Made::default());
+    std::fs::remove_file(place.path().join("timeline.json")).expect("removed");
+    std::fs::remove_file(place.path().join("latency.hlog")).expect("removed");
+    let page = html(&[Run::read(place.path()).expect("a run")]);
+    let page = without_scripts(&page);
+    well_formed(&page).expect("well formed");
+    for said in [
+        "What is not there",
+        "slowest samples were not kept",
+        "no percentile curves",
+    ] {
+        assert!(page.contains(said), "{said}");
+    }
+    // A folder with nothing but an empty summary is a page too.
+    std::fs::write(place.path().join("summary.json"), "{}").expect("written");
+    let page = html(&[Run::read(place.path()).expect("a run")]);
+    well_formed(&without_scripts(&page)).expect("well formed");
+}
+
+#[test]
+fn it_is_written_into_the_folder_of_its_run() {
+    let place = folder(&Made::default());
+    let path = report::write(place.path()).expect("written");
+    assert!(path.ends_with(report::FILE) && path.is_file());
+    let error = report::write(&place.path().join("nowhere")).expect_err("no folder");
+    assert!(error.to_string().contains("nowhere"), "{error}");
+}
+
+#[test]
+fn a_run_that_goes_on_has_pictures() {
+    let (summary, timeline, _) = common::parts(&Made::default());
+    let pictures = report::so_far(&summary, &timeline);
+    well_formed(&pictures).expect("well formed");
+    assert!(pictures.contains("id=\"course\"") && pictures.contains("id=\"threads\""));
+}
