@@ -111,15 +111,16 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
                 Just(Stream::First),
                 Just(Stream::All)
             ]),
-            prop::option::of(("[a-z]{1,64}", any::<bool>(), content())),
+            prop::option::of(("[a-z]{1,64}", any::<bool>(), any::<u64>(), content())),
             node_facts(),
         )
             .prop_map(|((i, o), stream, engine, facts)| Message::Model {
                 spec: ModelSpec::opaque("m", i, o),
                 stream,
-                engine: engine.map(|(name, tokens, content)| EngineInfo {
+                engine: engine.map(|(name, tokens, at_once, content)| EngineInfo {
                     name,
                     tokens,
+                    at_once,
                     content,
                 }),
                 facts: Box::new(facts),
