@@ -61,11 +61,13 @@ pub fn engine_params(
     params
 }
 
-/// What a frontend is told of an engine.
+/// What a frontend is told of an engine, but for what it works on at once: that the pipelines
+/// know.
 pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
     EngineInfo {
         name: engine.name().to_owned(),
         tokens: engine.counts_tokens(),
+        at_once: 0,
         content: hashed.content.clone(),
         prefix_cache: engine.prefix_cache(),
     }
@@ -149,7 +151,10 @@ impl Accelerator {
             NodeParams {
                 sut_name: format!("{} ({} on {})", config.node, model.name, engine.name()),
                 model: model.clone(),
-                engine_info: engine_info(engine.as_ref(), &hashed),
+                engine_info: EngineInfo {
+                    at_once: pipelines.at_once(),
+                    ..engine_info(engine.as_ref(), &hashed)
+                },
                 once,
                 engine: Arc::new(move || counting.totals()),
                 describe: describes(&config.node, text),

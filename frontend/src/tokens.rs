@@ -267,6 +267,7 @@ mod tests {
         EngineInfo {
             name: name.to_owned(),
             tokens,
+            at_once: 64,
             ..EngineInfo::default()
         }
     }

@@ -117,6 +117,19 @@ impl Pipelines {
         all.reduce(|a, b| (a.0.max(b.0), a.1 + b.1))
     }
 
+    /// Samples that all of them work on at once: those of their threads' batches, or sequences; one
+    /// where samples are answered as they come.
+    pub fn at_once(&self) -> u64 {
+        let each = self.all().map(|p| match p.pipeline.sequences() {
+            Some((_, sequences)) => sequences as u64,
+            None => {
+                let engine = p.pipeline.used();
+                engine.max_batch.saturating_mul(u64::from(engine.workers))
+            }
+        });
+        each.map(|n| n.max(1)).fold(0, u64::saturating_add)
+    }
+
     /// Samples in flight, of all pipelines.
     pub fn in_flight(&self) -> usize {
         self.all().map(|p| p.pipeline.in_flight()).sum()

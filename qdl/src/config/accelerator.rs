@@ -14,11 +14,12 @@ use super::{
     deadlines::Deadlines,
     document::Document,
     engine::{EngineConfig, EngineKind},
-    nic::{NicAt, NicConfig},
+    nic::{MAX_THREADS, NicAt, NicConfig},
     rules::{
-        Findings, MAX_SAMPLE_BYTES, Root, Side, check_model, name, resolve, within, within_some,
+        Findings, MAX_SAMPLE_BYTES, Root, Side, auto_within, check_model, name, resolve, within,
+        within_some,
     },
-    values::socket_address,
+    values::{Auto, socket_address},
 };
 use crate::model::{DType, ModelSpec, TensorSpec};
 
@@ -50,9 +51,14 @@ pub struct AcceleratorConfig {
     /// Engine and batcher.
     #[garde(dive)]
     pub engine: EngineConfig,
-    /// The NICs of this node; at least one. Each has a NIC thread.
+    /// The NICs of this node; at least one.
     #[garde(dive)]
     pub nics: Vec<NicConfig>,
+    /// Threads that poll the NICs: so many, as far as NICs can share one. Default `auto`: by the
+    /// cores that there are, and by what there is to do.
+    #[serde(default)]
+    #[garde(custom(auto_within(1..=MAX_THREADS)))]
+    pub nic_threads: Auto<usize>,
     /// Budget for all slots of this node, in MiB; default 4096.
     #[serde(default = "memory_mib")]
     #[garde(custom(within(1..=MAX_MEMORY_MIB)))]

@@ -17,7 +17,7 @@ use super::{
     engine::EngineConfig,
     health::HealthConfig,
     loadgen::LoadgenConfig,
-    nic::NicConfig,
+    nic::{MAX_THREADS, NicConfig},
     rules::{Findings, Root, Side, auto_within, check_model, name, resolve, within_some},
     values::Auto,
     warm_up::WarmUpConfig,
@@ -57,9 +57,14 @@ pub struct FrontendConfig {
     /// The accelerators behind this frontend; at least one.
     #[garde(skip)]
     pub accelerators: Vec<AcceleratorAddress>,
-    /// The NICs of this node; at least one. Each has a NIC thread.
+    /// The NICs of this node; at least one.
     #[garde(dive)]
     pub nics: Vec<NicConfig>,
+    /// Threads that poll the NICs: so many, as far as NICs can share one. Default `auto`: by the
+    /// cores that there are, and by what there is to do.
+    #[serde(default)]
+    #[garde(custom(auto_within(1..=MAX_THREADS)))]
+    pub nic_threads: Auto<usize>,
     /// Which connection takes the next sample; default `least_outstanding`.
     #[serde(default)]
     #[garde(skip)]

@@ -32,6 +32,8 @@ pub const MAX_AUTO_SLOTS: usize = 2048;
 const MAX_CONNECTIONS: usize = 256;
 /// Longest spin in microseconds: one second.
 const MAX_SPIN_US: u64 = 1_000_000;
+/// Most NIC threads.
+pub(super) const MAX_THREADS: usize = 1024;
 /// Largest NUMA node number.
 const MAX_NUMA: u32 = 1023;
 /// Deepest queue, in work requests.

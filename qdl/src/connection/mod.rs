@@ -7,12 +7,14 @@
 //!   it takes its leave.
 //! * `receive`: the receiving half, as the NIC thread polls it.
 //! * `doorbell`: who rings: the thread that issues, or the NIC thread in its next turn.
-//! * [`nic_thread`]: the thread of each entry of `nics`, which polls the connections of that NIC.
-//!   Both ends run the same loop over different work.
+//! * [`nic_thread`]: the threads that poll the connections of NICs, entries of `nics`, one or
+//!   several each. Both ends run the same loop over different work.
+//! * [`crew`]: which thread polls which NIC, where several share one or change threads.
 //! * [`echo`]: when a quiet connection is asked for a sign of life, and when it is given up. The
 //!   clock is passed in.
 //! * [`spin`]: how a thread that finds nothing waits.
 
+pub mod crew;
 pub mod echo;
 pub mod nic_thread;
 pub mod spin;
@@ -23,10 +25,13 @@ mod doorbell;
 mod receive;
 mod send;
 
+pub use crew::{CrewPlan, Moves};
 pub use doorbell::DoorbellWait;
 pub use echo::{Echo, EchoAction, EchoCfgs};
 pub(crate) use nic_thread::{ENDING, arm_all};
-pub use nic_thread::{NicThreadCfgs, NicThreadHandle, NicWork, Placed, Turn, join_all, spawn};
+pub use nic_thread::{
+    MakeWork, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Turn, join_all, spawn, spawn_crew,
+};
 pub(crate) use receive::{BUDGET, Receiving};
 pub(crate) use send::{Next, Outgoing, Posted, SendCounts, SendHalf};
 pub use spin::{Spin, Wait};

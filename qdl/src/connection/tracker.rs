@@ -12,7 +12,9 @@
 //! after a cursor, so that samples that are neighbours in time are neighbours in memory (the
 //! accelerator runs them where they lie), and skips busy ones, so that a slot held for ever costs
 //! one slot. (Where the next 64 are all busy there are no neighbours to be had, and the slot freed
-//! last will do.) *In flight* is an open grant ([`Grants`]) of the response window. Whoever closes
+//! last will do.) Where fewer are to be in use than there are ([`Tracker::allow`]), those are the
+//! first so many: the same memory is used again while it is in the caches, and neighbours stay
+//! neighbours. *In flight* is an open grant ([`Grants`]) of the response window. Whoever closes
 //! the grant, the response or the sweep, owns the record; nobody else reads it. (Both are the NIC
 //! thread's, which also looks at it, and notes the first token, when a part of the answer comes.)
 //!
@@ -108,6 +110,8 @@ pub struct Tracker {
     grants: Arc<Grants>,
     records: Box<[CachePadded<Record>]>,
     free: FreeSlots,
+    /// How many slots are handed out: the first so many. Written now and then, read for each sample.
+    allowance: AtomicU32,
     in_flight: CachePadded<AtomicU32>,
 }
 
@@ -121,8 +125,21 @@ impl Tracker {
                 .map(|_| CachePadded::new(Record::default()))
                 .collect(),
             free: FreeSlots::new(slots),
+            allowance: AtomicU32::new(slots as u32),
             in_flight: CachePadded::new(AtomicU32::new(0)),
         }
+    }
+
+    /// From now on hands out the first so many slots alone, 1 to all of them. Those beyond that are
+    /// in flight come back as they would; until enough have, none is handed out.
+    pub fn allow(&self, slots: usize) {
+        let slots = slots.clamp(1, self.slots().max(1)) as u32;
+        self.allowance.store(slots, Ordering::Relaxed);
+    }
+
+    /// Slots that are handed out.
+    pub fn allowance(&self) -> usize {
+        self.allowance.load(Ordering::Relaxed) as usize
     }
 
     /// Number of slots.
@@ -135,18 +152,22 @@ impl Tracker {
         self.in_flight.load(Ordering::Relaxed) as usize
     }
 
-    /// False while every slot is taken.
+    /// False while every slot is taken that may be.
     pub fn has_free(&self) -> bool {
-        self.in_flight() < self.slots()
+        self.in_flight() < self.allowance()
     }
 
     /// Takes the next free slot.
     pub fn reserve(&self) -> Option<u16> {
-        let slot = match self.slots().checked_sub(self.in_flight())? {
+        let first = self.allowance();
+        let slot = match first.checked_sub(self.in_flight())? {
             0 => return None,
             // A full connection: what there is came back just now.
-            1 => self.free.take_freed().or_else(|| self.free.take()),
-            _ => self.free.take(),
+            1 => self
+                .free
+                .take_freed(first)
+                .or_else(|| self.free.take(first)),
+            _ => self.free.take(first),
         }?;
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         Some(slot)
@@ -274,38 +295,53 @@ impl FreeSlots {
         None
     }
 
-    fn take(&self) -> Option<u16> {
+    /// Takes a free slot of the first `first`.
+    fn take(&self, first: usize) -> Option<u16> {
+        let words = first.div_ceil(64).clamp(1, self.words.len());
         let cursor = self.cursor.load(Ordering::Relaxed) as usize;
-        let here = cursor / 64 % self.words.len();
-        let next = if here + 1 < self.words.len() {
-            here + 1
-        } else {
-            0
-        };
+        let here = cursor / 64 % words;
+        let next = if here + 1 < words { here + 1 } else { 0 };
         let near = self
-            .take_from(here, !0 << (cursor % 64))
-            .or_else(|| self.take_from(next, !0))
-            .or_else(|| self.take_freed());
+            .take_from(here, !0 << (cursor % 64), first)
+            .or_else(|| self.take_from(next, !0, first))
+            .or_else(|| self.take_freed(first));
         if near.is_some() {
             return near;
         }
+        if words < self.words.len() {
+            // Few enough to look at each: the summary speaks of words beyond, too.
+            return self.take_any(words, first);
+        }
         loop {
             let word = self.word_from(next).or_else(|| self.any_word())?;
-            if let Some(slot) = self.take_from(word, !0) {
+            if let Some(slot) = self.take_from(word, !0, first) {
                 return Some(slot);
+            }
+            if word + 1 == words
+                && self.words[word].load(Ordering::SeqCst) & !mask(word, first) != 0
+            {
+                // What it has lies beyond: it is as good as empty, and its summary bit will not say
+                // so.
+                return self.take_any(words, first);
             }
             self.emptied(word);
         }
     }
 
-    /// Takes a slot of the word that one came back to last.
-    fn take_freed(&self) -> Option<u16> {
-        self.take_from(self.freed.load(Ordering::Relaxed) as usize, !0)
+    /// Looks at each of the first `words`.
+    fn take_any(&self, words: usize, first: usize) -> Option<u16> {
+        (0..words).find_map(|word| self.take_from(word, !0, first))
     }
 
-    /// Takes the first free slot of a word, of those in `mask`.
-    fn take_from(&self, word: usize, mask: u64) -> Option<u16> {
-        let mut bits = self.words[word].load(Ordering::Acquire) & mask;
+    /// Takes a slot of the word that one came back to last.
+    fn take_freed(&self, first: usize) -> Option<u16> {
+        self.take_from(self.freed.load(Ordering::Relaxed) as usize, !0, first)
+    }
+
+    /// Takes the first free slot of a word, of those in `within` and the first `first`.
+    fn take_from(&self, word: usize, within: u64, first: usize) -> Option<u16> {
+        let within = within & mask(word, first);
+        let mut bits = self.words[word].load(Ordering::Acquire) & within;
         while bits != 0 {
             let bit = bits & bits.wrapping_neg();
             let old = self.words[word].fetch_and(!bit, Ordering::AcqRel);
@@ -315,7 +351,7 @@ impl FreeSlots {
                 return Some(slot as u16);
             }
             // Somebody else was quicker; `old` is what is left.
-            bits = old & mask;
+            bits = old & within;
         }
         None
     }
@@ -354,6 +390,14 @@ impl FreeSlots {
                 self.summary[s].fetch_or(bit, Ordering::SeqCst);
             }
         }
+    }
+}
+
+/// The bits of a word that are among the first `first` slots.
+fn mask(word: usize, first: usize) -> u64 {
+    match first.saturating_sub(word * 64) {
+        n @ 0..64 => (1 << n) - 1,
+        _ => !0,
     }
 }
 
@@ -403,6 +447,43 @@ mod tests {
     }
 
     #[test]
+    fn the_first_slots_are_used_again_and_again_where_no_more_are_allowed() {
+        for slots in [1usize, 16, 64, 65, 200, 8192] {
+            for allowed in [1, 3, 16, 63, 64, 65, 130, 200].map(|a: usize| a.min(slots)) {
+                let t = tracker(slots);
+                t.allow(allowed);
+                for round in 0..3 {
+                    let got: HashSet<_> = std::iter::from_fn(|| t.reserve()).collect();
+                    let first: HashSet<_> = (0..allowed as u16).collect();
+                    assert_eq!(got, first, "{allowed} of {slots}, round {round}");
+                    assert!(!t.has_free());
+                    got.into_iter().for_each(|s| t.release(s));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_in_flight_beyond_a_smaller_allowance_comes_back_and_is_left_alone() {
+        let t = tracker(100);
+        let all: Vec<_> = std::iter::from_fn(|| t.reserve()).collect();
+        t.allow(10);
+        assert!(!t.has_free());
+        let (first, beyond) = all.split_at(10);
+        t.release(first[3]);
+        assert_eq!(t.reserve(), None, "90 beyond are in flight still");
+        beyond.iter().for_each(|s| t.release(*s));
+        assert_eq!((t.in_flight(), t.reserve()), (9, Some(3)));
+        assert_eq!(t.reserve(), None);
+        t.allow(12);
+        assert_eq!([t.reserve(), t.reserve()], [Some(10), Some(11)]);
+        t.allow(0);
+        assert_eq!(t.allowance(), 1, "one at least");
+        t.allow(1000);
+        assert_eq!(t.allowance(), 100);
+    }
+
+    #[test]
     fn one_slot_held_for_ever_costs_one_slot() {
         for slots in [1usize, 2, 63, 64, 65, 4097, 8192] {
             let t = tracker(slots);
@@ -445,9 +526,10 @@ mod tests {
         #[test]
         fn behaves_like_a_map(
             slots in 1usize..200,
-            steps in prop::collection::vec((0u8..10, any::<prop::sample::Index>()), 0..400),
+            steps in prop::collection::vec((0u8..11, any::<prop::sample::Index>()), 0..400),
         ) {
             let t = tracker(slots);
+            let mut allowed = slots;
             let mut model: HashMap<u16, (u64, Imm)> = HashMap::new();
             for (id, (step, pick)) in steps.into_iter().enumerate() {
                 let id = id as u64;
@@ -456,9 +538,14 @@ mod tests {
                         Some(slot) => {
                             let imm = t.begin(slot, &sample(id), id + 2).expect("reserved");
                             prop_assert!(model.insert(slot, (id, imm)).is_none(), "slot {} given twice", slot);
+                            prop_assert!(usize::from(slot) < allowed);
                         }
-                        None => prop_assert_eq!(model.len(), slots),
+                        None => prop_assert!(model.len() >= allowed),
                     },
+                    10 => {
+                        allowed = 1 + pick.index(slots);
+                        t.allow(allowed);
+                    }
                     5..9 if !model.is_empty() => {
                         let mut keys: Vec<_> = model.keys().copied().collect();
                         keys.sort_unstable();
@@ -479,7 +566,7 @@ mod tests {
                     _ => {}
                 }
                 prop_assert_eq!(t.in_flight(), model.len());
-                prop_assert_eq!(t.has_free(), model.len() < slots);
+                prop_assert_eq!(t.has_free(), model.len() < allowed);
             }
         }
     }
@@ -521,7 +608,7 @@ mod loom_tests {
             free.emptied(1);
             giver.join().expect("joined");
             assert_eq!(free.summary[0].load(Ordering::SeqCst), 0b10);
-            assert_eq!(free.take(), Some(64 + 6));
+            assert_eq!(free.take(128), Some(64 + 6));
         });
     }
 

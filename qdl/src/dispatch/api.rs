@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use super::{ConnectionCfgs, Sample, SampleTimes};
 use crate::{
-    connection::{DoorbellWait, EchoCfgs, NicThreadCfgs},
+    connection::{CrewPlan, DoorbellWait, EchoCfgs, NicThreadCfgs},
     fabric::{Broken, Region, RegionError},
     rails::{Change, Policy},
     wire::Stream,
@@ -126,9 +126,9 @@ pub trait Owner: Send + Sync {
     fn event(&self, event: DispatchEvent);
 }
 
-/// One NIC thread of the frontend.
+/// One NIC of the frontend.
 pub struct DispatchNic {
-    /// How it waits and where it runs.
+    /// How its thread waits and where it runs.
     pub cfgs: NicThreadCfgs,
     /// Takes its responses.
     pub completer: Box<dyn Completer>,
@@ -154,6 +154,8 @@ pub struct DispatchCfgs {
     pub staged_from: Option<Arc<Region>>,
     /// The connections.
     pub connections: Vec<ConnectionCfgs>,
+    /// Which thread polls which NIC; `None`: each its own.
+    pub crew: Option<CrewPlan>,
     /// Writes queued on a connection before its doorbell must be rung.
     pub send_depth: usize,
     /// Which parts of an answer come before its end.
@@ -176,6 +178,7 @@ impl Default for DispatchCfgs {
             sources: Vec::new(),
             staged_from: None,
             connections: Vec::new(),
+            crew: None,
             send_depth: 256,
             stream: Stream::None,
             token_bytes: 4,

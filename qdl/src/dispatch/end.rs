@@ -115,7 +115,7 @@ impl Connection {
         Load {
             up: self.up.load(Ordering::Relaxed),
             in_flight: self.tracker.in_flight() + self.assigned(),
-            slots: self.cfgs.slots,
+            slots: self.tracker.allowance(),
         }
     }
 
@@ -154,6 +154,7 @@ impl Connection {
         ConnectionRecord {
             tx: self.send.fabric_counts(),
             slots: self.cfgs.slots as u64,
+            allowed: self.tracker.allowance() as u64,
             in_flight_max: sent.in_flight_max,
             blocked: sent.blocked,
             posted: self.posted_for_callers(),

@@ -15,10 +15,12 @@
 //! comes of a response before its end is handed over as it comes; where the sample is sent again
 //! that begins anew, but its first token is reported once, and compared when it comes again.
 
+mod allowance;
 mod answers;
 mod api;
 mod end;
 mod health;
+mod need;
 mod nic;
 mod warm_up;
 
@@ -49,7 +51,7 @@ pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpR
 
 use crate::{
     clock::now_ns,
-    connection::{self, EchoCfgs, NicThreadHandle, Placed, Posted},
+    connection::{self, CrewPlan, EchoCfgs, MakeWork, NicThreadHandle, Placed, Posted},
     fabric::{Broken, Endpoint, Link, Region},
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
     stats::{ConnectionRecord, limits::NicUse},
@@ -57,6 +59,7 @@ use crate::{
 
 use end::{Connection, Requests};
 use health::Health;
+use need::ByNeed;
 use nic::{Command, FrontendNic};
 use warm_up::WarmUp;
 
@@ -72,6 +75,8 @@ pub(crate) struct Shared {
     arbiter: Arbiter,
     /// Set once the peers have said what their connections lead to, under a policy by health.
     health: OnceLock<Health>,
+    /// Set once the peers have said what their engines need, where slots are `auto`.
+    need: OnceLock<ByNeed>,
     owner: Arc<dyn Owner>,
     aborted: AtomicBool,
     issued: CachePadded<AtomicU64>,
@@ -138,6 +143,7 @@ impl Dispatcher {
             handed_over: AtomicU64::new(0),
             arbiter: Arbiter::new(cfgs.policy),
             health: OnceLock::new(),
+            need: OnceLock::new(),
             owner,
             aborted: AtomicBool::new(false),
             issued: CachePadded::default(),
@@ -162,16 +168,20 @@ impl Dispatcher {
             issue_burst: cfgs.issue_burst,
             send_depth: cfgs.send_depth,
         };
+        let mut works = Vec::new();
         for (index, r) in nics.into_iter().enumerate() {
             let inbox = Arc::new(SegQueue::new());
             let (s, i) = (dispatcher.shared.clone(), inbox.clone());
-            let (handle, thread) = connection::spawn(r.cfgs, move |handle| {
-                FrontendNic::new(index, s, i, r.completer, &handle)
-            })?;
-            dispatcher.handles.push(handle);
+            let make: MakeWork<FrontendNic> =
+                Box::new(move |handle| FrontendNic::new(index, s, i, r.completer, &handle));
+            works.push((r.cfgs, make));
             dispatcher.inboxes.push(inbox);
-            dispatcher.threads().push(thread);
         }
+        let each = CrewPlan::each(works.len());
+        let crew = cfgs.crew.as_ref().unwrap_or(&each);
+        let (handles, threads) = connection::spawn_crew(works, crew)?;
+        dispatcher.handles = handles;
+        *dispatcher.threads() = threads;
         let _ = dispatcher
             .shared
             .nic_threads
@@ -415,6 +425,7 @@ impl Dispatcher {
     /// Totals so far.
     pub fn counts(&self) -> DispatchCounts {
         let s = &*self.shared;
+        let (wakeups, sleeps) = NicThreadHandle::waits(&self.handles);
         let completed_empty = s.completed_empty.load(Ordering::Acquire);
         let completed = s.completed.iter().map(|c| c.load(Ordering::Acquire)).sum();
         DispatchCounts {
@@ -433,8 +444,8 @@ impl Dispatcher {
             backlog_max: s.backlog_max.load(Ordering::Relaxed),
             backlogged: s.backlogged.load(Ordering::Relaxed),
             handed_over: s.handed_over.load(Ordering::Relaxed),
-            wakeups: self.handles.iter().map(NicThreadHandle::wakeups).sum(),
-            sleeps: self.handles.iter().map(NicThreadHandle::sleeps).sum(),
+            wakeups,
+            sleeps,
         }
     }
 

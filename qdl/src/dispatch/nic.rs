@@ -138,6 +138,7 @@ impl FrontendNic {
                 self.new_fds.push(rx.fd());
                 let end = &self.shared.connections[connection];
                 end.attach(tx);
+                self.shared.connections_changed();
                 let slots = match end.window.takes_parts() {
                     true => end.cfgs.slots,
                     false => 0,
@@ -198,6 +199,7 @@ impl FrontendNic {
                 i += 1;
                 continue;
             }
+            self.shared.connections_changed();
             let up = self.leaving.swap_remove(i);
             {
                 let mut counts = connection.counts();
@@ -458,7 +460,11 @@ impl NicWork for FrontendNic {
             self.shared.health_tick(now);
         }
         self.take_down();
-        let posted = self.post(events > 0);
+        let mut posted = self.post(events > 0);
+        // What waits now found no room.
+        if events + posted > 0 && self.shared.need_is_due(now) && self.shared.look_at_need() {
+            posted += self.post(true);
+        }
         if events + posted > 0 {
             Turn::Busy
         } else {
@@ -490,6 +496,9 @@ impl NicWork for FrontendNic {
             }
         }
         self.shared.health_tick(now);
+        if self.shared.need_is_due(now) {
+            self.shared.look_at_need();
+        }
         if let Some(h) = self.shared.health.get()
             && self.shared.has_backlog()
         {
@@ -519,6 +528,11 @@ impl NicWork for FrontendNic {
 
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd)) {
         self.new_fds.drain(..).for_each(add);
+    }
+
+    fn descriptors(&mut self, each: &mut dyn FnMut(RawFd)) {
+        let all = self.up.iter().chain(&self.leaving);
+        all.for_each(|u| each(u.half.rx.fd()));
     }
 }
 

@@ -344,7 +344,7 @@ impl<'a> Round<'a> {
     /// More and more at once. A round takes about twice as
     /// long as the one before it, if it takes longer at all.
     fn ramp(&mut self) -> Result<(), WarmUpError> {
-        let slots = |l: &usize| self.shared.connections[*l].cfgs.slots;
+        let slots = |l: &usize| self.shared.connections[*l].tracker.allowance();
         let most = self.connections.iter().map(slots).max().unwrap_or(1);
         let mut last = Duration::ZERO;
         let mut at_once = 1;
@@ -352,7 +352,7 @@ impl<'a> Round<'a> {
             at_once = (2 * at_once).min(most);
             let began = Instant::now();
             for &connection in &self.connections {
-                let n = at_once.min(self.shared.connections[connection].cfgs.slots);
+                let n = at_once.min(slots(&connection));
                 let samples = self.samples.iter().cycle().take(n);
                 self.send(connection, samples.copied().collect())?;
             }

@@ -16,6 +16,7 @@ use super::{
     api::{ClusterError, ClusterListener, SampleMemory},
     common::{ClusterOwner, Common, ConnectionOf, PeerState},
     control_thread::control,
+    crew::{cores, crew},
     describe::{DESCRIBING, Described},
     facts::node_facts,
     health::RailMap,
@@ -26,7 +27,7 @@ use super::{
     transport::ClientNic,
 };
 use crate::{
-    config::{FrontendConfig, NicConfig},
+    config::{Auto, FrontendConfig, NicConfig},
     connection::join_all,
     control::{ClientHandle, ControlError},
     dispatch::{
@@ -97,6 +98,7 @@ impl Cluster {
             sources: memory.sources,
             staged_from: memory.staged_from,
             connections,
+            crew: Some(crew(&config.nics, &near, config.nic_threads, cores())),
             ..settings::dispatch(config)
         };
         let (losses, inboxes): (Vec<_>, Vec<_>) = config
@@ -174,6 +176,7 @@ impl Cluster {
         }
         cluster.wait_up(config.deadlines.connect())?;
         cluster.choose_by_health()?;
+        cluster.keep_in_flight_by_need();
         Ok(cluster)
     }
 
@@ -207,6 +210,25 @@ impl Cluster {
             .dispatcher()
             .choose_by_health(arbiter, health.tick_ns, nic_down);
         Ok(())
+    }
+
+    /// Where slots are `auto`: what is in flight goes by what is needed, now that it is known what
+    /// every engine works on at once.
+    fn keep_in_flight_by_need(&self) {
+        let (common, dispatcher) = (&self.common, self.common.dispatcher());
+        let auto = |i| {
+            let nic = dispatcher.connection(i).nic_index;
+            common.config.nics[nic].slots == Auto::Auto
+        };
+        let auto: Vec<_> = (0..dispatcher.connections()).map(auto).collect();
+        if !auto.contains(&true) {
+            return;
+        }
+        dispatcher.in_flight_by_need(&auto);
+        for peer in 0..common.peers.len() {
+            let at_once = common.peer(peer).engine.at_once;
+            dispatcher.engine_works_on(peer, at_once);
+        }
     }
 
     fn wait_up(&self, deadline: Duration) -> Result<(), ClusterError> {

@@ -15,6 +15,7 @@ mod budget;
 mod cluster;
 mod common;
 mod control_thread;
+mod crew;
 mod describe;
 mod facts;
 mod health;

@@ -14,6 +14,7 @@ use tokio::{net::TcpListener, sync::watch};
 use super::{
     accept::let_in,
     budget::Budget,
+    crew::{cores, crew},
     facts::node_facts,
     lock,
     ofi_nic::OfiNic,
@@ -232,8 +233,9 @@ impl Node {
         let threads = config.nics.iter().zip(&*near).enumerate();
         let threads = threads.map(|(i, (nic, near))| settings::nic_thread(i, nic, near));
         let threads = threads.collect();
+        let crew = crew(&config.nics, &near, config.nic_threads, cores());
         let shared = Arc::new(Shared {
-            server: Server::new(threads, service, &lost)?,
+            server: Server::with_crew(threads, &crew, service, &lost)?,
             service: service.clone(),
             sessions: AtomicU64::new(0),
             current: Mutex::default(),

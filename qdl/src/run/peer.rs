@@ -614,7 +614,9 @@ impl PeerTask {
             return Err(e);
         }
         self.common.peer(self.index).handle = Some(session.handle.clone());
-        self.common.dispatcher().control_session(self.index, false);
+        let dispatcher = self.common.dispatcher();
+        dispatcher.control_session(self.index, false);
+        dispatcher.engine_works_on(self.index, session.engine.at_once);
         Ok(session)
     }
 }
@@ -669,6 +671,7 @@ mod tests {
         let engine = |name: &str, hash: &str| EngineInfo {
             name: name.to_owned(),
             tokens: false,
+            at_once: 64,
             content: Some(crate::wire::Content::Settings {
                 sha256: hash.repeat(64),
             }),

@@ -30,7 +30,7 @@ pub use arrival::{Arrival, Finished, Origin, Part, Sent, Service, respond_all};
 pub use end::{ServeConnection, ServeConnectionCfgs};
 
 use crate::{
-    connection::{self, NicThreadCfgs, NicThreadHandle, Placed},
+    connection::{self, CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, Placed},
     fabric::{Broken, FabricCounts, Link},
     stats::limits::NicUse,
 };
@@ -95,6 +95,20 @@ impl Server {
         service: &Arc<dyn Service>,
         lost: &Arc<OnConnectionLost>,
     ) -> io::Result<Self> {
+        let each = CrewPlan::each(nics.len());
+        Server::with_crew(nics, &each, service, lost)
+    }
+
+    /// The same with threads as planned, of which one may poll several NICs.
+    ///
+    /// # Errors
+    /// A thread or descriptor could not be had.
+    pub fn with_crew(
+        nics: Vec<NicThreadCfgs>,
+        crew: &CrewPlan,
+        service: &Arc<dyn Service>,
+        lost: &Arc<OnConnectionLost>,
+    ) -> io::Result<Self> {
         // Dropped where a thread cannot be started, it ends those before it.
         let mut server = Server {
             handles: Vec::new(),
@@ -103,21 +117,25 @@ impl Server {
             counts: Vec::new(),
             threads: Mutex::default(),
         };
+        let mut works = Vec::new();
         for cfgs in nics {
             let inbox = Arc::new(SegQueue::new());
             let counts = Arc::new(NicCounts::default());
             let (i, c) = (inbox.clone(), counts.clone());
             let (s, l) = (service.clone(), lost.clone());
-            let (handle, thread) =
-                connection::spawn(cfgs.clone(), move |_| ServeNic::new(i, s, l, c))?;
-            server.handles.push(handle.clone());
-            server.inboxes.push(inbox.clone());
+            let make: MakeWork<ServeNic> = Box::new(move |_| ServeNic::new(i, s, l, c));
+            works.push((cfgs, make));
+            server.inboxes.push(inbox);
             server.counts.push(counts);
-            server.threads().push(thread);
-            let s = service.clone();
-            server
-                .preparers
-                .push(Preparer::new(&cfgs, s, inbox, handle)?);
+        }
+        let cfgs: Vec<_> = works.iter().map(|(cfgs, _)| cfgs.clone()).collect();
+        let (handles, threads) = connection::spawn_crew(works, crew)?;
+        server.handles = handles;
+        *server.threads() = threads;
+        for (nic, cfgs) in cfgs.iter().enumerate() {
+            let (inbox, handle) = (server.inboxes[nic].clone(), server.handles[nic].clone());
+            let preparer = Preparer::new(cfgs, service.clone(), inbox, handle)?;
+            server.preparers.push(preparer);
         }
         Ok(server)
     }
@@ -128,7 +146,7 @@ impl Server {
 
     /// Number of NICs.
     pub fn nics(&self) -> usize {
-        self.handles.len()
+        self.inboxes.len()
     }
 
     /// Where the threads run and the connections' memory lies, by NIC.
@@ -163,7 +181,10 @@ impl Server {
 
     fn command(&self, nic_index: usize, command: Command) {
         self.inboxes[nic_index].push(command);
-        self.handles[nic_index].wake();
+        // None while they are being started.
+        if let Some(handle) = self.handles.get(nic_index) {
+            handle.wake();
+        }
     }
 
     /// Totals so far.
@@ -174,8 +195,7 @@ impl Server {
             let received = c.received.lock().unwrap_or_else(PoisonError::into_inner);
             total.received.add(&received);
         }
-        total.wakeups = self.handles.iter().map(NicThreadHandle::wakeups).sum();
-        total.sleeps = self.handles.iter().map(NicThreadHandle::sleeps).sum();
+        (total.wakeups, total.sleeps) = NicThreadHandle::waits(&self.handles);
         total
     }
 

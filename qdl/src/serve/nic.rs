@@ -227,4 +227,9 @@ impl NicWork for ServeNic {
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd)) {
         self.new_fds.drain(..).for_each(add);
     }
+
+    fn descriptors(&mut self, each: &mut dyn FnMut(RawFd)) {
+        let all = self.up.iter().chain(&self.leaving);
+        all.for_each(|u| each(u.half.rx.fd()));
+    }
 }

@@ -101,6 +101,9 @@ pub(super) struct View<'a> {
     /// One sample, or one query, at a time.
     pub(super) by_latency: bool,
     pub(super) slots: u64,
+    /// Those that were in use or to be had at the end: fewer than there are where more were of no
+    /// use.
+    pub(super) allowed: u64,
     /// Samples in flight, on average: rate x round trip.
     pub(super) in_flight: f64,
 }
@@ -119,6 +122,7 @@ impl<'a> View<'a> {
         let seconds = run.duration_s;
         let per_s = share(run.samples as f64, seconds);
         let round_trip = run.stages.get(Stage::RoundTrip);
+        let total = run.total();
         let round_trip_s = round_trip.map_or(0.0, |r| r.mean_us / 1e6);
         View {
             run,
@@ -126,7 +130,11 @@ impl<'a> View<'a> {
             loadgen: run.evidence.loadgen.unwrap_or_default(),
             server: run.scenario == "Server",
             by_latency: matches!(run.scenario.as_str(), "SingleStream" | "MultiStream"),
-            slots: run.total().slots,
+            slots: total.slots,
+            allowed: match total.allowed {
+                0 => total.slots,
+                n => n,
+            },
             in_flight: per_s * round_trip_s,
         }
     }

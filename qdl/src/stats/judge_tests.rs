@@ -243,6 +243,19 @@ fn slots_are_the_limit_where_batches_could_be_larger_or_nothing_else_is_busy() {
     // Without an engine behind a batcher: they wait for the way there and back.
     engine(&mut run, 0, 0, 0.0, 1);
     assert_eq!(said(&run).0, Some(Cause::Slots));
+    // As few in use by choice, of many that there are: more would bring nothing.
+    let mut chosen = run.clone();
+    (
+        chosen.system.connections[0].slots,
+        chosen.system.connections[0].allowed,
+    ) = (400, 2);
+    assert_ne!(said(&chosen).0, Some(Cause::Slots));
+    chosen.system.connections[0].slots = 2;
+    assert_eq!(said(&chosen).0, Some(Cause::Slots), "all there are");
+    engine(&mut chosen, 64, 2, 0.95, 1);
+    assert_eq!(said(&chosen).0, Some(Cause::Slots));
+    chosen.system.connections[0].slots = 400;
+    assert_ne!(said(&chosen).0, Some(Cause::Slots));
     // Full slots are a consequence of a NIC thread that is always at work.
     nics_at_work(&mut run, 0.95);
     assert_eq!(said(&run).0, Some(Cause::NicThread));
@@ -416,6 +429,7 @@ proptest! {
         run.system.accelerators.push(second);
         let c = &mut run.system.connections[0];
         (c.slots, c.silent_ms) = (numbers[8], numbers[9]);
+        c.allowed = numbers[14];
         c.path = PathUse {
             looks: numbers[10],
             looked_us: numbers[11],

@@ -156,6 +156,9 @@ pub struct ConnectionRecord {
     pub posted: u64,
     /// Slots at either end.
     pub slots: u64,
+    /// How many of them were in use or to be had at the end: what the way and the engine needed,
+    /// where `slots` is `auto`. 0 in records of before there was such a thing: all of them.
+    pub allowed: u64,
     /// Most samples it had in flight at once; in the total, the most of any connection.
     pub in_flight_max: u64,
     /// Longest time in milliseconds that it was asked for a sign of life and gave none, the last
@@ -375,6 +378,7 @@ impl RunRecord {
             total.samples = total.samples.saturating_add(c.samples);
             total.in_flight_max = total.in_flight_max.max(c.in_flight_max);
             total.slots = total.slots.saturating_add(c.slots);
+            total.allowed = total.allowed.saturating_add(c.allowed);
             total.silent_ms = total.silent_ms.max(c.silent_ms);
             total.path.add(&c.path);
             total.posted = total.posted.saturating_add(c.posted);

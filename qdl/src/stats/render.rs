@@ -334,6 +334,25 @@ impl Page {
         self.fact("", &format!("network time, cold -> warm: {each}"), None);
     }
 
+    fn slots(&mut self, run: &RunRecord, total: &ConnectionRecord) {
+        let connections = run.system.connections.len() as u64;
+        if connections == 0 || total.slots == 0 {
+            return;
+        }
+        let n = text::grouped;
+        let used = match total.allowed {
+            0 => n(total.slots),
+            allowed => n(allowed),
+        };
+        let slots = format!(
+            "{} on {}, {used} of them in use at the end; at most {} in flight on one",
+            n(total.slots),
+            text::counted(connections, "connection"),
+            n(total.in_flight_max)
+        );
+        self.fact("slots", &slots, None);
+    }
+
     fn counts(&mut self, run: &RunRecord) {
         let (l, n) = (&run.system.ledger, text::grouped);
         let total = run.total();
@@ -356,6 +375,7 @@ impl Page {
             n(run.system.handed_over)
         );
         self.fact("backlog", &waited, None);
+        self.slots(run, &total);
         if !run.system.connections.is_empty() {
             let threads = format!(
                 "NIC threads slept {}; connections woke them {}, other threads {}",

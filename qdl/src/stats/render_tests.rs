@@ -44,6 +44,7 @@ fn example() -> Summary {
         samples,
         posted: samples,
         slots: 256,
+        allowed: 96,
         silent_ms: 0,
         path: PathUse::default(),
         in_flight_max: 64,
@@ -219,6 +220,7 @@ warm-up      40 samples in 3.40 ms before the clock
 copies       0 staged (0 B), 30,000 by the fabric (480 kB)
 backlog      40 samples found no free slot, at most 12 at once; 7 had one and were left to another
              thread
+slots        512 on 2 connections, 192 of them in use at the end; at most 64 in flight on one
 threads      NIC threads slept 11,000 times; connections woke them 10,000 times, other threads 7
 losses       none
 reconciled   issued = completed = recorded; posted, arrived and answered agree

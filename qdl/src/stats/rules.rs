@@ -59,8 +59,15 @@ impl<'a> View<'a> {
         all.map(|e| e.max_batch as f64 * f64::from(e.workers)).sum()
     }
 
+    /// Of those that were to be had.
     fn slots_used(&self) -> f64 {
-        share(self.in_flight, self.slots as f64)
+        share(self.in_flight, self.allowed as f64)
+    }
+
+    /// Whether there may be too few slots: those that were left alone, as more in flight brought
+    /// nothing, are no fewer for that.
+    fn slots_are_short(&self) -> bool {
+        self.slots > 0 && self.allowed >= self.slots
     }
 
     /// Fewer slots than the engines' batches hold, and all of them in use.
@@ -69,7 +76,7 @@ impl<'a> View<'a> {
         let e = &a.used.engine;
         let mean = share(e.samples as f64, e.batches as f64);
         let small = mean < MOST * e.max_batch as f64;
-        if self.slots == 0
+        if !self.slots_are_short()
             || self.by_latency
             || !small
             || self.slots as f64 >= self.engine_room()
@@ -93,7 +100,7 @@ impl<'a> View<'a> {
         let node = &self.run.evidence.node;
         let engine = self.busiest().map_or(0.0, |(_, busy)| busy);
         let nics = self.nic_share(node, self.node_seconds());
-        if self.slots == 0
+        if !self.slots_are_short()
             || self.by_latency
             || self.slots_used() < BUSY
             || engine >= BUSY
@@ -285,7 +292,7 @@ impl<'a> View<'a> {
             "`issue -> post` is {} of a sample's time, and {:.1} of {} slots were in use",
             percent(posting),
             self.in_flight,
-            text::grouped(self.slots)
+            text::grouped(self.allowed)
         );
         self.found(Cause::Posting, figure)
     }

@@ -57,6 +57,7 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
             "health",
             "warm_up",
             "doorbell_wait_us",
+            "nic_threads",
             "verify",
             "deadlines",
         ],
@@ -65,7 +66,11 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
     );
     assert_eq!(full, frontend(&bare).expect("with less in it"));
     let full = accelerator(acc).expect("the accelerator's");
-    let mut bare = without(acc, &["deadlines", "memory_mib", "engine"], &[]);
+    let mut bare = without(
+        acc,
+        &["deadlines", "memory_mib", "nic_threads", "engine"],
+        &[],
+    );
     bare.push_str("engine: {kind: \"null\"}\n");
     assert_eq!(full, accelerator(&bare).expect("with less in it"));
 }

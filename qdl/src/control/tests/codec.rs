@@ -119,15 +119,22 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
                 Just(Stream::First),
                 Just(Stream::All)
             ]),
-            prop::option::of(("[a-z]{1,64}", any::<bool>(), content(), prefix_cache())),
+            prop::option::of((
+                "[a-z]{1,64}",
+                any::<bool>(),
+                any::<u64>(),
+                content(),
+                prefix_cache(),
+            )),
             node_facts(),
         )
             .prop_map(|((i, o), stream, engine, facts)| Message::Model {
                 spec: ModelSpec::opaque("m", i, o),
                 stream,
-                engine: engine.map(|(name, tokens, content, prefix_cache)| EngineInfo {
+                engine: engine.map(|(name, tokens, at_once, content, prefix_cache)| EngineInfo {
                     name,
                     tokens,
+                    at_once,
                     content,
                     prefix_cache,
                 }),

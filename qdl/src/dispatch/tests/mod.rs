@@ -7,6 +7,8 @@
 //! * `losses`: connections that are cut, fall silent or are given up.
 //! * `attaching`: connections that come while others carry samples.
 //! * `backlog`: why samples wait, or are left to others.
+//! * `by_need`: how much is in flight where that goes by need.
+//! * `crews`: NICs that share a thread, and that change threads all the time.
 //! * `by_health`: the same where rails are chosen by health.
 //! * `parts`: answers in parts, write by write.
 //! * `streamed`: the same through a server, in every mixture.
@@ -18,7 +20,9 @@
 mod attaching;
 mod backlog;
 mod by_health;
+mod by_need;
 mod closing;
+mod crews;
 mod everything;
 mod hostile;
 mod losses;
@@ -30,4 +34,7 @@ mod tampered;
 mod warm_up;
 
 use super::*;
-use crate::{connection::NicThreadCfgs, rails::Policy};
+use crate::{
+    connection::{CrewPlan, Moves, NicThreadCfgs},
+    rails::Policy,
+};

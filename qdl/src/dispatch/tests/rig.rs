@@ -100,6 +100,8 @@ pub struct Wait {
     pub spin_ns: u64,
     pub tick_ns: u64,
     pub echo: EchoCfgs,
+    /// Which of two NIC threads, at either end, polls which of two NICs.
+    pub crew: CrewPlan,
 }
 
 impl Wait {
@@ -113,6 +115,7 @@ impl Wait {
                 interval_ns: HOUR,
                 timeout_ns: HOUR,
             },
+            crew: CrewPlan::each(2),
         }
     }
 }
@@ -126,6 +129,7 @@ impl Default for Wait {
                 interval_ns: 10_000_000,
                 timeout_ns: 200_000_000,
             },
+            crew: CrewPlan::each(2),
         }
     }
 }
@@ -264,6 +268,7 @@ impl Bench {
             connections: (0..connections).map(connection).collect(),
             issue_post_up_to: up_to,
             echo: wait.echo,
+            crew: Some(wait.crew.clone()),
             ..DispatchCfgs::default()
         };
         let rails = (0..2)
@@ -279,8 +284,9 @@ impl Bench {
         });
         Bench {
             dispatcher: Dispatcher::new(cfgs, rails, book.clone()).expect("made"),
-            server: Server::new(
+            server: Server::with_crew(
                 vec![thread("back-0"), thread("back-1")],
+                &wait.crew,
                 &service,
                 &lost_connection,
             )

@@ -101,6 +101,7 @@ fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
     let engine = Own::Engine(EngineInfo {
         name: "x".to_owned(),
         tokens: true,
+        at_once: 64,
         ..EngineInfo::default()
     });
     let (_, there) = handshake_with(|f| f.own = engine.clone());

@@ -68,6 +68,7 @@ fn every_key_of_an_accelerator_has_an_effect() {
             "config.control.listen",
         ),
         maps("token_file", json!("t"), "auth").given([("auth", Value::Null)]),
+        maps("nic_threads", json!(7), "crew"),
         maps("auth", Value::Null, "auth"),
         maps("model.name", json!("x"), "model"),
         read("model.file", json!("x"), node, "config.model.file"),

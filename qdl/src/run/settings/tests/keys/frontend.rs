@@ -95,6 +95,7 @@ fn every_key_of_a_frontend_has_an_effect() {
             session,
             "a.control",
         ),
+        maps("nic_threads", json!(7), "crew"),
         maps("arbiter", json!("best"), "policy"),
         maps("health.tick_ms", json!(7), "health"),
         maps("health.ewma_ms", json!(7), "health"),

@@ -13,7 +13,7 @@ use super::{super::*, source::code};
 use crate::{
     config::{AcceleratorConfig, EngineConfig, parse_accelerator, parse_frontend},
     fabric::ib::IbCfgs,
-    run::{request_stride, response_stride},
+    run::{crew::crew, request_stride, response_stride},
     testkit::machine,
 };
 
@@ -179,6 +179,12 @@ fn nics(nics: &[NicConfig], d: &Deadlines) -> Taken {
     ]
 }
 
+/// Of two cores.
+fn threads(nics: &[NicConfig], wanted: Auto<usize>) -> String {
+    let near = vec![Near::default(); nics.len()];
+    text(crew(nics, &near, wanted, 2))
+}
+
 fn frontend(tree: &Value) -> (Taken, String) {
     let c = parse_frontend(&tree.to_string(), "f.yaml", Path::new("/"));
     let c: FrontendConfig = c.unwrap_or_else(|e| panic!("{e}"));
@@ -188,6 +194,7 @@ fn frontend(tree: &Value) -> (Taken, String) {
     all.extend([
         ("auth", text(c.auth())),
         ("timing", text(timing(&c.deadlines))),
+        ("crew", threads(&c.nics, c.nic_threads)),
         ("policy", text((d.policy, d.policy.by_health()))),
         (
             "dispatch",
@@ -233,6 +240,7 @@ fn accelerator(tree: &Value) -> (Taken, String) {
         ("timing", text(timing(&c.deadlines))),
         ("model", text(c.model.spec())),
         ("memory", text(c.memory())),
+        ("crew", threads(&c.nics, c.nic_threads)),
         ("gpus", text(EngineConfig::all_gpus(&c.engine))),
     ]);
     (all, text(&c))

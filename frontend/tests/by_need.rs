@@ -1,0 +1,79 @@
+//! What is left to the programs, `slots` and `nic_threads`, goes by what is needed.
+
+mod common;
+
+use common::{Place, accelerator, free_ports, offline, run};
+use serde_json::Value;
+
+/// Runs so many samples against an accelerator; both with more YAML of their own.
+fn summary(there: &str, here: &str, samples: &str) -> (Value, String) {
+    let place = Place::new();
+    let [port] = free_ports();
+    let _acc = accelerator(&place, &place.digest_accelerator("acc-01", port, there));
+    let config = place.digest_frontend(&[port], here);
+    let ended = run(&place, place.frontend(&config, "out", &offline(samples)));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    (place.summary("out"), ended.stdout)
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+#[test]
+fn batches_are_full_though_not_every_slot_is_in_use() {
+    // Slow, so that everything else is quick beside it.
+    let engine = "engine: {kind: digest, max_batch: 256, delay_us: 100000}\n";
+    let (s, text) = summary(engine, "", "8000");
+    let total = &s["connections_total"];
+    // 2,048 slots on each of three connections; three batches and more are to be in flight.
+    assert_eq!(number(&total["slots"]), 3 * 2048);
+    let allowed = number(&total["allowed"]);
+    assert!((3 * 256..3 * 2048).contains(&allowed), "{allowed}");
+    assert!(number(&total["in_flight_max"]) < 2048);
+    assert!(
+        text.contains("slots        6,144 on 3 connections, "),
+        "{text}"
+    );
+    let batches = s["accelerators"][0]["batches"].as_object().expect("sizes");
+    let count: u64 = batches.values().map(number).sum();
+    // 32 of them are full, were it not for the first and the last.
+    assert!((32..=42).contains(&count), "{batches:?}");
+    assert!(!text.contains("limited by   slots"), "{text}");
+}
+
+#[test]
+fn slots_that_are_given_are_all_in_use() {
+    let nics = "nics: [{address: 127.0.0.1, connections: 2, slots: 300}]\n";
+    let (s, _) = summary("", nics, "2000");
+    let total = &s["connections_total"];
+    assert_eq!(
+        (number(&total["slots"]), number(&total["allowed"])),
+        (600, 600)
+    );
+}
+
+#[test]
+fn nics_share_threads_as_the_configuration_says() {
+    let several = |key: &str, n: usize| {
+        let entries = vec![format!("{{{key}}}"); n].join(", ");
+        format!("nics: [{entries}]\n")
+    };
+    let here = several("address: 127.0.0.1, connections: 1", 8);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let by_cores = (cores / 2).clamp(1, 8) as u64;
+    for (word, expected) in [("3", 3), ("8", 8), ("auto", by_cores)] {
+        let here = format!("{here}nic_threads: {word}\n");
+        let there = format!("nic_threads: {word}\n");
+        let (s, _) = summary(&there, &here, "20000");
+        let threads = number(&s["evidence"]["node"]["nics"]["threads"]);
+        assert_eq!(threads, expected, "{word}");
+        // One NIC there.
+        let there = number(&s["accelerators"][0]["used"]["nics"]["threads"]);
+        assert_eq!(there, 1);
+        // Each of the eight has done its part.
+        let all = s["connections"].as_array().expect("a list");
+        assert_eq!(all.len(), 8);
+        assert!(all.iter().all(|c| number(&c["samples"]) > 0), "{all:?}");
+    }
+}

@@ -1,0 +1,369 @@
+//! Which thread polls which NIC.
+//!
+//! A thread for each NIC is right where each has much to do and a core to itself. Elsewhere it is
+//! dear: threads that have little to do look for work all the same, and take cores from those that
+//! have much. So NICs may share a thread, and change to another while they are at work:
+//!
+//! ```text
+//!   full for some milliseconds, with two NICs or more  -->  half of them to one with time to spare
+//!   little to do, and another with time to spare       -->  all of them there; it sleeps
+//! ```
+//!
+//! NICs that may share are a *group*: those of one fabric that wait in one way and have their
+//! threads and memory in one place. Nothing crosses from one group to another.
+//!
+//! Decisions are here, as plain functions of what threads had to do; the threads are in
+//! [`nic_thread`](super::nic_thread).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A thread that is at work for so much of its time is full.
+const FULL: f64 = 0.85;
+/// One that is at work for less than this has little to do.
+const LITTLE: f64 = 0.3;
+/// And for less than this nothing: it sleeps, and costs nothing where it is.
+const NOTHING: f64 = 0.02;
+/// Two that share one thread leave it so much to spare.
+const TOGETHER: f64 = 0.6;
+/// How long a thread looks at what it has to do before it gives something away, ns.
+pub(super) const WINDOW_NS: u64 = 5_000_000;
+/// Windows in a row in which it was full.
+const FULL_WINDOWS: u32 = 2;
+/// Windows of which the mean is taken for whether it has little to do.
+const CALM_WINDOWS: f64 = 64.0;
+/// How long threads stay apart after they have been parted, ns; doubles each time.
+const APART_NS: (u64, u64) = (1_000_000_000, 60_000_000_000);
+
+/// Which thread polls which NIC at first, and between which of them NICs may change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CrewPlan {
+    /// The thread of each NIC. Threads are counted from 0, and none is without a NIC.
+    pub thread_of: Vec<usize>,
+    /// Groups: each thread's, by its number.
+    pub group_of: Vec<usize>,
+    /// Whether NICs change threads within their group.
+    pub moves: Moves,
+}
+
+/// When NICs change threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Moves {
+    /// Never.
+    #[default]
+    Never,
+    /// By what there is to do.
+    ByNeed,
+    /// All the time.
+    #[cfg(all(test, not(qdl_loom)))]
+    Restless,
+}
+
+impl CrewPlan {
+    /// A thread for each of so many NICs.
+    pub fn each(nics: usize) -> Self {
+        CrewPlan {
+            thread_of: (0..nics).collect(),
+            group_of: (0..nics).collect(),
+            moves: Moves::Never,
+        }
+    }
+
+    /// Threads.
+    pub fn threads(&self) -> usize {
+        self.group_of.len()
+    }
+
+    /// The first NIC of a thread: it says how the thread waits and where it runs.
+    pub fn first_nic(&self, thread: usize) -> Option<usize> {
+        self.thread_of.iter().position(|t| *t == thread)
+    }
+
+    /// Every NIC has a thread, and every thread a NIC.
+    pub fn fits(&self, nics: usize) -> bool {
+        self.thread_of.len() == nics
+            && self.thread_of.iter().all(|t| *t < self.threads())
+            && (0..self.threads()).all(|t| self.first_nic(t).is_some())
+    }
+}
+
+/// What a thread has to do, as the others see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Load {
+    pub nics: usize,
+    /// Share of its time that it was at work lately.
+    pub share: f64,
+}
+
+/// Written by its thread, read by those that have something to give away.
+#[derive(Debug, Default)]
+pub(super) struct SharedLoad(AtomicU64);
+
+impl SharedLoad {
+    pub fn set(&self, load: Load) {
+        let share = (load.share.clamp(0.0, 1.0) * 1e6) as u64;
+        self.0
+            .store((load.nics as u64) << 32 | share, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> Load {
+        let bits = self.0.load(Ordering::Relaxed);
+        Load {
+            nics: (bits >> 32) as usize,
+            share: (bits & 0xffff_ffff) as f64 / 1e6,
+        }
+    }
+}
+
+/// What a thread does about what it has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Give {
+    /// Half of its NICs to this thread.
+    Half(usize),
+    /// All of them.
+    All(usize),
+}
+
+/// One thread's looks at what it has to do.
+#[derive(Clone, Debug)]
+pub(super) struct Balance {
+    /// Windows in a row in which it was full.
+    full: u32,
+    /// Mean share of the windows before.
+    calm: f64,
+}
+
+impl Balance {
+    pub fn new() -> Self {
+        Balance { full: 0, calm: 0.5 }
+    }
+
+    /// After a window in which thread `me` was at work for `share` of its time. `loads` are those
+    /// of all threads, `may_move` says that no NICs were parted lately.
+    pub fn look(
+        &mut self,
+        me: usize,
+        share: f64,
+        loads: &[Load],
+        group_of: &[usize],
+        may_move: bool,
+    ) -> Option<Give> {
+        self.calm += (share - self.calm) / CALM_WINDOWS;
+        self.full = if share >= FULL { self.full + 1 } else { 0 };
+        let nics = loads[me].nics;
+        let others = || {
+            let group = group_of[me];
+            (0..loads.len()).filter(move |t| *t != me && group_of[*t] == group)
+        };
+        let least = |threads: &mut dyn Iterator<Item = usize>| {
+            threads.min_by(|a, b| loads[*a].share.total_cmp(&loads[*b].share))
+        };
+        if self.full >= FULL_WINDOWS && nics >= 2 {
+            self.full = 0;
+            let half = share * (nics / 2) as f64 / nics as f64;
+            let to = least(&mut others())?;
+            // One that is free is there to be used. Which of several NICs has how much to do is not
+            // known: between threads that have some they move now and then alone.
+            let may = loads[to].nics == 0 || may_move;
+            return (may && loads[to].share + half <= FULL).then_some(Give::Half(to));
+        }
+        let little = NOTHING..LITTLE;
+        if may_move && nics > 0 && little.contains(&share) && little.contains(&self.calm) {
+            // Of two with little to do one gives, the one that comes later.
+            let busier = |t: &usize| {
+                loads[*t].nics > 0
+                    && (loads[*t].share >= LITTLE || *t < me)
+                    && loads[*t].share + self.calm.max(share) <= TOGETHER
+            };
+            let to = least(&mut others().filter(busier))?;
+            self.calm = 0.5;
+            return Some(Give::All(to));
+        }
+        None
+    }
+}
+
+/// Until when threads that were parted stay apart.
+#[derive(Debug)]
+pub(super) struct Apart {
+    until_ns: AtomicU64,
+    next_ns: AtomicU64,
+}
+
+impl Apart {
+    pub fn new() -> Self {
+        Apart {
+            until_ns: AtomicU64::new(0),
+            next_ns: AtomicU64::new(APART_NS.0),
+        }
+    }
+
+    /// NICs of one thread were parted.
+    pub fn parted(&self, now_ns: u64) {
+        let ns = self.next_ns.load(Ordering::Relaxed);
+        self.next_ns
+            .store((2 * ns).min(APART_NS.1), Ordering::Relaxed);
+        self.until_ns.store(now_ns + ns, Ordering::Relaxed);
+    }
+
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        now_ns >= self.until_ns.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_a_thread_says_of_itself_is_read_as_it_was() {
+        let shared = SharedLoad::default();
+        assert_eq!(shared.get(), Load::default());
+        let load = Load {
+            nics: 7,
+            share: 0.25,
+        };
+        shared.set(load);
+        assert_eq!(shared.get(), load);
+    }
+
+    #[test]
+    fn plans_name_a_thread_for_each_nic_and_a_nic_for_each_thread() {
+        assert!(CrewPlan::each(3).fits(3));
+        assert!(!CrewPlan::each(3).fits(4));
+        let of = |thread_of: &[usize], threads: usize| CrewPlan {
+            thread_of: thread_of.to_vec(),
+            group_of: vec![0; threads],
+            moves: Moves::ByNeed,
+        };
+        assert!(of(&[0, 1, 0], 2).fits(3));
+        assert!(!of(&[0, 0, 0], 2).fits(3), "a thread without one");
+        assert!(!of(&[0, 2, 0], 2).fits(3), "no such thread");
+    }
+
+    #[test]
+    fn threads_that_were_parted_stay_apart_for_longer_each_time() {
+        let apart = Apart::new();
+        assert!(apart.is_over(0));
+        let mut now = 5;
+        for s in [1, 2, 4, 8, 16, 32, 60, 60] {
+            apart.parted(now);
+            assert!(!apart.is_over(now + s * 1_000_000_000 - 1));
+            now += s * 1_000_000_000;
+            assert!(apart.is_over(now));
+        }
+    }
+
+    /// NICs that each take some share of a thread, moved as threads decide.
+    struct World {
+        wants: Vec<f64>,
+        of: Vec<usize>,
+        balances: Vec<Balance>,
+        group_of: Vec<usize>,
+        apart: Apart,
+        now_ns: u64,
+        moves: usize,
+    }
+
+    impl World {
+        fn new(wants: Vec<f64>, groups: usize, threads: usize) -> Self {
+            let of = (0..wants.len()).map(|n| n % threads).collect();
+            World {
+                of,
+                balances: vec![Balance::new(); threads],
+                group_of: (0..threads).map(|t| t % groups).collect(),
+                apart: Apart::new(),
+                now_ns: 1,
+                moves: 0,
+                wants,
+            }
+        }
+
+        fn load(&self, thread: usize) -> Load {
+            let mine = (0..self.of.len()).filter(|n| self.of[*n] == thread);
+            Load {
+                nics: mine.clone().count(),
+                share: mine.map(|n| self.wants[n]).sum::<f64>().min(1.0),
+            }
+        }
+
+        fn run(&mut self, windows: usize) {
+            for _ in 0..windows {
+                self.now_ns += WINDOW_NS;
+                for t in 0..self.balances.len() {
+                    let loads: Vec<_> = (0..self.balances.len()).map(|t| self.load(t)).collect();
+                    let join = self.apart.is_over(self.now_ns);
+                    let share = loads[t].share;
+                    let give = self.balances[t].look(t, share, &loads, &self.group_of, join);
+                    let (to, n) = match give {
+                        None => continue,
+                        Some(Give::Half(to)) => {
+                            self.apart.parted(self.now_ns);
+                            (to, loads[t].nics / 2)
+                        }
+                        Some(Give::All(to)) => (to, loads[t].nics),
+                    };
+                    assert_eq!(self.group_of[to], self.group_of[t]);
+                    self.moves += 1;
+                    let mine: Vec<_> = (0..self.of.len()).filter(|n| self.of[*n] == t).collect();
+                    mine.iter().take(n).for_each(|n| self.of[*n] = to);
+                }
+            }
+        }
+
+        fn used(&self) -> usize {
+            let threads = 0..self.balances.len();
+            threads.filter(|t| self.load(*t).nics > 0).count()
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// Whatever NICs have to do: soon no thread is full that could give something away, and
+        /// what moves settles.
+        #[test]
+        fn nobody_stays_full_beside_one_that_is_free(
+            wants in prop::collection::vec(0f64..1.2, 1..12),
+            groups in 1usize..3,
+            threads in 1usize..8,
+        ) {
+            let threads = threads.min(wants.len()).max(groups.min(wants.len()));
+            let mut world = World::new(wants, groups, threads);
+            world.run(1_500);
+            for t in 0..threads {
+                let load = world.load(t);
+                let half = load.share * (load.nics / 2) as f64 / load.nics.max(1) as f64;
+                let spare = (0..threads)
+                    .filter(|o| *o != t && world.group_of[*o] == world.group_of[t])
+                    .map(|o| world.load(o))
+                    .filter(|o| o.nics == 0)
+                    .map(|o| o.share)
+                    .fold(1.0, f64::min);
+                prop_assert!(
+                    load.share < FULL || load.nics < 2 || spare + half > FULL,
+                    "{:?} beside {}", load, spare
+                );
+            }
+            let before = world.moves;
+            world.run(4_000);
+            prop_assert!(world.moves - before <= 8, "{} moves in 20 s", world.moves - before);
+        }
+    }
+
+    #[test]
+    fn nics_with_little_to_do_share_and_part_again_when_there_is_much() {
+        let mut world = World::new(vec![0.1; 8], 1, 8);
+        world.run(2_000);
+        assert!(world.used() <= 2, "{} threads", world.used());
+        world.wants = vec![0.9; 8];
+        // Within a tenth of a second.
+        world.run(20);
+        assert_eq!(world.used(), 8);
+        // Those that have nothing to do cost nothing where they are.
+        let mut idle = World::new(vec![0.0; 8], 1, 8);
+        idle.run(2_000);
+        assert_eq!((idle.used(), idle.moves), (8, 0));
+    }
+}

@@ -1,0 +1,411 @@
+//! How much is kept in flight: as much as the way and the engines need, and no more.
+//!
+//! Memory is granted for many slots. To use all of them is right where the way is long, and wrong
+//! where it is short: what is in flight beyond the need waits in queues, and its memory is in no
+//! cache any more when its turn comes. So each connection has an *allowance*, its first so many
+//! slots ([`Tracker::allow`](crate::connection::tracker::Tracker::allow)):
+//!
+//! ```text
+//!   least: some batches' worth, as the engine says, and what fits into a core's cache anyway
+//!     |         a step: x sqrt(2)
+//!     v
+//!   [ step 0 | step 1 | step 2 | ...                                   | granted ]
+//!              <---- the controller looks for the lowest step that costs nothing ---->
+//! ```
+//!
+//! The [`Controller`] moves all connections together, by their answers a second, and only while
+//! samples wait for a slot: else nothing is held up. It *climbs* where that has just begun or the
+//! rate has changed, two steps at a time for as long as each brings a tenth, every step for some
+//! round trips: milliseconds. Later, and ever more rarely, it *tries* the next lower and the next
+//! higher steps beside the one it is at, in turns, so that what else happens on the machine happens
+//! to both, and takes the lower one where the higher one brings nothing. Round trips need no clock
+//! of their own: one is over when as many samples were answered as were in flight.
+//!
+//! It is a plain data structure: what it sees is handed in, the time with it.
+
+/// Batches that an engine's threads have each at least: one computed, one complete, one on its way.
+pub const BATCHES: u64 = 3;
+/// Fewest slots of a connection in use.
+const LEAST_SLOTS: usize = 16;
+/// Slots that take no more memory than this are in use anyway: it stays in a core's cache.
+const LEAST_BYTES: usize = 2 << 20;
+
+/// Looks are so far apart at least, ns.
+pub const LOOK_NS: u64 = 500_000;
+/// A rate is measured over so many round trips while it climbs,
+const CLIMB_TRIPS: u64 = 2;
+/// and over so many else,
+const TRIPS: u64 = 4;
+/// for so long at least, ns,
+const CLIMB_NS: u64 = 1_000_000;
+const TRY_NS: u64 = 4_000_000;
+/// and over so many samples.
+const SAMPLES: u64 = 64;
+/// A climb goes on for as long as it brings this factor.
+const CLIMB_GAIN: f64 = 1.1;
+/// The rate has changed where it is out of this range of what it was.
+const CHANGED: (f64, f64) = (0.75, 1.5);
+/// No two climbs that bring nothing are closer together than this, ns; doubles with each.
+const HOLD_NS: (u64, u64) = (2_000_000, 1_000_000_000);
+/// The same of tries that change nothing.
+const REST_NS: (u64, u64) = (50_000_000, 10_000_000_000);
+/// A try is followed by so many times as long without one.
+const REST: u64 = 8;
+/// Most pairs of measurements in a try.
+const PAIRS: u32 = 12;
+/// What is tried, in turns. More and less may cancel each other out where twice as much is too much.
+const TRIES: [i8; 4] = [2, -1, 1, -1];
+/// Two measurements of one rate differ by so much where nothing is known of it yet,
+const NOISE: f64 = 0.05;
+/// which counts as much as so many pairs.
+const NOISE_PAIRS: f64 = 2.0;
+
+/// Least slots of a connection, of `slots` of `stride` bytes, that are in use: those of its share
+/// of what the engine works on at once (`None` where it does not say: then all).
+pub fn least(slots: usize, stride: usize, engine_share: Option<u64>) -> usize {
+    let Some(share) = engine_share else {
+        return slots;
+    };
+    let batches = usize::try_from(share.saturating_mul(BATCHES)).unwrap_or(usize::MAX);
+    (LEAST_BYTES / stride.max(1))
+        .max(LEAST_SLOTS)
+        .max(batches)
+        .min(slots)
+}
+
+/// The allowance of a connection at a step: sqrt(2) times as much with each.
+pub fn at_step(least: usize, slots: usize, step: u8) -> usize {
+    let most = slots as f64;
+    ((least as f64 * 2f64.powf(f64::from(step) / 2.0)).round())
+        .min(most)
+        .max(1.0) as usize
+}
+
+/// The step from which on a connection has all its slots.
+pub fn steps(least: usize, slots: usize) -> u8 {
+    (0..u8::MAX)
+        .find(|s| at_step(least, slots, *s) >= slots)
+        .unwrap_or(u8::MAX)
+}
+
+/// What is seen at a look.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Look {
+    /// The time.
+    pub now_ns: u64,
+    /// Samples answered so far.
+    pub completed: u64,
+    /// Samples in flight.
+    pub in_flight: u64,
+    /// Samples wait that no connection takes.
+    pub waiting: bool,
+}
+
+/// A measurement of a rate under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Meter {
+    /// What was in flight when it began is answered once so many are.
+    settled_at: u64,
+    /// When it began to count, with the samples answered by then.
+    from: Option<(u64, u64)>,
+}
+
+impl Meter {
+    fn begin(look: &Look) -> Self {
+        Meter {
+            settled_at: look.completed + look.in_flight,
+            from: None,
+        }
+    }
+
+    /// Samples a second, once that can be said.
+    fn look(&mut self, look: &Look, trips: u64, least_ns: u64) -> Option<f64> {
+        if look.completed < self.settled_at {
+            return None;
+        }
+        let (from_ns, before) = *self.from.get_or_insert((look.now_ns, look.completed));
+        let (ns, n) = (
+            look.now_ns.saturating_sub(from_ns),
+            look.completed.saturating_sub(before),
+        );
+        let enough = SAMPLES.max(trips * look.in_flight);
+        (ns >= least_ns.max(1) && n >= enough).then(|| n as f64 * 1e9 / ns as f64)
+    }
+}
+
+/// The step that it is at, beside another, in turns.
+#[derive(Clone, Copy, Debug)]
+struct Try {
+    other: u8,
+    began_ns: u64,
+    /// Measurements so far.
+    measured: u32,
+    /// The first of the pair under way.
+    first: f64,
+    /// Pairs, the mean of the logarithms of their ratios, other to own, and the sum of their
+    /// squared distances from it.
+    pairs: u32,
+    mean: f64,
+    squares: f64,
+}
+
+impl Try {
+    /// Own, other, other, own: what drifts touches both alike.
+    fn is_other(measured: u32) -> bool {
+        matches!(measured % 4, 1 | 2)
+    }
+
+    fn pair(&mut self, ratio: f64) {
+        self.pairs += 1;
+        let off = ratio.ln() - self.mean;
+        self.mean += off / f64::from(self.pairs);
+        self.squares += off * (ratio.ln() - self.mean);
+    }
+
+    /// Whether to take the other step, once that can be said.
+    fn verdict(&self, own: u8) -> Option<bool> {
+        let n = f64::from(self.pairs);
+        let variance = (NOISE_PAIRS * NOISE * NOISE + self.squares) / (NOISE_PAIRS + n - 1.0);
+        let sure = 2.0 * (variance / n).sqrt();
+        let (low, high) = (self.mean - sure, self.mean + sure);
+        let (take, leave, else_from) = match self.other > own {
+            // More is taken for a gain alone,
+            true => (0.01, 0.02, 0.015),
+            // and less unless it costs something.
+            false => (-0.015, -0.005, -0.01),
+        };
+        if low > take {
+            Some(true)
+        } else if high < leave {
+            Some(false)
+        } else {
+            (self.pairs >= PAIRS).then_some(self.mean > else_from)
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// Nothing waits for a slot.
+    Idle,
+    /// From the step that it is at, with its rate once that is known.
+    Climb(Option<f64>),
+    Watch,
+    Try(Try),
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    /// The highest step.
+    most: u8,
+    /// The one that it is at.
+    own: u8,
+    /// The one in force: its own, or one that is tried.
+    now: u8,
+    phase: Phase,
+    meter: Meter,
+    /// The rate at its own step.
+    rate: f64,
+    climbed: bool,
+    hold_ns: u64,
+    climb_after_ns: u64,
+    rest_ns: u64,
+    try_after_ns: u64,
+    /// Place in [`TRIES`] of what is tried next.
+    turn: usize,
+}
+
+impl Controller {
+    /// At the lowest of the steps 0 to `most`.
+    pub fn new(most: u8) -> Self {
+        Controller {
+            most,
+            own: 0,
+            now: 0,
+            phase: Phase::Idle,
+            meter: Meter::default(),
+            rate: 0.0,
+            climbed: false,
+            hold_ns: HOLD_NS.0,
+            climb_after_ns: 0,
+            rest_ns: REST_NS.0,
+            try_after_ns: 0,
+            turn: 0,
+        }
+    }
+
+    /// The steps are others from now on, as connections came or went: what was measured is of no
+    /// use any more.
+    pub fn steps_changed(&mut self, most: u8) {
+        self.most = most;
+        self.own = self.own.min(most);
+        self.idle();
+    }
+
+    /// The step in force.
+    #[cfg(all(test, not(qdl_loom)))]
+    pub fn step(&self) -> u8 {
+        self.now
+    }
+
+    fn idle(&mut self) {
+        self.phase = Phase::Idle;
+        self.now = self.own;
+    }
+
+    fn enter(&mut self, phase: Phase, step: u8, look: &Look) {
+        self.phase = phase;
+        self.now = step;
+        self.meter = Meter::begin(look);
+    }
+
+    fn watch(&mut self, look: &Look) {
+        self.enter(Phase::Watch, self.own, look);
+    }
+
+    /// Looks, and returns the step to be in force from now on.
+    pub fn look(&mut self, look: &Look) -> u8 {
+        if self.most == 0 || !look.waiting {
+            self.idle();
+            return self.now;
+        }
+        let (trips, least_ns) = match self.phase {
+            Phase::Idle => {
+                if look.now_ns >= self.climb_after_ns {
+                    self.climbed = false;
+                    self.enter(Phase::Climb(None), self.own, look);
+                } else {
+                    self.watch(look);
+                }
+                return self.now;
+            }
+            Phase::Climb(_) => (CLIMB_TRIPS, CLIMB_NS),
+            Phase::Watch | Phase::Try(_) => (TRIPS, TRY_NS),
+        };
+        if let Some(rate) = self.meter.look(look, trips, least_ns) {
+            match self.phase {
+                Phase::Idle => {}
+                Phase::Climb(base) => self.climb(base, rate, look),
+                Phase::Watch => self.watched(rate, look),
+                Phase::Try(t) => self.tried(t, rate, look),
+            }
+        }
+        self.now
+    }
+
+    fn climb(&mut self, base: Option<f64>, rate: f64, look: &Look) {
+        match base {
+            None => self.rate = rate,
+            Some(base) if rate > CLIMB_GAIN * base => {
+                self.climbed = true;
+                self.own = self.now;
+                self.rate = rate;
+            }
+            Some(_) => return self.climb_is_over(look),
+        }
+        if self.own == self.most {
+            return self.climb_is_over(look);
+        }
+        let next = self.own.saturating_add(2).min(self.most);
+        self.enter(Phase::Climb(Some(self.rate)), next, look);
+    }
+
+    fn climb_is_over(&mut self, look: &Look) {
+        self.hold_ns = match self.climbed {
+            true => HOLD_NS.0,
+            false => (2 * self.hold_ns).min(HOLD_NS.1),
+        };
+        self.climb_after_ns = look.now_ns + self.hold_ns;
+        if self.climbed || self.try_after_ns == 0 {
+            self.rest_ns = REST_NS.0;
+            self.try_after_ns = look.now_ns + self.rest_ns;
+        }
+        self.watch(look);
+    }
+
+    /// Climbs where the rate at its own step is another than it was.
+    fn has_changed(&mut self, rate: f64, look: &Look) -> bool {
+        let changed = rate < CHANGED.0 * self.rate || rate > CHANGED.1 * self.rate;
+        if !changed || look.now_ns < self.climb_after_ns {
+            return false;
+        }
+        self.climbed = false;
+        // The rest of the change may still be to come: it is measured first.
+        self.enter(Phase::Climb(None), self.own, look);
+        true
+    }
+
+    fn watched(&mut self, rate: f64, look: &Look) {
+        if self.has_changed(rate, look) {
+            return;
+        }
+        self.rate += (rate - self.rate) / 4.0;
+        if look.now_ns < self.try_after_ns {
+            return self.watch(look);
+        }
+        let other = loop {
+            let step = self
+                .own
+                .saturating_add_signed(TRIES[self.turn % TRIES.len()]);
+            if step.min(self.most) != self.own {
+                break step.min(self.most);
+            }
+            // The highest can go down, and the lowest up: there are two at least.
+            self.turn += 1;
+        };
+        let begun = Try {
+            other,
+            began_ns: look.now_ns,
+            measured: 0,
+            first: 0.0,
+            pairs: 0,
+            mean: 0.0,
+            squares: 0.0,
+        };
+        self.enter(Phase::Try(begun), self.own, look);
+    }
+
+    fn tried(&mut self, mut t: Try, rate: f64, look: &Look) {
+        let of_other = Try::is_other(t.measured);
+        if !of_other && self.has_changed(rate, look) {
+            return;
+        }
+        t.measured += 1;
+        if t.measured % 2 == 1 {
+            t.first = rate;
+        } else {
+            let ratio = match of_other {
+                true => rate / t.first,
+                false => t.first / rate,
+            };
+            t.pair(ratio.clamp(1e-3, 1e3));
+            if let Some(take) = t.verdict(self.own) {
+                return self.try_is_over(&t, take, look);
+            }
+        }
+        let next = match Try::is_other(t.measured) {
+            true => t.other,
+            false => self.own,
+        };
+        self.enter(Phase::Try(t), next, look);
+    }
+
+    fn try_is_over(&mut self, t: &Try, take: bool, look: &Look) {
+        if take {
+            self.rate *= t.mean.exp();
+            self.own = t.other;
+            self.rest_ns = REST_NS.0;
+        } else {
+            self.turn += 1;
+            self.rest_ns = (2 * self.rest_ns).min(REST_NS.1);
+        }
+        let took = look.now_ns.saturating_sub(t.began_ns);
+        self.try_after_ns = look.now_ns + self.rest_ns.max(REST * took);
+        self.watch(look);
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+#[path = "allowance_tests.rs"]
+mod tests;

@@ -1,0 +1,242 @@
+//! The controller against a model of what it controls: a way of some round trip and width, that
+//! takes harm from what is in flight beyond some size.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+const LEAST: usize = 16;
+const SLOTS: usize = 1024;
+
+/// A way and what is behind it.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    /// Samples a second at the most.
+    width: f64,
+    /// Round trip of one alone, ns.
+    trip_ns: f64,
+    /// From so many in flight on, each doubling costs a share of the rate.
+    cache: f64,
+    cost: f64,
+}
+
+impl Way {
+    fn rate(&self, in_flight: usize) -> f64 {
+        let w = in_flight as f64;
+        let harm = self.cost * (w / self.cache).log2().max(0.0);
+        (w * 1e9 / self.trip_ns).min(self.width) * (1.0 - harm).max(0.3)
+    }
+
+    /// Smallest allowance whose rate is within `share` of the best of any.
+    fn smallest(&self, share: f64) -> usize {
+        let all = (0..=steps(LEAST, SLOTS)).map(|s| at_step(LEAST, SLOTS, s));
+        let best = self.best();
+        all.into_iter()
+            .find(|w| self.rate(*w) >= share * best)
+            .expect("the best is one of them")
+    }
+
+    fn best(&self) -> f64 {
+        let all = (0..=steps(LEAST, SLOTS)).map(|s| at_step(LEAST, SLOTS, s));
+        all.map(|w| self.rate(w)).fold(0.0, f64::max)
+    }
+}
+
+/// Time, and what is answered in it.
+struct World {
+    controller: Controller,
+    now_ns: u64,
+    completed: f64,
+    /// What is really in flight follows the allowance within a round trip.
+    in_flight: f64,
+    noise: f64,
+    seed: u64,
+    /// Steps and times that were in force.
+    used: Vec<(u64, usize)>,
+}
+
+impl World {
+    fn new(noise: f64, seed: u64) -> Self {
+        World {
+            controller: Controller::new(steps(LEAST, SLOTS)),
+            now_ns: 1,
+            completed: 0.0,
+            in_flight: 0.0,
+            noise,
+            seed: seed | 1,
+            used: Vec::new(),
+        }
+    }
+
+    /// Evenly from -1 to 1.
+    fn random(&mut self) -> f64 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        (self.seed >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    }
+
+    fn allowed(&self) -> usize {
+        at_step(LEAST, SLOTS, self.controller.step())
+    }
+
+    /// Goes on for so long; returns the mean rate.
+    fn run(&mut self, way: &Way, for_ns: u64, waiting: bool) -> f64 {
+        let (end, before) = (self.now_ns + for_ns, self.completed);
+        while self.now_ns < end {
+            let dt = LOOK_NS as f64;
+            let allowed = self.allowed() as f64;
+            self.in_flight += (allowed - self.in_flight) * (dt / way.trip_ns).min(1.0);
+            let noise = 1.0 + self.noise * self.random();
+            let rate = way.rate(self.in_flight.round().max(1.0) as usize) * noise;
+            self.completed += if waiting { rate * dt / 1e9 } else { 0.0 };
+            self.now_ns += LOOK_NS;
+            self.controller.look(&Look {
+                now_ns: self.now_ns,
+                completed: self.completed as u64,
+                in_flight: self.in_flight as u64,
+                waiting,
+            });
+            self.used.push((self.now_ns, self.allowed()));
+        }
+        (self.completed - before) * 1e9 / for_ns as f64
+    }
+}
+
+fn ways() -> impl Strategy<Value = Way> {
+    (
+        20_000f64..400_000.0,
+        1f64..600.0,
+        24f64..400.0,
+        prop_oneof![Just(0.0), 0.02f64..0.1],
+    )
+        .prop_map(|(width, needs, cache, cost)| Way {
+            width,
+            trip_ns: needs * 1e9 / width,
+            cache,
+            cost,
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever the way: nearly the rate of the best allowance, the trying included, by little more
+    /// than the smallest that gives it.
+    #[test]
+    fn it_finds_the_smallest_that_keeps_the_rate(way in ways(), seed in any::<u64>(), noise in 0f64..0.1) {
+        let mut world = World::new(noise, seed);
+        // Tries take round trips, and are rare.
+        let long = (8_000 * MS).max((2_000.0 * way.trip_ns) as u64);
+        world.run(&way, long, true);
+        let from = world.used.len();
+        let rate = world.run(&way, 6_000 * MS, true);
+        prop_assert!(rate >= 0.95 * way.best(), "{} of {}", rate, way.best());
+        let mut used: Vec<_> = world.used[from..].iter().map(|(_, w)| *w).collect();
+        used.sort_unstable();
+        let usual = used[used.len() / 2];
+        let smallest = way.smallest(0.975);
+        prop_assert!(usual <= smallest * 3, "{} where {} would do", usual, smallest);
+        let all = world.used.iter().map(|(_, w)| *w);
+        prop_assert!(all.clone().min() >= Some(LEAST), "a batch starves");
+        prop_assert!(all.max() <= Some(SLOTS));
+    }
+
+    /// The way becomes longer, as by a slower engine, in mid-run.
+    #[test]
+    fn it_grows_again_within_some_round_trips(
+        width in 50_000f64..200_000.0,
+        needs in 20f64..40.0,
+        longer in 4f64..16.0,
+        seed in any::<u64>(),
+        noise in 0f64..0.05,
+    ) {
+        let short = Way { width, trip_ns: needs * 1e9 / width, cache: 1e9, cost: 0.0 };
+        let long = Way { trip_ns: short.trip_ns * longer, ..short };
+        let mut world = World::new(noise, seed);
+        world.run(&short, 3_000 * MS, true);
+        // A try may be under way, and its end is waited for.
+        let soon = (120.0 * long.trip_ns) as u64 + 40 * MS;
+        world.run(&long, soon, true);
+        let rate = world.run(&long, 200 * MS, true);
+        prop_assert!(rate >= 0.85 * long.best(), "{} of {} after {} ms", rate, long.best(), soon / MS);
+    }
+
+    /// From a start at the least it is where it has to be after some doublings.
+    #[test]
+    fn it_climbs_from_the_start_in_milliseconds(width in 50_000f64..200_000.0, needs in 16f64..512.0) {
+        let way = Way { width, trip_ns: needs * 1e9 / width, cache: 1e9, cost: 0.0 };
+        let mut world = World::new(0.0, 7);
+        world.run(&way, (60.0 * way.trip_ns) as u64 + 20 * MS, true);
+        let rate = world.run(&way, 50 * MS, true);
+        prop_assert!(rate >= 0.85 * way.best(), "{} of {}", rate, way.best());
+    }
+}
+
+#[test]
+fn what_holds_nothing_up_is_left_alone() {
+    let way = Way {
+        width: 1e5,
+        trip_ns: 4e6,
+        cache: 1e9,
+        cost: 0.0,
+    };
+    let mut world = World::new(0.05, 3);
+    world.run(&way, 1_000 * MS, false);
+    assert_eq!(world.allowed(), LEAST, "nothing waits for a slot");
+    world.run(&way, 300 * MS, true);
+    let grown = world.allowed();
+    assert!(grown >= 256, "{grown} where 400 are needed");
+    world.run(&way, 1_000 * MS, false);
+    let kept = world.allowed();
+    assert!(
+        (kept as f64) > 0.6 * grown as f64,
+        "{kept} of {grown} after a rest"
+    );
+}
+
+#[test]
+fn the_least_holds_some_batches_and_no_more_than_there_is() {
+    // Images: 16; tokens of 4 KiB: 2 MiB of them; small ones: all.
+    assert_eq!(least(445, 150_528, Some(1)), 16);
+    assert_eq!(least(2048, 4_608, Some(1)), 455);
+    assert_eq!(least(2048, 64, Some(1)), 2048);
+    // Three batches for each thread of the engine.
+    assert_eq!(least(445, 150_528, Some(64)), 192);
+    assert_eq!(least(445, 150_528, Some(1536)), 445);
+    assert_eq!(least(445, 150_528, Some(u64::MAX)), 445);
+    // An engine that does not say has all.
+    assert_eq!(least(445, 150_528, None), 445);
+    assert_eq!(least(3, 150_528, Some(1)), 3);
+}
+
+#[test]
+fn steps_lead_from_the_least_to_all() {
+    assert_eq!(steps(16, 445), 10);
+    assert_eq!(at_step(16, 445, 0), 16);
+    assert_eq!(at_step(16, 445, 1), 23);
+    assert_eq!(at_step(16, 445, 2), 32);
+    assert_eq!(at_step(16, 445, 10), 445);
+    assert_eq!(steps(445, 445), 0);
+    assert_eq!(at_step(1, 1, 255), 1);
+}
+
+#[test]
+fn steps_that_change_while_it_tries_end_the_try() {
+    let way = Way {
+        width: 1e5,
+        trip_ns: 4e6,
+        cache: 1e9,
+        cost: 0.0,
+    };
+    let mut world = World::new(0.0, 3);
+    world.run(&way, 200 * MS, true);
+    world.controller.steps_changed(2);
+    assert!(world.controller.step() <= 2);
+    world.run(&way, 200 * MS, true);
+    assert_eq!(world.controller.step(), 2, "all there is");
+    world.controller.steps_changed(0);
+    world.run(&way, 200 * MS, true);
+    assert_eq!(world.controller.step(), 0);
+}
