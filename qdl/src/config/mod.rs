@@ -66,8 +66,8 @@ pub use llm::LlmConfig;
 pub use load::{load_accelerator, load_frontend, parse_accelerator, parse_frontend};
 pub use loadgen::{LoadgenConfig, Scenario};
 pub use nic::{
-    AdaptiveRouting, Completion, CompletionMode, Gpus, MAX_AUTO_SLOTS, MIN_AUTO_SLOTS, NicAt,
-    NicConfig,
+    AdaptiveRouting, Completion, CompletionMode, Gpus, GroupBy, MAX_AUTO_SLOTS, MIN_AUTO_SLOTS,
+    NicAt, NicConfig,
 };
 pub use tokens::TokensConfig;
 pub use values::{Auto, Scalar};
