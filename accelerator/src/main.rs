@@ -120,13 +120,20 @@ fn main() -> ! {
 }
 
 fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
-    let config = match qdl::config::load_accelerator(&arguments.config) {
+    let mut config = match qdl::config::load_accelerator(&arguments.config) {
         Ok(config) => config,
         Err(e) => {
             eprintln!("error: {e}");
             return SETUP;
         }
     };
+    match qdl::topology::spell_out(&config.nics, true) {
+        Ok(nics) => config.nics = nics.into_iter().map(|(_, nic)| nic).collect(),
+        Err(e) => {
+            eprintln!("error: {e}");
+            return SETUP;
+        }
+    }
     for warning in qdl::run::pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }

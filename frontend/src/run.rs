@@ -21,7 +21,7 @@ use qdl::{
     os::{Near, available_memory},
     run::{pinning_warnings, usage},
     stats::{Accuracy, Live, Recorder, SystemRecord, Throughput},
-    topology::Topology,
+    topology::{Topology, spell_out},
     wire::Stream,
 };
 
@@ -73,7 +73,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => config::load_frontend(&args.config)?,
     };
     let args = &with_audit_config(args, &config)?;
-    let (file, written) = (config.clone(), Written::read(&args.config)?);
+    let mut written = Written::read(&args.config)?;
+    if !args.local {
+        let (of, nics) = spell_out(&config.nics, false)?.into_iter().unzip();
+        written.spelled_out(of);
+        config.nics = nics;
+    }
+    let file = config.clone();
     if let Some(verify) = args.verify {
         config.verify = match verify {
             Verify::None => config::Verify::None,

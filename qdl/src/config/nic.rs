@@ -142,6 +142,16 @@ pub struct NicConfig {
     #[garde(inner(custom(domain_name)))]
     pub domain: Option<String>,
 
+    /// This entry stands for every NIC of this machine that is up and whose name fits, each as an
+    /// entry of its own with all other keys of this one: `*` is any part of a name, `?` any letter.
+    /// With `ofi` domains of its provider, else RDMA devices ([`crate::topology`] finds them).
+    #[serde(rename = "match")]
+    #[garde(skip)]
+    pub matching: Option<String>,
+    /// In which order they come, with `match`; default: as on the PCIe bus.
+    #[garde(skip)]
+    pub group_by: Option<GroupBy>,
+
     /// Name of the RDMA device, as in `mlx5_0`.
     #[garde(inner(custom(device_name)))]
     pub device: Option<String>,
@@ -220,6 +230,8 @@ impl Default for NicConfig {
             post_from_issue_thread_up_to: 16 << 10,
             ofi: None,
             domain: None,
+            matching: None,
+            group_by: None,
             device: None,
             port: 1,
             gid_index: Auto::Auto,
@@ -241,7 +253,8 @@ impl Default for NicConfig {
     }
 }
 
-/// Where a NIC is found, which says what carries its connections.
+/// Where a NIC is found, which says what carries its connections. Of an entry with `match` each
+/// that it stands for is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NicAt<'a> {
     /// An address: sockets. The port is 0 on a frontend.
@@ -374,10 +387,11 @@ impl NicConfig {
 
     /// Checks the entry found at `path`.
     pub(super) fn check(&self, side: Side, path: &str, document: &Document, out: &mut Findings) {
+        self.check_group(path, document, out);
         if self.ofi.is_some() {
             return self.check_ofi(side, path, document, out);
         }
-        let is_ib = self.device.is_some();
+        let is_ib = self.device.is_some() || self.matching.is_some();
         for key in document.keys(path) {
             if let Some((what, help)) = refused(key, side, is_ib) {
                 out.add(format!("{path}.{key}"), format!("`{key}` {what}"), help);
@@ -391,6 +405,36 @@ impl NicConfig {
             self.check_depths(path, out);
         } else {
             self.check_address(side, path, out);
+        }
+    }
+
+    /// Keys that name one NIC, or are for one alone, do not go with those that name several.
+    fn check_group(&self, path: &str, document: &Document, out: &mut Findings) {
+        if self.matching.is_none() {
+            if self.group_by.is_some() {
+                out.add(
+                    format!("{path}.group_by"),
+                    "`group_by` orders the NICs that `match` finds, and there is no `match`",
+                    "add it, as in `match: \"rdmap*\"`, or remove `group_by`",
+                );
+            }
+            return;
+        }
+        out.rule(&format!("{path}.match"), &self.matching, pattern);
+        let by_gpu = self.group_by == Some(GroupBy::Gpu);
+        for key in document.keys(path) {
+            let what = match key {
+                "device" | "domain" | "address" | "listen" => "names one NIC",
+                "port" => "is one NIC's",
+                "cpus" => "pins one NIC's thread; each runs on its NIC's own node as it is",
+                "gpu" if by_gpu => "is one GPU, and `group_by: gpu` gives each NIC its own",
+                _ => continue,
+            };
+            out.add(
+                format!("{path}.{key}"),
+                format!("`{key}` {what}, and `match` stands for several"),
+                format!("remove `{key}`, or `match`"),
+            );
         }
     }
 
@@ -413,7 +457,7 @@ impl NicConfig {
         }
         let inline = within_some(0..=1024);
         out.rule(&format!("{path}.inline_bytes"), &self.inline_bytes, inline);
-        if self.domain.is_none() && self.address.is_none() {
+        if self.domain.is_none() && self.address.is_none() && self.matching.is_none() {
             out.add(
                 path,
                 "an `ofi` NIC needs `domain`, or the `address` that it has",
@@ -506,6 +550,15 @@ pub enum Gpus {
     /// One after the other, beginning with that one: a GPU is reached even when its own NIC is
     /// lost, across the accelerator's interior. As many connections as GPUs, at least.
     All,
+}
+
+/// The order of the NICs that one entry stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupBy {
+    /// Those nearest to the first GPU, then those nearest to the second, and so on; on an
+    /// accelerator each feeds its GPU. Without GPUs, by NUMA node.
+    Gpu,
 }
 
 /// Split writes: a payload above the threshold goes as a plain RDMA WRITE, which may be delivered
@@ -628,6 +681,19 @@ fn domain_name(value: &str, (): &()) -> garde::Result {
     } else {
         Err(garde::Error::new(format!(
             "is no domain{HELP}use a name that `fi_info` lists, such as rdmap0s6-rdm"
+        )))
+    }
+}
+
+fn pattern(value: &Option<String>, (): &()) -> garde::Result {
+    let value = value.as_deref().unwrap_or("*");
+    let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '*' | '?');
+    if !value.is_empty() && value.len() < 64 && value.chars().all(ok) {
+        Ok(())
+    } else {
+        Err(garde::Error::new(format!(
+            "is no pattern{HELP}write a name in which `*` is any part and `?` any letter, as in \
+             \"rdmap*\""
         )))
     }
 }

@@ -9,7 +9,12 @@ use super::{error::ConfigError, load::written_keys};
 pub struct Written {
     name: String,
     lines: BTreeMap<String, usize>,
+    /// The entry of the file that each of `nics` came from, where some stand for several.
+    nics: Vec<usize>,
 }
+
+/// What an entry with `match` leaves to the machine.
+const MATCHED: [&str; 5] = ["device", "port", "domain", "address", "gpu"];
 
 impl Written {
     /// Reads a file again that was loaded.
@@ -22,7 +27,13 @@ impl Written {
         Ok(Written {
             name: name.to_string_lossy().into_owned(),
             lines: written_keys(path)?.into_iter().collect(),
+            nics: Vec::new(),
         })
+    }
+
+    /// From now on entry `i` of `nics` is what entry `of[i]` of the file stands for.
+    pub fn spelled_out(&mut self, of: Vec<usize>) {
+        self.nics = of;
     }
 
     /// The file's name, without its folder.
@@ -32,7 +43,17 @@ impl Written {
 
     /// The line of a key, from 1; `None` where the file does not write it.
     pub fn line(&self, key: &str) -> Option<usize> {
-        self.lines.get(key).copied()
+        self.entry(key)
+            .unwrap_or_else(|| self.lines.get(key).copied())
+    }
+
+    /// The line of a key of a NIC, of whichever entry stands for it.
+    fn entry(&self, key: &str) -> Option<Option<usize>> {
+        let (index, key) = key.strip_prefix("nics[")?.split_once("].")?;
+        let of = self.nics.get(index.parse::<usize>().ok()?)?;
+        let line = |key: &str| self.lines.get(&format!("nics[{of}].{key}")).copied();
+        let matched = || MATCHED.contains(&key).then(|| line("match")).flatten();
+        Some(line(key).or_else(matched))
     }
 }
 
@@ -58,5 +79,25 @@ mod tests {
         let lines = lines.map(|key| written.line(key));
         assert_eq!(lines, [Some(1), Some(3), Some(4), Some(7), None, None]);
         assert!(Written::read("/no/such/file").is_err());
+    }
+
+    #[test]
+    fn nics_that_one_entry_stands_for_have_its_lines() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let text = "nics:\n  - address: 127.0.0.1\n  - match: x*\n    slots: 7\n";
+        std::fs::write(file.path(), text).expect("written");
+        let mut written = Written::read(file.path()).expect("read");
+        written.spelled_out(vec![0, 1, 1]);
+        for (key, line) in [
+            ("nics[0].address", Some(2)),
+            ("nics[0].slots", None),
+            ("nics[1].domain", Some(3)),
+            ("nics[2].domain", Some(3)),
+            ("nics[2].slots", Some(4)),
+            ("nics[2].connections", None),
+            ("nics[3].slots", None),
+        ] {
+            assert_eq!(written.line(key), line, "{key}");
+        }
     }
 }

@@ -1,19 +1,32 @@
 //! A NIC of a libfabric provider, for both sides.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
 
+use tokio::task::spawn_blocking;
+
+use super::lock;
 use crate::{
     config::NicConfig,
     fabric::{
         Endpoint, Link, Region,
-        ofi::{OfiCfgs, OfiConnection, OfiDevice, OfiEnd, OfiError, OfiResources},
+        ib::check_memory,
+        ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiEnd, OfiError, OfiResources},
     },
 };
 
-/// Looks at a first message that come one after the other; then others have their turn.
-const EAGER: usize = 64;
-/// The pause between later looks.
-const PAUSE: Duration = Duration::from_millis(1);
+/// Looks at a first message that come one after the other; then there are pauses, each twice as
+/// long as the last.
+const EAGER: u32 = 64;
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_millis(8);
+/// So many looks are due before it is too late, unless the deadline has passed so many times.
+const FAIR: u32 = 200;
+const MOST: u32 = 3;
 
 /// A NIC that connections are opened on.
 #[derive(Debug)]
@@ -26,17 +39,8 @@ impl OfiNic {
     /// Opens the NIC, for at least so many connections.
     pub fn open(config: &NicConfig, connections: usize) -> Result<Self, OfiError> {
         let device = OfiDevice::open(config)?;
+        device.check(connections)?;
         let info = device.info();
-        let most = info.endpoints();
-        if most > 0 && connections > most {
-            return Err(OfiError::Setting {
-                nic: device.name(),
-                key: "connections",
-                problem: format!(
-                    "{connections} connections need an endpoint each, and the provider has {most}"
-                ),
-            });
-        }
         tracing::info!(
             "{} is up: {}libfabric {}, writes arrive {}",
             device.name(),
@@ -53,6 +57,15 @@ impl OfiNic {
             resources: OfiResources::new(device)?,
             config: Box::new(config.clone()),
         })
+    }
+
+    /// Refuses slots of so many bytes in all where a NIC is to write them and cannot.
+    pub fn check_memory(&self, bytes: usize) -> Result<(), OfiError> {
+        let device = self.resources.device();
+        if !device.locks_memory() {
+            return Ok(());
+        }
+        check_memory(&device.name(), bytes).map_err(OfiError::Memory)
     }
 
     /// Makes memory known that is sent from, for good.
@@ -75,25 +88,61 @@ impl OfiNic {
     }
 }
 
-/// Introduces the peer and waits until a message has crossed both ways.
+/// A connection whose first message is under way, for the thread that looks at it. Once whoever
+/// waits has given up, it is gone, whatever that thread was at.
+struct Held(Arc<Mutex<Option<Dialling>>>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(lock(&self.0).take());
+    }
+}
+
+/// Looks until the message has crossed both ways, or it is too late. A process that has hardly run
+/// meanwhile has not waited: some looks are due before that is said.
+fn look(held: &Mutex<Option<Dialling>>, deadline: Duration) -> Result<(), OfiError> {
+    let started = Instant::now();
+    let mut pause = SHORTEST;
+    for looks in 0.. {
+        // Nobody else looks, and whoever has taken it out does not want to know.
+        let Some(crossed) = lock(held).as_mut().map(Dialling::step) else {
+            break;
+        };
+        let waited = started.elapsed();
+        let late = waited >= deadline && (looks >= FAIR || waited >= MOST * deadline);
+        if crossed? || late {
+            break;
+        }
+        if looks < EAGER {
+            thread::yield_now();
+        } else {
+            thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST);
+        }
+    }
+    Ok(())
+}
+
+/// Introduces the peer and waits until a message has crossed both ways. The provider works, and may
+/// wait, on another thread than this one.
 pub(super) async fn dial(
     half: OfiConnection,
     peer: &OfiEnd,
     deadline: Duration,
 ) -> Result<Link, OfiError> {
-    let mut dialling = half.dial(peer)?;
-    let started = tokio::time::Instant::now();
-    let mut looks = 0;
-    while !dialling.step()? {
-        if started.elapsed() >= deadline {
-            return Err(dialling.too_late(deadline));
-        }
-        looks += 1;
-        if looks < EAGER {
-            tokio::task::yield_now().await;
-        } else {
-            tokio::time::sleep(PAUSE).await;
-        }
+    let system = |source| OfiError::System {
+        what: "the thread that connects",
+        source,
+    };
+    let held = Held(Arc::new(Mutex::new(Some(half.dial(peer)?))));
+    let looked_at = held.0.clone();
+    spawn_blocking(move || look(&looked_at, deadline))
+        .await
+        .map_err(|e| system(io::Error::other(e)))??;
+    let taken = lock(&held.0).take();
+    match taken {
+        Some(dialling) if dialling.is_up() => Ok(dialling.link()),
+        Some(dialling) => Err(dialling.too_late(deadline)),
+        None => Err(system(io::Error::other("it has gone"))),
     }
-    Ok(dialling.link())
 }

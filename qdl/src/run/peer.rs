@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
-    task::JoinSet,
+    task::{JoinSet, spawn_blocking},
     time::Instant,
 };
 
@@ -73,14 +73,69 @@ pub(super) struct PeerTask {
 
 /// What a task comes back with.
 enum Done {
-    /// What was asked for (number and epoch), the local halves, and the answer.
+    /// What could not be made here (number and epoch) and why, what was asked for, its local halves,
+    /// and the answer.
     Answered {
+        refused: Vec<(u16, u32)>,
+        failed: Option<ClusterError>,
         asked: Vec<(u16, u32)>,
         prepared: HashMap<u16, Prepared>,
         answer: Result<Vec<ConnectionGrant>, ControlError>,
     },
     /// A grant and what came of connecting to it.
     Connected(ConnectionGrant, Result<Link, ClusterError>),
+}
+
+/// A connection that is to be opened.
+struct Due {
+    number: u16,
+    epoch: u32,
+    connection: usize,
+    nic_index: usize,
+    turn: u16,
+    gpu_turn: u16,
+}
+
+/// Local halves of connections.
+#[derive(Default)]
+struct Halves {
+    requests: Vec<ConnectionRequest>,
+    prepared: HashMap<u16, Prepared>,
+    refused: Vec<(u16, u32)>,
+    /// Why the last of those that were refused was.
+    failed: Option<ClusterError>,
+}
+
+impl Halves {
+    fn make(common: &Common, due: &[Due]) -> Self {
+        let mut halves = Halves::default();
+        let dispatcher = common.dispatcher();
+        for d in due {
+            let cfgs = dispatcher.connection(d.connection);
+            let nic = &common.nics[d.nic_index];
+            match nic.prepare(d.nic_index, || dispatcher.endpoint(d.connection)) {
+                Ok((half, transport)) => {
+                    halves.prepared.insert(d.number, half);
+                    halves.requests.push(ConnectionRequest {
+                        connection: d.number,
+                        nic: d.turn,
+                        gpu_turn: d.gpu_turn,
+                        epoch: d.epoch,
+                        slots: cfgs.slots as u32,
+                        request_stride: cfgs.request_stride as u32,
+                        response_stride: cfgs.response_stride as u32,
+                        transport,
+                    });
+                }
+                Err(e) => {
+                    // A NIC that is down holds up its own connections alone.
+                    halves.failed = Some(e);
+                    halves.refused.push((d.number, d.epoch));
+                }
+            }
+        }
+        halves
+    }
 }
 
 impl PeerTask {
@@ -140,7 +195,8 @@ impl PeerTask {
             )));
         };
         // A fresh session opens all that it can at once.
-        let mut failed = self.open(&session.handle, self.now().max(all_due)).err();
+        self.open(&session.handle, self.now().max(all_due));
+        let mut failed = None;
         while let Some(done) = self.tasks.join_next().await {
             let done = done.map_err(std::io::Error::other)?;
             failed = failed.or(self.done(&session.handle, done).err());
@@ -217,9 +273,7 @@ impl PeerTask {
                 () = tokio::time::sleep_until(tell_at.unwrap_or_else(Instant::now)),
                     if tell_at.is_some() => self.tell(),
                 () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => {
-                    if let Err(e) = self.open(&handle, self.now()) {
-                        tracing::debug!("opening connections again: {e}");
-                    }
+                    self.open(&handle, self.now());
                 }
             }
         }
@@ -353,75 +407,84 @@ impl PeerTask {
         self.common.listener.note(&line);
     }
 
-    /// Asks for all connections that are due.
-    fn open(&mut self, handle: &ClientHandle, now: Duration) -> Result<(), ClusterError> {
-        let (mut requests, mut prepared) = (Vec::new(), HashMap::new());
-        let mut failed = None;
-        let dispatcher = self.common.dispatcher();
+    /// Asks for all connections that are due. Their local halves are made away from this thread: a
+    /// provider takes its time, and the sessions are to be heard meanwhile.
+    fn open(&mut self, handle: &ClientHandle, now: Duration) {
+        let mut due = Vec::new();
         for (number, l) in (0u16..).zip(&mut self.connections) {
-            let Some(epoch) = l.life.ask(now) else {
-                continue;
+            if let Some(epoch) = l.life.ask(now) {
+                due.push(Due {
+                    number,
+                    epoch,
+                    connection: l.connection,
+                    nic_index: l.nic_index,
+                    turn: l.turn,
+                    gpu_turn: l.gpu_turn,
+                });
+            }
+        }
+        if due.is_empty() {
+            return;
+        }
+        let (common, handle) = (self.common.clone(), handle.clone());
+        let deadline = common.config.deadlines.connect();
+        self.asking = true;
+        self.tasks.spawn(async move {
+            let all = due.iter().map(|d| (d.number, d.epoch)).collect();
+            let made = spawn_blocking(move || Halves::make(&common, &due)).await;
+            let Halves {
+                requests,
+                prepared,
+                refused,
+                failed,
+            } = made.unwrap_or_else(|e| Halves {
+                refused: all,
+                failed: Some(std::io::Error::other(e).into()),
+                ..Halves::default()
+            });
+            let asked: Vec<_> = requests.iter().map(|r| (r.connection, r.epoch)).collect();
+            let answer = match asked.is_empty() {
+                true => Ok(Vec::new()),
+                false => handle.open(requests).within(deadline).await,
             };
-            let cfgs = dispatcher.connection(l.connection);
-            let nic = &self.common.nics[l.nic_index];
-            let (half, transport) =
-                match nic.prepare(l.nic_index, || dispatcher.endpoint(l.connection)) {
-                    Ok(p) => p,
-                    Err(e) => {
-                        // A NIC that is down holds up its own connections alone.
-                        failed = Some(e);
-                        let _ = l.life.answered(epoch, Answer::Refused, now);
-                        continue;
-                    }
-                };
-            prepared.insert(number, half);
-            requests.push(ConnectionRequest {
-                connection: number,
-                nic: l.turn,
-                gpu_turn: l.gpu_turn,
-                epoch,
-                slots: cfgs.slots as u32,
-                request_stride: cfgs.request_stride as u32,
-                response_stride: cfgs.response_stride as u32,
-                transport,
-            });
-        }
-        if !requests.is_empty() {
-            let asked = requests.iter().map(|r| (r.connection, r.epoch)).collect();
-            let answer = handle.open(requests);
-            let deadline = self.common.config.deadlines.connect();
-            self.asking = true;
-            self.tasks.spawn(async move {
-                Done::Answered {
-                    asked,
-                    prepared,
-                    answer: answer.within(deadline).await,
-                }
-            });
-        }
-        failed.map_or(Ok(()), Err)
+            Done::Answered {
+                refused,
+                failed,
+                asked,
+                prepared,
+                answer,
+            }
+        });
     }
 
     /// A task has come back. What is not wanted any more is dropped in here, before the control
     /// session, whose task is on this thread too, tells the accelerator that this end has let go.
     fn done(&mut self, handle: &ClientHandle, done: Done) -> Result<(), ClusterError> {
         let now = self.now();
+        if let Done::Answered { refused, .. } = &done {
+            self.asking = false;
+            for (number, epoch) in refused {
+                if let Some(l) = self.connections.get_mut(usize::from(*number)) {
+                    let _ = l.life.answered(*epoch, Answer::Refused, now);
+                }
+            }
+        }
         match done {
             Done::Answered {
                 prepared,
+                failed,
                 answer: Ok(grants),
                 ..
             } => {
-                self.asking = false;
                 self.granted(handle, grants, prepared);
-                Ok(())
+                failed.map_or(Ok(()), Err)
             }
             Done::Answered {
                 asked,
                 prepared,
                 answer: Err(e),
+                ..
             } => {
-                self.asking = false;
                 // Before the accelerator hears that nothing of them is here.
                 drop(prepared);
                 let answer = match e {

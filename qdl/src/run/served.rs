@@ -286,17 +286,20 @@ impl Session {
             sum.saturating_add(slot.saturating_mul(r.slots as usize))
         });
         // More than the budget allows is refused with the connection that exceeds it.
-        let nic = self.nics.iter().find_map(|n| match n {
-            ServerNic::Ib(nic) if bytes <= self.config.memory() => Some(nic.name()),
-            _ => None,
+        if bytes > self.config.memory() {
+            return Ok(());
+        }
+        let refused = self.nics.iter().find_map(|n| match n {
+            ServerNic::Ib(nic) => Some(check_memory(nic.name(), bytes).err()?.to_string()),
+            ServerNic::Ofi(nic) => Some(nic.check_memory(bytes).err()?.to_string()),
+            ServerNic::Tcp(_) => None,
         });
-        match nic.map(|name| check_memory(name, bytes)) {
-            Some(Err(e)) => Err(Refusal {
+        refused.map_or(Ok(()), |e| {
+            Err(Refusal {
                 code: ErrorCode::Budget,
                 text: format!("{}: {e}", self.config.node),
-            }),
-            _ => Ok(()),
-        }
+            })
+        })
     }
 
     /// Makes one connection, which nothing knows of yet.

@@ -206,6 +206,7 @@ impl ClientNic {
             NicAt::Ofi { .. } => {
                 let open = || {
                     let nic = OfiNic::open(nic, accelerators * nic.connections())?;
+                    nic.check_memory(slots)?;
                     nic.keep(sources)?;
                     Ok(nic)
                 };

@@ -9,6 +9,7 @@
 //! | [`Topology::read`] | sysfs to plain types |
 //! | [`Place`], [`Nearness`] | where on the PCIe tree something sits, and how near two are |
 //! | [`NicGroup`] | the NICs of each GPU |
+//! | [`spell_out`] | entries of `nics` that stand for several NICs |
 //! | [`Topology::near`] | the cores and the memory that belong to a NIC |
 //! | [`Topology::matrix`] | for people |
 //! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | this machine's configuration |
@@ -24,6 +25,7 @@ mod first_run;
 mod groups;
 mod layer;
 mod link;
+mod matching;
 mod matrix;
 mod near;
 mod place;
@@ -43,6 +45,7 @@ pub use first_run::FIRST_RUN;
 pub use groups::NicGroup;
 pub use layer::links;
 pub use link::LinkWatch;
+pub use matching::{NoSuchNics, spell_out};
 pub use near::device_of;
 pub use place::{Nearness, PciAddress, Place};
 pub use yaml::Fabric;

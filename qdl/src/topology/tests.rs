@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::{
-    config::{NicAt, Scenario, parse_accelerator, parse_frontend},
+    config::{Auto, NicAt, NicConfig, Scenario, parse_accelerator, parse_frontend},
     testkit::machine,
 };
 
@@ -329,4 +329,93 @@ fn with_no_nic_at_all_the_yaml_is_for_loopback() {
     assert_eq!(f.nics.len(), 1);
     let a = t.accelerator_yaml("", Fabric::Auto);
     parse_accelerator(&a, "a.yaml", Path::new("/")).expect("good");
+}
+
+fn entry(yaml: &str) -> NicConfig {
+    serde_saphyr::from_str(yaml).expect("an entry")
+}
+
+/// Domains or devices, with their GPUs.
+fn spelled(t: &Topology, yaml: &str, feeds_gpus: bool) -> Vec<(String, Option<u32>)> {
+    let all = t.spell_out(&[entry(yaml)], feeds_gpus).expect("some fit");
+    let name = |n: NicConfig| (n.domain.or(n.device).expect("named"), n.gpu);
+    all.into_iter().map(|(_, n)| name(n)).collect()
+}
+
+#[test]
+fn a_line_stands_for_32_nics_four_for_each_gpu() {
+    let t = read(machine::P5);
+    let yaml = "{ofi: efa, match: '*', group_by: gpu, slots: 64}";
+    let all = spelled(&t, yaml, true);
+    assert_eq!(all.len(), 32);
+    let group = t.nic_groups();
+    for (i, (domain, gpu)) in all.iter().enumerate() {
+        assert_eq!(*gpu, Some(i as u32 / 4), "{domain}");
+        let nic = &t.nics[group[i / 4].nics[i % 4]].name;
+        assert_eq!(*domain, format!("{nic}-rdm"));
+    }
+    // A frontend has the same order, so that NIC i of a group meets NIC i of the other's.
+    let there = spelled(&t, yaml, false);
+    assert!(there.iter().all(|(_, gpu)| gpu.is_none()));
+    let names = |all: &[(String, Option<u32>)]| -> Vec<String> {
+        all.iter().map(|(name, _)| name.clone()).collect()
+    };
+    assert_eq!(names(&there), names(&all));
+    // All other keys are each one's own.
+    let nics = t.spell_out(&[entry(yaml)], true).expect("some fit");
+    assert!(
+        nics.iter()
+            .all(|(of, n)| *of == 0 && n.slots == Auto::Fixed(64))
+    );
+    assert!(
+        nics.iter()
+            .all(|(_, n)| n.matching.is_none() && n.group_by.is_none())
+    );
+}
+
+#[test]
+fn entries_beside_a_line_stay_where_they_are() {
+    let t = read(machine::TWO_SOCKETS);
+    let entries = [
+        entry("{device: mlx5_9}"),
+        entry("{match: 'mlx5_?', queue_pairs: 2}"),
+        entry("{device: mlx5_8}"),
+    ];
+    let all = t.spell_out(&entries, true).expect("some fit");
+    let names: Vec<_> = all.iter().map(|(of, n)| (*of, n.device())).collect();
+    assert_eq!(names[0], (0, "mlx5_9"));
+    assert_eq!(names[names.len() - 1], (2, "mlx5_8"));
+    assert_eq!(
+        names[1..names.len() - 1],
+        [(1, "mlx5_0"), (1, "mlx5_2"), (1, "mlx5_3"), (1, "mlx5_4")]
+    );
+    assert!(all[1..5].iter().all(|(_, n)| n.queue_pairs == 2));
+}
+
+#[test]
+fn providers_over_sockets_have_interfaces() {
+    let t = read(machine::DGX_A100);
+    let all = t.spell_out(
+        &[entry("{ofi: tcp;ofi_rxm, match: 'ib?', group_by: gpu}")],
+        true,
+    );
+    for (i, (_, n)) in all.expect("some fit").iter().enumerate() {
+        assert_eq!(n.domain.as_deref(), Some(&format!("ib{i}")[..]));
+        assert_eq!((n.gpu, n.address.is_some()), (Some(i as u32), true));
+    }
+}
+
+#[test]
+fn a_pattern_that_nothing_fits_is_named_with_what_there_is() {
+    let t = read(machine::DGX_A100);
+    let none = t.spell_out(&[entry("{ofi: efa, match: 'rdmap*'}")], true);
+    let text = none.expect_err("nothing fits").to_string();
+    assert!(
+        text.starts_with("nics[0].match: \"rdmap*\" fits no RDMA device")
+            && text.contains("mlx5_0"),
+        "{text}"
+    );
+    let none = read(machine::LAPTOP).spell_out(&[entry("{match: '*'}")], true);
+    let text = none.expect_err("nothing fits").to_string();
+    assert!(text.ends_with("there are none"), "{text}");
 }

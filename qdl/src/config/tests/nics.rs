@@ -249,3 +249,43 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
         ["9:34 `domain` belongs to the `ofi` fabric, and this NIC has no `ofi`"]
     );
 }
+
+#[test]
+fn an_entry_may_stand_for_several_nics() {
+    let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
+    let many = |keys: &str| frontend(&format!("{head}  - {{match: 'mlx5_*'{keys}}}\n"));
+    let c = many(", ofi: efa, group_by: gpu, slots: 7").unwrap();
+    let expected = NicConfig {
+        ofi: Some("efa".to_owned()),
+        matching: Some("mlx5_*".to_owned()),
+        group_by: Some(GroupBy::Gpu),
+        slots: Auto::Fixed(7),
+        ..NicConfig::default()
+    };
+    assert_eq!(c.nics, [expected]);
+    many(", queue_pairs: 2").unwrap();
+    for (keys, problem) in [
+        (", domain: d, ofi: efa", "`domain` names one NIC"),
+        (", device: mlx5_0", "`device` names one NIC"),
+        (", cpus: [1]", "`cpus` pins one NIC's thread"),
+        (", port: 2", "`port` is one NIC's"),
+        (
+            ", connections: 2",
+            "`connections` belongs to the TCP fabric",
+        ),
+        (", group_by: numa", "group_by"),
+    ] {
+        let all = text(many(keys));
+        assert!(all.contains(problem), "{keys}: {all}");
+    }
+    let alone = text(frontend(&format!(
+        "{head}  - {{address: 127.0.0.1, group_by: gpu}}\n"
+    )));
+    assert!(alone.contains("there is no `match`"), "{alone}");
+    let odd = text(frontend(&format!("{head}  - {{match: 'a b'}}\n")));
+    assert!(odd.contains("match is no pattern"), "{odd}");
+    let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
+    let both = "nics: [{match: 'a*', group_by: gpu, gpu: 1}]\n";
+    let both = text(accelerator(&format!("{head}{both}")));
+    assert!(both.contains("`gpu` is one GPU"), "{both}");
+}

@@ -1,7 +1,12 @@
 //! The shell around a core: moves bytes between a socket and the core, and sleeps until its
 //! deadlines.
 
-use std::{net::Shutdown, sync::Arc, time::Duration};
+use std::{
+    io::{self, Read},
+    net::Shutdown,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::{Buf, BytesMut};
 use socket2::SockRef;
@@ -90,8 +95,13 @@ impl Wire {
             return;
         }
         self.input.reserve(CHUNK);
-        let read = self.stream.try_read_buf(&mut self.input);
+        let mut read = self.stream.try_read_buf(&mut self.input);
         let now = now_ns();
+        if would_block(&read) && core.poll_timeout().is_some_and(|at| now >= at) {
+            // The runtime says what the system said when it was last asked. A thread that something
+            // else held up may not have asked since, and would judge the peer by its own silence.
+            read = self.read_at_once();
+        }
         match read {
             Ok(0) => {
                 self.eof = true;
@@ -114,6 +124,14 @@ impl Wire {
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
             Err(e) => core.link_mut().bad_frame(FrameError::from(e), now),
         }
+    }
+
+    /// What the system has, without the runtime's leave.
+    fn read_at_once(&mut self) -> io::Result<usize> {
+        let mut chunk = [0; CHUNK];
+        let n = (&*SockRef::from(&self.stream)).read(&mut chunk)?;
+        self.input.extend_from_slice(&chunk[..n]);
+        Ok(n)
     }
 
     fn decode<C: Core>(&mut self, core: &mut C, now: u64) {
@@ -178,4 +196,8 @@ impl Wire {
             () = sleep => {}
         }
     }
+}
+
+fn would_block(read: &io::Result<usize>) -> bool {
+    matches!(read, Err(e) if e.kind() == ErrorKind::WouldBlock)
 }

@@ -423,3 +423,43 @@ async fn a_connection_given_up_while_its_open_is_worked_on_costs_nothing_else() 
         }
     }
 }
+
+/// The thread of the runtime was held up, and then has something to say before the runtime has
+/// looked at its sockets: what the peer has said meanwhile is there.
+#[tokio::test]
+async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let there = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let server = bind(server_params()).await;
+            tell.send(server.address()).expect("awaited");
+            let _heard = serve(server);
+            let _ = ended.await;
+        });
+    });
+    let address = told.recv().expect("bound");
+    let params = ClientParams {
+        timing: hasty(),
+        ..client_params(address)
+    };
+    let gone_after = params.timing.heartbeat.gone_after;
+    let session = ClientSession::connect(params).await.expect("connected");
+    for time in 1..=3 {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        std::thread::sleep(gone_after * 4 / 3);
+        let _asked = session.handle.name();
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+        let gone = session.handle.ended();
+        assert!(gone.is_none(), "{time}: {gone:?}");
+    }
+    drop(session);
+    let _ = end.send(());
+    there.join().expect("no panic");
+}

@@ -202,7 +202,7 @@ pub fn check_memory(device: &str, bytes: usize) -> Result<(), IbError> {
             device: device.to_owned(),
             key: "slots",
             problem: format!(
-                "the slots of all connections take {}, and {what} is {}: lower `slots` or `queue_pairs`{remedy}",
+                "the slots of all connections take {}, and {what} is {}: lower `slots` or the number of connections{remedy}",
                 size(bytes as u64),
                 size(limit)
             ),

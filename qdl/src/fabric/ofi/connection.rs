@@ -222,6 +222,11 @@ impl Dialling {
         }
     }
 
+    /// Whether it has crossed.
+    pub fn is_up(&self) -> bool {
+        self.shared.is_warm() && self.shared.broken().is_none()
+    }
+
     /// That a deadline has passed.
     pub fn too_late(&self, after: std::time::Duration) -> OfiError {
         let ms = after.as_millis();

@@ -58,6 +58,13 @@ impl OfiDevice {
                         .to_owned(),
             });
         }
+        if nic.matching.is_some() {
+            return Err(OfiError::Setting {
+                nic: nic.label(),
+                key: "match",
+                problem: "this entry stands for several NICs, and is to be spelled out".to_owned(),
+            });
+        }
         let topology = Topology::of_this_machine().unwrap_or_default();
         let near = topology.near(topology.node_of_nic(nic).as_slice());
         let info = near.run(|| {
@@ -116,11 +123,62 @@ impl OfiDevice {
         !known.iter().any(|n| self.info.provider().starts_with(n))
     }
 
-    /// Whether the provider makes a connection of its own again without a word.
+    /// Whether memory that a peer writes is locked, so that a NIC can write it.
+    pub fn locks_memory(&self) -> bool {
+        !self.moves_in_calls()
+    }
+
+    /// Regions that each connection registers.
+    fn regions_each(&self) -> usize {
+        let cells = usize::from(self.form() == OfiForm::Cell);
+        1 + cells + usize::from(self.info.registers_sources())
+    }
+
+    /// What this provider is asked to hold for so many connections, where it says how much it can.
+    ///
+    /// # Errors
+    /// [`OfiError::Setting`]: more endpoints than it has.
+    pub fn check(&self, connections: usize) -> Result<(), OfiError> {
+        let most = self.info.endpoints();
+        if most > 0 && connections > most {
+            return Err(OfiError::Setting {
+                nic: self.name(),
+                key: "connections",
+                problem: format!(
+                    "{connections} connections need an endpoint each, and the provider has {most}"
+                ),
+            });
+        }
+        // These it calls optimal, and may have more.
+        for (what, wanted, best) in [
+            (
+                "completion queues",
+                connections,
+                self.info.completion_queues(),
+            ),
+            (
+                "regions",
+                connections * self.regions_each(),
+                self.info.regions(),
+            ),
+        ] {
+            if best > 0 && wanted > best {
+                tracing::warn!(
+                    "{}: {connections} connections take {wanted} {what}, and the provider is made \
+                     for {best}: if opening one fails, lower `connections`",
+                    self.name()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the provider makes a socket of its own again without a word. (Over queue pairs what
+    /// was on its way fails by name; and there a write may find no room though nothing is under way,
+    /// as long as the peer does not look.)
     pub(super) fn remakes(&self) -> bool {
         let provider = self.info.provider();
-        let sockets = ["tcp", "net"].iter().any(|n| provider.starts_with(n));
-        sockets || provider.contains("ofi_rxm")
+        ["tcp", "net"].iter().any(|n| provider.starts_with(n))
     }
 }
 

@@ -18,6 +18,9 @@ pub enum OfiError {
         /// What is wrong, which limit it exceeds, and what to do.
         problem: String,
     },
+    /// Memory that a NIC is to write is more than there is, or than may be locked.
+    #[error(transparent)]
+    Memory(crate::fabric::ib::IbError),
     /// The peer announced an end that does not fit.
     #[error("the peer's end of a connection makes no sense: {field} is {value}, {wanted}")]
     Peer {

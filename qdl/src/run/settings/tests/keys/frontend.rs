@@ -193,6 +193,7 @@ fn every_key_of_a_frontend_has_an_effect() {
 fn nic_keys() -> Vec<Key> {
     let device = "qdl/src/fabric/ib";
     let ofi = "qdl/src/fabric/ofi";
+    let topology = "qdl/src/topology";
     let peer = "qdl/src/run";
     vec![
         maps("nics[0].connections", json!(7), "connections"),
@@ -242,5 +243,8 @@ fn nic_keys() -> Vec<Key> {
         read("nics[2].address", json!("10.0.0.2"), ofi, "nic.address"),
         maps("nics[2].connections", json!(7), "connections"),
         read("nics[2].inline_bytes", json!(7), ofi, "nic.inline_bytes()"),
+        read("nics[3].ofi", json!("cxi"), ofi, "nic.ofi()"),
+        read("nics[3].match", json!("x*"), topology, "entry.matching"),
+        read("nics[3].group_by", json!(null), topology, "entry.group_by"),
     ]
 }

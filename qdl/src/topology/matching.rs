@@ -1,0 +1,248 @@
+//! Entries of `nics` that stand for several NICs become one for each.
+//!
+//! ```text
+//!   {ofi: efa, match: "rdmap*", group_by: gpu, slots: 64}
+//!     {ofi: efa, domain: rdmap79s0-rdm, gpu: 0, slots: 64}       the first GPU's
+//!     {ofi: efa, domain: rdmap80s0-rdm, gpu: 0, slots: 64}
+//!     ...
+//!     {ofi: efa, domain: rdmap95s0-rdm, gpu: 1, slots: 64}       the second's
+//! ```
+//!
+//! NICs of two nodes are paired by their place in `nics`: where both nodes group alike, NIC *i* of
+//! a group goes to NIC *i* of the other node's group.
+
+use std::net::IpAddr;
+
+use super::{Nic, NicKind, Topology, TopologyError};
+use crate::config::{GroupBy, NicConfig};
+
+/// Providers over sockets, whose domains are network interfaces.
+const SOCKETS: [&str; 4] = ["tcp", "net", "sockets", "udp"];
+
+/// Why an entry stands for nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum NoSuchNics {
+    /// Nothing fits.
+    #[error(
+        "nics[{index}].match: {pattern:?} fits {kind} of this machine that is up; there {there}"
+    )]
+    None {
+        /// Which entry.
+        index: usize,
+        /// Its pattern.
+        pattern: String,
+        /// What was looked for.
+        kind: &'static str,
+        /// What there is.
+        there: String,
+    },
+    /// This machine cannot be read.
+    #[error("nics[{index}].match: {source}")]
+    Topology {
+        /// Which entry.
+        index: usize,
+        /// Why.
+        source: TopologyError,
+    },
+}
+
+/// What the entries of this machine's configuration stand for, each with the index of the entry
+/// that it came from. `feeds_gpus`: they are an accelerator's. The machine is looked at where an
+/// entry has a `match` alone.
+///
+/// # Errors
+/// [`NoSuchNics`] names the entry.
+pub fn spell_out(
+    nics: &[NicConfig],
+    feeds_gpus: bool,
+) -> Result<Vec<(usize, NicConfig)>, NoSuchNics> {
+    let Some(index) = nics.iter().position(|n| n.matching.is_some()) else {
+        return Ok(nics.iter().cloned().enumerate().collect());
+    };
+    let machine = Topology::of_this_machine();
+    let machine = machine.map_err(|source| NoSuchNics::Topology { index, source })?;
+    machine.spell_out(nics, feeds_gpus)
+}
+
+/// A NIC as an entry names it.
+struct Named {
+    nic: Nic,
+    name: String,
+    address: Option<IpAddr>,
+}
+
+impl Topology {
+    /// As [`spell_out`], on this machine.
+    ///
+    /// # Errors
+    /// [`NoSuchNics::None`].
+    pub fn spell_out(
+        &self,
+        nics: &[NicConfig],
+        feeds_gpus: bool,
+    ) -> Result<Vec<(usize, NicConfig)>, NoSuchNics> {
+        let mut all = Vec::new();
+        for (index, entry) in nics.iter().enumerate() {
+            let each = match &entry.matching {
+                Some(pattern) => self.each(index, entry, pattern, feeds_gpus)?,
+                None => vec![entry.clone()],
+            };
+            all.extend(each.into_iter().map(|nic| (index, nic)));
+        }
+        Ok(all)
+    }
+
+    fn each(
+        &self,
+        index: usize,
+        entry: &NicConfig,
+        pattern: &str,
+        feeds_gpus: bool,
+    ) -> Result<Vec<NicConfig>, NoSuchNics> {
+        let (kind, there) = self.named(entry);
+        let fitting = there.iter().filter(|n| {
+            // By the device's name or by its domain's.
+            fits(pattern, &n.name) || fits(pattern, &n.nic.name)
+        });
+        let fitting: Vec<_> = fitting.collect();
+        if fitting.is_empty() {
+            let names: Vec<_> = there.iter().map(|n| n.name.as_str()).collect();
+            return Err(NoSuchNics::None {
+                index,
+                pattern: pattern.to_owned(),
+                kind,
+                there: match names.is_empty() {
+                    true => "are none".to_owned(),
+                    false => format!("are {}", names.join(", ")),
+                },
+            });
+        }
+        let order = match entry.group_by {
+            Some(GroupBy::Gpu) => self.by_gpu(&fitting),
+            None => (0..fitting.len()).map(|i| (i, None)).collect(),
+        };
+        let one = |(i, gpu): (usize, Option<usize>)| {
+            let n = fitting[i];
+            let mut one = NicConfig {
+                matching: None,
+                group_by: None,
+                ..entry.clone()
+            };
+            match &entry.ofi {
+                Some(_) => {
+                    one.domain = Some(n.name.clone());
+                    one.address = n.address;
+                }
+                None => one.device = Some(n.name.clone()),
+            }
+            if let (None, NicKind::Rdma { port, .. }) = (&entry.ofi, &n.nic.kind) {
+                one.port = *port;
+            }
+            if let (true, Some(gpu)) = (feeds_gpus, gpu) {
+                one.gpu = Some(gpu as u32);
+            }
+            one
+        };
+        Ok(order.into_iter().map(one).collect())
+    }
+
+    /// What this entry's fabric can use of what is up, and what that is called.
+    fn named(&self, entry: &NicConfig) -> (&'static str, Vec<Named>) {
+        let up = self.nics.iter().filter(|n| n.up);
+        let provider = entry.ofi();
+        let sockets = SOCKETS.iter().any(|s| provider.starts_with(s));
+        if sockets {
+            let named = |n: &Nic| {
+                Some(Named {
+                    name: n.netdev.clone()?,
+                    address: Some(*n.addresses.first()?),
+                    nic: n.clone(),
+                })
+            };
+            return ("no interface", up.filter_map(named).collect());
+        }
+        let named = |n: &Nic| Named {
+            name: match provider {
+                "efa" => format!("{}-rdm", n.name),
+                _ => n.name.clone(),
+            },
+            address: None,
+            nic: n.clone(),
+        };
+        let rdma = up.filter(|n| n.is_rdma());
+        ("no RDMA device", rdma.map(named).collect())
+    }
+
+    /// Those of each GPU, one GPU after the other; a NIC that several share comes with the first.
+    fn by_gpu(&self, nics: &[&Named]) -> Vec<(usize, Option<usize>)> {
+        // Of these alone, and alike: interfaces are not passed over for RDMA devices.
+        let nics = nics.iter().map(|n| Nic {
+            kind: NicKind::Tcp,
+            ..n.nic.clone()
+        });
+        let these = Topology {
+            nics: nics.collect(),
+            ..self.clone()
+        };
+        let mut order: Vec<(usize, Option<usize>)> = Vec::new();
+        for group in these.nic_groups() {
+            for nic in group.nics {
+                if order.iter().all(|(seen, _)| *seen != nic) {
+                    order.push((nic, group.gpu));
+                }
+            }
+        }
+        // With a GPU that is far from all others some are nobody's nearest.
+        for nic in 0..these.nics.len() {
+            if order.iter().all(|(seen, _)| *seen != nic) {
+                order.push((nic, None));
+            }
+        }
+        order
+    }
+}
+
+/// Whether a name is what a pattern says.
+fn fits(pattern: &str, name: &str) -> bool {
+    let (mut pattern, mut name) = (pattern.chars(), name.chars());
+    loop {
+        let rest = name.clone();
+        match (pattern.next(), name.next()) {
+            (None, None) => return true,
+            (Some('*'), _) => {
+                let pattern = pattern.as_str();
+                let rest = rest.as_str();
+                let ends = rest.char_indices().map(|(i, _)| i);
+                return ends
+                    .chain([rest.len()])
+                    .any(|from| fits(pattern, &rest[from..]));
+            }
+            (Some('?'), Some(_)) => {}
+            (Some(p), Some(n)) if p == n => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, expected) in [
+            ("*", "", true),
+            ("rdmap*", "rdmap79s0", true),
+            ("rdmap*", "rdma", false),
+            ("rdmap?s0", "rdmap7s0", true),
+            ("rdmap?s0", "rdmap79s0", false),
+            ("*s0", "rdmap79s0", true),
+            ("r*7*0", "rdmap79s0", true),
+            ("r*7*1", "rdmap79s0", false),
+            ("mlx5_0", "mlx5_0", true),
+            ("mlx5_0", "mlx5_01", false),
+        ] {
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+}
