@@ -131,13 +131,15 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
             .prop_map(|((i, o), stream, engine, facts)| Message::Model {
                 spec: ModelSpec::opaque("m", i, o),
                 stream,
-                engine: engine.map(|(name, tokens, at_once, content, prefix_cache)| EngineInfo {
-                    name,
-                    tokens,
-                    at_once,
-                    content,
-                    prefix_cache,
-                }),
+                engine: engine.map(
+                    |(name, tokens, at_once, content, prefix_cache)| EngineInfo {
+                        name,
+                        tokens,
+                        at_once,
+                        content,
+                        prefix_cache,
+                    }
+                ),
                 facts: Box::new(facts),
             }),
         (id, requests).prop_map(|(id, connections)| Message::Open { id, connections }),
