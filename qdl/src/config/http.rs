@@ -87,14 +87,6 @@ impl fmt::Display for Temperature {
     }
 }
 
-/// How a server was told to keep no prefixes, in the words of whoever started it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PrefixCacheOff {
-    /// As in `started with --no-enable-prefix-caching`.
-    pub off: String,
-}
-
 /// The server of the engine `http`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
@@ -170,11 +162,11 @@ pub struct HttpConfig {
     #[serde(default = "seconds::<600>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub ready_s: u64,
-    /// That the server keeps no prompt's beginning for later prompts, where it does not say so
-    /// itself; default: nobody says, and such a run counts in no submission.
+    /// How the server was told to keep no prompt's beginning for later prompts, where it does not
+    /// say so itself; default: nobody says, and such a run counts in no submission.
     #[serde(default)]
     #[garde(skip)]
-    pub prefix_cache: Option<PrefixCacheOff>,
+    pub prefix_cache_off: Option<String>,
     /// The program that is started as the server, and its arguments; default: none, the server
     /// runs already.
     #[serde(default)]
@@ -228,7 +220,7 @@ impl HttpConfig {
             next_token_s: 30,
             busy_s: 30,
             ready_s: 600,
-            prefix_cache: None,
+            prefix_cache_off: None,
             command: Vec::new(),
             log: log(),
             stop_s: 10,
@@ -290,11 +282,11 @@ impl HttpConfig {
                 "set it to max_tokens or less",
             );
         }
-        if let Some(PrefixCacheOff { off }) = &self.prefix_cache
+        if let Some(off) = &self.prefix_cache_off
             && (off.trim().is_empty() || off.len() > MAX_OFF || off.chars().any(char::is_control))
         {
             out.add(
-                "engine.http.prefix_cache.off",
+                "engine.http.prefix_cache_off",
                 format!("{} bytes; it must be one line of 1 to {MAX_OFF}", off.len()),
                 "say how it was turned off, as in `started with --no-enable-prefix-caching`",
             );

@@ -179,12 +179,12 @@ pub(super) fn judge(
 /// What the server says goes before what its configuration says of it.
 fn prefix_cache(said: Option<bool>, config: &HttpConfig, dialect: &dyn Dialect) -> PrefixCache {
     let off = dialect.without_prefix_cache();
-    let (state, how) = match (said, &config.prefix_cache) {
+    let (state, how) = match (said, &config.prefix_cache_off) {
         (Some(true), _) => (CacheState::On, off.to_owned()),
         (Some(false), _) => (CacheState::Off, "the server says so".to_owned()),
-        (None, Some(word)) => (CacheState::Off, word.off.clone()),
+        (None, Some(word)) => (CacheState::Off, word.clone()),
         (None, None) => {
-            let how = format!("{off}, and say so in engine.http.prefix_cache.off");
+            let how = format!("{off}, and say so in engine.http.prefix_cache_off");
             (CacheState::Unknown, how)
         }
     };

@@ -1,7 +1,7 @@
 //! What is asked before the first sample, and what the answers come to.
 
 use qdl::{
-    config::{Dialect, HttpConfig, PrefixCacheOff},
+    config::{Dialect, HttpConfig},
     wire::CacheState,
 };
 use serde_json::json;
@@ -192,9 +192,7 @@ fn an_engine_says_what_it_keeps() {
         let server = saying(Dialect::Vllm, "/metrics", status, metrics);
         let mut params = params(&server.url, Dialect::Vllm);
         let http = params.engine.http.as_mut().expect("http");
-        http.prefix_cache = word.map(|off| PrefixCacheOff {
-            off: off.to_owned(),
-        });
+        http.prefix_cache_off = word.map(str::to_owned);
         let unasked = Http::open(&params).expect("sound").prefix_cache();
         assert_eq!(unasked.map(|c| c.state), Some(CacheState::Unknown));
         let started = start(&params).unwrap_or_else(|e| panic!("{e}"));
@@ -215,7 +213,7 @@ fn an_engine_says_what_it_keeps() {
     let cache = keeps(404, "{}", None);
     assert_eq!(cache.state, CacheState::Unknown);
     assert!(
-        cache.how.contains("engine.http.prefix_cache.off"),
+        cache.how.contains("engine.http.prefix_cache_off"),
         "{cache:?}"
     );
     // Engines of this process have nothing that could.

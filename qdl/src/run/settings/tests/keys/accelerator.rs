@@ -182,9 +182,9 @@ fn every_key_of_an_accelerator_has_an_effect() {
         http("engine.http.busy_s", json!(7), "config.busy()"),
         http("engine.http.ready_s", json!(7), "config.ready()"),
         http(
-            "engine.http.prefix_cache.off",
+            "engine.http.prefix_cache_off",
             json!("x"),
-            "config.prefix_cache",
+            "config.prefix_cache_off",
         ),
         http("engine.http.command", json!(["x"]), "config.command"),
         http("engine.http.log", json!("x"), "config.log"),
