@@ -6,8 +6,8 @@
 //! * `rails`: the policies that choose rails, in a model.
 //! * `parts`: answers in parts beside plain sockets.
 //! * `feed`: LoadGen in front and stubbed NICs behind (with the feature of that name).
-//! * `models`: the round's models with the engine `digest`, both programs beside plain sockets (with
-//!   the feature `feed`).
+//! * `models`: the round's models with the engine `digest`, both programs beside plain sockets
+//!   (with the feature `feed`).
 //! * `llm-server`: a pretended language-model server for `bench llm`.
 
 mod batches;
