@@ -8,8 +8,8 @@
 //! * `large`: ways of the kernel to move large payloads.
 //! * `parts`: answers in parts beside plain sockets.
 //! * `feed`: LoadGen in front and stubbed NICs behind (with the feature of that name).
-//! * `models`: the round's models with the engine `digest`, both programs beside plain sockets (with
-//!   the feature `feed`).
+//! * `models`: the round's models with the engine `digest`, both programs beside plain sockets
+//!   (with the feature `feed`).
 //! * `llm-server`: a pretended language-model server for `bench llm`.
 
 mod batches;

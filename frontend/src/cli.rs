@@ -81,8 +81,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub audit_config: Option<PathBuf>,
 
-    /// A compliance test of the round, as in TEST06: runs with its official audit.config, the one for
-    /// all models or the configured model's, from the checkout that --checker names. Nothing is
+    /// A compliance test of the round, as in TEST06: runs with its official audit.config, the one
+    /// for all models or the configured model's, from the checkout that --checker names. Nothing is
     /// fetched
     #[arg(long, value_name = "TEST", conflicts_with = "audit_config")]
     pub compliance: Option<String>,

@@ -1,5 +1,6 @@
-//! `--compliance TEST06`: the official `audit.config` of a compliance test, found in the checkout of
-//! mlcommons/inference that the user names. Nothing is fetched, and the file is read where it lies.
+//! `--compliance TEST06`: the official `audit.config` of a compliance test, found in the checkout
+//! of mlcommons/inference that the user names. Nothing is fetched, and the file is read where it
+//! lies.
 
 use std::path::{Path, PathBuf};
 
@@ -59,8 +60,8 @@ fn list(names: &[String]) -> String {
     }
 }
 
-/// The `audit.config` that `--compliance` names; `None` without the flag. `models` are the names that
-/// the model goes by.
+/// The `audit.config` that `--compliance` names; `None` without the flag. `models` are the names
+/// that the model goes by.
 ///
 /// # Errors
 /// [`ComplianceError`].

@@ -204,7 +204,7 @@ fn a_performance_run_that_audit_config_made_is_not_called_accuracy() {
     assert_eq!(mode["overrode"][0]["from"], "--mode");
 }
 
-/// Files with the keys of the official ones: TEST01 of one model, TEST04, TEST06, TEST07 and TEST09.
+/// Files with the keys of the official ones: TEST01 of one model, TEST04, TEST06 to TEST09.
 #[test]
 fn compliance_tests_run_with_their_files_as_they_are() {
     fetched("models/digits.onnx");

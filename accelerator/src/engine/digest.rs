@@ -18,8 +18,8 @@ const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 const WORD: usize = size_of::<u64>();
 /// Words that are compared before anybody looks whether they agree.
 const BLOCK: usize = 512;
-/// Samples and answers up to so many bytes are answered on the NIC thread. Larger ones would keep it
-/// from its connections.
+/// Samples and answers up to so many bytes are answered on the NIC thread. Larger ones would keep
+/// it from its connections.
 const INLINE_UP_TO: usize = 1 << 20;
 
 /// How long answers are, and what is in them.

@@ -356,7 +356,8 @@ impl DatasetConfig {
             out.add(
                 "dataset.shape",
                 "a dimension is 0, or its largest is below its smallest, or its step is 0",
-                "list numbers, or [least, most] or [least, most, step], as in `shape: [[128, 384, 64], 256]`",
+                "list numbers, or [least, most] or [least, most, step], as in \
+                 `shape: [[128, 384, 64], 256]`",
             );
         } else if most > room {
             out.add(
@@ -370,7 +371,10 @@ impl DatasetConfig {
         } else if model.fixed_size() && least != room {
             out.add(
                 "dataset.shape",
-                format!("samples of {least} to {most} bytes do not fit the model, which takes {room} bytes and no fewer"),
+                format!(
+                    "samples of {least} to {most} bytes do not fit the model, which takes {room} \
+                     bytes and no fewer"
+                ),
                 "give the input's own shape, or mark the input `ragged: true`",
             );
         }

@@ -28,8 +28,8 @@ const MAX_OPTIMIZATION_LEVEL: u8 = 5;
 pub enum EngineKind {
     /// Answers at once with zeros, whatever came.
     Null,
-    /// Answers with the xxh3-64 of the sample's bytes, 8 bytes little-endian, and as many words that
-    /// count on from it as the model's output has room for.
+    /// Answers with the xxh3-64 of the sample's bytes, 8 bytes little-endian, and as many words
+    /// that count on from it as the model's output has room for.
     Digest,
     /// Runs an ONNX model on ONNX Runtime.
     Onnx,

@@ -359,6 +359,31 @@ fn relations_between_keys() {
 }
 
 #[test]
+fn a_shape_says_how_large_samples_are() {
+    let shaped = |shape: &str| {
+        let data = format!("{{kind: random, shape: {shape}}}");
+        frontend(&format!("{FRONTEND}{REST}").replace("{kind: random}", &data))
+    };
+    // The model's input has four bytes at most.
+    let good = shaped("[[1, 2], 2]").unwrap_or_else(|e| panic!("{e}"));
+    let shape = good.dataset.shape.expect("it is there");
+    let each: Vec<_> = shape.iter().map(|d| (d.least, d.most, d.step)).collect();
+    assert_eq!(each, [(1, 2, 1), (2, 2, 1)]);
+    let large = text(shaped("[[1, 3], 2]"));
+    assert!(
+        large.contains("the largest sample has 6 bytes") && large.contains("fits no slot"),
+        "{large}"
+    );
+    for wrong in ["[0]", "[[3, 2]]", "[[1, 3, 0]]", "[]"] {
+        let all = text(shaped(wrong));
+        assert!(all.contains("[least, most, step]"), "{wrong}: {all}");
+    }
+    assert!(shaped("[[1, 2, 3, 4]]").is_err());
+    let twice = text(shaped("[2], max_bytes: 3"));
+    assert!(twice.contains("both say how large samples are"), "{twice}");
+}
+
+#[test]
 fn verify_digest_needs_eight_bytes_or_more() {
     let text = format!("{FRONTEND}{REST}verify: digest\n");
     assert_eq!(frontend(&text).unwrap().verify, Verify::Digest);
