@@ -3,20 +3,13 @@
 //! Needs a C compiler and libfabric-dev; without them it says so and passes.
 #![allow(clippy::expect_used)]
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    mem::{offset_of, size_of},
-    path::Path,
-    process::Command,
-};
+#[path = "../../verbs/tests/c_layout/mod.rs"]
+mod c_layout;
 
+use std::mem::{offset_of, size_of};
+
+use c_layout::Expectations;
 use ofi::raw;
-
-const HEADER: &str = "/usr/include/rdma/fabric.h";
-
-/// What is compared: a C expression, and the value that Rust has for it.
-type Expectations = BTreeMap<String, u64>;
 
 /// Whole structures: their size too. Of a table, or a structure that newer headers make longer, the
 /// offsets alone (`..`).
@@ -105,70 +98,18 @@ fn expectations() -> Expectations {
     expected
 }
 
-/// A C program that prints each expression and its value.
-fn program(expected: &Expectations) -> String {
-    let mut source = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <rdma/fabric.h>\n#include <rdma/fi_cm.h>\n\
-         #include <rdma/fi_domain.h>\n#include <rdma/fi_endpoint.h>\n#include <rdma/fi_rma.h>\n\
-         #include <rdma/fi_errno.h>\nint main(void) {\n",
-    );
-    for expression in expected.keys() {
-        writeln!(
-            source,
-            "  printf(\"%s\\t%llu\\n\", \"{expression}\", (unsigned long long)({expression}));"
-        )
-        .expect("writing to a string");
-    }
-    source.push_str("  return 0;\n}\n");
-    source
-}
-
 #[test]
 fn every_declaration_agrees_with_the_c_headers() {
-    if !Path::new(HEADER).exists() {
-        println!("skipped: {HEADER} is not here (Debian: libfabric-dev)");
-        return;
-    }
-    if Command::new("cc").arg("--version").output().is_err() {
-        println!("skipped: no C compiler `cc` (Debian: gcc)");
-        return;
-    }
-    let expected = expectations();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (source, binary) = (folder.join("layout.c"), folder.join("layout"));
-    std::fs::write(&source, program(&expected)).expect("writing the C program");
-    let compiled = Command::new("cc")
-        .arg("-o")
-        .arg(&binary)
-        .arg(&source)
-        .output()
-        .expect("running the C compiler");
-    assert!(
-        compiled.status.success(),
-        "{}",
-        String::from_utf8_lossy(&compiled.stderr)
+    c_layout::compare(
+        &expectations(),
+        &[
+            "rdma/fabric.h",
+            "rdma/fi_cm.h",
+            "rdma/fi_domain.h",
+            "rdma/fi_endpoint.h",
+            "rdma/fi_rma.h",
+            "rdma/fi_errno.h",
+        ],
+        "libfabric-dev",
     );
-    let printed = Command::new(&binary)
-        .output()
-        .expect("running the C program");
-    let printed = String::from_utf8(printed.stdout).expect("plain text");
-    let actual: Expectations = printed
-        .lines()
-        .map(|line| {
-            let (expression, value) = line.split_once('\t').expect("an expression and its value");
-            (expression.to_owned(), value.parse().expect("a number"))
-        })
-        .collect();
-    let wrong: Vec<_> = expected
-        .iter()
-        .filter(|(expression, value)| actual.get(*expression) != Some(value))
-        .map(|(expression, value)| {
-            format!(
-                "{expression}: {value} here, {:?} in C",
-                actual.get(expression)
-            )
-        })
-        .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    println!("{} values agree with {HEADER}", expected.len());
 }

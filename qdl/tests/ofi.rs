@@ -6,6 +6,8 @@
 
 #[path = "ofi/faults.rs"]
 mod faults;
+#[path = "ofi/late.rs"]
+mod late;
 #[path = "ofi/rig.rs"]
 mod rig;
 

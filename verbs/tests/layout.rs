@@ -4,18 +4,12 @@
 //! Needs a C compiler and libibverbs-dev; without them it says so and passes.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+mod c_layout;
+
 use std::mem::{align_of, offset_of, size_of};
-use std::path::Path;
-use std::process::Command;
 
+use c_layout::Expectations;
 use verbs::raw;
-
-const HEADER: &str = "/usr/include/infiniband/verbs.h";
-
-/// What is compared: a C expression, and the value that Rust has for it.
-type Expectations = BTreeMap<String, u64>;
 
 /// Size, alignment and the named fields' offsets of structures that are called alike in C and Rust.
 macro_rules! layouts {
@@ -107,73 +101,9 @@ fn expectations() -> Expectations {
     expected
 }
 
-/// A C program that prints each expression and its value.
-fn program(expected: &Expectations) -> String {
-    let mut source = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {\n",
-    );
-    for expression in expected.keys() {
-        writeln!(
-            source,
-            "  printf(\"%s\\t%llu\\n\", \"{expression}\", (unsigned long long)({expression}));"
-        )
-        .expect("writing to a string");
-    }
-    source.push_str("  return 0;\n}\n");
-    source
-}
-
 #[test]
 fn every_declaration_agrees_with_the_c_header() {
-    if !Path::new(HEADER).exists() {
-        println!("skipped: {HEADER} is not here (Debian: libibverbs-dev)");
-        return;
-    }
-    if Command::new("cc").arg("--version").output().is_err() {
-        println!("skipped: no C compiler `cc` (Debian: gcc)");
-        return;
-    }
-    let expected = expectations();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (source, binary) = (folder.join("layout.c"), folder.join("layout"));
-    std::fs::write(&source, program(&expected)).expect("writing the C program");
-    let compiled = Command::new("cc")
-        .arg("-o")
-        .arg(&binary)
-        .arg(&source)
-        .output()
-        .expect("running the C compiler");
-    assert!(
-        compiled.status.success(),
-        "{}",
-        String::from_utf8_lossy(&compiled.stderr)
-    );
-    let printed = Command::new(&binary)
-        .output()
-        .expect("running the C program");
-    assert!(printed.status.success());
-
-    let printed = String::from_utf8(printed.stdout).expect("plain text");
-    let actual: Expectations = printed
-        .lines()
-        .map(|line| {
-            let (expression, value) = line.split_once('\t').expect("an expression and its value");
-            (expression.to_owned(), value.parse().expect("a number"))
-        })
-        .collect();
-    let wrong: Vec<_> = expected
-        .iter()
-        .filter(|(expression, value)| actual.get(*expression) != Some(value))
-        .map(|(expression, value)| {
-            format!(
-                "{expression}: {value} here, {:?} in C",
-                actual.get(expression)
-            )
-        })
-        .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(actual.len(), expected.len());
-    println!("{} values agree with {HEADER}", expected.len());
+    c_layout::compare(&expectations(), &["infiniband/verbs.h"], "libibverbs-dev");
 }
 
 #[test]

@@ -20,6 +20,8 @@ out=${OFI_OUT:-$(mktemp -d)}
 bin=${OFI_PROGRAMS:-target/release}
 # ofi_rxm has 68 MB of buffers for messages, which are not used here, in each endpoint: see docs/ofi.md.
 export FI_OFI_RXM_BUFFER_SIZE=${FI_OFI_RXM_BUFFER_SIZE:-256}
+# No dumps of libraries that libfabric loads, in the working folder.
+export IPATH_NO_BACKTRACE=1
 mkdir -p "$out"
 failed=0
 port=${OFI_PORT:-7900}

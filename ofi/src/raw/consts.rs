@@ -55,6 +55,7 @@ constants! {
     FI_ENABLE: c_int = 6;
 
     FI_EAVAIL: c_int = 259;
+    FI_EOVERRUN: c_int = 268;
 }
 
 /// No address: of a receive that anybody may use.

@@ -118,8 +118,10 @@ impl Endpoint {
             sources,
             domain: Arc::clone(domain),
         };
-        this.open_queue(depths.completions)
-            .map_err(|code| failed("fi_cq_open", code, "a completion queue"))?;
+        this.open_queue(depths.completions).map_err(|code| {
+            let what = format!("a completion queue of {} entries", depths.completions);
+            failed("fi_cq_open", code, &what)
+        })?;
         let mut attr = raw::fi_av_attr {
             type_: raw::FI_AV_TABLE,
             rx_ctx_bits: 0,
@@ -183,7 +185,12 @@ impl Endpoint {
                 .control
                 .map_or(-libc::ENOSYS, |c| c(fid, raw::FI_ENABLE, none));
             if enabled != 0 {
-                return Err(failed("fi_enable", enabled, "an endpoint"));
+                // `ofi_rxm` makes a queue for that many peers, which a device may not have.
+                let what = match domain.info().provider().contains("ofi_rxm") {
+                    true => "an endpoint (FI_UNIVERSE_SIZE=16 in the environment asks for less)",
+                    false => "an endpoint",
+                };
+                return Err(failed("fi_enable", enabled, what));
             }
         }
         Ok(this)
@@ -327,10 +334,10 @@ impl Endpoint {
         };
         if inserted != 1 || peer == raw::FI_ADDR_UNSPEC {
             let doing = format!(
-                "making {} known (is the address vector full?)",
+                "making {} known: the address vector has no room, or cannot read it",
                 self.words(address)
             );
-            let code = if inserted < 0 { inserted } else { libc::EINVAL };
+            let code = if inserted < 0 { inserted } else { libc::ENOMEM };
             return Err(self.domain.failed("fi_av_insert", code.into(), doing));
         }
         self.peer.store(peer, Ordering::Release);

@@ -11,6 +11,9 @@ use crate::raw;
 /// Completions that are read at a time.
 const READ: usize = 32;
 
+/// What is said of a queue that had no room for what completed.
+const FULL: &str = "the completion queue is full, and completions are lost";
+
 /// What has come to pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -149,8 +152,10 @@ impl Endpoint {
             text: ofi.strerror(errno),
             detail: String::new(),
         };
-        if errno != raw::FI_EAVAIL {
-            return plain("fi_cq_read", errno);
+        match errno {
+            raw::FI_EAVAIL => {}
+            raw::FI_EOVERRUN => return plain(FULL, errno),
+            _ => return plain("fi_cq_read", errno),
         }
         let queue = self.objects.queue;
         // Twice the room: newer libraries write more.
@@ -169,6 +174,7 @@ impl Endpoint {
             }
         };
         let what = match self.index(entry.op_context) {
+            _ if entry.err == raw::FI_EOVERRUN => FULL,
             Some(i) if i < self.sends => "a write failed",
             Some(_) => "a receive failed",
             None => "a write of the peer failed",

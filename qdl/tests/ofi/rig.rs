@@ -1,5 +1,8 @@
 //! Two ends of a libfabric provider on this machine, and links between them.
 
+// Each test file uses another part of this.
+#![allow(dead_code)]
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -19,18 +22,22 @@ use qdl::{
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A provider, and a seed for arrivals in any order.
+/// A provider, a seed for arrivals in any order, and the addresses of the two ends.
 #[derive(Clone, Copy)]
 pub struct Provider {
     pub name: &'static str,
     pub shuffle: Option<u64>,
+    pub ends: [&'static str; 2],
 }
+
+const LOOPBACK: [&str; 2] = ["127.0.0.1"; 2];
 
 impl Provider {
     pub const fn new(name: &'static str) -> Self {
         Provider {
             name,
             shuffle: None,
+            ends: LOOPBACK,
         }
     }
 
@@ -38,21 +45,39 @@ impl Provider {
         Provider {
             name,
             shuffle: Some(seed),
+            ends: LOOPBACK,
+        }
+    }
+
+    /// Between two NICs.
+    pub const fn between(name: &'static str, ends: [&'static str; 2]) -> Self {
+        Provider {
+            name,
+            shuffle: None,
+            ends,
         }
     }
 
     pub fn nic(&self) -> NicConfig {
+        self.nic_at(0)
+    }
+
+    fn nic_at(&self, end: usize) -> NicConfig {
         NicConfig {
             ofi: Some(self.name.to_owned()),
-            address: Some("127.0.0.1".parse().expect("an address")),
+            address: Some(self.ends[end].parse().expect("an address")),
             ..NicConfig::default()
         }
     }
 
     /// The device, or why it is not to be had: no library, or none of its providers.
     pub fn device(&self) -> Result<Arc<OfiDevice>, Error> {
+        self.device_at(0)
+    }
+
+    fn device_at(&self, end: usize) -> Result<Arc<OfiDevice>, Error> {
         let ofi = Ofi::load()?;
-        match OfiDevice::open_with(&ofi, &self.nic(), self.shuffle) {
+        match OfiDevice::open_with(&ofi, &self.nic_at(end), self.shuffle) {
             Ok(device) => Ok(device),
             Err(qdl::fabric::ofi::OfiError::Ofi(e)) => Err(e),
             Err(e) => panic!("{e}"),
@@ -71,8 +96,8 @@ impl Provider {
     pub fn open(&self) -> Pair {
         Pair {
             nic: self.nic(),
-            resources: [(); 2].map(|()| {
-                let device = self.device().expect("the provider");
+            resources: [0, 1].map(|end| {
+                let device = self.device_at(end).expect("the provider");
                 OfiResources::new(device).expect("a domain")
             }),
         }
@@ -145,9 +170,14 @@ impl conformance::Fabric for Provider {
         false
     }
 
-    /// The provider `sockets` is a thread of its own, which takes its time.
+    /// The provider `sockets` is a thread of its own, which takes its time, and `verbs` runs in an
+    /// emulated machine.
     fn exchanges(&self) -> usize {
-        if self.name == "sockets" { 100 } else { 4000 }
+        match self.name {
+            "sockets" => 100,
+            "verbs;ofi_rxm" => 300,
+            _ => 4000,
+        }
     }
 
     fn patience(&self) -> Duration {

@@ -168,7 +168,9 @@ fn script(root: &Path, machine: Machine, commands: &[Vec<String>]) -> Result<Str
     let folder = quote(&root.display().to_string());
     let mut script = format!(
         "cd {folder} || exit 1\n. xtask/soft-roce/pair.sh\n{} {mtu} || exit 1\n\
-         export QDL_RDMA_DEVICES=rxa,rxb\n",
+         export QDL_RDMA_DEVICES=rxa,rxb\n\
+         # Smaller buffers, and queues that the devices have: docs/ofi.md\n\
+         export FI_OFI_RXM_BUFFER_SIZE=256 FI_UNIVERSE_SIZE=16\n",
         machine.devices()
     );
     for command in commands {
