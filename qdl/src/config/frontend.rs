@@ -79,7 +79,7 @@ pub struct FrontendConfig {
     pub warm_up: WarmUpConfig,
     /// For so many microseconds after it has rung a doorbell, a thread that issues samples leaves
     /// the next to the NIC thread, if that one is looking. Each sample stays a message of its own.
-    /// 0: each is rung for at once. Default `auto`: four times what ringing takes here.
+    /// 0: each is rung for at once. Default `auto`: by what ringing takes here.
     #[serde(default)]
     #[garde(custom(auto_within(0..=1000)))]
     pub doorbell_wait_us: Auto<u64>,

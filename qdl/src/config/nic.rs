@@ -129,9 +129,10 @@ pub struct NicConfig {
     #[garde(custom(within_some(4096..=1 << 30)))]
     pub send_buffer_bytes: Option<usize>,
     /// Payloads up to this many bytes are posted by the thread that issues them, larger ones by the
-    /// NIC thread; default 16 KiB. A frontend's.
+    /// NIC thread; default `auto`: those that it has the time for, by what posting costs on this
+    /// machine. A frontend's.
     #[garde(skip)]
-    pub post_from_issue_thread_up_to: usize,
+    pub post_from_issue_thread_up_to: Auto<usize>,
 
     /// Name of a libfabric provider, as `fi_info` lists it: `efa`, `verbs;ofi_rxm`. It makes this
     /// NIC one of the fabric `ofi`, at both ends.
@@ -227,7 +228,7 @@ impl Default for NicConfig {
             listen: None,
             connections: 2,
             send_buffer_bytes: Some(1 << 20),
-            post_from_issue_thread_up_to: 16 << 10,
+            post_from_issue_thread_up_to: Auto::Auto,
             ofi: None,
             domain: None,
             matching: None,

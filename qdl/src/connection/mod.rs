@@ -6,7 +6,8 @@
 //! * `send`: the sending half, behind its token: post, flush, control messages, what it counts, how
 //!   it takes its leave.
 //! * `receive`: the receiving half, as the NIC thread polls it.
-//! * `doorbell`: who rings: the thread that issues, or the NIC thread in its next turn.
+//! * `costs`: what a write to a socket and a wake-up cost here, measured at the start.
+//! * `doorbell`: whether a thread that issues has the time to post, and who rings.
 //! * [`nic_thread`]: the threads that poll the connections of NICs, entries of `nics`, one or
 //!   several each. Both ends run the same loop over different work.
 //! * [`crew`]: which thread polls which NIC, where several share one or change threads.
@@ -21,12 +22,15 @@ pub mod spin;
 pub mod token;
 pub mod tracker;
 
+mod costs;
 mod doorbell;
 mod receive;
 mod send;
 
+pub use costs::PostingCosts;
 pub use crew::{CrewPlan, Moves};
 pub use doorbell::DoorbellWait;
+pub(crate) use doorbell::{Ringer, learned};
 pub use echo::{Echo, EchoAction, EchoCfgs};
 pub(crate) use nic_thread::{ENDING, arm_all};
 pub use nic_thread::{

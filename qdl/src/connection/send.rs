@@ -188,7 +188,7 @@ impl SendHalf {
             done.broken = done.broken.or(more.broken);
         }
         if done.rang {
-            Ringer::rang(now, now_ns(), self.doorbell_wait);
+            Ringer::rang(now, now_ns(), 0, self.doorbell_wait);
         }
         done
     }

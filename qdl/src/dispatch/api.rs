@@ -141,8 +141,9 @@ pub struct DispatchCfgs {
     /// Signs of life.
     pub echo: EchoCfgs,
     /// Payloads up to this many bytes are posted by the thread that issues them; longer ones, which
-    /// the kernel copies, by the NIC threads.
-    pub issue_post_up_to: usize,
+    /// the kernel copies, by the NIC threads. `None`: the thread that issues posts those that it
+    /// has the time for, by what posting costs here.
+    pub issue_post_up_to: Option<usize>,
     /// Queries of up to this many samples are posted by the thread that issues them.
     pub issue_burst: usize,
     /// How long a thread that issues rests from ringing doorbells, which are left to the NIC thread
@@ -172,7 +173,7 @@ impl Default for DispatchCfgs {
                 interval_ns: 250_000_000,
                 timeout_ns: 2_000_000_000,
             },
-            issue_post_up_to: 16 << 10,
+            issue_post_up_to: None,
             issue_burst: 64,
             doorbell_wait: DoorbellWait::ByCost,
             sources: Vec::new(),

@@ -7,6 +7,7 @@ use std::sync::{
 };
 
 use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
 
 use super::{Shared, WARM_UP_ID};
 use crate::{
@@ -23,7 +24,11 @@ use crate::{
 
 /// Samples posted before the doorbell is rung and the connection lets others look: enough to make a
 /// system call worth its while, few enough that several connections share a backlog evenly.
-const BURST: usize = 64;
+pub(super) const BURST: usize = 64;
+
+/// Most samples that wait in a connection's own queue: more than come in while its NIC thread is
+/// busy with a turn.
+const LEFT: usize = 4 * BURST;
 
 /// What a connection is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,17 +51,19 @@ pub struct ConnectionCfgs {
 pub(super) struct Connection {
     pub index: usize,
     pub cfgs: ConnectionCfgs,
-    /// Under a policy by health: samples that were given to this connection and are not posted yet,
-    /// at most as many as it has slots. They were picked and must be completed or taken back.
-    pub assigned: Option<ArrayQueue<Sample>>,
+    /// Samples that were given to this connection and are not posted yet: under a policy by health
+    /// each, at most as many as it has slots, else those that are left to its NIC thread.
+    pub assigned: ArrayQueue<Sample>,
+    /// It is chosen by health: it draws nothing from the backlog by itself.
+    pub by_health: bool,
     pub tracker: Tracker,
     pub window: Window,
     pub send: SendHalf,
-    pub up: AtomicBool,
+    pub up: CachePadded<AtomicBool>,
     /// Of links that are gone: what their receiving halves did.
     pub counts: Mutex<ConnectionRecord>,
     /// Samples posted, for the reconciliation; those that warmed it up included.
-    pub posted: AtomicU64,
+    pub posted: CachePadded<AtomicU64>,
     /// Answers to samples that warmed it up.
     pub warmed: AtomicU64,
     /// Where samples are copied to that do not lie in registered memory.
@@ -84,13 +91,17 @@ impl Connection {
         let staging = staged.then(|| map(cfgs.request_stride)).transpose()?;
         Ok(Connection {
             index,
-            assigned: by_health.then(|| ArrayQueue::new(cfgs.slots)),
+            assigned: ArrayQueue::new(match by_health {
+                true => cfgs.slots,
+                false => cfgs.slots.min(LEFT),
+            }),
+            by_health,
             tracker: Tracker::new(grants.clone()),
             window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(stream),
             send: SendHalf::new(BURST, doorbell_wait),
-            up: AtomicBool::new(false),
+            up: CachePadded::default(),
             counts: Mutex::default(),
-            posted: AtomicU64::new(0),
+            posted: CachePadded::default(),
             warmed: AtomicU64::new(0),
             staging,
             cfgs,
@@ -121,7 +132,7 @@ impl Connection {
 
     /// Samples given to it and not posted yet.
     pub fn assigned(&self) -> usize {
-        self.assigned.as_ref().map_or(0, ArrayQueue::len)
+        self.assigned.len()
     }
 
     /// Could it post a sample now?
@@ -218,8 +229,8 @@ impl Connection {
     }
 }
 
-/// Samples on their way to a connection: the caller's own first, then (by health: what was given to
-/// this connection, else) the backlog.
+/// Samples on their way to a connection: the caller's own first, then what was given to this
+/// connection, and, but by health, the backlog.
 pub(super) struct Requests<'a, D> {
     pub shared: &'a Shared,
     pub connection: &'a Connection,
@@ -232,10 +243,12 @@ pub(super) struct Requests<'a, D> {
 
 impl<D: FnMut() -> Option<Sample>> Requests<'_, D> {
     fn next(&mut self) -> Option<Sample> {
-        (self.direct)().or_else(|| match &self.connection.assigned {
-            Some(assigned) => assigned.pop(),
-            None => self.shared.pop(),
-        })
+        (self.direct)()
+            .or_else(|| self.connection.assigned.pop())
+            .or_else(|| match self.connection.by_health {
+                true => None,
+                false => self.shared.pop(),
+            })
     }
 }
 

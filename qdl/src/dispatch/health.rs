@@ -65,8 +65,7 @@ impl Shared {
         let load = |i: usize| self.connections[i].load();
         let index = h.arbiter.pick(now, sample.len, load)?;
         let connection = &self.connections[index];
-        let queue = connection.assigned.as_ref()?;
-        if queue.push(*sample).is_err() {
+        if connection.assigned.push(*sample).is_err() {
             // Others filled it since the look.
             h.arbiter.taken_back(index, sample.len);
             return None;
@@ -74,20 +73,19 @@ impl Shared {
         // Either the connection is seen to be down here, or whoever takes it down sees the sample.
         fence(Ordering::SeqCst);
         if !connection.up.load(Ordering::SeqCst) {
-            self.take_assigned_back(h, connection);
+            self.take_assigned_back(connection);
         }
         Some(index)
     }
 
     /// Takes back what was given to a connection and not
     /// posted. Returns how many samples that were.
-    pub(super) fn take_assigned_back(&self, h: &Health, connection: &Connection) -> usize {
-        let Some(queue) = &connection.assigned else {
-            return 0;
-        };
+    pub(super) fn take_assigned_back(&self, connection: &Connection) -> usize {
         let mut n = 0;
-        while let Some(sample) = queue.pop() {
-            h.arbiter.taken_back(connection.index, sample.len);
+        while let Some(sample) = connection.assigned.pop() {
+            if let Some(h) = self.health.get() {
+                h.arbiter.taken_back(connection.index, sample.len);
+            }
             self.push_all(std::iter::once(sample));
             n += 1;
         }
@@ -160,7 +158,7 @@ impl Shared {
     /// Sees that what was given to a connection is posted.
     fn kick(&self, connection: &Connection, small: bool) {
         if small {
-            self.drive(connection, false, || None);
+            self.drive(connection, None, || None);
         } else {
             self.handles()[connection.cfgs.nic_index].wake();
         }
@@ -225,7 +223,7 @@ impl Shared {
         for change in changes {
             if matches!(change.to, RailState::Congested) {
                 for connection in h.arbiter.connections_of(peer, change.rail) {
-                    self.take_assigned_back(h, &self.connections[connection]);
+                    self.take_assigned_back(&self.connections[connection]);
                 }
             }
             self.owner.event(DispatchEvent::Rail {

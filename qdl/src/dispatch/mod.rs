@@ -2,8 +2,10 @@
 //!
 //! ```text
 //!   issue(samples) --> a connection with a free slot, chosen by the arbiter: posted here and now
-//!                  \-> none, or a payload that is dear to copy: the backlog, which every
-//!                      connection draws from as slots come free and NIC threads come by
+//!                  \-> they come closer together than that takes: a connection's queue, for its
+//!                  |   NIC thread to post (`lane`)
+//!                  \-> no slot, or more than a burst: the backlog, which every connection draws
+//!                      from as slots come free and NIC threads come by
 //! ```
 //!
 //! The backlog is one for all connections, not one for each: a sample is
@@ -20,6 +22,7 @@ mod answers;
 mod api;
 mod end;
 mod health;
+mod lane;
 mod need;
 mod nic;
 mod warm_up;
@@ -51,7 +54,10 @@ pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpR
 
 use crate::{
     clock::now_ns,
-    connection::{self, CrewPlan, EchoCfgs, MakeWork, NicThreadHandle, Placed, Posted},
+    connection::{
+        self, CrewPlan, DoorbellWait, EchoCfgs, MakeWork, NicThreadHandle, Placed, Posted,
+        PostingCosts, Ringer,
+    },
     fabric::{Broken, Endpoint, Link, Region},
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
     stats::{ConnectionRecord, limits::NicUse},
@@ -71,7 +77,7 @@ pub(crate) struct Shared {
     backlog_len: CachePadded<AtomicU64>,
     backlog_max: AtomicU64,
     backlogged: AtomicU64,
-    handed_over: AtomicU64,
+    handed_over: CachePadded<AtomicU64>,
     arbiter: Arbiter,
     /// Set once the peers have said what their connections lead to, under a policy by health.
     health: OnceLock<Health>,
@@ -92,6 +98,9 @@ pub(crate) struct Shared {
     echo: EchoCfgs,
     nic_threads: OnceLock<Vec<NicThreadHandle>>,
     warm_up: WarmUp,
+    /// What posting costs here; where nobody said who posts, it is decided by that.
+    costs: PostingCosts,
+    by_cost: bool,
 }
 
 /// See the module.
@@ -100,7 +109,7 @@ pub struct Dispatcher {
     handles: Vec<NicThreadHandle>,
     inboxes: Vec<Arc<SegQueue<Command>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    issue_post_up_to: usize,
+    issue_post_up_to: Option<usize>,
     issue_burst: usize,
     send_depth: usize,
 }
@@ -140,7 +149,7 @@ impl Dispatcher {
             backlog_len: CachePadded::default(),
             backlog_max: AtomicU64::new(0),
             backlogged: AtomicU64::new(0),
-            handed_over: AtomicU64::new(0),
+            handed_over: CachePadded::default(),
             arbiter: Arbiter::new(cfgs.policy),
             health: OnceLock::new(),
             need: OnceLock::new(),
@@ -157,6 +166,8 @@ impl Dispatcher {
             echo: cfgs.echo,
             nic_threads: OnceLock::new(),
             warm_up: WarmUp::default(),
+            costs: PostingCosts::here(),
+            by_cost: cfgs.issue_post_up_to.is_none() && cfgs.doorbell_wait == DoorbellWait::ByCost,
         });
         // Dropped where a thread cannot be started, it ends those before it.
         let mut dispatcher = Dispatcher {
@@ -216,10 +227,8 @@ impl Dispatcher {
         if s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed) == 0 {
             s.first_ns.store(now_ns().max(1), Ordering::Relaxed);
         }
-        let small = samples.len() <= self.issue_burst
-            && samples
-                .iter()
-                .all(|s| s.len as usize <= self.issue_post_up_to);
+        let few = samples.len() <= self.issue_burst;
+        let mut small = few && self.posts_here(samples);
         if let Some(health) = s.health.get() {
             s.issue_by_health(health, samples, small);
             if s.aborted.load(Ordering::SeqCst) {
@@ -227,8 +236,17 @@ impl Dispatcher {
             }
             return;
         }
-        let mut left = samples.iter().copied();
         let mut last = 0;
+        let mut left = samples;
+        if let Some(first) = left.first().filter(|_| s.by_cost && few && !small)
+            && !s.has_backlog()
+        {
+            match s.leave(left, first.issued_ns) {
+                Some(given) => left = &left[given..],
+                None => small = true,
+            }
+        }
+        let mut left = left.iter();
         if small && !s.has_backlog() {
             while left.len() > 0 {
                 let Some(connection) = s
@@ -239,17 +257,19 @@ impl Dispatcher {
                 };
                 let before = left.len();
                 last = connection;
-                s.drive(&s.connections[connection], true, || left.next());
+                let bytes = Some(left.as_slice().iter().map(|s| u64::from(s.len)).sum());
+                let mut direct = || left.next().copied();
+                s.drive(&s.connections[connection], bytes, &mut direct);
                 if left.len() == before {
                     break;
                 }
             }
         }
         if left.len() > 0 {
-            s.leave_to_others(left);
+            s.leave_to_others(left.copied());
             // Slots may have come free between the look and the push, with nobody left to notice.
             fence(Ordering::SeqCst);
-            if small {
+            if small || (s.by_cost && few) {
                 s.drive_all(last);
             } else {
                 s.wake_all();
@@ -258,6 +278,29 @@ impl Dispatcher {
         if s.aborted.load(Ordering::SeqCst) {
             s.empty_backlog();
         }
+    }
+
+    /// Whether the thread that issues these samples posts them itself, as far as there are slots:
+    /// as somebody has said, or because they come so far apart that it has the time.
+    fn posts_here(&self, samples: &[Sample]) -> bool {
+        let s = &*self.shared;
+        match (self.issue_post_up_to, samples.first()) {
+            (Some(up_to), _) => samples.iter().all(|s| s.len as usize <= up_to),
+            (None, Some(first)) if s.by_cost => {
+                let bytes = samples.iter().map(|s| u64::from(s.len)).sum();
+                Ringer::has_time(first.issued_ns, bytes)
+            }
+            // Doorbells are rung as somebody has said: what is not to be copied is posted here.
+            (None, _) => samples
+                .iter()
+                .all(|sample| s.costs.write_ns(u64::from(sample.len)) <= 2 * s.costs.call_ns),
+        }
+    }
+
+    /// What posting costs on this machine, as it was measured at the start; `None` where it was
+    /// said who posts.
+    pub fn posting_costs(&self) -> Option<PostingCosts> {
+        self.shared.by_cost.then_some(self.shared.costs)
     }
 
     /// What a connection's link is to be made with. The peer's side must have as many slots.
@@ -491,16 +534,17 @@ impl Shared {
         self.handles().iter().for_each(NicThreadHandle::wake);
     }
 
-    /// Posts `direct` and then the backlog (by health: what was given to this connection) on a
-    /// connection, or leaves it to the owner of its token. `for_caller`, the doorbell may be left
-    /// to the connection's NIC thread.
+    /// Posts `direct`, what was given to this connection and (but by health) the backlog on a
+    /// connection, or leaves it to the owner of its token. For a caller who issues so many bytes,
+    /// the doorbell may be left to its NIC thread as somebody has said; by cost, what it took is
+    /// noted.
     fn drive(
         &self,
         connection: &Connection,
-        for_caller: bool,
+        for_caller: Option<u64>,
         direct: impl FnMut() -> Option<Sample>,
     ) -> Posted {
-        let now = if for_caller { now_ns() } else { 0 };
+        let now = for_caller.map_or(0, |_| now_ns());
         let mut requests = Requests {
             shared: self,
             connection,
@@ -509,12 +553,14 @@ impl Shared {
             begun: false,
         };
         let thread = || self.handles().get(connection.cfgs.nic_index);
-        let done = if for_caller {
-            let send = &connection.send;
-            send.drive_for_caller(now, thread(), &mut requests)
-        } else {
-            connection.send.drive(&mut requests)
+        let send = &connection.send;
+        let done = match for_caller {
+            Some(_) if !self.by_cost => send.drive_for_caller(now, thread(), &mut requests),
+            _ => send.drive(&mut requests),
         };
+        if let Some(bytes) = for_caller.filter(|b| *b > 0 && self.by_cost && done.rang) {
+            Ringer::rang(now, now_ns(), bytes, DoorbellWait::ByCost);
+        }
         if done.broken.is_some() {
             // It takes the connection down, even if nothing comes over it any more.
             thread().inspect(|t| t.wake());
@@ -528,7 +574,7 @@ impl Shared {
     fn drive_all(&self, first: usize) {
         let (before, from) = self.connections.split_at(first.min(self.connections.len()));
         for connection in from.iter().chain(before).filter(|l| l.takes()) {
-            self.drive(connection, true, || None);
+            self.drive(connection, Some(0), || None);
             if !self.has_backlog() {
                 return;
             }

@@ -229,15 +229,12 @@ impl FrontendNic {
         let Some(cause) = broken else { return };
         let shared = self.shared.clone();
         let mut again = 0;
-        let health = shared.health.get();
         let connection = &shared.connections[index];
         connection.tracker.sweep(|f: InFlight| {
             again += usize::from(shared.goes_again(connection, f.sample, &mut worn));
         });
         shared.warm_up.lost(index, &cause);
-        if let Some(h) = health {
-            shared.take_assigned_back(h, connection);
-        }
+        shared.take_assigned_back(connection);
         shared.connections_lost.fetch_add(1, Ordering::Relaxed);
         if shared.aborted.load(Ordering::SeqCst) {
             shared.empty_backlog();
@@ -284,7 +281,7 @@ impl FrontendNic {
         }
         up.taken += (came.seen.len() - before) as u64;
         if answer {
-            shared.drive(connection, false, || None);
+            shared.drive(connection, None, || None);
         }
         events
     }
@@ -412,7 +409,7 @@ impl FrontendNic {
             let connection = &self.shared.connections[self.up[i].connection];
             let held_up = connection.send.is_held_up() || connection.send.is_unrung();
             if held_up || (self.shared.waits_for(connection) && connection.tracker.has_free()) {
-                posted += self.shared.drive(connection, false, || None).posted;
+                posted += self.shared.drive(connection, None, || None).posted;
             }
         }
         posted
@@ -485,7 +482,7 @@ impl NicWork for FrontendNic {
                 EchoAction::Wait => {}
                 EchoAction::Ask(v) => {
                     connection.send.ask(v);
-                    self.shared.drive(connection, false, || None);
+                    self.shared.drive(connection, None, || None);
                 }
                 EchoAction::Lost(ns) => {
                     up.silent = Some(Broken::Silent(format!(
@@ -539,10 +536,7 @@ impl NicWork for FrontendNic {
 impl Shared {
     /// Whether samples wait that may go by this connection.
     fn waits_for(&self, connection: &Connection) -> bool {
-        match &connection.assigned {
-            Some(assigned) => !assigned.is_empty(),
-            None => self.has_backlog(),
-        }
+        !connection.assigned.is_empty() || (!connection.by_health && self.has_backlog())
     }
 
     /// A sample that was in flight has no answer, and its connection is lost. Samples that warm up

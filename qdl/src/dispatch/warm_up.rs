@@ -211,7 +211,7 @@ impl Dispatcher {
             // All but the fabric's own.
             connection.send.set_counts(before);
             // An echo may have come by meanwhile, to be answered.
-            self.shared.drive(connection, false, || None);
+            self.shared.drive(connection, None, || None);
         }
         report
     }
@@ -384,7 +384,7 @@ impl<'a> Round<'a> {
                 return Err(self.failed(WarmUpError::Down { connection }));
             }
             // Whoever has the token meanwhile does not know of these.
-            let done = self.shared.drive(to, false, || {
+            let done = self.shared.drive(to, None, || {
                 let mut sample = samples.pop_front()?;
                 sample.issued_ns = now_ns();
                 self.shared.warm_up.lock().due[connection] += 1;

@@ -36,7 +36,7 @@ use crate::{
     },
     fabric::MAX_SLOTS,
     os::Near,
-    stats::{Places, SystemRecord, limits::NicUse},
+    stats::{Places, PostingRecord, SystemRecord, limits::NicUse},
     topology::{LinkWatch, Topology},
     wire::{EngineInfo, NodeFacts},
 };
@@ -578,6 +578,12 @@ impl Cluster {
             backlog_max: counts.backlog_max,
             backlogged: counts.backlogged,
             handed_over: counts.handed_over,
+            posting: common.dispatcher().posting_costs().map(|c| PostingRecord {
+                call_ns: c.call_ns,
+                kib_ns: c.kib_ns,
+                wake_ns: c.wake_ns,
+                awake_ns: c.awake_ns,
+            }),
             losses,
             facts: Some(common.facts.clone()),
             sleeps: counts.sleeps,

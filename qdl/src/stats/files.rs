@@ -54,7 +54,7 @@ pub fn write_log(
         .with_max_value_divisor(1000.0)
         .begin_log_with(to, &mut serializer)?;
     for (key, histogram) in histograms.all() {
-        log.write_histogram(histogram, Duration::ZERO, duration, Tag::new(key))
+        log.write_histogram(&histogram, Duration::ZERO, duration, Tag::new(key))
             .map_err(|e| match e {
                 IntervalLogWriterError::IoError(e) => e,
                 IntervalLogWriterError::SerializeError(e) => io::Error::other(e.to_string()),
@@ -114,11 +114,12 @@ pub fn write_hgrm(histogram: &Histogram<u64>, unit: f64, to: &mut impl Write) ->
 
 impl Histograms {
     /// Every histogram of times, by its key.
-    fn all(&self) -> impl Iterator<Item = (&'static str, &Histogram<u64>)> {
+    fn all(&self) -> impl Iterator<Item = (&'static str, Histogram<u64>)> {
         let stages = Stage::ALL.iter().map(|s| (s.key(), self.stage(*s)));
         let tokens = self.tokens().into_iter();
-        stages
-            .chain(tokens.flat_map(|t| TokenTime::ALL.map(|time| (time.key(), t.histogram(time)))))
+        stages.chain(
+            tokens.flat_map(|t| TokenTime::ALL.map(|time| (time.key(), t.histogram(time).clone()))),
+        )
     }
 
     /// Names of all files that [`Histograms::save`] may write with this prefix.
@@ -155,7 +156,7 @@ impl Histograms {
         write(format!("{prefix}.hlog"), written.map(|()| log))?;
         for (key, histogram) in self.all() {
             let mut table = Vec::new();
-            let written = write_hgrm(histogram, 1000.0, &mut table);
+            let written = write_hgrm(&histogram, 1000.0, &mut table);
             write(format!("{prefix}-{key}.us.hgrm"), written.map(|()| table))?;
         }
         Ok(files)
@@ -237,7 +238,7 @@ mod tests {
                 let raw = decode(interval.encoded_histogram());
                 let back: Histogram<u64> =
                     Deserializer::new().deserialize(&mut &raw[..]).expect("a histogram");
-                prop_assert_eq!(&back, h.stage(stage));
+                prop_assert_eq!(&back, &h.stage(stage));
             }
             prop_assert!(stages.next().is_none(), "a stage is missing");
         }
@@ -247,7 +248,7 @@ mod tests {
             ns in prop::collection::vec(0u64..1 << 36, 1..300),
         ) {
             let h = histograms(&ns);
-            let text = hgrm(h.stage(Stage::Total));
+            let text = hgrm(&h.stage(Stage::Total));
             let mut lines = text.lines();
             prop_assert_eq!(lines.next(), Some("       Value     Percentile TotalCount 1/(1-Percentile)"));
             prop_assert_eq!(lines.next(), Some(""));
@@ -297,8 +298,8 @@ mod tests {
 #[Buckets =           32, SubBuckets     =         2048]
 ";
         let h = histograms(&[1_000, 2_000, 3_000, 40_000]);
-        assert_eq!(hgrm(h.stage(Stage::Total)), expected);
-        let empty = hgrm(Histograms::new().stage(Stage::Total));
+        assert_eq!(hgrm(&h.stage(Stage::Total)), expected);
+        let empty = hgrm(&Histograms::new().stage(Stage::Total));
         assert!(
             empty.contains("       0.000 1.000000000000          0\n#[Mean"),
             "{empty}"

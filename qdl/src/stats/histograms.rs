@@ -9,13 +9,35 @@ use super::{SampleTimes, Stage, StageRow, StageTable, TokenHistograms, TokenSize
 const LONGEST_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 
+/// Buckets for the times below 2^11 ns, one each, and half as many for each doubling from there on:
+/// 3 significant figures. They are those of an [`hdrhistogram`] of these bounds.
+const FINE: u32 = 11;
+const HALF: usize = 1 << (FINE - 1);
+const BUCKETS: usize = bucket(LONGEST_NS) + 1;
+
+/// The bucket of a time. A handful of instructions: it is asked for with every sample and stage.
+const fn bucket(ns: u64) -> usize {
+    let ns = if ns > LONGEST_NS { LONGEST_NS } else { ns };
+    let shift = u64::BITS - FINE - (ns | (2 * HALF as u64 - 1)).leading_zeros();
+    shift as usize * HALF + (ns >> shift) as usize
+}
+
+/// The shortest and the longest time of a bucket.
+fn times_of(bucket: usize) -> (u64, u64) {
+    let shift = (bucket / HALF).saturating_sub(1);
+    let shortest = ((bucket - shift * HALF) as u64) << shift;
+    (shortest, shortest + ((1 << shift) - 1))
+}
+
 /// Times of samples by stage: nanoseconds from 1 ns to 1 h at 3 significant figures.
 ///
 /// All memory (about 2 MiB) is taken when it is made; recording allocates nothing. Sums and maxima
-/// are kept beside the histograms, so that means are exact and do add up.
+/// are kept beside the counts, so that means are exact and do add up.
 #[derive(Clone, Debug)]
 pub struct Histograms {
-    stages: Vec<Histogram<u64>>,
+    /// By stage, `BUCKETS` each.
+    counts: Box<[u64]>,
+    count: u64,
     sum_ns: [u128; Stage::COUNT],
     max_ns: [u64; Stage::COUNT],
     uneven: u64,
@@ -41,7 +63,8 @@ impl Histograms {
     /// Empty ones.
     pub fn new() -> Self {
         Histograms {
-            stages: Stage::ALL.iter().map(|_| timer()).collect(),
+            counts: vec![0; Stage::COUNT * BUCKETS].into(),
+            count: 0,
             sum_ns: [0; Stage::COUNT],
             max_ns: [0; Stage::COUNT],
             uneven: 0,
@@ -65,8 +88,9 @@ impl Histograms {
     /// Counts one sample in.
     pub fn record(&mut self, times: &SampleTimes) {
         let (ns, adds_up) = times.split();
-        for (i, (histogram, ns)) in self.stages.iter_mut().zip(ns).enumerate() {
-            histogram.saturating_record(ns);
+        self.count += 1;
+        for (i, ns) in ns.into_iter().enumerate() {
+            self.counts[i * BUCKETS + bucket(ns)] += 1;
             self.sum_ns[i] += u128::from(ns);
             self.max_ns[i] = self.max_ns[i].max(ns);
         }
@@ -78,9 +102,10 @@ impl Histograms {
 
     /// Counts another thread's samples in.
     pub fn merge(&mut self, other: &Histograms) {
-        for (mine, theirs) in self.stages.iter_mut().zip(&other.stages) {
-            mine.add(theirs).expect("all have the same bounds");
+        for (mine, theirs) in self.counts.iter_mut().zip(other.counts.iter()) {
+            *mine += theirs;
         }
+        self.count += other.count;
         for i in 0..Stage::COUNT {
             self.sum_ns[i] += other.sum_ns[i];
             self.max_ns[i] = self.max_ns[i].max(other.max_ns[i]);
@@ -95,7 +120,7 @@ impl Histograms {
 
     /// Samples recorded.
     pub fn count(&self) -> u64 {
-        self.stage(Stage::Total).len()
+        self.count
     }
 
     /// Samples whose stages did not add up to their total ([`SampleTimes::split`]).
@@ -103,17 +128,35 @@ impl Histograms {
         self.uneven
     }
 
-    /// The histogram of one stage, in nanoseconds.
-    pub fn stage(&self, stage: Stage) -> &Histogram<u64> {
-        &self.stages[stage as usize]
+    /// How often each bucket of a stage was met.
+    fn counts(&self, stage: Stage) -> &[u64] {
+        &self.counts[stage as usize * BUCKETS..][..BUCKETS]
+    }
+
+    /// The histogram of one stage, in nanoseconds, made of what was recorded so far.
+    pub fn stage(&self, stage: Stage) -> Histogram<u64> {
+        let mut histogram = timer();
+        for (i, n) in self.counts(stage).iter().enumerate() {
+            if *n > 0 {
+                let (shortest, _) = times_of(i);
+                // No longer than the histogram's longest, so it has a place.
+                let _ = histogram.record_n(shortest, *n);
+            }
+        }
+        histogram
     }
 
     /// An upper estimate of a stage's quantile so far (`0.99` for p99),
     /// in nanoseconds. It reads up to 270 KB and allocates nothing.
     pub fn quantile_ns(&self, stage: Stage, quantile: f64) -> u64 {
-        self.stage(stage)
-            .value_at_quantile(quantile)
-            .min(self.max_ns[stage as usize])
+        let rank = ((self.count as f64 * quantile).ceil() as u64).clamp(1, self.count.max(1));
+        let mut seen = 0;
+        let met = self.counts(stage).iter().position(|n| {
+            seen += n;
+            seen >= rank
+        });
+        let longest = met.map_or(0, |bucket| times_of(bucket).1);
+        longest.min(self.max_ns[stage as usize])
     }
 
     /// The rows of the summary.
@@ -122,13 +165,12 @@ impl Histograms {
     }
 
     fn row(&self, stage: Stage) -> StageRow {
-        let histogram = self.stage(stage);
-        let (count, max) = (histogram.len(), self.max_ns[stage as usize]);
+        let (count, max) = (self.count, self.max_ns[stage as usize]);
         let mean_ns = match count {
             0 => 0.0,
             n => self.sum_ns[stage as usize] as f64 / n as f64,
         };
-        let [p50, p90, p99, p999] = quantiles(histogram, [500, 900, 990, 999]);
+        let [p50, p90, p99, p999] = quantiles(&self.stage(stage), [500, 900, 990, 999]);
         let us = |ns: u64| ns.min(max) as f64 / 1000.0;
         StageRow {
             p50_us: us(p50),
@@ -206,6 +248,28 @@ mod tests {
             let mean = ns.iter().map(|&t| u128::from(t)).sum::<u128>() as f64 / ns.len() as f64;
             prop_assert!((row.mean_us * 1000.0 - mean).abs() <= 0.51 + mean * 1e-12);
             prop_assert_eq!(row.count, ns.len() as u64);
+        }
+
+        /// Its buckets are the ones that hdrhistogram has, and quantiles are read alike.
+        #[test]
+        fn a_stage_is_what_an_hdrhistogram_would_have_recorded(ns in times(), q in 0.0f64..1.0) {
+            let (mut h, mut theirs) = (Histograms::new(), timer());
+            for &t in &ns {
+                h.record(&total(t));
+                theirs.saturating_record(t);
+            }
+            prop_assert_eq!(&h.stage(Stage::Total), &theirs);
+            let exact = theirs.value_at_quantile(q).min(ns.iter().copied().max().unwrap_or(0));
+            let next = theirs.value_at_quantile((q + 1e-9).min(1.0));
+            let found = h.quantile_ns(Stage::Total, q);
+            prop_assert!(exact <= found && found <= next, "{exact} {found} {next}");
+        }
+
+        #[test]
+        fn a_time_is_in_its_bucket(ns in 0u64..LONGEST_NS) {
+            let (shortest, longest) = times_of(bucket(ns));
+            prop_assert!((shortest..=longest).contains(&ns));
+            prop_assert!(longest - shortest <= ns / 1000);
         }
 
         #[test]

@@ -56,7 +56,7 @@ pub use phases::{PhaseKind, PhaseRecord};
 pub use places::{NicPlace, Places};
 pub use record::{
     AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, LostSession, Mode,
-    RailChange, RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
+    PostingRecord, RailChange, RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
 };
 pub use recorder::Recorder;
 pub use served::{SequenceTotals, ServedConnection, ServedReport};

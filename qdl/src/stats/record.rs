@@ -238,6 +238,20 @@ pub struct RailChange {
     pub latency: f64,
 }
 
+/// What it costs the frontend to post a sample and to wake a thread, as measured at its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PostingRecord {
+    /// Nanoseconds of a short write to a socket.
+    pub call_ns: u64,
+    /// Nanoseconds that each further KiB of it takes.
+    pub kib_ns: u64,
+    /// Nanoseconds that waking a thread takes who wakes it.
+    pub wake_ns: u64,
+    /// And until that thread runs.
+    pub awake_ns: u64,
+}
+
 /// What the system under test counted: a cluster's nodes, or an engine in this process. Whoever
 /// counts fills it in, and [`RunRecord`] holds it as it is: in JSON its keys are the run's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -262,9 +276,13 @@ pub struct SystemRecord {
     /// Samples that found no free slot when they were issued. There is one backlog for all
     /// connections.
     pub backlogged: u64,
-    /// Samples that were left to another thread to post although a slot was free: for their size,
-    /// because the policy keeps them off it, or because that thread was sending on the connection.
+    /// Samples that were left to another thread to post although a slot was free: because they came
+    /// closer together than posting them takes, for their size, because the policy keeps them off
+    /// it, or because that thread was sending on the connection.
     pub handed_over: u64,
+    /// What posting costs on this node; `None` where it is not decided by that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub posting: Option<PostingRecord>,
     /// What was lost when, in the order of the accelerators.
     pub losses: Vec<LossRecord>,
     /// What this node says of itself and its machine.

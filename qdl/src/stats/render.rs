@@ -376,6 +376,18 @@ impl Page {
         );
         self.fact("backlog", &waited, None);
         self.slots(run, &total);
+        if let Some(p) = run.system.posting {
+            let time = |ns: u64| text::time_us(ns as f64 / 1000.0);
+            let costs = format!(
+                "a write to a socket took {} here and {} for each KiB more, waking a thread {} and \
+                 {} until it ran",
+                time(p.call_ns),
+                time(p.kib_ns),
+                time(p.wake_ns),
+                time(p.awake_ns)
+            );
+            self.fact("posting", &costs, None);
+        }
         if !run.system.connections.is_empty() {
             let threads = format!(
                 "NIC threads slept {}; connections woke them {}, other threads {}",

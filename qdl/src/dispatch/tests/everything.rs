@@ -110,6 +110,11 @@ impl Service for Company {
 
 #[test]
 fn a_doorbell_that_waits_is_rung_though_nobody_comes_by() {
+    rung_though_nobody_comes_by(1 << 20);
+}
+
+/// Samples with company, to connections whose NIC threads sleep at once.
+pub fn rung_though_nobody_comes_by(up_to: usize) {
     let company = Arc::new(Company {
         kept: Hoard::default(),
         wanted: 20,
@@ -120,7 +125,7 @@ fn a_doorbell_that_waits_is_rung_though_nobody_comes_by() {
         64,
         company.clone(),
         false,
-        1 << 20,
+        up_to,
         Policy::default(),
         Wait::asleep(),
     );

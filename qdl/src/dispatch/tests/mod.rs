@@ -4,6 +4,7 @@
 //! * `rig`: both ends, and a book of what became of each sample.
 //! * `everything`: what is issued comes back, by whatever way and in whatever bursts.
 //! * `sending`: what whoever posts finds out, and the NIC thread must learn.
+//! * `left`: samples that NIC threads are to post, by cost.
 //! * `losses`: connections that are cut, fall silent or are given up.
 //! * `attaching`: connections that come while others carry samples.
 //! * `backlog`: why samples wait, or are left to others.
@@ -25,6 +26,7 @@ mod closing;
 mod crews;
 mod everything;
 mod hostile;
+mod left;
 mod losses;
 mod parts;
 mod rig;

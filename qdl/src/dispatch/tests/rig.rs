@@ -22,6 +22,9 @@ use crate::{
     testkit::memory,
 };
 
+/// In place of the bytes up to which samples are posted by the thread that issues them.
+pub const BY_COST: usize = usize::MAX;
+
 const REQUEST: usize = 4096;
 pub const RESPONSE: usize = RESPONSE_HEADER_BYTES + 8;
 
@@ -266,7 +269,7 @@ impl Bench {
             sources: if staged { vec![] } else { vec![source.clone()] },
             staged_from: staged.then(|| source.clone()),
             connections: (0..connections).map(connection).collect(),
-            issue_post_up_to: up_to,
+            issue_post_up_to: Some(up_to).filter(|u| *u != BY_COST),
             echo: wait.echo,
             crew: Some(wait.crew.clone()),
             ..DispatchCfgs::default()

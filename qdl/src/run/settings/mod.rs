@@ -113,14 +113,14 @@ pub(super) fn link(nic: &NicConfig) -> LinkWatch {
 pub fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
     let d = &config.deadlines;
     let tcp = config.nics.iter().filter(|n| n.device.is_none());
-    let up_to = tcp.map(|n| n.post_from_issue_thread_up_to).min();
+    let up_to = tcp.filter_map(|n| n.post_from_issue_thread_up_to.fixed());
     DispatchCfgs {
         policy: config.arbiter,
         echo: EchoCfgs {
             interval_ns: ns(d.echo_interval_ms),
             timeout_ns: ns(d.echo_timeout_ms),
         },
-        issue_post_up_to: up_to.unwrap_or(usize::MAX),
+        issue_post_up_to: up_to.min(),
         doorbell_wait: match config.doorbell_wait_us {
             Auto::Auto => DoorbellWait::ByCost,
             Auto::Fixed(us) => DoorbellWait::Ns(us * 1000),

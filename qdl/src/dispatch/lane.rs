@@ -1,0 +1,216 @@
+//! Samples that come closer together than posting them takes: the thread that issues leaves them to
+//! NIC threads.
+//!
+//! ```text
+//!   issue --> is there time to post it? (`connection::doorbell`)
+//!               yes, or nothing else is outstanding: it is posted here and now
+//!               no: the lane's connection, its queue --> posted by its NIC thread, which is awake
+//!                   \-> asleep: posted here, until that has taken as long as waking would; woken
+//! ```
+//!
+//! A *lane* is the connection that a thread stays with for a while: what it leaves there in a row
+//! goes with one doorbell, and one other thread alone looks at the lines it writes. It stays for as
+//! long as it would rest from what choosing and posting cost, and a burst at most, and then takes
+//! the connection with the fewest samples in flight. Of connections that differ by less than a
+//! burst it takes one whose thread is awake.
+//!
+//! When the rest is over and nothing was posted of what it had left when that began, the NIC thread
+//! has no core: then it posts itself, and rests again.
+
+use std::{
+    cell::Cell,
+    sync::atomic::{Ordering, fence},
+};
+
+use super::{Connection, Sample, Shared, end::BURST};
+use crate::{
+    clock::now_ns,
+    connection::{DoorbellWait, NicThreadHandle, PostingCosts, Ringer, learned},
+};
+
+/// What a thread that issues remembers of where it leaves samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Lane {
+    connection: usize,
+    /// So many more go there.
+    more: usize,
+    /// When it looks again what became of them.
+    until_ns: u64,
+    /// The connection it began with, and what was posted on that then.
+    watched: usize,
+    posted: u64,
+    /// What posting here has taken since the NIC thread fell asleep.
+    asleep_ns: u64,
+    /// What choosing takes, with what had to be posted for it: smoothed.
+    choosing_ns: u64,
+}
+
+thread_local! {
+    static OF_THIS_THREAD: Cell<Lane> = const {
+        Cell::new(Lane {
+            connection: 0,
+            more: 0,
+            until_ns: 0,
+            watched: 0,
+            posted: 0,
+            asleep_ns: 0,
+            choosing_ns: 0,
+        })
+    };
+}
+
+impl Lane {
+    /// The thread that is to post sleeps: whether this one posts instead, at `cost_ns`. It does
+    /// until that has taken as long as the other would have taken to wake: so no sample waits more
+    /// than twice as long as with the better of the two.
+    fn posts_for_sleeper(&mut self, cost_ns: u64, costs: &PostingCosts) -> bool {
+        let spent = self.asleep_ns.saturating_add(cost_ns);
+        let posts = spent <= costs.awake_ns;
+        self.asleep_ns = if posts { spent } else { 0 };
+        posts
+    }
+}
+
+impl Shared {
+    /// Leaves samples to NIC threads. Returns how many of them, from the first on: no connection
+    /// has room for the others. `None` where they are all there is: they wait for nobody, and are
+    /// the caller's to post.
+    pub(super) fn leave(&self, samples: &[Sample], now: u64) -> Option<usize> {
+        let mut lane = OF_THIS_THREAD.get();
+        let mut left = 0;
+        while let Some(first) = samples.get(left) {
+            if lane.more == 0 || now >= lane.until_ns {
+                if left == 0 && self.are_alone(samples.len()) {
+                    lane.more = 0;
+                    OF_THIS_THREAD.set(lane);
+                    return None;
+                }
+                if !self.next_lane(&mut lane, now) {
+                    break;
+                }
+            }
+            let Some(connection) = self.connections.get(lane.connection) else {
+                lane.more = 0;
+                continue;
+            };
+            let in_a_row = samples[left..].iter().take(lane.more);
+            let pushed = in_a_row
+                .map_while(|s| connection.assigned.push(*s).ok())
+                .count();
+            if pushed == 0 {
+                // Full since the look.
+                lane.more = 0;
+                break;
+            }
+            lane.more -= pushed;
+            left += pushed;
+            self.hand_over(connection, &mut lane, (pushed, u64::from(first.len)));
+        }
+        OF_THIS_THREAD.set(lane);
+        Some(left)
+    }
+
+    /// Whether nothing is outstanding but so many samples, which were counted as issued.
+    fn are_alone(&self, samples: usize) -> bool {
+        let completed = self.completed.iter().map(|c| c.load(Ordering::Relaxed));
+        let done = completed.sum::<u64>() + self.completed_empty.load(Ordering::Relaxed);
+        self.issued.load(Ordering::Relaxed).saturating_sub(done) <= samples as u64
+    }
+
+    /// Chooses the connection that samples go to next; `false` where none has room. Where the last
+    /// rest is over it looks first what became of the samples that were left when it began.
+    fn next_lane(&self, lane: &mut Lane, now: u64) -> bool {
+        let rest_is_over = now >= lane.until_ns;
+        if rest_is_over && let Some(watched) = self.connections.get(lane.watched) {
+            let posted = watched.posted.load(Ordering::Relaxed);
+            if posted == lane.posted && watched.assigned() > 0 {
+                self.drive(watched, None, || None);
+            }
+        }
+        let handles = self.handles();
+        let connections = &self.connections;
+        let chosen = self.arbiter.pick(connections.len(), |i| {
+            let (connection, mut load) = (&connections[i], connections[i].load());
+            let thread = handles.get(connection.cfgs.nic_index);
+            if load.takes() && thread.is_some_and(NicThreadHandle::seems_asleep) {
+                load.in_flight = (load.in_flight + BURST).min(load.slots - 1);
+            }
+            load
+        });
+        let Some(chosen) = chosen else {
+            lane.more = 0;
+            return false;
+        };
+        let load = connections[chosen].load();
+        lane.connection = chosen;
+        // Each with a slot, as far as can be seen.
+        lane.more = load.slots.saturating_sub(load.in_flight).clamp(1, BURST);
+        if rest_is_over {
+            lane.watched = chosen;
+            lane.posted = connections[chosen].posted.load(Ordering::Relaxed);
+            let ended = now_ns();
+            lane.choosing_ns = learned(lane.choosing_ns, ended.saturating_sub(now));
+            let took = lane.choosing_ns.max(Ringer::cost_ns(0));
+            lane.until_ns = ended.saturating_add(Ringer::rest_after(took));
+        }
+        true
+    }
+
+    /// So many samples, the first of so many bytes, were put into a connection's queue: sees that
+    /// they are posted.
+    fn hand_over(&self, connection: &Connection, lane: &mut Lane, (n, bytes): (usize, u64)) {
+        // Either the connection is seen to be down here, or whoever takes it down sees the samples;
+        // and its thread, if it is awake, sees them before it sleeps.
+        fence(Ordering::SeqCst);
+        if !connection.up.load(Ordering::SeqCst) {
+            lane.more = 0;
+            self.take_assigned_back(connection);
+            return self.drive_all(lane.connection);
+        }
+        let thread = self.handles().get(connection.cfgs.nic_index);
+        match thread {
+            Some(thread) if !thread.needs_waking() => lane.asleep_ns = 0,
+            Some(thread) if !lane.posts_for_sleeper(Ringer::cost_ns(bytes), &self.costs) => {
+                thread.wake();
+            }
+            _ => {
+                let began = now_ns();
+                let done = self.drive(connection, None, || None);
+                if done.rang && done.posted == n {
+                    Ringer::rang(began, now_ns(), bytes, DoorbellWait::ByCost);
+                }
+                return;
+            }
+        }
+        self.handed_over.fetch_add(n as u64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// What a thread spends on posting for one that sleeps is at most what waking it takes,
+        /// over and over: then it is woken.
+        #[test]
+        fn a_sleeper_is_posted_for_no_longer_than_it_takes_to_wake(
+            awake_ns in 1u64..60_000,
+            costs in prop::collection::vec(1u64..20_000, 1..200),
+        ) {
+            let here = PostingCosts { awake_ns, ..PostingCosts::default() };
+            let (mut lane, mut spent) = (Lane::default(), 0);
+            for cost in costs {
+                if lane.posts_for_sleeper(cost, &here) {
+                    spent += cost;
+                    prop_assert!(spent <= awake_ns);
+                } else {
+                    prop_assert!(spent + cost > awake_ns, "woken too soon");
+                    spent = 0;
+                }
+            }
+        }
+    }
+}
