@@ -11,7 +11,8 @@ use crate::exit::HELP;
 ///
 /// `frontend init --model M.onnx --samples FILE` writes a configuration for a model of your own,
 /// and `frontend topology --yaml` one for this machine's NICs; both run as they are.
-/// `frontend describe` and `frontend submit` make a submission of runs.
+/// `frontend describe` and `frontend submit` make a submission of runs. `frontend flight` reads what
+/// `--record` wrote.
 ///
 /// The logs of LoadGen, summary.json and latency histograms come to lie in the output folder.
 #[derive(Clone, Debug, Parser)]
@@ -100,6 +101,12 @@ pub struct Args {
     /// configuration]. LoadGen's own seeds are set with --set
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+
+    /// Record every decision of every thread in a ring of so many MiB for each of them, and write
+    /// the rings into the output folder at the end, when a connection is lost and on SIGUSR1
+    /// (flight-NODE.bin; `frontend flight DIR` reads it)
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub record: Option<u16>,
 
     /// No progress and no summary on the screen: errors alone
     #[arg(short, long, conflicts_with = "verbose")]
@@ -237,12 +244,15 @@ mod tests {
             "digest",
             "--seed",
             "7",
+            "--record",
+            "64",
             "-vv",
         ])
         .expect("all of these exist");
         assert_eq!(args.scenario, Some(Scenario::SingleStream));
         assert_eq!(args.mode, Some(Mode::FindPeak));
         assert_eq!((args.target_qps, args.verbose), (Some(2000.0), 2));
+        assert_eq!(args.record, Some(64));
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(args.set, [pair("a", "1"), pair("b", "x=y")]);
     }

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 
-use frontend::{cli, exit::ExitCode, init, run};
+use frontend::{cli, exit::ExitCode, flight, init, run};
 
 /// LoadGen allocates for every query: this one makes it half as fast again.
 #[global_allocator]
@@ -46,7 +46,11 @@ fn submission() -> Option<ExitCode> {
 
 fn main() {
     accelerator::engine::tensorrt::build_if_asked();
-    if let Some(code) = topology().or_else(init::command).or_else(submission) {
+    if let Some(code) = topology()
+        .or_else(init::command)
+        .or_else(submission)
+        .or_else(flight::command)
+    {
         std::process::exit(i32::from(code.code()));
     }
     let args = cli::Args::parse();

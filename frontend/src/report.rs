@@ -10,8 +10,9 @@ use std::{
 use loadgen_bridge::{Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::stats::{
     Accuracy, Carried, Exit, Histograms, LoadgenRecord, Mode, PhaseKind, PhaseRecord, RunRecord,
-    SaveError, SettingRecord, StageTable, Summary, SystemRecord, Throughput, TokenRecord,
+    SaveError, SettingRecord, Stage, Summary, SystemRecord, Throughput, TokenRecord,
     limits::{Evidence, LoadgenView, NodeUse},
+    timeline::Timeline,
     with_losses,
 };
 use qdl::wire::Stream;
@@ -19,8 +20,10 @@ use submission::left;
 
 use crate::{
     exit::{ExitCode, Failure},
+    flight,
     phases::{self, Gathered},
-    reasons, result,
+    reasons,
+    result::{self, Ours},
     settings::Settings,
     sut::NameAnswer,
     tokens::TokenFindings,
@@ -31,6 +34,8 @@ use crate::{
 pub const INVALID_FILE: &str = "INVALID";
 /// The summary.
 pub const SUMMARY_FILE: &str = "summary.json";
+/// The run along its own clock.
+pub const TIMELINE_FILE: &str = "timeline.json";
 /// What the histograms' file names begin with.
 const HISTOGRAMS: &str = "latency";
 
@@ -88,6 +93,8 @@ pub struct Ended<'a> {
     pub verified: Option<Findings>,
     /// Where answers are tokens that their engine counts.
     pub tokens: Option<TokenEnd>,
+    /// The run along its own clock.
+    pub timeline: Timeline,
     /// When the run began.
     pub started: SystemTime,
     /// From the first sample to the last.
@@ -147,7 +154,7 @@ impl Ended<'_> {
         let seconds = self.duration.as_secs_f64();
         let judged = outcome.map(|o| o.verdict).unwrap_or(Word::NotJudged);
         let phases = self.phases();
-        let loadgen = outcome.map(|o| result::record(o, test.mode, judged_stages(o, &phases)));
+        let loadgen = outcome.map(|o| result::record(o, test.mode, self.judged(o, &phases)));
         // What it ran is LoadGen's to say: its audit.config goes before what it was asked for.
         let scenario = outcome
             .and_then(|o| o.detail.scenario())
@@ -207,6 +214,25 @@ impl Ended<'_> {
     fn phases(&self) -> Vec<PhaseRecord> {
         let said = self.outcome.as_ref().map(|o| &o.detail.phases[..]);
         phases::records(&self.phases, said.unwrap_or_default(), self.mode())
+    }
+
+    /// What we recorded of the phase that LoadGen's result is about.
+    fn judged<'a>(&self, outcome: &TestOutcome, phases: &'a [PhaseRecord]) -> Option<Ours<'a>> {
+        let peak = outcome.detail.peak_qps;
+        let mut both = phases.iter().zip(&self.phases).rev();
+        let judged = both.find(|(p, _)| match p.kind {
+            PhaseKind::Accuracy => false,
+            PhaseKind::Performance => true,
+            PhaseKind::Step => p.kept == Some(true) && p.asked_per_s == peak,
+        });
+        judged.map(|(p, gathered)| {
+            let round_trips = gathered.histograms.stage(Stage::RoundTrip);
+            Ours {
+                stages: &p.stages,
+                shortest_us: round_trips.min() as f64 / 1000.0,
+                told_us: gathered.told.mean_us(),
+            }
+        })
     }
 
     /// The rate that was asked for: in find-peak the one that it ended with.
@@ -384,6 +410,12 @@ impl Ended<'_> {
         })?;
         json.push(b'\n');
         put(SUMMARY_FILE, &json)?;
+        let mut json = serde_json::to_vec(&self.timeline).map_err(|e| ReportError::Write {
+            path: folder.join(TIMELINE_FILE),
+            source: io::Error::other(e),
+        })?;
+        json.push(b'\n');
+        put(TIMELINE_FILE, &json)?;
         self.histograms
             .save(folder, HISTOGRAMS, self.started, self.duration)?;
         Ok(())
@@ -403,8 +435,9 @@ pub fn clear(settings: &Settings) -> Result<(), ReportError> {
     let histograms = Histograms::file_names(HISTOGRAMS);
     paths.extend(histograms.iter().map(|name| folder.join(name)));
     paths.extend(left::files(folder));
+    paths.extend(flight::files(folder));
     // What marks an invalid run goes last: should anything here fail, it still stands.
-    paths.extend([SUMMARY_FILE, INVALID_FILE].map(|name| folder.join(name)));
+    paths.extend([TIMELINE_FILE, SUMMARY_FILE, INVALID_FILE].map(|name| folder.join(name)));
     for path in paths {
         match fs::remove_file(&path) {
             Ok(()) => {}
@@ -423,17 +456,6 @@ pub fn print(summary: &Summary) {
     let text = summary.text(out.is_terminal());
     // Nobody may be reading any more; the files are written.
     let _ = writeln!(out.lock(), "{text}");
-}
-
-/// The stages of the phase that LoadGen's result is about.
-fn judged_stages<'a>(outcome: &TestOutcome, phases: &'a [PhaseRecord]) -> Option<&'a StageTable> {
-    let peak = outcome.detail.peak_qps;
-    let judged = phases.iter().rev().find(|p| match p.kind {
-        PhaseKind::Accuracy => false,
-        PhaseKind::Performance => true,
-        PhaseKind::Step => p.kept == Some(true) && p.asked_per_s == peak,
-    });
-    judged.map(|p| &p.stages)
 }
 
 /// LoadGen's figure where it is a rate; else samples over time.

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Version of the protocol, both planes.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 
 /// Which side of a session a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -372,6 +372,22 @@ pub enum Message {
         #[serde(default)]
         used: NodeUse,
     },
+    /// Asks for the accelerator's own side of the run, from a byte of it on.
+    Side {
+        /// Of the request.
+        id: u64,
+        /// Bytes that were told already; from 0 on it is put together anew.
+        at: u64,
+    },
+    /// Answers a [`Message::Side`].
+    SideIs {
+        /// Of the request.
+        id: u64,
+        /// Bytes of all of it; 0 where nothing is known.
+        of: u64,
+        /// A piece of it: JSON, at most [`MAX_SIDE_PART`](super::limits::MAX_SIDE_PART) bytes.
+        text: String,
+    },
     /// A request is not granted, and nothing has changed.
     Refused {
         /// Of the request.
@@ -422,7 +438,7 @@ pub enum Message {
 
 impl Message {
     /// The value of `type` of every message, in the order of the enum.
-    pub const TYPES: [&'static str; 17] = [
+    pub const TYPES: [&'static str; 19] = [
         "hello",
         "answer",
         "model",
@@ -434,6 +450,8 @@ impl Message {
         "name_is",
         "drain",
         "drained",
+        "side",
+        "side_is",
         "refused",
         "heartbeat",
         "connection_lost",
@@ -456,12 +474,14 @@ impl Message {
             Message::NameIs { .. } => 8,
             Message::Drain { .. } => 9,
             Message::Drained { .. } => 10,
-            Message::Refused { .. } => 11,
-            Message::Heartbeat { .. } => 12,
-            Message::ConnectionLost { .. } => 13,
-            Message::ConnectionReset { .. } => 14,
-            Message::Bye {} => 15,
-            Message::Error { .. } => 16,
+            Message::Side { .. } => 11,
+            Message::SideIs { .. } => 12,
+            Message::Refused { .. } => 13,
+            Message::Heartbeat { .. } => 14,
+            Message::ConnectionLost { .. } => 15,
+            Message::ConnectionReset { .. } => 16,
+            Message::Bye {} => 17,
+            Message::Error { .. } => 18,
         }]
     }
 }

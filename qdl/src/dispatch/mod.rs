@@ -51,8 +51,9 @@ use crate::{
     clock::now_ns,
     connection::{self, EchoCfgs, NicThreadHandle, Placed, Posted},
     fabric::{Broken, Endpoint, Link, Region},
+    flight::{self, Kind, Record},
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
-    stats::{ConnectionRecord, limits::NicUse},
+    stats::{ConnectionRecord, limits::NicUse, timeline::ConnectionReading},
 };
 
 use end::{Connection, Requests};
@@ -453,6 +454,16 @@ impl Dispatcher {
             .collect()
     }
 
+    /// What each connection is like now, by index; without the scores of rails. Looking at it costs
+    /// nobody anything.
+    pub fn readings(&self) -> Vec<ConnectionReading> {
+        self.shared
+            .connections
+            .iter()
+            .map(Connection::reading)
+            .collect()
+    }
+
     /// Samples copied into registered memory before they were sent (`qsl: staged`), and their
     /// bytes. Not among the totals: those are read during a run, and this waits for who is sending.
     pub fn staged(&self) -> (u64, u64) {
@@ -504,6 +515,14 @@ impl Shared {
         } else {
             connection.send.drive(&mut requests)
         };
+        if done.rang {
+            flight::note(|| Record {
+                kind: Kind::Rung as u8,
+                connection: connection.index as u16,
+                count: u16::try_from(done.posted).unwrap_or(u16::MAX),
+                ..Record::default()
+            });
+        }
         if done.broken.is_some() {
             // It takes the connection down, even if nothing comes over it any more.
             thread().inspect(|t| t.wake());
@@ -533,6 +552,11 @@ impl Shared {
         let free = self.free_slots(before.saturating_add(n));
         let handed_over = free.saturating_sub(before).min(n);
         self.push_all(samples);
+        flight::note(|| Record {
+            kind: Kind::Waits as u8,
+            count: u16::try_from(n).unwrap_or(u16::MAX),
+            ..Record::default()
+        });
         if handed_over > 0 {
             self.handed_over.fetch_add(handed_over, Ordering::Relaxed);
         }

@@ -51,6 +51,9 @@ pub(in crate::control) enum Event {
     Open(Vec<ConnectionRequest>),
     /// The node's part of the SUT's name is asked for: answered by [`Accelerator::named`].
     Name(u64),
+    /// This node's side of the run is asked for, from a byte of it on: answered by
+    /// [`Accelerator::side_is`].
+    Side(u64, u64),
     /// Is everything answered that has arrived? [`Accelerator::drained`] if so; else this comes
     /// again.
     Drain,
@@ -145,6 +148,11 @@ impl Accelerator {
         }
     }
 
+    /// Answers [`Event::Side`]: bytes of all of it, and a piece.
+    pub fn side_is(&mut self, id: u64, (of, text): (u64, String)) {
+        self.link.say(Message::SideIs { id, of, text });
+    }
+
     /// Answers every drain.
     pub fn drained(
         &mut self,
@@ -200,6 +208,10 @@ impl Accelerator {
             }
             Message::Name { id } => {
                 self.events.push_back(Event::Name(id));
+                Ok(())
+            }
+            Message::Side { id, at } => {
+                self.events.push_back(Event::Side(id, at));
                 Ok(())
             }
             Message::Drain { id } => {

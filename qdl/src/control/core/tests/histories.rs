@@ -357,6 +357,7 @@ impl History {
                 self.opening = Some((self.now + self.rng.below(80) * MS, connections));
             }
             Asked::Name(id) => self.a.named(id, "acc".to_owned()),
+            Asked::Side(id, at) => self.a.side_is(id, (at + 1, "x".to_owned())),
             Asked::Drain => {
                 if self.rng.chance(30) {
                     self.a.drained(
