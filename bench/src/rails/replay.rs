@@ -446,9 +446,14 @@ impl Replay {
             // A connection that carried next to nothing is none to judge by.
             let share = apart(r.bytes as f64, p.bytes as f64);
             if share.abs() > BYTES_WITHIN && r.bytes * 100 > all {
+                let samples = apart(r.samples as f64, p.samples as f64);
+                let why = match samples.abs() <= BYTES_WITHIN {
+                    true => ", its samples within 5 %: others of them were large",
+                    false => "",
+                };
+                let percent = share * 100.0;
                 far.push(format!(
-                    "{name}: bytes {:+.1} % of the record's",
-                    share * 100.0
+                    "{name}: bytes {percent:+.1} % of the record's{why}"
                 ));
             }
         }
