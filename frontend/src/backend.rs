@@ -5,7 +5,7 @@ use std::time::Duration;
 use qdl::{
     dispatch::Sample,
     run::{Described, node_facts},
-    stats::{SystemRecord, limits::NicUse},
+    stats::{SystemRecord, limits::NicUse, timeline::ConnectionReading},
     wire::{EngineInfo, NodeFacts},
 };
 
@@ -66,6 +66,11 @@ pub trait Backend: Send + Sync {
     /// What the threads of this node's NICs were used for so far.
     fn nic_use(&self) -> NicUse {
         NicUse::default()
+    }
+
+    /// What each connection is like now, in the order of [`Backend::connections`].
+    fn readings(&self) -> Vec<ConnectionReading> {
+        Vec::new()
     }
 
     /// Samples issued and not completed.

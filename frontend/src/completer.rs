@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use loadgen_bridge::{QuerySampleResponse, ResponseId, complete, first_token_complete};
 use qdl::{
+    clock::now_ns,
     dispatch::{Completer, Contradiction, Part, Response, Sample, SampleTimes},
     stats::{Live, Recorder},
 };
 
 use crate::{
     accuracy::Whose,
-    phases::{Phases, Share},
+    phases::{Phases, Share, Told},
     tokens::{self, Tokens},
     verify::Verifier,
 };
@@ -22,6 +23,11 @@ use crate::{
 /// So often may a sample go again and its parts still feed the watchdog: a long answer that comes
 /// anew after a loss is no stall. One that begins again and again comes to no end.
 const BEGINS_AGAIN: u16 = 3;
+
+/// One call to LoadGen in so many is timed. A power of two.
+const TIMED: u32 = 32;
+/// Which of them: not the first, which is cold.
+const TIMED_FIRST: u32 = 3;
 
 /// What a completer leaves behind.
 pub struct Left {
@@ -35,6 +41,8 @@ pub struct Left {
     pub last_ns: u64,
     /// First tokens reported.
     pub first_tokens: u64,
+    /// What telling LoadGen took in that series.
+    pub told: Told,
 }
 
 impl From<Left> for Share {
@@ -44,6 +52,7 @@ impl From<Left> for Share {
             histograms: left.recorder.into_histograms(),
             first_ns: left.first_ns,
             last_ns: left.last_ns,
+            told: left.told,
         }
     }
 }
@@ -112,6 +121,8 @@ impl Completers {
             first_ns: u64::MAX,
             last_ns: 0,
             first_tokens: 0,
+            calls: 0,
+            told: Told::default(),
             shared: self.clone(),
         }
     }
@@ -236,6 +247,10 @@ pub struct LoadgenCompleter {
     first_ns: u64,
     last_ns: u64,
     first_tokens: u64,
+    /// Calls to LoadGen.
+    calls: u32,
+    /// What those that were timed took, in this series.
+    told: Told,
     shared: Completers,
 }
 
@@ -248,11 +263,13 @@ impl LoadgenCompleter {
             return;
         };
         let (series_ns, first_ns, last_ns) = (self.series_ns, self.first_ns, self.last_ns);
+        let told = std::mem::take(&mut self.told);
         self.shared.phases.exchange(|empty| Share {
             series_ns,
             histograms: recorder.exchange(empty),
             first_ns,
             last_ns,
+            told,
         });
         self.series_ns = self.latest_ns;
         self.first_ns = u64::MAX;
@@ -278,7 +295,15 @@ impl Completer for LoadgenCompleter {
         // SAFETY: the ids are LoadGen's, of samples it issued in this process's one test; the
         // dispatcher hands each to exactly one completer once (its tracker gives a slot's record to
         // one owner), and the test does not end before all are completed.
-        unsafe { (self.shared.loadgen.complete)(&batch) };
+        let tell = |batch: &[_]| unsafe { (self.shared.loadgen.complete)(batch) };
+        self.calls = self.calls.wrapping_add(1);
+        if self.calls % TIMED == TIMED_FIRST {
+            let began = now_ns();
+            tell(&batch);
+            self.told.call(now_ns().saturating_sub(began), batch.len());
+        } else {
+            tell(&batch);
+        }
         self.scratch = recycled(batch);
     }
 
@@ -331,6 +356,7 @@ impl Drop for LoadgenCompleter {
                 first_ns: self.first_ns,
                 last_ns: self.last_ns,
                 first_tokens: self.first_tokens,
+                told: self.told,
             };
             self.shared
                 .left

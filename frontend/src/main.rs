@@ -2,7 +2,7 @@
 
 use clap::Parser;
 
-use frontend::{cli, describe, exit::ExitCode, init, run, tune};
+use frontend::{cli, describe, exit::ExitCode, flight, init, run, tune};
 
 /// LoadGen allocates for every query: this one makes it half as fast again.
 #[global_allocator]
@@ -63,6 +63,7 @@ fn main() {
         .or_else(tune::command)
         .or_else(submission)
         .or_else(report)
+        .or_else(flight::command)
     {
         std::process::exit(i32::from(code.code()));
     }

@@ -9,7 +9,7 @@ use qdl::{
     config::{FrontendConfig, QslMode},
     dispatch::Sample,
     run::{Cluster, ClusterError, ClusterListener, Described, SampleMemory},
-    stats::{Ledger, SystemRecord, limits::NicUse},
+    stats::{Ledger, SystemRecord, limits::NicUse, timeline::ConnectionReading},
     wire::{EngineInfo, NodeFacts},
 };
 
@@ -199,6 +199,11 @@ impl Backend for Network {
     fn nic_use(&self) -> NicUse {
         let cluster = self.cluster.upgrade();
         cluster.map(|c| c.nic_use()).unwrap_or_default()
+    }
+
+    fn readings(&self) -> Vec<ConnectionReading> {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| c.readings()).unwrap_or_default()
     }
 
     fn outstanding(&self) -> u64 {

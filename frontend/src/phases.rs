@@ -27,6 +27,34 @@ use std::{
 use loadgen_bridge::{Phase, PhaseKind as Said, TestMode};
 use qdl::stats::{Histograms, PhaseKind, PhaseRecord, TokenSizes};
 
+/// What telling LoadGen of answers took, of some of the calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Nanoseconds of a call for each sample that it told of.
+    pub ns: u64,
+    /// Those samples.
+    pub samples: u64,
+}
+
+impl Told {
+    /// A call that took so long and told of so many samples.
+    pub fn call(&mut self, ns: u64, samples: usize) {
+        let samples = samples as u64;
+        self.ns = self.ns.saturating_add(ns.saturating_mul(samples));
+        self.samples += samples;
+    }
+
+    /// The mean of a sample's call in microseconds; 0 where none was timed.
+    pub fn mean_us(&self) -> f64 {
+        self.ns as f64 / self.samples.max(1) as f64 / 1000.0
+    }
+
+    fn add(&mut self, other: Told) {
+        self.ns = self.ns.saturating_add(other.ns);
+        self.samples += other.samples;
+    }
+}
+
 /// What one NIC thread recorded in one series of queries.
 #[derive(Debug)]
 pub struct Share {
@@ -38,6 +66,8 @@ pub struct Share {
     pub first_ns: u64,
     /// When its last one was completed.
     pub last_ns: u64,
+    /// What telling LoadGen of them took.
+    pub told: Told,
 }
 
 /// What all NIC threads recorded in one phase.
@@ -49,6 +79,8 @@ pub struct Gathered {
     pub histograms: Histograms,
     first_ns: u64,
     last_ns: u64,
+    /// What telling LoadGen of them took.
+    pub told: Told,
 }
 
 /// What LoadGen's way says of a series.
@@ -239,6 +271,7 @@ impl Book {
                 g.histograms.merge(&share.histograms);
                 g.first_ns = g.first_ns.min(share.first_ns);
                 g.last_ns = g.last_ns.max(share.last_ns);
+                g.told.add(share.told);
             }
             none => {
                 *none = Some(Gathered {
@@ -246,10 +279,17 @@ impl Book {
                     histograms: share.histograms,
                     first_ns: share.first_ns,
                     last_ns: share.last_ns,
+                    told: share.told,
                 });
             }
         }
     }
+}
+
+/// When the first sample of each phase was issued, with its name.
+pub fn begun(gathered: &[Gathered], said: &[Phase], mode: TestMode) -> Vec<(String, u64)> {
+    let names = records(gathered, said, mode).into_iter().map(|r| r.name);
+    names.zip(gathered.iter().map(|g| g.first_ns)).collect()
 }
 
 /// The phases on record, under LoadGen's names for them: `said` is what its log has, `mode` what
@@ -300,6 +340,7 @@ mod tests {
             histograms,
             first_ns: series_ns + 5,
             last_ns: series_ns + 1_000_000_005,
+            told: Told::default(),
         }
     }
 

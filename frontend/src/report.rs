@@ -10,8 +10,9 @@ use std::{
 use loadgen_bridge::{Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::stats::{
     Accuracy, Carried, Exit, Histograms, LoadgenRecord, Mode, PhaseKind, PhaseRecord, RunRecord,
-    SaveError, SettingRecord, StageTable, Summary, SystemRecord, Throughput, TokenRecord,
+    SaveError, SettingRecord, Stage, Summary, SystemRecord, Throughput, TokenRecord,
     limits::{Evidence, LoadgenView, NodeUse},
+    timeline::Timeline,
     with_losses,
 };
 use qdl::wire::Stream;
@@ -20,8 +21,10 @@ use submission::left;
 use crate::{
     accuracy,
     exit::{ExitCode, Failure},
+    flight,
     phases::{self, Gathered},
-    reasons, result,
+    reasons,
+    result::{self, Ours},
     settings::Settings,
     sut::NameAnswer,
     tokens::TokenFindings,
@@ -34,6 +37,8 @@ pub const INVALID_FILE: &str = "INVALID";
 pub const SUMMARY_FILE: &str = "summary.json";
 /// The share of right answers, in the form of MLCommons' own scripts.
 pub const ACCURACY_FILE: &str = "accuracy.txt";
+/// The run along its own clock.
+pub const TIMELINE_FILE: &str = "timeline.json";
 /// What the histograms' file names begin with.
 const HISTOGRAMS: &str = "latency";
 
@@ -91,6 +96,8 @@ pub struct Ended<'a> {
     pub verified: Option<Findings>,
     /// Where answers are tokens that their engine counts.
     pub tokens: Option<TokenEnd>,
+    /// The run along its own clock.
+    pub timeline: Timeline,
     /// When the run began.
     pub started: SystemTime,
     /// From the first sample to the last.
@@ -150,7 +157,7 @@ impl Ended<'_> {
         let seconds = self.duration.as_secs_f64();
         let judged = outcome.map(|o| o.verdict).unwrap_or(Word::NotJudged);
         let phases = self.phases();
-        let loadgen = outcome.map(|o| result::record(o, test.mode, judged_stages(o, &phases)));
+        let loadgen = outcome.map(|o| result::record(o, test.mode, self.judged(o, &phases)));
         // What it ran is LoadGen's to say: its audit.config goes before what it was asked for.
         let scenario = outcome
             .and_then(|o| o.detail.scenario())
@@ -210,6 +217,25 @@ impl Ended<'_> {
     fn phases(&self) -> Vec<PhaseRecord> {
         let said = self.outcome.as_ref().map(|o| &o.detail.phases[..]);
         phases::records(&self.phases, said.unwrap_or_default(), self.mode())
+    }
+
+    /// What we recorded of the phase that LoadGen's result is about.
+    fn judged<'a>(&self, outcome: &TestOutcome, phases: &'a [PhaseRecord]) -> Option<Ours<'a>> {
+        let peak = outcome.detail.peak_qps;
+        let mut both = phases.iter().zip(&self.phases).rev();
+        let judged = both.find(|(p, _)| match p.kind {
+            PhaseKind::Accuracy => false,
+            PhaseKind::Performance => true,
+            PhaseKind::Step => p.kept == Some(true) && p.asked_per_s == peak,
+        });
+        judged.map(|(p, gathered)| {
+            let round_trips = gathered.histograms.stage(Stage::RoundTrip);
+            Ours {
+                stages: &p.stages,
+                shortest_us: round_trips.min() as f64 / 1000.0,
+                told_us: gathered.told.mean_us(),
+            }
+        })
     }
 
     /// The rate that was asked for: in find-peak the one that it ended with.
@@ -390,6 +416,12 @@ impl Ended<'_> {
         if let Some(accuracy) = &summary.run.labelled {
             put(ACCURACY_FILE, accuracy::line(accuracy).as_bytes())?;
         }
+        let mut json = serde_json::to_vec(&self.timeline).map_err(|e| ReportError::Write {
+            path: folder.join(TIMELINE_FILE),
+            source: io::Error::other(e),
+        })?;
+        json.push(b'\n');
+        put(TIMELINE_FILE, &json)?;
         self.histograms
             .save(folder, HISTOGRAMS, self.started, self.duration)?;
         Ok(())
@@ -411,8 +443,9 @@ pub fn clear(settings: &Settings) -> Result<(), ReportError> {
     paths.extend(left::files(folder));
     paths.push(folder.join(ACCURACY_FILE));
     paths.push(folder.join(::report::FILE));
+    paths.extend(flight::files(folder));
     // What marks an invalid run goes last: should anything here fail, it still stands.
-    paths.extend([SUMMARY_FILE, INVALID_FILE].map(|name| folder.join(name)));
+    paths.extend([TIMELINE_FILE, SUMMARY_FILE, INVALID_FILE].map(|name| folder.join(name)));
     for path in paths {
         match fs::remove_file(&path) {
             Ok(()) => {}
@@ -431,17 +464,6 @@ pub fn print(summary: &Summary) {
     let text = summary.text(out.is_terminal());
     // Nobody may be reading any more; the files are written.
     let _ = writeln!(out.lock(), "{text}");
-}
-
-/// The stages of the phase that LoadGen's result is about.
-fn judged_stages<'a>(outcome: &TestOutcome, phases: &'a [PhaseRecord]) -> Option<&'a StageTable> {
-    let peak = outcome.detail.peak_qps;
-    let judged = phases.iter().rev().find(|p| match p.kind {
-        PhaseKind::Accuracy => false,
-        PhaseKind::Performance => true,
-        PhaseKind::Step => p.kept == Some(true) && p.asked_per_s == peak,
-    });
-    judged.map(|p| &p.stages)
 }
 
 /// LoadGen's figure where it is a rate; else samples over time.

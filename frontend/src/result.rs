@@ -3,7 +3,8 @@
 
 use loadgen_bridge::{Detail, Figure, Scenario, TestMode, TestOutcome, Verdict};
 use qdl::stats::{
-    EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, Mode, Stage, StageTable,
+    EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, Mode, ScheduledToIssue,
+    Stage, StageTable,
 };
 
 /// What LoadGen measured, in the summary's word.
@@ -16,8 +17,19 @@ pub fn mode(mode: TestMode) -> Mode {
     }
 }
 
-/// LoadGen's result; `asked` is the mode it was asked for, `ours` are the stages of what it judged.
-pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<&StageTable>) -> LoadgenRecord {
+/// What we recorded of the phase that LoadGen's result is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Ours<'a> {
+    /// Its stages.
+    pub stages: &'a StageTable,
+    /// The shortest round trip of its samples, in microseconds.
+    pub shortest_us: f64,
+    /// Mean of the calls that told LoadGen of them, in microseconds.
+    pub told_us: f64,
+}
+
+/// LoadGen's result; `asked` is the mode it was asked for, `ours` is of what it judged.
+pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<Ours<'_>>) -> LoadgenRecord {
     let detail = &outcome.detail;
     let ran = detail.mode();
     let scenario = detail.scenario();
@@ -25,7 +37,7 @@ pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<&StageTable>)
     let result = |name: &str| detail.result_number(name).filter(|_| judged);
     let latency = judged.then(|| latency(detail, scenario)).flatten();
     let total = ours
-        .and_then(|stages| stages.get(Stage::Total))
+        .and_then(|ours| ours.stages.get(Stage::Total))
         .filter(|row| row.count > 0);
     // In MultiStream they are of different things.
     let comparable = scenario.is_some_and(|s| s != Scenario::MultiStream);
@@ -33,6 +45,13 @@ pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<&StageTable>)
         let theirs = latency.as_ref().filter(|_| comparable).map(theirs)?;
         Some(((theirs - ours) * 1000.0).round() / 1000.0)
     };
+    // It logs those of samples whatever its result is of.
+    let of_samples = || latency_of_samples(detail).filter(|_| judged);
+    let scheduled_to_issue = ours.zip(total).and_then(|(ours, total)| {
+        let theirs = of_samples()?;
+        let new = ScheduledToIssue::new;
+        Some(new(&theirs, total, ours.shortest_us, ours.told_us))
+    });
     let completed = [
         "completed_samples_per_sec",
         "samples_per_second",
@@ -64,6 +83,7 @@ pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<&StageTable>)
         tokens_per_s: first(&tokens),
         late_mean_us: total.and_then(|row| late(|l| l.mean_us, row.mean_us)),
         late_p99_us: total.and_then(|row| late(|l| l.p99_us, row.p99_us)),
+        scheduled_to_issue,
         ttft: judged.then(|| ttft(detail)).flatten(),
         tpot: judged.then(|| tpot(detail)).flatten(),
         latency,
@@ -108,12 +128,16 @@ fn latency(detail: &Detail, scenario: Option<Scenario>) -> Option<LoadgenLatency
             ],
             "{}_percentile_per_query_latency_ns",
         ),
-        _ => row(
-            detail,
-            ["min_latency_ns", "mean_latency_ns", "max_latency_ns"],
-            "{}_percentile_latency_ns",
-        ),
+        _ => latency_of_samples(detail),
     }
+}
+
+fn latency_of_samples(detail: &Detail) -> Option<LoadgenLatency> {
+    row(
+        detail,
+        ["min_latency_ns", "mean_latency_ns", "max_latency_ns"],
+        "{}_percentile_latency_ns",
+    )
 }
 
 fn ttft(detail: &Detail) -> Option<LoadgenLatency> {

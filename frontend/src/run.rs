@@ -18,8 +18,8 @@ use loadgen_bridge::{LoadgenError, TestMode, TestOutcome, register_issue_query_t
 use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig, Written},
-    os::{Near, available_memory},
-    run::{pinning_warnings, usage},
+    os::{Near, available_memory, thread_times},
+    run::{pinning_warnings, usage_of},
     stats::{Accuracy, Live, Recorder, SystemRecord, Throughput},
     topology::{Topology, spell_out},
     wire::Stream,
@@ -34,18 +34,20 @@ use crate::{
     compliance,
     dataset::Dataset,
     exit::{ExitCode, Verdict},
+    flight::Dumps,
     guard::Guard,
     interrupt, left, local,
     memory::Estimate,
     meter::Meter,
     network::Network,
     own_settings,
-    phases::Share,
+    phases::{self, Share},
     progress::Progress,
     qsl::Qsl,
     report::{self, Ended, TokenEnd},
     settings::Settings,
     sut::Sut,
+    timeline::{self, Gather},
     tokens::{self, Tokens},
     verify::Verifier,
     warm_up::WarmLibrary,
@@ -142,6 +144,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let completers = Completers::new(live, verifier.clone(), tokens.clone());
     let completers = completers.noting(whose.clone());
     interrupt::listen();
+    let dumps = Dumps::new(args.record, settings.folder(), &config.node);
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
         let inputs = qsl.region().clone();
@@ -167,13 +170,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         tokens.come_from(backend.connections());
     }
     let connections = backend.connections();
-    let sut = Arc::new(Sut::new(
+    let sut = Sut::new(
         backend.clone(),
         qsl.clone(),
         verifier.clone(),
         verdict.clone(),
         completers.phases().clone(),
-    ));
+    );
+    let sut = Arc::new(sut.beginning(completers.live().clone()));
 
     let begun = guard
         .hear(&config.node, backend.as_ref())
@@ -201,6 +205,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         progress,
         throughput: None,
         meter: Meter::default(),
+        gather: Gather::default(),
+        dumps,
         watchdog: Watchdog::new(
             config.deadlines.watchdog_s.saturating_mul(1_000_000_000),
             now_ns(),
@@ -361,6 +367,8 @@ struct Watch {
     progress: Progress,
     throughput: Option<Readings>,
     meter: Meter,
+    gather: Gather,
+    dumps: Dumps,
     watchdog: Watchdog,
     notes: Receiver<String>,
     began: Instant,
@@ -423,6 +431,10 @@ impl Watch {
         for note in self.notes.try_iter() {
             self.progress.note(&note);
         }
+        let first_ns = self.sut.first_query_ns().unwrap_or(0);
+        if let Some(line) = self.dumps.look(first_ns, &self.connections) {
+            self.progress.note(&line);
+        }
         if let Some(signal) = interrupt::requested() {
             let after = self.began.elapsed().as_secs_f64();
             self.verdict.fail(
@@ -443,10 +455,22 @@ impl Watch {
         if let Some(first) = self.sut.first_query_ns() {
             let throughput = self.throughput.get_or_insert_with(|| Readings::new(first));
             throughput.read(now, completed, outstanding);
-            let read = || usage(&self.sut.issue_threads().all(), self.backend.nic_use());
+            if outstanding > 0 || throughput.now_ns == now {
+                let counts = [completed + outstanding, completed];
+                self.gather
+                    .look([first, now], counts, &self.backend.readings());
+            }
+            let (gather, issue) = (&mut self.gather, self.sut.issue_threads().all());
+            let read = || {
+                let threads = thread_times();
+                gather.threads(now, &threads, &issue);
+                usage_of(&threads, &issue, self.backend.nic_use())
+            };
             self.meter.look(outstanding > 0, read);
             self.progress
                 .show(now, &figures, &throughput.now, outstanding);
+        } else {
+            self.gather.before(&self.backend.readings());
         }
         // A long answer whose tokens come is no stall.
         let moved = completed.saturating_add(figures.parts);
@@ -462,6 +486,10 @@ impl Watch {
                 stalled.outstanding,
                 self.began.elapsed().as_secs_f64()
             );
+            if let Some(first) = self.sut.first_query_ns() {
+                let at_s = now.saturating_sub(first) as f64 / 1e9;
+                self.gather.event(at_s, "watchdog", &cause);
+            }
             // The backend may know more about who it is.
             self.backend.abort(&cause);
             self.verdict.fail(ExitCode::Lost, cause);
@@ -484,7 +512,14 @@ impl Watch {
         let found = self.tokens.as_ref().map(|t| t.findings());
         let found = found.unwrap_or_default();
         system.notes.extend(found.notes.iter().cloned());
-        let left = self.completers.left();
+        if let Some(line) = self
+            .dumps
+            .end(self.sut.first_query_ns().unwrap_or(0), &self.connections)
+        {
+            self.progress.note(&line);
+        }
+        let mut left = self.completers.left();
+        let latencies: Vec<_> = left.iter_mut().map(|l| l.recorder.take_ticks()).collect();
         let last_ns = left.iter().map(|l| l.last_ns).max().unwrap_or(0);
         let first_ns = self.sut.first_query_ns().unwrap_or(last_ns);
         let throughput = self
@@ -513,6 +548,18 @@ impl Watch {
         let phases = self.completers.phases();
         let gathered = phases.end(left.into_iter().map(Share::from));
         let histograms = phases.total(&gathered);
+        let ran = outcome.as_ref();
+        let said = ran.map_or(&[][..], |o| &o.detail.phases);
+        let mode = ran.and_then(|o| o.detail.mode());
+        let timeline = self.gather.end(&timeline::End {
+            node: &config.node,
+            answered: system.ledger.answered,
+            system: &system,
+            latencies: &latencies.iter().collect::<Vec<_>>(),
+            first_ns,
+            last_ns,
+            phases: phases::begun(&gathered, said, mode.unwrap_or(settings.test.mode)),
+        });
         Ended {
             node: &config.node,
             settings,
@@ -532,6 +579,7 @@ impl Watch {
             accuracy_note,
             verified: verifier.map(Verifier::findings),
             tokens,
+            timeline,
             started,
             duration: Duration::from_nanos(last_ns.saturating_sub(first_ns)),
         }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use loadgen_bridge::{QuerySample, SystemUnderTest};
-use qdl::{clock::now_ns, dispatch::Sample, fabric::SourceId};
+use qdl::{clock::now_ns, dispatch::Sample, fabric::SourceId, stats::Live};
 
 use crate::{
     backend::Backend,
@@ -51,6 +51,8 @@ pub struct Sut {
     issue_threads: IssueThreads,
     answer: Mutex<Option<NameAnswer>>,
     phases: Arc<Phases>,
+    /// Is told when the run begins.
+    live: Option<Arc<Live>>,
 }
 
 impl Sut {
@@ -71,7 +73,15 @@ impl Sut {
             issue_threads: IssueThreads::default(),
             answer: Mutex::default(),
             phases,
+            live: None,
         }
+    }
+
+    /// The same, which says there when the first query was issued.
+    #[must_use]
+    pub fn beginning(mut self, live: Arc<Live>) -> Self {
+        self.live = Some(live);
+        self
     }
 
     /// When the first query was issued, on [`qdl::clock`].
@@ -145,6 +155,9 @@ impl SystemUnderTest for Sut {
         let now = now_ns();
         if self.first_ns.load(Relaxed) == 0 {
             self.first_ns.store(now.max(1), Relaxed);
+            if let Some(live) = &self.live {
+                live.begin(now);
+            }
         }
         SCRATCH.with_borrow_mut(|scratch| self.issue(samples, now, scratch));
     }

@@ -22,6 +22,7 @@ pub mod connection;
 pub mod control;
 pub mod dispatch;
 pub mod fabric;
+pub mod flight;
 pub mod model;
 pub mod os;
 pub mod rails;

@@ -13,6 +13,7 @@ use crossbeam_utils::CachePadded;
 use qdl::{
     clock,
     connection::Spin,
+    flight::{self, Kind, Record},
     serve::{Arrival, Finished, Origin, respond_all},
 };
 
@@ -189,6 +190,13 @@ impl Shared {
         finished: &mut Vec<Finished>,
     ) -> Result<u64, EngineError> {
         let started = clock::now_ns();
+        flight::note(|| Record {
+            at_ns: started,
+            kind: Kind::Batch as u8,
+            count: u16::try_from(batch.len()).unwrap_or(u16::MAX),
+            aux: index as u64,
+            ..Record::default()
+        });
         worker.run(batch)?;
         let took = clock::now_ns().saturating_sub(started);
         let compute_us = clock::micros(took);

@@ -79,6 +79,7 @@ impl Begun {
             parts,
             parts_after_us: mean(before_us.saturating_add(after)),
             parts_residence_us: mean(f.sent.sum_us.saturating_add(u64::from(residence))),
+            connection: 0,
         }
     }
 }

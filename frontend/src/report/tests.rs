@@ -77,6 +77,7 @@ fn ended(settings: &Settings) -> Ended<'_> {
         verified: None,
         tokens: None,
         started: SystemTime::UNIX_EPOCH,
+        timeline: Timeline::default(),
         duration: Duration::from_secs(2),
     }
 }

@@ -270,13 +270,28 @@ fn what_loadgen_adds_to_our_own_times_is_its_lateness() {
         });
     });
     let o = outcome(Verdict::Invalid, SLOW);
-    let l = record(&o, TestMode::PerformanceOnly, Some(&ours.table()));
+    let table = ours.table();
+    let own = Ours {
+        stages: &table,
+        shortest_us: 195_000.0,
+        told_us: 2.5,
+    };
+    let l = record(&o, TestMode::PerformanceOnly, Some(own));
     assert_eq!(l.late_mean_us, Some(40.701));
+    let s = l
+        .scheduled_to_issue
+        .expect("LoadGen says how long samples took");
+    assert_eq!((s.mean_us, s.told_us, s.count), (43.201, 2.5, 10));
+    let total = table.get(qdl::stats::Stage::Total).expect("a row").mean_us;
+    let theirs = l.latency.expect("latencies").mean_us;
+    assert!((s.mean_us + total - s.told_us - theirs).abs() < 0.01);
     // Queries of several samples are no samples.
     let lines = but(&[("effective_scenario", "\"MultiStream\"")]);
     let o = outcome(Verdict::Valid, &lines);
-    let l = record(&o, TestMode::PerformanceOnly, Some(&ours.table()));
+    let l = record(&o, TestMode::PerformanceOnly, Some(own));
     assert_eq!(l.late_mean_us, None);
+    // It logs those of samples beside them.
+    assert_eq!(l.scheduled_to_issue.map(|s| s.mean_us), Some(43.201));
 }
 
 #[test]

@@ -21,6 +21,9 @@ pub const MAX_NAME: usize = 256;
 pub const MAX_VERSION: usize = 64;
 /// Most connections of one session.
 pub const MAX_CONNECTIONS: usize = 1024;
+/// Longest piece of a node's side in one frame, in bytes: as JSON within JSON it takes twice that
+/// at most.
+pub const MAX_SIDE_PART: usize = 128 << 10;
 /// Most inputs of a model.
 pub const MAX_INPUTS: usize = 64;
 /// Most dimensions of a tensor, the batch not counted.
@@ -109,6 +112,13 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
             description.check().or_else(|(field, p)| outside(field, p))
         }
         Message::NameIs { name, .. } => check_sut_name(name).or_else(|p| outside("name", p)),
+        Message::SideIs { text, .. } if text.len() > MAX_SIDE_PART => {
+            let n = text.len();
+            outside(
+                "text",
+                format!("{n} bytes, must be at most {MAX_SIDE_PART}"),
+            )
+        }
         Message::ConnectionLost { cause: text, .. } => check_text("cause", text),
         Message::Refused { text, .. } | Message::Error { text, .. } => check_text("text", text),
         Message::Heartbeat {
@@ -126,6 +136,8 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
         | Message::Drain { .. }
         | Message::Drained { .. }
         | Message::Describe { .. }
+        | Message::Side { .. }
+        | Message::SideIs { .. }
         | Message::ConnectionReset { .. }
         | Message::Bye {} => Ok(()),
     }

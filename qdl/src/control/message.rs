@@ -384,6 +384,22 @@ pub enum Message {
         /// Both.
         description: Box<Description>,
     },
+    /// Asks for the accelerator's own side of the run, from a byte of it on.
+    Side {
+        /// Of the request.
+        id: u64,
+        /// Bytes that were told already; from 0 on it is put together anew.
+        at: u64,
+    },
+    /// Answers a [`Message::Side`].
+    SideIs {
+        /// Of the request.
+        id: u64,
+        /// Bytes of all of it; 0 where nothing is known.
+        of: u64,
+        /// A piece of it: JSON, at most [`MAX_SIDE_PART`](super::limits::MAX_SIDE_PART) bytes.
+        text: String,
+    },
     /// A request is not granted, and nothing has changed.
     Refused {
         /// Of the request.
@@ -448,6 +464,8 @@ impl Message {
         "drained",
         "describe",
         "described",
+        "side",
+        "side_is",
         "refused",
         "heartbeat",
         "connection_lost",
@@ -472,12 +490,14 @@ impl Message {
             Message::Drained { .. } => 10,
             Message::Describe { .. } => 11,
             Message::Described { .. } => 12,
-            Message::Refused { .. } => 13,
-            Message::Heartbeat { .. } => 14,
-            Message::ConnectionLost { .. } => 15,
-            Message::ConnectionReset { .. } => 16,
-            Message::Bye {} => 17,
-            Message::Error { .. } => 18,
+            Message::Side { .. } => 13,
+            Message::SideIs { .. } => 14,
+            Message::Refused { .. } => 15,
+            Message::Heartbeat { .. } => 16,
+            Message::ConnectionLost { .. } => 17,
+            Message::ConnectionReset { .. } => 18,
+            Message::Bye {} => 19,
+            Message::Error { .. } => 20,
         }]
     }
 }

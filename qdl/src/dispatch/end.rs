@@ -17,8 +17,9 @@ use crate::{
         tracker::{Sample, Tracker},
     },
     fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window},
+    flight::{self, Kind, Record},
     rails::Load,
-    stats::ConnectionRecord,
+    stats::{ConnectionRecord, timeline::ConnectionReading},
     wire::Stream,
 };
 
@@ -46,6 +47,18 @@ pub struct ConnectionCfgs {
     pub request_stride: usize,
 }
 
+/// What a connection's NIC thread shows some times a second: it alone writes.
+#[derive(Debug, Default)]
+pub(super) struct Now {
+    pub samples: AtomicU64,
+    pub bytes_out: AtomicU64,
+    pub bytes_in: AtomicU64,
+    pub retransmits: AtomicU64,
+    pub window_limited_us: AtomicU64,
+    /// One more than it is; 0 where the fabric does not say.
+    pub rtt_us: AtomicU64,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -66,6 +79,8 @@ pub(super) struct Connection {
     pub posted: CachePadded<AtomicU64>,
     /// Answers to samples that warmed it up.
     pub warmed: AtomicU64,
+    /// What its NIC thread shows of it while the run goes on.
+    pub now: Now,
     /// Where samples are copied to that do not lie in registered memory.
     staging: Option<Arc<Region>>,
 }
@@ -103,6 +118,7 @@ impl Connection {
             counts: Mutex::default(),
             posted: CachePadded::default(),
             warmed: AtomicU64::new(0),
+            now: Now::default(),
             staging,
             cfgs,
         })
@@ -174,6 +190,21 @@ impl Connection {
         }
     }
 
+    /// What it is like now; counts may lag behind by some hundredths of a second.
+    pub fn reading(&self) -> ConnectionReading {
+        let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        ConnectionReading {
+            samples: read(&self.now.samples),
+            bytes_out: read(&self.now.bytes_out),
+            bytes_in: read(&self.now.bytes_in),
+            retransmits: read(&self.now.retransmits),
+            window_limited_us: read(&self.now.window_limited_us),
+            rtt_us: read(&self.now.rtt_us).checked_sub(1),
+            in_flight: self.tracker.in_flight() as u64,
+            score: None,
+        }
+    }
+
     /// Samples of the caller's that were posted.
     pub fn posted_for_callers(&self) -> u64 {
         let warmed = self.warmed.load(Ordering::Relaxed);
@@ -220,6 +251,15 @@ impl Connection {
             return Err(PostError::Full);
         };
         post.imm = imm;
+        flight::note(|| Record {
+            at_ns: now,
+            kind: Kind::Posted as u8,
+            connection: self.index as u16,
+            slot,
+            count: sample.losses,
+            size: sample.len,
+            aux: sample.issued_ns,
+        });
         link.post(&post).map(|()| copied).inspect_err(|_| {
             // It never left, so nobody can have answered it.
             if self.window.grants().revoke(slot) {

@@ -59,8 +59,9 @@ use crate::{
         PostingCosts, Ringer,
     },
     fabric::{Broken, Endpoint, Link, Region},
+    flight::{self, Kind, Record},
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
-    stats::{ConnectionRecord, limits::NicUse},
+    stats::{ConnectionRecord, limits::NicUse, timeline::ConnectionReading},
 };
 
 use end::{Connection, Requests};
@@ -507,6 +508,16 @@ impl Dispatcher {
             .collect()
     }
 
+    /// What each connection is like now, by index; without the scores of rails. Looking at it costs
+    /// nobody anything.
+    pub fn readings(&self) -> Vec<ConnectionReading> {
+        self.shared
+            .connections
+            .iter()
+            .map(Connection::reading)
+            .collect()
+    }
+
     /// Samples copied into registered memory before they were sent (`qsl: staged`), and their
     /// bytes. Not among the totals: those are read during a run, and this waits for who is sending.
     pub fn staged(&self) -> (u64, u64) {
@@ -558,8 +569,16 @@ impl Shared {
             Some(_) if !self.by_cost => send.drive_for_caller(now, thread(), &mut requests),
             _ => send.drive(&mut requests),
         };
-        if let Some(bytes) = for_caller.filter(|b| *b > 0 && self.by_cost && done.rang) {
-            Ringer::rang(now, now_ns(), bytes, DoorbellWait::ByCost);
+        if done.rang {
+            if let Some(bytes) = for_caller.filter(|b| *b > 0 && self.by_cost) {
+                Ringer::rang(now, now_ns(), bytes, DoorbellWait::ByCost);
+            }
+            flight::note(|| Record {
+                kind: Kind::Rung as u8,
+                connection: connection.index as u16,
+                count: u16::try_from(done.posted).unwrap_or(u16::MAX),
+                ..Record::default()
+            });
         }
         if done.broken.is_some() {
             // It takes the connection down, even if nothing comes over it any more.
@@ -590,6 +609,11 @@ impl Shared {
         let free = self.free_slots(before.saturating_add(n));
         let handed_over = free.saturating_sub(before).min(n);
         self.push_all(samples);
+        flight::note(|| Record {
+            kind: Kind::Waits as u8,
+            count: u16::try_from(n).unwrap_or(u16::MAX),
+            ..Record::default()
+        });
         if handed_over > 0 {
             self.handed_over.fetch_add(handed_over, Ordering::Relaxed);
         }

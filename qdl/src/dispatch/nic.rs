@@ -24,6 +24,7 @@ use crate::{
     },
     dispatch::{Completer, DispatchEvent, Part, Response, SampleTimes, Shared, WARM_UP_ID},
     fabric::{Armed, Broken, Link, PathReading},
+    flight::{self, Kind, Record},
 };
 
 /// So many connections may be lost with a sample in flight on them before it is said to be
@@ -36,6 +37,16 @@ const LOSSES: u16 = 64;
 
 /// How often a connection's way is looked at: one system call, for ten in a second.
 const LOOK_AT_PATH_NS: u64 = 100_000_000;
+
+/// How often is shown what a connection has carried.
+const SHOW_NS: u64 = 40_000_000;
+
+/// Payload bytes that samples took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    bytes_out: u64,
+    bytes_in: u64,
+}
 
 /// What the NIC thread is told.
 pub(super) enum Command {
@@ -66,6 +77,10 @@ struct Up {
     silent: Option<Broken>,
     /// Responses taken from it.
     taken: u64,
+    /// Payload bytes of those and of their requests.
+    carried: Carried,
+    /// What of that is shown, and when it was.
+    shown: (u64, u64, Carried),
     /// What the fabric said of the way when it was looked at last, and when that was.
     path: (u64, PathReading),
     /// What has come of each slot's answer; empty where answers come in one piece.
@@ -136,6 +151,12 @@ impl FrontendNic {
                 }
                 let Link { tx, rx } = link;
                 self.new_fds.push(rx.fd());
+                flight::note(|| Record {
+                    kind: Kind::Up as u8,
+                    connection: connection as u16,
+                    size: epoch,
+                    ..Record::default()
+                });
                 let end = &self.shared.connections[connection];
                 end.attach(tx);
                 self.shared.connections_changed();
@@ -151,6 +172,8 @@ impl FrontendNic {
                     echo: Echo::new(self.shared.echo, now_ns()),
                     silent: None,
                     taken: 0,
+                    carried: Carried::default(),
+                    shown: (now_ns(), 0, Carried::default()),
                     path: (now_ns(), PathReading::default()),
                     known: false,
                     worn: None,
@@ -200,7 +223,8 @@ impl FrontendNic {
                 continue;
             }
             self.shared.connections_changed();
-            let up = self.leaving.swap_remove(i);
+            let mut up = self.leaving.swap_remove(i);
+            up.show(connection);
             {
                 let mut counts = connection.counts();
                 counts.rx.add(&up.half.counts());
@@ -232,6 +256,13 @@ impl FrontendNic {
         let connection = &shared.connections[index];
         connection.tracker.sweep(|f: InFlight| {
             again += usize::from(shared.goes_again(connection, f.sample, &mut worn));
+        });
+        flight::note(|| Record {
+            kind: Kind::Lost as u8,
+            connection: index as u16,
+            count: u16::try_from(again).unwrap_or(u16::MAX),
+            size: epoch,
+            ..Record::default()
         });
         shared.warm_up.lost(index, &cause);
         shared.take_assigned_back(connection);
@@ -355,8 +386,23 @@ impl FrontendNic {
         let done = now_ns();
         self.completed()
             .fetch_add(self.came.seen.len() as u64, Ordering::Release);
+        flight::note(|| Record {
+            at_ns: done,
+            kind: Kind::Completed as u8,
+            count: u16::try_from(self.came.seen.len()).unwrap_or(u16::MAX),
+            ..Record::default()
+        });
         let health = shared.health.get();
         for s in self.came.seen.drain(..) {
+            flight::note(|| Record {
+                at_ns: now,
+                kind: Kind::Arrived as u8,
+                connection: s.connection as u16,
+                slot: s.slot,
+                count: 1,
+                size: s.header.len,
+                aux: u64::from(s.header.queue_us) << 32 | u64::from(s.header.compute_us),
+            });
             shared.connections[s.connection].tracker.release(s.slot);
             let f = &s.in_flight;
             let round_trip = now.saturating_sub(f.posted_ns);
@@ -365,7 +411,10 @@ impl FrontendNic {
                 let network = round_trip.saturating_sub(u64::from(residence) * 1000);
                 h.arbiter.completed(s.connection, f.sample.len, network);
             }
-            let coming = self.up[s.up].coming.get(usize::from(s.slot));
+            let up = &mut self.up[s.up];
+            up.carried.bytes_out += u64::from(f.sample.len);
+            up.carried.bytes_in += u64::from(s.header.len);
+            let coming = up.coming.get(usize::from(s.slot));
             let (first_ns, first_residence_us, after_ns) = match coming {
                 Some(c) if s.parts > 1 => (c.first_ns, c.first_residence_us, c.after_ns),
                 _ => (now, residence, 0),
@@ -390,6 +439,7 @@ impl FrontendNic {
                 parts: s.parts,
                 parts_after_us: u32::try_from(after_us).unwrap_or(u32::MAX),
                 parts_residence_us: s.mean_us,
+                connection: s.connection as u32,
             });
         }
     }
@@ -417,6 +467,27 @@ impl FrontendNic {
 }
 
 impl Up {
+    /// Shows what it has carried to whoever asks for readings.
+    fn show(&mut self, connection: &Connection) {
+        let (_, taken, carried) = self.shown;
+        let now = &connection.now;
+        let add = |to: &AtomicU64, n: u64| {
+            to.fetch_add(n, Ordering::Relaxed);
+        };
+        add(&now.samples, self.taken - taken);
+        add(&now.bytes_out, self.carried.bytes_out - carried.bytes_out);
+        add(&now.bytes_in, self.carried.bytes_in - carried.bytes_in);
+        (self.shown.1, self.shown.2) = (self.taken, self.carried);
+    }
+
+    /// The same every now and then.
+    fn show_at(&mut self, connection: &Connection, now: u64) {
+        if now.saturating_sub(self.shown.0) >= SHOW_NS {
+            self.shown.0 = now;
+            self.show(connection);
+        }
+    }
+
     /// Counts what the fabric says of the way in, while samples are on it.
     fn look_at_path(&mut self, connection: &Connection, now: u64) {
         let (at, before) = self.path;
@@ -431,6 +502,12 @@ impl Up {
         if connection.tracker.in_flight() > 0 {
             let mut counts = connection.counts();
             counts.path.look(&reading, &before, span / 1000);
+            let now = &connection.now;
+            now.retransmits
+                .store(counts.path.retransmits, Ordering::Relaxed);
+            now.window_limited_us
+                .store(counts.path.rwnd_limited_us, Ordering::Relaxed);
+            now.rtt_us.store(reading.rtt_us + 1, Ordering::Relaxed);
         }
     }
 }
@@ -473,6 +550,7 @@ impl NicWork for FrontendNic {
         for up in &mut self.up {
             let connection = &self.shared.connections[up.connection];
             up.look_at_path(connection, now);
+            up.show_at(connection, now);
             if up.echo.waits()
                 && let Some(bytes) = up.half.rx.confirmed()
             {

@@ -23,10 +23,11 @@ use super::{
     outage::Outages,
     permitted,
     places::places,
-    report, request_stride, response_stride, settings,
+    report, request_stride, response_stride, settings, side,
     transport::ClientNic,
 };
 use crate::{
+    clock::now_ns,
     config::{Auto, FrontendConfig, NicConfig},
     connection::join_all,
     control::{ClientHandle, ControlError},
@@ -36,7 +37,11 @@ use crate::{
     },
     fabric::MAX_SLOTS,
     os::Near,
-    stats::{Places, PostingRecord, SystemRecord, limits::NicUse},
+    stats::{
+        Places, PostingRecord, SystemRecord,
+        limits::NicUse,
+        timeline::{ConnectionReading, Event, NodeSide},
+    },
     topology::{LinkWatch, Topology},
     wire::{EngineInfo, NodeFacts},
 };
@@ -46,12 +51,16 @@ const LEAVING: Duration = Duration::from_secs(10);
 /// How long accelerators may take to say what they were used for before the clock starts.
 const USE: Duration = Duration::from_secs(1);
 
+/// How long they may take in all to tell their side of the run at its end.
+const SIDES: Duration = Duration::from_secs(2);
+
 /// See the module.
 pub struct Cluster {
     common: Arc<Common>,
     stop: watch::Sender<bool>,
     control: Option<JoinHandle<()>>,
-    warmed: Mutex<Option<WarmUpReport>>,
+    /// The warm-up, and when it was over.
+    warmed: Mutex<Option<(WarmUpReport, u64)>>,
     /// Of each NIC.
     near: Vec<Near>,
 }
@@ -301,7 +310,7 @@ impl Cluster {
                 source,
             }
         })?;
-        *super::lock(&self.warmed) = Some(report.clone());
+        *super::lock(&self.warmed) = Some((report.clone(), now_ns()));
         Ok(Some(report))
     }
 
@@ -324,7 +333,7 @@ impl Cluster {
         };
         match self.common.dispatcher().warm_up(&cfgs) {
             Ok(report) => {
-                if let Some(first) = super::lock(&self.warmed).as_mut() {
+                if let Some((first, _)) = super::lock(&self.warmed).as_mut() {
                     first.took_ns += report.took_ns;
                 }
             }
@@ -335,6 +344,87 @@ impl Cluster {
     /// What sends samples ([`Dispatcher::issue`]).
     pub fn dispatcher(&self) -> &Dispatcher {
         self.common.dispatcher()
+    }
+
+    /// What each connection is like now, by index.
+    pub fn readings(&self) -> Vec<ConnectionReading> {
+        let mut all = self.common.dispatcher().readings();
+        if let Some(rails) = self.common.rails.get() {
+            for peer in 0..self.common.peers.len() {
+                let report = self.common.dispatcher().rail_report(peer);
+                for (i, reading) in all.iter_mut().enumerate() {
+                    let rail = rails.of_connection(i).filter(|(p, _)| *p == peer);
+                    let score = |r: &crate::rails::RailReport| {
+                        (Some(r.rail) == rail.map(|(_, rail)| rail)).then(|| r.score.as_f64())
+                    };
+                    reading.score = reading.score.or_else(|| report.iter().find_map(score));
+                }
+            }
+        }
+        all
+    }
+
+    /// Asks every accelerator for its own side of the run. One that was lost, or does not answer
+    /// soon, goes without: the page says so.
+    fn sides(&self) -> Vec<NodeSide> {
+        let first_ns = self.common.dispatcher().first_issued_ns();
+        let end = Instant::now() + SIDES;
+        let peers = 0..self.common.peers.len();
+        let one = |i| {
+            let (handle, node) = {
+                let peer = self.common.peer(i);
+                (peer.handle.clone()?, peer.node.clone())
+            };
+            let mut text = String::new();
+            let mut asked_ns = None;
+            loop {
+                let left = end.saturating_duration_since(Instant::now());
+                let sent_ns = now_ns();
+                let (of, part) = handle.side(text.len() as u64).wait(left).ok()?;
+                // It says how long ago it began, half a round trip ago.
+                let middle = || sent_ns + now_ns().saturating_sub(sent_ns) / 2;
+                let asked_ns = *asked_ns.get_or_insert_with(middle);
+                text += &part;
+                if part.is_empty() || of > side::MOST_BYTES || text.len() as u64 > of {
+                    return None;
+                }
+                if text.len() as u64 == of {
+                    let told: NodeSide = serde_json::from_str(&text).ok()?;
+                    return side::checked(told, node, asked_ns, first_ns?);
+                }
+            }
+        };
+        peers.filter_map(one).collect()
+    }
+
+    /// What happened when, as far as it is known here; losses are elsewhere.
+    fn events(&self, began_ns: Option<u64>) -> Vec<Event> {
+        let at = |at_ns: u64| began_ns.map(|began| (at_ns as f64 - began as f64) / 1e9);
+        let mut events = Vec::new();
+        if let Some((report, done_ns)) = &*super::lock(&self.warmed)
+            && let Some(at_s) = at(done_ns.saturating_sub(report.took_ns))
+        {
+            let (n, ms) = (report.samples, report.took_ns / 1_000_000);
+            events.push(Event {
+                at_s,
+                kind: "warm_up".to_owned(),
+                text: format!("{n} samples in {ms} ms"),
+            });
+        }
+        let Some(rails) = self.common.rails.get() else {
+            return events;
+        };
+        for (peer, at_ns, probe, text) in rails.told() {
+            let node = self.common.peer(peer).node.clone();
+            if let Some(at_s) = at(at_ns) {
+                events.push(Event {
+                    at_s,
+                    kind: if probe { "probe" } else { "rail" }.to_owned(),
+                    text: format!("{node} {text}"),
+                });
+            }
+        }
+        events
     }
 
     /// Asks every accelerator for its part of the SUT's name, over the wire, now. The time is that
@@ -500,6 +590,11 @@ impl Cluster {
                 common.dispatcher().outstanding()
             ));
         }
+        // Before they close the run, and not of one that is given up: it has no time.
+        let sides = match aborted {
+            true => Vec::new(),
+            false => self.sides(),
+        };
         common.closing.store(true, Ordering::SeqCst);
         let asked: Vec<_> = (0..common.peers.len())
             .map(|i| common.peer(i).handle.clone().map(|h| (h.drain(), h)))
@@ -530,7 +625,9 @@ impl Cluster {
         leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
         let mut connections = common.dispatcher().connection_records();
-        let mut warm_up = super::lock(&self.warmed).take();
+        let events = self.events(common.dispatcher().first_issued_ns());
+        let warm_up = super::lock(&self.warmed).take();
+        let mut warm_up = warm_up.map(|(report, _)| report);
         if let Some(w) = &mut warm_up {
             // Those of later phases, and answers that came after one had failed, too.
             w.samples = connections.iter().map(|c| c.warmed).sum();
@@ -586,6 +683,9 @@ impl Cluster {
             }),
             losses,
             facts: Some(common.facts.clone()),
+            events,
+            sides,
+            readings: self.readings(),
             sleeps: counts.sleeps,
             woken: counts.wakeups,
             places: Places {

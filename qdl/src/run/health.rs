@@ -27,6 +27,8 @@ type RailEnds = (usize, u16);
 #[derive(Debug, Default)]
 pub(super) struct RailMap {
     peers: Vec<Vec<RailEnds>>,
+    /// The peer and the rail of each connection.
+    of: Vec<(usize, RailId)>,
     changes: Mutex<Vec<(usize, Change)>>,
     began_ns: u64,
 }
@@ -88,6 +90,7 @@ impl RailMap {
             connections: connections.clone(),
         })?;
         let map = RailMap {
+            of: connections.iter().map(|c| (c.peer, c.rail)).collect(),
             peers: rails,
             changes: Mutex::default(),
             began_ns: now_ns(),
@@ -117,6 +120,22 @@ impl RailMap {
             word(change.to),
             change.latency
         )
+    }
+
+    /// The peer and the rail of a connection.
+    pub fn of_connection(&self, connection: usize) -> Option<(usize, RailId)> {
+        self.of.get(connection).copied()
+    }
+
+    /// Every change so far: of which peer's rail, when, whether it takes probes alone from then on,
+    /// and in words.
+    pub fn told(&self) -> Vec<(usize, u64, bool, String)> {
+        let each = |(peer, c): &(usize, Change)| {
+            let (from, to) = (word(c.from), word(c.to));
+            let text = format!("rail {}: {from} -> {to}", self.name(*peer, c.rail));
+            (*peer, c.at_ns, c.to == RailState::Probation, text)
+        };
+        self.changes().iter().map(each).collect()
     }
 
     /// The rails that end at a NIC of a peer.

@@ -30,6 +30,7 @@ mod places;
 mod report;
 mod served;
 mod settings;
+mod side;
 mod transport;
 mod usage;
 
@@ -40,7 +41,7 @@ pub use facts::node_facts;
 pub use needs::{NicNeeds, SlotNeeds};
 pub use node::{Describe, EngineTotals, Node, NodeError, NodeParams, Stop};
 pub use settings::pinning_warnings;
-pub use usage::usage;
+pub use usage::{usage, usage_of};
 
 /// What a cluster's dispatcher is made of, for measurements that put something else in the
 /// accelerators' place.

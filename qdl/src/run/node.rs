@@ -21,6 +21,7 @@ use super::{
     request_stride, response_stride,
     served::{Drained, Session},
     settings,
+    side::Side,
     transport::{IbNic, ServerNic},
 };
 use crate::{
@@ -323,12 +324,14 @@ impl Node {
                     ended: Mutex::default(),
                     lost: Mutex::default(),
                     drained: Drained::default(),
+                    side: Side::default(),
                     links: links.clone(),
                     near: near.clone(),
                 });
                 *lock(&shared.current) = Some(state.clone());
                 let handle = session.handle();
                 let watching = tokio::spawn(state.clone().watch());
+                let gathering = tokio::spawn(Side::gather(state.clone()));
                 let mut running = tokio::spawn(session.run(state.clone()));
                 let ended = tokio::select! {
                     cause = &mut running => Ok(cause),
@@ -339,6 +342,7 @@ impl Node {
                     }
                 };
                 watching.abort();
+                gathering.abort();
                 // NIC threads still report the connections they
                 // take down: until then it is the current session.
                 state.release(config.deadlines.drain()).await;

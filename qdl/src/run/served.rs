@@ -19,6 +19,7 @@ use super::{
     node::{EngineTotals, NodeParams, Settled, Shared},
     places::places,
     request_stride, response_stride, settings,
+    side::Side,
     transport::ServerNic,
     usage::usage,
 };
@@ -71,6 +72,8 @@ pub(super) struct Session {
     /// What had arrived when a drain was answered.
     pub drained: Drained,
     pub links: Arc<[LinkWatch]>,
+    /// What this node was like, tick by tick.
+    pub side: Side,
     /// Where the threads and the memory of each NIC belong.
     pub near: Arc<[Near]>,
 }
@@ -244,6 +247,16 @@ impl Session {
         }
         report.close();
         report
+    }
+
+    /// What the engines have done so far, in this session and before.
+    pub fn engine_now(&self) -> EngineTotals {
+        (self.params.engine)()
+    }
+
+    /// Totals of the session so far.
+    pub fn counters_now(&self) -> Counters {
+        self.totals().0
     }
 
     fn totals(&self) -> (Counters, bool) {
@@ -592,6 +605,14 @@ impl SessionHandler for Session {
             engine: (self.params.engine)().used,
             ..usage(&[], nics.unwrap_or_default())
         }
+    }
+
+    fn side(&self, at: u64) -> (u64, String) {
+        if at == 0 {
+            // What came since the last reading is told too.
+            self.side.read_now(self);
+        }
+        self.side.tell(&self.config.node, at)
     }
 
     fn name(&self) -> String {

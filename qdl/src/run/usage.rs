@@ -14,13 +14,18 @@ const OTHER: &str = "other";
 /// A reading of this process. Threads are grouped by their names, those whose numbers are in
 /// `issue` as [`ISSUE`]. Costs two small reads of `/proc` for each thread.
 pub fn usage(issue: &[u64], nics: NicUse) -> NodeUse {
+    usage_of(&thread_times(), issue, nics)
+}
+
+/// The same of threads that were read just now.
+pub fn usage_of(threads: &[ThreadTime], issue: &[u64], nics: NicUse) -> NodeUse {
     let machine = machine_time().unwrap_or_default();
     NodeUse {
         clock_us: now_ns() / 1000,
         cores: u32::try_from(affinity().as_slice().len()).unwrap_or(u32::MAX),
         machine_ticks: machine.all,
         machine_busy_ticks: machine.busy,
-        threads: groups(&thread_times(), issue),
+        threads: groups(threads, issue),
         nics,
         ..NodeUse::default()
     }

@@ -20,6 +20,7 @@ use crate::{
         Broken, Endpoint, FabricCounts, Grants, Imm, Post, PostError, Region, RegionError,
         SourceId, Tx, Window,
     },
+    flight::{self, Kind, Record},
     response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader},
     stats::ServedConnection,
     wire::Stream,
@@ -361,7 +362,7 @@ impl<'a> Responses<'a> {
     /// Posts what is ready of a slot; `None` where that was posted already.
     fn post(&mut self, ready: Ready, tx: &mut dyn Tx) -> Option<Next> {
         let c = self.connection;
-        let (slot, posted, ends) = match ready {
+        let (slot, posted, ends, bytes) = match ready {
             Ready::Whole { imm, bytes } => {
                 let posted = tx.post(&Post {
                     source: SourceId(0),
@@ -370,7 +371,7 @@ impl<'a> Responses<'a> {
                     at: 0,
                     imm,
                 });
-                (imm.slot(), posted, true)
+                (imm.slot(), posted, true, bytes)
             }
             Ready::Part(slot) => {
                 let (piece, residence) = c.answers.piece(slot)?;
@@ -398,11 +399,19 @@ impl<'a> Responses<'a> {
                 if posted.is_ok() {
                     c.answers.posted(slot, &piece, residence);
                 }
-                (slot, posted, piece.trailer.is_some())
+                (slot, posted, piece.trailer.is_some(), len)
             }
         };
         Some(match posted {
             Ok(()) => {
+                flight::note(|| Record {
+                    kind: Kind::Answered as u8,
+                    connection: c.cfgs.connection,
+                    slot,
+                    count: u16::from(ends),
+                    size: bytes,
+                    ..Record::default()
+                });
                 if ends {
                     // The frontend may use the slot again as soon as it has the response, and not
                     // before.

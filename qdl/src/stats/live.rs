@@ -23,6 +23,8 @@ struct Shown {
 /// Figures that NIC threads show and others read, without a lock: one cache line per NIC thread.
 #[derive(Debug)]
 pub struct Live {
+    /// When the run began; 0 before.
+    first_ns: AtomicU64,
     rails: Box<[CachePadded<Shown>]>,
 }
 
@@ -50,7 +52,18 @@ impl Live {
     /// For as many NIC threads.
     pub fn new(rails: usize) -> Self {
         Live {
+            first_ns: AtomicU64::new(0),
             rails: (0..rails).map(|_| CachePadded::default()).collect(),
+        }
+    }
+
+    /// The run begins with what was issued at `now_ns`, unless it has begun. Returns when it did.
+    pub fn begin(&self, now_ns: u64) -> u64 {
+        let now_ns = now_ns.max(1);
+        let first = &self.first_ns;
+        match first.compare_exchange(0, now_ns, Relaxed, Relaxed) {
+            Ok(_) => now_ns,
+            Err(first_ns) => first_ns,
         }
     }
 

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::StageRow;
+
 /// Latencies as LoadGen computed them, in microseconds: from the time for which a sample was
 /// scheduled to its completion; in MultiStream those of queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,6 +28,69 @@ pub struct LoadgenLatency {
     pub p999_us: f64,
     /// The longest.
     pub max_us: f64,
+}
+
+/// What of LoadGen's time of a sample lies before `issue_query`: the stage before our first. LoadGen
+/// does not say when each was scheduled, but means add up, so this one is known; percentiles do not,
+/// so of those there is the most that they can be.
+///
+/// `mean_us` and the means of the five stages make LoadGen's mean latency and `told_us`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ScheduledToIssue {
+    /// The mean in microseconds: LoadGen's mean latency of samples, less our mean of `total`, and
+    /// `told_us`.
+    pub mean_us: f64,
+    /// What `QuerySamplesComplete` took on average, in microseconds, of one call in some: it is in
+    /// our `completion` and `total`, and not in LoadGen's latency, which ends as that call begins.
+    pub told_us: f64,
+    /// The median is no more than this.
+    pub p50_at_most_us: f64,
+    /// The 90th percentile is no more than this.
+    pub p90_at_most_us: f64,
+    /// The 99th percentile is no more than this.
+    pub p99_at_most_us: f64,
+    /// The 99.9th percentile is no more than this.
+    pub p999_at_most_us: f64,
+    /// The longest is no more than this.
+    pub max_at_most_us: f64,
+    /// Samples.
+    pub count: u64,
+}
+
+impl ScheduledToIssue {
+    /// From LoadGen's latencies of samples, our row of `total` for the same samples, the shortest
+    /// round trip of any of them and the mean call, both in microseconds.
+    ///
+    /// Two bounds hold for a percentile, and the lower one is taken. A sample is late by no more
+    /// than its latency less the shortest way; and where the mean is m, no more than one in a
+    /// hundred takes 100 m.
+    pub fn new(
+        theirs: &LoadgenLatency,
+        total: &StageRow,
+        shortest_us: f64,
+        told_us: f64,
+    ) -> ScheduledToIssue {
+        let over = theirs.mean_us - total.mean_us;
+        // Nothing is issued before its time: a call that was measured in part took what is missing.
+        let told_us = told_us.max(-over);
+        let mean = over + told_us;
+        let ns = |us: f64| (us * 1000.0).round() / 1000.0;
+        let at_most = |theirs: f64, samples: f64| {
+            let beyond = (theirs - shortest_us).max(0.0);
+            ns(beyond.min(mean * samples))
+        };
+        ScheduledToIssue {
+            mean_us: ns(mean),
+            told_us: ns(told_us),
+            p50_at_most_us: at_most(theirs.p50_us, 2.0),
+            p90_at_most_us: at_most(theirs.p90_us, 10.0),
+            p99_at_most_us: at_most(theirs.p99_us, 100.0),
+            p999_at_most_us: at_most(theirs.p999_us, 1000.0),
+            max_at_most_us: at_most(theirs.max_us, total.count as f64),
+            count: total.count,
+        }
+    }
 }
 
 /// What a limit is counted in.
@@ -133,6 +198,9 @@ pub struct LoadgenRecord {
     pub late_mean_us: Option<f64>,
     /// Its 99th percentile less our 99th percentile of `total`, in microseconds.
     pub late_p99_us: Option<f64>,
+    /// The stage before our first, of the samples that it judged; `None` after an accuracy run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduled_to_issue: Option<ScheduledToIssue>,
     /// What it asks of a valid run, and what that came to.
     pub limits: Vec<LimitRecord>,
     /// Its early stopping, where the scenario has it.
@@ -155,6 +223,37 @@ pub struct LoadgenRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_loadgen_counts_before_the_issue_adds_up_and_is_bounded() {
+        let theirs = LoadgenLatency {
+            mean_us: 240.0,
+            p50_us: 200.0,
+            p90_us: 300.0,
+            p99_us: 5_000.0,
+            p999_us: 90_000.0,
+            max_us: 100_000.0,
+            ..LoadgenLatency::default()
+        };
+        let total = StageRow {
+            mean_us: 203.0,
+            count: 4_000,
+            ..StageRow::default()
+        };
+        let s = ScheduledToIssue::new(&theirs, &total, 120.0, 3.0);
+        assert_eq!((s.mean_us, s.told_us, s.count), (40.0, 3.0, 4_000));
+        // By the latency less the shortest way, and by the mean where that is less.
+        assert_eq!((s.p50_at_most_us, s.p90_at_most_us), (80.0, 180.0));
+        assert_eq!((s.p99_at_most_us, s.p999_at_most_us), (4_000.0, 40_000.0));
+        assert_eq!(s.max_at_most_us, 99_880.0);
+        // A call that was timed too short: nothing is issued before its time.
+        let early = LoadgenLatency {
+            mean_us: 198.0,
+            ..theirs
+        };
+        let s = ScheduledToIssue::new(&early, &total, 120.0, 3.0);
+        assert_eq!((s.mean_us, s.told_us, s.p99_at_most_us), (0.0, 5.0, 0.0));
+    }
 
     #[test]
     fn a_margin_is_what_is_left_of_a_limit() {

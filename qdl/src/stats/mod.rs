@@ -37,6 +37,7 @@ mod stage;
 mod table;
 pub mod text;
 mod throughput;
+pub mod ticks;
 pub mod timeline;
 mod tokens;
 mod traffic;
@@ -49,7 +50,9 @@ pub use gpu::GpuRecord;
 pub use histograms::Histograms;
 pub use ledger::{Ledger, Mismatch};
 pub use live::{Figures, Live};
-pub use loadgen::{EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
+pub use loadgen::{
+    EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, ScheduledToIssue,
+};
 pub use losses::{LossRecord, SilentOn, with_losses};
 pub use page::{Page, memory};
 pub use phases::{PhaseKind, PhaseRecord};

@@ -8,6 +8,7 @@ use super::{
     Places, SettingRecord, StageTable, ThroughputReport, TokenRecord, Verified, judge, ledger,
     limits::{Evidence, Limits, NodeUse, PathUse},
     render,
+    timeline::{ConnectionReading, Event, NodeSide},
 };
 use crate::wire::{Content, NodeFacts};
 
@@ -300,6 +301,15 @@ pub struct SystemRecord {
     /// What else the user ought to know, a line each: for the screen, not for the record.
     #[serde(skip)]
     pub notes: Vec<String>,
+    /// What happened when, but for losses: for the timeline.
+    #[serde(skip)]
+    pub events: Vec<Event>,
+    /// What each connection came to: for the timeline.
+    #[serde(skip)]
+    pub readings: Vec<ConnectionReading>,
+    /// What each accelerator told of its own side: for the timeline.
+    #[serde(skip)]
+    pub sides: Vec<NodeSide>,
 }
 
 /// How the process ended.

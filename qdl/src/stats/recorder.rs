@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Histograms, Live, SampleTimes, Stage, TokenHistograms, TokenSizes, TokenTime};
+use super::{
+    Histograms, Live, SampleTimes, Stage, TokenHistograms, TokenSizes, TokenTime,
+    ticks::LatencyTicks,
+};
 
 /// A p99 is shown at most this often: finding it takes microseconds of the NIC thread's time.
 const P99_EVERY_NS: u64 = 250_000_000;
@@ -17,6 +20,7 @@ pub struct Recorder {
     bytes_in: u64,
     parts: u64,
     moving: u64,
+    ticks: LatencyTicks,
     live: Arc<Live>,
     nic_index: usize,
     p99_due_ns: u64,
@@ -33,6 +37,7 @@ impl Recorder {
             bytes_in: 0,
             parts: 0,
             moving: 0,
+            ticks: LatencyTicks::default(),
             live,
             nic_index,
             p99_due_ns: 0,
@@ -64,6 +69,8 @@ impl Recorder {
     /// Records one completed sample.
     pub fn record(&mut self, times: &SampleTimes) {
         self.histograms.record(times);
+        self.ticks
+            .record(times, |issued_ns| self.live.begin(issued_ns));
         self.completed += 1;
         self.bytes_out += u64::from(times.bytes_out);
         self.bytes_in += u64::from(times.bytes_in);
@@ -106,6 +113,11 @@ impl Recorder {
     /// Payload bytes of their responses.
     pub fn bytes_in(&self) -> u64 {
         self.bytes_in
+    }
+
+    /// Takes its samples by the tick that they were completed in, at the end.
+    pub fn take_ticks(&mut self) -> LatencyTicks {
+        std::mem::take(&mut self.ticks)
     }
 
     /// What was recorded so far.

@@ -44,7 +44,9 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
         page.phases(run);
         page.stages_of_phases(run);
     } else {
-        page.block(&run.stages.text());
+        let loadgen = run.loadgen.as_ref();
+        let scheduled = loadgen.and_then(|l| l.scheduled_to_issue.as_ref());
+        page.block(&run.stages.text_behind(scheduled));
     }
     page.ends(run);
     if run.uneven > 0 {

@@ -110,6 +110,8 @@ pub struct SampleTimes {
     pub parts_after_us: u32,
     /// Microseconds from the sample's arrival at the accelerator to a part's posting, on average.
     pub parts_residence_us: u32,
+    /// Index of the connection that brought the response; 0 where there is none.
+    pub connection: u32,
 }
 
 impl SampleTimes {

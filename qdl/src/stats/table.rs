@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Stage,
+    ScheduledToIssue, Stage,
     text::{self, Table},
 };
 
@@ -37,6 +37,16 @@ pub struct StageTable(BTreeMap<Stage, StageRow>);
 const NOTE: &str = "Means add up: the first five stages make the total. Percentiles do not. \
 Network is the round trip\nwithout the time spent on the accelerator: out and back together.";
 
+/// What whoever reads the row of what lies before the issue must know.
+fn before(s: &ScheduledToIssue) -> String {
+    format!(
+        "scheduled -> issue and those five make LoadGen's mean, but for the {} that \
+         QuerySamplesComplete\ntakes: LoadGen's clock stops as it begins. < is a bound: LoadGen does \
+         not say when each was due.\n",
+        text::time_us(s.told_us)
+    )
+}
+
 impl StageTable {
     /// From rows in any order.
     pub fn new(rows: impl IntoIterator<Item = (Stage, StageRow)>) -> Self {
@@ -55,9 +65,28 @@ impl StageTable {
 
     /// Aligned columns, times with their units, and the line that says what may be added.
     pub fn text(&self) -> String {
+        self.text_behind(None)
+    }
+
+    /// The same behind the stage that LoadGen's time of a sample begins with, where that is known.
+    pub fn text_behind(&self, scheduled: Option<&ScheduledToIssue>) -> String {
         let mut table = Table::new(&[
             "stage", "p50", "p90", "p99", "p99.9", "max", "mean", "samples",
         ]);
+        if let Some(s) = scheduled {
+            let mut row = vec!["scheduled -> issue".to_owned()];
+            let bounds = [
+                s.p50_at_most_us,
+                s.p90_at_most_us,
+                s.p99_at_most_us,
+                s.p999_at_most_us,
+                s.max_at_most_us,
+            ];
+            row.extend(bounds.iter().map(|&us| format!("<{}", text::time_us(us))));
+            row.push(text::time_us(s.mean_us));
+            row.push(text::grouped(s.count));
+            table.row(row);
+        }
         for (stage, r) in &self.0 {
             let mut row = vec![stage.label().to_owned()];
             let times = [r.p50_us, r.p90_us, r.p99_us, r.p999_us, r.max_us, r.mean_us];
@@ -65,7 +94,11 @@ impl StageTable {
             row.push(text::grouped(r.count));
             table.row(row);
         }
-        format!("{}{NOTE}\n", table.text())
+        let bounds = match scheduled {
+            Some(s) => before(s),
+            None => String::new(),
+        };
+        format!("{}{NOTE}\n{bounds}", table.text())
     }
 }
 
@@ -106,6 +139,31 @@ Means add up: the first five stages make the total. Percentiles do not. Network 
 without the time spent on the accelerator: out and back together.
 ";
         assert_eq!(histograms().table().text(), expected);
+    }
+
+    #[test]
+    fn what_lies_before_the_issue_stands_above_with_its_bounds() {
+        let scheduled = ScheduledToIssue {
+            mean_us: 42.0,
+            told_us: 1.25,
+            p50_at_most_us: 84.0,
+            p99_at_most_us: 4_200.0,
+            count: 1000,
+            ..ScheduledToIssue::default()
+        };
+        let text = histograms().table().text_behind(Some(&scheduled));
+        let lines: Vec<_> = text.lines().collect();
+        let cells: Vec<_> = lines[1].split("  ").filter(|c| !c.is_empty()).collect();
+        let cells: Vec<_> = cells.iter().map(|c| c.trim()).collect();
+        assert_eq!(cells[..2], ["scheduled -> issue", "<84.0 us"]);
+        assert_eq!(cells[3], "<4.20 ms");
+        assert_eq!(cells[6..], ["42.0 us", "1,000"]);
+        assert!(lines[2].starts_with("issue -> post"));
+        assert!(
+            text.contains("the 1.25 us that QuerySamplesComplete"),
+            "{text}"
+        );
+        assert!(lines.iter().all(|l| l.len() <= 100), "{text}");
     }
 
     #[test]

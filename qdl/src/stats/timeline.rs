@@ -43,7 +43,7 @@ pub struct Tick {
 pub struct ConnectionTick {
     /// Responses taken.
     pub samples: u64,
-    /// Payload bytes sent.
+    /// Payload bytes sent: of the requests that were answered in it.
     pub bytes_out: u64,
     /// Payload bytes received.
     pub bytes_in: u64,
@@ -56,6 +56,27 @@ pub struct ConnectionTick {
     /// Microseconds in which the peer's window held sending up (TCP: `tcpi_rwnd_limited`).
     pub window_limited_us: u64,
     /// Smoothed round trip in microseconds as the fabric sees it, where it does.
+    pub rtt_us: Option<u64>,
+}
+
+/// One connection at one moment: counts only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ConnectionReading {
+    /// Responses taken.
+    pub samples: u64,
+    /// Payload bytes of their requests.
+    pub bytes_out: u64,
+    /// Payload bytes of those responses.
+    pub bytes_in: u64,
+    /// In flight.
+    pub in_flight: u64,
+    /// The score of its rail, where rails are chosen by health.
+    pub score: Option<f64>,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Microseconds in which the peer's window held sending up.
+    pub window_limited_us: u64,
+    /// Smoothed round trip in microseconds, where the fabric says it.
     pub rtt_us: Option<u64>,
 }
 
@@ -102,6 +123,8 @@ pub struct NodeSide {
     /// Seconds on the frontend's clock at which its ticks begin, as near as a control round trip
     /// tells.
     pub begins_s: f64,
+    /// Length of its ticks in milliseconds; 0: that of the timeline's.
+    pub tick_ms: u64,
     /// Its threads, the busiest first.
     pub threads: Vec<ThreadSide>,
     /// Its engines' work, tick by tick; empty on a frontend.

@@ -55,6 +55,9 @@ pub(in crate::control) enum Event {
     /// The node is to describe itself: one such at a time, answered by
     /// [`Accelerator::described`].
     Describe,
+    /// This node's side of the run is asked for, from a byte of it on: answered by
+    /// [`Accelerator::side_is`].
+    Side(u64, u64),
     /// Is everything answered that has arrived? [`Accelerator::drained`] if so; else this comes
     /// again.
     Drain,
@@ -173,6 +176,11 @@ impl Accelerator {
         }
     }
 
+    /// Answers [`Event::Side`]: bytes of all of it, and a piece.
+    pub fn side_is(&mut self, id: u64, (of, text): (u64, String)) {
+        self.link.say(Message::SideIs { id, of, text });
+    }
+
     /// Answers every drain.
     pub fn drained(
         &mut self,
@@ -228,6 +236,10 @@ impl Accelerator {
             }
             Message::Name { id } => {
                 self.events.push_back(Event::Name(id));
+                Ok(())
+            }
+            Message::Side { id, at } => {
+                self.events.push_back(Event::Side(id, at));
                 Ok(())
             }
             Message::Drain { id } => {

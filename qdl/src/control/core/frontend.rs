@@ -118,6 +118,11 @@ impl<T> Frontend<T> {
         self.ask(token, "described", vec![], |id| Message::Describe { id });
     }
 
+    /// Asks for the accelerator's side of the run, from a byte of it on.
+    pub fn side(&mut self, at: u64, token: T) {
+        self.ask(token, "side_is", vec![], |id| Message::Side { id, at });
+    }
+
     fn ask(
         &mut self,
         token: T,
@@ -157,7 +162,8 @@ impl<T> Frontend<T> {
             | Message::Ready { id }
             | Message::NameIs { id, .. }
             | Message::Described { id, .. }
-            | Message::Drained { id, .. } => self.answer(id, message),
+            | Message::Drained { id, .. }
+            | Message::SideIs { id, .. } => self.answer(id, message),
             Message::Refused { id, code, text } => {
                 let Some(ask) = self.waiting.remove(&id) else {
                     return Err(self.no_such(id, "refused"));

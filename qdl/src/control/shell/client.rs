@@ -159,6 +159,16 @@ impl ClientHandle {
         self.ask("described", take, Session::describe)
     }
 
+    /// Asks for a piece of the accelerator's side of the run, from a byte of it on: how many bytes it
+    /// is in all, and the piece.
+    pub fn side(&self, at: u64) -> Pending<(u64, String)> {
+        let take = |r| match r {
+            Message::SideIs { of, text, .. } => Some((of, text)),
+            _ => None,
+        };
+        self.ask("side_is", take, move |session, to| session.side(at, to))
+    }
+
     /// This node has given up a connection.
     pub fn connection_lost(&self, connection: u16, epoch: u32, cause: &str) {
         let cause = cause.to_owned();

@@ -53,6 +53,13 @@ pub trait SessionHandler: Send + Sync + 'static {
         NodeUse::default()
     }
 
+    /// This node's side of the run, from a byte on: how many bytes it is in all, and a piece of at
+    /// most [`MAX_SIDE_PART`](crate::control::limits::MAX_SIDE_PART). Nothing unless it keeps one.
+    fn side(&self, at: u64) -> (u64, String) {
+        let _ = at;
+        (0, String::new())
+    }
+
     /// This node's part of the SUT's name, as it is now.
     fn name(&self) -> String;
 
@@ -270,6 +277,7 @@ impl ServerSession {
                         handle.command(move |session, _| session.described(answer));
                     });
                 }
+                Some(Event::Side(id, at)) => core.side_is(id, handler.side(at)),
                 Some(Event::Drain) => {
                     if let Some(counters) = handler.drain() {
                         let (batches, gpus) = handler.engine();

@@ -149,6 +149,8 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
         id.prop_map(|id| Message::Name { id }),
         (id, "[ -~]{1,100}").prop_map(|(id, name)| Message::NameIs { id, name }),
         id.prop_map(|id| Message::Drain { id }),
+        (id, id).prop_map(|(id, at)| Message::Side { id, at }),
+        (id, "[ -~]{0,100}").prop_map(|(id, text)| Message::SideIs { id, of: id, text }),
         (id, counters.clone()).prop_map(|(id, counters)| {
             let mut batches = crate::stats::BatchSizes::new(64);
             batches.record(id as usize % 70);

@@ -378,6 +378,7 @@ impl History {
                     }),
                 });
             }
+            Asked::Side(id, at) => self.a.side_is(id, (at + 1, "x".to_owned())),
             Asked::Drain => {
                 if self.rng.chance(30) {
                     self.a.drained(

@@ -1,0 +1,439 @@
+//! What a run was like along its own clock: gathered while it goes on, from counters that exist
+//! anyway, and put together at its end for `timeline.json`.
+
+use qdl::{
+    os::ThreadTime,
+    stats::{
+        LossRecord, SystemRecord,
+        limits::ISSUE,
+        ticks::{
+            EngineTicks, Grown, LatencyTicks, ThreadReading, ThreadTicks, tick_count, tick_ns,
+        },
+        timeline::{ConnectionReading, ConnectionTick, Event, NodeSide, Tick, Timeline},
+    },
+};
+
+/// With more connections than this they are not told tick by tick.
+const MOST_CONNECTIONS: usize = 64;
+/// The most events that are kept.
+const MOST_EVENTS: usize = 1_000;
+/// Counters of the run, and of each connection.
+const RUN: usize = 2;
+const EACH: usize = 5;
+/// Gauges of each connection.
+const GAUGES: usize = 3;
+/// A score of 1.
+const SCORE: f64 = 1e6;
+
+/// What is known of a run that has ended, beside what was gathered.
+pub struct End<'a> {
+    /// This node's name.
+    pub node: &'a str,
+    /// What the backend counted.
+    pub system: &'a SystemRecord,
+    /// What the threads that record have by tick.
+    pub latencies: &'a [&'a LatencyTicks],
+    /// Samples answered.
+    pub answered: u64,
+    /// When the first query was issued, on [`qdl::clock`].
+    pub first_ns: u64,
+    /// When the last sample was completed.
+    pub last_ns: u64,
+    /// Each phase, and when its first sample was issued.
+    pub phases: Vec<(String, u64)>,
+}
+
+/// An accelerator's side in ticks of this length, or longer ones where it has them.
+fn lengthen(side: &NodeSide, tick_ns: u64) -> NodeSide {
+    let own = side.tick_ms * 1_000_000;
+    let mut side = side.clone();
+    let n = usize::try_from(tick_ns / own.max(1)).unwrap_or(1);
+    if n > 1 {
+        let mean = |all: &[u16]| {
+            let sum: u64 = all.iter().map(|permille| u64::from(*permille)).sum();
+            (sum / all.len().max(1) as u64) as u16
+        };
+        side.engines = EngineTicks::longer(&side.engines, own, tick_ns);
+        for t in &mut side.threads {
+            t.on_core = t.on_core.chunks(n).map(mean).collect();
+            t.waited = t.waited.chunks(n).map(mean).collect();
+        }
+        side.tick_ms = tick_ns / 1_000_000;
+    }
+    side
+}
+
+/// Gathers it; see the module.
+#[derive(Debug, Default)]
+pub struct Gather {
+    /// Before the first query.
+    before: Vec<u64>,
+    run: Option<(Grown, ThreadTicks)>,
+    events: Vec<Event>,
+}
+
+/// A row for [`Grown`]: counters first.
+fn row(issued: u64, completed: u64, connections: &[ConnectionReading]) -> Vec<u64> {
+    let connections = &connections[..connections.len().min(MOST_CONNECTIONS)];
+    let mut row = vec![issued, completed];
+    for c in connections {
+        row.extend([
+            c.samples,
+            c.bytes_out,
+            c.bytes_in,
+            c.retransmits,
+            c.window_limited_us,
+        ]);
+    }
+    for c in connections {
+        // What is not known is 0, and everything else one more than it is.
+        let score = c
+            .score
+            .map_or(0, |s| 1 + (s.clamp(0.0, 1.0) * SCORE) as u64);
+        row.extend([c.in_flight, c.rtt_us.map_or(0, |us| us + 1), score]);
+    }
+    row
+}
+
+fn connection(row: &[u64], index: usize, of: usize) -> ConnectionTick {
+    let counters = row.get(RUN + index * EACH..).unwrap_or_default();
+    let gauges = row
+        .get(RUN + of * EACH + index * GAUGES..)
+        .unwrap_or_default();
+    let counter = |i: usize| counters.get(i).copied().unwrap_or(0);
+    let gauge = |i: usize| gauges.get(i).copied().unwrap_or(0);
+    ConnectionTick {
+        samples: counter(0),
+        bytes_out: counter(1),
+        bytes_in: counter(2),
+        retransmits: counter(3),
+        window_limited_us: counter(4),
+        in_flight: gauge(0),
+        rtt_us: gauge(1).checked_sub(1),
+        score: gauge(2).checked_sub(1).map(|s| s as f64 / SCORE),
+    }
+}
+
+fn threads<'a>(
+    all: &'a [ThreadTime],
+    issue: &'a [u64],
+) -> impl Iterator<Item = ThreadReading<'a>> + 'a {
+    all.iter().map(|t| ThreadReading {
+        id: t.id,
+        name: if issue.contains(&t.id) {
+            ISSUE
+        } else {
+            &t.name
+        },
+        ran_ns: t.ran_ns,
+        waited_ns: t.waited_ns,
+    })
+}
+
+impl Gather {
+    /// A look at the counters before the first query: what they hold is not the run's.
+    pub fn before(&mut self, connections: &[ConnectionReading]) {
+        self.before = row(0, 0, connections);
+    }
+
+    /// A look while the run goes on, which began at `first_ns`.
+    pub fn look(
+        &mut self,
+        [first_ns, now_ns]: [u64; 2],
+        [issued, completed]: [u64; 2],
+        connections: &[ConnectionReading],
+    ) {
+        let now = row(issued, completed, connections);
+        if self.run.is_none() {
+            let mut first = std::mem::take(&mut self.before);
+            if first.len() != now.len() {
+                first = row(0, 0, connections);
+            }
+            let counters = now.len() - connections.len().min(MOST_CONNECTIONS) * GAUGES;
+            let grown = Grown::new(first_ns, &first, counters);
+            self.run = Some((grown, ThreadTicks::new(first_ns)));
+        }
+        if let Some((grown, _)) = &mut self.run {
+            grown.read(now_ns, &now);
+        }
+    }
+
+    /// What this process's threads have done so far; `issue` are LoadGen's.
+    pub fn threads(&mut self, now_ns: u64, all: &[ThreadTime], issue: &[u64]) {
+        if let Some((_, ticks)) = &mut self.run {
+            ticks.read(now_ns, threads(all, issue));
+        }
+    }
+
+    /// Something happened, so many seconds from the first query.
+    pub fn event(&mut self, at_s: f64, kind: &str, text: &str) {
+        if self.events.len() < MOST_EVENTS {
+            self.events.push(Event {
+                at_s,
+                kind: kind.to_owned(),
+                text: text.to_owned(),
+            });
+        }
+    }
+
+    /// All of it.
+    pub fn end(mut self, end: &End<'_>) -> Timeline {
+        let lasted_ns = end.last_ns.saturating_sub(end.first_ns);
+        let tick = tick_ns(lasted_ns);
+        let sides = &end.system.sides;
+        let coarsest = end.latencies.iter().map(|l| l.tick_ns());
+        let coarsest = coarsest.chain(self.run.iter().map(|(g, _)| g.tick_ns()));
+        let coarsest = coarsest.chain(sides.iter().map(|s| s.tick_ms * 1_000_000));
+        let tick = coarsest.fold(tick, u64::max);
+        let n = tick_count(lasted_ns, tick);
+        let latencies = LatencyTicks::merge(end.latencies.iter().copied(), tick, n);
+        let mut nodes = vec![NodeSide {
+            node: end.node.to_owned(),
+            ..NodeSide::default()
+        }];
+        let names = end.system.connections.len();
+        let mut rows = Vec::new();
+        let mut of = 0;
+        if let Some((mut grown, threads)) = self.run.take() {
+            let readings = &end.system.readings;
+            of = names.min(readings.len()).min(MOST_CONNECTIONS);
+            // The last reading was some hundredths of a second ago.
+            let ledger = &end.system.ledger;
+            let at = end.last_ns.max(grown.last_ns());
+            grown.read(at, &row(ledger.issued, end.answered, readings));
+            rows = grown.ticks(tick, n);
+            nodes[0].threads = threads.sides(tick, n, lasted_ns);
+        }
+        nodes.extend(sides.iter().map(|side| lengthen(side, tick)));
+        self.known(end);
+        self.events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+        // Issued ones were counted a little apart from completed ones: it may fall below 0.
+        let mut outstanding = 0i64;
+        let ticks = latencies.into_iter().enumerate().map(|(k, latency)| {
+            let row = rows.get(k).map_or(&[][..], Vec::as_slice);
+            let issued = row.first().copied().unwrap_or(0);
+            let completed: u64 = latency.iter().map(|(_, n)| n).sum();
+            outstanding += issued as i64 - completed as i64;
+            Tick {
+                issued,
+                completed,
+                in_flight: outstanding.max(0) as u64,
+                latency,
+                connections: (0..of).map(|i| connection(row, i, of)).collect(),
+            }
+        });
+        Timeline {
+            tick_ms: tick / 1_000_000,
+            ticks: ticks.collect(),
+            slowest: LatencyTicks::slowest(
+                end.latencies.iter().copied(),
+                end.first_ns,
+                end.answered,
+            ),
+            events: self.events,
+            nodes,
+        }
+    }
+
+    /// What others have written down when it happened.
+    fn known(&mut self, end: &End<'_>) {
+        let seconds = |ns: u64| (ns as f64 - end.first_ns as f64) / 1e9;
+        for e in &end.system.events {
+            self.event(e.at_s, &e.kind, &e.text);
+        }
+        for loss in &end.system.losses {
+            self.lost(loss);
+        }
+        for (name, at_ns) in &end.phases {
+            self.event(seconds(*at_ns), "phase", name);
+        }
+    }
+
+    fn lost(&mut self, loss: &LossRecord) {
+        let (node, numbers) = (&loss.node, &loss.connections);
+        let who = match loss.whole {
+            true => node.clone(),
+            false => {
+                let each: Vec<_> = numbers.iter().map(|n| format!("{node}/{n}")).collect();
+                each.join(", ")
+            }
+        };
+        if let Some(at_s) = loss.at_s {
+            self.event(at_s, "lost", &format!("{who}: {}", loss.why));
+            if loss.again > 0 {
+                let text = format!("{} samples of {who}", loss.again);
+                self.event(at_s, "sent_again", &text);
+            }
+        }
+        if let Some(at_s) = loss.back_s {
+            self.event(at_s, "back", &who);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::stats::{ConnectionRecord, Ledger, SampleTimes};
+
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn reading(samples: u64, rtt_us: Option<u64>) -> ConnectionReading {
+        ConnectionReading {
+            samples,
+            bytes_out: 10 * samples,
+            bytes_in: samples,
+            in_flight: 2,
+            score: Some(0.5),
+            retransmits: samples / 10,
+            window_limited_us: 0,
+            rtt_us,
+        }
+    }
+
+    fn latencies(n: u64) -> LatencyTicks {
+        let mut latencies = LatencyTicks::default();
+        for i in 0..n {
+            let completed_ns = S + (i + 1) * S / n - 1;
+            let times = SampleTimes {
+                issued_ns: completed_ns - 1_000 - i,
+                completed_ns,
+                connection: 1,
+                ..SampleTimes::default()
+            };
+            latencies.record(&times, |_| S);
+        }
+        latencies
+    }
+
+    #[test]
+    fn all_that_was_gathered_adds_up_to_the_run() {
+        let mut g = Gather::default();
+        // What warmed them up is not the run's.
+        g.before(&[reading(40, None), reading(40, None)]);
+        for k in 1..=19u64 {
+            let done = 50 * k;
+            let both = [
+                reading(40 + done / 2, Some(70)),
+                reading(40 + done / 2, None),
+            ];
+            g.look([S, S + k * S / 20], [done + 3, done], &both);
+            let thread = ThreadTime {
+                id: 7,
+                name: "nic-0".to_owned(),
+                ran_ns: k * S / 40,
+                waited_ns: 0,
+            };
+            g.threads(S + k * S / 20, &[thread], &[]);
+        }
+        let loss = LossRecord {
+            node: "acc-a".to_owned(),
+            at_s: Some(0.25),
+            back_s: Some(0.5),
+            why: "reset".to_owned(),
+            connections: vec![1],
+            again: 4,
+            ..LossRecord::default()
+        };
+        let system = SystemRecord {
+            connections: vec![ConnectionRecord::default(); 2],
+            readings: vec![reading(540, Some(80)), reading(540, None)],
+            losses: vec![loss],
+            events: vec![Event {
+                at_s: -0.5,
+                kind: "warm_up".to_owned(),
+                text: "80 samples".to_owned(),
+            }],
+            ledger: Ledger {
+                issued: 1_000,
+                ..Ledger::default()
+            },
+            ..SystemRecord::default()
+        };
+        let recorded = latencies(1_000);
+        let t = g.end(&End {
+            node: "fe",
+            system: &system,
+            latencies: &[&recorded],
+            answered: 1_000,
+            first_ns: S,
+            last_ns: 2 * S,
+            phases: vec![("performance".to_owned(), S)],
+        });
+        assert_eq!((t.tick_ms, t.ticks.len()), (100, 10));
+        let sum = |of: fn(&Tick) -> u64| t.ticks.iter().map(of).sum::<u64>();
+        assert_eq!((sum(|t| t.issued), sum(|t| t.completed)), (1_000, 1_000));
+        let counted = |t: &Tick| t.latency.iter().map(|(_, n)| n).sum::<u64>();
+        assert!(
+            t.ticks
+                .iter()
+                .all(|tick| counted(tick) == tick.completed && tick.completed == 100)
+        );
+        assert_eq!(t.ticks[9].in_flight, 0);
+        for i in 0..2 {
+            let of = |f: fn(&ConnectionTick) -> u64| {
+                t.ticks.iter().map(|t| f(&t.connections[i])).sum::<u64>()
+            };
+            assert_eq!((of(|c| c.samples), of(|c| c.bytes_out)), (500, 5_000));
+            assert_eq!(of(|c| c.retransmits), 50);
+        }
+        let c = &t.ticks[4].connections;
+        assert_eq!(
+            (c[0].rtt_us, c[1].rtt_us, c[0].score),
+            (Some(70), None, Some(0.5))
+        );
+        let kinds: Vec<_> = t.events.iter().map(|e| e.kind.as_str()).collect();
+        assert_eq!(kinds, ["warm_up", "phase", "lost", "sent_again", "back"]);
+        assert_eq!(t.events[2].text, "acc-a/1: reset");
+        assert_eq!((t.slowest.len(), t.slowest[0].connection), (1, 1));
+        assert_eq!(
+            (t.nodes.len(), t.nodes[0].threads[0].name.as_str()),
+            (1, "nic-0")
+        );
+        assert!(t.nodes[0].threads[0].on_core.iter().all(|p| *p <= 500));
+        // It is a file of its own, and reads back.
+        let json = serde_json::to_string(&t).expect("JSON");
+        assert_eq!(
+            serde_json::from_str::<Timeline>(&json).expect("reads back"),
+            t
+        );
+    }
+
+    #[test]
+    fn an_accelerators_side_comes_in_the_runs_ticks() {
+        let tick = |arrived| qdl::stats::timeline::EngineTick {
+            arrived,
+            ..Default::default()
+        };
+        let side = NodeSide {
+            tick_ms: 100,
+            engines: (0..25).map(tick).collect(),
+            threads: vec![qdl::stats::timeline::ThreadSide {
+                name: "engine".to_owned(),
+                on_core: (0..25).map(|k| if k < 10 { 500 } else { 300 }).collect(),
+                waited: vec![0; 25],
+            }],
+            ..NodeSide::default()
+        };
+        let long = lengthen(&side, S);
+        let arrived: Vec<_> = long.engines.iter().map(|t| t.arrived).collect();
+        assert_eq!((arrived, long.tick_ms), (vec![45, 145, 110], 1_000));
+        assert_eq!(long.threads[0].on_core, [500, 300, 300]);
+        assert_eq!(lengthen(&side, S / 10), side);
+    }
+
+    #[test]
+    fn a_run_without_connections_or_samples_has_a_timeline_too() {
+        let t = Gather::default().end(&End {
+            node: "fe",
+            system: &SystemRecord::default(),
+            latencies: &[],
+            answered: 0,
+            first_ns: 5,
+            last_ns: 0,
+            phases: Vec::new(),
+        });
+        assert_eq!((t.ticks.len(), t.slowest.len(), t.nodes.len()), (1, 0, 1));
+    }
+}

@@ -1,0 +1,269 @@
+//! An accelerator's own side of a run, tick by tick: gathered from its first sample on, and told to
+//! the frontend when that asks at the end.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use super::{lock, node::EngineTotals, served::Session};
+use crate::{
+    clock::now_ns,
+    control::{Counters, limits::MAX_SIDE_PART},
+    os::thread_times,
+    stats::{
+        ticks::{
+            EngineReading, EngineTicks, FIRST_TICK_NS, MOST_TICKS, ThreadReading, ThreadTicks,
+        },
+        timeline::NodeSide,
+    },
+};
+
+/// How often counts are read: a tick of them each.
+const EVERY: Duration = Duration::from_nanos(FIRST_TICK_NS);
+/// And threads, which cost two small reads each: every fifth time.
+const THREADS: u64 = 5;
+/// The most that is told. More would be of no use to anybody, and has to be held by both.
+pub(super) const MOST_BYTES: u64 = 4 << 20;
+
+/// Of so many threads a peer may tell.
+const MOST_THREADS: usize = 32;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Side {
+    gathered: Mutex<Option<Gathered>>,
+    /// What is being told, part by part.
+    told: Mutex<String>,
+}
+
+#[derive(Debug)]
+struct Gathered {
+    begin_ns: u64,
+    threads: ThreadTicks,
+    engines: EngineTicks,
+    readings: u64,
+}
+
+fn reading(counters: &Counters, engine: EngineTotals) -> EngineReading {
+    let copied = |us: u64, g: &crate::stats::GpuRecord| us + g.copy_in_us + g.copy_out_us;
+    EngineReading {
+        arrived: counters.arrived,
+        answered: counters.responded,
+        batches: engine.batches,
+        computed_us: engine.used.busy_us,
+        copied_us: engine.gpus.iter().fold(0, copied),
+    }
+}
+
+impl Side {
+    /// Reads for as long as nobody ends it.
+    pub async fn gather(session: Arc<Session>) {
+        let mut every = tokio::time::interval(EVERY);
+        every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            session.side.read_now(&session);
+        }
+    }
+
+    /// Reads a session's counts.
+    pub fn read_now(&self, session: &Session) {
+        let (counters, engine) = (session.counters_now(), session.engine_now());
+        self.read(now_ns(), &counters, engine);
+    }
+
+    fn read(&self, now_ns: u64, counters: &Counters, engine: EngineTotals) {
+        let reading = reading(counters, engine);
+        let mut gathered = lock(&self.gathered);
+        let begun = gathered.as_ref().is_some_and(|g| g.readings > 0);
+        if !begun && reading.arrived == 0 || gathered.is_none() {
+            // What comes before the first sample is not told.
+            *gathered = Some(Gathered {
+                begin_ns: now_ns,
+                threads: ThreadTicks::new(now_ns),
+                engines: EngineTicks::new(now_ns, reading),
+                readings: 0,
+            });
+        } else if let Some(g) = &mut *gathered {
+            g.engines.read(now_ns, reading);
+            g.readings += 1;
+        }
+        if let Some(g) = &mut *gathered
+            && g.readings.is_multiple_of(THREADS)
+        {
+            read_threads(g, now_ns);
+        }
+    }
+
+    /// What is known by now, from `at` on: how many bytes it is in all, and as many of them as one
+    /// frame takes. Asked for its beginning, it is put together anew.
+    pub fn tell(&self, node: &str, at: u64) -> (u64, String) {
+        let mut told = lock(&self.told);
+        if at == 0 {
+            *told = self.text(node);
+        }
+        let from = usize::try_from(at).unwrap_or(usize::MAX);
+        let rest = told.get(from..).unwrap_or_default();
+        let mut end = rest.len().min(MAX_SIDE_PART);
+        while !rest.is_char_boundary(end) {
+            end -= 1;
+        }
+        (told.len() as u64, rest[..end].to_owned())
+    }
+
+    /// In JSON; its `begins_s` is how long ago it began, below 0. Empty where there is nothing.
+    fn text(&self, node: &str) -> String {
+        let now_ns = now_ns();
+        let mut gathered = lock(&self.gathered);
+        let Some(g) = gathered.as_mut().filter(|g| g.readings > 0) else {
+            return String::new();
+        };
+        read_threads(g, now_ns);
+        let lasted_ns = now_ns.saturating_sub(g.begin_ns);
+        let (tick_ns, n) = (g.engines.tick_ns(), g.engines.ticks().len());
+        let side = NodeSide {
+            node: node.to_owned(),
+            begins_s: -(lasted_ns as f64) / 1e9,
+            tick_ms: tick_ns / 1_000_000,
+            threads: g.threads.sides(tick_ns, n, lasted_ns),
+            engines: g.engines.ticks().to_vec(),
+        };
+        let text = serde_json::to_string(&side).unwrap_or_default();
+        if text.len() as u64 > MOST_BYTES {
+            return String::new();
+        }
+        text
+    }
+}
+
+/// What a peer told `asked_ns`, on this node's clock: cut to what may be, and put on the clock of a
+/// run that began at `first_ns`. `None` where it makes no sense.
+pub(super) fn checked(
+    mut told: NodeSide,
+    node: String,
+    asked_ns: u64,
+    first_ns: u64,
+) -> Option<NodeSide> {
+    let tick = told.tick_ms.checked_mul(1_000_000)?;
+    let possible = tick >= FIRST_TICK_NS && told.begins_s.is_finite() && told.begins_s <= 0.0;
+    if !possible || told.engines.len() > MOST_TICKS {
+        return None;
+    }
+    told.node = node;
+    told.begins_s += (asked_ns as f64 - first_ns as f64) / 1e9;
+    told.threads.truncate(MOST_THREADS);
+    for t in &mut told.threads {
+        t.name = t
+            .name
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(32)
+            .collect();
+        t.on_core.truncate(MOST_TICKS);
+        t.waited.truncate(MOST_TICKS);
+        let both = t.on_core.iter_mut().chain(&mut t.waited);
+        both.for_each(|permille| *permille = (*permille).min(1000));
+    }
+    Some(told)
+}
+
+fn read_threads(g: &mut Gathered, now_ns: u64) {
+    let all = thread_times();
+    let each = all.iter().map(|t| ThreadReading {
+        id: t.id,
+        name: &t.name,
+        ran_ns: t.ran_ns,
+        waited_ns: t.waited_ns,
+    });
+    g.threads.read(now_ns, each);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters(arrived: u64) -> Counters {
+        Counters {
+            arrived,
+            responded: arrived,
+            ..Counters::default()
+        }
+    }
+
+    fn all_of(side: &Side) -> NodeSide {
+        let mut text = String::new();
+        loop {
+            let (of, part) = side.tell("acc", text.len() as u64);
+            text += &part;
+            if part.is_empty() || text.len() as u64 >= of {
+                break;
+            }
+        }
+        serde_json::from_str(&text).expect("a side")
+    }
+
+    #[test]
+    fn a_side_begins_with_its_first_sample_and_is_told_in_parts() {
+        let side = Side::default();
+        assert_eq!(side.tell("acc", 0), (0, String::new()));
+        let began = now_ns();
+        let at = |k: u64| began + k * FIRST_TICK_NS;
+        for k in 0..3 {
+            side.read(at(k), &counters(0), EngineTotals::default());
+        }
+        // Before anything arrived nothing is told.
+        assert_eq!(side.tell("acc", 0).0, 0);
+        for k in 3..1_003u64 {
+            side.read(at(k), &counters(7 * (k - 2)), EngineTotals::default());
+        }
+        let (of, first) = side.tell("acc", 0);
+        assert!(
+            first.len() <= MAX_SIDE_PART && of > first.len() as u64,
+            "{of} bytes"
+        );
+        let told = all_of(&side);
+        assert_eq!(
+            (told.node.as_str(), told.engines.len(), told.tick_ms),
+            ("acc", 1_000, 100)
+        );
+        assert!(
+            told.engines
+                .iter()
+                .all(|t| (t.arrived, t.answered) == (7, 7))
+        );
+        assert!(!told.threads.is_empty() && told.begins_s <= 0.0);
+        // On the frontend's clock; what no accelerator tells is not believed.
+        let (own, first_ns) = (
+            NodeSide {
+                begins_s: -5.0,
+                ..told.clone()
+            },
+            100_000_000_000,
+        );
+        let put = |side| checked(side, "b".to_owned(), first_ns + 7_000_000_000, first_ns);
+        let there = put(own).expect("sound");
+        assert_eq!((there.node.as_str(), there.begins_s), ("b", 2.0));
+        assert!(
+            put(NodeSide {
+                tick_ms: 1,
+                ..told.clone()
+            })
+            .is_none()
+        );
+        assert!(
+            put(NodeSide {
+                begins_s: 1.0,
+                ..told.clone()
+            })
+            .is_none()
+        );
+        assert!(
+            put(NodeSide {
+                tick_ms: u64::MAX,
+                ..told
+            })
+            .is_none()
+        );
+    }
+}

@@ -1,0 +1,156 @@
+//! Counters that only grow, and gauges beside them, read every now and then.
+
+use super::{COARSER, FIRST_TICK_NS, MOST_TICKS};
+
+/// See the module. A row of numbers: the counters first, then the gauges.
+#[derive(Clone, Debug)]
+pub struct Grown {
+    begin_ns: u64,
+    tick_ns: u64,
+    counters: usize,
+    /// As the counters stood when the run began.
+    first: Vec<u64>,
+    last_ns: u64,
+    last: Vec<u64>,
+    /// The row at the end of each tick, one behind the other.
+    ends: Vec<u64>,
+}
+
+impl Grown {
+    /// From `begin_ns` on; `first` is the row at that time, its first `counters` are counters.
+    pub fn new(begin_ns: u64, first: &[u64], counters: usize) -> Self {
+        Grown {
+            begin_ns,
+            tick_ns: FIRST_TICK_NS,
+            counters,
+            first: first.to_vec(),
+            last_ns: begin_ns,
+            last: first.to_vec(),
+            ends: Vec::new(),
+        }
+    }
+
+    /// The row reads so at `now_ns`. What counters gained since the last reading came evenly; gauges
+    /// were as they are. A row of another length, or an earlier one, is left out.
+    pub fn read(&mut self, now_ns: u64, row: &[u64]) {
+        let width = self.first.len();
+        if row.len() != width || width == 0 || now_ns < self.last_ns {
+            return;
+        }
+        loop {
+            let over = self.ends.len() / width;
+            let end = (over as u64 + 1).saturating_mul(self.tick_ns);
+            let end = self.begin_ns.saturating_add(end);
+            if end > now_ns {
+                break;
+            }
+            if over >= MOST_TICKS {
+                self.coarsen(width);
+                continue;
+            }
+            let (span, part) = (now_ns - self.last_ns, end.saturating_sub(self.last_ns));
+            for (i, (now, last)) in row.iter().zip(&self.last).enumerate() {
+                let value = if i < self.counters {
+                    let came = u128::from(now.saturating_sub(*last));
+                    let came = came * u128::from(part) / u128::from(span.max(1));
+                    last + came as u64
+                } else {
+                    *now
+                };
+                self.ends.push(value);
+            }
+        }
+        for (i, (now, last)) in row.iter().zip(&mut self.last).enumerate() {
+            *last = if i < self.counters {
+                *last.max(&mut now.clone())
+            } else {
+                *now
+            };
+        }
+        self.last_ns = now_ns;
+    }
+
+    fn coarsen(&mut self, width: usize) {
+        self.tick_ns = self.tick_ns.saturating_mul(COARSER);
+        let rows = self.ends.chunks(width);
+        let kept = rows.skip(COARSER as usize - 1).step_by(COARSER as usize);
+        self.ends = kept.flatten().copied().collect();
+    }
+
+    /// Length of its ticks by now.
+    pub fn tick_ns(&self) -> u64 {
+        self.tick_ns
+    }
+
+    /// When it was read last.
+    pub fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+
+    /// The rows of `n` ticks of `tick_ns`: what counters gained in each, and gauges at its end. What
+    /// came later is the last one's.
+    pub fn ticks(&self, tick_ns: u64, n: usize) -> Vec<Vec<u64>> {
+        let width = self.first.len();
+        let step = usize::try_from(tick_ns / self.tick_ns.max(1)).map_or(1, |s| s.max(1));
+        let mut before = &self.first[..];
+        let mut rows = Vec::with_capacity(n);
+        for k in 0..n {
+            let at = ((k + 1) * step - 1) * width;
+            let end = match self.ends.get(at..at + width) {
+                Some(end) if k + 1 < n => end,
+                _ => &self.last[..],
+            };
+            let value = |(i, (end, before)): (usize, (&u64, &u64))| match i < self.counters {
+                true => end.saturating_sub(*before),
+                false => *end,
+            };
+            rows.push(end.iter().zip(before).enumerate().map(value).collect());
+            before = end;
+        }
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+    const T: u64 = FIRST_TICK_NS;
+
+    #[test]
+    fn what_came_between_two_readings_came_evenly() {
+        let mut g = Grown::new(S, &[100, 5], 1);
+        g.read(S + T / 2, &[110, 6]);
+        g.read(S + T + T / 2, &[130, 7]);
+        g.read(S + 3 * T + T / 2, &[170, 8]);
+        g.read(S + 3 * T, &[999, 9]);
+        let ticks = g.ticks(T, 4);
+        assert_eq!(ticks, [vec![20, 7], vec![20, 8], vec![20, 8], vec![10, 8]]);
+        // A counter that falls gained nothing, and what is left over is the last tick's.
+        g.read(S + 4 * T, &[150, 8]);
+        let sum: u64 = g.ticks(T, 2).iter().map(|r| r[0]).sum();
+        assert_eq!(sum, 70);
+    }
+
+    #[test]
+    fn ten_ticks_become_one_and_nothing_is_lost() {
+        let mut g = Grown::new(0, &[0], 1);
+        for tenth in 1..=6_000u64 {
+            g.read(tenth * T, &[tenth * 3]);
+        }
+        assert_eq!(g.tick_ns(), S);
+        let ticks = g.ticks(S, 600);
+        assert!(ticks.iter().all(|r| r[0] == 30), "{ticks:?}");
+        let coarse = g.ticks(10 * S, 60);
+        assert!(coarse.iter().all(|r| r[0] == 300));
+    }
+
+    #[test]
+    fn rows_of_another_width_and_ticks_that_were_never_read_do_no_harm() {
+        let mut g = Grown::new(0, &[1, 2], 2);
+        g.read(T, &[5]);
+        assert_eq!(g.ticks(T, 2), [vec![0, 0], vec![0, 0]]);
+        assert!(Grown::new(0, &[], 0).ticks(T, 1)[0].is_empty());
+    }
+}
