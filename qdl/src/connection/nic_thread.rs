@@ -188,12 +188,15 @@ impl NicThreadHandle {
     pub fn needs_waking(&self) -> bool {
         // Pairs with the fence in `run`, as that of `wake`.
         fence(Ordering::SeqCst);
-        self.0.state.load(Ordering::SeqCst) == ASLEEP
+        self.thread().state.load(Ordering::SeqCst) == ASLEEP
     }
 
     /// Whether it slept a moment ago: a hint, and cheap.
     pub fn seems_asleep(&self) -> bool {
-        self.0.state.load(Ordering::Relaxed) != AWAKE
+        self.0.threads[self.0.at.load(Ordering::Relaxed)]
+            .state
+            .load(Ordering::Relaxed)
+            != AWAKE
     }
 
     /// Whether it sleeps, or is about to and has yet to look once more, even if somebody else is

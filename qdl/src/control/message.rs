@@ -450,7 +450,7 @@ pub enum Message {
 
 impl Message {
     /// The value of `type` of every message, in the order of the enum.
-    pub const TYPES: [&'static str; 19] = [
+    pub const TYPES: [&'static str; 21] = [
         "hello",
         "answer",
         "model",
