@@ -343,7 +343,7 @@ impl System for Pretended {
             limits: margins.iter().enumerate().map(limit).collect(),
             achieved: setting.rate,
             cost_s: 1.0,
-            limited_by: String::new(),
+            ..Record::default()
         })
     }
 }

@@ -177,7 +177,7 @@ const PATIENCE: usize = 40;
 /// So many standard errors make sure.
 const SURE: f64 = 1.7;
 /// The part of the precision that the standard error may take.
-const PART: f64 = 0.2;
+const PART: f64 = 0.17;
 /// Where in the width that is allowed the certified rate is to lie: above the limit is worse than
 /// too far below it.
 const AIM: f64 = 0.58;

@@ -137,7 +137,6 @@ impl Session {
     ) -> Result<(), Halt> {
         let knobs = self.chosen.clone();
         let mut drifts = 0;
-        let began = self.spent_s;
         let mut run = |why, rate, state: &State| {
             for drift in &state.drifts[drifts..] {
                 tell.note(&format!(
@@ -150,7 +149,7 @@ impl Session {
             let believes = believes(goal, state, &self.plan.unit);
             let setting = self.setting(rate, &knobs, seed);
             let record = self.trial(system, tell, why, setting, until, &believes)?;
-            let part = (self.spent_s - began) / (until - began).max(1e-9);
+            let part = record.part.unwrap_or(1.0);
             Ok((self.trials.len(), record, part))
         };
         Search::new(goal, state, &mut run).go()
@@ -178,8 +177,9 @@ impl Session {
         if self.spent_s + costs > until {
             return Err(Halt::Budget);
         }
-        let record = system.run(why, &setting)?;
+        let mut record = system.run(why, &setting)?;
         self.spent_s += record.cost_s;
+        record.part.get_or_insert(self.spent_s / until);
         let trial = Trial {
             number: self.trials.len() + 1,
             why,

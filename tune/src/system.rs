@@ -51,6 +51,10 @@ pub struct Record {
     /// What limited the run, as its summary says.
     #[serde(default)]
     pub limited_by: String,
+    /// The part of the budget that was spent behind it. The session fills it in, and keeps what it
+    /// was where a trial is given again: a session that goes on may have another budget.
+    #[serde(default)]
+    pub part: Option<f64>,
 }
 
 /// How far above 0 the margin of a run lies that kept its bounds and is INVALID nonetheless.

@@ -187,11 +187,11 @@ fn record(summary: &Value, scenario: Scenario, bound_ms: Option<f64>) -> Result<
         valid,
         limits,
         achieved: summary["per_s"].as_f64().unwrap_or(0.0),
-        cost_s: 0.0,
         limited_by: summary["limits"]["line"]
             .as_str()
             .unwrap_or_default()
             .to_owned(),
+        ..Record::default()
     })
 }
 

@@ -62,12 +62,13 @@ fn tune(args: &TuneArgs) -> Result<ExitCode> {
     plan.knobs = knobs(args, &yaml, config.nics.iter().any(|n| n.device.is_some()))?;
     fs::create_dir_all(&args.session).with_context(|| args.session.display().to_string())?;
     let text = fs::read_to_string(&args.config)?;
-    // The budget may be another when a session goes on.
+    // The budget may be another when a session goes on; that of knobs says when they were left.
+    let budget = (!plan.knobs.is_empty()).then_some(args.budget_min);
     let head = json!({
         "tune": env!("CARGO_PKG_VERSION"), "configuration": text, "passed_on": args.passed_on(),
         "scenario": format!("{scenario:?}"), "bound_ms": args.bound_ms, "seed": args.seed,
         "seconds": args.seconds, "samples": args.samples, "goal": format!("{:?}", plan.goal),
-        "knobs": format!("{:?}", plan.knobs),
+        "knobs": format!("{:?}", plan.knobs), "budget_min": budget,
     });
     let (journal, past) = Journal::open(&args.session.join("journal.jsonl"), &head)?;
     interrupt::listen();
