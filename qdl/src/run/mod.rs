@@ -34,6 +34,7 @@ mod usage;
 
 pub use api::{ClusterError, ClusterListener, SampleMemory};
 pub use cluster::Cluster;
+pub use crew::nic_threads;
 pub use facts::node_facts;
 pub use needs::{NicNeeds, SlotNeeds};
 pub use node::{EngineTotals, Node, NodeError, NodeParams, Stop};
