@@ -407,7 +407,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let curve = fit::isotonic(&self.state.points());
         let (below, above) = fit::crossing(&curve);
         let x = match (below, above) {
-            (Some(below), Some(above)) if self.turn % 2 == 0 => below.x.min(above.x) - away / 4.0,
+            (Some(below), Some(above)) if self.turn.is_multiple_of(2) => below.x.min(above.x) - away / 4.0,
             (Some(below), Some(above)) => below.x.max(above.x) + away / 4.0,
             (Some(below), None) => below.x + away,
             (None, Some(above)) => above.x - away,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use loadgen_bridge::{Latencies, LogFiles};
-use qdl::stats::{Histograms, SampleTimes};
+use qdl::stats::{Histograms, SampleTimes, Stage};
 
 use super::*;
 use crate::reasons::reasons;
@@ -282,7 +282,7 @@ fn what_loadgen_adds_to_our_own_times_is_its_lateness() {
         .scheduled_to_issue
         .expect("LoadGen says how long samples took");
     assert_eq!((s.mean_us, s.told_us, s.count), (43.201, 2.5, 10));
-    let total = table.get(qdl::stats::Stage::Total).expect("a row").mean_us;
+    let total = table.get(Stage::Total).expect("a row").mean_us;
     let theirs = l.latency.expect("latencies").mean_us;
     assert!((s.mean_us + total - s.told_us - theirs).abs() < 0.01);
     // Queries of several samples are no samples.

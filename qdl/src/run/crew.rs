@@ -12,6 +12,7 @@ use crate::{
     config::{Auto, CompletionMode, NicAt, NicConfig},
     connection::{CrewPlan, Moves},
     os::Near,
+    topology::Topology,
 };
 
 /// Cores for one NIC thread: as many again are left to LoadGen or the engine, and to the kernel.
@@ -21,6 +22,13 @@ const CORES: usize = 2;
 /// less.
 pub fn cores() -> usize {
     available_parallelism().map_or(1, usize::from)
+}
+
+/// How many NIC threads a node with these NICs starts on this machine. `wanted` is `nic_threads`.
+pub fn nic_threads(nics: &[NicConfig], wanted: Auto<usize>) -> usize {
+    let topology = Topology::of_this_machine().unwrap_or_default();
+    let near: Vec<_> = nics.iter().map(|n| topology.near_nic(n)).collect();
+    crew(nics, &near, wanted, cores()).threads()
 }
 
 /// NIC threads for these NICs, each where `near` says, on a machine with so many cores. `wanted` is

@@ -36,6 +36,7 @@ mod usage;
 
 pub use api::{ClusterError, ClusterListener, SampleMemory};
 pub use cluster::Cluster;
+pub use crew::nic_threads;
 pub use describe::{Described, descriptions};
 pub use facts::node_facts;
 pub use needs::{NicNeeds, SlotNeeds};

@@ -131,7 +131,7 @@ fn percentiles(last: f64) -> Vec<Tick> {
     let mut rest = 0.1;
     let mut digits = 0;
     while 1.0 - rest <= last + 1e-12 && digits < 8 {
-        let decimals = if digits > 1 { digits - 1 } else { 0 };
+        let decimals = digits.saturating_sub(1);
         ticks.push((1.0 - rest, format!("{:.decimals$}", 100.0 * (1.0 - rest))));
         rest /= 10.0;
         digits += 1;

@@ -83,7 +83,7 @@ mod tests {
         let log = String::from_utf8(log).expect("text");
         let all = read(&log).expect("histograms");
         for stage in Stage::ALL {
-            assert_eq!(&all[stage.key()], recorded.stage(stage), "{stage:?}");
+            assert_eq!(all[stage.key()], recorded.stage(stage), "{stage:?}");
         }
         assert_eq!(began(&log), Some(1_700_000_000.25));
         let cut = log.replace("HISTFAA", "HISTFA!");

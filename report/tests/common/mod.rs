@@ -172,6 +172,7 @@ fn side(chance: &mut Chance, node: &str, made: &Made, engine: bool) -> NodeSide 
     };
     NodeSide {
         node: node.to_owned(),
+        tick_ms: 100,
         begins_s: 0.02,
         threads: threads(chance, made.ticks, names),
         engines: match engine {

@@ -308,7 +308,7 @@ mod tests {
     fn the_slowest_are_kept_whole_and_no_others() {
         // Each 997th is slow, in no order.
         let total = |i: u64| {
-            if i % 997 == 0 {
+            if i.is_multiple_of(997) {
                 1_000_000 + (i * 7_919) % 500_000
             } else {
                 900
