@@ -271,7 +271,7 @@ impl<'a, 'b> Search<'a, 'b> {
     /// A rate below the limit and one above it, not far from each other.
     fn bracket(&mut self, start: f64, step: f64) -> Result<Option<Outcome>, Halt> {
         let (least, most) = self.goal.ends();
-        let (mut low, mut high): (Option<(f64, f64)>, Option<(f64, f64)>) = (None, None);
+        let [mut low, mut high]: [Option<(f64, f64)>; 2] = [None; 2];
         let (mut x, mut step) = (start.clamp(least, most), step);
         loop {
             let y = self.trial(Why::Bracket, x)?;
@@ -407,7 +407,9 @@ impl<'a, 'b> Search<'a, 'b> {
         let curve = fit::isotonic(&self.state.points());
         let (below, above) = fit::crossing(&curve);
         let x = match (below, above) {
-            (Some(below), Some(above)) if self.turn.is_multiple_of(2) => below.x.min(above.x) - away / 4.0,
+            (Some(below), Some(above)) if self.turn.is_multiple_of(2) => {
+                below.x.min(above.x) - away / 4.0
+            }
             (Some(below), Some(above)) => below.x.max(above.x) + away / 4.0,
             (Some(below), None) => below.x + away,
             (None, Some(above)) => above.x - away,

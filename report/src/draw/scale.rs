@@ -129,7 +129,7 @@ fn log(low: f64, high: f64, wanted: usize, label: fn(f64) -> String) -> Vec<Tick
 fn percentiles(last: f64) -> Vec<Tick> {
     let mut ticks = vec![(0.0, "0".to_owned()), (0.5, "50".to_owned())];
     let mut rest = 0.1;
-    let mut digits = 0;
+    let mut digits = 0_usize;
     while 1.0 - rest <= last + 1e-12 && digits < 8 {
         let decimals = digits.saturating_sub(1);
         ticks.push((1.0 - rest, format!("{:.decimals$}", 100.0 * (1.0 - rest))));
