@@ -1,6 +1,6 @@
 //! `cargo xtask submission`: a rehearsal of a submission, on one machine and in minutes. The runs
-//! of llama3.1-8b with the engine `tokens`, the descriptions, the form, `frontend submit`: the whole
-//! way, ending in a tree and in a table of what a rehearsal cannot have
+//! of llama3.1-8b with the engine `tokens`, the descriptions, the form, `frontend submit`: the
+//! whole way, ending in a tree and in a table of what a rehearsal cannot have
 //! (`configs/rounds/rehearsal.yaml`).
 
 mod files;
