@@ -125,7 +125,8 @@ fn check_ticks(s: &Value, t: &Timeline) {
             t.ticks.iter().map(|t| f(&t.connections[i])).sum::<u64>()
         };
         assert_eq!(Some(carried(|c| c.samples)), c["samples"].as_u64(), "{c:#}");
-        assert!(carried(|c| c.bytes_out) > 0 && carried(|c| c.bytes_in) > 0);
+        let bytes = (carried(|c| c.bytes_out), carried(|c| c.bytes_in));
+        assert!(c["samples"] == 0 || (bytes.0 > 0 && bytes.1 > 0), "{c:#}");
     }
     let out: u64 = t
         .ticks
@@ -257,7 +258,7 @@ fn a_killed_accelerator_tells_nothing_and_the_loss_is_told_with_its_time() {
         "--target-qps",
         "400",
         "--duration-s",
-        "3",
+        "5",
         "--set",
         "target_latency=10000",
     ];
@@ -265,7 +266,7 @@ fn a_killed_accelerator_tells_nothing_and_the_loss_is_told_with_its_time() {
     command.arg("-v");
     let mut frontend = Running::start(&rig.place, "frontend", command);
     frontend.wait_until_it_says("warmed");
-    std::thread::sleep(std::time::Duration::from_millis(1_200));
+    std::thread::sleep(std::time::Duration::from_millis(2_200));
     let gone = rig.accelerators.pop().expect("two");
     gone.signal(libc::SIGKILL);
     let ended = frontend.end();

@@ -61,11 +61,8 @@ impl Grown {
             }
         }
         for (i, (now, last)) in row.iter().zip(&mut self.last).enumerate() {
-            *last = if i < self.counters {
-                *last.max(&mut now.clone())
-            } else {
-                *now
-            };
+            let counts = i < self.counters;
+            *last = if counts { (*last).max(*now) } else { *now };
         }
         self.last_ns = now_ns;
     }
