@@ -91,7 +91,7 @@ mod tests {
         let torn = fs::read_to_string(&path).expect("there") + "{\"number\": 2, ";
         fs::write(&path, torn).expect("written");
         let (mut journal, kept) = Journal::open(&path, &json!({"a": 1})).expect("the same");
-        assert_eq!(kept, [trial.clone()]);
+        assert_eq!(kept, std::slice::from_ref(&trial));
         journal.add(&trial).expect("written");
         let (_, kept) = Journal::open(&path, &json!({"a": 1})).expect("the same");
         assert_eq!(kept.len(), 2);

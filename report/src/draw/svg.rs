@@ -15,6 +15,9 @@ pub enum At {
     End,
 }
 
+/// A rectangle: its upper left corner, and the lower right one.
+pub type Corners = ((f64, f64), (f64, f64));
+
 /// One picture. Places are units of a pixel from the upper left corner.
 #[derive(Clone, Debug)]
 pub struct Svg {
@@ -222,7 +225,7 @@ impl Svg {
     }
 
     /// Many boxes of one class, each a place and a size.
-    pub fn boxes(&mut self, boxes: &[((f64, f64), (f64, f64))], class: &str) {
+    pub fn boxes(&mut self, boxes: &[Corners], class: &str) {
         let mut path = String::with_capacity(boxes.len() * 24);
         for ((x, y), (w, h)) in boxes {
             let _ = write!(path, "M{} {}h{}v{}h{}z", n(*x), n(*y), n(*w), n(*h), n(-w));

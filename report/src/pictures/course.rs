@@ -110,7 +110,9 @@ fn heat(timeline: &Timeline, bound: Option<f64>, size: Size) -> Svg {
         .collect();
     let most = cells.iter().flat_map(|c| c.values()).copied().max();
     let most = most.unwrap_or(1);
-    let mut strips: BTreeMap<(usize, u64), Vec<(f64, f64, f64)>> = BTreeMap::new();
+    /// Where one begins and ends, and how high it lies.
+    type Strips = Vec<(f64, f64, f64)>;
+    let mut strips: BTreeMap<(usize, u64), Strips> = BTreeMap::new();
     let last = cells.iter().filter_map(|c| c.keys().next_back()).max();
     for row in 0..=last.copied().unwrap_or(0) {
         let low = plot.y(us(ends.0 + row * each));

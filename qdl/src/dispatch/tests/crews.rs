@@ -20,12 +20,9 @@ fn restless() -> CrewPlan {
 }
 
 /// Threads that wait so; no connection is lost for being slow.
-fn bench(connections: usize, crew: CrewPlan, up_to: usize, wait: Wait) -> Bench {
-    let wait = Wait {
-        crew,
-        echo: Wait::asleep().echo,
-        ..wait
-    };
+fn bench(connections: usize, crew: CrewPlan, up_to: usize, mut wait: Wait) -> Bench {
+    wait.crew = crew;
+    wait.echo = Wait::asleep().echo;
     let policy = Policy::default();
     Bench::with(
         connections,
