@@ -84,10 +84,11 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
 /// A folder for configurations and results.
 pub struct Place {
     folder: tempfile::TempDir,
+    /// The libfabric provider that its runs go over, instead of sockets.
+    provider: Option<String>,
 }
 
-/// The same configuration with its NICs on loopback those of a libfabric provider, which
-/// `QDL_TEST_OFI` names: any test of this folder then runs over it.
+/// The same configuration with its NICs on loopback those of a libfabric provider.
 fn over_libfabric(yaml: &str, provider: &str) -> String {
     let nic = format!("{{ofi: \"{provider}\", address: 127.0.0.1");
     yaml.replace("{address: 127.0.0.1", &nic)
@@ -95,9 +96,19 @@ fn over_libfabric(yaml: &str, provider: &str) -> String {
 }
 
 impl Place {
+    /// `QDL_TEST_OFI` names a libfabric provider: any test of this folder then runs over it.
     pub fn new() -> Self {
         Place {
             folder: tempfile::tempdir().expect("a folder"),
+            provider: std::env::var("QDL_TEST_OFI").ok(),
+        }
+    }
+
+    /// Whose runs go over this libfabric provider.
+    pub fn over(provider: &str) -> Self {
+        Place {
+            provider: Some(provider.to_owned()),
+            ..Place::new()
         }
     }
 
@@ -107,10 +118,10 @@ impl Place {
 
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
-        match std::env::var("QDL_TEST_OFI") {
-            Ok(provider) if name.ends_with(".yaml") => {
+        match &self.provider {
+            Some(provider) if name.ends_with(".yaml") => {
                 let text = String::from_utf8_lossy(text.as_ref());
-                fs::write(&path, over_libfabric(&text, &provider)).expect("written");
+                fs::write(&path, over_libfabric(&text, provider)).expect("written");
             }
             _ => fs::write(&path, text).expect("written"),
         }
@@ -167,7 +178,16 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
         command.arg("--config").arg(config).args(arguments);
         command.arg("--output").arg(self.path(out));
+        self.sparing(&mut command);
         command
+    }
+
+    /// Over libfabric: `ofi_rxm` opens an endpoint in milliseconds instead of 0.3 s. Both programs
+    /// have to have the same.
+    pub fn sparing(&self, command: &mut Command) {
+        if self.provider.is_some() {
+            command.env("FI_OFI_RXM_BUFFER_SIZE", "256");
+        }
     }
 
     /// The summary of a run.
@@ -358,6 +378,7 @@ fn accelerator_by(
     arguments: &[&str],
     mut program: Command,
 ) -> Running {
+    place.sparing(&mut program);
     let name = config.file_stem().expect("a name").to_string_lossy();
     let stderr = place.path(&format!("{name}.stderr"));
     let mut child = program

@@ -1,0 +1,214 @@
+//! Both programs over a libfabric provider, `tcp;ofi_rxm` or the one that `QDL_TEST_OFI` names;
+//! several NICs from one line; and a machine without libfabric. Any other test of this folder runs
+//! over a provider with that variable too.
+//!
+//! Without libfabric, all but the last say so and pass.
+
+mod common;
+
+use std::{path::Path, process::Command};
+
+use common::{
+    Ended, Place, Running, accelerator, accelerator_in, accelerator_program, free_ports,
+    netns::Namespace, offline, run,
+};
+use serde_json::Value;
+
+/// For a machine that has little time.
+const PATIENT: &str = "deadlines: {echo_timeout_ms: 8000, heartbeat_timeout_ms: 10000}\n";
+const PATIENT_TOO: &str =
+    "deadlines: {echo_timeout_ms: 8000, heartbeat_timeout_ms: 10000, lost_ms: 12000}\n";
+
+fn provider() -> String {
+    std::env::var("QDL_TEST_OFI").unwrap_or_else(|_| "tcp;ofi_rxm".to_owned())
+}
+
+/// A folder for runs over the provider; `None`, aloud, where this machine has none.
+fn place() -> Option<Place> {
+    let place = Place::over(&provider());
+    let [port] = free_ports();
+    let config = place.digest_accelerator("probe", port, "");
+    let mut probe = Command::new(accelerator_program());
+    probe.args(["--check", "--config"]).arg(&config);
+    let said = probe.output().expect("it runs");
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    for none in ["no libfabric on this machine", "offers no provider"] {
+        if let Some(line) = said.lines().find(|l| l.contains(none)) {
+            println!("skipped: {line}");
+            return None;
+        }
+    }
+    Some(place)
+}
+
+fn ended(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> Ended {
+    run(place, place.frontend(config, out, arguments))
+}
+
+/// Every sample was answered once, with its own digest, whatever LoadGen says of the time.
+fn once(place: &Place, out: &str, ended: &Ended) -> Value {
+    let done = matches!(ended.code, Some(0 | 1));
+    assert!(done, "{out}: {}{}", ended.stdout, ended.stderr);
+    let s = place.summary(out);
+    assert_eq!(s["mismatches"].as_array().map(Vec::len), Some(0), "{out}");
+    let ledger = &s["ledger"];
+    assert_eq!(ledger["issued"], ledger["answered"], "{out}: {ledger}");
+    assert_eq!(ledger["emptied"], 0, "{out}: {ledger}");
+    s
+}
+
+#[test]
+fn every_scenario_and_ragged_digests_over_two_accelerators() {
+    let Some(place) = place() else { return };
+    let [a, b] = free_ports();
+    let _a = accelerator(&place, &place.digest_accelerator("acc-a", a, PATIENT));
+    let _b = accelerator(&place, &place.digest_accelerator("acc-b", b, PATIENT));
+    let config = place.digest_frontend(&[a, b], PATIENT_TOO);
+    let many = offline("5000");
+    let short = ["--duration-s", "0.3", "--set", "target_latency=10000"];
+    let of = |scenario, qps| [&["--scenario", scenario, "--target-qps", qps][..], &short].concat();
+    for (out, arguments) in [
+        ("offline", many.to_vec()),
+        ("server", of("server", "2000")),
+        ("single-stream", of("single-stream", "20000")),
+        ("multi-stream", of("multi-stream", "5000")),
+    ] {
+        let s = once(&place, out, &ended(&place, &config, out, &arguments));
+        assert_eq!(s["connections"].as_array().map(Vec::len), Some(6), "{out}");
+        let fabric = s["fabric"].as_str();
+        assert!(fabric.is_none_or(|f| f.contains("ofi")), "{fabric:?}");
+        assert_eq!(s["staged_copies"], 0, "{out}");
+    }
+}
+
+#[test]
+fn one_of_two_accelerators_is_killed_over_libfabric() {
+    let Some(place) = place() else { return };
+    let [a, b] = free_ports();
+    let victim = accelerator(&place, &place.digest_accelerator("acc-a", a, ""));
+    let _b = accelerator(&place, &place.digest_accelerator("acc-b", b, ""));
+    let config = place.digest_frontend(&[a, b], "");
+    let server = "--scenario server --target-qps 1000 --duration-s 2 --set target_latency=30000";
+    let server: Vec<_> = server.split(' ').collect();
+    let command = place.frontend(&config, "out", &server);
+    let mut frontend = Running::start(&place, "frontend", command);
+    frontend.wait_until_it_says(" warmed ");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    victim.signal(libc::SIGKILL);
+    let s = once(&place, "out", &frontend.end());
+    assert_eq!(s["ledger"]["lost_connections"], 3);
+}
+
+/// Interfaces `qdK` with the address 10.98.K.1, each the end of a cable.
+fn interfaces(n: usize) -> Option<Namespace> {
+    // SAFETY: takes nothing and returns a number.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: a network namespace needs root");
+        return None;
+    }
+    let namespace = Namespace::new("many");
+    for k in 0..n {
+        let (name, end) = (format!("qd{k}"), format!("end{k}"));
+        namespace.ip(&["link", "add", &name, "type", "veth", "peer", "name", &end]);
+        namespace.ip(&["addr", "add", &format!("10.98.{k}.1/24"), "dev", &name]);
+        namespace.ip(&["link", "set", &name, "up"]);
+        namespace.ip(&["link", "set", &end, "up"]);
+    }
+    Some(namespace)
+}
+
+#[test]
+fn a_line_for_four_nics_is_spelled_out_in_the_summary_and_by_check() {
+    let Some(place) = place() else { return };
+    let Some(namespace) = interfaces(4) else {
+        return;
+    };
+    let nics = |more: &str| {
+        let provider = provider();
+        format!("nics: [{{ofi: \"{provider}\", match: \"qd?\", group_by: gpu{more}}}]\n")
+    };
+    let acc = place.write(
+        "acc.yaml",
+        format!(
+            "node: acc\ncontrol: {{listen: \"127.0.0.1:7400\"}}\n\
+             model: {{name: digest, max_input_bytes: 20000}}\nengine: {{kind: digest}}\n{}",
+            nics("")
+        ),
+    );
+    let _acc = accelerator_in(&namespace, &place, &acc);
+    let config = place.digest_frontend(&[7400], &nics(", connections: 1, slots: 32"));
+    let arguments = |out: &str, more: &[&str]| {
+        let mut command = namespace.command(Path::new(env!("CARGO_BIN_EXE_frontend")));
+        command.arg("--config").arg(&config).args(more);
+        command.arg("--output").arg(place.path(out));
+        place.sparing(&mut command);
+        run(&place, command)
+    };
+    let page = arguments("checked", &["--scenario", "offline", "--check"]);
+    assert_eq!(page.code, Some(0), "{}", page.stderr);
+    let names: Vec<String> = (0..4).map(|k| format!("{}:qd{k}", provider())).collect();
+    for name in &names {
+        assert!(page.stdout.contains(name), "{name}: {}", page.stdout);
+    }
+    let s = once(&place, "out", &arguments("out", &offline("4000")));
+    let connections = s["connections"].as_array().expect("a list");
+    assert_eq!(connections.len(), 4);
+    // Every pair was warmed up.
+    assert!(connections.iter().all(|c| c["warmed"].as_u64() > Some(1)));
+    // Each is there with its settings, and the line that they come from.
+    let settings = s["settings"].to_string();
+    for k in 0..4 {
+        assert!(settings.contains(&format!("nics[{k}].slots")), "{settings}");
+    }
+}
+
+fn refused(place: &Place, mut program: Command, config: &Path, library: &str) -> String {
+    program.arg("--config").arg(config);
+    program.env("QDL_LIBFABRIC", library);
+    let ended = Running::start(place, "refused", program).end();
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let errors: Vec<_> = ended
+        .stderr
+        .lines()
+        .filter(|l| l.starts_with("error: "))
+        .collect();
+    assert_eq!(errors.len(), 1, "{}", ended.stderr);
+    errors[0].to_owned()
+}
+
+#[test]
+fn without_libfabric_sockets_do_as_ever_and_ofi_is_refused_in_one_line() {
+    // Where no machine has it.
+    let none = "/nowhere/libfabric.so.1";
+    let place = Place::over("tcp;ofi_rxm");
+    let mut frontend = Command::new(env!("CARGO_BIN_EXE_frontend"));
+    frontend.args(["--scenario", "offline"]);
+    let [port] = free_ports();
+    for (program, config) in [
+        (
+            Command::new(accelerator_program()),
+            place.digest_accelerator("a", port, ""),
+        ),
+        (frontend, place.digest_frontend(&[1], "")),
+    ] {
+        let line = refused(&place, program, &config, none);
+        assert!(
+            line.contains("no libfabric on this machine") && line.contains("libfabric1"),
+            "{line}"
+        );
+    }
+    let place = Place::new();
+    let [port] = free_ports();
+    let acc = place.digest_accelerator("acc", port, "");
+    let mut program = Command::new(accelerator_program());
+    program.arg("--config").arg(&acc).env("QDL_LIBFABRIC", none);
+    let mut running = Running::start(&place, "acc", program);
+    let ready = place.path("acc.stdout");
+    running.wait_until("it is ready", || {
+        std::fs::read_to_string(&ready).is_ok_and(|said| said.contains("ready:"))
+    });
+    let config = place.digest_frontend(&[port], "");
+    let mut command = place.frontend(&config, "out", &offline("2000"));
+    command.env("QDL_LIBFABRIC", none);
+    once(&place, "out", &run(&place, command));
+}
