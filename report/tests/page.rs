@@ -160,7 +160,7 @@ fn ten_minutes_of_sixteen_connections_are_less_than_two_megabytes() {
 fn a_page_is_the_record_of_its_run() {
     let place = folder(&Made::default());
     let first = Run::read(place.path()).expect("a run");
-    let page = html(&[first.clone()]);
+    let page = html(std::slice::from_ref(&first));
     let path = place.path().join("page.html");
     std::fs::write(&path, &page).expect("written");
     let again = Run::read_all(&path).expect("its run");

@@ -194,7 +194,7 @@ pub fn latency(groups: &[Group<'_>]) -> String {
         let bound = groups[0].runs[0].bound_us();
         let bound = bound.map(|us| (us, format!("LoadGen's bound, {}", text::time_us(us))));
         let picture = both(Size::HALF, |size| {
-            percentiles::draw(&curves, bound.clone(), size)
+            percentiles::draw(&curves, bound.as_ref(), size)
         });
         let key = both(Size::HALF, |size| percentiles::key(&curves, size));
         let note = "From issue to completion, repetitions together.";

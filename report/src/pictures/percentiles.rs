@@ -36,10 +36,10 @@ fn us(histogram: &Histogram<u64>, quantile: f64) -> f64 {
 }
 
 /// The curves over one another.
-pub fn draw(curves: &[Curve<'_>], bound: Option<(f64, String)>, size: Size) -> Svg {
+pub fn draw(curves: &[Curve<'_>], bound: Option<&(f64, String)>, size: Size) -> Svg {
     let count = curves.iter().map(|c| c.2.len()).max().unwrap_or(0);
     let ends = curves.iter().flat_map(|c| [us(c.2, 0.0), us(c.2, 1.0)]);
-    let ends = ends.chain(bound.iter().map(|b| b.0)).map(|v| v.max(0.1));
+    let ends = ends.chain(bound.map(|b| b.0)).map(|v| v.max(0.1));
     let mut plot = Plot::new(
         size,
         if size.narrow { 300.0 } else { 350.0 },
@@ -55,7 +55,7 @@ pub fn draw(curves: &[Curve<'_>], bound: Option<(f64, String)>, size: Size) -> S
             name: "time",
         },
     );
-    if let Some((value, word)) = &bound {
+    if let Some((value, word)) = bound {
         plot.bound(*value, word);
     }
     for (class, _, histogram) in curves {
@@ -93,8 +93,8 @@ pub fn key(curves: &[Curve<'_>], size: Size) -> Svg {
     svg
 }
 
-fn both_parts(curves: &[Curve<'_>], bound: Option<(f64, String)>) -> String {
-    let above = both(Size::HALF, |size| draw(curves, bound.clone(), size));
+fn both_parts(curves: &[Curve<'_>], bound: Option<&(f64, String)>) -> String {
+    let above = both(Size::HALF, |size| draw(curves, bound, size));
     format!("{above}{}", both(Size::HALF, |size| key(curves, size)))
 }
 
@@ -112,7 +112,7 @@ pub fn picture(run: &Run) -> String {
     figure(
         "percentiles",
         "Each stage at each percentile",
-        &both_parts(&curves, bound),
+        &both_parts(&curves, bound.as_ref()),
         "Each nine takes as much room as the one before it (HdrHistogram's axis). Percentiles of \
          stages do not add up: a sample that is slow in one stage need not be slow in another.",
     )

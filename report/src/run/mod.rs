@@ -80,7 +80,7 @@ pub struct Run {
     pub missing: Vec<String>,
 }
 
-fn content(path: &Path, why: impl ToString) -> ReadError {
+fn content(path: &Path, why: &dyn ToString) -> ReadError {
     ReadError::Content {
         path: path.to_owned(),
         why: why.to_string(),
@@ -107,7 +107,7 @@ impl Run {
     pub fn read_all(path: &Path) -> Result<Vec<Run>, ReadError> {
         if path.is_file() {
             let page = text_of(path)?.unwrap_or_default();
-            return embedded::read(&page).map_err(|why| content(path, why));
+            return embedded::read(&page).map_err(|why| content(path, &why));
         }
         Ok(vec![Run::read(path)?])
     }
@@ -122,8 +122,8 @@ impl Run {
             path: file.clone(),
             source,
         })?;
-        let raw: Value = serde_json::from_str(&text).map_err(|e| content(&file, e))?;
-        let summary = Summary::deserialize(&raw).map_err(|e| content(&file, e))?;
+        let raw: Value = serde_json::from_str(&text).map_err(|e| content(&file, &e))?;
+        let summary = Summary::deserialize(&raw).map_err(|e| content(&file, &e))?;
         let mut run = Run {
             name: name_of(path),
             summary,
@@ -132,15 +132,15 @@ impl Run {
         };
         let file = path.join(TIMELINE);
         if let Some(text) = text_of(&file)? {
-            run.timeline = Some(serde_json::from_str(&text).map_err(|e| content(&file, e))?);
+            run.timeline = Some(serde_json::from_str(&text).map_err(|e| content(&file, &e))?);
         }
         let file = path.join(LEFT);
         if let Some(text) = text_of(&file)? {
-            run.left = Some(serde_json::from_str(&text).map_err(|e| content(&file, e))?);
+            run.left = Some(serde_json::from_str(&text).map_err(|e| content(&file, &e))?);
         }
         let file = path.join(HISTOGRAMS);
         run.hlog = text_of(&file)?;
-        run.open().map_err(|why| content(&file, why))?;
+        run.open().map_err(|why| content(&file, &why))?;
         Ok(run)
     }
 
