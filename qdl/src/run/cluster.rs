@@ -23,7 +23,7 @@ use super::{
     outage::Outages,
     permitted,
     places::places,
-    report, request_stride, response_stride, settings, side,
+    request_stride, response_stride, settings, side,
     transport::ClientNic,
 };
 use crate::{
@@ -633,7 +633,7 @@ impl Cluster {
             w.samples = connections.iter().map(|c| c.warmed).sum();
         }
         let lost = super::lock(&common.lost).clone();
-        report::complete(
+        super::report::complete(
             &mut connections,
             |i| common.connection_name(i),
             &lost,
@@ -645,7 +645,7 @@ impl Cluster {
                 let mut peer = common.peer(i);
                 // One that did not answer the drain has said no more than this.
                 peer.session_over(|at_ns| common.in_run(at_ns));
-                report::accelerator(&peer, connections.count())
+                super::report::accelerator(&peer, connections.count())
             })
             .collect();
         let losses = (0..common.peers.len()).flat_map(|i| {
@@ -665,11 +665,11 @@ impl Cluster {
         let counts = common.dispatcher().counts();
         let (staged_copies, staged_bytes) = common.dispatcher().staged();
         SystemRecord {
-            ledger: report::ledger(&counts, warm_up.as_ref()),
+            ledger: super::report::ledger(&counts, warm_up.as_ref()),
             accelerators,
             connections,
             rails,
-            warm_up: warm_up.as_ref().map(report::warm_up),
+            warm_up: warm_up.as_ref().map(super::report::warm_up),
             staged_copies,
             staged_bytes,
             backlog_max: counts.backlog_max,

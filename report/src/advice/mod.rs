@@ -20,10 +20,24 @@ use crate::{
     run::Run,
 };
 
+/// The stages that a cause makes longer: turning its knob brings no more than they take. None where
+/// it is about a rate.
+fn stages(cause: Cause) -> &'static [Stage] {
+    match cause {
+        Cause::Accelerator | Cause::Rate | Cause::IssueThread | Cause::Cores => &[],
+        Cause::Link | Cause::SendBuffer | Cause::WakeUps | Cause::Network => &[Stage::Network],
+        Cause::Slots | Cause::Posting => &[Stage::IssueToPost],
+        Cause::MaxBatch | Cause::Engine => &[Stage::Queue, Stage::Compute],
+        Cause::EngineThreads => &[Stage::Queue],
+        Cause::NicThread => &[Stage::Network, Stage::Completion],
+        Cause::Completion => &[Stage::Completion],
+    }
+}
+
 /// The most that turning a cause's knob can bring, by this run's figures.
 pub fn at_most(cause: Cause, run: &Run) -> Option<String> {
     let r = &run.summary.run;
-    let stages = cause.stages();
+    let stages = stages(cause);
     if cause == Cause::IssueThread {
         let means = Means::of(run);
         let (late, whole) = (means.scheduled?, means.loadgen?);

@@ -18,7 +18,7 @@ mod svg;
 pub use plot::{Axis, Plot, margin};
 pub use scale::{Scale, rates, seconds, times};
 pub use spark::spark;
-pub use svg::{At, Corners, Svg, width_of};
+pub use svg::{At, Box4, Strip, Svg, width_of};
 
 /// How wide a picture is drawn. Each is drawn twice: as wide as the page has it on a desk or on
 /// paper, and for a hand's width, with the same size of words.

@@ -129,9 +129,9 @@ fn log(low: f64, high: f64, wanted: usize, label: fn(f64) -> String) -> Vec<Tick
 fn percentiles(last: f64) -> Vec<Tick> {
     let mut ticks = vec![(0.0, "0".to_owned()), (0.5, "50".to_owned())];
     let mut rest = 0.1;
-    let mut digits = 0_usize;
+    let mut digits = 0;
     while 1.0 - rest <= last + 1e-12 && digits < 8 {
-        let decimals = digits.saturating_sub(1);
+        let decimals = usize::saturating_sub(digits, 1);
         ticks.push((1.0 - rest, format!("{:.decimals$}", 100.0 * (1.0 - rest))));
         rest /= 10.0;
         digits += 1;
@@ -204,7 +204,7 @@ mod tests {
         }
         let ticks = scale.ticks(9, times);
         assert_eq!(labels(&ticks), ["0", "50", "90", "99", "99.9", "99.99"]);
-        assert!((scale.at(0.5) - 2_f64.log10() / 4.0).abs() < 1e-5);
+        assert!((scale.at(0.5) - 2f64.log10() / 4.0).abs() < 1e-5);
         // Two samples say nothing of the 99.9th.
         assert_eq!(
             labels(&Scale::of_samples(2).ticks(9, times)),

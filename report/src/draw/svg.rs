@@ -15,8 +15,10 @@ pub enum At {
     End,
 }
 
-/// A rectangle: its upper left corner, and the lower right one.
-pub type Corners = ((f64, f64), (f64, f64));
+/// Left and top, width and height.
+pub type Box4 = ((f64, f64), (f64, f64));
+/// Left, middle and length of a strip that lies.
+pub type Strip = (f64, f64, f64);
 
 /// One picture. Places are units of a pixel from the upper left corner.
 #[derive(Clone, Debug)]
@@ -210,7 +212,7 @@ impl Svg {
     }
 
     /// Many strips of one height and one class: each from `x` on, `length` long, its middle at `y`.
-    pub fn strips(&mut self, strips: &[(f64, f64, f64)], height: f64, class: &str) {
+    pub fn strips(&mut self, strips: &[Strip], height: f64, class: &str) {
         let mut path = String::with_capacity(strips.len() * 12);
         for (x, y, length) in strips {
             let _ = write!(path, "M{} {}h{}", n(*x), n(*y), n(*length));
@@ -225,7 +227,7 @@ impl Svg {
     }
 
     /// Many boxes of one class, each a place and a size.
-    pub fn boxes(&mut self, boxes: &[Corners], class: &str) {
+    pub fn boxes(&mut self, boxes: &[Box4], class: &str) {
         let mut path = String::with_capacity(boxes.len() * 24);
         for ((x, y), (w, h)) in boxes {
             let _ = write!(path, "M{} {}h{}v{}h{}z", n(*x), n(*y), n(*w), n(*h), n(-w));

@@ -8,7 +8,7 @@ use qdl::stats::{
 };
 
 use crate::{
-    draw::{At, Axis, Plot, Scale, Size, Svg, both, rates, seconds, times},
+    draw::{At, Axis, Plot, Scale, Size, Strip, Svg, both, rates, seconds, times},
     html::{Cell, absent, figure, legend, table},
     run::{Latencies, Run},
 };
@@ -110,9 +110,7 @@ fn heat(timeline: &Timeline, bound: Option<f64>, size: Size) -> Svg {
         .collect();
     let most = cells.iter().flat_map(|c| c.values()).copied().max();
     let most = most.unwrap_or(1);
-    /// Where one begins and ends, and how high it lies.
-    type Strips = Vec<(f64, f64, f64)>;
-    let mut strips: BTreeMap<(usize, u64), Strips> = BTreeMap::new();
+    let mut strips: BTreeMap<(usize, u64), Vec<Strip>> = BTreeMap::new();
     let last = cells.iter().filter_map(|c| c.keys().next_back()).max();
     for row in 0..=last.copied().unwrap_or(0) {
         let low = plot.y(us(ends.0 + row * each));

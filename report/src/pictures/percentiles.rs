@@ -39,7 +39,7 @@ fn us(histogram: &Histogram<u64>, quantile: f64) -> f64 {
 pub fn draw(curves: &[Curve<'_>], bound: Option<&(f64, String)>, size: Size) -> Svg {
     let count = curves.iter().map(|c| c.2.len()).max().unwrap_or(0);
     let ends = curves.iter().flat_map(|c| [us(c.2, 0.0), us(c.2, 1.0)]);
-    let ends = ends.chain(bound.iter().map(|b| b.0)).map(|v| v.max(0.1));
+    let ends = ends.chain(bound.map(|b| b.0)).map(|v| v.max(0.1));
     let mut plot = Plot::new(
         size,
         if size.narrow { 300.0 } else { 350.0 },

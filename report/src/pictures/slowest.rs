@@ -6,7 +6,7 @@ use qdl::stats::{Stage, text, timeline::SlowSample};
 
 use super::{colour, percent, percentiles::stage_legend, stages::bar};
 use crate::{
-    draw::{At, Axis, Corners, Plot, Scale, Size, Svg, both, margin, rates, times},
+    draw::{At, Axis, Box4, Plot, Scale, Size, Svg, both, margin, rates, times},
     html::{absent, figure},
     run::Run,
 };
@@ -59,7 +59,7 @@ fn columns(samples: &[SlowSample], size: Size) -> Svg {
     let (left, _, right, bottom) = plot.area;
     let wide = (right - left) / samples.len() as f64;
     let gap = if wide > 5.0 { 1.0 } else { 0.0 };
-    let mut boxes: BTreeMap<usize, Vec<Corners>> = BTreeMap::new();
+    let mut boxes: BTreeMap<usize, Vec<Box4>> = BTreeMap::new();
     for (i, sample) in samples.iter().enumerate() {
         let x = left + i as f64 * wide;
         let mut below = 0.0;

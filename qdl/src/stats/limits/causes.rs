@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::Stage;
-
 /// What limited a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -222,21 +220,6 @@ impl Cause {
     /// What the last line calls it.
     pub fn name(self) -> &'static str {
         self.row().name
-    }
-
-    /// The stages that it makes longer: turning its knob brings no more than they take. None where
-    /// it is about a rate.
-    pub fn stages(self) -> &'static [Stage] {
-        match self {
-            Cause::Accelerator | Cause::Rate | Cause::IssueThread | Cause::Cores => &[],
-            Cause::Link | Cause::SendBuffer | Cause::WakeUps | Cause::Network => &[Stage::Network],
-            Cause::Slots => &[Stage::IssueToPost],
-            Cause::MaxBatch | Cause::Engine => &[Stage::Queue, Stage::Compute],
-            Cause::EngineThreads => &[Stage::Queue],
-            Cause::NicThread => &[Stage::Network, Stage::Completion],
-            Cause::Posting => &[Stage::IssueToPost],
-            Cause::Completion => &[Stage::Completion],
-        }
     }
 }
 
