@@ -166,8 +166,9 @@ impl Asked {
         };
         let me = self.clone();
         Sequence::new(arrival, output_bytes, move |outcome| {
-            put(&me.ended, Some(outcome));
+            // Counted first: whoever sees that it ended looks how often.
             me.ends.fetch_add(1, SeqCst);
+            put(&me.ended, Some(outcome));
         })
     }
 

@@ -134,7 +134,8 @@ fn an_accelerator_comes_back_though_a_nic_thread_hangs() {
     let a = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, nics());
     let address = a.address.to_string();
     let nic = "  - {address: 127.0.0.1, connections: 1, slots: 64}\n";
-    let extra = "deadlines: {connect_ms: 1000, lost_ms: 50000}\n";
+    // A thread each: what hangs is one of them.
+    let extra = "nic_threads: 2\ndeadlines: {connect_ms: 1000, lost_ms: 50000}\n";
     let c = config_with(&[&a], &m, &nic.repeat(2), extra);
     let (gate, waits) = (Arc::new(Mutex::new(())), Arc::new(AtomicBool::new(false)));
     let front = Front::try_connect_with(&c, 64, 3000, &mut |rail, inner| match rail {

@@ -1,7 +1,7 @@
 //! Whether margins have moved since the session began.
 //!
-//! Two things are looked at: the anchors, which are the same two rates again and again, and what all
-//! trials near the limit are above the fit, in the order in which they ran.
+//! Two things are looked at: the anchors, which are the same two rates again and again, and what
+//! all trials near the limit are above the fit, in the order in which they ran.
 
 use crate::fit::{median, scale};
 

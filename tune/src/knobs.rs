@@ -1,6 +1,7 @@
 //! Settings compared in pairs.
 //!
-//! Each block of trials runs the settings as they are and every candidate once, at one rate near the
+//! Each block of trials runs the settings as they are and every candidate once, at one rate near
+//! the
 //! limit and with one seed, in turns forwards and backwards: what the machine does meanwhile falls
 //! on all of them alike. Behind every second block the worse half of the candidates leaves, and
 //! those that stay are judged by the sign test: how often was it better than what it is compared

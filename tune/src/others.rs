@@ -36,7 +36,8 @@ pub fn bisection(system: &mut dyn System, first: f64) -> Result<Option<f64>, Hal
     Ok(held)
 }
 
-/// As LoadGen's find-peak goes: it begins at a rate that is to be VALID, doubles it until one is not,
+/// As LoadGen's find-peak goes: it begins at a rate that is to be VALID, doubles it until one is
+/// not,
 /// and halves the gap on the plain scale, here until it is 1 %. A first rate that is not VALID ends
 /// it.
 ///

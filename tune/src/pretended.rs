@@ -1,8 +1,9 @@
 //! Systems whose truth is known, to test searches against.
 //!
-//! Each has a curve, the logarithm of its margin over the logarithm of the rate (0 where its capacity
-//! is), and noise on it. The truth is the highest rate at which the chance of VALID is 0.9, worked out
-//! from the same curve and the noise's own distribution.
+//! Each has a curve, the logarithm of its margin over the logarithm of the rate (0 where its
+//! capacity
+//! is), and noise on it. The truth is the highest rate at which the chance of VALID is 0.9, worked
+//! out from the same curve and the noise's own distribution.
 
 use crate::{
     random::Random,
@@ -281,8 +282,8 @@ impl Pretended {
         sum / all
     }
 
-    /// The rates up to which the chance of VALID is at least 0.9 now, and above which it is not: one
-    /// for most, two where there is a hole, none where nothing is ever VALID. Ascending.
+    /// The rates up to which the chance of VALID is at least 0.9 now, and above which it is not:
+    /// one for most, two where there is a hole, none where nothing is ever VALID. Ascending.
     pub fn truths(&self) -> Vec<f64> {
         let good = |x: f64| self.chance(x.exp()) >= 0.9;
         let steps = 2000;

@@ -23,8 +23,8 @@ pub struct Goal {
     pub most: f64,
     /// Only whole numbers are rates.
     pub whole: bool,
-    /// Runs become VALID as the rate grows, and the lowest such rate is wanted: what Offline is told
-    /// to expect.
+    /// Runs become VALID as the rate grows, and the lowest such rate is wanted: what Offline is
+    /// told to expect.
     pub falling: bool,
     /// Near enough is this much of the rate.
     pub precision: f64,
@@ -510,8 +510,8 @@ impl<'a, 'b> Search<'a, 'b> {
         rates.pop()
     }
 
-    /// Where to certify: behind the middle of what the precision allows, below all that was refuted, and
-    /// at a rate that was tried before where one is as good.
+    /// Where to certify: behind the middle of what the precision allows, below all that was
+    /// refuted, and at a rate that was tried before where one is as good.
     fn aim(&self, e: &Estimate) -> Option<f64> {
         let sure = SURE * e.error;
         let mut x = e.x - (AIM * self.width()).max(sure + 0.001);

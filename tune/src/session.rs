@@ -112,7 +112,8 @@ impl Session {
         Some(self.plan.goal.rate(estimate.x))
     }
 
-    /// Where the budget came first: the best rate that trials certify and the fit does not contradict.
+    /// Where the budget came first: the best rate that trials certify and the fit does not
+    /// contradict.
     fn next_best(&self) -> Option<f64> {
         let x = |rate: f64| self.plan.goal.x(rate);
         let most = self

@@ -1,5 +1,5 @@
-//! Sessions against systems of known truth: the command in `docs/tune.md` runs 200 of each, this a few
-//! of each with fixed seeds.
+//! Sessions against systems of known truth: the command in `docs/tune.md` runs 200 of each, this a
+//! few of each with fixed seeds.
 
 use std::collections::BTreeMap;
 

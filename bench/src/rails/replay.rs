@@ -5,8 +5,8 @@
 //! Each connection is a queue served in order. How long each sample took there comes from the
 //! record: a sample that was posted when the connection was idle took what it took; one that was
 //! posted behind others took what lies between its answer and the one before. Samples of the replay
-//! take those times, idle and busy apart, each once and at about its own time of the run; where none
-//! is left, the median. What differs is who chooses. The model knows no faults, no engine that
+//! take those times, idle and busy apart, each once and at about its own time of the run; where
+//! none is left, the median. What differs is who chooses. The model knows no faults, no engine that
 //! several connections share, and no core that they fight for.
 
 use std::{

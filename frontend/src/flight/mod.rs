@@ -21,8 +21,8 @@ const MOST_FAULTS: u32 = 4;
 #[derive(Debug, Parser)]
 #[command(name = "frontend flight", max_term_width = 100)]
 struct Arguments {
-    /// A folder with flight-*.bin in it, or such files: several nodes' are laid beside each other by
-    /// their machines' clocks.
+    /// A folder with flight-*.bin in it, or such files: several nodes' are laid beside each other
+    /// by their machines' clocks.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Show what happened around the Nth loss of a connection, from 1, in order.

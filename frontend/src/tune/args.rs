@@ -8,7 +8,8 @@ use crate::cli::{Scenario, key_value};
 
 /// Finds the highest rate that is VALID, and the knobs for it, by many short runs of this program.
 ///
-/// Server: queries per second within the bound on latency, or on TTFT and TPOT. MultiStream: samples
+/// Server: queries per second within the bound on latency, or on TTFT and TPOT. MultiStream:
+/// samples
 /// per query within --bound-ms. Offline: the offline_expected_qps that makes a run long enough and
 /// no longer. Accelerators keep running; their own knobs can be turned with --local alone.
 ///

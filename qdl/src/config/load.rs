@@ -29,8 +29,8 @@ pub fn load_frontend(path: impl AsRef<Path>) -> Result<FrontendConfig, ConfigErr
     load(path.as_ref())
 }
 
-/// The same of a file whose paths are relative to the folder `base`, and not to its own: one that was
-/// made from another.
+/// The same of a file whose paths are relative to the folder `base`, and not to its own: one that
+/// was made from another.
 ///
 /// # Errors
 /// As [`load_frontend`].

@@ -110,7 +110,8 @@ pub struct Tracker {
     grants: Arc<Grants>,
     records: Box<[CachePadded<Record>]>,
     free: FreeSlots,
-    /// How many slots are handed out: the first so many. Written now and then, read for each sample.
+    /// How many slots are handed out: the first so many. Written now and then, read for each
+    /// sample.
     allowance: AtomicU32,
     in_flight: CachePadded<AtomicU32>,
 }

@@ -53,7 +53,8 @@ const REST_NS: (u64, u64) = (50_000_000, 10_000_000_000);
 const REST: u64 = 8;
 /// Most pairs of measurements in a try.
 const PAIRS: u32 = 12;
-/// What is tried, in turns. More and less may cancel each other out where twice as much is too much.
+/// What is tried, in turns. More and less may cancel each other out where twice as much is too
+/// much.
 const TRIES: [i8; 4] = [2, -1, 1, -1];
 /// Two measurements of one rate differ by so much where nothing is known of it yet,
 const NOISE: f64 = 0.05;

@@ -125,7 +125,11 @@ proptest! {
     /// Whatever the way: nearly the rate of the best allowance, the trying included, by little more
     /// than the smallest that gives it.
     #[test]
-    fn it_finds_the_smallest_that_keeps_the_rate(way in ways(), seed in any::<u64>(), noise in 0f64..0.1) {
+    fn it_finds_the_smallest_that_keeps_the_rate(
+        way in ways(),
+        seed in any::<u64>(),
+        noise in 0f64..0.1,
+    ) {
         let mut world = World::new(noise, seed);
         // Tries take round trips, and are rare.
         let long = (8_000 * MS).max((2_000.0 * way.trip_ns) as u64);
@@ -165,7 +169,10 @@ proptest! {
 
     /// From a start at the least it is where it has to be after some doublings.
     #[test]
-    fn it_climbs_from_the_start_in_milliseconds(width in 50_000f64..200_000.0, needs in 16f64..512.0) {
+    fn it_climbs_from_the_start_in_milliseconds(
+        width in 50_000f64..200_000.0,
+        needs in 16f64..512.0,
+    ) {
         let way = Way { width, trip_ns: needs * 1e9 / width, cache: 1e9, cost: 0.0 };
         let mut world = World::new(0.0, 7);
         world.run(&way, (60.0 * way.trip_ns) as u64 + 20 * MS, true);

@@ -183,10 +183,19 @@ mod tests {
         ) {
             let nics: Vec<_> = kinds.iter().map(|(kind, _)| match kind {
                 0 => NicConfig::ib("mlx5_0"),
-                1 => NicConfig { completion: Completion { mode: CompletionMode::Poll, ..Completion::default() }, ..tcp(1).remove(0) },
+                1 => NicConfig {
+                    completion: Completion {
+                        mode: CompletionMode::Poll,
+                        ..Completion::default()
+                    },
+                    ..tcp(1).remove(0)
+                },
                 _ => tcp(1).remove(0),
             }).collect();
-            let near: Vec<_> = kinds.iter().map(|(_, node)| Near { cpus: vec![], nodes: vec![*node] }).collect();
+            let near: Vec<_> = kinds
+                .iter()
+                .map(|(_, node)| Near { cpus: vec![], nodes: vec![*node] })
+                .collect();
             let plan = crew(&nics, &near, wanted, cores);
             prop_assert!(plan.fits(nics.len()), "{:?}", plan);
             for a in 0..nics.len() {

@@ -73,8 +73,8 @@ pub(super) struct PeerTask {
 
 /// What a task comes back with.
 enum Done {
-    /// What could not be made here (number and epoch) and why, what was asked for, its local halves,
-    /// and the answer.
+    /// What could not be made here (number and epoch) and why, what was asked for, its local
+    /// halves, and the answer.
     Answered {
         refused: Vec<(u16, u32)>,
         failed: Option<ClusterError>,

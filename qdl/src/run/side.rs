@@ -181,6 +181,8 @@ fn read_threads(g: &mut Gathered, now_ns: u64) {
 
 #[cfg(test)]
 mod tests {
+    use crate::stats::BatchSizes;
+
     use super::*;
 
     fn counters(arrived: u64) -> Counters {
@@ -214,8 +216,15 @@ mod tests {
         }
         // Before anything arrived nothing is told.
         assert_eq!(side.tell("acc", 0).0, 0);
+        // Batches of some sizes in each tick: more than goes into one part.
+        let mut batches = BatchSizes::new(16);
         for k in 3..1_003u64 {
-            side.read(at(k), &counters(7 * (k - 2)), EngineTotals::default());
+            (1..=16).for_each(|size| batches.record(size));
+            let engine = EngineTotals {
+                batches: batches.clone(),
+                ..EngineTotals::default()
+            };
+            side.read(at(k), &counters(7 * (k - 2)), engine);
         }
         let (of, first) = side.tell("acc", 0);
         assert!(

@@ -4,9 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
 
-#[cfg(doc)]
-use super::Recorder;
-
 /// What one NIC thread has shown last. One writer, so a store
 /// will do where a shared counter would need a read-modify-write.
 #[derive(Debug, Default)]
@@ -40,7 +37,8 @@ pub struct Figures {
     /// p99 of the round trip so far, in nanoseconds, of the NIC thread where it is highest: the p99
     /// over all is no more than this. 0 before the first was shown.
     pub p99_round_trip_ns: u64,
-    /// Parts of answers that go on, by which something moves ([`Recorder::parts`]).
+    /// Parts of answers that go on, by which something moves
+    /// ([`Recorder::parts`](super::Recorder::parts)).
     pub parts: u64,
     /// Tokens of completed answers.
     pub tokens: u64,

@@ -30,9 +30,10 @@ pub struct LoadgenLatency {
     pub max_us: f64,
 }
 
-/// What of LoadGen's time of a sample lies before `issue_query`: the stage before our first. LoadGen
-/// does not say when each was scheduled, but means add up, so this one is known; percentiles do not,
-/// so of those there is the most that they can be.
+/// What of LoadGen's time of a sample lies before `issue_query`: the stage before our first.
+/// LoadGen
+/// does not say when each was scheduled, but means add up, so this one is known; percentiles do
+/// not, so of those there is the most that they can be.
 ///
 /// `mean_us` and the means of the five stages make LoadGen's mean latency and `told_us`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

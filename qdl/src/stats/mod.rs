@@ -27,7 +27,6 @@ mod page;
 mod phases;
 mod places;
 mod record;
-mod recorder;
 mod render;
 mod render_loadgen;
 mod rules;
@@ -61,12 +60,12 @@ pub use record::{
     AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, LostSession, Mode,
     PostingRecord, RailChange, RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
 };
-pub use recorder::Recorder;
 pub use served::{SequenceTotals, ServedConnection, ServedReport};
 pub use settings::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 pub use stage::{SampleTimes, Stage};
 pub use table::{StageRow, StageTable};
 pub use throughput::{Throughput, ThroughputReport};
+pub use ticks::Recorder;
 pub use tokens::{CountRow, TokenHistograms, TokenRecord, TokenSizes, TokenTime};
 pub use traffic::FabricCounts;
 pub use verified::Verified;

@@ -159,8 +159,8 @@ impl ClientHandle {
         self.ask("described", take, Session::describe)
     }
 
-    /// Asks for a piece of the accelerator's side of the run, from a byte of it on: how many bytes it
-    /// is in all, and the piece.
+    /// Asks for a piece of the accelerator's side of the run, from a byte of it on: how many bytes
+    /// it is in all, and the piece.
     pub fn side(&self, at: u64) -> Pending<(u64, String)> {
         let take = |r| match r {
             Message::SideIs { of, text, .. } => Some((of, text)),

@@ -174,8 +174,8 @@ impl OfiDevice {
     }
 
     /// Whether the provider makes a socket of its own again without a word. (Over queue pairs what
-    /// was on its way fails by name; and there a write may find no room though nothing is under way,
-    /// as long as the peer does not look.)
+    /// was on its way fails by name; and there a write may find no room though nothing is under
+    /// way, as long as the peer does not look.)
     pub(super) fn remakes(&self) -> bool {
         let provider = self.info.provider();
         ["tcp", "net"].iter().any(|n| provider.starts_with(n))

@@ -30,8 +30,8 @@ impl Grown {
         }
     }
 
-    /// The row reads so at `now_ns`. What counters gained since the last reading came evenly; gauges
-    /// were as they are. A row of another length, or an earlier one, is left out.
+    /// The row reads so at `now_ns`. What counters gained since the last reading came evenly;
+    /// gauges were as they are. A row of another length, or an earlier one, is left out.
     pub fn read(&mut self, now_ns: u64, row: &[u64]) {
         let width = self.first.len();
         if row.len() != width || width == 0 || now_ns < self.last_ns {
@@ -84,8 +84,8 @@ impl Grown {
         self.last_ns
     }
 
-    /// The rows of `n` ticks of `tick_ns`: what counters gained in each, and gauges at its end. What
-    /// came later is the last one's.
+    /// The rows of `n` ticks of `tick_ns`: what counters gained in each, and gauges at its end.
+    /// What came later is the last one's.
     pub fn ticks(&self, tick_ns: u64, n: usize) -> Vec<Vec<u64>> {
         let width = self.first.len();
         let step = usize::try_from(tick_ns / self.tick_ns.max(1)).map_or(1, |s| s.max(1));

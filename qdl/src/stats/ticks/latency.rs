@@ -63,8 +63,8 @@ impl Default for LatencyTicks {
 }
 
 impl LatencyTicks {
-    /// Counts a sample in. `begin` says when the run began, given when this sample was issued; it is
-    /// asked once.
+    /// Counts a sample in. `begin` says when the run began, given when this sample was issued; it
+    /// is asked once.
     #[inline]
     pub fn record(&mut self, times: &SampleTimes, begin: impl FnOnce(u64) -> u64) {
         if times.completed_ns >= self.end_ns {
@@ -141,7 +141,8 @@ impl LatencyTicks {
         self.over.truncate(written);
     }
 
-    /// It may be one of the slowest. Where each sample is slower than the one before, as in Offline,
+    /// It may be one of the slowest. Where each sample is slower than the one before, as in
+    /// Offline,
     /// every one would be for a while: so a sample must be a little slower than the last of those
     /// that are kept, and what it would have replaced stays.
     #[cold]

@@ -1,4 +1,5 @@
-//! Gathering what a run's [timeline](super::timeline) is made of, while the run goes on.
+//! What threads record while a run goes on: a NIC thread its samples, and what a run's
+//! [timeline](super::timeline) is made of.
 //!
 //! A tick is a tenth of a second for the first two minutes. A run that lasts longer has ticks of a
 //! second, then of ten, and so on: what was gathered is added up, and there are never more than
@@ -6,19 +7,22 @@
 //!
 //! | what | who gathers it |
 //! | --- | --- |
+//! | [`Recorder`] | a NIC thread: histograms and counts of its samples |
 //! | [`LatencyTicks`] | the thread that records samples, one for each: plain additions |
-//! | [`Grown`] | whoever reads counters every now and then; what came between two readings came evenly |
+//! | [`Grown`] | whoever reads counters now and then; what came between two came evenly |
 //! | [`ThreadTicks`] | the same of a process's threads |
 //! | [`EngineTicks`] | an accelerator, of its engines |
 
 mod engines;
 mod grown;
 mod latency;
+mod recorder;
 mod threads;
 
 pub use engines::{EngineReading, EngineTicks};
 pub use grown::Grown;
 pub use latency::LatencyTicks;
+pub use recorder::Recorder;
 pub use threads::{ThreadReading, ThreadTicks};
 
 /// Length of the first ticks, in nanoseconds.

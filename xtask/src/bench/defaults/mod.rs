@@ -1,7 +1,8 @@
 //! `cargo xtask bench defaults`: the defaults beside the best settings that a sweep finds by hand,
 //! row by row of work.
 //!
-//! Arguments: `[--programs FOLDER] [--turns N] [--seconds S] [--cores N] [WORK ...]`.
+//! Arguments: `[--programs FOLDER] [--turns N] [--seconds S] [--cores N]
+//! [--no-sweep] [WORK ...]`; without the sweep the defaults stand beside the bare minimum alone.
 //!
 //! The sweep tries each key alone, keeps the best, tries the others on top of it, and goes on until
 //! nothing brings 2 %. What it found and the defaults then take turns, with the bare minimum beside
@@ -48,6 +49,7 @@ struct Asked {
     turns: usize,
     seconds: f64,
     cores: Option<usize>,
+    sweep: bool,
     works: Vec<Work>,
 }
 
@@ -58,6 +60,7 @@ impl Asked {
             turns: 3,
             seconds: 1.0,
             cores: None,
+            sweep: true,
             works: Vec::new(),
         };
         let mut words = args.iter().map(|a| a.to_string_lossy().into_owned());
@@ -71,6 +74,7 @@ impl Asked {
                 "--programs" => asked.programs = Some(value()?.into()),
                 "--turns" => asked.turns = value()?.parse().context("--turns")?,
                 "--seconds" => asked.seconds = value()?.parse().context("--seconds")?,
+                "--no-sweep" => asked.sweep = false,
                 "--cores" => asked.cores = Some(value()?.parse().context("--cores")?),
                 name => match WORKS.iter().find(|w| w.name() == name) {
                     Some(work) => asked.works.push(*work),
@@ -113,7 +117,7 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     );
     let mut rows = Vec::new();
     for work in &asked.works {
-        let row = measure(&bench, work, asked.turns).with_context(|| work.name())?;
+        let row = measure(&bench, work, &asked).with_context(|| work.name())?;
         println!("{}", row.line());
         rows.push(row.json());
         write(root, "defaults", &rows)?;
@@ -211,12 +215,12 @@ impl Row {
 }
 
 /// One row: the sweep, then turns.
-fn measure(bench: &Bench, work: &Work, turns: usize) -> Result<Row> {
+fn measure(bench: &Bench, work: &Work, asked: &Asked) -> Result<Row> {
     let (mut best, mut settings) = (
         once(bench, work, &Settings::default(), None)?.0,
         Settings::default(),
     );
-    for _ in 0..DEPTH {
+    for _ in 0..if asked.sweep { DEPTH } else { 0 } {
         let mut found: Option<(f64, Settings)> = None;
         for key in KEYS
             .iter()
@@ -244,7 +248,7 @@ fn measure(bench: &Bench, work: &Work, turns: usize) -> Result<Row> {
         cpu[i].push(s);
     };
     let plain = Settings::default();
-    for _ in 0..turns {
+    for _ in 0..asked.turns {
         push(0, once(bench, work, &plain, None)?);
         push(1, once(bench, work, &settings, None)?);
         push(2, beside(bench, work)?);

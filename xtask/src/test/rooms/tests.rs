@@ -6,7 +6,8 @@ struct Tree(tempfile::TempDir);
 impl Tree {
     fn new() -> Self {
         let tree = Tree(tempfile::tempdir().unwrap());
-        let mut members = vec!["verbs", "qdl", "accelerator", "frontend", "loadgen-bridge"];
+        let mut members = vec!["qdl"];
+        members.extend(CRATES.iter().filter(|name| **name != "qdl"));
         tree.write(
             "Cargo.toml",
             &format!("[workspace]\nmembers = {members:?}\n"),
@@ -44,6 +45,7 @@ impl Tree {
              | `verbs`, `loadgen-bridge` | libraries | nothing |\n\
              | `qdl::wire` | types | nothing |\n| `qdl::fabric` | bytes | wire, verbs |\n\
              | `qdl::run` | glue | all of the above |\n\
+             | `report`, `tune` | pages | qdl |\n\
              | `accelerator`, `frontend` | programs | qdl |\n",
         );
         tree

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    Histograms, Live, SampleTimes, Stage, TokenHistograms, TokenSizes, TokenTime,
-    ticks::LatencyTicks,
-};
+use super::LatencyTicks;
+use crate::stats::{Histograms, Live, SampleTimes, Stage, TokenHistograms, TokenSizes, TokenTime};
 
 /// A p99 is shown at most this often: finding it takes microseconds of the NIC thread's time.
 const P99_EVERY_NS: u64 = 250_000_000;
@@ -147,7 +145,8 @@ impl Recorder {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Figures, *};
+    use super::*;
+    use crate::stats::Figures;
 
     fn sample(round_trip_ns: u64) -> SampleTimes {
         SampleTimes {
