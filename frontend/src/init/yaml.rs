@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(slots(&spec(&[224, 224, 3])), None);
         // Of samples of a gigabyte `auto` has so few that two connections fit.
         assert_eq!(slots(&spec(&[250 << 20])), None);
-        let large = spec(&[400 << 20]);
+        let large = spec(&[(256 << 20) - 2]);
         assert_eq!(slots(&large), Some(2));
         let text = frontend(
             &plan(&large),
