@@ -37,7 +37,7 @@ fn report(place: &Place, words: &[&str]) -> (Option<i32>, String, String) {
 #[test]
 fn a_run_leaves_its_page_and_the_page_is_its_record() {
     let place = Place::new();
-    for (out, rate) in [("one", "300"), ("two", "600")] {
+    for (out, rate) in [("one", "1200"), ("two", "2400")] {
         let ended = run(&place, server(&place, out, rate));
         assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
         assert!(!ended.stderr.contains("no page"), "{}", ended.stderr);
@@ -59,7 +59,7 @@ fn a_run_leaves_its_page_and_the_page_is_its_record() {
     let page = fs::read_to_string(place.path("compare.html")).expect("the page");
     for part in [
         "server_target_qps",
-        "<td>300</td><td>600</td>",
+        "<td>1200</td><td>2400</td>",
         "different loads",
     ] {
         assert!(page.contains(part), "{part}");
