@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`run`] | a run as its folder, or its page, has it |
 //! | [`draw`] | SVG: scales, axes, shapes |
-//! | [`html`] | escaping, tables, headings |
+//! | [`mod@html`] | escaping, tables, headings |
 //! | [`pictures`] | what each picture shows |
 //! | [`advice`] | what limited the run, what to turn, and what that may bring |
 //! | [`page`] | the whole page of one run |

@@ -8,7 +8,7 @@
 //! | [`Svg`] | one picture: lines, boxes, words |
 //! | [`Scale`] | from a value to a place: linear, logarithmic, percentiles |
 //! | [`Plot`] | an area with axes, and curves in it |
-//! | [`spark`] | a curve in a line of a table |
+//! | [`spark()`] | a curve in a line of a table |
 
 mod plot;
 mod scale;

@@ -66,7 +66,7 @@ fn every_key_of_a_frontend_has_an_effect() {
         read("dataset.seed", json!(7), data, "config.seed"),
         maps("dataset.min_bytes", json!(7), "samples").given(ragged()),
         maps("dataset.max_bytes", json!(7), "samples").given(ragged()),
-        maps("dataset.shape", json!([7]), "samples").given(ragged()),
+        read("dataset.shape", json!([7]), data, "config.shape").given(ragged()),
         maps("dataset.distribution", json!("fixed"), "samples").given(ragged()),
         read("dataset.samples", json!("t"), data, "&config.samples").given([raw()]),
         read("dataset.lengths", json!("l"), data, "config.lengths").given([
