@@ -49,11 +49,14 @@ mod split {
     );
 }
 
-/// Packets are lost: a retry after 4 ms keeps the suite quick.
+/// Packets are lost. The time-out is the default of 67 ms: at 4 ms answers are late in an emulated
+/// guest where nothing was lost, and now and then `rdma_rxe` (6.1) resends the middle of a long
+/// write so that the peer refuses it (`IBV_WC_REM_INV_REQ_ERR`: the full queue failed in 42 of 90
+/// runs, and in none of 40 at 67 ms).
 mod one_percent_loss {
     qdl::fabric_conformance!(
         #[ignore = "needs an RDMA device: cargo xtask soft-roce"]
-        super::super::Disturbed(&["loss", "1%"], |nic| nic.timeout = 10)
+        super::super::Disturbed(&["loss", "1%"], |_| {})
     );
 }
 
