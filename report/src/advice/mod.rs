@@ -4,7 +4,7 @@
 //! and in `docs/tuning.md`. Beside them stands the most that turning the knob can bring, from this
 //! run's own figures: a stage cannot become shorter than nothing.
 //!
-//! What only a timeline can show, [`uneven`] finds.
+//! What only a timeline can show, [`uneven`] finds; its rows are a table of the same page.
 
 mod uneven;
 
@@ -100,8 +100,8 @@ pub fn html(run: &Run) -> String {
         cards.push_str(&of_finding(run, finding, true));
     }
     for u in uneven::of(run) {
-        let rows = [&u.seen, u.means, u.turn, u.brings];
-        cards.push_str(&card(u.name, rows, cards.is_empty()));
+        let rows = [&u.seen, u.row.means, u.row.turn, u.row.brings];
+        cards.push_str(&card(u.row.name, rows, cards.is_empty()));
     }
     for finding in findings {
         cards.push_str(&of_finding(run, finding, cards.is_empty()));

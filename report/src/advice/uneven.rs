@@ -19,18 +19,52 @@ const LONGER: f64 = 3.0;
 /// Share of its time that a starved thread waits for a core, at least.
 const STARVED: f64 = 0.25;
 
-/// Something that is uneven, as its card has it.
-pub struct Uneven {
+/// What may be uneven, as people read of it: on the page, and in `docs/tuning.md`.
+pub struct Row {
     /// What it is called.
     pub name: &'static str,
-    /// By what figures.
-    pub seen: String,
+    /// What is seen, in general.
+    pub symptom: &'static str,
     /// What that means.
     pub means: &'static str,
     /// What to turn.
     pub turn: &'static str,
     /// What that is expected to bring.
     pub brings: &'static str,
+}
+
+/// One connection among several.
+const CONNECTION: Row = Row {
+    name: "one connection",
+    symptom: "most of the slowest samples went over one connection, more than twice its share, and \
+              its packets take three times as long as the others' and more",
+    means: "that way is congested, or its far end does not read: the others are not",
+    turn: "look at its link and its switch ports; `arbiter: health_spray`, `health_best_fit` or \
+           `best` steer samples around it",
+    brings: "the slowest samples become as fast as those of the other connections",
+};
+
+/// One NIC thread among several.
+const THREAD: Row = Row {
+    name: "one NIC thread",
+    symptom: "one NIC thread waits for a core a quarter of the run and more, and three times as long \
+              as the others of its node",
+    means: "it shares its core with something that does not sleep: its connections are late for \
+            that, and not for the network",
+    turn: "`nics[].cpus`: a core that nothing else runs on; fewer spinning threads on that one",
+    brings: "the round trips of its connections fall to those of the others",
+};
+
+/// In the order in which they stand on the page.
+#[cfg(test)]
+const ROWS: [&Row; 2] = [&THREAD, &CONNECTION];
+
+/// Something that is uneven in this run, and by what figures.
+pub struct Uneven {
+    /// What it is.
+    pub row: &'static Row,
+    /// By what figures.
+    pub seen: String,
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -75,7 +109,7 @@ fn connection(run: &Run) -> Option<Uneven> {
         .map(|c| c.retransmits)
         .sum();
     Some(Uneven {
-        name: "one connection",
+        row: &CONNECTION,
         seen: format!(
             "`{}` carried {} of the samples and {} of the slowest {}; its packets' round trip was {} on \
              average, {} on the others; {} were sent again",
@@ -87,10 +121,6 @@ fn connection(run: &Run) -> Option<Uneven> {
             text::time_us(others),
             text::counted(again, "segment")
         ),
-        means: "that way is congested, or its far end does not read: the others are not",
-        turn: "look at its link and its switch ports; `arbiter: health_spray`, `health_best_fit` or \
-               `best` steer samples around it",
-        brings: "the slowest samples become as fast as those of the other connections",
     })
 }
 
@@ -117,7 +147,7 @@ fn thread(run: &Run) -> Option<Uneven> {
             continue;
         }
         return Some(Uneven {
-            name: "one NIC thread",
+            row: &THREAD,
             seen: format!(
                 "`{}` of {} waited for a core {} of the time, the other NIC threads {}",
                 starved.name,
@@ -125,10 +155,6 @@ fn thread(run: &Run) -> Option<Uneven> {
                 percent(waited),
                 percent(others)
             ),
-            means: "it shares its core with something that does not sleep: its rail is late for that, \
-                    and not for the network",
-            turn: "`nics[].cpus`: a core that nothing else runs on; fewer spinning threads on that one",
-            brings: "the round trips of its connections fall to those of the others",
         });
     }
     None
@@ -139,8 +165,27 @@ pub fn of(run: &Run) -> Vec<Uneven> {
     thread(run).into_iter().chain(connection(run)).collect()
 }
 
+/// The rows as a table of Markdown, without a line's end behind the last one.
+#[cfg(test)]
+fn table() -> String {
+    let mut lines = vec![
+        "| the page says | what is seen | what it means | what to turn | what that brings |"
+            .to_owned(),
+        "| --- | --- | --- | --- | --- |".to_owned(),
+    ];
+    lines.extend(ROWS.iter().map(|r| {
+        format!(
+            "| {} | {} | {} | {} | {} |",
+            r.name, r.symptom, r.means, r.turn, r.brings
+        )
+    }));
+    lines.join("\n")
+}
+
 #[cfg(test)]
 mod tests {
+    use std::{env, fs, path::Path};
+
     use qdl::stats::{
         ConnectionRecord, Summary,
         timeline::{ConnectionTick, NodeSide, SlowSample, Tick, Timeline},
@@ -222,5 +267,28 @@ mod tests {
         );
         assert!(with([500, 600, 550]).is_empty(), "all of them wait");
         assert!(with([1, 100, 1]).is_empty(), "it waits little");
+    }
+
+    const TABLE_BEGINS: &str =
+        "<!-- This table is made from the rows in report/src/advice/uneven.rs -->";
+    const TABLE_ENDS: &str = "<!-- end of what is uneven -->";
+
+    #[test]
+    fn the_page_on_tuning_has_this_very_table() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tuning.md");
+        let page = fs::read_to_string(&path).expect("docs/tuning.md");
+        let (before, rest) = page.split_once(TABLE_BEGINS).expect("the first mark");
+        let (found, after) = rest.split_once(TABLE_ENDS).expect("the second mark");
+        let wanted = format!("\n\n{}\n\n", table());
+        if env::var_os("QDL_WRITE_DOCS").is_some() && found != wanted {
+            let page = format!("{before}{TABLE_BEGINS}{wanted}{TABLE_ENDS}{after}");
+            fs::write(&path, page).expect("written");
+            return;
+        }
+        assert_eq!(
+            found, wanted,
+            "docs/tuning.md and the rows differ: `QDL_WRITE_DOCS=1 cargo test -p report --lib \
+             the_page_on_tuning` writes the page anew"
+        );
     }
 }
