@@ -1,0 +1,179 @@
+//! Wakes that are not lost, NICs that change hands, and plans that do not fit.
+
+use std::sync::atomic::AtomicU64;
+
+use super::{super::Moves, *};
+
+#[derive(Default)]
+struct Counter {
+    mail: Arc<AtomicU64>,
+    seen: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl NicWork for Counter {
+    fn turn(&mut self, _now: u64) -> Turn {
+        if self.stop.load(Ordering::SeqCst) {
+            return Turn::Stop;
+        }
+        let mail = self.mail.load(Ordering::SeqCst);
+        if self.seen.swap(mail, Ordering::SeqCst) == mail {
+            Turn::Idle
+        } else {
+            Turn::Busy
+        }
+    }
+    fn tick(&mut self, _now: u64) {}
+    fn arm(&mut self) -> Armed {
+        let news = self.mail.load(Ordering::SeqCst) != self.seen.load(Ordering::SeqCst)
+            || self.stop.load(Ordering::SeqCst);
+        if news { Armed::Ready } else { Armed::Sleep }
+    }
+    fn new_descriptors(&mut self, _add: &mut dyn FnMut(RawFd)) {}
+}
+
+fn cfgs_of_a_sleeper() -> NicThreadCfgs {
+    NicThreadCfgs {
+        name: "test-nic".into(),
+        spin: Spin::new(0),
+        // No tick comes to the rescue.
+        tick_ns: 3_600_000_000_000,
+        near: Near::default(),
+    }
+}
+
+/// A thread that sleeps at once.
+fn sleeper(work: Counter) -> (NicThreadHandle, JoinHandle<()>) {
+    spawn(cfgs_of_a_sleeper(), move |_| work).expect("started")
+}
+
+#[test]
+fn a_thread_that_somebody_is_about_to_wake_still_sleeps() {
+    let work = Counter::default();
+    let stop = work.stop.clone();
+    let (handle, thread) = sleeper(work);
+    let end = Instant::now() + Duration::from_secs(20);
+    while !handle.sleeps_now() {
+        assert!(Instant::now() < end, "it never slept");
+        std::thread::yield_now();
+    }
+    // A waker that is preempted before it writes.
+    assert!(handle.thread().claim());
+    assert!(
+        handle.sleeps_now(),
+        "whoever trusts it to look waits for another"
+    );
+    stop.store(true, Ordering::SeqCst);
+    handle.thread().waker.wake().expect("room");
+    thread.join().expect("stopped");
+    assert!(!handle.thread().claim(), "it has ended, and was awake");
+}
+
+#[test]
+fn a_wake_is_never_lost() {
+    let work = Counter::default();
+    let (mail, seen, stop) = (work.mail.clone(), work.seen.clone(), work.stop.clone());
+    let (handle, thread) = sleeper(work);
+    let end = Instant::now() + Duration::from_secs(20);
+    for i in 1..=2000u64 {
+        mail.store(i, Ordering::SeqCst);
+        handle.wake();
+        while seen.load(Ordering::SeqCst) != i {
+            assert!(Instant::now() < end, "slept through mail {i}");
+            std::hint::spin_loop();
+        }
+    }
+    stop.store(true, Ordering::SeqCst);
+    handle.wake();
+    thread.join().expect("stopped");
+}
+
+/// Counts mail as [`Counter`], and has always something to do while it is told so.
+struct Nic {
+    counter: Counter,
+    busy: Arc<AtomicBool>,
+}
+
+impl NicWork for Nic {
+    fn turn(&mut self, now: u64) -> Turn {
+        match self.counter.turn(now) {
+            Turn::Idle if self.busy.load(Ordering::SeqCst) => Turn::Busy,
+            turn => turn,
+        }
+    }
+    fn arm(&mut self) -> Armed {
+        match self.busy.load(Ordering::SeqCst) {
+            true => Armed::Ready,
+            false => self.counter.arm(),
+        }
+    }
+    fn new_descriptors(&mut self, _add: &mut dyn FnMut(RawFd)) {}
+}
+
+#[test]
+fn nics_part_where_a_thread_is_full_and_no_mail_is_lost_on_the_way() {
+    for _ in 0..2 {
+        parts();
+    }
+}
+
+/// Three NICs on one thread, and one on the other that never has much to do.
+fn parts() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let busy = Arc::new(AtomicBool::new(false));
+    let (mut mails, mut nics) = (Vec::new(), Vec::new());
+    for nic in 0..4 {
+        let counter = Counter {
+            stop: stop.clone(),
+            ..Counter::default()
+        };
+        mails.push((counter.mail.clone(), counter.seen.clone()));
+        let busy = match nic {
+            0..3 => busy.clone(),
+            _ => Arc::default(),
+        };
+        let make: MakeWork<Nic> = Box::new(move |_| Nic { counter, busy });
+        nics.push((cfgs_of_a_sleeper(), make));
+    }
+    let plan = CrewPlan {
+        thread_of: vec![0, 0, 0, 1],
+        group_of: vec![0, 0],
+        moves: Moves::ByNeed,
+    };
+    let (handles, threads) = spawn_crew(nics, &plan).expect("started");
+    let places = || {
+        let places = handles.iter().map(NicThreadHandle::number);
+        places.collect::<Vec<_>>()
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    let (mut sent, mut after) = (0, 0);
+    while after < 50 {
+        sent += 1;
+        busy.store(sent > 50 && after < 25, Ordering::SeqCst);
+        for ((mail, seen), handle) in mails.iter().zip(&handles) {
+            mail.store(sent, Ordering::SeqCst);
+            handle.wake();
+            while seen.load(Ordering::SeqCst) != sent {
+                let all = places();
+                assert!(Instant::now() < end, "{all:?} slept through mail {sent}");
+                std::thread::yield_now();
+            }
+        }
+        after += u64::from(places()[..3] != [0; 3]);
+        assert!(Instant::now() < end, "nothing moves");
+    }
+    stop.store(true, Ordering::SeqCst);
+    handles.iter().for_each(NicThreadHandle::wake);
+    for thread in threads {
+        thread.join().expect("stopped");
+    }
+    assert!(NicThreadHandle::waits(&handles).1 > 0, "they never slept");
+}
+
+#[test]
+fn a_plan_for_other_nics_is_refused() {
+    let make: MakeWork<Counter> = Box::new(|_| Counter::default());
+    let nics = vec![(cfgs_of_a_sleeper(), make)];
+    let error = spawn_crew(nics, &CrewPlan::each(2)).expect_err("two threads for one NIC");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+}

@@ -1,0 +1,152 @@
+//! The loop itself.
+
+use std::{
+    os::fd::RawFd,
+    sync::atomic::{Ordering, fence},
+    time::Duration,
+};
+
+use mio::{Events, Interest, Poll, Token, unix::SourceFd};
+
+use super::{
+    super::{
+        Moves,
+        crew::{Balance, Load, WINDOW_NS},
+        spin::Wait,
+    },
+    NicThreadCfgs, NicWork, Turn,
+    handing::{Crew, Worked},
+    handle::{ASLEEP, AWAKE, WAKER},
+};
+use crate::{clock::now_ns, fabric::Armed};
+
+/// A thread's looks at its share of the time.
+struct Window {
+    balance: Balance,
+    began_ns: u64,
+    worked_before: u64,
+}
+
+/// What a NIC thread does from its start to its end.
+pub(super) fn run<W: NicWork>(
+    cfgs: &NicThreadCfgs,
+    me: usize,
+    crew: &Crew<W>,
+    mut poll: Poll,
+    mut works: Vec<Worked<W>>,
+) {
+    let shared = &crew.threads[me];
+    let mut events = Events::with_capacity(256);
+    let mut now = now_ns();
+    let mut idle_since = now;
+    let mut next_tick = now + cfgs.tick_ns;
+    let mut worked = 0;
+    let mut window = Window {
+        balance: Balance::new(),
+        began_ns: now,
+        worked_before: 0,
+    };
+    let nics = works.len();
+    shared.load.set(Load { nics, share: 0.0 });
+    loop {
+        for mut given in crew.mail[me].take() {
+            given.work.descriptors(&mut |fd| register(&poll, fd));
+            works.push(given);
+        }
+        let mut turn = Turn::Idle;
+        let mut ended = false;
+        works.retain_mut(|w| match w.work.turn(now) {
+            Turn::Busy => {
+                turn = Turn::Busy;
+                true
+            }
+            Turn::Idle => true,
+            Turn::Stop => {
+                ended = true;
+                false
+            }
+        });
+        for w in &mut works {
+            w.work.new_descriptors(&mut |fd| register(&poll, fd));
+        }
+        if ended && !crew.over.swap(true, Ordering::SeqCst) {
+            // Those that have no NIC are told by nobody else.
+            crew.wake_all();
+        }
+        if crew.given_up.load(Ordering::Relaxed) || (works.is_empty() && crew.is_done(me)) {
+            return;
+        }
+        let began = std::mem::replace(&mut now, now_ns());
+        if turn == Turn::Busy {
+            worked += now.saturating_sub(began);
+            shared.worked_ns.store(worked, Ordering::Relaxed);
+        }
+        if now >= next_tick {
+            works.iter_mut().for_each(|w| w.work.tick(now));
+            next_tick = now + cfgs.tick_ns;
+        }
+        let spent = now.saturating_sub(window.began_ns);
+        if crew.moves != Moves::Never && spent >= WINDOW_NS {
+            let share = (worked - window.worked_before) as f64 / spent as f64;
+            (window.began_ns, window.worked_before) = (now, worked);
+            crew.balance(me, &mut window.balance, &poll, &mut works, (now, share));
+        }
+        let wait = cfgs.spin.wait(now - idle_since);
+        match turn {
+            Turn::Busy => idle_since = now,
+            Turn::Idle | Turn::Stop if wait.pause() => {
+                // What another thread had the core for was no work of this one's.
+                if wait == Wait::Yield {
+                    now = now_ns();
+                }
+            }
+            Turn::Idle | Turn::Stop => {
+                events.clear();
+                shared.state.store(ASLEEP, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                // All of them, whatever the others say: one that was passed over would wake nobody.
+                let ready = works.iter_mut().filter_map(|w| {
+                    let armed = w.work.arm();
+                    (armed == Armed::Ready).then_some(())
+                });
+                let ready = ready.count();
+                let something = crew.mail[me].has.load(Ordering::SeqCst)
+                    || (works.is_empty() && crew.over.load(Ordering::SeqCst))
+                    || crew.given_up.load(Ordering::SeqCst);
+                if ready == 0 && !something {
+                    shared.sleeps.fetch_add(1, Ordering::Relaxed);
+                    let patience = next_tick.saturating_sub(now).max(1000);
+                    // Without a NIC there is nothing to look after. An interrupted sleep is a short
+                    // one.
+                    let patience = (!works.is_empty()).then(|| Duration::from_nanos(patience));
+                    let _ = poll.poll(&mut events, patience);
+                }
+                shared.state.store(AWAKE, Ordering::SeqCst);
+                now = now_ns();
+                for e in events.iter().filter(|e| e.is_readable()) {
+                    if e.token() != WAKER {
+                        let fd = e.token().0 as RawFd;
+                        works.iter_mut().for_each(|w| w.work.woken_by(fd));
+                    }
+                }
+                // A tick alone is no reason to spin again.
+                if !events.is_empty() {
+                    idle_since = now;
+                }
+            }
+        }
+    }
+}
+
+fn register(poll: &Poll, fd: RawFd) {
+    let result = poll.registry().register(
+        &mut SourceFd(&fd),
+        Token(fd as usize),
+        Interest::READABLE | Interest::WRITABLE,
+    );
+    if let Err(e) = result {
+        // A connection that cannot be slept on is still
+        // polled at every tick, and its echo shows a loss.
+        tracing::warn!("NIC thread: epoll_ctl: {e}");
+    }
+}
