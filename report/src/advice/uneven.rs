@@ -23,7 +23,11 @@ const STARVED: f64 = 0.25;
 pub struct Row {
     /// What it is called.
     pub name: &'static str,
-    /// What is seen, in general.
+    /// What is seen, in general: for the table in `docs/tuning.md`, which a test writes.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "a page says what is seen in its run")
+    )]
     pub symptom: &'static str,
     /// What that means.
     pub means: &'static str,
