@@ -1,5 +1,5 @@
 //! `cargo xtask bench limits [--runs N] [--programs FOLDER] [NAME ...]`: does the summary's last
-//! line name what limited a run? Each cause is planted with the real programs, several times, and
+//! line name what limited a run, and the page's advice, first? Each cause is planted with the real programs, several times, and
 //! runs that are well stand beside them. The link takes network namespaces, and so root.
 
 mod plants;
@@ -84,29 +84,32 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
             .map(|_| run::once(root, &programs, plant))
             .collect::<Result<_>>()
             .with_context(|| plant.name)?;
-        let right = said.iter().filter(|s| plant.is_right(&s.cause)).count();
+        let right = said
+            .iter()
+            .filter(|s| plant.is_right(&s.cause, &s.page))
+            .count();
         println!(
             "{:<16} {:<16} {:>3} of {}",
             plant.name,
-            plant.cause,
+            plant.page,
             right,
             said.len()
         );
         // One of what was said, and all that was wrong.
-        let wrong = said.iter().filter(|s| !plant.is_right(&s.cause));
-        let one = said.iter().find(|s| plant.is_right(&s.cause));
+        let wrong = said.iter().filter(|s| !plant.is_right(&s.cause, &s.page));
+        let one = said.iter().find(|s| plant.is_right(&s.cause, &s.page));
         for s in one.into_iter().chain(wrong) {
-            println!("    {}", s.line);
+            println!("    {} (page: {})", s.line, s.page);
         }
         if right < said.len() {
             missed.push(plant.name);
         }
         let all: Vec<Value> = said
             .into_iter()
-            .map(|s| json!({"cause": s.cause, "line": s.line, "limits": s.limits}))
+            .map(|s| json!({"cause": s.cause, "page": s.page, "line": s.line, "limits": s.limits}))
             .collect();
         rows.push(
-            json!({"planted": plant.name, "expected": plant.cause, "right": right, "said": all}),
+            json!({"planted": plant.name, "expected": plant.cause, "page": plant.page, "right": right, "said": all}),
         );
     }
     write(root, "limits", &rows)?;

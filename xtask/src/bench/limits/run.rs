@@ -19,15 +19,19 @@ use crate::process::Running;
 const RUN: Duration = Duration::from_secs(300);
 /// For LoadGen to begin.
 const BEGIN: Duration = Duration::from_secs(60);
-/// Threads that never sleep, where LoadGen's shares a core with them.
+/// What the first NIC thread of a frontend is called.
+const FIRST_NIC: &str = "nic-0";
+/// Threads that never sleep, where LoadGen's or a NIC thread shares a core with them.
 const CROWD: usize = 2;
-/// How little LoadGen's thread counts beside them, to the scheduler: it is to wait for its core.
+/// How little that thread counts beside them, to the scheduler: it is to wait for its core.
 const NICE: libc::c_int = 15;
 
 /// What a run's last line says.
 pub struct Said {
     /// As `summary.json` names it, or `nothing`.
     pub cause: String,
+    /// What the page's advice names first, or `nothing`.
+    pub page: String,
     /// The line.
     pub line: String,
     /// All that `summary.json` has of it.
@@ -44,6 +48,11 @@ pub fn once(root: &Path, programs: &Path, plant: &Plant) -> Result<Said> {
     let rails = match plant.net {
         Net::Loopback => None,
         Net::Shaped(mbit) => Some(Rails::new(1, mbit, "cubic")?),
+        Net::OneSlow(mbit, slow) => {
+            let rails = Rails::new(plant.net.lines(), mbit, "cubic")?;
+            rails.shape(1, slow)?;
+            Some(rails)
+        }
     };
     let last = last_core()?;
     let nodes = Nodes::of(plant, rails.as_ref(), last)?;
@@ -92,11 +101,20 @@ pub fn once(root: &Path, programs: &Path, plant: &Plant) -> Result<Said> {
     } else {
         "not said"
     };
+    let path = out.join("report.html");
+    let page = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     Ok(Said {
         cause: cause.unwrap_or(nothing).to_owned(),
+        page: first_card(&page).unwrap_or("nothing").to_owned(),
         line,
         limits,
     })
+}
+
+/// What the first card of a page's advice is called.
+fn first_card(page: &str) -> Option<&str> {
+    let (_, card) = page.split_once("<li class=\"card first\"><h3>")?;
+    card.split_once("</h3>").map(|(name, _)| name)
 }
 
 /// The two configurations.
@@ -107,19 +125,31 @@ struct Nodes {
 
 impl Nodes {
     fn of(plant: &Plant, rails: Option<&Rails>, last: usize) -> Result<Self> {
+        // The control plane's own line is the one behind them.
         let (control, data, own, auth) = match rails {
-            None => (
-                format!("127.0.0.1:{}", port()?),
-                "127.0.0.1:0".into(),
-                "127.0.0.1".into(),
-                "",
-            ),
-            Some(rails) => (
-                format!("{}:7400", rails.address(Side::Accelerator, 1)),
-                format!("{}:7410", rails.address(Side::Accelerator, 0)),
-                rails.address(Side::Frontend, 0),
-                "auth: none\n",
-            ),
+            None => {
+                let nics = if plant.during == During::Starved {
+                    2
+                } else {
+                    1
+                };
+                (
+                    format!("127.0.0.1:{}", port()?),
+                    vec!["127.0.0.1:0".to_owned(); nics],
+                    vec!["127.0.0.1".to_owned(); nics],
+                    "",
+                )
+            }
+            Some(rails) => {
+                let all = 0..rails.count();
+                let far = |k| format!("{}:7410", rails.address(Side::Accelerator, k));
+                (
+                    format!("{}:7400", rails.address(Side::Accelerator, rails.count())),
+                    all.clone().map(far).collect(),
+                    all.map(|k| rails.address(Side::Frontend, k)).collect(),
+                    "auth: none\n",
+                )
+            }
         };
         let mut both = plant.both.to_owned();
         if plant.during == During::Crowded {
@@ -131,18 +161,36 @@ impl Nodes {
         let patient = format!("deadlines: {{{alive}, lost_ms: 30000}}\n");
         let comma = if both.is_empty() { "" } else { ", " };
         let (bytes, engine, nic) = (plant.bytes, plant.engine, plant.nic);
+        let entry = |what: String| format!("  - {{{what}}}\n");
+        let far = data
+            .iter()
+            .map(|a| entry(format!("listen: \"{a}\"{comma}{both}")));
+        let far: String = far.collect();
+        let near = own.iter().enumerate().map(|(k, address)| {
+            // Where one is to starve, each has a core to itself.
+            let cpus = match plant.during {
+                During::Starved => format!(", cpus: [{}]", if k == 0 { 0 } else { last }),
+                _ => String::new(),
+            };
+            entry(format!("address: {address}, {nic}{comma}{both}{cpus}"))
+        });
+        let near: String = near.collect();
+        let threads = match plant.during {
+            During::Starved => "nic_threads: 2\n",
+            _ => "",
+        };
         Ok(Nodes {
             accelerator: format!(
                 "node: planted\n{auth}control: {{listen: \"{control}\"}}\n\
                  model: {{name: digest, max_input_bytes: {bytes}}}\nengine: {engine}\n\
-                 nics: [{{listen: \"{data}\"{comma}{both}}}]\n{deadlines}"
+                 nics:\n{far}{deadlines}"
             ),
             frontend: format!(
                 "node: front\n{auth}accelerators: [{{control: \"{control}\"}}]\n\
                  model: {{name: digest, inputs: [{{name: input, dtype: u8, shape: [{bytes}], ragged: true}}], \
                  output: {{name: output, dtype: u8, shape: [8]}}}}\n\
                  dataset: {{kind: random, distribution: fixed, count: 256}}\n\
-                 nics: [{{address: {own}, {nic}{comma}{both}}}]\n{patient}"
+                 nics:\n{near}{threads}{patient}"
             ),
         })
     }
@@ -172,23 +220,31 @@ fn meanwhile(
         }
         During::Crowded => {
             begun(frontend, out)?;
-            let thread = thread_called(frontend.id(), "loadgen")?;
-            keep_on(thread, 0)?;
-            // SAFETY: it takes numbers alone.
-            if unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, NICE) } != 0 {
-                return Err(io::Error::last_os_error()).context("setpriority");
-            }
-            let one = |_| {
-                let mut busy = Command::new("sh");
-                busy.args(["-c", "while :; do :; done"])
-                    .stderr(Stdio::null());
-                let busy = Running::start("busy loop", &mut busy)?;
-                keep_on(busy.id(), 0)?;
-                Ok(busy)
-            };
-            (0..CROWD).map(one).collect()
+            crowd(thread_called(frontend.id(), "loadgen")?)
+        }
+        During::Starved => {
+            begun(frontend, out)?;
+            crowd(thread_called(frontend.id(), FIRST_NIC)?)
         }
     }
+}
+
+/// Lets others that never sleep have the first core beside this thread.
+fn crowd(thread: u32) -> Result<Vec<Running>> {
+    keep_on(thread, 0)?;
+    // SAFETY: it takes numbers alone.
+    if unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, NICE) } != 0 {
+        return Err(io::Error::last_os_error()).context("setpriority");
+    }
+    let one = |_| {
+        let mut busy = Command::new("sh");
+        busy.args(["-c", "while :; do :; done"])
+            .stderr(Stdio::null());
+        let busy = Running::start("busy loop", &mut busy)?;
+        keep_on(busy.id(), 0)?;
+        Ok(busy)
+    };
+    (0..CROWD).map(one).collect()
 }
 
 /// Waits until LoadGen has begun to write its logs.
