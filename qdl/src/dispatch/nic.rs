@@ -83,6 +83,8 @@ struct Up {
     shown: (u64, u64, Carried),
     /// What the fabric said of the way when it was looked at last, and when that was.
     path: (u64, PathReading),
+    /// `taken` at that moment.
+    taken_at_look: u64,
     /// What has come of each slot's answer; empty where answers come in one piece.
     coming: Box<[Coming]>,
     /// Those who choose by health know that it is up.
@@ -175,6 +177,7 @@ impl FrontendNic {
                     carried: Carried::default(),
                     shown: (now_ns(), 0, Carried::default()),
                     path: (now_ns(), PathReading::default()),
+                    taken_at_look: 0,
                     known: false,
                     worn: None,
                 });
@@ -499,7 +502,15 @@ impl Up {
             return;
         };
         self.path = (now, reading);
-        if connection.tracker.in_flight() > 0 {
+        let carried = self.taken - std::mem::replace(&mut self.taken_at_look, self.taken);
+        let on_it = connection.tracker.in_flight() > 0;
+        if on_it || carried > 0 {
+            // The system's average over what went before: where samples are few and quick, hardly
+            // any is under way at the moment of a look.
+            let rtt = &connection.now.rtt_us;
+            rtt.store(reading.rtt_us + 1, Ordering::Relaxed);
+        }
+        if on_it {
             let mut counts = connection.counts();
             counts.path.look(&reading, &before, span / 1000);
             let now = &connection.now;
@@ -507,7 +518,6 @@ impl Up {
                 .store(counts.path.retransmits, Ordering::Relaxed);
             now.window_limited_us
                 .store(counts.path.rwnd_limited_us, Ordering::Relaxed);
-            now.rtt_us.store(reading.rtt_us + 1, Ordering::Relaxed);
         }
     }
 }

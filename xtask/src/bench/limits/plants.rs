@@ -264,7 +264,7 @@ pub const PLANTS: [Plant; 12] = [
             "--scenario",
             "server",
             "--target-qps",
-            "400",
+            "2000",
             "--duration-s",
             "5",
             "--set",
@@ -272,7 +272,7 @@ pub const PLANTS: [Plant; 12] = [
             "--set",
             "target_latency=20",
         ],
-        net: Net::OneSlow(1_000, 25),
+        net: Net::OneSlow(1_000, 120),
         ..PLAIN
     },
     Plant {
