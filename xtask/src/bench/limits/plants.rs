@@ -272,7 +272,7 @@ pub const PLANTS: [Plant; 12] = [
             "--set",
             "target_latency=20",
         ],
-        net: Net::OneSlow(1_000, 120),
+        net: Net::OneSlow(1_000, 40),
         ..PLAIN
     },
     Plant {
