@@ -24,5 +24,5 @@ qdl::fabric_conformance!(
 #[test]
 #[ignore = "needs RDMA devices, and is not held up there yet"]
 fn nothing_of_a_peer_that_was_given_up_lands_over_verbs() {
-    late::a_late_writer(VERBS, 8 << 20);
+    late::a_late_writer(VERBS, 8 << 20, 11);
 }
