@@ -198,9 +198,10 @@ impl OfiRx {
             return Armed::Ready;
         }
         let Some(nap) = &mut self.nap else {
-            // A layer that has heard of the peer's socket refuses to sleep until it looks at it, which
-            // it does every 10 ms alone. Whoever spins that long for each step of each connection has
-            // no time left on a busy machine: the next tick looks, and this thread sleeps until then.
+            // A layer that has heard of the peer's socket refuses to sleep until it looks at it,
+            // which it does every 10 ms alone. Whoever spins that long for each step of each
+            // connection has no time left on a busy machine: the next tick looks, and this thread
+            // sleeps until then.
             let waits_for_a_tick = |queue: &mut Queue| {
                 !self.shared.is_warm() && self.shared.progress(queue) == 0 && !queue.waits()
             };
