@@ -161,7 +161,7 @@ fn a_socket_that_comes_in_keeps_nobody_awake() {
     let mut lb = b.accept(&ea).expect("accepted");
     let mut dialling = a.dial(&eb).expect("introduced");
     let mut awake = 0;
-    super::rig::until("nothing crosses", || {
+    until("nothing crosses", || {
         lb.rx.poll(1, &mut |e| panic!("{e:?}"));
         match lb.rx.arm() {
             Armed::Ready => awake += 1,
