@@ -2,16 +2,21 @@
 //! beside our own TCP fabric: `cargo xtask bench ofi [PROVIDER [ADDRESS...]]`.
 //!
 //! A sender and a receiver, one thread each, in this process: a payload there, 8 bytes back, 32 in
-//! flight on each NIC. Prints one JSON object for each row.
+//! flight on each NIC. Prints one JSON object for each row. `--speed PROGRAM PROVIDER ADDRESS` is
+//! another measurement: see `speed.rs`.
 #![allow(clippy::expect_used)]
 
 #[path = "ofi_bench/alone.rs"]
 mod alone;
+#[path = "ofi_bench/one_way.rs"]
+mod one_way;
+#[path = "ofi_bench/speed.rs"]
+mod speed;
 
 use std::{
     net::{TcpListener, TcpStream},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -45,6 +50,8 @@ pub struct Way {
     batch: usize,
     /// The sender looks for answers only after so many writes, or when nothing can be sent.
     look_every: usize,
+    /// A thread that finds nothing to do lets others have its core, as a NIC thread does.
+    yields: bool,
 }
 
 const PLAIN: Way = Way {
@@ -54,6 +61,7 @@ const PLAIN: Way = Way {
     pinned: false,
     batch: 1,
     look_every: 1,
+    yields: true,
 };
 
 /// The chapters, each with one thing more than the last.
@@ -115,11 +123,15 @@ pub fn cpu_us() -> f64 {
     us(usage.ru_utime) + us(usage.ru_stime)
 }
 
-/// Pins this thread to a core, where it is to be.
+/// Pins this thread to a core, or to none. A thread begins where the one that spawned it was, so
+/// both have to say; and how many cores there are is asked before anybody is pinned.
 pub fn pin(pinned: bool, core: usize) {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
     if pinned {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
         qdl::os::pin(&[core % cores]);
+    } else {
+        qdl::os::pin(&(0..cores).collect::<Vec<_>>());
     }
 }
 
@@ -205,7 +217,7 @@ fn write(slot: u16, use_count: u16, stride: usize, len: u32) -> Post {
 }
 
 /// Answers whatever comes, until told to stop.
-fn answer(lanes: &mut [(Link, Endpoint)], stop: &AtomicBool) {
+fn answer(lanes: &mut [(Link, Endpoint)], yields: bool, stop: &AtomicBool) {
     let mut came = Vec::with_capacity(SLOTS);
     while !stop.load(Ordering::Relaxed) {
         let mut idle = true;
@@ -226,8 +238,7 @@ fn answer(lanes: &mut [(Link, Endpoint)], stop: &AtomicBool) {
                 let _ = link.tx.flush();
             }
         }
-        // As a NIC thread does: the other side may want this core.
-        if idle {
+        if idle && yields {
             thread::yield_now();
         }
     }
@@ -298,10 +309,10 @@ fn exchange(lanes: Vec<Lane>, way: &Way, size: usize) -> Round {
         far.push((lane.far, lane.far_end));
     }
     let stop = Arc::new(AtomicBool::new(false));
-    let (stopping, pinned) = (stop.clone(), way.pinned);
+    let (stopping, pinned, yields) = (stop.clone(), way.pinned, way.yields);
     let receiver = thread::spawn(move || {
         pin(pinned, 1);
-        answer(&mut far, &stopping);
+        answer(&mut far, yields, &stopping);
         far
     });
     pin(way.pinned, 0);
@@ -312,7 +323,7 @@ fn exchange(lanes: Vec<Lane>, way: &Way, size: usize) -> Round {
             for sender in &mut *near {
                 done += sender.turn(way, size);
             }
-            if done == before {
+            if done == before && way.yields {
                 thread::yield_now();
             }
         }
@@ -368,7 +379,8 @@ fn print(name: &str, size: usize, r: &Round) {
 }
 
 fn main() {
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
+    let speed = args.next_if(|a| a == "--speed").and_then(|_| args.next());
     let provider = args.next().unwrap_or_else(|| "tcp;ofi_rxm".to_owned());
     let mut places: Vec<String> = args.collect();
     if places.is_empty() {
@@ -384,6 +396,10 @@ fn main() {
             nic
         })
         .collect();
+    pin(false, 0);
+    if let Some(program) = speed {
+        return speed::run(&nics[0], &program);
+    }
     for size in [150_528usize, 64] {
         let chapters = chapters(nics.len());
         let alone = [

@@ -11,10 +11,11 @@
 #   any_order   digests with whatever arrives in any order
 #   killed      one of two accelerators killed in the middle
 #   faults      OFI_FAULTS (20) accelerators killed or stopped at random moments, from the seed OFI_SEED (1); another is left
+#   starts      OFI_STARTS (50) short runs with the deadlines of `faults`: how many do not start
 #   many        32 NICs at each end, 256 connections
 #   refusals    no library, no provider, no NIC, a provider that is too new for the library
 #
-# OFI_PROVIDER (default tcp;ofi_rxm) says which provider.
+# OFI_PROVIDER (default tcp;ofi_rxm) says which provider. OFI_BUSY (0) loops without end run beside it all.
 provider=${OFI_PROVIDER:-tcp;ofi_rxm}
 out=${OFI_OUT:-$(mktemp -d)}
 bin=${OFI_PROGRAMS:-target/release}
@@ -112,6 +113,21 @@ counts() {
         "$(total "$1" rx progress) looks, $(total "$1" rx cqes) completions, $(total "$1" tx copies) copies"
 }
 
+# impatient NAME: the deadlines of a trial that is to notice soon
+impatient() {
+    cat >>"$out/$1.yaml" <<YAML
+deadlines: {connect_ms: 4000, lost_ms: 2000, echo_interval_ms: 50, echo_timeout_ms: 600, heartbeat_interval_ms: 200,
+  heartbeat_timeout_ms: 1200}
+YAML
+}
+
+loops=
+for _ in $(seq "${OFI_BUSY:-0}"); do
+    while :; do :; done &
+    loops="$loops $!"
+done
+trap '[ -z "$loops" ] || kill $loops' EXIT
+
 nic="  - {ofi: \"$provider\", address: 127.0.0.1}"
 wanted=${*:-refusals digests scenarios any_order killed many}
 for part in $wanted; do
@@ -169,10 +185,7 @@ for part in $wanted; do
             victim=$last
             accelerator faults-b "$nic"
             configure faults "  - {ofi: \"$provider\", address: 127.0.0.1, connections: $connections}" $a $port
-            cat >>"$out/faults.yaml" <<YAML
-deadlines: {connect_ms: 4000, lost_ms: 2000, echo_interval_ms: 50, echo_timeout_ms: 600, heartbeat_interval_ms: 200,
-  heartbeat_timeout_ms: 1200}
-YAML
+            impatient faults
             rm -rf "$out/faults"
             (
                 for _ in $(seq 600); do [ -s "$out/faults/mlperf_log_detail.txt" ] && break; sleep 0.05; done
@@ -200,6 +213,29 @@ YAML
         done 2>/dev/null
         holds "faults: $whole of ${OFI_FAULTS:-20} runs with every sample once, $struck struck, $early of them in the warm-up" \
             [ $whole = "${OFI_FAULTS:-20}" ]
+        ;;
+    starts)
+        started=0
+        for i in $(seq "${OFI_STARTS:-50}"); do
+            port=${OFI_PORT:-7900}
+            accelerator starts-a "$nic"
+            a=$port
+            accelerator starts-b "$nic"
+            configure starts "  - {ofi: \"$provider\", address: 127.0.0.1, connections: $((1 + i % 4))}" $a $port
+            impatient starts
+            rm -rf "$out/starts"
+            frontend starts --set min_query_count=100 --set max_query_count=100 --set offline_expected_qps=100
+            ended
+            if [ $status != 2 ]; then
+                started=$((started + 1))
+            else
+                echo "FAILS: start $i: $(grep -m1 ^error: "$out/starts.log")"
+                for who in starts starts-a starts-b; do cp "$out/$who.log" "$out/$who-$i.log"; done
+                failed=1
+            fi
+        done 2>/dev/null
+        holds "starts: $started of ${OFI_STARTS:-50}; the load at the end is $(cut -d ' ' -f 1-3 /proc/loadavg)" \
+            [ $started = "${OFI_STARTS:-50}" ]
         ;;
     many)
         each() {

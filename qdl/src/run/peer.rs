@@ -30,6 +30,9 @@ use crate::{
 /// What is lost at about one time is told of in one line, so long after the first of it.
 const TOGETHER: Duration = Duration::from_millis(250);
 
+/// How often it is looked whether the session has ended while its connections are opened.
+const SESSION_LOOK: Duration = Duration::from_millis(50);
+
 /// A connection's local side was destroyed.
 #[derive(Debug)]
 pub(super) struct LocalLoss {
@@ -197,9 +200,25 @@ impl PeerTask {
         // A fresh session opens all that it can at once.
         self.open(&session.handle, self.now().max(all_due));
         let mut failed = None;
-        while let Some(done) = self.tasks.join_next().await {
+        loop {
+            let done = tokio::select! {
+                done = self.tasks.join_next() => done,
+                () = tokio::time::sleep(SESSION_LOOK) => {
+                    // Whoever still waits for the peer's NIC waits in vain.
+                    if session.handle.ended().is_none() {
+                        continue;
+                    }
+                    self.tasks.shutdown().await;
+                    None
+                }
+            };
+            let Some(done) = done else { break };
             let done = done.map_err(std::io::Error::other)?;
             failed = failed.or(self.done(&session.handle, done).err());
+        }
+        // What else failed then did because of it.
+        if let Some(cause) = session.handle.ended() {
+            return Err(cause.into());
         }
         if let Some(e) = failed {
             return Err(e);

@@ -8,7 +8,7 @@ use std::{
 
 use qdl::{
     fabric::{
-        Control, Endpoint, Event, Grants, Imm, Post, Region, Window,
+        Armed, Control, Endpoint, Event, Grants, Imm, Post, Region, Window,
         ofi::{OfiCfgs, OfiConnection, OfiEnd},
     },
     wire::Stream,
@@ -23,38 +23,41 @@ const RXM: Provider = Provider::new("tcp;ofi_rxm");
 
 #[test]
 fn nothing_of_a_peer_that_was_given_up_lands_over_rxm() {
-    a_late_writer(RXM, 32 << 20);
+    a_late_writer(RXM, 32 << 20, 1);
 }
 
 #[test]
 fn nothing_of_a_peer_that_was_given_up_lands_over_net() {
-    a_late_writer(Provider::new("net"), 32 << 20);
+    a_late_writer(Provider::new("net"), 32 << 20, 1);
 }
 
-/// The sockets of this process that are connected on loopback, by descriptor.
-fn sockets() -> Vec<i32> {
+/// Sockets of this process that are connected to this port.
+fn sockets_to(port: u16) -> Vec<i32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")
-        .expect("descriptors")
+        .expect("this is Linux")
         .flatten()
     {
         let fd: i32 = entry.file_name().to_string_lossy().parse().unwrap_or(-1);
-        let mut address = std::mem::MaybeUninit::<libc::sockaddr_storage>::zeroed();
-        let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-        // SAFETY: the address has room for any, and says how much.
+        let mut address = std::mem::MaybeUninit::<libc::sockaddr_in>::zeroed();
+        let mut len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        // SAFETY: the call writes as much as there is room for, at most.
         let code = unsafe { libc::getpeername(fd, address.as_mut_ptr().cast(), &raw mut len) };
         // SAFETY: written by the call, or zeroes.
-        let family = i32::from(unsafe { address.assume_init() }.ss_family);
-        if code == 0 && family == libc::AF_INET {
+        let address = unsafe { address.assume_init() };
+        let inet = i32::from(address.sin_family) == libc::AF_INET;
+        if code == 0 && inet && u16::from_be(address.sin_port) == port {
             found.push(fd);
         }
     }
     found
 }
 
-/// Resets every connection that came up since.
-fn cut(before: &[i32]) {
-    for fd in sockets().into_iter().filter(|fd| !before.contains(fd)) {
+/// Ends every connection to this port: other tests of this process have theirs.
+fn cut(port: u16) {
+    let sockets = sockets_to(port);
+    assert!(!sockets.is_empty(), "nothing is connected to port {port}");
+    for fd in sockets {
         // SAFETY: the descriptor is the provider's, and open; a duplicate is shut down and closed,
         // the provider's own stays open.
         unsafe {
@@ -71,8 +74,12 @@ fn a_socket_that_is_cut_breaks_the_connection_and_is_not_made_again_in_silence()
     let Some(provider) = here(RXM) else { return };
     let pair = provider.open();
     let (a, b) = (endpoint(64, 4096, 64), endpoint(64, 4096, 64));
-    let before = sockets();
-    let (mut la, mut lb) = pair.link(&a, &b);
+    let (ha, hb) = (pair.prepare(0, &a), pair.prepare(1, &b));
+    let (ea, eb) = (ha.end().clone(), hb.end().clone());
+    let mut lb = hb.accept(&ea).expect("accepted");
+    let mut la = super::rig::warm(ha.dial(&eb).expect("introduced"), &mut lb);
+    // A `sockaddr_in`: its family, then its port.
+    let port = u16::from_str_radix(&eb.address[4..8], 16).expect("a port");
     for slot in 0..64 {
         b.window.grants().open(slot).expect("closed");
     }
@@ -83,7 +90,7 @@ fn a_socket_that_is_cut_breaks_the_connection_and_is_not_made_again_in_silence()
         matches!(event, Event::Arrived { len: 100, .. }),
         "{event:?}"
     );
-    cut(&before);
+    cut(port);
     let mut arrived = 0;
     let mut broken = None;
     let mut slot = 1;
@@ -140,6 +147,30 @@ fn a_write_that_was_lost_is_found_out_by_the_next_echo() {
     la.tx.flush().expect("alive");
     let broken = next_broken(&mut lb, &mut la).to_string();
     assert!(broken.contains("posted 2, and 1 arrived"), "{broken}");
+}
+
+/// A layer over sockets looks at a socket that comes in every 10 ms alone, and says until then that
+/// there is something to do. The thread that is to find it sleeps nevertheless.
+#[test]
+fn a_socket_that_comes_in_keeps_nobody_awake() {
+    let Some(provider) = here(RXM) else { return };
+    let pair = provider.open();
+    let e = endpoint(4, 64, 8);
+    let (a, b) = (pair.prepare(0, &e), pair.prepare(1, &e));
+    let (ea, eb) = (a.end().clone(), b.end().clone());
+    let mut lb = b.accept(&ea).expect("accepted");
+    let mut dialling = a.dial(&eb).expect("introduced");
+    let mut awake = 0;
+    until("nothing crosses", || {
+        lb.rx.poll(1, &mut |e| panic!("{e:?}"));
+        match lb.rx.arm() {
+            Armed::Ready => awake += 1,
+            Armed::Sleep => std::thread::sleep(Duration::from_millis(1)),
+        }
+        dialling.step().expect("on its way")
+    });
+    // Those that led to something: a message there, its answer, and the answer's completion.
+    assert!(awake < 20, "{awake} looks without a sleep");
 }
 
 fn refused(what: &str, change: impl Fn(&mut OfiEnd)) {

@@ -1,8 +1,10 @@
 //! A peer that writes on after it was given up.
 
-use qdl::fabric::{Event, Imm, Region};
+use qdl::fabric::{Endpoint, Event, Imm, Region};
 
 use super::rig::{Provider, endpoint, next, post, until};
+
+const PAGE: usize = 4096;
 
 /// The provider, unless this machine has none.
 pub fn here(provider: Provider) -> Option<Provider> {
@@ -21,39 +23,54 @@ fn fill(region: &Region, byte: u8) {
     bytes.expect("in bounds").fill(byte);
 }
 
+/// Bytes at the front of the region that are so, to a page. (Byte by byte takes an emulated machine
+/// longer than the writes do.)
 fn landed(region: &Region, byte: u8) -> usize {
-    // SAFETY: a glimpse of memory that a provider may write on this very thread alone.
+    // SAFETY: a glimpse of memory that a provider may write at this very time.
     let bytes = unsafe { region.bytes(0, region.len()) }.expect("in bounds");
-    bytes.iter().take_while(|b| **b == byte).count()
+    let pages = bytes.iter().step_by(PAGE);
+    pages.take_while(|b| **b == byte).count() * PAGE
 }
 
-/// A peer that was given up in the middle of a write, and writes on: into slots that have a new
-/// epoch by then. Slots of `stride` bytes, so that a write takes its time.
-pub fn a_late_writer(provider: Provider, stride: usize) {
+/// A peer that was given up in the middle of its writes, and writes on: into slots that have a new
+/// epoch by then. So many writes of `stride` bytes that they take their time.
+pub fn a_late_writer(provider: Provider, stride: usize, writes: u16) {
     let Some(provider) = here(provider) else {
         return;
     };
     let pair = provider.open();
-    let (a, b) = (endpoint(2, stride, 8), endpoint(2, stride, 8));
+    let slots = usize::from(writes) + 1;
+    let (a, b) = (endpoint(slots, stride, 32), endpoint(slots, stride, 32));
     let (mut la, mut lb) = pair.link(&a, &b);
     fill(&a.sources[0], 7);
-    b.window.grants().open(0).expect("closed");
-    la.tx
-        .post(&post(0, stride as u32, Imm::new(0, 1)))
-        .expect("room");
+    for slot in 0..writes {
+        b.window.grants().open(slot).expect("closed");
+        la.tx
+            .post(&post(0, stride as u32, Imm::new(slot, 1)))
+            .expect("room");
+    }
     until("it begins", || {
         let _ = la.tx.flush();
-        lb.rx.poll(1, &mut |e| panic!("{e:?}"));
-        landed(b.window.region(), 7) > 0
+        lb.rx.poll(1, &mut |_| {});
+        // SAFETY: as in `landed`.
+        let first = unsafe { b.window.region().bytes(0, 1) };
+        first.expect("in bounds") == [7]
     });
     drop(lb);
+    let late = usize::from(writes) * stride;
     let begun = landed(b.window.region(), 7);
-    assert!(begun < stride, "too late to see anything");
+    assert!(begun < late, "too late to see anything");
+    println!("{begun} of {late} bytes had landed");
     // The same memory, of the next epoch, with a peer of its own.
     fill(b.window.region(), 0xee);
     b.window.grants().reset();
-    b.window.grants().open(1).expect("closed");
-    let again = endpoint(2, stride, 8);
+    b.window.grants().open(writes).expect("closed");
+    let again = endpoint(slots, 4096, 8);
+    let again = Endpoint {
+        peer_slots: slots,
+        peer_stride: stride,
+        ..again
+    };
     let (mut lc, mut lb) = pair.link(&again, &b);
     // The old peer writes on for as long as it can.
     let mut tries = 0;
@@ -68,7 +85,9 @@ pub fn a_late_writer(provider: Provider, stride: usize) {
         broken && tries > 2000
     });
     fill(&again.sources[0], 9);
-    lc.tx.post(&post(0, 4096, Imm::new(1, 1))).expect("room");
+    lc.tx
+        .post(&post(0, 4096, Imm::new(writes, 1)))
+        .expect("room");
     lc.tx.flush().expect("alive");
     let event = next(&mut lb, &mut lc);
     assert!(
@@ -76,8 +95,8 @@ pub fn a_late_writer(provider: Provider, stride: usize) {
         "{event:?}"
     );
     // SAFETY: both peers are done.
-    let bytes = unsafe { b.window.region().bytes(0, 2 * stride) }.expect("in bounds");
-    let stray = bytes[..stride].iter().filter(|b| **b != 0xee).count();
-    assert_eq!(stray, 0, "bytes of a peer that was given up");
-    assert!(bytes[stride..stride + 4096].iter().all(|b| *b == 9));
+    let bytes = unsafe { b.window.region().bytes(0, slots * stride) }.expect("in bounds");
+    let strays = bytes[..late].chunks(PAGE).filter(|c| *c != [0xee; PAGE]);
+    assert_eq!(strays.count(), 0, "pages of a peer that was given up");
+    assert!(bytes[late..late + 4096].iter().all(|b| *b == 9));
 }

@@ -34,6 +34,7 @@ const TESTS: &[(&str, &str)] = &[
     ("verbs", "soft_roce"),
     ("qdl", "ib_soft_roce"),
     ("qdl", "ib_cluster"),
+    ("qdl", "ofi_soft_roce"),
 ];
 
 /// What an error begins with where this machine cannot run a guest at all, as opposed to a command

@@ -123,6 +123,11 @@ impl OfiDevice {
         !known.iter().any(|n| self.info.provider().starts_with(n))
     }
 
+    /// Whether a queue must be empty when its endpoint is closed.
+    pub(super) fn empties_its_queue(&self) -> bool {
+        self.info.provider().contains("ofi_rxm") && !self.moves_in_calls()
+    }
+
     /// Whether memory that a peer writes is locked, so that a NIC can write it.
     pub fn locks_memory(&self) -> bool {
         !self.moves_in_calls()

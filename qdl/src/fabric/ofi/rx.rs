@@ -10,7 +10,7 @@ use std::{
 use super::{
     CELL_BYTES, IN_CELL, OfiError, OfiForm, Own, VALUE_MASK,
     nap::Nap,
-    shared::{Arrival, Shared},
+    shared::{Arrival, Queue, Shared},
 };
 use crate::fabric::{Armed, Broken, Event, FabricCounts, Imm, Region, Rx, Window, parts::Parts};
 
@@ -198,10 +198,15 @@ impl OfiRx {
             return Armed::Ready;
         }
         let Some(nap) = &mut self.nap else {
-            return match self.shared.endpoint.may_sleep() {
-                true => Armed::Sleep,
-                false => Armed::Ready,
+            // A layer that has heard of the peer's socket refuses to sleep until it looks at it,
+            // which it does every 10 ms alone. Whoever spins that long for each step of each
+            // connection has no time left on a busy machine: the next tick looks, and this thread
+            // sleeps until then.
+            let waits_for_a_tick = |queue: &mut Queue| {
+                !self.shared.is_warm() && self.shared.progress(queue) == 0 && !queue.waits()
             };
+            let sleep = self.shared.endpoint.may_sleep() || waits_for_a_tick(&mut queue);
+            return if sleep { Armed::Sleep } else { Armed::Ready };
         };
         if self.shared.progress(&mut queue) > 0 || queue.waits() {
             return Armed::Ready;

@@ -15,6 +15,9 @@ use ofi::{Completion, Endpoint, Failed, Outcome, Target, Write};
 use super::{OfiForm, OfiResources, Own, cfgs::EACH, shuffle::Shuffle};
 use crate::fabric::Broken;
 
+/// Reads of the queue of a connection that ends, at most: each takes several entries.
+const LAST_READS: usize = 1024;
+
 /// What a write of the peer brought.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
@@ -333,6 +336,21 @@ impl Shared {
             Err(e) => {
                 self.fail(io(&e));
                 false
+            }
+        }
+    }
+}
+
+impl Drop for Shared {
+    /// `ofi_rxm` over queue pairs first frees a connection and then reads what its queue
+    /// still holds, posting receives again to what it has freed. So the queue is left empty. Over
+    /// sockets it holds nothing of the kind, and reading would bring more in.
+    fn drop(&mut self) {
+        if self.resources.device().empties_its_queue() {
+            for _ in 0..LAST_READS {
+                if !matches!(self.endpoint.poll(&mut |_| {}), Ok(1..)) {
+                    break;
+                }
             }
         }
     }
