@@ -127,7 +127,7 @@ impl Accelerator {
         let model = match (&spec, engine.runs_inline() || file.is_none()) {
             (Some(spec), true) => spec.clone(),
             (Some(spec), false) => {
-                spec.check_against(engine.model())?;
+                spec.check_against(&engine.model().clone().carried(spec.compression))?;
                 spec.clone()
             }
             (None, _) => engine.model().clone(),
@@ -192,7 +192,7 @@ impl Accelerator {
 
     /// True where samples are answered on the NIC thread that brought them.
     pub fn runs_inline(&self) -> bool {
-        self.pipelines.engine().runs_inline()
+        self.pipelines.runs_inline()
     }
 
     /// The line that says so.

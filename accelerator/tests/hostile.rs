@@ -270,6 +270,7 @@ fn a_length_that_a_fixed_size_cannot_have() {
         inputs: vec![tensor("ids", DType::I64, &[4], false)],
         output: tensor("total", DType::I64, &[1], false),
         other_outputs: Vec::new(),
+        compression: None,
     };
     let good = words(&[1, 2, 3, 4]);
     let wants = "model `lookup` takes 32 bytes";
@@ -295,6 +296,7 @@ fn a_length_that_ragged_inputs_cannot_have() {
         ],
         output: tensor("total", DType::I64, &[1], false),
         other_outputs: Vec::new(),
+        compression: None,
     };
     let good = words(&[1, 2, 100, 1, 1]);
     let wants = "takes 8 bytes and 1 to 8 times 16 bytes";
@@ -317,6 +319,7 @@ fn an_index_outside_the_models_table() {
         inputs: vec![tensor("ids", DType::I64, &[4], false)],
         output: tensor("total", DType::I64, &[1], false),
         other_outputs: Vec::new(),
+        compression: None,
     };
     only_its_connection_is_lost(
         "tests/data/lookup.onnx",

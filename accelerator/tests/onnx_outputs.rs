@@ -53,6 +53,7 @@ fn named() -> ModelSpec {
             tensor("scores", DType::F32, &[4]),
             tensor("boxes", DType::F32, &[2, 4]),
         ],
+        compression: None,
     }
 }
 

@@ -216,6 +216,7 @@ impl Puppet {
                 inputs: vec![tensor("in", bytes)],
                 output: tensor("out", 8),
                 other_outputs: Vec::new(),
+                compression: None,
             },
             act: Arc::new(act),
             broken: false,

@@ -65,6 +65,7 @@ impl Guard {
             total: qsl.total() as u64,
             local: args.local,
             staged: config.qsl == QslMode::Staged,
+            compressed: config.model.compression.is_some(),
         };
         let guard = Guard {
             refusals: guard::settings(&round, &told),

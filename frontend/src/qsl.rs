@@ -5,6 +5,9 @@
 //! copied from. It is made once, large enough for whatever LoadGen may hold
 //! loaded at a time, because a fabric registers it before the test begins.
 //!
+//! Where the model says that samples are compressed, this is who does it, as they are loaded and
+//! before anything is timed: what lies here, and is carried, is as long as each sample became.
+//!
 //! LoadGen loads, issues and unloads in this order, so a sample's
 //! place does not change while one of it is outstanding.
 
@@ -15,8 +18,9 @@ use std::sync::{
 
 use loadgen_bridge::QuerySampleLibrary;
 use qdl::{
+    compression,
     fabric::{Region, RegionError},
-    model::ModelSpec,
+    model::{Compression, ModelSpec},
     os::Near,
 };
 
@@ -84,6 +88,15 @@ struct Loaded {
     times: Vec<u32>,
     /// Sum of `times`.
     total: usize,
+    /// Memory for a sample on its way into the region, where it is compressed.
+    packing: Packing,
+}
+
+#[derive(Debug, Default)]
+struct Packing {
+    sample: Vec<u8>,
+    scratch: Vec<u8>,
+    carried: Vec<u8>,
 }
 
 /// See the module.
@@ -94,6 +107,7 @@ pub struct Qsl {
     places: Box<[Place]>,
     near: Near,
     performance_count: usize,
+    compression: Option<Compression>,
     loaded: Mutex<Loaded>,
     verifier: Option<Arc<Verifier>>,
     verdict: Verdict,
@@ -129,7 +143,8 @@ impl Qsl {
             }
         }
         let performance_count = performance_count.unwrap_or(total).clamp(1, total);
-        let bytes = capacity(&dataset, performance_count);
+        let compression = model.compression;
+        let bytes = capacity(&dataset, performance_count, compression);
         let region = Region::on_nodes(bytes, &near.nodes);
         let region = region.map_err(|source| QslError::Memory {
             samples: performance_count,
@@ -140,6 +155,7 @@ impl Qsl {
             region: Arc::new(region),
             places: (0..total).map(|_| Place::default()).collect(),
             performance_count,
+            compression,
             loaded: Mutex::new(Loaded {
                 times: vec![0; total],
                 ..Loaded::default()
@@ -176,7 +192,7 @@ impl Qsl {
 
     fn load(&self, indices: &[usize]) -> Result<(), QslError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let align = stride_of(&self.dataset);
+        let align = stride_of(&self.dataset, self.compression);
         for &index in indices {
             let fail = |why: String| QslError::Load { index, why };
             let len = self
@@ -188,24 +204,59 @@ impl Qsl {
             if loaded.times[index] > 1 {
                 continue;
             }
-            let (offset, bytes) = (loaded.used, len as usize);
-            // SAFETY: bytes from `used` on belong to no loaded sample, so nobody reads them: a
-            // sample is published in `places` only below.
-            let to = unsafe { self.region.bytes_mut(offset, bytes) }.map_err(|e| {
-                fail(format!(
-                    "{e}; set performance_sample_count to as many as LoadGen loads"
-                ))
-            })?;
-            self.dataset.read(index, to)?;
-            if let Some(verifier) = &self.verifier {
-                verifier.loaded(index, to);
-            }
+            let offset = loaded.used;
+            let bytes = match self.compression {
+                Some(Compression::Lz4) => {
+                    let packing = &mut loaded.packing;
+                    packing.sample.resize(len as usize, 0);
+                    self.read(index, &mut packing.sample)?;
+                    packing.carried.clear();
+                    compression::compress(
+                        &packing.sample,
+                        &mut packing.scratch,
+                        &mut packing.carried,
+                    );
+                    let to = self.room(index, offset, packing.carried.len())?;
+                    to.copy_from_slice(&packing.carried);
+                    packing.carried.len()
+                }
+                None => {
+                    let to = self.room(index, offset, len as usize)?;
+                    self.read(index, to)?;
+                    len as usize
+                }
+            };
             loaded.used += bytes.next_multiple_of(align);
             let place = &self.places[index];
             place.offset.store(offset as u64, Ordering::Relaxed);
-            place.len.store(len, Ordering::Release);
+            let carried = u32::try_from(bytes).map_err(|e| fail(e.to_string()))?;
+            place.len.store(carried, Ordering::Release);
+        }
+        // The next set is loaded when this one has been measured: what may be hundreds of
+        // megabytes is not kept meanwhile.
+        loaded.packing = Packing::default();
+        Ok(())
+    }
+
+    /// Reads a sample as the data set has it.
+    fn read(&self, index: usize, to: &mut [u8]) -> Result<(), QslError> {
+        self.dataset.read(index, to)?;
+        if let Some(verifier) = &self.verifier {
+            verifier.loaded(index, to);
         }
         Ok(())
+    }
+
+    /// Room for a sample that is being loaded: behind all that are, so that nobody reads it.
+    #[expect(clippy::mut_from_ref, reason = "whoever loads holds the lock")]
+    fn room(&self, index: usize, offset: usize, bytes: usize) -> Result<&mut [u8], QslError> {
+        // SAFETY: bytes from `used` on belong to no loaded sample, so nobody reads them: a sample
+        // is published in `places` only once they are written, by whoever holds the lock.
+        let to = unsafe { self.region.bytes_mut(offset, bytes) };
+        to.map_err(|e| QslError::Load {
+            index,
+            why: format!("{e}; set performance_sample_count to as many as LoadGen loads"),
+        })
     }
 
     fn unload(&self, indices: &[usize]) {
@@ -227,22 +278,24 @@ impl Qsl {
     }
 }
 
-fn stride_of(dataset: &Dataset) -> usize {
-    if dataset.equal_len().is_some() {
-        1
-    } else {
-        ALIGN
+fn stride_of(dataset: &Dataset, compression: Option<Compression>) -> usize {
+    match (dataset.equal_len(), compression) {
+        (Some(_), None) => 1,
+        _ => ALIGN,
     }
 }
 
-/// Bytes for the `count` longest samples.
-fn capacity(dataset: &Dataset, count: usize) -> usize {
+/// Bytes for the `count` longest samples, compressed or not: nobody knows before what they become.
+fn capacity(dataset: &Dataset, count: usize, compression: Option<Compression>) -> usize {
+    let align = stride_of(dataset, compression);
+    let prefix = compression.map_or(0, |_| compression::PREFIX_BYTES);
+    let carried = |len: u32| (len as usize + prefix).next_multiple_of(align);
     if let Some(len) = dataset.equal_len() {
-        return (len as usize).saturating_mul(count);
+        return carried(len).saturating_mul(count);
     }
     let mut lengths: Vec<usize> = (0..dataset.count())
         .filter_map(|i| dataset.len(i))
-        .map(|len| (len as usize).next_multiple_of(ALIGN))
+        .map(carried)
         .collect();
     lengths.sort_unstable_by(|a, b| b.cmp(a));
     lengths.into_iter().take(count).sum()
@@ -363,6 +416,40 @@ mod tests {
             error.to_string(),
             "cannot load sample 4: the data set has 4"
         );
+    }
+
+    #[test]
+    fn a_compressed_sample_lies_there_as_long_as_it_became() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("samples");
+        // One that repeats, one that does not, one of zeros.
+        let noise = |i: u64| xxhash_rust::xxh3::xxh3_64(&i.to_le_bytes()) as u8;
+        let all: [Vec<u8>; 3] = [
+            (0..4000).map(|i| (i / 100) as u8).collect(),
+            (0..4000).map(noise).collect(),
+            vec![0; 4000],
+        ];
+        std::fs::write(&path, all.concat()).expect("written");
+        let mut config = DatasetConfig::new(qdl::config::DatasetKind::Raw);
+        config.samples = Some(path);
+        let mut model = ModelSpec::opaque("m", 4000, 8).carried(Some(Compression::Lz4));
+        model.inputs[0].ragged = false;
+        let dataset = Dataset::open(&config, &model, None).expect("sound");
+        let verifier = Arc::new(Verifier::new(3, &model));
+        let (near, verdict) = (Near::default(), Verdict::default());
+        let q = Qsl::new(dataset, &model, None, near, Some(verifier), verdict).expect("memory");
+        q.load(&[0, 1, 2]).expect("fits");
+        let lens = [0, 1, 2].map(|i| q.place(i).expect("loaded").1 as usize);
+        assert!(lens[0] < 1000 && lens[2] < 100, "{lens:?}");
+        assert_eq!(lens[1], 4000 + compression::PREFIX_BYTES);
+        for (i, sample) in all.iter().enumerate() {
+            assert_eq!(q.place(i).expect("loaded").0 % ALIGN, 0);
+            let carried = bytes(&q, i);
+            assert_eq!(compression::decompressed_len(&carried), Ok(4000));
+            let mut back = vec![1; 4000];
+            compression::decompress(&carried, &mut back).expect("sound");
+            assert_eq!(&back, sample);
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! The library knows no LoadGen and no GPU runtime.
 
 pub mod clock;
+pub mod compression;
 pub mod config;
 pub mod connection;
 pub mod control;

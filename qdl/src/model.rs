@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::compression::PREFIX_BYTES;
+
 /// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -85,6 +87,23 @@ impl fmt::Display for TensorSpec {
     }
 }
 
+/// How samples are compressed by the QSL, each by itself and without loss
+/// ([`compression`](crate::compression)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// LZ4 blocks.
+    Lz4,
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Compression::Lz4 => "lz4",
+        })
+    }
+}
+
 /// A model as the wire sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -98,6 +117,9 @@ pub struct ModelSpec {
     /// The others, in the order in which they are packed behind it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_outputs: Vec<TensorSpec>,
+    /// How samples are compressed on their way; `None`: they are carried as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
 }
 
 /// First difference between two nodes' ideas of a model.
@@ -127,6 +149,7 @@ impl ModelSpec {
             inputs: vec![tensor("input", max_input, true)],
             output: tensor("output", output, false),
             other_outputs: Vec::new(),
+            compression: None,
         }
     }
 
@@ -144,6 +167,7 @@ impl ModelSpec {
             inputs: vec![ids("prompt", prompt)],
             output: ids("tokens", answer),
             other_outputs: Vec::new(),
+            compression: None,
         }
     }
 
@@ -152,6 +176,29 @@ impl ModelSpec {
         self.inputs
             .iter()
             .try_fold(0usize, |n, t| n.checked_add(t.bytes()?))
+    }
+
+    /// Bytes of the largest sample as it is carried: with compression, of one that does not get
+    /// smaller. `None` where they overflow.
+    pub fn max_carried_bytes(&self) -> Option<usize> {
+        let bytes = self.max_input_bytes()?;
+        match self.compression {
+            Some(_) => bytes.checked_add(PREFIX_BYTES),
+            None => Some(bytes),
+        }
+    }
+
+    /// True where every sample has the same number of bytes as it is carried.
+    pub fn carried_size_is_fixed(&self) -> bool {
+        self.fixed_size() && self.compression.is_none()
+    }
+
+    /// The same model, its samples compressed like this on their way: what the file of a model
+    /// does not say.
+    #[must_use]
+    pub fn carried(mut self, compression: Option<Compression>) -> Self {
+        self.compression = compression;
+        self
     }
 
     /// All outputs, in the order in which they are packed into a response.
@@ -203,7 +250,9 @@ impl ModelSpec {
         for (i, (a, b)) in others.enumerate() {
             differ(format!("other output {i}"), a, b)?;
         }
-        Ok(())
+        let word = |c: Option<Compression>| c.map_or("none".to_owned(), |c| c.to_string());
+        let (a, b) = (word(self.compression), word(theirs.compression));
+        differ("compression".into(), &a, &b)
     }
 }
 
@@ -220,6 +269,28 @@ mod tests {
         assert_eq!(e.field, "input 0");
         assert!(e.to_string().contains("u8[64]") && e.to_string().contains("u8[65]"));
         assert_eq!(a.check_against(&a), Ok(()));
+    }
+
+    #[test]
+    fn compression_is_a_part_of_the_model() {
+        let a = ModelSpec::opaque("m", 64, 8);
+        let b = a.clone().carried(Some(Compression::Lz4));
+        let text = b.check_against(&a).expect_err("they differ").to_string();
+        assert!(
+            text.contains("compression: this node has lz4, the peer has none"),
+            "{text}"
+        );
+        assert_eq!(a.max_carried_bytes(), Some(64));
+        assert_eq!(b.max_carried_bytes(), Some(64 + PREFIX_BYTES));
+        assert_eq!(b.max_input_bytes(), Some(64));
+        let json = serde_json::to_string(&b).expect("JSON");
+        assert!(json.contains(r#""compression":"lz4""#), "{json}");
+        assert_eq!(
+            serde_json::from_str::<ModelSpec>(&json).expect("a model"),
+            b
+        );
+        let json = serde_json::to_string(&a).expect("JSON");
+        assert!(!json.contains("compression"), "{json}");
     }
 
     #[test]

@@ -29,6 +29,7 @@ rules! {
     OVERRIDE "guard.override" "nothing on the command line or in the YAML sets more than the target";
     LOCAL "guard.local" "samples go over a network";
     STAGED "guard.staged" "samples leave from the memory that the QSL loaded them into";
+    COMPRESSION "guard.compression" "samples are compressed only where the round allows it for the model";
     FABRIC "guard.fabric" "fabric and link layer are permitted, and no loopback";
     CACHE "guard.prefix-cache" "engines keep no prompt's beginning for later prompts, and somebody says so";
     MACHINES "guard.machines" "frontend and accelerators are different machines";
@@ -100,6 +101,8 @@ pub struct Told<'a> {
     pub local: bool,
     /// `qsl: staged`.
     pub staged: bool,
+    /// `model.compression`.
+    pub compressed: bool,
 }
 
 /// What the nodes have said when they were connected.
@@ -157,6 +160,13 @@ pub fn settings(round: &Round, told: &Told<'_>) -> Vec<Refusal> {
         found.say(OVERRIDE, format!("{field} is set by {from}"));
     }
     let model = &round.models[*name];
+    if told.compressed && !model.lossless {
+        let (round, input) = (&round.round, &model.input);
+        found.say(
+            COMPRESSION,
+            format!("model.compression: round {round} allows none for {name} ({input})"),
+        );
+    }
     let scenario = match (interactive, told.scenario) {
         (true, "Server") => "Interactive",
         (_, other) => other,

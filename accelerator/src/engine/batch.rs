@@ -2,7 +2,7 @@
 
 use qdl::serve::Arrival;
 
-use super::EngineError;
+use super::{Decompressed, Decompressor, EngineError};
 
 /// Samples of one batch whose inputs lie side by side in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct BatchCounts {
     pub copies: u64,
     /// Bytes of inputs copied.
     pub copied_bytes: u64,
+    /// Its samples, where they were compressed.
+    pub decompressed: Decompressed,
 }
 
 /// Samples that run together. Never empty when an engine sees it.
@@ -32,6 +34,8 @@ pub struct Batch {
     runs: Vec<Run>,
     sample_bytes: Option<usize>,
     counts: BatchCounts,
+    /// Where samples are compressed: whose memory they are read in.
+    decompressor: Option<Decompressor>,
 }
 
 impl Batch {
@@ -43,7 +47,16 @@ impl Batch {
             runs: Vec::with_capacity(max_batch),
             sample_bytes: None,
             counts: BatchCounts::default(),
+            decompressor: None,
         }
+    }
+
+    /// The same, for samples that are compressed: [`Batch::decompress`] comes before anybody reads
+    /// one.
+    #[must_use]
+    pub fn decompressing(mut self, decompressor: Option<Decompressor>) -> Self {
+        self.decompressor = decompressor;
+        self
     }
 
     /// Puts samples in with `put`, then finds the runs.
@@ -61,10 +74,33 @@ impl Batch {
         self.lens.clear();
         self.lens.resize(self.arrivals.len(), 0);
         self.runs.clear();
+        if self.decompressor.is_none() {
+            self.find_runs();
+        }
+    }
+
+    /// Decompresses its samples, where they are compressed: from then on they are those, and so are
+    /// the runs. Without the batcher's lock, on the worker's own time.
+    ///
+    /// # Errors
+    /// A sample that is none; the samples stay as they came, for another try.
+    pub fn decompress(&mut self) -> Result<(), EngineError> {
+        let Some(decompressor) = &mut self.decompressor else {
+            return Ok(());
+        };
+        self.counts.decompressed = decompressor.run(&self.arrivals, self.sample_bytes)?;
+        self.runs.clear();
+        self.find_runs();
+        Ok(())
+    }
+
+    fn find_runs(&mut self) {
+        let sample_bytes = self.sample_bytes;
         let mut next_address = None;
-        for (i, a) in self.arrivals.iter().enumerate() {
-            let right_size = sample_bytes == Some(a.input_len());
-            let joins = right_size && next_address == Some(a.address());
+        for i in 0..self.arrivals.len() {
+            let (address, len) = (self.address(i), self.input_len(i));
+            let right_size = sample_bytes == Some(len);
+            let joins = right_size && next_address == Some(address);
             match self.runs.last_mut() {
                 Some(run) if joins => run.count += 1,
                 _ => self.runs.push(Run { first: i, count: 1 }),
@@ -72,7 +108,7 @@ impl Batch {
             // A sample of another size ends its run: what follows it does not lie where the next
             // one would begin.
             next_address = match sample_bytes {
-                Some(n) if right_size => a.address().checked_add(n),
+                Some(n) if right_size => address.checked_add(n),
                 _ => None,
             };
         }
@@ -88,7 +124,7 @@ impl Batch {
         self.arrivals.is_empty()
     }
 
-    /// The samples, in batch order.
+    /// The samples as they arrived, in batch order.
     pub fn arrivals(&self) -> &[Arrival] {
         &self.arrivals
     }
@@ -102,7 +138,7 @@ impl Batch {
     /// given to [`Batch::fill`], without a gap; a run of one is as long as its sample. Readable as
     /// long as the samples are in the batch, by the GPU alone where [`Batch::on_device`] says so.
     pub fn run_address(&self, run: Run) -> *const u8 {
-        self.arrivals[run.first].address() as *const u8
+        self.address(run.first) as *const u8
     }
 
     /// True where a sample lies in memory of a GPU, which this process does not read: its addresses
@@ -116,14 +152,28 @@ impl Batch {
         self.sample_bytes
     }
 
+    /// Where one sample begins.
+    pub fn address(&self, index: usize) -> usize {
+        match &self.decompressor {
+            Some(decompressor) => decompressor.place(index).0,
+            None => self.arrivals[index].address(),
+        }
+    }
+
     /// One sample's length, wherever it lies.
     pub fn input_len(&self, index: usize) -> usize {
-        self.arrivals[index].input_len()
+        match &self.decompressor {
+            Some(decompressor) => decompressor.place(index).1,
+            None => self.arrivals[index].input_len(),
+        }
     }
 
     /// One sample's bytes.
     pub fn input(&self, index: usize) -> &[u8] {
-        self.arrivals[index].input()
+        match &self.decompressor {
+            Some(decompressor) => decompressor.sample(index),
+            None => self.arrivals[index].input(),
+        }
     }
 
     /// Writes one sample's response.

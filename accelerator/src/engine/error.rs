@@ -185,6 +185,20 @@ pub enum EngineError {
         got: usize,
     },
 
+    /// A sample that is to be compressed, and is not as it should be.
+    #[error("a compressed sample that cannot be undone: {reason}")]
+    Corrupt {
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// No memory for decompressed samples.
+    #[error("decompressed samples: {reason}; lower engine.max_batch or engine.threads")]
+    Decompress {
+        /// What the system says.
+        reason: String,
+    },
+
     /// A prompt with an id that is no token of the model's.
     #[error(
         "a prompt holds id {id} at position {position}; model `{model}` has tokens 0 to {}: is the data set another model's?",
@@ -284,7 +298,9 @@ impl EngineError {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
-            EngineError::SampleSize { .. } | EngineError::TokenId { .. } => Fault::Sample,
+            EngineError::SampleSize { .. }
+            | EngineError::Corrupt { .. }
+            | EngineError::TokenId { .. } => Fault::Sample,
             EngineError::Run { .. } => Fault::Either,
             _ => Fault::Engine,
         }

@@ -12,6 +12,7 @@ pub mod aoti;
 mod batch;
 mod content;
 pub mod cuda;
+mod decompress;
 mod digest;
 mod error;
 pub mod http;
@@ -41,6 +42,7 @@ use qdl::{
 
 pub use batch::{Batch, BatchCounts, Run};
 pub use content::{Hashed, Hashing};
+pub use decompress::{Decompressed, Decompressor};
 pub use digest::{Answers as DigestAnswers, Digest};
 pub(crate) use error::panic_message;
 pub use error::{EngineError, Fault};

@@ -168,6 +168,7 @@ mod tests {
                 inputs,
                 output,
                 other_outputs: Vec::new(),
+                compression: None,
             }),
             ..EngineParams::new(EngineKind::Tokens)
         };

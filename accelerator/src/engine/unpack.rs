@@ -234,8 +234,8 @@ impl Unpacker {
     /// # Errors
     /// [`EngineError::SampleSize`] for the first wrong one.
     pub fn check(&self, batch: &Batch) -> Result<(), EngineError> {
-        for a in batch.arrivals() {
-            self.rows(a.input_len())?;
+        for i in 0..batch.len() {
+            self.rows(batch.input_len(i))?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crossbeam_utils::CachePadded;
 use serde::Serialize;
 
-use crate::engine::BatchCounts;
+use crate::engine::{BatchCounts, Decompressed};
 
 /// Counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -26,8 +26,10 @@ pub struct Counters {
     pub copied_bytes: u64,
     /// Times that a sleeping worker was woken.
     pub wakeups: u64,
-    /// Nanoseconds that workers were inside the engine, of all of them.
+    /// Nanoseconds that workers took for batches, decompressing included, of all of them.
     pub busy_ns: u64,
+    /// Samples that were compressed.
+    pub decompressed: Decompressed,
     /// Batches by size: element `n` counts those of `n` samples.
     pub batch_sizes: Vec<u64>,
 }
@@ -54,6 +56,7 @@ impl Counters {
         self.copied_bytes += o.copied_bytes;
         self.wakeups += o.wakeups;
         self.busy_ns += o.busy_ns;
+        self.decompressed.add(&o.decompressed);
         if self.batch_sizes.len() < o.batch_sizes.len() {
             self.batch_sizes.resize(o.batch_sizes.len(), 0);
         }
@@ -71,6 +74,7 @@ pub(super) struct Cell {
     copies: AtomicU64,
     copied_bytes: AtomicU64,
     busy_ns: AtomicU64,
+    decompressed: [AtomicU64; 4],
     sizes: Box<[AtomicU64]>,
 }
 
@@ -82,6 +86,7 @@ impl Cell {
             copies: AtomicU64::new(0),
             copied_bytes: AtomicU64::new(0),
             busy_ns: AtomicU64::new(0),
+            decompressed: Default::default(),
             sizes: (0..=max_batch).map(|_| AtomicU64::new(0)).collect(),
         })
     }
@@ -95,6 +100,18 @@ impl Cell {
         if counts.copies > 0 {
             self.copies.fetch_add(counts.copies, Relaxed);
             self.copied_bytes.fetch_add(counts.copied_bytes, Relaxed);
+        }
+        let Decompressed {
+            samples: whole,
+            from_bytes,
+            to_bytes,
+            ns: took,
+        } = counts.decompressed;
+        if whole > 0 {
+            let counts = [whole, from_bytes, to_bytes, took];
+            for (sum, n) in self.decompressed.iter().zip(counts) {
+                sum.fetch_add(n, Relaxed);
+            }
         }
         let last = self.sizes.len() - 1;
         self.sizes[samples.min(last)].fetch_add(1, Relaxed);
@@ -127,6 +144,14 @@ impl Cell {
         sum.copies += self.copies.load(Relaxed);
         sum.copied_bytes += self.copied_bytes.load(Relaxed);
         sum.busy_ns += self.busy_ns.load(Relaxed);
+        let [samples, from_bytes, to_bytes, ns] =
+            self.decompressed.each_ref().map(|n| n.load(Relaxed));
+        sum.decompressed.add(&Decompressed {
+            samples,
+            from_bytes,
+            to_bytes,
+            ns,
+        });
         if sum.batch_sizes.len() < self.sizes.len() {
             sum.batch_sizes.resize(self.sizes.len(), 0);
         }

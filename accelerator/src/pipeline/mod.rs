@@ -48,9 +48,10 @@ use qdl::{
     config::EngineConfig,
     connection::join_all,
     fabric::Region,
+    model::Compression,
     os::Near,
     serve::{Arrival, Finished, Service, respond_all},
-    stats::limits::EngineUse,
+    stats::limits::{DecompressedUse, EngineUse},
 };
 
 pub use counters::Counters;
@@ -82,6 +83,8 @@ pub struct Options {
     pub queue: usize,
     /// Where the workers of each GPU's engine run. Those of one that is not here run anywhere.
     pub near: BTreeMap<usize, Near>,
+    /// How samples are compressed that arrive; the engine gets them decompressed.
+    pub compression: Option<Compression>,
     /// Longest time that loading the model and warming up may take.
     pub start_timeout: Duration,
 }
@@ -96,6 +99,7 @@ impl From<&EngineParams> for Options {
             engine: p.engine.clone(),
             queue: 16_384,
             near: BTreeMap::new(),
+            compression: p.spec.as_ref().and_then(|spec| spec.compression),
             start_timeout: server.max(Duration::from_secs(300)),
         }
     }
@@ -188,7 +192,9 @@ impl Pipeline {
             let sequences = Sequences::start(engine, options, on_fatal)?;
             return Ok(Pipeline(Work::Sequences(sequences)));
         }
-        let inline = engine.runs_inline();
+        // What is compressed is decompressed by a worker: it would keep a NIC thread from its
+        // connections.
+        let inline = engine.runs_inline() && options.compression.is_none();
         let mut options = options.clone();
         if let Some(fixed) = engine.fixed_batch() {
             options.engine.max_batch = options.engine.max_batch.min(fixed);
@@ -253,7 +259,7 @@ impl Pipeline {
     /// answered inline, or the engine batches by itself.
     pub fn used(&self) -> EngineUse {
         match &self.0 {
-            Work::Batches(b) if !self.engine().runs_inline() => {
+            Work::Batches(b) if b.shared.inline().is_none() => {
                 let counters = b.shared.counters();
                 EngineUse {
                     max_batch: b.shared.max_batch() as u64,
@@ -261,10 +267,25 @@ impl Pipeline {
                     busy_us: counters.busy_ns / 1000,
                     batches: counters.batches,
                     samples: counters.samples,
+                    decompressed: DecompressedUse {
+                        samples: counters.decompressed.samples,
+                        from_bytes: counters.decompressed.from_bytes,
+                        to_bytes: counters.decompressed.to_bytes,
+                        took_us: counters.decompressed.ns / 1000,
+                    },
                 }
             }
             Work::Batches(_) | Work::Sequences(_) => EngineUse::default(),
         }
+    }
+
+    /// True where samples are answered on the NIC thread that brought them.
+    pub fn runs_inline(&self) -> bool {
+        matches!(&self.0, Work::Batches(b) if b.shared.inline().is_some())
+    }
+
+    fn compressed(&self) -> bool {
+        matches!(&self.0, Work::Batches(b) if b.shared.compression.is_some())
     }
 
     /// Counts since the start.
@@ -354,7 +375,7 @@ impl Service for Pipeline {
             Work::Sequences(s) => return s.arrived(arrivals),
             Work::Batches(b) => b,
         };
-        match batches.shared.engine.inline() {
+        match batches.shared.inline() {
             Some(inline) => batches.answer_inline(inline, arrivals),
             None => batches.shared.submit(arrivals),
         }
@@ -365,6 +386,9 @@ impl Service for Pipeline {
     }
 
     fn slots(&self, _gpu: Option<u32>, bytes: usize) -> Result<Arc<Region>, String> {
+        if self.compressed() {
+            return Err("samples are compressed, and decompressed by the CPU".to_owned());
+        }
         self.engine().slots(bytes).map_err(|e| e.to_string())
     }
 }
@@ -424,9 +448,10 @@ fn work(
     let made = catch_unwind(AssertUnwindSafe(|| {
         let mut worker = shared.engine.worker(index)?;
         let max_batch = options.policy().max_batch;
+        let batch = shared.batch()?;
         let warm_up = warm_up(worker.as_mut(), max_batch, &options.engine.batch_sizes)?;
         shared.warmed(&warm_up.took_ns);
-        Ok((worker, warm_up.figures))
+        Ok((worker, batch, warm_up.figures))
     }));
     let made = made.unwrap_or_else(|panic| {
         Err(EngineError::Panicked {
@@ -436,11 +461,11 @@ fn work(
         })
     });
     match made {
-        Ok((mut worker, warm_up)) => {
+        Ok((mut worker, batch, warm_up)) => {
             // Nobody listens any more where another worker failed first: then the pipeline is being
             // dropped.
             let _ = ready.send(Ok(warm_up));
-            shared.serve(index, worker.as_mut());
+            shared.serve(index, worker.as_mut(), batch);
         }
         Err(error) => {
             let _ = ready.send(Err(error));

@@ -14,13 +14,16 @@ use qdl::{
     clock,
     connection::Spin,
     flight::{self, Kind, Record},
+    model::Compression,
     serve::{Arrival, Finished, Origin, respond_all},
 };
 
 use super::{counters::Cell, queue::Queue};
 use crate::{
     batcher::{Batcher, Step},
-    engine::{Batch, Engine, EngineError, Fault, Lengths, Worker, panic_message},
+    engine::{
+        Batch, Decompressor, Engine, EngineError, Fault, Inline, Lengths, Worker, panic_message,
+    },
     event_count::EventCount,
 };
 
@@ -51,8 +54,10 @@ pub(super) struct Shared {
     spin: Spin,
     /// The size all samples have, where they have one.
     sample_bytes: Option<usize>,
-    /// None where the engine takes any bytes.
+    /// None where the engine takes any bytes, and where a sample's length is not that of what
+    /// arrives.
     lengths: Option<Lengths>,
+    pub compression: Option<Compression>,
     mode: AtomicU8,
     failed: AtomicBool,
     on_fatal: OnFatal,
@@ -71,9 +76,11 @@ impl Shared {
             .then(|| model.max_input_bytes())
             .flatten();
         // A model that has none cannot be served: its workers say why.
-        let lengths = (!engine.takes_any_bytes()).then(|| Lengths::of(model).ok());
+        let as_they_are = !engine.takes_any_bytes() && options.compression.is_none();
+        let lengths = as_they_are.then(|| Lengths::of(model).ok());
         Shared {
             lengths: lengths.flatten(),
+            compression: options.compression,
             queue: Queue::new(options.queue),
             events: EventCount::default(),
             cells: (0..options.engine.threads.max(1))
@@ -95,6 +102,25 @@ impl Shared {
             ended: Condvar::new(),
             engine,
         }
+    }
+
+    /// The engine's short cut, where samples may take it.
+    pub fn inline(&self) -> Option<&dyn Inline> {
+        self.engine.inline().filter(|_| self.compression.is_none())
+    }
+
+    /// A worker's batch, on the worker's thread.
+    ///
+    /// # Errors
+    /// There is no memory for decompressed samples.
+    pub fn batch(&self) -> Result<Batch, EngineError> {
+        let model = self.engine.model().clone().carried(self.compression);
+        let any = self.engine.takes_any_bytes();
+        let decompressor = Decompressor::of(&model, any, self.max_batch)?;
+        if let Some(decompressor) = &decompressor {
+            self.engine.memory(decompressor.region());
+        }
+        Ok(Batch::with_capacity(self.max_batch).decompressing(decompressor))
     }
 
     /// Most samples in a batch.
@@ -147,9 +173,11 @@ impl Shared {
     }
 
     /// The body of a worker thread.
-    pub fn serve(&self, index: usize, worker: &mut dyn Worker) {
+    pub fn serve(&self, index: usize, worker: &mut dyn Worker, batch: Batch) {
         // What a panic leaves half done is the batch and the worker, both of which are dropped.
-        let served = catch_unwind(AssertUnwindSafe(|| self.serve_batches(index, worker)));
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            self.serve_batches(index, worker, batch)
+        }));
         match served {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.fail(error),
@@ -161,8 +189,12 @@ impl Shared {
         }
     }
 
-    fn serve_batches(&self, index: usize, worker: &mut dyn Worker) -> Result<(), EngineError> {
-        let mut batch = Batch::with_capacity(self.max_batch);
+    fn serve_batches(
+        &self,
+        index: usize,
+        worker: &mut dyn Worker,
+        mut batch: Batch,
+    ) -> Result<(), EngineError> {
         let mut finished = Vec::with_capacity(self.max_batch);
         let mut ran = None;
         while self.next(&mut batch, ran) {
@@ -197,6 +229,7 @@ impl Shared {
             aux: index as u64,
             ..Record::default()
         });
+        batch.decompress()?;
         worker.run(batch)?;
         let took = clock::now_ns().saturating_sub(started);
         let compute_us = clock::micros(took);

@@ -130,6 +130,11 @@ impl Pipelines {
         each.map(|n| n.max(1)).fold(0, u64::saturating_add)
     }
 
+    /// True where samples are answered on the NIC thread that brought them.
+    pub fn runs_inline(&self) -> bool {
+        self.first.pipeline.runs_inline()
+    }
+
     /// Samples in flight, of all pipelines.
     pub fn in_flight(&self) -> usize {
         self.all().map(|p| p.pipeline.in_flight()).sum()
@@ -173,6 +178,7 @@ impl Pipelines {
             sum.busy_us += one.busy_us;
             sum.batches += one.batches;
             sum.samples += one.samples;
+            sum.decompressed.add(&one.decompressed);
         }
         sum
     }

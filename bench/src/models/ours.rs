@@ -130,7 +130,7 @@ pub fn run(
         m.compared
     );
     ensure!(verified["mismatches"] == 0, "wrong answers: {verified}");
-    let per_s = summary["samples_per_s"].as_f64().unwrap_or(0.0);
-    ensure!(per_s > 0.0, "summary.json has no samples_per_s");
-    Ok(samples as f64 / per_s)
+    let seconds = summary["duration_s"].as_f64().unwrap_or(0.0);
+    ensure!(seconds > 0.0, "summary.json has no duration_s");
+    Ok(seconds)
 }

@@ -21,7 +21,10 @@ use super::{
     },
     values::{Auto, socket_address},
 };
-use crate::model::{DType, ModelSpec, TensorSpec};
+use crate::{
+    compression::room,
+    model::{Compression, DType, ModelSpec, TensorSpec},
+};
 
 /// Bytes of a response where nothing else is said, and the fewest for `digest`.
 const OUTPUT_BYTES: usize = 8;
@@ -109,6 +112,9 @@ pub struct AcceleratorModel {
     /// Bytes of a response of `null` or `digest`; default 8, the fewest for `digest`.
     #[garde(custom(within_some(1..=MAX_SAMPLE_BYTES)))]
     pub output_bytes: Option<usize>,
+    /// How the frontend's QSL compresses samples, equal on both nodes; default not at all.
+    #[garde(skip)]
+    pub compression: Option<Compression>,
 }
 
 impl AcceleratorModel {
@@ -120,11 +126,12 @@ impl AcceleratorModel {
                 inputs: inputs.clone(),
                 output: output.clone(),
                 other_outputs: self.other_outputs.clone(),
+                compression: self.compression,
             });
         }
         let output = self.output_bytes.unwrap_or(OUTPUT_BYTES);
         self.max_input_bytes
-            .map(|input| ModelSpec::opaque(&self.name, input, output))
+            .map(|input| ModelSpec::opaque(&self.name, input, output).carried(self.compression))
     }
 }
 
@@ -134,9 +141,58 @@ impl AcceleratorConfig {
         Auth::of(self.token_file.as_ref(), self.auth)
     }
 
-    /// Budget for all slots of this node, in bytes.
+    /// Budget for all slots of this node, in bytes: what decompressed samples leave of it.
     pub fn memory(&self) -> usize {
-        self.memory_mib << 20
+        (self.memory_mib << 20).saturating_sub(self.decompressed_bytes())
+    }
+
+    /// Bytes that the batches of all worker threads take once they are decompressed; 0 where
+    /// nothing is compressed.
+    pub fn decompressed_bytes(&self) -> usize {
+        let spec = self.model.spec().filter(|m| m.compression.is_some());
+        let largest = spec.and_then(|m| m.max_input_bytes()).unwrap_or(0);
+        room(largest, self.engine.max_batch).saturating_mul(self.engine.workers())
+    }
+
+    /// Who undoes a compression, and where.
+    fn check_compression(&self, out: &mut Findings) {
+        let Some(compression) = self.model.compression else {
+            return;
+        };
+        let path = "model.compression";
+        let kind = self.engine.kind;
+        if kind.streams() {
+            out.add(
+                path,
+                format!("engine `{}` reads prompts where they land", kind.as_str()),
+                "remove `compression`, on the frontend too",
+            );
+        } else if self.model.spec().is_none() {
+            out.add(
+                path,
+                "how large a sample is when it is decompressed must stand in this file",
+                "add `inputs` and `output`",
+            );
+        } else if self.decompressed_bytes() >= self.memory_mib << 20 {
+            out.add(
+                path,
+                format!(
+                    "batches take {} bytes when they are decompressed, and memory_mib leaves nothing for slots",
+                    self.decompressed_bytes()
+                ),
+                "raise `memory_mib`, or lower `engine.max_batch` or `engine.threads`",
+            );
+        }
+        for (i, nic) in self.nics.iter().enumerate().filter(|(_, n)| n.gpudirect) {
+            out.add(
+                format!("nics[{i}].gpudirect"),
+                format!(
+                    "{}: samples in {compression} are decompressed by the CPU",
+                    nic.label()
+                ),
+                "remove `gpudirect`, or `model.compression`",
+            );
+        }
     }
 
     fn check_model(&self, out: &mut Findings) {
@@ -371,6 +427,7 @@ impl Root for AcceleratorConfig {
             nic.check(Self::SIDE, &format!("nics[{i}]"), document, out);
         }
         self.engine.check(out);
+        self.check_compression(out);
         self.check_gpus(out);
         self.deadlines.check(Self::SIDE, document, out);
     }

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Version of the protocol, both planes.
-pub const VERSION: u64 = 6;
+pub const VERSION: u64 = 7;
 
 /// Which side of a session a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -61,8 +61,8 @@ const LINE: usize = 64;
 /// Bytes from one request slot to the next. Exactly the sample where all have one size: then
 /// neighbours in the window are one batch where they lie.
 pub fn request_stride(model: &crate::model::ModelSpec) -> Option<usize> {
-    let bytes = model.max_input_bytes()?;
-    if model.fixed_size() {
+    let bytes = model.max_carried_bytes()?;
+    if model.carried_size_is_fixed() {
         Some(bytes)
     } else {
         bytes.checked_next_multiple_of(LINE)

@@ -231,6 +231,10 @@ impl Session {
                 .sequences
                 .map(|s| s.since(&self.engine_before.sequences.unwrap_or_default())),
             engine_copies: engine.copies.saturating_sub(self.engine_before.copies),
+            decompressed: engine
+                .used
+                .decompressed
+                .since(&self.engine_before.used.decompressed),
             ..ServedReport::default()
         };
         report.connections.sort_by_key(|c| (c.connection, c.epoch));

@@ -63,6 +63,7 @@ pub(super) fn healthy() -> RunRecord {
         busy_us: us(5.0),
         batches: 8_000,
         samples: 10_000,
+        ..EngineUse::default()
     };
     RunRecord {
         scenario: "Server".to_owned(),
@@ -124,6 +125,7 @@ fn engine(run: &mut RunRecord, max_batch: u64, workers: u32, busy: f64, mean: u6
         busy_us: us(busy * SECONDS * f64::from(workers)),
         batches: samples / mean,
         samples,
+        ..EngineUse::default()
     };
 }
 
@@ -420,6 +422,7 @@ proptest! {
             busy_us: numbers[3],
             batches: numbers[4],
             samples: numbers[5],
+            ..EngineUse::default()
         };
         a.used.nics.sleeps = numbers[6];
         a.used.threads[0].ran_us = numbers[7];

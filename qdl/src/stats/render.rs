@@ -369,6 +369,11 @@ impl Page {
             text::bytes(copied)
         );
         self.fact("copies", &copies, None);
+        for a in &run.system.accelerators {
+            if let Some(line) = a.used.engine.decompressed.line() {
+                self.fact("compressed", &format!("{}: {line}", a.node), None);
+            }
+        }
         let waited = format!(
             "{} found no free slot, at most {} at once; {} had one and were left to another \
              thread",

@@ -7,6 +7,7 @@ use super::FabricCounts;
 use super::{
     BatchSizes, Mismatch, Places,
     ledger::Check,
+    limits::DecompressedUse,
     text::{self, Table},
     traffic,
 };
@@ -87,6 +88,8 @@ pub struct ServedReport {
     pub sequences: Option<SequenceTotals>,
     /// Inputs that the engine's side copied, because they did not lie as the engine wants them.
     pub engine_copies: u64,
+    /// Samples that the engine's side decompressed.
+    pub decompressed: DecompressedUse,
     /// Times that NIC threads went to sleep.
     pub sleeps: u64,
     /// Times that NIC threads were woken by another thread.
@@ -206,6 +209,9 @@ impl ServedReport {
             n(self.sleeps),
             n(self.woken),
         ));
+        if let Some(line) = self.decompressed.line() {
+            out.push_str(&format!("{line}\n"));
+        }
         for line in self.places.lines() {
             out.push_str(&format!("{line}\n"));
         }

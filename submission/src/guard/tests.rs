@@ -18,6 +18,7 @@ struct Rig {
     total: u64,
     local: bool,
     staged: bool,
+    compressed: bool,
     frontend: NodeNote,
     accelerators: Vec<NodeNote>,
     fabric: Vec<String>,
@@ -85,6 +86,7 @@ impl Rig {
             total: 13368,
             local: false,
             staged: false,
+            compressed: false,
             frontend: front,
             accelerators: vec![node("acc-a", "2"), node("acc-b", "3")],
             fabric: Vec::new(),
@@ -111,6 +113,7 @@ impl Rig {
             total: self.total,
             local: self.local,
             staged: self.staged,
+            compressed: self.compressed,
         };
         let of_nodes = Nodes {
             frontend: &self.frontend,
@@ -209,6 +212,9 @@ const FAULTS: &[Fault] = &[
     }),
     ("--local", &["guard.local"], |r| r.local = true),
     ("staged samples", &["guard.staged"], |r| r.staged = true),
+    ("compressed prompts", &["guard.compression"], |r| {
+        r.compressed = true
+    }),
     ("loopback", &["guard.fabric"], |r| {
         r.fabric = vec!["loopback".to_owned()]
     }),

@@ -166,6 +166,9 @@ pub struct Model {
     pub dtype: String,
     /// What the QSL may do to samples.
     pub input: String,
+    /// It may compress each by itself and without loss.
+    #[serde(default)]
+    pub lossless: bool,
     /// The shortest run, where it is not the round's.
     pub min_duration_ms: Option<u64>,
     /// Elements of a sample in the bandwidth formula.

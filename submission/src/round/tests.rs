@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use super::*;
 
 fn round() -> Round {
@@ -133,4 +135,36 @@ fn limits_seeds_and_counts_are_those_that_loadgen_embeds() {
         let tokens = value(&format!("{}.*.use_token_latencies", model.conf));
         assert_eq!(tokens == Some(1), model.tokens, "{name}");
     }
+}
+
+/// Each model's accuracy script is there, and knows the flags that it is given.
+#[test]
+fn accuracy_commands_are_those_of_the_checkout() {
+    let Ok(checkout) = std::env::var("QDL_MLPERF_CHECKOUT") else {
+        return;
+    };
+    let mut read = 0;
+    for (name, model) in &round().models {
+        let words = || model.script.split_whitespace();
+        let script = words().find_map(|w| w.strip_prefix("{checker}/"));
+        let Some(script) = script else {
+            // A command of its own package.
+            assert!(
+                model.script.contains(" evaluate "),
+                "{name}: {}",
+                model.script
+            );
+            continue;
+        };
+        let path = Path::new(&checkout).join(script);
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+        for flag in words().filter(|w| w.starts_with("--")) {
+            assert!(
+                text.contains(&format!("\"{flag}\"")) || text.contains(&format!("'{flag}'")),
+                "{name}: {script} has no {flag}"
+            );
+        }
+        read += 1;
+    }
+    assert!(read > 0);
 }

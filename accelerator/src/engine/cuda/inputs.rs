@@ -235,12 +235,13 @@ impl Inputs {
     fn each(&mut self, batch: &Batch) -> Result<Staged, EngineError> {
         let size = self.unpacker.stride(0);
         let mut staged = Staged::default();
-        for (i, sample) in batch.arrivals().iter().enumerate() {
+        for i in 0..batch.len() {
+            let from = batch.address(i);
             let piece = Piece {
-                from: sample.address(),
+                from,
                 to: i * size,
                 bytes: size,
-                place: self.registry.ranges().at(sample.address()).0,
+                place: self.registry.ranges().at(from).0,
             };
             let to = self.memory[0].address();
             // SAFETY: as in `runs`.
@@ -279,8 +280,7 @@ impl Inputs {
         // ends within its sample's room.
         let launched = unsafe {
             gatherer.launch(&self.device, &self.stream, |chunks| {
-                let samples = batch.arrivals().iter();
-                let samples = samples.map(|a| (a.address(), a.input_len()));
+                let samples = (0..batch.len()).map(|i| (batch.address(i), batch.input_len(i)));
                 list_of(unpacker, samples, |input| memory[input].address(), chunks)
             })?
         };
@@ -337,9 +337,9 @@ pub(super) fn list_of(
 /// True where this GPU's kernels can read every sample where it lies, each within one range; their
 /// bytes are counted.
 fn readable(batch: &Batch, ranges: &Ranges, gpu: usize, staged: &mut Staged) -> bool {
-    batch.arrivals().iter().all(|sample| {
-        let (place, alike) = ranges.at(sample.address());
-        staged.count(place, sample.input_len());
-        place.readable_on(gpu) && alike >= sample.input_len()
+    (0..batch.len()).all(|i| {
+        let (place, alike) = ranges.at(batch.address(i));
+        staged.count(place, batch.input_len(i));
+        place.readable_on(gpu) && alike >= batch.input_len(i)
     })
 }

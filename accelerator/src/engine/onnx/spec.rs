@@ -66,6 +66,7 @@ pub(super) fn read(
         inputs,
         output,
         other_outputs: outputs.collect(),
+        compression: None,
     };
     Ok(Read { model, fixed_batch })
 }

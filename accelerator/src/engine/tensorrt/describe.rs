@@ -73,6 +73,7 @@ pub(super) fn described(
         inputs: inputs.iter().map(|t| spec(t)).collect::<Result<_, _>>()?,
         output: spec(output)?,
         other_outputs: Vec::new(),
+        compression: None,
     };
     Ok((
         model,
@@ -127,6 +128,7 @@ mod tests {
                 inputs: vec![spec("b"), spec("a")],
                 output: spec("c"),
                 other_outputs: Vec::new(),
+                compression: None,
             }),
             ragged: vec!["a".to_owned()],
             ..EngineParams::new(EngineKind::TensorRt)

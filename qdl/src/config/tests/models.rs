@@ -128,3 +128,62 @@ fn labels_need_an_output_that_names_a_class() {
         );
     }
 }
+
+#[test]
+fn a_compression_is_undone_by_workers_within_the_budget() {
+    let with = |model: &str, more: &str| {
+        let all = ACCELERATOR
+            .replace("max_input_bytes: 4", model)
+            .replace("kind: digest", &format!("kind: digest, {more}"));
+        accelerator(&all)
+    };
+    let good = with(
+        "max_input_bytes: 1000, compression: lz4",
+        "max_batch: 8, threads: 2",
+    );
+    let good = good.unwrap_or_else(|e| panic!("{e}"));
+    // Two workers' batches of samples on lines of their own are no slots' any more.
+    assert_eq!(good.decompressed_bytes(), 2 * 8 * 1024);
+    assert_eq!(good.memory(), (4096 << 20) - 2 * 8 * 1024);
+    let spec = good.model.spec().expect("sizes are given");
+    assert_eq!(spec.compression, Some(crate::model::Compression::Lz4));
+    assert_eq!(spec.max_carried_bytes(), Some(1004));
+    let none = with("max_input_bytes: 1000", "max_batch: 8").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!((none.decompressed_bytes(), none.memory()), (0, 4096 << 20));
+
+    let large = text(with(
+        "max_input_bytes: 67108864, compression: lz4",
+        "max_batch: 64",
+    ));
+    assert!(
+        large.contains("memory_mib leaves nothing for slots"),
+        "{large}"
+    );
+    let other = text(with("max_input_bytes: 4, compression: rar", "max_batch: 1"));
+    assert!(other.contains("rar") && other.contains("lz4"), "{other}");
+    let file = ACCELERATOR
+        .replace("max_input_bytes: 4", "file: m.onnx, compression: lz4")
+        .replace("kind: digest", "kind: onnx");
+    let file = text(accelerator(&file));
+    assert!(file.contains("add `inputs` and `output`"), "{file}");
+    let ids = "{name: a, dtype: i32, shape: [9], ragged: true}";
+    let prompts = ACCELERATOR
+        .replace(
+            "max_input_bytes: 4",
+            &format!("inputs: [{ids}], output: {ids}, compression: lz4"),
+        )
+        .replace("kind: digest", "kind: tokens");
+    let prompts = text(accelerator(&prompts));
+    assert!(
+        prompts.contains("engine `tokens` reads prompts where they land"),
+        "{prompts}"
+    );
+    let direct = ACCELERATOR
+        .replace("max_input_bytes: 4", "max_input_bytes: 4, compression: lz4")
+        .replace(
+            "{listen: 127.0.0.1:7410}",
+            "{device: mlx5_0, gpu: 0, gpudirect: true}",
+        );
+    let direct = text(accelerator(&direct));
+    assert!(direct.contains("decompressed by the CPU"), "{direct}");
+}

@@ -12,7 +12,7 @@ mod usage;
 use serde::{Deserialize, Serialize};
 
 pub use causes::{Cause, ROWS, Row, TABLE_BEGINS, TABLE_ENDS, table};
-pub use usage::{EngineUse, NicUse, NodeUse, PathReading, PathUse, ThreadGroup};
+pub use usage::{DecompressedUse, EngineUse, NicUse, NodeUse, PathReading, PathUse, ThreadGroup};
 
 /// The name of the group of threads that LoadGen issues queries on.
 pub const ISSUE: &str = "issue";

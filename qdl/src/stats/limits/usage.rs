@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::stats::text;
+
 /// Threads of one kind, together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -45,6 +47,58 @@ pub struct EngineUse {
     pub batches: u64,
     /// Samples in them.
     pub samples: u64,
+    /// Those that were compressed.
+    pub decompressed: DecompressedUse,
+}
+
+/// What decompressing samples took, in front of the engine and as a part of their batches' time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DecompressedUse {
+    /// Samples.
+    pub samples: u64,
+    /// Bytes of them as they were carried.
+    pub from_bytes: u64,
+    /// Bytes of them as the engine read them.
+    pub to_bytes: u64,
+    /// Microseconds of worker threads, of all of them.
+    pub took_us: u64,
+}
+
+impl DecompressedUse {
+    /// Adds another pipeline's.
+    pub fn add(&mut self, o: &DecompressedUse) {
+        self.samples += o.samples;
+        self.from_bytes += o.from_bytes;
+        self.to_bytes += o.to_bytes;
+        self.took_us += o.took_us;
+    }
+
+    /// What was done since an earlier reading.
+    #[must_use]
+    pub fn since(&self, before: &DecompressedUse) -> DecompressedUse {
+        DecompressedUse {
+            samples: self.samples.saturating_sub(before.samples),
+            from_bytes: self.from_bytes.saturating_sub(before.from_bytes),
+            to_bytes: self.to_bytes.saturating_sub(before.to_bytes),
+            took_us: self.took_us.saturating_sub(before.took_us),
+        }
+    }
+
+    /// In words; nothing where nothing was compressed.
+    pub fn line(&self) -> Option<String> {
+        if self.samples == 0 {
+            return None;
+        }
+        let times = self.to_bytes as f64 / self.from_bytes.max(1) as f64;
+        Some(format!(
+            "{} samples decompressed, {} from {} ({times:.2} times), in {} of engine threads",
+            text::grouped(self.samples),
+            text::bytes(self.to_bytes),
+            text::bytes(self.from_bytes),
+            text::time_us(self.took_us as f64),
+        ))
+    }
 }
 
 /// What a node was used for.
@@ -139,6 +193,7 @@ impl NodeUse {
                 busy_us: e.busy_us.saturating_sub(b.busy_us),
                 batches: e.batches.saturating_sub(b.batches),
                 samples: e.samples.saturating_sub(b.samples),
+                decompressed: e.decompressed.since(&b.decompressed),
                 ..*e
             },
             ..*self

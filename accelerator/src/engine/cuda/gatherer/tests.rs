@@ -99,6 +99,7 @@ fn models() -> impl Strategy<Value = ModelSpec> {
             ragged: false,
         },
         other_outputs: Vec::new(),
+        compression: None,
     })
 }
 

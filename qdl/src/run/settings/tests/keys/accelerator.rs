@@ -81,6 +81,7 @@ fn every_key_of_an_accelerator_has_an_effect() {
         maps("model.other_outputs[0].name", json!("x"), "model").given([others()]),
         maps("model.other_outputs[0].dtype", json!("f32"), "model").given([others()]),
         maps("model.other_outputs[0].shape", json!([7]), "model").given([others()]),
+        maps("model.compression", json!("lz4"), "model"),
         maps("model.max_input_bytes", json!(7), "model").given([any_bytes()]),
         maps("model.output_bytes", json!(7), "model").given([any_bytes()]),
         read("engine.kind", json!("digest"), engines, "engine.kind").given([any_bytes()]),

@@ -57,6 +57,7 @@ fn every_key_of_a_frontend_has_an_effect() {
         maps("model.other_outputs[0].name", json!("x"), "model").given([others()]),
         maps("model.other_outputs[0].dtype", json!("u8"), "model").given([others()]),
         maps("model.other_outputs[0].shape", json!([2]), "model").given([others()]),
+        maps("model.compression", json!("lz4"), "model"),
         read("dataset.kind", json!("tokens"), data, "match config.kind").given([
             ("model.inputs[0].dtype", json!("i64")),
             ("model.inputs[0].ragged", json!(true)),

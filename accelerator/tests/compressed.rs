@@ -1,0 +1,186 @@
+//! Compressed samples through the pipeline: the engine sees each as it was, and one that is spoiled
+//! costs nobody else.
+
+mod common;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use accelerator::{
+    engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams, Worker, create},
+    pipeline::{Options, Pipeline},
+};
+use common::{Samples, eventually, no_error};
+use qdl::{
+    compression,
+    model::{Compression, ModelSpec},
+    serve::{Arrival, Service},
+};
+
+/// The digest of what a sample was before it was compressed.
+fn digest(carried: &[u8]) -> Vec<u8> {
+    let len = compression::decompressed_len(carried).expect("sound");
+    let mut sample = vec![0; len];
+    compression::decompress(carried, &mut sample).expect("sound");
+    Digest::of(&sample).to_vec()
+}
+
+/// Samples of these bytes as the QSL would carry them, and after that `spoil` as it is.
+fn carried(samples: &[Vec<u8>], spoiled: &[Vec<u8>], answer: common::Answer) -> Arc<Samples> {
+    let (mut all, mut places, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
+    for sample in samples {
+        let at = all.len();
+        compression::compress(sample, &mut scratch, &mut all);
+        places.push((at, all.len() - at));
+    }
+    for bytes in spoiled {
+        places.push((all.len(), bytes.len()));
+        all.extend_from_slice(bytes);
+    }
+    Samples::new(&all, places, 8, Some(answer))
+}
+
+fn samples(n: usize, len: impl Fn(usize) -> usize) -> Vec<Vec<u8>> {
+    let sample = |i: usize| (0..len(i)).map(|k| (k / 50 + i) as u8).collect();
+    (0..n).map(sample).collect()
+}
+
+fn params(model: &ModelSpec) -> EngineParams {
+    EngineParams {
+        spec: Some(model.clone()),
+        max_input: model.max_input_bytes().expect("small"),
+        ..EngineParams::new(EngineKind::Digest)
+    }
+    .with(|e| (e.max_batch, e.threads) = (8, 2))
+}
+
+#[test]
+fn digests_are_of_the_samples_as_they_were() {
+    let model = ModelSpec::opaque("m", 5000, 8).carried(Some(Compression::Lz4));
+    let params = params(&model);
+    let engine = create(&params).expect("the engine needs nothing");
+    assert!(
+        engine.inline().is_some(),
+        "as they are it would answer inline"
+    );
+    let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
+    assert!(!pipeline.runs_inline());
+    let plain = samples(200, |i| 1 + i * 25);
+    let samples = carried(&plain, &[], digest);
+    for burst in (0..samples.len()).collect::<Vec<_>>().chunks(13) {
+        pipeline.arrived(&mut burst.iter().map(|i| samples.arrival(*i)).collect());
+    }
+    eventually("all answered", || samples.total() == samples.len());
+    samples.assert_each_answered_once();
+    let used = pipeline.used().decompressed;
+    let (from, to): (usize, usize) = (0..200).fold((0, 0), |(a, b), i| {
+        (a + samples.input(i).len(), b + plain[i].len())
+    });
+    assert_eq!(
+        (used.samples, used.from_bytes, used.to_bytes),
+        (200, from as u64, to as u64)
+    );
+    assert!(used.from_bytes < used.to_bytes);
+    assert!(
+        used.line()
+            .expect("something was compressed")
+            .contains("200 samples")
+    );
+    pipeline.stop(Duration::from_secs(60)).expect("it ends");
+}
+
+/// What an engine saw of its batches: samples, and how many runs they were.
+type Seen = Arc<Mutex<Vec<(usize, usize)>>>;
+
+struct Looks(ModelSpec, Seen);
+
+impl Engine for Looks {
+    fn name(&self) -> &'static str {
+        "looks"
+    }
+    fn model(&self) -> &ModelSpec {
+        &self.0
+    }
+    fn worker(&self, _: usize) -> Result<Box<dyn Worker>, EngineError> {
+        Ok(Box::new(Looks(self.0.clone(), self.1.clone())))
+    }
+}
+
+impl Worker for Looks {
+    fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
+        let mut seen = self.1.lock().expect("alive");
+        seen.push((batch.len(), batch.runs().len()));
+        for i in 0..batch.len() {
+            let answer = Digest::of(batch.input(i));
+            batch.write(i, &answer)?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn samples_of_one_size_are_one_run_once_they_are_decompressed() {
+    let mut model = ModelSpec::opaque("m", 1001, 8);
+    model.inputs[0].ragged = false;
+    let seen = Seen::default();
+    let engine = Arc::new(Looks(model.clone(), seen.clone()));
+    let model = model.carried(Some(Compression::Lz4));
+    let params = params(&model);
+    let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
+    let samples = carried(&samples(64, |_| 1001), &[], digest);
+    pipeline.arrived(&mut (0..64).map(|i| samples.arrival(i)).collect());
+    eventually("all answered", || samples.total() == 64);
+    samples.assert_each_answered_once();
+    let seen = seen.lock().expect("alive");
+    assert!(seen.iter().any(|(samples, _)| *samples > 1));
+    assert!(seen.iter().all(|(_, runs)| *runs == 1), "{seen:?}");
+}
+
+/// A bomb, a length that no sample of the model has, and spoiled bytes: each is given back in words
+/// of its own, and those in the same batch are answered.
+#[test]
+fn a_spoiled_sample_is_refused_and_the_others_are_answered() {
+    let mut model = ModelSpec::opaque("m", 4096, 8);
+    model.inputs[0].ragged = false;
+    let engine = Arc::new(Looks(model.clone(), Seen::default()));
+    let model = model.carried(Some(Compression::Lz4));
+    let params = params(&model);
+    let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
+    let (mut bomb, mut short, mut spoiled) = (Vec::new(), Vec::new(), Vec::new());
+    let mut scratch = Vec::new();
+    compression::compress(&[0; 1 << 20], &mut scratch, &mut bomb);
+    assert!(bomb.len() < 8192, "a slot holds it");
+    compression::compress(&[1; 4095], &mut scratch, &mut short);
+    compression::compress(&[2; 4096], &mut scratch, &mut spoiled);
+    spoiled.truncate(spoiled.len() - 3);
+    for (bytes, words) in [
+        (
+            bomb,
+            "it says that it has 1048576 bytes, the largest has 4096",
+        ),
+        (
+            short,
+            "a sample of 4095 bytes arrived; model `m` takes 4096 bytes",
+        ),
+        (spoiled, "its LZ4 block is none of 4096 bytes"),
+        (vec![1, 2], "2 bytes arrived, 4 say how long"),
+    ] {
+        let others = carried(&samples(12, |_| 4096), &[], digest);
+        let hostile = carried(&[], &[bytes], |_| Vec::new());
+        let mut burst: Vec<Arrival> = (0..12).map(|i| others.arrival(i)).collect();
+        burst.insert(5, hostile.arrival(0));
+        pipeline.arrived(&mut burst);
+        eventually("all answered or let go", || {
+            pipeline.idle() && Arc::strong_count(&hostile) == 1 && others.total() == 12
+        });
+        others.assert_each_answered_once();
+        assert_eq!(others.refused(), []);
+        let refused = hostile.refused();
+        assert!(
+            refused.len() == 1 && refused[0].1.contains(words) && hostile.total() == 0,
+            "{words}: {refused:?}"
+        );
+    }
+}

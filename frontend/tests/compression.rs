@@ -1,0 +1,156 @@
+//! Samples that the QSL compresses, by real processes over TCP: carried as long as they became,
+//! undone on the accelerator, and each answer the digest of the sample as it was.
+
+mod common;
+
+use common::{Place, Running, accelerator, free_ports, offline, run};
+use serde_json::Value;
+
+/// Volumes with much in them that is alike, as scans have, each of another size; one of noise.
+const VOLUMES: usize = 40;
+
+fn volumes() -> Vec<Vec<u8>> {
+    let noise = |i: usize| (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()[7];
+    let volume = |n: usize| -> Vec<u8> {
+        let len = 4 * (20_000 + 3001 * n);
+        match n {
+            7 => (0..len).map(noise).collect(),
+            _ => (0..len)
+                .map(|i| {
+                    if i % 4096 < 3000 {
+                        0
+                    } else {
+                        noise(i / 16 + n)
+                    }
+                })
+                .collect(),
+        }
+    };
+    (0..VOLUMES).map(volume).collect()
+}
+
+const MODEL: &str = "inputs: [{name: volume, dtype: f32, shape: [160000], ragged: true}], \
+                     output: {name: classes, dtype: u8, shape: [160000], ragged: true}";
+
+fn model(compression: &str) -> String {
+    format!("model: {{name: volumes, {MODEL}{compression}}}\n")
+}
+
+fn node(place: &Place, control: u16, compression: &str) -> std::path::PathBuf {
+    let yaml = format!(
+        "node: acc-a\ncontrol: {{listen: \"127.0.0.1:{control}\"}}\n{}nics: [{{listen: \"127.0.0.1:0\"}}]\n\
+         engine: {{kind: digest, max_batch: 2, threads: 2}}\nmemory_mib: 512\n",
+        model(compression)
+    );
+    place.write("acc-a.yaml", yaml)
+}
+
+fn front(place: &Place, control: u16, compression: &str, more: &str) -> std::path::PathBuf {
+    let yaml = format!(
+        "node: front\n{}dataset: {{kind: raw, samples: volumes, lengths: lengths}}\nverify: digest\n\
+         accelerators: [{{control: \"127.0.0.1:{control}\"}}]\n\
+         nics: [{{address: 127.0.0.1, connections: 2, slots: 8}}]\n{more}",
+        model(compression)
+    );
+    place.write("front.yaml", yaml)
+}
+
+fn data(place: &Place) -> u64 {
+    let volumes = volumes();
+    let lens = volumes
+        .iter()
+        .map(|v| u32::try_from(v.len()).expect("small"));
+    let lengths: Vec<u8> = lens.flat_map(u32::to_le_bytes).collect();
+    place.write("lengths", lengths);
+    place.write("volumes", volumes.concat());
+    volumes.iter().map(|v| v.len() as u64).sum()
+}
+
+fn sent(summary: &Value) -> u64 {
+    let all = summary["connections"].as_array().expect("a list");
+    all.iter().filter_map(|c| c["tx"]["bytes"].as_u64()).sum()
+}
+
+#[test]
+fn compressed_volumes_arrive_whole_and_smaller() {
+    const LZ4: &str = ", compression: lz4";
+    let place = Place::new();
+    let bytes = data(&place);
+    let mut carried = Vec::new();
+    for compression in ["", LZ4] {
+        let [port] = free_ports();
+        let serving = accelerator(&place, &node(&place, port, compression));
+        let config = front(&place, port, compression, "");
+        let samples = (3 * VOLUMES).to_string();
+        let out = format!("out{}", compression.len());
+        let ended = run(&place, place.frontend(&config, &out, &offline(&samples)));
+        assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.stderr);
+        let summary = place.summary(&out);
+        // Every byte of every answer follows from the sample as it was, its length too.
+        assert_eq!(summary["verified"]["mismatches"], 0);
+        assert_eq!(summary["verified"]["compared"], 3 * VOLUMES);
+        carried.push(sent(&summary));
+        let undone = &summary["accelerators"][0]["used"]["engine"]["decompressed"];
+        // Warm-up samples are not LoadGen's.
+        let issued = 3 * VOLUMES as u64;
+        if compression.is_empty() {
+            assert_eq!(undone["samples"], 0, "{undone}");
+            assert!(!ended.stdout.contains("decompressed"), "{}", ended.stdout);
+        } else {
+            assert!(undone["samples"].as_u64() >= Some(issued), "{undone}");
+            assert!(undone["to_bytes"].as_u64() >= Some(3 * bytes), "{undone}");
+            assert!(undone["from_bytes"].as_u64() < undone["to_bytes"].as_u64());
+            assert!(undone["took_us"].as_u64() > Some(0));
+            assert!(
+                ended.stdout.contains("samples decompressed"),
+                "{}",
+                ended.stdout
+            );
+            served(&serving);
+        }
+    }
+    assert!(2 * carried[1] < carried[0], "{carried:?}");
+}
+
+/// The accelerator says it, too.
+fn served(serving: &Running) {
+    serving.signal(libc::SIGTERM);
+    let told = serving.told();
+    assert!(
+        told.iter()
+            .any(|line| line.contains("samples decompressed")),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn nodes_that_compress_differently_do_not_begin() {
+    let place = Place::new();
+    data(&place);
+    let [port] = free_ports();
+    let _serving = accelerator(&place, &node(&place, port, ""));
+    let config = front(&place, port, ", compression: lz4", "");
+    let ended = run(&place, place.frontend(&config, "out", &offline("40")));
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("compression") && ended.stderr.contains("lz4"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn one_process_decompresses_as_well() {
+    let place = Place::new();
+    data(&place);
+    let engine = "engine: {kind: digest, max_batch: 2}\n";
+    let config = front(&place, 1, ", compression: lz4", engine);
+    let flags = [&offline("80")[..], &["--local"]].concat();
+    let ended = run(&place, place.frontend(&config, "out", &flags));
+    assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.stderr);
+    let verified = &place.summary("out")["verified"];
+    assert_eq!(
+        (&verified["mismatches"], &verified["compared"]),
+        (&0.into(), &80.into())
+    );
+}
