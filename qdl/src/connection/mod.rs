@@ -10,15 +10,11 @@
 //! * `doorbell`: whether a thread that issues has the time to post, and who rings.
 //! * [`nic_thread`]: the threads that poll the connections of NICs, entries of `nics`, one or
 //!   several each. Both ends run the same loop over different work.
-//! * [`crew`]: which thread polls which NIC, where several share one or change threads.
 //! * [`echo`]: when a quiet connection is asked for a sign of life, and when it is given up. The
 //!   clock is passed in.
-//! * [`spin`]: how a thread that finds nothing waits.
 
-pub mod crew;
 pub mod echo;
 pub mod nic_thread;
-pub mod spin;
 pub mod token;
 pub mod tracker;
 
@@ -28,14 +24,13 @@ mod receive;
 mod send;
 
 pub use costs::PostingCosts;
-pub use crew::{CrewPlan, Moves};
 pub use doorbell::DoorbellWait;
 pub(crate) use doorbell::{Ringer, learned};
 pub use echo::{Echo, EchoAction, EchoCfgs};
-pub(crate) use nic_thread::{ENDING, arm_all};
 pub use nic_thread::{
-    MakeWork, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Turn, join_all, spawn, spawn_crew,
+    CrewPlan, MakeWork, Moves, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Spin, Turn, Wait,
+    join_all, spawn, spawn_crew,
 };
+pub(crate) use nic_thread::{ENDING, arm_all};
 pub(crate) use receive::{BUDGET, Receiving};
 pub(crate) use send::{Next, Outgoing, Posted, SendCounts, SendHalf};
-pub use spin::{Spin, Wait};

@@ -4,6 +4,7 @@ use super::{
     AcceleratorRecord, ConnectionRecord, DEFAULT, GpuRecord, Mode, RailRecord, RunRecord,
     SettingRecord, Summary, TokenRecord,
     losses::with_losses,
+    served::decompressed_line,
     text::{self, Table},
     traffic,
 };
@@ -370,7 +371,7 @@ impl Page {
         );
         self.fact("copies", &copies, None);
         for a in &run.system.accelerators {
-            if let Some(line) = a.used.engine.decompressed.line() {
+            if let Some(line) = decompressed_line(&a.used.engine.decompressed) {
                 self.fact("compressed", &format!("{}: {line}", a.node), None);
             }
         }

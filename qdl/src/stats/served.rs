@@ -209,7 +209,7 @@ impl ServedReport {
             n(self.sleeps),
             n(self.woken),
         ));
-        if let Some(line) = self.decompressed.line() {
+        if let Some(line) = decompressed_line(&self.decompressed) {
             out.push_str(&format!("{line}\n"));
         }
         for line in self.places.lines() {
@@ -235,6 +235,21 @@ impl ServedReport {
         }
         out
     }
+}
+
+/// What was decompressed, in words; nothing where nothing was compressed.
+pub(super) fn decompressed_line(used: &DecompressedUse) -> Option<String> {
+    if used.samples == 0 {
+        return None;
+    }
+    let times = used.to_bytes as f64 / used.from_bytes.max(1) as f64;
+    Some(format!(
+        "{} samples decompressed, {} from {} ({times:.2} times), in {} of engine threads",
+        text::grouped(used.samples),
+        text::bytes(used.to_bytes),
+        text::bytes(used.from_bytes),
+        text::time_us(used.took_us as f64),
+    ))
 }
 
 #[cfg(test)]
@@ -263,6 +278,20 @@ mod tests {
             sleeps: 3,
             ..ServedReport::default()
         }
+    }
+
+    #[test]
+    fn what_was_decompressed_is_said_where_something_was() {
+        let used = DecompressedUse {
+            samples: 200,
+            from_bytes: 1_000,
+            to_bytes: 2_500,
+            took_us: 70,
+        };
+        let line = decompressed_line(&used).expect("a line");
+        assert!(line.starts_with("200 samples decompressed, "), "{line}");
+        assert!(line.contains("(2.50 times)"), "{line}");
+        assert_eq!(decompressed_line(&DecompressedUse::default()), None);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! NICs change hands: how a thread gives one to another of its crew, by [`super::super::crew`]'s rules.
+//! NICs change hands: how a thread gives one to another of its crew, by the rules of
+//! [`crew`](super::crew).
 
 use std::sync::{
     Arc, Mutex,
@@ -8,8 +9,8 @@ use std::sync::{
 use mio::{Poll, unix::SourceFd};
 
 use super::{
-    super::crew::{Apart, Balance, Give, Load, Moves},
     NicThreadHandle, NicWork,
+    crew::{Apart, Balance, Give, Load, Moves},
     handle::{Thread, lock},
 };
 

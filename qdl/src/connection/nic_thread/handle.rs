@@ -13,7 +13,7 @@ use std::{
 use crossbeam_utils::CachePadded;
 use mio::{Poll, Token, Waker};
 
-use super::{super::crew::SharedLoad, Placed};
+use super::{Placed, crew::SharedLoad};
 use crate::{fabric::Region, os::CpuList, stats::limits::NicUse};
 
 /// Of what wakes a thread, among the descriptors that it sleeps on.

@@ -1,11 +1,16 @@
 //! The loop of a NIC thread: work while there is some, look again for a configured time, then arm
 //! every connection, look once more, and sleep on all their descriptors at once. A thread does so
-//! for one NIC or for several, which may change to another ([`crew`](super::crew)).
+//! for one NIC or for several, which may change to another ([`crew`]).
 //!
 //! * here: what its work is, how threads are started and how they end
 //! * `turning`: the loop itself
 //! * `handle`: what others have of a thread: they see whether it sleeps, and wake it
+//! * [`crew`]: which thread polls which NIC, where several share one or change threads
 //! * `handing`: how a NIC changes from one thread to another
+//! * [`spin`]: how a thread that finds nothing waits
+
+pub mod crew;
+pub mod spin;
 
 mod handing;
 mod handle;
@@ -29,17 +34,19 @@ use std::{
 use mio::Poll;
 
 use self::{
+    crew::Apart,
     handing::{Crew, Mail, Worked},
     handle::{Seat, Thread, lock},
     turning::run,
 };
-use super::{CrewPlan, Spin, crew::Apart};
 use crate::{
     fabric::{Armed, Rx},
     os::{CpuList, Near, affinity},
 };
 
+pub use crew::{CrewPlan, Moves};
 pub use handle::NicThreadHandle;
+pub use spin::{Spin, Wait};
 
 /// How a NIC thread waits and where it runs.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use super::{super::Moves, *};
+use super::*;
 
 #[derive(Default)]
 struct Counter {

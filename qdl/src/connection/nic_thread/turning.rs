@@ -9,14 +9,11 @@ use std::{
 use mio::{Events, Interest, Poll, Token, unix::SourceFd};
 
 use super::{
-    super::{
-        Moves,
-        crew::{Balance, Load, WINDOW_NS},
-        spin::Wait,
-    },
     NicThreadCfgs, NicWork, Turn,
+    crew::{Balance, Load, Moves, WINDOW_NS},
     handing::{Crew, Worked},
     handle::{ASLEEP, AWAKE, WAKER},
+    spin::Wait,
 };
 use crate::{clock::now_ns, fabric::Armed};
 

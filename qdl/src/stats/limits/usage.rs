@@ -3,8 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::text;
-
 /// Threads of one kind, together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -83,21 +81,6 @@ impl DecompressedUse {
             to_bytes: self.to_bytes.saturating_sub(before.to_bytes),
             took_us: self.took_us.saturating_sub(before.took_us),
         }
-    }
-
-    /// In words; nothing where nothing was compressed.
-    pub fn line(&self) -> Option<String> {
-        if self.samples == 0 {
-            return None;
-        }
-        let times = self.to_bytes as f64 / self.from_bytes.max(1) as f64;
-        Some(format!(
-            "{} samples decompressed, {} from {} ({times:.2} times), in {} of engine threads",
-            text::grouped(self.samples),
-            text::bytes(self.to_bytes),
-            text::bytes(self.from_bytes),
-            text::time_us(self.took_us as f64),
-        ))
     }
 }
 

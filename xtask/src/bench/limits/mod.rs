@@ -1,6 +1,7 @@
 //! `cargo xtask bench limits [--runs N] [--programs FOLDER] [NAME ...]`: does the summary's last
-//! line name what limited a run, and the page's advice, first? Each cause is planted with the real programs, several times, and
-//! runs that are well stand beside them. The link takes network namespaces, and so root.
+//! line name what limited a run, and the page's advice, first? Each cause is planted with the real
+//! programs, several times, and runs that are well stand beside them. Shaped links take network
+//! namespaces, and so root.
 
 mod plants;
 mod run;
@@ -108,9 +109,10 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
             .into_iter()
             .map(|s| json!({"cause": s.cause, "page": s.page, "line": s.line, "limits": s.limits}))
             .collect();
-        rows.push(
-            json!({"planted": plant.name, "expected": plant.cause, "page": plant.page, "right": right, "said": all}),
-        );
+        rows.push(json!({
+        "planted": plant.name, "expected": plant.cause, "page": plant.page,
+        "right": right, "said": all,
+        }));
     }
     write(root, "limits", &rows)?;
     ensure!(

@@ -13,7 +13,7 @@
 //! threads and memory in one place. Nothing crosses from one group to another.
 //!
 //! Decisions are here, as plain functions of what threads had to do; the threads are in
-//! [`nic_thread`](super::nic_thread).
+//! [`nic_thread`](super).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
