@@ -206,11 +206,3 @@ fn it_is_written_into_the_folder_of_its_run() {
     let error = report::write(&place.path().join("nowhere")).expect_err("no folder");
     assert!(error.to_string().contains("nowhere"), "{error}");
 }
-
-#[test]
-fn a_run_that_goes_on_has_pictures() {
-    let (summary, timeline, _) = common::parts(&Made::default());
-    let pictures = report::so_far(&summary, &timeline);
-    well_formed(&pictures).expect("well formed");
-    assert!(pictures.contains("id=\"course\"") && pictures.contains("id=\"threads\""));
-}
