@@ -18,7 +18,9 @@ const RATE_OVER_NS: u64 = 1_000_000_000;
 
 enum Screen {
     Bar(ProgressBar),
-    Plain { next_ns: u64 },
+    Plain {
+        next_ns: u64,
+    },
     /// What stays, and no line: something else shows the run.
     Notes,
     Quiet,

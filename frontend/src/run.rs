@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use ::report::{Over, SoFar};
 use accelerator::engine::{
     streaming::TOKEN_BYTES,
     tokens::{Answers, answer as pretended},
@@ -25,7 +26,6 @@ use qdl::{
     topology::{Topology, spell_out},
     wire::Stream,
 };
-use ::report::{Over, SoFar};
 
 use crate::{
     accuracy::{self, Labels, Whose},
@@ -584,6 +584,9 @@ impl Watch {
             self.gather.latencies([first, now], self.completers.live());
         }
         if view.due() {
+            // Where nothing is outstanding at any look nobody has read them for long.
+            let issue = self.sut.issue_threads().all();
+            self.gather.threads(now, &thread_times(), &issue);
             let so_far = self.moment(now, counts);
             if let Some((view, known)) = &self.live {
                 view.show(so_far.unwrap_or_else(|| known.nothing()));

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use loadgen_bridge::{Scenario, TestMode, TestSettings};
 use qdl::stats::{
-    Figures, Live, LimitRecord, LimitUnit,
+    Figures, LimitRecord, LimitUnit, Live,
     timeline::{ConnectionReading, Timeline},
 };
 use report::{SoFar, State};

@@ -2,7 +2,7 @@
 (() => {
   const run = document.getElementById("run");
   const link = document.getElementById("link");
-  let waiting = null, over = false, last = 0;
+  let waiting = null, over = false, ending = false, last = 0, failed = 0;
 
   function say(text, bad) {
     link.textContent = text;
@@ -38,14 +38,23 @@
     waiting = JSON.parse(event.data);
     last = Date.now();
     over = waiting.over;
+    ending = /: ending$/.test(waiting.title);
+    failed = 0;
     draw();
     if (over) {
       events.close();
       say("the run is over; this is the last of it");
     } else say("live, once a second");
   });
+  // The browser tries again by itself, but not for ever: a run that is over does not come back.
   events.onerror = () => {
-    if (!over) say("the frontend does not answer: the run is over, or was ended, or the way to it is cut", true);
+    failed += 1;
+    if (over) return;
+    if (ending || failed > 5) {
+      over = true;
+      events.close();
+      say("the run has ended, and this page has not heard how: its folder has the rest, report.html too", true);
+    } else say("the frontend does not answer; trying again", true);
   };
   document.addEventListener("visibilitychange", draw);
   setInterval(() => {

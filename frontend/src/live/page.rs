@@ -46,7 +46,9 @@ pub fn event(number: u64, so_far: &SoFar) -> Bytes {
 mod tests {
     use qdl::stats::{
         Figures,
-        timeline::{ConnectionReading, ConnectionTick, Event, NodeSide, ThreadSide, Tick, Timeline},
+        timeline::{
+            ConnectionReading, ConnectionTick, Event, NodeSide, ThreadSide, Tick, Timeline,
+        },
     };
     use report::{Over, State};
 

@@ -67,8 +67,12 @@ fn head(of: &SoFar) -> Vec<Line<'static>> {
     };
     let time = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), text::time_us);
     let [p50, p90, p99, p999] = of.quantiles_us([0.5, 0.9, 0.99, 0.999]).map(time);
-    let asked = of.target_qps.map(|q| format!(", asked for {}", text::rate(q)));
-    let tokens = of.token_rate.map(|t| format!("   {} tokens/s", text::rate(t)));
+    let asked = of
+        .target_qps
+        .map(|q| format!(", asked for {}", text::rate(q)));
+    let tokens = of
+        .token_rate
+        .map(|t| format!("   {} tokens/s", text::rate(t)));
     vec![
         Line::from(vec![
             Span::styled(of.title.clone(), BOLD),
@@ -158,10 +162,7 @@ fn heat(of: &SoFar, frame: &mut Frame<'_>, area: Rect) {
     for (x, y, n) in cells {
         let share = (n as f64).ln() / most.ln().max(1e-9);
         let shade = (share * (SHADES.len() - 1) as f64).round() as usize;
-        let at = (
-            inner.x + LABELS + x as u16,
-            inner.y + height - 1 - y as u16,
-        );
+        let at = (inner.x + LABELS + x as u16, inner.y + height - 1 - y as u16);
         if let Some(cell) = frame.buffer_mut().cell_mut(at) {
             cell.set_bg(SHADES[shade.min(SHADES.len() - 1)]);
         }
@@ -182,8 +183,7 @@ fn heat(of: &SoFar, frame: &mut Frame<'_>, area: Rect) {
 
 /// A heading in the first row; the rest of the area.
 fn titled(frame: &mut Frame<'_>, area: Rect, title: &str) -> Rect {
-    let [head, rest] =
-        Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
+    let [head, rest] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
     frame.render_widget(Paragraph::new(Line::styled(title.to_owned(), BOLD)), head);
     rest
 }
@@ -210,7 +210,10 @@ fn throughput(of: &SoFar, frame: &mut Frame<'_>, area: Rect) {
 }
 
 fn connections(of: &SoFar, area: Rect) -> Vec<Line<'static>> {
-    let head = format!("{:<18}{:>8}{:>8}{:>7}", "connection", "sent", "rcvd", "flying");
+    let head = format!(
+        "{:<18}{:>8}{:>8}{:>7}",
+        "connection", "sent", "rcvd", "flying"
+    );
     let mut lines = vec![Line::styled(head, BOLD)];
     let room = usize::from(area.height.saturating_sub(1));
     let row = |name: &str, sent: u64, received: u64, flying: Option<u64>| {
@@ -282,3 +285,6 @@ fn happened(of: &SoFar) -> Vec<Line<'static>> {
         Line::styled("q leaves this picture, Ctrl-C ends the run", DIM),
     ]
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,6 +28,7 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use qdl::config::FrontendConfig;
 use report::State;
+use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -46,7 +47,7 @@ const MOST_CONNECTIONS: usize = 64;
 const MOST_ONLOOKERS: usize = 16;
 /// For a request's head.
 const HEAD: Duration = Duration::from_secs(5);
-/// What waits to be sent on a connection, at most, beside one tick.
+/// What waits to be sent on a connection, here and in the system, beside one tick.
 const WAITING: usize = 16 << 10;
 /// After the last event, for what is still on its way.
 const LAST: Duration = Duration::from_millis(800);
@@ -67,6 +68,8 @@ pub fn bind(address: SocketAddr, config: &FrontendConfig) -> Result<Bound, LiveE
     let bound = || -> io::Result<(std::net::TcpListener, SocketAddr)> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
+        // Its connections have the same.
+        SockRef::from(&listener).set_send_buffer_size(WAITING)?;
         let address = listener.local_addr()?;
         Ok((listener, address))
     };
@@ -235,7 +238,9 @@ fn answer(request: &Request<Incoming>, shared: &Shared) -> Answer {
                      ?token=..., or send it in a header: Authorization: Bearer ...\n",
                 );
                 let scheme = HeaderValue::from_static("Bearer");
-                answer.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+                answer
+                    .headers_mut()
+                    .insert(header::WWW_AUTHENTICATE, scheme);
                 answer
             }
             Refused::Host => words(
@@ -245,7 +250,10 @@ fn answer(request: &Request<Incoming>, shared: &Shared) -> Answer {
         };
     }
     if request.method() != Method::GET {
-        return words(StatusCode::METHOD_NOT_ALLOWED, "There is nothing but GET.\n");
+        return words(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "There is nothing but GET.\n",
+        );
     }
     match request.uri().path() {
         "/" => of(StatusCode::OK, page::TYPE, page::html()),
@@ -297,11 +305,7 @@ fn events(shared: &Shared) -> Answer {
     let body = Events {
         next: Some(Box::pin(next(seen))),
     };
-    headed(
-        StatusCode::OK,
-        "text/event-stream",
-        Either::Right(body),
-    )
+    headed(StatusCode::OK, "text/event-stream", Either::Right(body))
 }
 
 /// The next event, and where those after it come from.

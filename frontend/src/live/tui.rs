@@ -19,9 +19,7 @@ use ratatui::{
         cursor,
         event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
         execute,
-        terminal::{
-            EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
-        },
+        terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode},
     },
 };
 use report::State;
@@ -99,10 +97,7 @@ pub fn begin(latest: Latest, onlooker: Onlooker, done: Sender<()>) -> Result<(),
     Ok(())
 }
 
-fn drawing(
-    mut terminal: Terminal<CrosstermBackend<Stdout>>,
-    mut latest: Latest,
-) -> io::Result<()> {
+fn drawing(mut terminal: Terminal<CrosstermBackend<Stdout>>, mut latest: Latest) -> io::Result<()> {
     let mut stale = true;
     // Somebody else may have given the terminal back: a panic, or who waited too long for us.
     while TAKEN.load(SeqCst) && interrupt::requested().is_none() {
@@ -140,4 +135,17 @@ fn is_ctrl_c(key: &KeyEvent) -> bool {
     key.kind == KeyEventKind::Press
         && key.code == KeyCode::Char('c')
         && key.modifiers.contains(KeyModifiers::CONTROL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_is_told() {
+        restore_on_panic();
+        TAKEN.store(true, SeqCst);
+        let panicked = std::panic::catch_unwind(|| panic!("as it may happen"));
+        assert!(panicked.is_err() && !TAKEN.load(SeqCst));
+    }
 }

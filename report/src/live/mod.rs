@@ -120,7 +120,9 @@ impl SoFar {
             State::Before => (
                 None,
                 word("NOT BEGUN"),
-                word("LoadGen has not issued its first query: samples are loaded, connections made and warmed up."),
+                word(
+                    "LoadGen has not issued its first query: samples are loaded, connections made and warmed up.",
+                ),
             ),
             State::Over(over) => {
                 let reason = match over.reason.as_str() {
