@@ -19,7 +19,10 @@ use ratatui::{
         cursor,
         event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
         execute,
-        terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode},
+        terminal::{
+            Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+            enable_raw_mode,
+        },
     },
 };
 use report::State;
@@ -59,10 +62,14 @@ fn take() -> io::Result<Terminal<CrosstermBackend<Stdout>>> {
     enable_raw_mode()?;
     TAKEN.store(true, SeqCst);
     held::hold();
-    execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)?;
-    let mut terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
-    terminal.clear()?;
-    Ok(terminal)
+    // Not `Terminal::clear`: it asks where the cursor is, and not every terminal answers.
+    execute!(
+        io::stdout(),
+        EnterAlternateScreen,
+        Clear(ClearType::All),
+        cursor::Hide
+    )?;
+    Terminal::new(CrosstermBackend::new(io::stdout()))
 }
 
 /// Takes the terminal and draws on it until the run ends, on a thread of its own, which says there

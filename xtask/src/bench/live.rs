@@ -1,5 +1,5 @@
-//! `bench live`: what it costs that a run is looked at while it goes on (`--live`, with somebody who
-//! reads every event), and that its decisions are recorded (`--record 64`), beside neither.
+//! `bench live`: what it costs that a run is looked at while it goes on (`--live`, with somebody
+//! who reads every event), and that its decisions are recorded (`--record 64`), beside neither.
 //!
 //! The whole path of `bench loadgen`, its engine answering at once, so that nothing but the way of
 //! a sample takes time. The three take turns, in another order each time, and a ratio is of one

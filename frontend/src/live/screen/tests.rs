@@ -87,7 +87,7 @@ fn eighty_by_twenty_four_cells_hold_it_all() {
         "30,000 done, 10 in flight",
         "45.0 ms at most 10.0 ms",
         "latency over time",
-        "samples/s over time, to 590",
+        "samples/s over time, to 564",
         "acc-a/0",
         "and 9 more",
         "nic-0          90%   5%",
@@ -104,7 +104,7 @@ fn eighty_by_twenty_four_cells_hold_it_all() {
     };
     let full: Vec<u16> = (0..24).filter(|y| shaded(*y) > 50).collect();
     assert_eq!(full.len(), 2, "{full:?} in\n{all}");
-    let at = rows.iter().position(|r| r.starts_with("> 10.0 ms"));
+    let at = rows.iter().position(|r| r.starts_with(">10.0 ms"));
     let at = at.expect("the bound") as u16;
     assert!(full[0] < at && at < full[1], "{full:?}, {at}\n{all}");
 }
