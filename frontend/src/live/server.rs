@@ -47,8 +47,11 @@ const MOST_CONNECTIONS: usize = 64;
 const MOST_ONLOOKERS: usize = 16;
 /// For a request's head.
 const HEAD: Duration = Duration::from_secs(5);
-/// What waits to be sent on a connection, here and in the system, beside one tick.
+/// What waits here to be sent on a connection, at most, beside one tick.
 const WAITING: usize = 16 << 10;
+/// What the system keeps of it: an ordinary tick, so that the last one arrives though the program
+/// has ended.
+const KEPT: usize = 64 << 10;
 /// After the last event, for what is still on its way.
 const LAST: Duration = Duration::from_millis(800);
 
@@ -69,7 +72,7 @@ pub fn bind(address: SocketAddr, config: &FrontendConfig) -> Result<Bound, LiveE
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         // Its connections have the same.
-        SockRef::from(&listener).set_send_buffer_size(WAITING)?;
+        SockRef::from(&listener).set_send_buffer_size(KEPT)?;
         let address = listener.local_addr()?;
         Ok((listener, address))
     };
