@@ -5,7 +5,11 @@ use std::time::Duration;
 use qdl::{
     dispatch::Sample,
     run::{Described, node_facts},
-    stats::{SystemRecord, limits::NicUse, timeline::ConnectionReading},
+    stats::{
+        LossRecord, SystemRecord,
+        limits::NicUse,
+        timeline::{ConnectionReading, Event},
+    },
     wire::{EngineInfo, NodeFacts},
 };
 
@@ -71,6 +75,11 @@ pub trait Backend: Send + Sync {
     /// What each connection is like now, in the order of [`Backend::connections`].
     fn readings(&self) -> Vec<ConnectionReading> {
         Vec::new()
+    }
+
+    /// What has happened in a run that goes on, and who was lost.
+    fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
+        (Vec::new(), Vec::new())
     }
 
     /// Samples issued and not completed.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Parser, ValueEnum};
 use loadgen_bridge::TestMode;
 
-use crate::exit::HELP;
+use crate::{exit::HELP, live};
 
 /// Runs LoadGen against the accelerators of a configuration, over the network.
 ///
@@ -123,6 +123,12 @@ pub struct Args {
     /// (flight-NODE.bin; `frontend flight DIR` reads it)
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub record: Option<u16>,
+
+    /// Show the run while it goes on: as a page at this address, which a browser on this machine
+    /// opens (any other address needs the session's token), or with the word `tui` on this terminal
+    #[arg(long, value_name = "ADDRESS:PORT|tui", num_args = 0..=1,
+          default_missing_value = live::DEFAULT)]
+    pub live: Option<live::Place>,
 
     /// No progress and no summary on the screen: errors alone
     #[arg(short, long, conflicts_with = "verbose")]
@@ -262,6 +268,7 @@ mod tests {
             "7",
             "--record",
             "64",
+            "--live",
             "-vv",
         ])
         .expect("all of these exist");
@@ -269,6 +276,7 @@ mod tests {
         assert_eq!(args.mode, Some(Mode::FindPeak));
         assert_eq!((args.target_qps, args.verbose), (Some(2000.0), 2));
         assert_eq!(args.record, Some(64));
+        assert_eq!(args.live, live::DEFAULT.parse().ok());
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(args.set, [pair("a", "1"), pair("b", "x=y")]);
     }

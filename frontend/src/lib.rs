@@ -18,6 +18,7 @@
 //! | `init` | `frontend init`: configurations for a model of one's own |
 //! | `tune` | `frontend tune`: the highest rate that is VALID, by many runs of this same program |
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
+//! | `live` | `--live`: a run looked at while it goes on |
 //! | `phases` | histograms for each of LoadGen's phases |
 //! | `result`, `reasons` | what it came to in LoadGen's words, and why it is not valid |
 //! | `accuracy`, `report`, `exit` | what it came to |
@@ -38,6 +39,7 @@ pub mod guard;
 pub mod init;
 pub mod interrupt;
 pub mod left;
+pub mod live;
 pub mod local;
 pub mod memory;
 pub mod meter;

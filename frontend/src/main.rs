@@ -2,7 +2,7 @@
 
 use clap::Parser;
 
-use frontend::{cli, describe, exit::ExitCode, flight, init, run, tune};
+use frontend::{cli, describe, exit::ExitCode, flight, init, live, run, tune};
 
 /// LoadGen allocates for every query: this one makes it half as fast again.
 #[global_allocator]
@@ -76,7 +76,7 @@ fn main() {
     };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(live::held::Stderr)
         .with_target(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();

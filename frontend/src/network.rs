@@ -9,7 +9,11 @@ use qdl::{
     config::{FrontendConfig, QslMode},
     dispatch::Sample,
     run::{Cluster, ClusterError, ClusterListener, Described, SampleMemory},
-    stats::{Ledger, SystemRecord, limits::NicUse, timeline::ConnectionReading},
+    stats::{
+        Ledger, LossRecord, SystemRecord,
+        limits::NicUse,
+        timeline::{ConnectionReading, Event},
+    },
     wire::{EngineInfo, NodeFacts},
 };
 
@@ -204,6 +208,11 @@ impl Backend for Network {
     fn readings(&self) -> Vec<ConnectionReading> {
         let cluster = self.cluster.upgrade();
         cluster.map(|c| c.readings()).unwrap_or_default()
+    }
+
+    fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| c.happened()).unwrap_or_default()
     }
 
     fn outstanding(&self) -> u64 {

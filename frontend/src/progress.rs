@@ -9,6 +9,8 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use qdl::stats::{Figures, Throughput};
 
+use crate::live::held;
+
 /// Nanoseconds between plain lines.
 const PLAIN_EVERY_NS: u64 = 5_000_000_000;
 /// Nanoseconds over which the rate is taken.
@@ -16,7 +18,11 @@ const RATE_OVER_NS: u64 = 1_000_000_000;
 
 enum Screen {
     Bar(ProgressBar),
-    Plain { next_ns: u64 },
+    Plain {
+        next_ns: u64,
+    },
+    /// What stays, and no line: something else shows the run.
+    Notes,
     Quiet,
 }
 
@@ -55,6 +61,16 @@ impl Progress {
         }
     }
 
+    /// The same where something else shows the figures: lines that stay alone.
+    #[must_use]
+    pub fn notes_alone(mut self, alone: bool) -> Self {
+        if alone && !matches!(self.screen, Screen::Quiet) {
+            self.clear();
+            self.screen = Screen::Notes;
+        }
+        self
+    }
+
     /// A look at the figures.
     pub fn show(&mut self, now_ns: u64, figures: &Figures, done: &Throughput, outstanding: u64) {
         let now = || (now_ns, done.clone(), figures.tokens);
@@ -75,7 +91,7 @@ impl Progress {
                 *next_ns = now_ns.saturating_add(PLAIN_EVERY_NS);
                 say(&text());
             }
-            Screen::Plain { .. } | Screen::Quiet => {}
+            Screen::Plain { .. } | Screen::Notes | Screen::Quiet => {}
         }
     }
 
@@ -83,7 +99,7 @@ impl Progress {
     pub fn note(&self, text: &str) {
         match &self.screen {
             Screen::Bar(bar) => bar.println(text),
-            Screen::Plain { .. } => say(text),
+            Screen::Plain { .. } | Screen::Notes => say(text),
             Screen::Quiet => {}
         }
     }
@@ -98,7 +114,7 @@ impl Progress {
 
 fn say(text: &str) {
     // A standard error that nobody reads is no reason to end a run.
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(held::Stderr, "{text}");
 }
 
 fn line(what: &str, figures: &Figures, rate: f64, token_rate: f64, outstanding: u64) -> String {

@@ -1,6 +1,7 @@
 //! A run from the first look at the configuration to the exit code.
 
 use std::{
+    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
@@ -9,6 +10,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use ::report::{Over, SoFar};
 use accelerator::engine::{
     streaming::TOKEN_BYTES,
     tokens::{Answers, answer as pretended},
@@ -17,10 +19,10 @@ use anyhow::Context;
 use loadgen_bridge::{LoadgenError, TestMode, TestOutcome, register_issue_query_thread, run_test};
 use qdl::{
     clock::now_ns,
-    config::{self, FrontendConfig, Written},
+    config::{self, FrontendConfig, NicConfig, Written},
     os::{Near, available_memory, thread_times},
     run::{pinning_warnings, usage_of},
-    stats::{Accuracy, Live, Recorder, SystemRecord, Throughput},
+    stats::{Accuracy, Figures, Live, Recorder, SystemRecord, Throughput},
     topology::{Topology, spell_out},
     wire::Stream,
 };
@@ -36,7 +38,9 @@ use crate::{
     exit::{ExitCode, Verdict},
     flight::Dumps,
     guard::Guard,
-    interrupt, left, local,
+    interrupt, left,
+    live::{Known, LiveView, Moment, Place},
+    local,
     memory::Estimate,
     meter::Meter,
     network::Network,
@@ -124,8 +128,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let labels = self::labels(&config, &accuracy, qsl.total())?.is_some();
         return check::check(args, &config, &settings, &qsl, labels, guard.lines());
     }
+    let mut live_view = live_view(args, &config, &settings)?;
     report::clear(&settings)?;
-    let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet);
+    let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet)
+        .notes_alone(args.live == Some(Place::Terminal));
+    if let Some(note) = live_view.iter().find_map(|(view, _)| view.note.as_ref()) {
+        progress.note(note);
+    }
     let loaded_bytes = qsl.region().len() as u64;
     let estimate = Estimate::of(&settings.test, qsl.total(), loaded_bytes);
     progress.note(&estimate.line(available_memory()));
@@ -190,6 +199,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     let phases = completers.phases().clone();
+    if let Some((_, known)) = &mut live_view {
+        known.over(backend.fabric().0);
+    }
     let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone(), note, phases);
     let mut watch = Watch {
         backend,
@@ -207,6 +219,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         meter: Meter::default(),
         gather: Gather::default(),
         dumps,
+        live: live_view,
         watchdog: Watchdog::new(
             config.deadlines.watchdog_s.saturating_mul(1_000_000_000),
             now_ns(),
@@ -216,19 +229,55 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let started = SystemTime::now();
     let outcome = watch.test(&settings, Arc::new(library))?;
+    let live_view = watch.ending();
     let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());
     ended.own_settings = own_settings;
     ended.would_not_count = guard.lines().collect();
-    let (code, reason) = leave(args, &ended);
-    if let Err(error) = left.end(settings.folder(), code.code(), &reason) {
-        eprintln!("error: {error}");
-        return Ok(code.max(ExitCode::Setup));
+    let (mut code, mut over) = leave(args, &ended);
+    match left.end(settings.folder(), code.code(), &over.reason) {
+        Ok(()) => over.page = write_page(settings.folder()),
+        Err(error) => {
+            eprintln!("error: {error}");
+            code = code.max(ExitCode::Setup);
+        }
     }
-    // The figures are safe by now: a page that cannot be drawn changes nothing about the run.
-    if let Err(error) = ::report::write(settings.folder()) {
-        tracing::warn!("no page of this run: {error}");
+    if let Some(view) = live_view {
+        view.end(over);
     }
     Ok(code)
+}
+
+/// Writes the run's page. Its figures are safe by now: a page that cannot be drawn changes nothing
+/// about it.
+fn write_page(folder: &Path) -> Option<PathBuf> {
+    match ::report::write(folder) {
+        Ok(path) => Some(std::path::absolute(&path).unwrap_or(path)),
+        Err(error) => {
+            tracing::warn!("no page of this run: {error}");
+            None
+        }
+    }
+}
+
+/// Where the run is shown, if somebody wants it; before there is anything to show.
+fn live_view(
+    args: &Args,
+    config: &FrontendConfig,
+    settings: &Settings,
+) -> Result<Option<(LiveView, Known)>> {
+    let Some(place) = args.live else {
+        return Ok(None);
+    };
+    let nics = if args.local {
+        let threads = 0..local::completers(config);
+        threads.map(|i| format!("thread {i}")).collect()
+    } else {
+        config.nics.iter().map(NicConfig::label).collect()
+    };
+    let target = settings.target_qps();
+    let known = Known::new(&config.node, &settings.test, target, nics);
+    let view = LiveView::open(place, config, known.nothing())?;
+    Ok(Some((view, known)))
 }
 
 /// The same with the file that `--compliance` stands for.
@@ -265,8 +314,8 @@ fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send 
     Ok(move |prompt: &[i32]| pretended(prompt, &answers))
 }
 
-/// Prints and writes the report; the exit code, and why.
-fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, String) {
+/// Prints and writes the report; the exit code, and what it came to in words.
+fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, Over) {
     let (summary, mut code) = ended.summary();
     if !args.quiet {
         report::print(&summary);
@@ -278,7 +327,19 @@ fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, String) {
     if code > ExitCode::Good {
         eprintln!("error: {}", summary.run.exit.reason);
     }
-    (code, summary.run.exit.reason)
+    let word = match summary.run.valid {
+        Some(true) => "VALID",
+        Some(false) if code > ExitCode::Invalid => "FAILED",
+        Some(false) => "INVALID",
+        None => "COMPLETE",
+    };
+    let over = Over {
+        code: code.code(),
+        word: word.to_owned(),
+        reason: summary.run.exit.reason,
+        page: None,
+    };
+    (code, over)
 }
 
 /// Where samples are sent from: near the NICs, where there are any.
@@ -369,6 +430,8 @@ struct Watch {
     meter: Meter,
     gather: Gather,
     dumps: Dumps,
+    /// Where it is shown while it goes on, and what is known of it for that.
+    live: Option<(LiveView, Known)>,
     watchdog: Watchdog,
     notes: Receiver<String>,
     began: Instant,
@@ -472,6 +535,7 @@ impl Watch {
         } else {
             self.gather.before(&self.backend.readings());
         }
+        self.show(now, &figures, [completed + outstanding, completed]);
         // A long answer whose tokens come is no stall.
         let moved = completed.saturating_add(figures.parts);
         if let Some(stalled) = self.watchdog.look(now, moved, outstanding) {
@@ -494,6 +558,50 @@ impl Watch {
             self.backend.abort(&cause);
             self.verdict.fail(ExitCode::Lost, cause);
         }
+    }
+
+    /// A moment of the run, for those who look on; `None` before its first query.
+    fn moment(&self, now: u64, counts: [u64; 2]) -> Option<SoFar> {
+        let (first, (_, known)) = self.sut.first_query_ns().zip(self.live.as_ref())?;
+        let at = [first, now];
+        let node = &known.nothing().node;
+        let moment = Moment {
+            at,
+            counts,
+            connections: (&self.connections, self.gather.connections()),
+            timeline: self.gather.so_far(node, at, self.backend.happened()),
+        };
+        Some(known.so_far(moment, self.completers.live()))
+    }
+
+    /// Shows the run to those who look on, once a second.
+    fn show(&mut self, now: u64, figures: &Figures, counts: [u64; 2]) {
+        let Some((view, known)) = &mut self.live else {
+            return;
+        };
+        known.count(now, figures, counts[1]);
+        if let Some(first) = self.sut.first_query_ns() {
+            self.gather.latencies([first, now], self.completers.live());
+        }
+        if view.due() {
+            // Where nothing is outstanding at any look nobody has read them for long.
+            let issue = self.sut.issue_threads().all();
+            self.gather.threads(now, &thread_times(), &issue);
+            let so_far = self.moment(now, counts);
+            if let Some((view, known)) = &self.live {
+                view.show(so_far.unwrap_or_else(|| known.nothing()));
+            }
+        }
+    }
+
+    /// Everything was answered: those who look on hear of it, and of the run's end by what is
+    /// returned.
+    fn ending(&mut self) -> Option<LiveView> {
+        let (completed, outstanding) = (self.backend.completed(), self.backend.outstanding());
+        let last = self.moment(now_ns(), [completed + outstanding, completed]);
+        let (view, _) = self.live.take()?;
+        view.ending(last);
+        Some(view)
     }
 
     /// Stops everything and gathers what is known.

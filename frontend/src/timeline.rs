@@ -4,10 +4,11 @@
 use qdl::{
     os::ThreadTime,
     stats::{
-        LossRecord, SystemRecord,
+        Live, LossRecord, SystemRecord,
         limits::ISSUE,
         ticks::{
-            EngineTicks, Grown, LatencyTicks, ThreadReading, ThreadTicks, tick_count, tick_ns,
+            EngineTicks, Grown, LatenciesSoFar, LatencyTicks, ThreadReading, ThreadTicks,
+            tick_count, tick_ns,
         },
         timeline::{ConnectionReading, ConnectionTick, Event, NodeSide, Tick, Timeline},
     },
@@ -69,6 +70,8 @@ pub struct Gather {
     /// Before the first query.
     before: Vec<u64>,
     run: Option<(Grown, ThreadTicks)>,
+    /// What NIC threads show of their ticks, where somebody looks on.
+    shown: Option<LatenciesSoFar>,
     events: Vec<Event>,
 }
 
@@ -158,6 +161,91 @@ impl Gather {
         }
     }
 
+    /// Each connection since the run began, as it was at the last look.
+    pub fn connections(&self) -> Vec<ConnectionReading> {
+        let Some((grown, _)) = &self.run else {
+            return Vec::new();
+        };
+        let row = grown.since_begin();
+        let of = row.len().saturating_sub(RUN) / (EACH + GAUGES);
+        let reading = |i| {
+            let c = connection(&row, i, of);
+            ConnectionReading {
+                samples: c.samples,
+                bytes_out: c.bytes_out,
+                bytes_in: c.bytes_in,
+                in_flight: c.in_flight,
+                score: c.score,
+                retransmits: c.retransmits,
+                window_limited_us: c.window_limited_us,
+                rtt_us: c.rtt_us,
+            }
+        };
+        (0..of).map(reading).collect()
+    }
+
+    /// A look at the latencies that NIC threads show, of a run that began at `first_ns`: for
+    /// [`Gather::so_far`], and at least once a tick.
+    pub fn latencies(&mut self, [first_ns, now_ns]: [u64; 2], live: &Live) {
+        self.shown
+            .get_or_insert_with(|| LatenciesSoFar::new(first_ns))
+            .read(now_ns, live);
+    }
+
+    /// What is known of a run that goes on, which began at `first_ns`: ticks that are over alone,
+    /// with the latencies that were shown; `events` and `losses` are what others have seen.
+    /// Accelerators tell their sides when it is over.
+    pub fn so_far(
+        &self,
+        node: &str,
+        [first_ns, now_ns]: [u64; 2],
+        (mut events, losses): (Vec<Event>, Vec<LossRecord>),
+    ) -> Timeline {
+        events.extend(losses.iter().flat_map(lost));
+        events.extend(self.events.iter().cloned());
+        events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+        events.drain(..events.len().saturating_sub(MOST_EVENTS));
+        let Some((grown, threads)) = &self.run else {
+            return Timeline {
+                events,
+                ..Timeline::default()
+            };
+        };
+        let shown = self.shown.as_ref();
+        let lasted_ns = now_ns.saturating_sub(first_ns);
+        let tick = tick_ns(lasted_ns).max(grown.tick_ns());
+        let tick = tick.max(shown.map_or(0, LatenciesSoFar::tick_ns));
+        let n = usize::try_from(lasted_ns / tick).map_or(1, |n| n.max(1));
+        let rows = grown.ticks(tick, n + 1);
+        let mut latencies = shown.map(|s| s.ticks(tick, n)).unwrap_or_default();
+        latencies.resize(n, Vec::new());
+        let width = rows.first().map_or(0, Vec::len);
+        let of = width.saturating_sub(RUN) / (EACH + GAUGES);
+        let mut outstanding = 0i64;
+        let ticks = rows.iter().zip(latencies).map(|(row, latency)| {
+            let count = |i: usize| row.get(i).copied().unwrap_or(0);
+            outstanding += count(0) as i64 - count(1) as i64;
+            Tick {
+                issued: count(0),
+                completed: count(1),
+                in_flight: outstanding.max(0) as u64,
+                latency,
+                connections: (0..of).map(|i| connection(row, i, of)).collect(),
+            }
+        });
+        Timeline {
+            tick_ms: tick / 1_000_000,
+            ticks: ticks.collect(),
+            events,
+            slowest: Vec::new(),
+            nodes: vec![NodeSide {
+                node: node.to_owned(),
+                threads: threads.sides(tick, n, lasted_ns),
+                ..NodeSide::default()
+            }],
+        }
+    }
+
     /// What this process's threads have done so far; `issue` are LoadGen's.
     pub fn threads(&mut self, now_ns: u64, all: &[ThreadTime], issue: &[u64]) {
         if let Some((_, ticks)) = &mut self.run {
@@ -241,39 +329,45 @@ impl Gather {
         for e in &end.system.events {
             self.event(e.at_s, &e.kind, &e.text);
         }
-        for loss in &end.system.losses {
-            self.lost(loss);
+        for e in end.system.losses.iter().flat_map(lost) {
+            self.event(e.at_s, &e.kind, &e.text);
         }
         for (name, at_ns) in &end.phases {
             self.event(seconds(*at_ns), "phase", name);
         }
     }
+}
 
-    fn lost(&mut self, loss: &LossRecord) {
-        let (node, numbers) = (&loss.node, &loss.connections);
-        let who = match loss.whole {
-            true => node.clone(),
-            false => {
-                let each: Vec<_> = numbers.iter().map(|n| format!("{node}/{n}")).collect();
-                each.join(", ")
-            }
-        };
-        if let Some(at_s) = loss.at_s {
-            self.event(at_s, "lost", &format!("{who}: {}", loss.why));
-            if loss.again > 0 {
-                let text = format!("{} samples of {who}", loss.again);
-                self.event(at_s, "sent_again", &text);
-            }
+/// A loss, what went again for it, and its end.
+fn lost(loss: &LossRecord) -> Vec<Event> {
+    let (node, numbers) = (&loss.node, &loss.connections);
+    let who = match loss.whole {
+        true => node.clone(),
+        false => {
+            let each: Vec<_> = numbers.iter().map(|n| format!("{node}/{n}")).collect();
+            each.join(", ")
         }
-        if let Some(at_s) = loss.back_s {
-            self.event(at_s, "back", &who);
+    };
+    let event = |at_s: f64, kind: &str, text: String| Event {
+        at_s,
+        kind: kind.to_owned(),
+        text,
+    };
+    let mut events = Vec::new();
+    if let Some(at_s) = loss.at_s {
+        events.push(event(at_s, "lost", format!("{who}: {}", loss.why)));
+        if loss.again > 0 {
+            let text = format!("{} samples of {who}", loss.again);
+            events.push(event(at_s, "sent_again", text));
         }
     }
+    events.extend(loss.back_s.map(|at_s| event(at_s, "back", who)));
+    events
 }
 
 #[cfg(test)]
 mod tests {
-    use qdl::stats::{ConnectionRecord, Ledger, SampleTimes};
+    use qdl::stats::{ConnectionRecord, Ledger, Live, SampleTimes};
 
     use super::*;
 
@@ -293,7 +387,8 @@ mod tests {
     }
 
     fn latencies(n: u64) -> LatencyTicks {
-        let mut latencies = LatencyTicks::default();
+        let (mut latencies, live) = (LatencyTicks::default(), Live::new(1));
+        live.begin(S);
         for i in 0..n {
             let completed_ns = S + (i + 1) * S / n - 1;
             let times = SampleTimes {
@@ -302,7 +397,7 @@ mod tests {
                 connection: 1,
                 ..SampleTimes::default()
             };
-            latencies.record(&times, |_| S);
+            latencies.record(&times, &live, 0);
         }
         latencies
     }

@@ -12,6 +12,7 @@
 //! | [`pictures`] | what each picture shows |
 //! | [`advice`] | what limited the run, what to turn, and what that may bring |
 //! | [`page`] | the whole page of one run |
+//! | [`live`] | a run that goes on |
 //! | [`compare`] | several runs: groups, differences, whether they are more than noise |
 //! | [`command()`] | `frontend report` |
 
@@ -20,6 +21,7 @@ mod command;
 mod compare;
 mod draw;
 mod html;
+mod live;
 mod page;
 mod pictures;
 mod run;
@@ -29,9 +31,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use qdl::stats::{Summary, timeline::Timeline};
-
 pub use command::{Outcome, command};
+pub use live::{Over, SoFar, State, so_far};
 pub use run::{ReadError, Run};
 
 /// The page in a run's folder.
@@ -77,12 +78,6 @@ fn put(path: &Path, page: &str) -> Result<(), Error> {
         path: path.to_owned(),
         source,
     })
-}
-
-/// The pictures of a run that is not over, of what it has counted so far: an element of HTML that
-/// stands on a page with [`style`].
-pub fn so_far(summary: &Summary, timeline: &Timeline) -> String {
-    page::so_far(&Run::of("", summary, Some(timeline.clone())))
 }
 
 /// The style sheet of every page.

@@ -210,7 +210,25 @@ fn it_is_written_into_the_folder_of_its_run() {
 #[test]
 fn a_run_that_goes_on_has_pictures() {
     let (summary, timeline, _) = common::parts(&Made::default());
-    let pictures = report::so_far(&summary, &timeline);
+    let reading = qdl::stats::timeline::ConnectionReading::default();
+    let named = summary.run.system.connections.iter();
+    let so_far = report::SoFar {
+        title: "Server <1>".to_owned(),
+        state: report::State::Running,
+        elapsed_s: 12.0,
+        completed: 14_400,
+        limits: summary.run.loadgen.map(|l| l.limits).unwrap_or_default(),
+        connections: named.map(|c| (c.name.clone(), reading)).collect(),
+        timeline,
+        ..report::SoFar::default()
+    };
+    let pictures = report::so_far(&so_far);
     well_formed(&pictures).expect("well formed");
-    assert!(pictures.contains("id=\"course\"") && pictures.contains("id=\"threads\""));
+    for id in ["course", "limits", "percentiles", "connections", "threads"] {
+        assert!(pictures.contains(&format!("id=\"{id}\"")), "{id}");
+    }
+    // One that has not begun has nothing to draw, and says so.
+    let before = report::so_far(&report::SoFar::default());
+    well_formed(&before).expect("well formed");
+    assert!(before.contains("NOT BEGUN") && before.contains("No tick of the run is over yet."));
 }

@@ -107,6 +107,19 @@ impl Token {
             .contains(&bytes.len())
             .then(|| Token(bytes.into()))
     }
+
+    /// Are these its bytes? Takes as long whatever the difference.
+    pub fn is(&self, bytes: &[u8]) -> bool {
+        let mac = |key: &[u8]| {
+            let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
+            mac.update(b"the same\0");
+            mac.update(&(key.len() as u64).to_le_bytes());
+            Some(mac)
+        };
+        let ours = mac(&self.0).map(|m| m.finalize().into_bytes());
+        let same = |(theirs, ours): (Hmac<Sha256>, _)| theirs.verify_slice(ours).is_ok();
+        mac(bytes).zip(ours.as_deref()).is_some_and(same)
+    }
 }
 
 impl fmt::Debug for Token {
@@ -204,6 +217,17 @@ mod tests {
 
     fn auth(token: &str) -> Auth {
         Auth::Token(Token::new(token.as_bytes()).expect("long enough"))
+    }
+
+    #[test]
+    fn a_token_is_its_own_bytes_and_no_others() {
+        let bytes = b"a token of 16 bytes or more";
+        let token = Token::new(bytes).expect("long enough");
+        assert!(token.is(bytes));
+        for other in [&b""[..], &bytes[1..], b"a token of 16 bytes or mora"] {
+            assert!(!token.is(other), "{other:?}");
+        }
+        assert!(!token.is(&[&bytes[..], b"\0"].concat()));
     }
 
     #[test]

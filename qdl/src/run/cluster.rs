@@ -38,7 +38,7 @@ use crate::{
     fabric::MAX_SLOTS,
     os::Near,
     stats::{
-        Places, PostingRecord, SystemRecord,
+        LossRecord, Places, PostingRecord, SystemRecord,
         limits::NicUse,
         timeline::{ConnectionReading, Event, NodeSide},
     },
@@ -427,6 +427,18 @@ impl Cluster {
         events
     }
 
+    /// What has happened in a run that goes on, and which accelerators and connections were lost.
+    pub fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
+        let common = &self.common;
+        let events = self.events(common.dispatcher().first_issued_ns());
+        let losses = (0..common.peers.len()).flat_map(|i| {
+            let peer = common.peer(i);
+            let of = |at_ns| common.in_run(at_ns);
+            peer.outages.records(&peer.node, of)
+        });
+        (events, losses.collect())
+    }
+
     /// Asks every accelerator for its part of the SUT's name, over the wire, now. The time is that
     /// of the slowest answer. One that was lost after it had said its name goes by that, as lost:
     /// the failure rules have decided that the run goes on without it.
@@ -625,7 +637,7 @@ impl Cluster {
         leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
         let mut connections = common.dispatcher().connection_records();
-        let events = self.events(common.dispatcher().first_issued_ns());
+        let (events, _) = self.happened();
         let warm_up = super::lock(&self.warmed).take();
         let mut warm_up = warm_up.map(|(report, _)| report);
         if let Some(w) = &mut warm_up {
@@ -648,12 +660,7 @@ impl Cluster {
                 super::report::accelerator(&peer, connections.count())
             })
             .collect();
-        let losses = (0..common.peers.len()).flat_map(|i| {
-            let peer = common.peer(i);
-            peer.outages
-                .records(&peer.node, |at_ns| common.in_run(at_ns))
-        });
-        let losses = losses.collect();
+        let (_, losses) = self.happened();
         let rails = (0..common.peers.len())
             .filter_map(|p| {
                 let node = common.peer(p).node.clone();

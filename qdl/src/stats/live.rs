@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
 
+use super::timeline::LATENCY_BUCKETS;
+
 /// What one NIC thread has shown last. One writer, so a store
 /// will do where a shared counter would need a read-modify-write.
 #[derive(Debug, Default)]
@@ -17,12 +19,32 @@ struct Shown {
     p99_ttft_ns: AtomicU64,
 }
 
+/// The latencies that one NIC thread has shown: once a tick, and of ticks that are over alone, so
+/// that a sample costs nothing more.
+#[derive(Debug)]
+struct Latencies {
+    /// How many fell into each bucket since the run began.
+    buckets: [AtomicU64; LATENCY_BUCKETS],
+    /// Length of its ticks by now.
+    tick_ns: AtomicU64,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Latencies {
+            buckets: [const { AtomicU64::new(0) }; LATENCY_BUCKETS],
+            tick_ns: AtomicU64::new(0),
+        }
+    }
+}
+
 /// Figures that NIC threads show and others read, without a lock: one cache line per NIC thread.
 #[derive(Debug)]
 pub struct Live {
     /// When the run began; 0 before.
     first_ns: AtomicU64,
     rails: Box<[CachePadded<Shown>]>,
+    latencies: Box<[CachePadded<Latencies>]>,
 }
 
 /// What [`Live::figures`] reads, over all NIC threads.
@@ -52,6 +74,7 @@ impl Live {
         Live {
             first_ns: AtomicU64::new(0),
             rails: (0..rails).map(|_| CachePadded::default()).collect(),
+            latencies: (0..rails).map(|_| CachePadded::default()).collect(),
         }
     }
 
@@ -74,17 +97,43 @@ impl Live {
     /// has not shown yet, and the fields need not be of one moment.
     pub fn figures(&self) -> Figures {
         let mut all = Figures::default();
-        for nic_index in &self.rails {
-            all.completed += nic_index.completed.load(Relaxed);
-            all.bytes_out += nic_index.bytes_out.load(Relaxed);
-            all.bytes_in += nic_index.bytes_in.load(Relaxed);
-            let p99 = nic_index.p99_round_trip_ns.load(Relaxed);
-            all.p99_round_trip_ns = all.p99_round_trip_ns.max(p99);
-            all.parts += nic_index.parts.load(Relaxed);
-            all.tokens += nic_index.tokens.load(Relaxed);
-            all.p99_ttft_ns = all.p99_ttft_ns.max(nic_index.p99_ttft_ns.load(Relaxed));
+        for one in self.each() {
+            all.completed += one.completed;
+            all.bytes_out += one.bytes_out;
+            all.bytes_in += one.bytes_in;
+            all.p99_round_trip_ns = all.p99_round_trip_ns.max(one.p99_round_trip_ns);
+            all.parts += one.parts;
+            all.tokens += one.tokens;
+            all.p99_ttft_ns = all.p99_ttft_ns.max(one.p99_ttft_ns);
         }
         all
+    }
+
+    /// The same of each NIC thread.
+    pub fn each(&self) -> impl Iterator<Item = Figures> + '_ {
+        self.rails.iter().map(|shown| Figures {
+            completed: shown.completed.load(Relaxed),
+            bytes_out: shown.bytes_out.load(Relaxed),
+            bytes_in: shown.bytes_in.load(Relaxed),
+            p99_round_trip_ns: shown.p99_round_trip_ns.load(Relaxed),
+            parts: shown.parts.load(Relaxed),
+            tokens: shown.tokens.load(Relaxed),
+            p99_ttft_ns: shown.p99_ttft_ns.load(Relaxed),
+        })
+    }
+
+    /// How many latencies fell into each bucket of
+    /// [`latency_bucket`](super::timeline::latency_bucket) since the run began, in ticks that are
+    /// over; and the length of the longest tick that a thread counts in by now, in nanoseconds.
+    pub fn latencies(&self) -> (Vec<u64>, u64) {
+        let (mut all, mut tick_ns) = (vec![0; LATENCY_BUCKETS], 0);
+        for one in &self.latencies {
+            for (sum, n) in all.iter_mut().zip(&one.buckets) {
+                *sum += n.load(Relaxed);
+            }
+            tick_ns = one.tick_ns.load(Relaxed).max(tick_ns);
+        }
+        (all, tick_ns)
     }
 
     /// Shows one NIC thread's counts.
@@ -93,6 +142,22 @@ impl Live {
             shown.completed.store(completed, Relaxed);
             shown.bytes_out.store(bytes_out, Relaxed);
             shown.bytes_in.store(bytes_in, Relaxed);
+        }
+    }
+
+    /// Adds the latencies of one NIC thread's tick that is over.
+    pub(super) fn show_latencies(&self, nic_index: usize, counts: &[u64; LATENCY_BUCKETS]) {
+        if let Some(shown) = self.latencies.get(nic_index) {
+            for (sum, n) in shown.buckets.iter().zip(counts).filter(|(_, n)| **n > 0) {
+                sum.store(sum.load(Relaxed) + n, Relaxed);
+            }
+        }
+    }
+
+    /// Shows how long one NIC thread's ticks are by now.
+    pub(super) fn show_tick(&self, nic_index: usize, tick_ns: u64) {
+        if let Some(shown) = self.latencies.get(nic_index) {
+            shown.tick_ns.store(tick_ns, Relaxed);
         }
     }
 

@@ -159,6 +159,8 @@ pub struct EngineTick {
     pub copied_us: u64,
 }
 
+/// Buckets that [`latency_bucket`] may give. A power of two.
+pub const LATENCY_BUCKETS: usize = 512;
 /// Buckets of a factor of two.
 const PER_OCTAVE: u32 = 8;
 
@@ -193,5 +195,6 @@ mod tests {
             assert!(ns == u64::MAX || bucket_begins(bucket + 1) > ns, "{ns}");
         }
         assert_eq!(latency_bucket(0), latency_bucket(8));
+        assert_eq!(usize::from(latency_bucket(u64::MAX)), LATENCY_BUCKETS - 1);
     }
 }

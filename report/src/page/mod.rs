@@ -49,11 +49,13 @@ pub fn document(title: &str, header: &str, main: &str, script: bool) -> String {
     )
 }
 
-fn section(title: &str, html: &str) -> String {
+/// A part of a page under its heading.
+pub fn section(title: &str, html: &str) -> String {
     format!("<section><h2>{}</h2>{html}</section>\n", escape(title))
 }
 
-fn two(left: &str, right: &str) -> String {
+/// Two things beside each other, where there is room.
+pub fn two(left: &str, right: &str) -> String {
     format!("<div class=\"two\"><div>{left}</div><div>{right}</div></div>")
 }
 
@@ -229,16 +231,4 @@ pub fn of(run: &Run) -> String {
     ];
     let title = format!("{}: {}", run.name, head::title(run));
     document(&title, &head::html(run), &main.concat(), true)
-}
-
-/// The pictures of a run that goes on.
-pub fn so_far(run: &Run) -> String {
-    format!(
-        "<div class=\"so-far\">{}{}{}{}{}</div>",
-        course::picture(run),
-        where_time_goes(run),
-        network(run),
-        engines::picture(run),
-        threads::picture(run)
-    )
 }

@@ -84,7 +84,7 @@ fn curves(timeline: Option<&Timeline>, connections: usize) -> Vec<Curves> {
 }
 
 /// Curves of each connection, where there is a timeline.
-fn over_time(run: &Run, connections: &[ConnectionRecord]) -> String {
+pub fn over_time(run: &Run, connections: &[ConnectionRecord]) -> String {
     let curves = curves(run.timeline.as_ref(), connections.len());
     if curves.is_empty() {
         return String::new();

@@ -35,7 +35,8 @@ fn distance(limit: &LimitRecord) -> String {
     }
 }
 
-fn draw(limits: &[LimitRecord], size: Size) -> Svg {
+/// A bar for each.
+pub fn draw(limits: &[LimitRecord], size: Size) -> Svg {
     let each = if size.narrow { 58.0 } else { 46.0 };
     let mut svg = Svg::new(
         size.width,

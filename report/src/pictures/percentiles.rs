@@ -93,7 +93,8 @@ pub fn key(curves: &[Curve<'_>], size: Size) -> Svg {
     svg
 }
 
-fn both_parts(curves: &[Curve<'_>], bound: Option<&(f64, String)>) -> String {
+/// Curves, and what is read off them.
+pub fn both_parts(curves: &[Curve<'_>], bound: Option<&(f64, String)>) -> String {
     let above = both(Size::HALF, |size| draw(curves, bound, size));
     format!("{above}{}", both(Size::HALF, |size| key(curves, size)))
 }

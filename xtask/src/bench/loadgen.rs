@@ -33,7 +33,7 @@ const NULL_QPS: &str = "60000000";
 const SAMPLES: &str = "1000000";
 
 /// The nodes of the whole path.
-const WHOLE_PATH: Nodes<'_> = Nodes {
+pub(super) const WHOLE_PATH: Nodes<'_> = Nodes {
     name: "loadgen",
     accelerator_model: "{name: null-64, max_input_bytes: 64}",
     frontend: "model: {name: null-64, inputs: [{name: input, dtype: u8, shape: [64], ragged: true}], \

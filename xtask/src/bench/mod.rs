@@ -10,6 +10,7 @@ mod failover;
 mod feed;
 mod idle;
 mod limits;
+mod live;
 mod llm;
 mod loadgen;
 mod local;
@@ -61,6 +62,14 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
                 _ => bail!("bench loadgen takes no arguments, or the word find-peak"),
             }
         }
+        "live" => {
+            let turns = args.first().and_then(|a| a.to_str()?.parse().ok());
+            ensure!(
+                args.len() == usize::from(turns.is_some()),
+                "bench live takes no arguments, or a number of turns"
+            );
+            live::run(root, turns)
+        }
         "llm" => {
             ensure!(args.is_empty(), "bench llm takes no arguments");
             llm::run(root)
@@ -82,7 +91,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: batches, core, defaults, fabric, failover, feed, idle, large, limits, llm, loadgen, local, models, ofi, parts, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: batches, core, defaults, fabric, failover, feed, idle, large, limits, live, llm, loadgen, local, models, ofi, parts, rails, verbs, warm-up"
         ),
     }
 }

@@ -84,6 +84,16 @@ impl Grown {
         self.last_ns
     }
 
+    /// What counters have gained since the beginning, and gauges as they were last.
+    pub fn since_begin(&self) -> Vec<u64> {
+        let all = self.last.iter().zip(&self.first).enumerate();
+        all.map(|(i, (last, first))| match i < self.counters {
+            true => last.saturating_sub(*first),
+            false => *last,
+        })
+        .collect()
+    }
+
     /// The rows of `n` ticks of `tick_ns`: what counters gained in each, and gauges at its end.
     /// What came later is the last one's.
     pub fn ticks(&self, tick_ns: u64, n: usize) -> Vec<Vec<u64>> {
@@ -124,6 +134,7 @@ mod tests {
         g.read(S + 3 * T, &[999, 9]);
         let ticks = g.ticks(T, 4);
         assert_eq!(ticks, [vec![20, 7], vec![20, 8], vec![20, 8], vec![10, 8]]);
+        assert_eq!(g.since_begin(), [70, 8]);
         // A counter that falls gained nothing, and what is left over is the last tick's.
         g.read(S + 4 * T, &[150, 8]);
         let sum: u64 = g.ticks(T, 2).iter().map(|r| r[0]).sum();

@@ -5,12 +5,10 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use super::{COARSER, FIRST_TICK_NS, MOST_TICKS};
 use crate::stats::{
-    SampleTimes, Stage,
-    timeline::{SlowSample, latency_bucket},
+    Live, SampleTimes, Stage,
+    timeline::{LATENCY_BUCKETS as BUCKETS, SlowSample, latency_bucket},
 };
 
-/// Buckets that [`latency_bucket`] may give. A power of two.
-const BUCKETS: usize = 512;
 /// Buckets in use, over all ticks, that there is room for.
 const ROOM: usize = 48 << 10;
 /// The most samples of a run that are kept whole.
@@ -63,15 +61,15 @@ impl Default for LatencyTicks {
 }
 
 impl LatencyTicks {
-    /// Counts a sample in. `begin` says when the run began, given when this sample was issued; it
-    /// is asked once.
+    /// Counts a sample in. `live` knows when the run began, which is asked once, and is shown each
+    /// tick that is over, as that of the NIC thread of this index.
     #[inline]
-    pub fn record(&mut self, times: &SampleTimes, begin: impl FnOnce(u64) -> u64) {
+    pub fn record(&mut self, times: &SampleTimes, live: &Live, nic_index: usize) {
         if times.completed_ns >= self.end_ns {
             if self.end_ns == 0 {
-                self.begin_ns = begin(times.issued_ns);
+                self.begin_ns = live.begin(times.issued_ns);
             }
-            self.turn(times.completed_ns);
+            self.turn(times.completed_ns, live, nic_index);
         }
         let total_ns = total_ns(times);
         self.counts[usize::from(latency_bucket(total_ns)) % BUCKETS] += 1;
@@ -82,8 +80,9 @@ impl LatencyTicks {
 
     /// A tick is over, or none has begun.
     #[cold]
-    fn turn(&mut self, now_ns: u64) {
+    fn turn(&mut self, now_ns: u64, live: &Live, nic_index: usize) {
         if self.end_ns > 0 {
+            live.show_latencies(nic_index, &self.counts);
             self.flush();
         }
         let since = now_ns.saturating_sub(self.begin_ns);
@@ -93,6 +92,7 @@ impl LatencyTicks {
         self.tick = since / self.tick_ns;
         let end = (self.tick + 1).saturating_mul(self.tick_ns);
         self.end_ns = self.begin_ns.saturating_add(end);
+        live.show_tick(nic_index, self.tick_ns);
     }
 
     fn flush(&mut self) {
@@ -234,11 +234,18 @@ mod tests {
     }
 
     fn of(samples: impl IntoIterator<Item = (u64, u64)>) -> LatencyTicks {
-        let mut ticks = LatencyTicks::default();
+        let (mut ticks, live) = (LatencyTicks::default(), begun());
         for (at, total) in samples {
-            ticks.record(&sample(at, total), |_| S);
+            ticks.record(&sample(at, total), &live, 0);
         }
         ticks
+    }
+
+    /// Of a run that has begun.
+    fn begun() -> Live {
+        let live = Live::new(1);
+        live.begin(S);
+        live
     }
 
     fn counts(tick: &[(u16, u64)]) -> u64 {
@@ -291,12 +298,12 @@ mod tests {
     #[test]
     fn samples_of_every_length_find_room() {
         let mut all = 0u64;
-        let mut ticks = LatencyTicks::default();
+        let (mut ticks, live) = (LatencyTicks::default(), begun());
         for tick in 0..400u64 {
             for i in 0..(BUCKETS as u64) {
                 let long = 8u64 << (i % 37);
                 let at = S + tick * FIRST_TICK_NS + (1 << 45);
-                ticks.record(&sample(at, long), |_| S);
+                ticks.record(&sample(at, long), &live, 0);
                 all += 1;
             }
         }
@@ -335,10 +342,10 @@ mod tests {
     #[test]
     fn samples_that_take_ever_longer_are_not_all_kept() {
         let mut kept = 0;
-        let mut ticks = LatencyTicks::default();
+        let (mut ticks, live) = (LatencyTicks::default(), begun());
         for i in 0..1_000_000u64 {
             let before = ticks.slow.len();
-            ticks.record(&sample(S + 10 * i, 10 * i), |_| S);
+            ticks.record(&sample(S + 10 * i, 10 * i), &live, 0);
             kept += u64::from(ticks.slow.len() != before);
         }
         assert!(kept < 100_000, "{kept} of 1,000,000");

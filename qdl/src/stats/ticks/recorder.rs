@@ -67,8 +67,7 @@ impl Recorder {
     /// Records one completed sample.
     pub fn record(&mut self, times: &SampleTimes) {
         self.histograms.record(times);
-        self.ticks
-            .record(times, |issued_ns| self.live.begin(issued_ns));
+        self.ticks.record(times, &self.live, self.nic_index);
         self.completed += 1;
         self.bytes_out += u64::from(times.bytes_out);
         self.bytes_in += u64::from(times.bytes_in);

@@ -1,0 +1,293 @@
+//! What is known of a run that goes on.
+
+use std::collections::VecDeque;
+
+use loadgen_bridge::{Scenario, TestMode, TestSettings};
+use qdl::stats::{
+    Figures, LimitRecord, LimitUnit, Live,
+    timeline::{ConnectionReading, Timeline},
+};
+use report::{SoFar, State};
+
+/// Longest text of an event, in characters.
+const MOST_WORDS: usize = 240;
+/// Most connections and NIC threads that are told of.
+const MOST: usize = 64;
+/// Rates are taken over about so long, in nanoseconds.
+const RATE_NS: u64 = 1_000_000_000;
+
+/// What does not change while a run goes on, and what rates are taken from.
+#[derive(Debug)]
+pub struct Known {
+    test: TestSettings,
+    target_qps: Option<f64>,
+    first: SoFar,
+    /// Those who complete samples, by name.
+    nics: Vec<String>,
+    /// When, samples and tokens that were completed by then: of about the last second.
+    before: VecDeque<(u64, u64, u64)>,
+}
+
+/// A moment of a run that has begun.
+pub struct Moment<'a> {
+    /// The first query, and now, on [`qdl::clock`].
+    pub at: [u64; 2],
+    /// Samples issued and completed.
+    pub counts: [u64; 2],
+    /// Each connection, and its name.
+    pub connections: (&'a [String], Vec<ConnectionReading>),
+    /// The run along its own clock.
+    pub timeline: Timeline,
+}
+
+impl Known {
+    /// Of a run with these settings.
+    pub fn new(
+        node: &str,
+        test: &TestSettings,
+        target_qps: Option<f64>,
+        nics: Vec<String>,
+    ) -> Self {
+        let mode = match test.mode {
+            TestMode::PerformanceOnly => "",
+            TestMode::AccuracyOnly => ", accuracy",
+            TestMode::SubmissionRun => ", accuracy and performance",
+            TestMode::FindPeakPerformance => ", find-peak",
+        };
+        Known {
+            first: SoFar {
+                node: node.to_owned(),
+                title: format!("{}{mode}", test.scenario.name()),
+                target_qps,
+                ..SoFar::default()
+            },
+            nics,
+            test: test.clone(),
+            target_qps: target_qps.filter(|_| test.mode == TestMode::PerformanceOnly),
+            before: VecDeque::new(),
+        }
+    }
+
+    /// What carries the samples, which is known once there is a backend.
+    pub fn over(&mut self, fabric: &str) {
+        self.first.fabric = fabric.to_owned();
+    }
+
+    /// A run that has not begun.
+    pub fn nothing(&self) -> SoFar {
+        self.first.clone()
+    }
+
+    /// Counts for the rates: to be called at every look.
+    pub fn count(&mut self, now_ns: u64, figures: &Figures, completed: u64) {
+        self.before.push_back((now_ns, completed, figures.tokens));
+        while self
+            .before
+            .get(1)
+            .is_some_and(|(at, ..)| now_ns.saturating_sub(*at) >= RATE_NS)
+        {
+            self.before.pop_front();
+        }
+    }
+
+    /// All of it at a moment.
+    pub fn so_far(&self, moment: Moment<'_>, live: &Live) -> SoFar {
+        let [first_ns, now_ns] = moment.at;
+        let figures = live.figures();
+        let (names, readings) = moment.connections;
+        let named = names.iter().cloned().zip(readings).take(MOST);
+        let each = self.nics.iter().cloned().zip(live.each()).take(MOST);
+        let mut timeline = moment.timeline;
+        for event in &mut timeline.events {
+            if let Some((at, _)) = event.text.char_indices().nth(MOST_WORDS) {
+                event.text.truncate(at);
+            }
+        }
+        let [rate, token_rate] = self.rates();
+        let tokens = figures.tokens > 0;
+        let mut so_far = SoFar {
+            state: State::Running,
+            elapsed_s: now_ns.saturating_sub(first_ns) as f64 / 1e9,
+            issued: moment.counts[0],
+            completed: moment.counts[1],
+            rate,
+            token_rate: tokens.then_some(token_rate),
+            ttft_us: (figures.p99_ttft_ns > 0).then_some(figures.p99_ttft_ns as f64 / 1000.0),
+            timeline,
+            connections: named.collect(),
+            nics: each.collect(),
+            target_qps: self.target_qps,
+            ..self.first.clone()
+        };
+        so_far.limits = self.limits(&so_far);
+        so_far
+    }
+
+    /// Samples and tokens a second.
+    fn rates(&self) -> [f64; 2] {
+        let ends = self.before.front().zip(self.before.back());
+        ends.map_or([0.0; 2], |(from, to)| {
+            let seconds = (to.0 - from.0) as f64 / 1e9;
+            let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / seconds.max(1e-3);
+            [rate(from.1, to.1), rate(from.2, to.2)]
+        })
+    }
+
+    /// What LoadGen asks of a valid run, and what it has come to by now.
+    fn limits(&self, of: &SoFar) -> Vec<LimitRecord> {
+        let test = &self.test;
+        if test.mode != TestMode::PerformanceOnly {
+            return Vec::new();
+        }
+        let mut limits = Vec::new();
+        if test.scenario == Scenario::Server {
+            limits.push(self.bound(of));
+        }
+        let limit = |name: &str, setting: &str, unit, limit: f64, was: f64| LimitRecord {
+            name: name.to_owned(),
+            setting: setting.to_owned(),
+            unit,
+            limit,
+            was: Some(was),
+            at_most: false,
+            met: was >= limit,
+        };
+        if test.min_duration_ms > 0 {
+            let (least, was) = (test.min_duration_ms as f64 * 1000.0, of.elapsed_s * 1e6);
+            let setting = "min_duration_ms";
+            limits.push(limit("duration", setting, LimitUnit::Us, least, was));
+        }
+        let (name, unit, each) = match test.scenario {
+            Scenario::Offline => ("samples", LimitUnit::Samples, 1),
+            Scenario::MultiStream => (
+                "queries",
+                LimitUnit::Queries,
+                test.multi_stream_samples_per_query.max(1),
+            ),
+            Scenario::Server | Scenario::SingleStream => ("queries", LimitUnit::Queries, 1),
+        };
+        if test.min_query_count > 0 {
+            let was = (of.completed / each) as f64;
+            let least = test.min_query_count as f64;
+            limits.push(limit(name, "min_query_count", unit, least, was));
+        }
+        limits
+    }
+
+    /// Server's bound on latency, or on the time to the first token.
+    fn bound(&self, of: &SoFar) -> LimitRecord {
+        let test = &self.test;
+        let quantile = test.server_target_latency_percentile;
+        // Not 99.00000000000001.
+        let percent = (quantile * 1e7).round() / 1e5;
+        let (what, setting, limit_ns, was) = if test.use_token_latencies {
+            let ttft = of.ttft_us;
+            (
+                "TTFT",
+                "server_ttft_latency",
+                test.server_ttft_latency,
+                ttft,
+            )
+        } else {
+            let [was] = of.quantiles_us([quantile]);
+            let limit = test.server_target_latency_ns;
+            ("latency", "server_target_latency_ns", limit, was)
+        };
+        let limit = limit_ns as f64 / 1000.0;
+        LimitRecord {
+            name: format!("p{percent} {what}"),
+            setting: setting.to_owned(),
+            unit: LimitUnit::Us,
+            limit,
+            was,
+            at_most: true,
+            met: was.is_none_or(|was| was <= limit),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::stats::timeline::{Event, Tick, latency_bucket};
+
+    use super::*;
+
+    fn server() -> TestSettings {
+        let mut test = TestSettings {
+            scenario: Scenario::Server,
+            ..TestSettings::default()
+        };
+        test.server_target_latency_ns = 10_000_000;
+        test.min_duration_ms = 4_000;
+        test.min_query_count = 1_000;
+        test
+    }
+
+    fn moment(latency_ns: u64) -> Moment<'static> {
+        let tick = Tick {
+            latency: vec![(latency_bucket(latency_ns), 1_000)],
+            ..Tick::default()
+        };
+        Moment {
+            at: [5_000_000_000, 7_000_000_000],
+            counts: [2_010, 2_000],
+            connections: (&[], Vec::new()),
+            timeline: Timeline {
+                tick_ms: 100,
+                ticks: vec![tick],
+                events: vec![Event {
+                    text: "ä".repeat(100_000),
+                    ..Event::default()
+                }],
+                ..Timeline::default()
+            },
+        }
+    }
+
+    #[test]
+    fn limits_are_those_of_loadgen_so_far() {
+        let known = Known::new("fe", &server(), Some(1_000.0), Vec::new());
+        let so_far = known.so_far(moment(2_000_000), &Live::new(2));
+        let met: Vec<_> = so_far
+            .limits
+            .iter()
+            .map(|l| (l.name.as_str(), l.met))
+            .collect();
+        let all = [
+            ("p99 latency", true),
+            ("duration", false),
+            ("queries", true),
+        ];
+        assert_eq!(met, all);
+        assert_eq!(so_far.verdict().0, Some(true));
+        assert_eq!((so_far.in_flight(), so_far.mean_rate()), (10, 1_000.0));
+        let late = known.so_far(moment(20_000_000), &Live::new(2));
+        assert_eq!(late.verdict().0, Some(false));
+        assert!(late.verdict().2.contains("p99 latency"));
+        assert_eq!(known.nothing().verdict().1, "NOT BEGUN");
+    }
+
+    #[test]
+    fn long_words_are_cut() {
+        let known = Known::new("fe", &server(), None, Vec::new());
+        let so_far = known.so_far(moment(1), &Live::new(1));
+        assert_eq!(so_far.timeline.events[0].text.chars().count(), MOST_WORDS);
+    }
+
+    #[test]
+    fn the_rate_is_that_of_about_a_second() {
+        let mut known = Known::new("fe", &server(), None, Vec::new());
+        let tokens = |tokens| Figures {
+            tokens,
+            ..Figures::default()
+        };
+        for tenth in 0..100u64 {
+            let done = if tenth < 80 { 0 } else { 10 * (tenth - 80) };
+            known.count(tenth * 100_000_000, &tokens(2 * done), done);
+        }
+        let [samples, tokens] = known.rates();
+        assert!((samples - 100.0).abs() < 1.0, "{samples}");
+        assert!((tokens - 200.0).abs() < 2.0, "{tokens}");
+        assert!(known.before.len() < 15);
+    }
+}

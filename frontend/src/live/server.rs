@@ -1,0 +1,351 @@
+//! HTTP: the page at `/`, and at `/events` a stream of server-sent events, each the whole of what
+//! is drawn.
+//!
+//! One thread has it all: it draws a tick once for everybody, and whoever is slow gets the latest
+//! when it has taken the one before. So nobody holds anybody up, and nothing grows: a connection
+//! has at most the tick that it is sending and one that waits.
+
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::Sender},
+    task::{Context, Poll},
+    thread,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Body, Frame, Incoming},
+    header::{self, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use qdl::config::FrontendConfig;
+use report::State;
+use socket2::SockRef;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    Latest, LiveError, Onlooker, Onlookers,
+    access::{Access, Refused},
+    be_nice, page,
+};
+
+/// Most connections at once; one more is closed at once.
+const MOST_CONNECTIONS: usize = 64;
+/// Most that look on at once.
+const MOST_ONLOOKERS: usize = 16;
+/// For a request's head.
+const HEAD: Duration = Duration::from_secs(5);
+/// What waits here to be sent on a connection, at most, beside one tick.
+const WAITING: usize = 16 << 10;
+/// What the system keeps of it: an ordinary tick, so that the last one arrives though the program
+/// has ended.
+const KEPT: usize = 64 << 10;
+/// After the last event, for what is still on its way.
+const LAST: Duration = Duration::from_millis(800);
+
+/// An address that is listened at.
+pub struct Bound {
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+    access: Access,
+}
+
+/// Listens, so that whatever is wrong with the address is known before the run begins.
+///
+/// # Errors
+/// [`LiveError`].
+pub fn bind(address: SocketAddr, config: &FrontendConfig) -> Result<Bound, LiveError> {
+    let access = Access::of(address, config)?;
+    let bound = || -> io::Result<(std::net::TcpListener, SocketAddr)> {
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        // Its connections have the same.
+        SockRef::from(&listener).set_send_buffer_size(KEPT)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    let (listener, address) = bound().map_err(|source| LiveError::Bind { address, source })?;
+    Ok(Bound {
+        listener,
+        address,
+        access,
+    })
+}
+
+impl Bound {
+    /// Where it is, in words.
+    pub fn note(&self) -> String {
+        let token = match self.access {
+            Access::Loopback => "",
+            Access::Token(_) => "?token=... (the session's token)",
+        };
+        format!("live: http://{}/{token}", self.address)
+    }
+}
+
+/// A place among those who look on, until it is dropped.
+type LooksOn = Arc<Mutex<Option<(OwnedSemaphorePermit, Onlooker)>>>;
+
+/// What a connection has. It carries one request.
+#[derive(Clone)]
+struct Shared {
+    access: Access,
+    onlookers: Arc<Onlookers>,
+    places: Arc<Semaphore>,
+    /// The latest tick as an event; empty before the first.
+    events: watch::Receiver<Event>,
+    /// This connection's own place, which it has until the last byte is gone.
+    looks_on: LooksOn,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A tick as it is sent.
+#[derive(Clone, Debug, Default)]
+struct Event {
+    bytes: Bytes,
+    /// Nothing comes after it.
+    last: bool,
+}
+
+/// Serves until the run is over, on a thread of its own, and says there that it is done.
+///
+/// # Errors
+/// There is no thread.
+pub fn begin(
+    bound: Bound,
+    latest: Latest,
+    onlookers: Arc<Onlookers>,
+    done: Sender<()>,
+) -> Result<(), LiveError> {
+    let serve = move || {
+        be_nice();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let served = runtime.and_then(|r| {
+            let served = r.block_on(serve(bound, latest, onlookers));
+            // Whoever is slow is not waited for.
+            r.shutdown_background();
+            served
+        });
+        if let Err(error) = served {
+            tracing::warn!("--live: {error}; the run goes on without it");
+        }
+        let _ = done.send(());
+    };
+    let thread = thread::Builder::new().name("live".to_owned());
+    thread.spawn(serve).map_err(LiveError::Thread)?;
+    Ok(())
+}
+
+async fn serve(bound: Bound, latest: Latest, onlookers: Arc<Onlookers>) -> io::Result<()> {
+    let listener = TcpListener::from_std(bound.listener)?;
+    let (draw, events) = watch::channel(Event::default());
+    let shared = Shared {
+        access: bound.access,
+        onlookers,
+        places: Arc::new(Semaphore::new(MOST_ONLOOKERS)),
+        events,
+        looks_on: LooksOn::default(),
+    };
+    let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let drawing = drawing(latest, draw);
+    tokio::pin!(drawing);
+    loop {
+        tokio::select! {
+            () = &mut drawing => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    if let Ok(place) = connections.clone().try_acquire_owned() {
+                        let shared = Shared {
+                            looks_on: LooksOn::default(),
+                            ..shared.clone()
+                        };
+                        tokio::spawn(async move {
+                            connection(stream, shared).await;
+                            drop(place);
+                        });
+                    }
+                }
+                // Out of file descriptors: others need them more.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            },
+        }
+    }
+    // Those who look on have their last event when they are gone.
+    let all = MOST_ONLOOKERS as u32;
+    let _ = timeout_at(Instant::now() + LAST, shared.places.acquire_many(all)).await;
+    Ok(())
+}
+
+/// Draws each tick once, until the last.
+async fn drawing(mut latest: Latest, draw: watch::Sender<Event>) {
+    let mut number = 0u64;
+    while latest.changed().await.is_ok() {
+        let so_far = latest.borrow_and_update().clone();
+        let last = matches!(so_far.state, State::Over(_));
+        number += 1;
+        draw.send_replace(Event {
+            bytes: page::event(number, &so_far),
+            last,
+        });
+        if last {
+            return;
+        }
+        // Those who wait for it go first.
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn connection(stream: TcpStream, shared: Shared) {
+    let looks_on = shared.looks_on.clone();
+    let service = service_fn(move |request| {
+        let answer = answer(&request, &shared);
+        async move { Ok::<_, Infallible>(answer) }
+    });
+    // One that breaks off is its client's business.
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .keep_alive(false)
+        .max_buf_size(WAITING)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    lock(&looks_on).take();
+}
+
+type Answer = Response<Either<Full<Bytes>, Events>>;
+
+fn answer(request: &Request<Incoming>, shared: &Shared) -> Answer {
+    if let Err(refused) = shared.access.check(request.uri(), request.headers()) {
+        return match refused {
+            Refused::Token => {
+                let mut answer = words(
+                    StatusCode::UNAUTHORIZED,
+                    "This run is shown to those who have its session's token. Add it to the address, \
+                     ?token=..., or send it in a header: Authorization: Bearer ...\n",
+                );
+                let scheme = HeaderValue::from_static("Bearer");
+                answer
+                    .headers_mut()
+                    .insert(header::WWW_AUTHENTICATE, scheme);
+                answer
+            }
+            Refused::Host => words(
+                StatusCode::FORBIDDEN,
+                "This run is shown on this machine alone: ask for localhost or 127.0.0.1.\n",
+            ),
+        };
+    }
+    if request.method() != Method::GET {
+        return words(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "There is nothing but GET.\n",
+        );
+    }
+    match request.uri().path() {
+        "/" => of(StatusCode::OK, page::TYPE, page::html()),
+        "/events" => events(shared),
+        _ => words(
+            StatusCode::NOT_FOUND,
+            "There is nothing here: / is the page, /events what it draws.\n",
+        ),
+    }
+}
+
+fn words(status: StatusCode, words: &'static str) -> Answer {
+    let bytes = Bytes::from_static(words.as_bytes());
+    of(status, "text/plain; charset=utf-8", bytes)
+}
+
+fn of(status: StatusCode, kind: &'static str, bytes: Bytes) -> Answer {
+    headed(status, kind, Either::Left(Full::new(bytes)))
+}
+
+fn headed(status: StatusCode, kind: &'static str, body: Either<Full<Bytes>, Events>) -> Answer {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    for (name, value) in [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, page::POLICY),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+    ] {
+        let value = HeaderValue::from_static(value);
+        answer.headers_mut().insert(name, value);
+    }
+    answer
+}
+
+fn events(shared: &Shared) -> Answer {
+    let Ok(place) = shared.places.clone().try_acquire_owned() else {
+        return words(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Too many look on already; close one of the pages and load this one again.\n",
+        );
+    };
+    let mut seen = shared.events.clone();
+    // What was drawn before may be old: the next one comes at once.
+    seen.borrow_and_update();
+    *lock(&shared.looks_on) = Some((place, shared.onlookers.one()));
+    let body = Events {
+        next: Some(Box::pin(next(seen))),
+    };
+    headed(StatusCode::OK, "text/event-stream", Either::Right(body))
+}
+
+/// The next event, and where those after it come from.
+async fn next(mut seen: watch::Receiver<Event>) -> Option<(Event, watch::Receiver<Event>)> {
+    seen.changed().await.ok()?;
+    let event = seen.borrow_and_update().clone();
+    Some((event, seen))
+}
+
+type Next = Pin<Box<dyn Future<Output = Option<(Event, watch::Receiver<Event>)>> + Send>>;
+
+/// The events of one who looks on: the next is asked for when there is room for it, and is the
+/// latest then.
+struct Events {
+    /// `None` behind the last.
+    next: Option<Next>,
+}
+
+impl Body for Events {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Some(waits) = &mut self.next else {
+            return Poll::Ready(None);
+        };
+        let Poll::Ready(came) = waits.as_mut().poll(context) else {
+            return Poll::Pending;
+        };
+        let Some((event, seen)) = came else {
+            self.next = None;
+            return Poll::Ready(None);
+        };
+        self.next = (!event.last).then(|| Box::pin(next(seen)) as Next);
+        Poll::Ready(Some(Ok(Frame::data(event.bytes))))
+    }
+}

@@ -1,0 +1,384 @@
+//! `--live` in real runs: the page and its events, who may read them, and that nobody who looks on
+//! holds a run up; the terminal through a pseudo terminal.
+
+mod common;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use common::{Place, Running, accelerator, free_ports, run};
+use serde_json::Value;
+
+/// A run of some seconds, that a slow machine does not lose.
+const SERVER: [&str; 8] = [
+    "--scenario",
+    "server",
+    "--target-qps",
+    "300",
+    "--duration-s",
+    "4",
+    "--set",
+    "target_latency=30000",
+];
+
+/// Where a run says that it is shown.
+fn shown(running: &mut Running, place: &Place) -> SocketAddr {
+    running.wait_until_it_says("live: http://");
+    let said = fs::read_to_string(place.path("frontend.stderr")).expect("what it said");
+    let (_, rest) = said.split_once("live: http://").expect("an address");
+    let address = rest.split('/').next().expect("a first part");
+    let address: SocketAddr = address.parse().expect("an address");
+    (std::net::Ipv4Addr::LOCALHOST, address.port()).into()
+}
+
+/// Asks for something and does not read the answer yet.
+fn ask(at: SocketAddr, path: &str, headers: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(at).expect("it listens");
+    let patience = Some(Duration::from_secs(60));
+    stream.set_read_timeout(patience).expect("a patience");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {at}\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).expect("asked");
+    stream
+}
+
+/// The status and all that comes behind it, until the other side is done.
+fn get(at: SocketAddr, path: &str, headers: &str) -> (u16, String) {
+    read(ask(at, path, headers))
+}
+
+fn read(mut stream: TcpStream) -> (u16, String) {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let status = text.split(' ').nth(1).and_then(|s| s.parse().ok());
+    (status.expect("a status"), text)
+}
+
+/// The events of a stream.
+fn events(text: &str) -> Vec<Value> {
+    let lines = text.lines().filter_map(|l| l.strip_prefix("data: "));
+    lines
+        .map(|l| serde_json::from_str(l).expect("JSON"))
+        .collect()
+}
+
+/// A run in one process.
+fn local(place: &Place, config: &Path, arguments: &[&str]) -> Running {
+    let all = [&SERVER[..], &["--local"], arguments].concat();
+    Running::start(place, "frontend", place.frontend(config, "out", &all))
+}
+
+#[test]
+fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
+    let place = Place::new();
+    let [port] = free_ports();
+    let _there = accelerator(&place, &place.digest_accelerator("acc-a", port, ""));
+    let config = place.digest_frontend(&[port], "");
+    let all = [&SERVER[..], &["--live", "127.0.0.1:0"]].concat();
+    let mut running = Running::start(&place, "frontend", place.frontend(&config, "out", &all));
+    let at = shown(&mut running, &place);
+    let stream = ask(at, "/events", "");
+    let (status, page) = get(at, "/", "");
+    assert_eq!(status, 200);
+    assert!(page.contains("EventSource") && page.contains("content-security-policy"));
+    let (status, words) = get(at, "/elsewhere", "");
+    assert!(
+        status == 404 && words.contains("There is nothing here"),
+        "{words}"
+    );
+    let mut stranger = TcpStream::connect(at).expect("it listens");
+    let request = b"GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n";
+    stranger.write_all(request).expect("asked");
+    let (status, words) = read(stranger);
+    assert!(status == 403 && words.contains("localhost"), "{words}");
+    // To its end, which is the run's.
+    let (status, text) = read(stream);
+    let ended = running.end();
+    assert!(ended.code.is_some_and(|c| c <= 1), "{}", ended.stderr);
+    assert_eq!(status, 200);
+    let events = events(&text);
+    assert!(events.len() >= 3, "{} events", events.len());
+    let html = |e: &Value| e["html"].as_str().expect("HTML").to_owned();
+    let going = events.iter().map(&html).rfind(|h| h.contains("GOING ON"));
+    let going = going.expect("a picture of the run");
+    for words in [
+        "id=\"course\"",
+        "class=\"h7\"",
+        "acc-a/0",
+        "id=\"threads\"",
+        "nic",
+        "p99 latency",
+        "p99 so far",
+    ] {
+        assert!(going.contains(words), "{words} is not in {going}");
+    }
+    let (last, before) = events.split_last().expect("events");
+    assert!(before.iter().all(|e| e["over"] == false) && last["over"] == true);
+    let page = place.path("out").join("report.html");
+    assert!(page.is_file());
+    let said = html(last);
+    assert!(said.contains("The run is over") && said.contains("out/report.html"));
+}
+
+#[test]
+fn other_addresses_need_the_token() {
+    let place = Place::new();
+    let token = "a token of 16 bytes/or more";
+    let file = place.write("token", token);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
+    let config = place.digest_frontend(&[], "token_file: token\n");
+    let mut running = local(&place, &config, &["--live", "0.0.0.0:0"]);
+    let at = shown(&mut running, &place);
+    for (path, headers) in [
+        ("/", ""),
+        ("/events", ""),
+        ("/?token=a%20token%20of%2016%20bytes/or%20les", ""),
+        ("/", "Authorization: Bearer a token of 16 bytes/or\r\n"),
+    ] {
+        let (status, words) = get(at, path, headers);
+        assert_eq!(status, 401, "{path} {headers}");
+        assert!(words.contains("session's token") && !words.contains("EventSource"));
+    }
+    let good = "?token=a%20token%20of%2016%20bytes/or%20more";
+    assert_eq!(get(at, &format!("/{good}"), "").0, 200);
+    let bearer = format!("Authorization: Bearer {token}\r\n");
+    assert_eq!(get(at, "/", &bearer).0, 200);
+    let (status, text) = get(at, &format!("/events{good}"), "");
+    assert!(status == 200 && !events(&text).is_empty());
+    assert!(running.end().code.is_some_and(|c| c <= 1));
+    // Without one there is nothing to be had from elsewhere.
+    let config = place.digest_frontend(&[], "");
+    let ended = local(&place, &config, &["--live", "0.0.0.0:0"]).end();
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("token_file"), "{}", ended.stderr);
+}
+
+#[test]
+fn who_never_reads_holds_nothing_up() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let mut running = local(&place, &config, &["--live", "127.0.0.1:0"]);
+    let at = shown(&mut running, &place);
+    let deaf: Vec<_> = (0..3)
+        .map(|_| {
+            let stream = ask(at, "/events", "");
+            small(&stream);
+            stream
+        })
+        .collect();
+    // One that has said nothing at all, and never will.
+    let _mute = TcpStream::connect(at).expect("it listens");
+    let (_, text) = get(at, "/events", "");
+    let ended = running.end();
+    assert!(ended.code.is_some_and(|c| c <= 1), "{}", ended.stderr);
+    let last = events(&text).pop().expect("an event");
+    assert_eq!(last["over"], true, "who reads hears of the end");
+    drop(deaf);
+}
+
+/// Little room for what it receives.
+fn small(stream: &TcpStream) {
+    let size: libc::c_int = 2048;
+    // SAFETY: the option takes an int, and gets one.
+    let set = unsafe {
+        libc::setsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(stream),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUF,
+            (&raw const size).cast(),
+            size_of_val(&size) as libc::socklen_t,
+        )
+    };
+    assert_eq!(set, 0);
+}
+
+#[test]
+fn what_is_wrong_with_the_place_is_one_line_before_the_run() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = taken_at(&taken);
+    for (live, words) in [(taken.1.as_str(), taken.1.as_str()), ("tui", "no terminal")] {
+        let all = [&SERVER[..], &["--local", "--live", live]].concat();
+        let ended = run(&place, place.frontend(&config, "out", &all));
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        let lines: Vec<_> = ended.stderr.lines().collect();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(
+            lines[0].starts_with("error: --live") && lines[0].contains(words),
+            "{lines:?}"
+        );
+        assert!(!place.path("out").join("summary.json").exists());
+    }
+}
+
+fn taken_at(listener: &TcpListener) -> (&TcpListener, String) {
+    let address = listener.local_addr().expect("bound");
+    (listener, address.to_string())
+}
+
+/// A program on a terminal of its own.
+mod terminal {
+    use std::{
+        fs::File,
+        os::fd::{FromRawFd, OwnedFd},
+        process::{Child, Command},
+        sync::{Arc, Mutex},
+        thread,
+        time::Instant,
+    };
+
+    use super::*;
+
+    pub struct OnTerminal {
+        pub child: Child,
+        master: File,
+        slave: OwnedFd,
+        said: Arc<Mutex<Vec<u8>>>,
+        pub before: (u32, u32),
+    }
+
+    impl OnTerminal {
+        /// Starts it on 80 x 24 cells.
+        pub fn start(mut command: Command) -> OnTerminal {
+            let mut ends = [0; 2];
+            let size = libc::winsize {
+                ws_row: 24,
+                ws_col: 80,
+                ws_xpixel: 0,
+                ws_ypixel: 0,
+            };
+            let [master, slave] = &mut ends;
+            // SAFETY: two places for descriptors, and a size; no name and no settings are asked.
+            let made = unsafe {
+                libc::openpty(master, slave, std::ptr::null_mut(), std::ptr::null(), &size)
+            };
+            assert_eq!(made, 0, "a terminal");
+            // SAFETY: both were made just now, and nobody else has them.
+            let [master, slave] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+            let other = || slave.try_clone().expect("a descriptor");
+            let child = command
+                .env("TERM", "xterm-256color")
+                .stdin(other())
+                .stdout(other())
+                .stderr(other())
+                .spawn()
+                .expect("starts");
+            let said = Arc::<Mutex<Vec<u8>>>::default();
+            let mut reader = File::from(master.try_clone().expect("a descriptor"));
+            let heard = said.clone();
+            thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(n @ 1..) = reader.read(&mut bytes) {
+                    heard.lock().expect("whole").extend(&bytes[..n]);
+                }
+            });
+            let mut on = OnTerminal {
+                child,
+                master: File::from(master),
+                slave,
+                said,
+                before: (0, 0),
+            };
+            on.before = on.modes();
+            on
+        }
+
+        pub fn said(&self) -> String {
+            String::from_utf8_lossy(&self.said.lock().expect("whole")).into_owned()
+        }
+
+        pub fn wait_for(&mut self, words: &str) {
+            let began = Instant::now();
+            while !self.said().contains(words) {
+                assert!(
+                    began.elapsed() < Duration::from_secs(60),
+                    "no {words:?} in {:?}",
+                    self.said()
+                );
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+
+        pub fn press(&mut self, keys: &[u8]) {
+            self.master.write_all(keys).expect("pressed");
+        }
+
+        pub fn end(&mut self) -> Option<i32> {
+            let began = Instant::now();
+            loop {
+                if let Some(status) = self.child.try_wait().expect("a child") {
+                    // What it said last is on its way.
+                    thread::sleep(Duration::from_millis(100));
+                    return status.code();
+                }
+                assert!(began.elapsed() < Duration::from_secs(60), "no end");
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+
+        /// How lines and echoes are handled now.
+        pub fn modes(&self) -> (u32, u32) {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&self.slave);
+            // SAFETY: an all-zero termios is a valid one, and it is filled in.
+            let mut modes: libc::termios = unsafe { std::mem::zeroed() };
+            // SAFETY: the descriptor is open, and there is room for the settings.
+            assert_eq!(unsafe { libc::tcgetattr(fd, &mut modes) }, 0);
+            (modes.c_lflag, modes.c_oflag)
+        }
+    }
+
+    impl Drop for OnTerminal {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+const TAKEN: &str = "\x1b[?1049h";
+const GIVEN_BACK: &str = "\x1b[?1049l";
+
+fn on_terminal(place: &Place) -> (terminal::OnTerminal, PathBuf) {
+    let config = place.digest_frontend(&[], "");
+    let all = [&SERVER[..], &["--local", "--live", "tui"]].concat();
+    let mut on = terminal::OnTerminal::start(place.frontend(&config, "out", &all));
+    on.wait_for(TAKEN);
+    on.wait_for("GOING");
+    assert_ne!(on.modes(), on.before, "keys come one by one");
+    (on, config)
+}
+
+#[test]
+fn the_terminal_is_drawn_on_and_given_back_before_the_summary() {
+    let place = Place::new();
+    let (mut on, _) = on_terminal(&place);
+    let code = on.end();
+    let said = on.said();
+    assert!(code.is_some_and(|c| c <= 1), "{code:?}: {said}");
+    let (drawn, after) = said.split_once(GIVEN_BACK).expect("given back");
+    assert!(drawn.contains("samples/s over time") && !after.contains(TAKEN));
+    assert!(after.contains("\x1b[?25h"), "the cursor is back: {after:?}");
+    assert!(
+        after.contains("Server") && after.contains("LoadGen"),
+        "{after}"
+    );
+    assert_eq!(on.modes(), on.before);
+}
+
+#[test]
+fn ctrl_c_gives_the_terminal_back_and_ends_the_run() {
+    let place = Place::new();
+    let (mut on, _) = on_terminal(&place);
+    on.press(b"\x03");
+    assert_eq!(on.end(), Some(130), "{}", on.said());
+    let said = on.said();
+    let (_, after) = said.split_once(GIVEN_BACK).expect("given back");
+    assert!(after.contains("interrupted by SIGINT"), "{after}");
+    assert_eq!(on.modes(), on.before);
+}
