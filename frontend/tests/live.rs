@@ -164,13 +164,7 @@ fn who_never_reads_holds_nothing_up() {
     let config = place.digest_frontend(&[], "");
     let mut running = local(&place, &config, &["--live", "127.0.0.1:0"]);
     let at = shown(&mut running, &place);
-    let deaf: Vec<_> = (0..3)
-        .map(|_| {
-            let stream = ask(at, "/events", "");
-            small(&stream);
-            stream
-        })
-        .collect();
+    let deaf = [(); 3].map(|()| deaf(at));
     // One that has said nothing at all, and never will.
     let _mute = TcpStream::connect(at).expect("it listens");
     let (_, text) = get(at, "/events", "");
@@ -181,20 +175,18 @@ fn who_never_reads_holds_nothing_up() {
     drop(deaf);
 }
 
-/// Little room for what it receives.
-fn small(stream: &TcpStream) {
-    let size: libc::c_int = 2048;
-    // SAFETY: the option takes an int, and gets one.
-    let set = unsafe {
-        libc::setsockopt(
-            std::os::fd::AsRawFd::as_raw_fd(stream),
-            libc::SOL_SOCKET,
-            libc::SO_RCVBUF,
-            (&raw const size).cast(),
-            size_of_val(&size) as libc::socklen_t,
-        )
-    };
-    assert_eq!(set, 0);
+/// Asks for the events with next to no room for them: it is full with the first.
+fn deaf(at: SocketAddr) -> TcpStream {
+    let kind = socket2::Type::STREAM;
+    let socket = socket2::Socket::new(socket2::Domain::for_address(at), kind, None);
+    let socket = socket.expect("a socket");
+    // Before it connects: what has been offered is not taken back.
+    socket.set_recv_buffer_size(2048).expect("little room");
+    socket.connect(&at.into()).expect("it listens");
+    let mut stream = TcpStream::from(socket);
+    let request = format!("GET /events HTTP/1.1\r\nHost: {at}\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("asked");
+    stream
 }
 
 #[test]
