@@ -38,7 +38,8 @@ fn model(compression: &str) -> String {
 
 fn node(place: &Place, control: u16, compression: &str) -> std::path::PathBuf {
     let yaml = format!(
-        "node: acc-a\ncontrol: {{listen: \"127.0.0.1:{control}\"}}\n{}nics: [{{listen: \"127.0.0.1:0\"}}]\n\
+        "node: acc-a\ncontrol: {{listen: \"127.0.0.1:{control}\"}}\n{}\
+         nics: [{{listen: \"127.0.0.1:0\"}}]\n\
          engine: {{kind: digest, max_batch: 2, threads: 2}}\nmemory_mib: 512\n",
         model(compression)
     );
@@ -47,7 +48,8 @@ fn node(place: &Place, control: u16, compression: &str) -> std::path::PathBuf {
 
 fn front(place: &Place, control: u16, compression: &str, more: &str) -> std::path::PathBuf {
     let yaml = format!(
-        "node: front\n{}dataset: {{kind: raw, samples: volumes, lengths: lengths}}\nverify: digest\n\
+        "node: front\n{}dataset: {{kind: raw, samples: volumes, lengths: lengths}}\n\
+         verify: digest\n\
          accelerators: [{{control: \"127.0.0.1:{control}\"}}]\n\
          nics: [{{address: 127.0.0.1, connections: 2, slots: 8}}]\n{more}",
         model(compression)

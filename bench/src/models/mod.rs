@@ -161,15 +161,23 @@ fn all(args: &Args, scratch: &Path) -> Result<Vec<Measured>> {
         "{:<24} {:>8} {:>10} {:>10} {:>8} {:>8} {:>6}  {:>10} {:>10}  {:>10} {:>10}",
         "", "", "mean", "mean", "", "sockets", "", "announced", "used", "announced", "used"
     );
-    let mut rows = Vec::new();
+    let (mut rows, mut failed) = (Vec::new(), Vec::new());
     for (folder, suffix, count, times) in ROWS {
         if folder.contains(&args.only) {
             let row = prepare(args, scratch, folder, suffix, (count, times))?;
-            let measured = measure(args, scratch, &row).with_context(|| folder.to_owned())?;
-            print(&measured);
-            rows.push(measured);
+            match measure(args, scratch, &row) {
+                Ok(measured) => {
+                    print(&measured);
+                    rows.push(measured);
+                }
+                Err(e) => {
+                    println!("{folder}: {e:#}");
+                    failed.push(folder);
+                }
+            }
         }
     }
+    ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
     Ok(rows)
 }
 
