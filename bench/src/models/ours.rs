@@ -5,6 +5,7 @@ use std::{
     net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
+    thread::JoinHandle,
     time::Duration,
 };
 
@@ -63,31 +64,40 @@ pub fn announced(row: &Row, m: &mut Measured) -> Result<()> {
 struct Running(Child);
 
 impl Running {
-    /// Waits for it; the most memory it had, in bytes. It is looked at until it ends, because what
-    /// the kernel says of a child afterwards has what its parent held when it was started.
-    fn end(mut self) -> Result<u64> {
+    /// Looks at the most memory it has had, in bytes, until it ends: what the kernel says of a
+    /// child afterwards has what its parent held when it was started.
+    fn watch(&self) -> JoinHandle<u64> {
         let path = format!("/proc/{}/status", self.0.id());
-        let mut most = 0;
-        loop {
-            let text = std::fs::read_to_string(&path).unwrap_or_default();
-            most = most.max(high_water(&text));
-            if let Some(status) = self.0.try_wait()? {
-                ensure!(status.success(), "it ended with {status}");
-                return Ok(most);
+        std::thread::spawn(move || {
+            let mut most = 0;
+            // One that has ended and was not waited for has a file without that line.
+            while let Some(now) = std::fs::read_to_string(&path).ok().and_then(high_water) {
+                most = most.max(now);
+                std::thread::sleep(LOOK);
             }
-            std::thread::sleep(LOOK);
-        }
+            most
+        })
+    }
+
+    /// Waits for it.
+    fn end(mut self) -> Result<()> {
+        let status = self.0.wait()?;
+        ensure!(status.success(), "it ended with {status}");
+        Ok(())
     }
 }
 
 /// Between two looks at a program's memory.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// `VmHWM` of /proc/PID/status, in bytes; 0 of one that has ended.
-fn high_water(status: &str) -> u64 {
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
+/// `VmHWM` of /proc/PID/status, in bytes; nothing of a program that has ended.
+fn high_water(status: impl AsRef<str>) -> Option<u64> {
+    let line = status
+        .as_ref()
+        .lines()
+        .find_map(|l| l.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
 }
 
 impl Drop for Running {
@@ -134,11 +144,13 @@ pub fn run(
         .arg("--output")
         .arg(&out)
         .stdout(Stdio::null());
-    let used = Running(frontend.spawn().context("frontend")?).end();
-    let used = used.context("frontend")?;
-    m.frontend_used = m.frontend_used.max(used);
-    let used = accelerator.end().context("accelerator")?;
-    m.accelerator_used = m.accelerator_used.max(used);
+    let watched = accelerator.watch();
+    let frontend = Running(frontend.spawn().context("frontend")?);
+    let watching = frontend.watch();
+    frontend.end().context("frontend")?;
+    m.frontend_used = m.frontend_used.max(watching.join().unwrap_or(0));
+    accelerator.end().context("accelerator")?;
+    m.accelerator_used = m.accelerator_used.max(watched.join().unwrap_or(0));
     let _ = drained.join();
     let text = std::fs::read_to_string(out.join("summary.json"))?;
     let summary: Value = serde_json::from_str(&text)?;
