@@ -447,6 +447,7 @@ impl Watch {
                 let _ = register_issue_query_thread();
             })?;
         }
+        self.gather.before(&self.backend.readings());
         let (done, result) = mpsc::channel();
         let (sut, own) = (self.sut.clone(), settings.clone());
         thread::Builder::new()
@@ -533,7 +534,11 @@ impl Watch {
             self.progress
                 .show(now, &figures, &throughput.now, outstanding);
         } else {
-            self.gather.before(&self.backend.readings());
+            let before = self.backend.readings();
+            // A run that began meanwhile has samples of its own among these.
+            if self.sut.first_query_ns().is_none() {
+                self.gather.before(&before);
+            }
         }
         self.show(now, &figures, [completed + outstanding, completed]);
         // A long answer whose tokens come is no stall.

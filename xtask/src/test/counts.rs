@@ -10,6 +10,8 @@ pub struct Counts {
     pub failed: u64,
     /// Marked to be left out.
     pub skipped: u64,
+    /// Among those that passed: failed first, and passed when they were tried again.
+    pub flaky: u64,
 }
 
 impl Counts {
@@ -19,6 +21,7 @@ impl Counts {
             passed: self.passed + other.passed,
             failed: self.failed + other.failed,
             skipped: self.skipped + other.skipped,
+            flaky: self.flaky + other.flaky,
         }
     }
 
@@ -38,9 +41,15 @@ impl Counts {
 
 /// The counts of a closing line of cargo-nextest, without colour; nothing for any other line.
 fn nextest(line: &str) -> Option<Counts> {
-    // Summary [   0.048s] 14 tests run: 13 passed (1 slow), 1 failed, 2 skipped
+    // Summary [   0.048s] 14 tests run: 13 passed (1 slow, 1 flaky), 1 failed, 2 skipped
     let (_, counts) = line.strip_prefix("Summary [")?.split_once("run:")?;
-    Some(counted(&without_brackets(counts), ','))
+    let bracket = counts
+        .split_once('(')
+        .and_then(|(_, of)| of.split_once(')'));
+    Some(Counts {
+        flaky: bracket.map_or(0, |(of, _)| counted(of, ',').flaky),
+        ..counted(&without_brackets(counts), ',')
+    })
 }
 
 /// The same of cargo's own harness.
@@ -63,6 +72,7 @@ fn counted(text: &str, separator: char) -> Counts {
             "passed" => counts.passed += number,
             "failed" | "timed" | "exec" => counts.failed += number,
             "skipped" | "ignored" => counts.skipped += number,
+            "flaky" => counts.flaky += number,
             _ => {}
         }
     }
@@ -111,6 +121,7 @@ mod tests {
             passed,
             failed,
             skipped,
+            flaky: 0,
         }
     }
 
@@ -122,6 +133,13 @@ mod tests {
         assert_eq!(Counts::read(one), counts(1, 0, 0));
         let bad = "     Summary [  61.2s] 8/9 tests run: 4 passed (1 slow, 1 leaky), 2 failed, 1 timed out, 1 exec failed, 3 skipped";
         assert_eq!(Counts::read(bad), counts(4, 4, 3));
+        let again = "     Summary [  61.2s] 9 tests run: 9 passed (2 slow, 1 flaky), 3 skipped";
+        let flaky = Counts {
+            flaky: 1,
+            ..counts(9, 0, 3)
+        };
+        assert_eq!(Counts::read(again), flaky);
+        assert_eq!(Counts::read(again).and(flaky).flaky, 2);
     }
 
     #[test]
