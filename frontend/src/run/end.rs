@@ -1,0 +1,154 @@
+//! A run that is over: everything is stopped, and what is known of it put together.
+
+use std::time::{Duration, SystemTime};
+
+use loadgen_bridge::{TestMode, TestOutcome};
+use qdl::{
+    config::FrontendConfig,
+    stats::{Accuracy, Recorder, SystemRecord},
+};
+
+use super::{readings::Readings, watch::Watch};
+use crate::{
+    accuracy,
+    exit::ExitCode,
+    phases::{self, Share},
+    report::{Ended, TokenEnd},
+    settings::Settings,
+    timeline,
+    verify::Verifier,
+};
+
+impl Watch {
+    /// Stops everything and gathers what is known.
+    pub(super) fn end<'a>(
+        mut self,
+        config: &'a FrontendConfig,
+        settings: &'a Settings,
+        outcome: Option<TestOutcome>,
+        started: SystemTime,
+        verifier: Option<&Verifier>,
+    ) -> Ended<'a> {
+        let mut system = self.backend.finish();
+        for note in self.notes.try_iter().chain(system.notes.iter().cloned()) {
+            self.progress.note(&note);
+        }
+        let found = self.tokens.as_ref().map(|t| t.findings());
+        let found = found.unwrap_or_default();
+        system.notes.extend(found.notes.iter().cloned());
+        if let Some(line) = self
+            .dumps
+            .end(self.sut.first_query_ns().unwrap_or(0), &self.connections)
+        {
+            self.progress.note(&line);
+        }
+        let mut left = self.completers.left();
+        let latencies: Vec<_> = left.iter_mut().map(|l| l.recorder.take_ticks()).collect();
+        let last_ns = left.iter().map(|l| l.last_ns).max().unwrap_or(0);
+        let first_ns = self.sut.first_query_ns().unwrap_or(last_ns);
+        let throughput = self
+            .throughput
+            .take()
+            .unwrap_or_else(|| Readings::new(first_ns))
+            .end(last_ns, system.ledger.answered);
+        let sum = |of: fn(&Recorder) -> u64| left.iter().map(|l| of(&l.recorder)).sum();
+        let carried = (sum(Recorder::bytes_out), sum(Recorder::bytes_in));
+        let (accuracy, mut accuracy_note) = self.accuracy(&mut system, outcome.as_ref());
+        let scored = outcome.as_ref().and_then(|o| o.detail.mode());
+        let scored = scored.unwrap_or(settings.test.mode).has_accuracy();
+        if self.labels.is_none() && scored {
+            accuracy_note = Some(accuracy::no_figure(config.dataset.kind));
+        }
+        // Counts that are no engine's own are not shown.
+        let counts = self.tokens.as_ref().filter(|_| self.counted);
+        let tokens = counts.map(|t| TokenEnd {
+            stream: self.stream,
+            measured: t.measured,
+            first_tokens: t.first.then(|| left.iter().map(|l| l.first_tokens).sum()),
+            parts_taken: sum(Recorder::parts_taken),
+            found,
+        });
+        self.progress.clear();
+        let phases = self.completers.phases();
+        let gathered = phases.end(left.into_iter().map(Share::from));
+        let histograms = phases.total(&gathered);
+        let ran = outcome.as_ref();
+        let said = ran.map_or(&[][..], |o| &o.detail.phases);
+        let mode = ran.and_then(|o| o.detail.mode());
+        let timeline = self.gather.end(&timeline::End {
+            node: &config.node,
+            answered: system.ledger.answered,
+            system: &system,
+            latencies: &latencies.iter().collect::<Vec<_>>(),
+            first_ns,
+            last_ns,
+            phases: phases::begun(&gathered, said, mode.unwrap_or(settings.test.mode)),
+        });
+        Ended {
+            node: &config.node,
+            settings,
+            outcome,
+            failure: self.verdict.failure(),
+            fabric: self.backend.fabric(),
+            system,
+            histograms,
+            phases: gathered,
+            own_settings: Vec::new(),
+            would_not_count: Vec::new(),
+            carried,
+            throughput,
+            name: self.sut.name_answer(),
+            used: self.meter.used(),
+            accuracy,
+            accuracy_note,
+            verified: verifier.map(Verifier::findings),
+            tokens,
+            timeline,
+            started,
+            duration: Duration::from_nanos(last_ns.saturating_sub(first_ns)),
+        }
+    }
+
+    /// Right answers in LoadGen's log, each accelerator's in its record, and what is odd of them.
+    /// Labels that do not fit the log are an error of the run.
+    fn accuracy(
+        &self,
+        system: &mut SystemRecord,
+        outcome: Option<&TestOutcome>,
+    ) -> (Option<Accuracy>, Option<String>) {
+        let (Some((labels, whose)), Some(outcome)) = (&self.labels, outcome) else {
+            return (None, None);
+        };
+        // What audit.config says goes before what was asked for: a performance run logs answers
+        // too, and their share that is right is no accuracy.
+        let mode = outcome.detail.mode().filter(|m| m.has_accuracy());
+        let Some(mode) = mode else {
+            return (None, None);
+        };
+        let sampled = ["accuracy_log_probability", "accuracy_log_sampling_target"];
+        let sampled = sampled.map(|name| outcome.detail.effective_number(name));
+        if mode == TestMode::SubmissionRun && sampled.iter().flatten().any(|n| *n > 0.0) {
+            let note = "no figure: the performance phase logged some of its answers too, random \
+                 repeats; run --mode accuracy, or without accuracy_log_probability and \
+                 accuracy_log_sampling_target";
+            return (None, Some(note.to_owned()));
+        }
+        let scores = match labels.score(&outcome.files.accuracy, whose) {
+            Ok(scores) => scores,
+            Err(error) => {
+                self.verdict.fail(ExitCode::Setup, error.to_string());
+                return (None, None);
+            }
+        };
+        let by = accuracy::by_accelerator(&scores.by_connection, &self.connections);
+        for a in &mut system.accelerators {
+            a.accuracy = by.get(&a.node).copied();
+        }
+        let all = scores.all.accuracy();
+        let unreadable = (all.unreadable > 0).then(|| {
+            let (n, of) = (all.unreadable, all.answers);
+            format!("{n} of {of} answers name no class: not whole, or scores that are NaN")
+        });
+        (Some(all), unreadable.or_else(|| accuracy::odd_one(&by)))
+    }
+}
