@@ -11,7 +11,10 @@ use std::{
 
 use ::report::SoFar;
 use loadgen_bridge::{LoadgenError, TestOutcome, register_issue_query_thread, run_test};
-use qdl::{clock::now_ns, os::thread_times, run::usage_of, stats::Figures, wire::Stream};
+use qdl::{
+    clock::now_ns, flight as recorder, os::thread_times, run::usage_of, stats::Figures,
+    wire::Stream,
+};
 
 use super::{Result, readings::Readings};
 use crate::{
@@ -76,6 +79,7 @@ impl Watch {
         for _ in 0..settings.test.server_num_issue_query_threads {
             thread::Builder::new().name("issue".to_owned()).spawn(|| {
                 quick_timers();
+                recorder::ready();
                 // What keeps it from issuing keeps the test from beginning, which says so.
                 let _ = register_issue_query_thread();
             })?;
@@ -250,6 +254,8 @@ fn start_test(
     done: &Sender<std::result::Result<TestOutcome, LoadgenError>>,
 ) {
     quick_timers();
+    // LoadGen issues from this thread, where it has none of its own.
+    recorder::ready();
     let result = run_test(
         sut,
         qsl,

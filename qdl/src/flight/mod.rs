@@ -138,6 +138,14 @@ pub fn is_on() -> bool {
     ON.load(Relaxed)
 }
 
+/// Makes this thread's ring now, where something is recorded: the first note of a thread does it
+/// otherwise, and touches so many MiB in the midst of its work.
+pub fn ready() {
+    if is_on() {
+        let _ = RING.try_with(|ring| ring.get_or_init(new_ring).is_some());
+    }
+}
+
 /// Connections that were lost since it is on.
 pub fn faults() -> u32 {
     FAULTS.load(Relaxed)

@@ -1,7 +1,7 @@
 //! One thread's ring of records: it alone writes, others may read while it does.
 
 use std::sync::atomic::{
-    AtomicU64,
+    AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
     fence,
 };
@@ -60,6 +60,8 @@ pub(super) struct Ring {
     /// Records ever begun, and ever written.
     begun: AtomicU64,
     written: AtomicU64,
+    /// Where the next one goes, in words: the writer's alone, which saves it a division.
+    next: AtomicUsize,
 }
 
 impl Ring {
@@ -71,6 +73,7 @@ impl Ring {
                 .collect(),
             begun: AtomicU64::new(0),
             written: AtomicU64::new(0),
+            next: AtomicUsize::new(0),
         }
     }
 
@@ -84,10 +87,14 @@ impl Ring {
         self.begun.store(n + 1, Relaxed);
         // A reader that sees one of the words below sees that the record was begun.
         fence(Release);
-        let at = (n % self.records()) as usize * WORDS;
-        let words = self.words.get(at..at + WORDS).unwrap_or_default();
-        for (to, word) in words.iter().zip(record.words()) {
-            to.store(word, Relaxed);
+        let at = self.next.load(Relaxed);
+        if let Some((words, rest)) = self.words.get(at..).and_then(|w| w.split_first_chunk()) {
+            let words: &[AtomicU64; WORDS] = words;
+            for (to, word) in words.iter().zip(record.words()) {
+                to.store(word, Relaxed);
+            }
+            let next = if rest.is_empty() { 0 } else { at + WORDS };
+            self.next.store(next, Relaxed);
         }
         self.written.store(n + 1, Release);
     }

@@ -348,6 +348,8 @@ struct Responses<'a> {
     answered: u64,
     /// Parts that others follow.
     parts: u64,
+    /// When the first of them was noted, where that is recorded: one look at the clock for a burst.
+    noted_ns: u64,
 }
 
 impl<'a> Responses<'a> {
@@ -356,7 +358,16 @@ impl<'a> Responses<'a> {
             connection,
             answered: 0,
             parts: 0,
+            noted_ns: 0,
         }
+    }
+
+    /// The time for the flight recorder.
+    fn noted(&mut self) -> u64 {
+        if self.noted_ns == 0 {
+            self.noted_ns = now_ns();
+        }
+        self.noted_ns
     }
 
     /// Posts what is ready of a slot; `None` where that was posted already.
@@ -405,6 +416,7 @@ impl<'a> Responses<'a> {
         Some(match posted {
             Ok(()) => {
                 flight::note(|| Record {
+                    at_ns: self.noted(),
                     kind: Kind::Answered as u8,
                     connection: c.cfgs.connection,
                     slot,
