@@ -110,6 +110,9 @@ const NORMAL: f64 = 1.2816;
 const OF_THE_TAIL: f64 = 1.6;
 /// How far from a wall verdicts are looked at.
 const WALL: f64 = 0.08;
+/// The limit is no further from where the curve crosses it: few points there, beside others that are
+/// far away and on another bend of the curve, draw a line that misses it.
+const REACH: f64 = 0.08;
 /// What lies so many deviations off is no part of the scatter, but a disturbance.
 const OUTLIER: f64 = 4.0;
 
@@ -122,6 +125,7 @@ pub fn estimate(points: &[Point]) -> Option<Estimate> {
     let part = -below.y / (above.y - below.y);
     let mut at = below.x + part * (above.x - below.x);
     let mut width = (above.x - below.x).max(NEAREST);
+    let reach = REACH.max(above.x - below.x);
     let mut best: Option<Estimate> = None;
     for _ in 0..5 {
         let found = local(points, at, width)?;
@@ -132,6 +136,7 @@ pub fn estimate(points: &[Point]) -> Option<Estimate> {
         let ends = found.near.iter().map(|i| points[*i].x);
         let (low, high) = ends.fold((f64::MAX, f64::MIN), |(l, h), x| (l.min(x), h.max(x)));
         at = found.x.clamp(low - NEAREST, high + NEAREST);
+        at = at.clamp(below.x.min(above.x) - reach, above.x + reach);
         width = NEAREST.max(WIDTH * found.scatter / found.slope);
         let settled = best.is_some_and(|b| b.near == found.near);
         best = Some(Estimate { x: at, ..found });

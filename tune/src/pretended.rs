@@ -22,9 +22,22 @@ pub enum Curve {
     Wall,
     /// A queue of bound 10 which is beyond its limit from 0.40 to 0.55 of its capacity too.
     Hole,
+    /// An engine of batches, as one was measured on two cores over loopback: latencies hardly move
+    /// until nine tenths of its capacity and then jump, and beyond it a run's length decides.
+    Engine,
     /// Never below the limit.
     Never,
 }
+
+/// Of [`Curve::Engine`]: loads and their margins' logarithms.
+const ENGINE: [(f64, f64); 6] = [
+    (0.1, -3.0),
+    (0.5, -2.9),
+    (0.8, -2.3),
+    (0.9, 0.0),
+    (1.0, 1.7),
+    (1.3, 4.6),
+];
 
 impl Curve {
     fn at(self, load: f64) -> f64 {
@@ -49,6 +62,12 @@ impl Curve {
                 } else {
                     queue(10.0, load)
                 }
+            }
+            Curve::Engine => {
+                let after = ENGINE.iter().position(|(at, _)| load < *at);
+                let after = after.unwrap_or(ENGINE.len() - 1).max(1);
+                let ((a, y0), (b, y1)) = (ENGINE[after - 1], ENGINE[after]);
+                y0 + (y1 - y0) * (load / a).ln() / (b / a).ln()
             }
             Curve::Never => 0.5 + 0.1 * load.max(1e-9).ln().max(-4.0),
         }
@@ -119,7 +138,7 @@ const fn kind(name: &'static str, limits: &'static [(Curve, f64)], noise: Noise)
 const QUEUE: &[(Curve, f64)] = &[(Curve::Queue(10.0), 1.0)];
 
 /// All of them.
-pub const ALL: [Kind; 20] = [
+pub const ALL: [Kind; 21] = [
     kind("queue, noise 1 %", QUEUE, noise(0.01)),
     kind("queue, noise 5 %", QUEUE, noise(0.05)),
     kind("queue, noise 10 %", QUEUE, noise(0.10)),
@@ -197,6 +216,14 @@ pub const ALL: [Kind; 20] = [
         "a hole from 40 to 55 % of the capacity",
         &[(Curve::Hole, 1.0)],
         noise(0.05),
+    ),
+    kind(
+        "engine of batches, noise 50 %, 6 runs in 100 disturbed",
+        &[(Curve::Engine, 1.0)],
+        Noise {
+            disturbed: 6.0,
+            ..noise(0.5)
+        },
     ),
     kind("never VALID", &[(Curve::Never, 1.0)], noise(0.10)),
 ];

@@ -168,6 +168,8 @@ const NARROW: f64 = 0.12;
 /// The first step of a search that knows nothing, and of one that begins again.
 const STEP: f64 = std::f64::consts::LN_2;
 const STEP_AGAIN: f64 = 0.06;
+/// A margin whose logarithm is no further below 0 is near the limit.
+const CLOSE: f64 = 1.2;
 /// Trials near the limit before the fit is trusted.
 const ENOUGH: usize = 12;
 /// Trials without a fit before it is asked whether anything is VALID.
@@ -297,7 +299,13 @@ impl<'a, 'b> Search<'a, 'b> {
                 (None, None) => x,
             };
             if low.is_none() || high.is_none() {
-                step = (step * 1.5).min(2.0 * STEP);
+                // Near the limit a long step ends far beyond it, where runs take long to end.
+                let most = if y.abs() < CLOSE {
+                    STEP / 3.0
+                } else {
+                    2.0 * STEP
+                };
+                step = (step * 1.5).min(most);
             }
         }
     }
@@ -348,7 +356,7 @@ impl<'a, 'b> Search<'a, 'b> {
             return 0.05;
         }
         let late = ((self.spent - LATE) / (1.0 - LATE)).clamp(0.0, 1.0);
-        PART * self.goal.precision * (1.0 + 2.0 * late)
+        PART * self.goal.precision * (1.0 + 2.0 * late + 6.0 * late * late)
     }
 
     /// Trials near the limit until it is known and a rate below it is certified; `None` where the
@@ -519,7 +527,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let near = |rate: f64, within: f64| (self.goal.x(rate) - x).abs() <= within;
         let known = words
             .iter()
-            .filter(|w| w.1 == Word::Undecided && near(w.0, 0.002));
+            .filter(|w| w.1 == Word::Undecided && near(w.0, (e.error / 2.0).max(0.002)));
         let known = known.max_by_key(|w| w.2).map(|w| self.goal.x(w.0));
         x = known.unwrap_or(x);
         let refuted = words.iter().filter(|w| w.1 == Word::Refuted);
