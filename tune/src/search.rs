@@ -174,6 +174,8 @@ const CLOSE: f64 = 1.2;
 const ENOUGH: usize = 12;
 /// Trials without a fit before it is asked whether anything is VALID.
 const LOST: usize = 8;
+/// A search that lost the limit begins again so often.
+const MOST_EPOCHS: usize = 8;
 /// Trials by which a word at one rate has to come.
 const PATIENCE: usize = 40;
 /// So many standard errors make sure.
@@ -187,6 +189,9 @@ const AIM: f64 = 0.58;
 const LATE: f64 = 0.6;
 /// One trial in so many is an anchor.
 const ANCHOR_EVERY: usize = 4;
+/// Margins that have moved are a drift when they are seen to have after so many more trials:
+/// whatever disturbs a machine for some runs ends before.
+const AGAIN: usize = 4;
 /// A drift of less than this much of the rate is none.
 const DRIFT: f64 = 0.008;
 /// Below this rate whole numbers are tried one by one.
@@ -200,6 +205,8 @@ pub struct Search<'a, 'b> {
     spent: f64,
     since_anchor: usize,
     anchors: Option<[f64; 2]>,
+    /// Trials there were when margins were first seen to have moved, and are still.
+    suspected: Option<usize>,
     turn: usize,
 }
 
@@ -213,6 +220,7 @@ impl<'a, 'b> Search<'a, 'b> {
             spent: 0.0,
             since_anchor: 0,
             anchors: None,
+            suspected: None,
             turn: 0,
         }
     }
@@ -235,8 +243,14 @@ impl<'a, 'b> Search<'a, 'b> {
             }
             // It drifted: what came before counts no more.
             let at = self.state.estimate.take().map_or(begin.0, |e| e.x);
+            let (low, high) = self.goal.ends();
+            let at = if at.is_finite() {
+                at.clamp(low, high)
+            } else {
+                begin.0
+            };
             self.state.epoch += 1;
-            self.anchors = None;
+            (self.anchors, self.suspected) = (None, None);
             begin = (at, STEP_AGAIN);
         }
     }
@@ -372,6 +386,13 @@ impl<'a, 'b> Search<'a, 'b> {
                 if lost > LOST {
                     // Margins that do not rise: is there a rate that is VALID at all?
                     lost = 0;
+                    if self.state.counted().any(|s| s.valid) && self.state.epoch < MOST_EPOCHS {
+                        // There was: a machine that was disturbed for a while looks so.
+                        let number = self.state.seen.last().map_or(0, |s| s.number);
+                        let what = "margins no longer rise with the rate".to_owned();
+                        self.state.drifts.push(Drift { number, what });
+                        return Ok(None);
+                    }
                     let least = self.goal.ends().0;
                     if self.settle(least)? == Word::Refuted {
                         return Ok(Some(Outcome::Never));
@@ -382,8 +403,15 @@ impl<'a, 'b> Search<'a, 'b> {
                 continue;
             };
             self.state.estimate = Some(e.clone());
-            if self.drifted(&e) {
-                return Ok(None);
+            match (self.drifted(&e), self.suspected) {
+                (None, _) => self.suspected = None,
+                (Some(_), None) => self.suspected = Some(self.state.seen.len()),
+                (Some(what), Some(since)) if self.state.seen.len() >= since + AGAIN => {
+                    let number = self.state.seen.last().map_or(0, |s| s.number);
+                    self.state.drifts.push(Drift { number, what });
+                    return Ok(None);
+                }
+                _ => {}
             }
             let spread = (0.7 * e.scatter / e.slope).clamp(0.004, 0.05);
             self.place_anchors(&e, spread);
@@ -391,7 +419,8 @@ impl<'a, 'b> Search<'a, 'b> {
                 self.anchor()?;
                 continue;
             }
-            if e.near.len() >= ENOUGH && e.error <= self.wanted() {
+            let settled = self.suspected.is_none();
+            if settled && e.near.len() >= ENOUGH && e.error <= self.wanted() {
                 if self.goal.rough {
                     return Ok(Some(Outcome::Found));
                 }
@@ -455,8 +484,8 @@ impl<'a, 'b> Search<'a, 'b> {
         self.state.counted().filter(is)
     }
 
-    /// Whether the system is another than at the beginning; then it is said why.
-    fn drifted(&mut self, e: &Estimate) -> bool {
+    /// Whether the system is another than at the beginning, and why that is thought.
+    fn drifted(&self, e: &Estimate) -> Option<String> {
         let enough = |by: f64| by.abs() / e.slope >= DRIFT;
         let anchors = self.anchors.map(|anchors| {
             let all: Vec<&Seen> = self.counted_anchors(anchors).collect();
@@ -469,9 +498,8 @@ impl<'a, 'b> Search<'a, 'b> {
             let values: Vec<f64> = all.iter().map(above).collect();
             (shift(&values, 2, e.scatter), values.len())
         });
-        let last = self.state.seen.last().map_or(0, |s| s.number);
         let percent = |by: f64| (by.exp() - 1.0) * 100.0;
-        let what = match anchors {
+        match anchors {
             Some((Some(shift), n)) if enough(shift.by) => Some(format!(
                 "the anchors' margins have moved by {:+.1} % since their trial {} of {n} ({:.1} standard errors)",
                 percent(shift.by),
@@ -490,12 +518,7 @@ impl<'a, 'b> Search<'a, 'b> {
                         shift.weight
                     )
                 }),
-        };
-        if let Some(what) = what {
-            self.state.drifts.push(Drift { number: last, what });
-            return true;
         }
-        false
     }
 
     /// The width that the certified rate may lie below the limit.
