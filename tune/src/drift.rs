@@ -18,12 +18,14 @@ pub struct Shift {
 
 /// How many errors a shift has to be: of all the places where one may be looked for, chance alone
 /// finds one so large in few sessions of a hundred.
-const WEIGHT: f64 = 4.0;
+pub const WEIGHT: f64 = 4.0;
+/// How many it has still to be when more trials have been made because of it.
+pub const STILL: f64 = 3.0;
 
 /// Looks for the place at which values have moved the most, with `least` of them on either side.
-/// Values far from all others count as if they were nearer, and their deviation as `floor` at
+/// It is one where it is more than so many `errors`. Values far from all others count as if they were nearer, and their deviation as `floor` at
 /// least.
-pub fn shift(values: &[f64], least: usize, floor: f64) -> Option<Shift> {
+pub fn shift(values: &[f64], least: usize, floor: f64, errors: f64) -> Option<Shift> {
     let n = values.len();
     if n < 2 * least {
         return None;
@@ -54,7 +56,7 @@ pub fn shift(values: &[f64], least: usize, floor: f64) -> Option<Shift> {
         let error =
             deviation.max(within) * (1.0 / before.len() as f64 + 1.0 / after.len() as f64).sqrt();
         let weight = by.abs() / error;
-        if weight > WEIGHT && best.is_none_or(|b| weight > b.weight) {
+        if weight > errors && best.is_none_or(|b| weight > b.weight) {
             best = Some(Shift { at, by, weight });
         }
     }
@@ -72,7 +74,7 @@ mod tests {
         let values: Vec<f64> = (0..20)
             .map(|i| 0.1 * random.normal() + if i < 12 { 0.0 } else { 0.5 })
             .collect();
-        let found = shift(&values, 3, 0.0).expect("a step of five deviations");
+        let found = shift(&values, 3, 0.0, WEIGHT).expect("a step of five deviations");
         assert!((11..=13).contains(&found.at), "{found:?}");
         assert!((0.3..0.7).contains(&found.by), "{found:?}");
     }
@@ -83,7 +85,7 @@ mod tests {
         let mut found = 0;
         for _ in 0..500 {
             let values: Vec<f64> = (0..40).map(|_| random.normal()).collect();
-            found += i32::from(shift(&values, 4, 0.0).is_some());
+            found += i32::from(shift(&values, 4, 0.0, WEIGHT).is_some());
         }
         assert!(found <= 10, "{found} of 500");
     }
@@ -92,6 +94,6 @@ mod tests {
     fn one_odd_value_is_no_shift() {
         let mut values: Vec<f64> = (0..12).map(|i| f64::from(i % 3) * 0.01).collect();
         values[11] = 4.0;
-        assert_eq!(shift(&values, 2, 0.0), None);
+        assert_eq!(shift(&values, 2, 0.0, WEIGHT), None);
     }
 }

@@ -6,7 +6,7 @@
 //! counts in the fit, whyever they were run.
 
 use crate::{
-    drift::shift,
+    drift::{self, shift},
     fit::{self, Estimate, Point},
     sprt::{self, Word},
     system::{Halt, Record, Why},
@@ -386,8 +386,10 @@ impl<'a, 'b> Search<'a, 'b> {
                 if lost > LOST {
                     // Margins that do not rise: is there a rate that is VALID at all?
                     lost = 0;
-                    if self.state.counted().any(|s| s.valid) && self.state.epoch < MOST_EPOCHS {
-                        // There was: a machine that was disturbed for a while looks so.
+                    let valid = self.state.counted().filter(|s| s.valid).count();
+                    let all = self.state.counted().count();
+                    if valid * 4 >= all && self.state.epoch < MOST_EPOCHS {
+                        // Many were: a machine that was disturbed for a while looks so.
                         let number = self.state.seen.last().map_or(0, |s| s.number);
                         let what = "margins no longer rise with the rate".to_owned();
                         self.state.drifts.push(Drift { number, what });
@@ -403,15 +405,18 @@ impl<'a, 'b> Search<'a, 'b> {
                 continue;
             };
             self.state.estimate = Some(e.clone());
+            let trials = self.state.seen.len();
             match (self.drifted(&e), self.suspected) {
                 (None, _) => self.suspected = None,
-                (Some(_), None) => self.suspected = Some(self.state.seen.len()),
-                (Some(what), Some(since)) if self.state.seen.len() >= since + AGAIN => {
+                // Nothing that disturbs a machine for some runs makes it better.
+                (Some((by, what)), since)
+                    if by < 0.0 || since.is_some_and(|since| trials >= since + AGAIN) =>
+                {
                     let number = self.state.seen.last().map_or(0, |s| s.number);
                     self.state.drifts.push(Drift { number, what });
                     return Ok(None);
                 }
-                _ => {}
+                (Some(_), since) => self.suspected = since.or(Some(trials)),
             }
             let spread = (0.7 * e.scatter / e.slope).clamp(0.004, 0.05);
             self.place_anchors(&e, spread);
@@ -484,9 +489,12 @@ impl<'a, 'b> Search<'a, 'b> {
         self.state.counted().filter(is)
     }
 
-    /// Whether the system is another than at the beginning, and why that is thought.
-    fn drifted(&self, e: &Estimate) -> Option<String> {
+    /// Whether the system is another than at the beginning, by how much, and why that is
+    /// thought.
+    fn drifted(&self, e: &Estimate) -> Option<(f64, String)> {
         let enough = |by: f64| by.abs() / e.slope >= DRIFT;
+        let errors = self.suspected.map_or(drift::WEIGHT, |_| drift::STILL);
+        let floor = if e.wall { e.scatter } else { 0.0 };
         let anchors = self.anchors.map(|anchors| {
             let all: Vec<&Seen> = self.counted_anchors(anchors).collect();
             let middle = |rate: f64| {
@@ -496,28 +504,32 @@ impl<'a, 'b> Search<'a, 'b> {
             let middles = anchors.map(middle);
             let above = |s: &&Seen| s.point.y - middles[usize::from(s.rate == anchors[1])];
             let values: Vec<f64> = all.iter().map(above).collect();
-            (shift(&values, 2, e.scatter), values.len())
+            (shift(&values, 2, e.scatter, errors), values.len())
         });
         let percent = |by: f64| (by.exp() - 1.0) * 100.0;
         match anchors {
-            Some((Some(shift), n)) if enough(shift.by) => Some(format!(
-                "the anchors' margins have moved by {:+.1} % since their trial {} of {n} ({:.1} standard errors)",
-                percent(shift.by),
-                shift.at + 1,
-                shift.weight
+            Some((Some(shift), n)) if enough(shift.by) => Some((
+                shift.by,
+                format!(
+                    "the anchors' margins have moved by {:+.1} % since their trial {} of {n} \
+                     ({:.1} standard errors)",
+                    percent(shift.by),
+                    shift.at + 1,
+                    shift.weight
+                ),
             )),
-            _ => shift(&e.residuals, 4, if e.wall { e.scatter } else { 0.0 })
-                .filter(|s| enough(s.by))
-                .map(|shift| {
-                    format!(
-                        "margins near the limit have moved by {:+.1} % since the trial {} of {} there ({:.1} standard \
-                         errors)",
-                        percent(shift.by),
-                        shift.at + 1,
-                        e.residuals.len(),
-                        shift.weight
-                    )
-                }),
+            _ => {
+                let shift = shift(&e.residuals, 4, floor, errors).filter(|s| enough(s.by))?;
+                let what = format!(
+                    "margins near the limit have moved by {:+.1} % since the trial {} of {} there \
+                     ({:.1} standard errors)",
+                    percent(shift.by),
+                    shift.at + 1,
+                    e.residuals.len(),
+                    shift.weight
+                );
+                Some((shift.by, what))
+            }
         }
     }
 

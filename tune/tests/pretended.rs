@@ -165,7 +165,7 @@ fn a_budget_ends_it_with_what_is_known() {
     assert!(session.line().contains("budget"), "{}", session.line());
 }
 
-/// A machine that does something else for so many runs: margins are twenty times as large then.
+/// A machine that does something else for so many runs: margins are sixty times as large then.
 struct Elsewhere(Pretended, std::ops::Range<usize>);
 
 impl System for Elsewhere {
@@ -173,7 +173,7 @@ impl System for Elsewhere {
         let busy = self.1.contains(&self.0.runs);
         let mut record = self.0.run(why, setting)?;
         if busy {
-            record.limits.iter_mut().for_each(|l| l.was *= 20.0);
+            record.limits.iter_mut().for_each(|l| l.was *= 60.0);
             record.valid = record.limits.iter().all(|l| l.log_margin() <= 0.0);
         }
         Ok(record)
@@ -186,7 +186,7 @@ fn a_machine_that_was_busy_for_a_while_is_not_one_that_is_never_valid() {
     for i in 0..20 {
         let begins = 6 + i as usize;
         let kind = kind("engine of batches");
-        let mut system = Elsewhere(Pretended::new(kind, seed(31, i)), begins..begins + 16);
+        let mut system = Elsewhere(Pretended::new(kind, seed(31, i)), begins..begins + 18);
         let mut session = Session::new(plan(CAPACITY / 5.0));
         session.go(&mut system, &mut ());
         assert_eq!(
