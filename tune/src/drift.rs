@@ -23,8 +23,8 @@ pub const WEIGHT: f64 = 4.0;
 pub const STILL: f64 = 3.0;
 
 /// Looks for the place at which values have moved the most, with `least` of them on either side.
-/// It is one where it is more than so many `errors`. Values far from all others count as if they were nearer, and their deviation as `floor` at
-/// least.
+/// It is one where it is more than so many `errors`. Values far from all others count as if they
+/// were nearer, and their deviation as `floor` at least.
 pub fn shift(values: &[f64], least: usize, floor: f64, errors: f64) -> Option<Shift> {
     let n = values.len();
     if n < 2 * least {

@@ -110,8 +110,8 @@ const NORMAL: f64 = 1.2816;
 const OF_THE_TAIL: f64 = 1.6;
 /// How far from a wall verdicts are looked at.
 const WALL: f64 = 0.08;
-/// The limit is no further from where the curve crosses it: few points there, beside others that are
-/// far away and on another bend of the curve, draw a line that misses it.
+/// The limit is no further from where the curve crosses it: few points there, beside others that
+/// are far away and on another bend of the curve, draw a line that misses it.
 const REACH: f64 = 0.08;
 /// What lies so many deviations off is no part of the scatter, but a disturbance.
 const OUTLIER: f64 = 4.0;

@@ -69,7 +69,7 @@ fn head(of: &SoFar) -> Vec<Line<'static>> {
     let [p50, p90, p99, p999] = of.quantiles_us([0.5, 0.9, 0.99, 0.999]).map(time);
     let asked = of
         .target_qps
-        .map(|q| format!(", asked for {}", text::rate(q)));
+        .map(|q| format!(", {}/s asked for", text::rate(q)));
     let tokens = of
         .token_rate
         .map(|t| format!("   {} tokens/s", text::rate(t)));
@@ -81,7 +81,7 @@ fn head(of: &SoFar) -> Vec<Line<'static>> {
         ]),
         Line::styled(said, if good == Some(false) { BAD } else { DIM }),
         Line::raw(format!(
-            "{} samples/s now, {} on the whole{}{}   {} done, {} in flight",
+            "{}/s now, {}/s on the whole{}{}   {} done, {} in flight",
             text::rate(of.rate),
             text::rate(of.mean_rate()),
             asked.unwrap_or_default(),
@@ -220,7 +220,7 @@ fn connections(of: &SoFar, area: Rect) -> Vec<Line<'static>> {
         let flying = flying.map_or_else(|| "-".to_owned(), text::short);
         Line::raw(format!(
             "{:<18}{:>8}{:>8}{flying:>7}",
-            cut(name, 17),
+            text::cut(name, 17),
             text::bytes(sent).replace(' ', ""),
             text::bytes(received).replace(' ', ""),
         ))

@@ -5,7 +5,7 @@ use super::{
     SettingRecord, Summary, TokenRecord,
     losses::with_losses,
     served::decompressed_line,
-    text::{self, Table},
+    text::{self, Table, cut},
     traffic,
 };
 
@@ -571,20 +571,6 @@ fn connections(run: &RunRecord) -> String {
     };
     row(&total, true);
     table.text()
-}
-
-/// At most `width` characters, both ends of the name among them: a connection's has its index last.
-fn cut(name: &str, width: usize) -> String {
-    let letters: Vec<char> = name.chars().collect();
-    if letters.len() <= width {
-        return name.to_owned();
-    }
-    let tail = width / 3;
-    let (head, tail) = (
-        &letters[..width - tail - 1],
-        &letters[letters.len() - tail..],
-    );
-    head.iter().chain(&['…']).chain(tail).collect()
 }
 
 /// Breaks at blanks into lines of at most `width` characters; a longer word is cut.

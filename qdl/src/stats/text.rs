@@ -163,6 +163,20 @@ impl Table {
     }
 }
 
+/// At most `width` characters, both ends of the name among them: a connection's has its index last.
+pub fn cut(name: &str, width: usize) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= width {
+        return name.to_owned();
+    }
+    let tail = width / 3;
+    let (head, tail) = (
+        &letters[..width - tail - 1],
+        &letters[letters.len() - tail..],
+    );
+    head.iter().chain(&['…']).chain(tail).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,6 +204,12 @@ mod tests {
                 "1.00 ms", "1.23 s", "3600 s"
             ]
         );
+    }
+
+    #[test]
+    fn names_that_are_cut_keep_both_ends() {
+        assert_eq!(cut("acc-a/0", 7), "acc-a/0");
+        assert_eq!(cut("digest-accelerator-b/1", 17), "digest-acce…r-b/1");
     }
 
     #[test]

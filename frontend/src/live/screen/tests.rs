@@ -83,7 +83,7 @@ fn eighty_by_twenty_four_cells_hold_it_all() {
     for words in [
         "Server   front over tcp   60 s   GOING ON",
         "Over LoadGen's bound so far: p99 latency.",
-        "498 samples/s now, 500 on the whole, asked for 500",
+        "498/s now, 500/s on the whole, 500/s asked for",
         "30,000 done, 10 in flight",
         "45.0 ms at most 10.0 ms",
         "latency over time",
