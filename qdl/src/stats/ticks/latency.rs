@@ -36,9 +36,14 @@ pub struct LatencyTicks {
     counts: Box<[u64; BUCKETS]>,
     /// Ticks that are over, in order, and of each its buckets in order.
     over: Vec<Entry>,
-    /// What takes no longer is not among the slowest.
+    /// What takes no longer is not looked at: the lower of `enters_ns` and `slowest_ns`.
     least_ns: u64,
+    /// What takes longer is kept.
+    enters_ns: u64,
+    slowest_ns: u64,
     slow: Vec<SampleTimes>,
+    /// The slowest of all, where it did not take long enough to be kept with the others.
+    beyond: Option<SampleTimes>,
 }
 
 fn total_ns(times: &SampleTimes) -> u64 {
@@ -55,7 +60,10 @@ impl Default for LatencyTicks {
             counts: Box::new([0; BUCKETS]),
             over: Vec::with_capacity(ROOM),
             least_ns: 0,
-            slow: Vec::with_capacity(2 * SLOWEST),
+            enters_ns: 0,
+            slowest_ns: 0,
+            slow: Vec::with_capacity(2 * SLOWEST + 1),
+            beyond: None,
         }
     }
 }
@@ -142,20 +150,32 @@ impl LatencyTicks {
     }
 
     /// It may be one of the slowest. Where each sample is slower than the one before, as in
-    /// Offline,
-    /// every one would be for a while: so a sample must be a little slower than the last of those
-    /// that are kept, and what it would have replaced stays.
+    /// Offline, every one would be for a while: so a sample must be a little slower than the last
+    /// of those that are kept, and what it would have replaced stays. The slowest of all is kept
+    /// in any case.
     #[cold]
     fn keep(&mut self, times: &SampleTimes) {
-        if self.slow.len() >= 2 * SLOWEST {
-            let (_, last, _) = self
-                .slow
-                .select_nth_unstable_by_key(SLOWEST - 1, |t| Reverse(total_ns(t)));
-            let least_ns = total_ns(last);
-            self.least_ns = least_ns.saturating_add(least_ns / 32);
-            self.slow.truncate(SLOWEST);
+        let total_ns = total_ns(times);
+        if total_ns > self.enters_ns {
+            self.slow.extend(self.beyond.take());
+            self.slow.push(*times);
+        } else {
+            self.beyond = Some(*times);
         }
-        self.slow.push(*times);
+        self.slowest_ns = self.slowest_ns.max(total_ns);
+        if self.slow.len() >= 2 * SLOWEST {
+            self.fewer();
+        }
+        self.least_ns = self.enters_ns.min(self.slowest_ns);
+    }
+
+    /// The slower half of those that are kept.
+    fn fewer(&mut self) {
+        let key = |t: &SampleTimes| Reverse(total_ns(t));
+        let (_, last, _) = self.slow.select_nth_unstable_by_key(SLOWEST - 1, key);
+        let least_ns = total_ns(last);
+        self.enters_ns = least_ns.saturating_add(least_ns / 32);
+        self.slow.truncate(SLOWEST);
     }
 
     /// Of a run that began at `begin_ns` and has `n` ticks of `tick_ns`: how many samples fell into
@@ -194,7 +214,10 @@ impl LatencyTicks {
         begin_ns: u64,
         samples: u64,
     ) -> Vec<SlowSample> {
-        let mut slow: Vec<_> = all.into_iter().flat_map(|l| &l.slow).collect();
+        let mut slow: Vec<_> = all
+            .into_iter()
+            .flat_map(|l| l.slow.iter().chain(&l.beyond))
+            .collect();
         slow.sort_by_key(|t| Reverse(total_ns(t)));
         let most = usize::try_from(samples.div_ceil(ONE_IN)).unwrap_or(SLOWEST);
         slow.truncate(most.min(SLOWEST));
@@ -343,10 +366,14 @@ mod tests {
     fn samples_that_take_ever_longer_are_not_all_kept() {
         let mut kept = 0;
         let (mut ticks, live) = (LatencyTicks::default(), begun());
-        for i in 0..1_000_000u64 {
+        for i in 1..1_000_000u64 {
             let before = ticks.slow.len();
             ticks.record(&sample(S + 10 * i, 10 * i), &live, 0);
             kept += u64::from(ticks.slow.len() != before);
+            if i % 97 == 0 {
+                let slow = LatencyTicks::slowest([&ticks], S, 1 + i);
+                assert_eq!(slow[0].total_ns, 10 * i);
+            }
         }
         assert!(kept < 100_000, "{kept} of 1,000,000");
     }
