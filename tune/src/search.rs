@@ -168,7 +168,7 @@ const NARROW: f64 = 0.12;
 /// The first step of a search that knows nothing, and of one that begins again.
 const STEP: f64 = std::f64::consts::LN_2;
 const STEP_AGAIN: f64 = 0.06;
-/// A margin whose logarithm is no further below 0 is near the limit.
+/// A margin whose logarithm is nearer to 0 is near the limit.
 const CLOSE: f64 = 1.2;
 /// Trials near the limit before the fit is trusted.
 const ENOUGH: usize = 12;
@@ -243,12 +243,6 @@ impl<'a, 'b> Search<'a, 'b> {
             }
             // It drifted: what came before counts no more.
             let at = self.state.estimate.take().map_or(begin.0, |e| e.x);
-            let (low, high) = self.goal.ends();
-            let at = if at.is_finite() {
-                at.clamp(low, high)
-            } else {
-                begin.0
-            };
             self.state.epoch += 1;
             (self.anchors, self.suspected) = (None, None);
             begin = (at, STEP_AGAIN);
@@ -390,9 +384,7 @@ impl<'a, 'b> Search<'a, 'b> {
                     let all = self.state.counted().count();
                     if valid * 4 >= all && self.state.epoch < MOST_EPOCHS {
                         // Many were: a machine that was disturbed for a while looks so.
-                        let number = self.state.seen.last().map_or(0, |s| s.number);
-                        let what = "margins no longer rise with the rate".to_owned();
-                        self.state.drifts.push(Drift { number, what });
+                        self.is_another("margins no longer rise with the rate".to_owned());
                         return Ok(None);
                     }
                     let least = self.goal.ends().0;
@@ -412,8 +404,7 @@ impl<'a, 'b> Search<'a, 'b> {
                 (Some((by, what)), since)
                     if by < 0.0 || since.is_some_and(|since| trials >= since + AGAIN) =>
                 {
-                    let number = self.state.seen.last().map_or(0, |s| s.number);
-                    self.state.drifts.push(Drift { number, what });
+                    self.is_another(what);
                     return Ok(None);
                 }
                 (Some(_), since) => self.suspected = since.or(Some(trials)),
@@ -489,8 +480,13 @@ impl<'a, 'b> Search<'a, 'b> {
         self.state.counted().filter(is)
     }
 
-    /// Whether the system is another than at the beginning, by how much, and why that is
-    /// thought.
+    /// Writes down that the system has become another, and why that is thought.
+    fn is_another(&mut self, what: String) {
+        let number = self.state.seen.last().map_or(0, |s| s.number);
+        self.state.drifts.push(Drift { number, what });
+    }
+
+    /// By how much margins have moved since the beginning, and what that was seen by.
     fn drifted(&self, e: &Estimate) -> Option<(f64, String)> {
         let enough = |by: f64| by.abs() / e.slope >= DRIFT;
         let errors = self.suspected.map_or(drift::WEIGHT, |_| drift::STILL);
@@ -506,31 +502,25 @@ impl<'a, 'b> Search<'a, 'b> {
             let values: Vec<f64> = all.iter().map(above).collect();
             (shift(&values, 2, e.scatter, errors), values.len())
         });
-        let percent = |by: f64| (by.exp() - 1.0) * 100.0;
-        match anchors {
-            Some((Some(shift), n)) if enough(shift.by) => Some((
-                shift.by,
-                format!(
-                    "the anchors' margins have moved by {:+.1} % since their trial {} of {n} \
-                     ({:.1} standard errors)",
-                    percent(shift.by),
-                    shift.at + 1,
-                    shift.weight
-                ),
-            )),
+        let (shift, whose, since) = match anchors {
+            Some((Some(shift), n)) if enough(shift.by) => (
+                shift,
+                "the anchors' margins",
+                format!("their trial {} of {n}", shift.at + 1),
+            ),
             _ => {
+                let n = e.residuals.len();
                 let shift = shift(&e.residuals, 4, floor, errors).filter(|s| enough(s.by))?;
-                let what = format!(
-                    "margins near the limit have moved by {:+.1} % since the trial {} of {} there \
-                     ({:.1} standard errors)",
-                    percent(shift.by),
-                    shift.at + 1,
-                    e.residuals.len(),
-                    shift.weight
-                );
-                Some((shift.by, what))
+                let since = format!("the trial {} of {n} there", shift.at + 1);
+                (shift, "margins near the limit", since)
             }
-        }
+        };
+        let percent = (shift.by.exp() - 1.0) * 100.0;
+        let what = format!(
+            "{whose} have moved by {percent:+.1} % since {since} ({:.1} standard errors)",
+            shift.weight
+        );
+        Some((shift.by, what))
     }
 
     /// The width that the certified rate may lie below the limit.

@@ -109,7 +109,7 @@ fn limit(l: &LimitRecord) -> Line<'static> {
         (false, false) => ("at least", Style::new().fg(Color::Blue)),
     };
     Line::from(vec![
-        Span::raw(format!("{:<14}", cut(&l.name, 13))),
+        Span::raw(format!("{:<14}", text::head(&l.name, 13))),
         Span::styled("━".repeat(filled), style),
         Span::styled("━".repeat(24 - filled), DIM),
         Span::raw(format!(
@@ -118,17 +118,6 @@ fn limit(l: &LimitRecord) -> Line<'static> {
             value(l.limit)
         )),
     ])
-}
-
-/// A word in at most so many characters.
-fn cut(word: &str, most: usize) -> String {
-    match word.char_indices().nth(most) {
-        None => word.to_owned(),
-        Some(_) => {
-            let kept: String = word.chars().take(most.saturating_sub(1)).collect();
-            format!("{kept}…")
-        }
-    }
 }
 
 /// Ticks in so many groups at most, the same number of ticks in each.
@@ -261,7 +250,7 @@ fn threads(of: &SoFar, area: Rect) -> Vec<Line<'static>> {
         Line::from(vec![
             Span::raw(format!(
                 "{:<14}{:>3}% {:>3}% ",
-                cut(&t.name, 13),
+                text::head(&t.name, 13),
                 ran / 10,
                 waited / 10
             )),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::text::Table;
+use super::text::{Table, head, tail};
 
 /// Where a value came from that nobody set.
 pub const DEFAULT: &str = "default";
@@ -89,25 +89,6 @@ pub(super) fn table(settings: &[SettingRecord]) -> Option<String> {
         out.push('\n');
     }
     Some(out)
-}
-
-/// The first `most` characters.
-fn head(text: &str, most: usize) -> String {
-    let letters: Vec<char> = text.chars().collect();
-    if letters.len() <= most {
-        return text.to_owned();
-    }
-    letters[..most - 1].iter().chain(&['…']).collect()
-}
-
-/// The last `most` characters: of a path its end, and the line behind it.
-fn tail(text: &str, most: usize) -> String {
-    let letters: Vec<char> = text.chars().collect();
-    if letters.len() <= most {
-        return text.to_owned();
-    }
-    let from = letters.len() - most + 1;
-    ['…'].iter().chain(&letters[from..]).collect()
 }
 
 #[cfg(test)]

@@ -163,6 +163,25 @@ impl Table {
     }
 }
 
+/// The first `most` characters.
+pub fn head(text: &str, most: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= most {
+        return text.to_owned();
+    }
+    letters[..most - 1].iter().chain(&['…']).collect()
+}
+
+/// The last `most` characters: of a path its end, and the line behind it.
+pub fn tail(text: &str, most: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= most {
+        return text.to_owned();
+    }
+    let from = letters.len() - most + 1;
+    ['…'].iter().chain(&letters[from..]).collect()
+}
+
 /// At most `width` characters, both ends of the name among them: a connection's has its index last.
 pub fn cut(name: &str, width: usize) -> String {
     let letters: Vec<char> = name.chars().collect();
