@@ -107,6 +107,9 @@ fn multi_stream_sends_queries_of_several_samples() {
         "0.6",
         "--set",
         "samples_per_query=13",
+        // As many as early stopping wants, however long they take on a busy machine.
+        "--set",
+        "min_query_count=700",
     ];
     let s = rig.valid("out", &arguments);
     let samples = s["samples"].as_u64().expect("samples");
