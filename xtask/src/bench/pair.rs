@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::demo::programs::{Accelerator, build};
+use crate::demo::programs::{Accelerator, Profile, build};
 use crate::process::{self, Running};
 
 /// For one run.
@@ -72,7 +72,7 @@ impl Pair {
     /// # Errors
     /// Whatever keeps the accelerator from being ready.
     pub fn start(root: &Path, nodes: &Nodes<'_>) -> Result<Self> {
-        let release = build(root)?;
+        let release = build(root, Profile::Release)?;
         let folder = root.join("target/bench").join(nodes.name);
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         let control = port()?;

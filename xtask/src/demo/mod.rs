@@ -99,7 +99,7 @@ pub fn run(root: &Path) -> Result<i32> {
     let began = Instant::now();
     setup::run(root, Models::Digits)?;
     println!("\n== building the two programs");
-    let programs = programs::build(root)?;
+    let programs = programs::build(root, programs::Profile::Quick)?;
     let folder = root.join("target/demo");
     clear(&folder)?;
     let log = folder.join("accelerator.log");
@@ -172,6 +172,7 @@ pub fn run(root: &Path) -> Result<i32> {
         answers.len(),
         &faults,
         began.elapsed().as_secs_f64(),
+        programs.strip_prefix(root).unwrap_or(&programs),
     );
     Ok(i32::from(!faults.is_empty()))
 }
@@ -213,8 +214,8 @@ fn faults(
 }
 
 /// The closing screen.
-fn close(summary: &Summary, images: usize, faults: &[String], seconds: f64) {
-    let line = "-".repeat(78);
+fn close(summary: &Summary, images: usize, faults: &[String], seconds: f64, programs: &Path) {
+    let (line, programs) = ("-".repeat(78), programs.display());
     println!("\n{line}");
     println!(
         " LoadGen over a wire: {} in {seconds:.0} s",
@@ -255,10 +256,11 @@ fn close(summary: &Summary, images: usize, faults: &[String], seconds: f64) {
         "       (connections, slots, max_batch, max_delay_us), run `cargo xtask demo` again, and compare;"
     );
     println!("       or start the two programs by hand, in two terminals:");
-    println!("         target/release/accelerator --config {ACCELERATOR_CONFIG}");
+    println!("         {programs}/accelerator --config {ACCELERATOR_CONFIG}");
     println!(
-        "         target/release/frontend --config {FRONTEND_CONFIG} --scenario server --target-qps 4000"
+        "         {programs}/frontend --config {FRONTEND_CONFIG} --scenario server --target-qps 4000"
     );
+    println!("       figures that are to count want `cargo build --release`, which takes longer");
     println!("{line}");
 }
 

@@ -13,6 +13,25 @@ use crate::process::{Running, cargo, run, run_quietly, shown};
 
 /// For loading the model and warming the engine up.
 const READY: Duration = Duration::from_secs(60);
+/// How the programs are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// For figures.
+    Release,
+    /// For a first look: in two thirds of the time.
+    Quick,
+}
+
+impl Profile {
+    /// Its name in `Cargo.toml`, and of its folder among what cargo builds.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Release => "release",
+            Profile::Quick => "quick",
+        }
+    }
+}
+
 /// For a release build of everything on two slow cores.
 const BUILD: Duration = Duration::from_secs(3600);
 /// For a run: ten seconds when all is well.
@@ -24,11 +43,12 @@ fn announce(root: &Path, command: &Command) {
     println!("$ {}", shown(command).replace(&prefix, ""));
 }
 
-/// Where the release binaries lie, after building them.
-pub fn build(root: &Path) -> Result<PathBuf> {
+/// Where the programs lie, after building them.
+pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     let arguments = [
         "build",
-        "--release",
+        "--profile",
+        profile.name(),
         "--locked",
         "--package",
         "frontend",
@@ -58,7 +78,7 @@ pub fn build(root: &Path) -> Result<PathBuf> {
     let target = metadata["target_directory"]
         .as_str()
         .context("cargo metadata: no target_directory")?;
-    Ok(Path::new(target).join("release"))
+    Ok(Path::new(target).join(profile.name()))
 }
 
 /// An accelerator that serves.

@@ -48,7 +48,7 @@ pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
         Some(folder) => folder
             .canonicalize()
             .with_context(|| folder.display().to_string())?,
-        None => programs::build(root)?,
+        None => programs::build(root, programs::Profile::Release)?,
     };
     let folder = target(root).join("submission");
     if folder.exists() {

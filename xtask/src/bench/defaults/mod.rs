@@ -127,7 +127,7 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
 
 /// Builds all programs, and puts them into one folder.
 fn built(root: &Path) -> Result<PathBuf> {
-    let release = programs::build(root)?;
+    let release = programs::build(root, programs::Profile::Release)?;
     let null = null_sut(root)?;
     super::build_own(root, &[])?;
     std::fs::copy(null, release.join("null_sut"))?;

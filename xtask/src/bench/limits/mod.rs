@@ -72,7 +72,7 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     let asked = Asked::of(args)?;
     let programs = match &asked.programs {
         Some(folder) => root.join(folder),
-        None => programs::build(root)?,
+        None => programs::build(root, programs::Profile::Release)?,
     };
     let mut rows = Vec::new();
     let mut missed = Vec::new();

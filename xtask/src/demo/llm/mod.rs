@@ -72,7 +72,7 @@ pub fn run(root: &Path) -> Result<i32> {
     let began = Instant::now();
     setup::run(root, Models::Digits)?;
     println!("\n== building the two programs");
-    let built = programs::build(root)?;
+    let built = programs::build(root, programs::Profile::Quick)?;
     let demo = root.join("target/demo");
     let folder = demo.join("llm");
     clear(&folder)?;
