@@ -197,6 +197,14 @@ impl Region {
         }
     }
 
+    /// [`Region::bytes`] and [`Region::bytes_mut`] on the hot path, where it matters to nobody why
+    /// there are none: an error would have strings to be dropped.
+    pub(crate) fn reach(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(len)?;
+        let here = matches!(self.memory, Behind::Host { .. }) && end <= self.len;
+        here.then(|| self.base.as_ptr().wrapping_add(offset))
+    }
+
     /// The address of bytes that this process may follow.
     fn here(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
         match self.device() {

@@ -43,12 +43,19 @@ const WRITE_WITH_IMM: u8 = 1;
 /// A header: little-endian {kind u8, 0 u8, 0 u16,
 /// immediate u32, offset in the slot u32, length u32}.
 pub(super) fn encode(imm: Imm, at: u32, len: u32) -> [u8; HEADER_BYTES] {
-    let mut b = [0; HEADER_BYTES];
-    b[0] = WRITE_WITH_IMM;
-    b[4..8].copy_from_slice(&imm.bits().to_le_bytes());
-    b[8..12].copy_from_slice(&at.to_le_bytes());
-    b[12..16].copy_from_slice(&len.to_le_bytes());
-    b
+    let low = u64::from(imm.bits()) << 32 | u64::from(WRITE_WITH_IMM);
+    let high = u64::from(len) << 32 | u64::from(at);
+    (u128::from(high) << 64 | u128::from(low)).to_le_bytes()
+}
+
+/// Writes a header and its padding, which take all of `to`.
+pub(super) fn write(to: &mut [u8], imm: Imm, at: u32, len: u32) {
+    if let Some((header, padding)) = to.split_first_chunk_mut::<HEADER_BYTES>() {
+        *header = encode(imm, at, len);
+        if !padding.is_empty() {
+            padding.fill(0);
+        }
+    }
 }
 
 /// What a header says.
@@ -68,11 +75,11 @@ pub(super) fn decode(b: &[u8; HEADER_BYTES]) -> Result<Header, Broken> {
             value: u64::from(value),
         })
     };
-    if b[0] != WRITE_WITH_IMM {
-        return bad("kind", u32::from(b[0]));
-    }
-    if b[1..4] != [0; 3] {
-        return bad("reserved", word(0) >> 8);
+    if word(0) != u32::from(WRITE_WITH_IMM) {
+        return match b[0] {
+            WRITE_WITH_IMM => bad("reserved", word(0) >> 8),
+            kind => bad("kind", u32::from(kind)),
+        };
     }
     let header = Header {
         imm: Imm::from_bits(word(4)),

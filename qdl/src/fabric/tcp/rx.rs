@@ -72,55 +72,65 @@ impl TcpRx {
 
     /// The next event that lies in what has been read, or `None` when more must be read.
     fn parse(&mut self) -> Result<Option<Event>, Broken> {
-        loop {
-            if let Some(l) = &mut self.landing {
-                let n = l.left.min(self.end - self.start);
-                if n > 0 {
-                    // SAFETY: `landing` checked that the payload lies in a slot whose
-                    // grant is open, behind the parts that have arrived: these bytes
-                    // are the sender's, for whom we write, and nobody reads them
-                    // before their arrival.
-                    let to = unsafe { self.parts.window().region().bytes_mut(l.at, n) };
-                    if let Ok(to) = to {
-                        to.copy_from_slice(&self.staging[self.start..self.start + n]);
-                    }
-                    self.start += n;
-                    l.at += n;
-                    l.left -= n;
-                    self.counts.copied_bytes += n as u64;
-                    self.counts.copies += 1;
-                }
-                if l.left > 0 {
-                    return Ok(None);
-                }
-                let (imm, begins, len) = (l.imm, l.begins, l.len);
-                self.landing = None;
-                let arrived = self.parts.landed(imm, begins, len, &mut self.counts);
-                return arrived.map(Some);
-            }
-            let ahead = &self.staging[self.start..self.end];
-            let Some((header, padding)) = ahead
-                .get(..self.header_bytes)
-                .and_then(|bytes| bytes.split_first_chunk::<HEADER_BYTES>())
-            else {
+        if let Some(mut l) = self.landing {
+            let n = l.left.min(self.end - self.start);
+            self.copy(l.at, n);
+            l.at += n;
+            l.left -= n;
+            if l.left > 0 {
+                self.landing = Some(l);
                 return Ok(None);
-            };
-            let h = frame::decode(header)?;
-            frame::check_padding(padding)?;
-            self.start += self.header_bytes;
-            if let Some(message) = h.imm.message() {
-                self.counts.control += 1;
-                return Ok(Some(Event::Control(message)));
             }
-            let to = self.parts.landing(h.imm, Some(h.at), h.len)?;
+            self.landing = None;
+            let arrived = self.parts.landed(l.imm, l.begins, l.len, &mut self.counts);
+            return arrived.map(Some);
+        }
+        let ahead = &self.staging[self.start..self.end];
+        let Some((header, padding)) = ahead
+            .get(..self.header_bytes)
+            .and_then(|bytes| bytes.split_first_chunk::<HEADER_BYTES>())
+        else {
+            return Ok(None);
+        };
+        let h = frame::decode(header)?;
+        frame::check_padding(padding)?;
+        self.start += self.header_bytes;
+        if let Some(message) = h.imm.message() {
+            self.counts.control += 1;
+            return Ok(Some(Event::Control(message)));
+        }
+        let to = self.parts.landing(h.imm, Some(h.at), h.len)?;
+        let (len, here) = (h.len as usize, self.end - self.start);
+        self.copy(to.offset, len.min(here));
+        if len > here {
             self.landing = Some(Landing {
                 imm: h.imm,
                 len: h.len,
                 begins: to.at,
-                at: to.offset,
-                left: h.len as usize,
+                at: to.offset + here,
+                left: len - here,
             });
+            return Ok(None);
         }
+        let arrived = self.parts.landed(h.imm, to.at, h.len, &mut self.counts);
+        arrived.map(Some)
+    }
+
+    /// Moves the next bytes of the staging buffer to where they belong, in the window's region.
+    fn copy(&mut self, to: usize, n: usize) {
+        if n == 0 {
+            return;
+        }
+        let from = &self.staging[self.start..self.start + n];
+        if let Some(to) = self.parts.window().region().reach(to, n) {
+            // SAFETY: `reach` checked the bounds. `Parts::landing` checked that the payload lies in
+            // a slot whose grant is open, behind the parts that have arrived: these bytes are the
+            // sender's, for whom we write, and nobody reads them before their arrival.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, n) };
+        }
+        self.start += n;
+        self.counts.copied_bytes += n as u64;
+        self.counts.copies += 1;
     }
 
     /// One read. Returns false when the socket is empty.

@@ -7,7 +7,7 @@
 
 use std::{collections::VecDeque, fmt, io, sync::Arc};
 
-use super::{HEADER_BYTES, Socket, frame};
+use super::{Socket, frame};
 use crate::fabric::{Broken, Endpoint, FabricCounts, Flushed, Post, PostError, Tx};
 
 /// `IOV_MAX` on Linux.
@@ -144,39 +144,35 @@ impl Tx for TcpTx {
         if full || self.iov.capacity() - self.iov.len() < 2 {
             self.make_way();
         }
-        let header = frame::encode(post.imm, post.at, post.len);
-        let start = self.stage(self.header_bytes);
-        let (at, padding) = self.staging[start..self.staged].split_at_mut(HEADER_BYTES);
-        at.copy_from_slice(&header);
-        padding.fill(0);
+        let copied = if len <= self.inline_bytes { len } else { 0 };
+        let start = self.stage(self.header_bytes + copied);
+        let staged = &mut self.staging[start..self.staged];
+        let (header, payload) = staged.split_at_mut(self.header_bytes);
+        frame::write(header, post.imm, post.at, post.len);
         if post.imm.is_control() {
             self.counts.control += 1;
         } else {
             self.counts.writes += 1;
             self.counts.parts += u64::from(post.imm.more());
             self.counts.bytes += u64::from(post.len);
+            self.counts.inline += u64::from(copied == len);
         }
         if len > 0 {
-            if len <= self.inline_bytes {
-                let start = self.stage(len);
-                let source = &self.endpoint.sources[usize::from(post.source.0)];
-                // SAFETY: the poster leaves these bytes alone until `post` returns (the contract).
-                if let Ok(bytes) = unsafe { source.bytes(post.offset, len) } {
-                    self.staging[start..start + len].copy_from_slice(bytes);
+            let source = &self.endpoint.sources[usize::from(post.source.0)];
+            if copied > 0 {
+                if let Some(from) = source.reach(post.offset, len) {
+                    // SAFETY: `reach` checked the bounds, `payload` is `len` bytes of ours, and
+                    // the poster leaves the source alone until `post` returns (the contract).
+                    unsafe { std::ptr::copy_nonoverlapping(from, payload.as_mut_ptr(), len) };
                 }
-                self.counts.inline += 1;
                 self.counts.copies += 1;
                 self.counts.copied_bytes += len as u64;
-            } else if let Ok(at) =
-                self.endpoint.sources[usize::from(post.source.0)].at(post.offset, len)
-            {
+            } else if let Some(at) = source.reach(post.offset, len) {
                 self.iov.push(libc::iovec {
                     iov_base: at.cast(),
                     iov_len: len,
                 });
             }
-        } else {
-            self.counts.inline += u64::from(!post.imm.is_control());
         }
         self.queued_bytes += (self.header_bytes + len) as u64;
         self.ends.push_back(self.queued_bytes);
