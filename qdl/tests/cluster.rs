@@ -209,6 +209,32 @@ fn a_path_that_swallows_everything_holds_up_no_other_connection() {
     front.check();
 }
 
+/// A frontend that still waits for a connection when its session ends waits in vain: at once it
+/// says what has ended, and not what that connection would have come to.
+#[test]
+fn a_session_that_ends_during_a_start_is_what_the_start_says() {
+    let mut fake = Fake::start();
+    fake.swallow(1);
+    let extra = "deadlines: {connect_ms: 60000, lost_ms: 50000}\n";
+    let nics = "  - {address: 127.0.0.1, connections: 2, slots: 64}\n";
+    let c = config_at(&[fake.control], &model(), nics, extra);
+    let starting = std::thread::spawn(move || Front::try_connect(&c, 64, 10).err());
+    let end = Instant::now() + Duration::from_secs(20);
+    while fake.swallowed() == 0 {
+        assert!(Instant::now() < end, "the second was never opened");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fake.end_session();
+    let end = Instant::now() + Duration::from_secs(30);
+    while !starting.is_finished() {
+        assert!(Instant::now() < end, "it waits for a minute");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let text = starting.join().expect("no panic").expect("no start");
+    assert!(text.contains("its program ended or was killed"), "{text}");
+    assert!(!text.contains("fake/1"), "{text}");
+}
+
 #[test]
 fn an_accelerator_that_has_no_name_is_an_error_that_names_it() {
     let fake = Fake::start();

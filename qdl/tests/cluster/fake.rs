@@ -223,6 +223,11 @@ impl Fake {
         }
     }
 
+    /// Its control plane is gone; sockets of connections stay as they are.
+    pub fn end_session(&mut self) {
+        drop(self.stop.take());
+    }
+
     /// The socket of a connection is closed.
     pub fn cut(&self, connection: u16) {
         self.inner.cut(connection);
