@@ -189,16 +189,20 @@ impl Region {
         match offset.checked_add(len) {
             // Without following it: where it is a device's, it is no address of ours.
             Some(end) if end <= self.len => Ok(self.base.as_ptr().wrapping_add(offset)),
-            _ => Err(RegionError::OutOfBounds {
-                offset,
-                len,
-                region: self.len,
-            }),
+            _ => Err(self.outside(offset, len)),
         }
     }
 
-    /// [`Region::bytes`] and [`Region::bytes_mut`] on the hot path, where it matters to nobody why
-    /// there are none: an error would have strings to be dropped.
+    fn outside(&self, offset: usize, len: usize) -> RegionError {
+        RegionError::OutOfBounds {
+            offset,
+            len,
+            region: self.len,
+        }
+    }
+
+    /// The same of bytes that this process may follow, for the hot path, where it matters to nobody
+    /// why there are none: an error would have strings to be dropped.
     pub(crate) fn reach(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
         let here = matches!(self.memory, Behind::Host { .. }) && end <= self.len;
@@ -207,12 +211,12 @@ impl Region {
 
     /// The address of bytes that this process may follow.
     fn here(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
-        match self.device() {
-            None => self.at(offset, len),
-            Some(device) => Err(RegionError::OnDevice {
+        self.reach(offset, len).ok_or_else(|| match self.device() {
+            None => self.outside(offset, len),
+            Some(device) => RegionError::OnDevice {
                 device: device.device(),
-            }),
-        }
+            },
+        })
     }
 
     /// Copies bytes into it, wherever it is. They are there when this returns.

@@ -13,6 +13,11 @@ use crate::process::{Running, cargo, run, run_quietly, shown};
 
 /// For loading the model and warming the engine up.
 const READY: Duration = Duration::from_secs(60);
+/// For a release build of everything on two slow cores.
+const BUILD: Duration = Duration::from_secs(3600);
+/// For a run: ten seconds when all is well.
+const RUN: Duration = Duration::from_secs(300);
+
 /// How the programs are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
@@ -31,11 +36,6 @@ impl Profile {
         }
     }
 }
-
-/// For a release build of everything on two slow cores.
-const BUILD: Duration = Duration::from_secs(3600);
-/// For a run: ten seconds when all is well.
-const RUN: Duration = Duration::from_secs(300);
 
 /// Prints a command as one would type it in the repository.
 fn announce(root: &Path, command: &Command) {

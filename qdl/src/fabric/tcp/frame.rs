@@ -52,6 +52,7 @@ pub(super) fn encode(imm: Imm, at: u32, len: u32) -> [u8; HEADER_BYTES] {
 pub(super) fn write(to: &mut [u8], imm: Imm, at: u32, len: u32) {
     if let Some((header, padding)) = to.split_first_chunk_mut::<HEADER_BYTES>() {
         *header = encode(imm, at, len);
+        // Where there is none, not even a call.
         if !padding.is_empty() {
             padding.fill(0);
         }

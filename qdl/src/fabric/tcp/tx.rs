@@ -167,7 +167,7 @@ impl Tx for TcpTx {
                 }
                 self.counts.copies += 1;
                 self.counts.copied_bytes += len as u64;
-            } else if let Some(at) = source.reach(post.offset, len) {
+            } else if let Ok(at) = source.at(post.offset, len) {
                 self.iov.push(libc::iovec {
                     iov_base: at.cast(),
                     iov_len: len,
