@@ -2,7 +2,8 @@
 //! frontend's side and [`crate::serve`] the accelerator's; they hold what differs.
 //!
 //! * [`token`]: a lock whose losers leave their work to its owner.
-//! * [`tracker`]: which slot belongs to which sample, at the frontend.
+//! * [`tracker`]: which slot belongs to which sample, at the frontend; `free_slots`: which are
+//!   free.
 //! * `send`: the sending half, behind its token: post, flush, control messages, what it counts, how
 //!   it takes its leave.
 //! * `receive`: the receiving half, as the NIC thread polls it.
@@ -20,6 +21,7 @@ pub mod tracker;
 
 mod costs;
 mod doorbell;
+mod free_slots;
 mod receive;
 mod send;
 

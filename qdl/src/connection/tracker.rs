@@ -25,10 +25,13 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
+use super::free_slots::FreeSlots;
 use crate::{
     fabric::{Grants, Imm, SourceId},
     sync::{AtomicU32, AtomicU64, Ordering},
 };
+
+pub use super::free_slots::Reserved;
 
 /// The first token of an answer, as it was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,18 +163,36 @@ impl Tracker {
 
     /// Takes the next free slot.
     pub fn reserve(&self) -> Option<u16> {
+        self.reserve_some(1).next()
+    }
+
+    /// Takes free slots, `most` at most, for whoever is about to begin with as many: fewer where
+    /// the next free neighbours are fewer, none where there is none. What is not used of them is to
+    /// be given back ([`Self::give_back`]).
+    pub fn reserve_some(&self, most: usize) -> Reserved {
         let first = self.allowance();
-        let slot = match first.checked_sub(self.in_flight())? {
-            0 => return None,
+        let left = first.saturating_sub(self.in_flight());
+        let taken = match left {
+            0 => None,
             // A full connection: what there is came back just now.
             1 => self
                 .free
-                .take_freed(first)
-                .or_else(|| self.free.take(first)),
-            _ => self.free.take(first),
-        }?;
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        Some(slot)
+                .take_freed(first, 1)
+                .or_else(|| self.free.take(first, 1)),
+            _ => self.free.take(first, most.min(left)),
+        };
+        let taken = taken.unwrap_or_default();
+        self.in_flight
+            .fetch_add(taken.len() as u32, Ordering::Relaxed);
+        taken
+    }
+
+    /// Takes back what was reserved and not used.
+    pub fn give_back(&self, unused: &mut Reserved) {
+        let n = self.free.give_back(unused);
+        if n > 0 {
+            self.in_flight.fetch_sub(n, Ordering::Relaxed);
+        }
     }
 
     /// Records the sample under a reserved slot and grants the slot's response to the peer. The
@@ -227,8 +248,13 @@ impl Tracker {
     /// Makes a slot free again: its response has been
     /// used, or nothing was posted. The caller owns it.
     pub fn release(&self, slot: u16) {
-        self.free.give(slot);
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.release_all(std::iter::once(slot));
+    }
+
+    /// The same of several at once: neighbours that follow each other cost little more than one.
+    pub fn release_all(&self, slots: impl Iterator<Item = u16>) {
+        let n = self.free.give(slots);
+        self.in_flight.fetch_sub(n, Ordering::Relaxed);
     }
 
     /// Takes back everything in flight on a connection that is lost and
@@ -245,168 +271,6 @@ impl Tracker {
             }
         }
     }
-}
-
-/// The free slots: one bit for each, and one summary bit for each word that may have some, so that
-/// the next free one is found in a handful of instructions however many slots there are.
-///
-/// A summary bit is cleared only by a search that found its word empty, not
-/// by whoever emptied the word: on a connection that is always full, words
-/// are emptied and refilled with every sample, and the summary is left alone.
-#[derive(Debug)]
-struct FreeSlots {
-    words: Box<[AtomicU64]>,
-    summary: Box<[AtomicU64]>,
-    cursor: CachePadded<AtomicU32>,
-    /// The word that a slot came back to last: where to
-    /// look when nearly all are busy. Only ever a hint.
-    freed: CachePadded<AtomicU32>,
-}
-
-impl FreeSlots {
-    fn new(slots: usize) -> Self {
-        let word = |i: usize, bits: usize| {
-            let n = bits.saturating_sub(i * 64).min(64);
-            AtomicU64::new(if n == 64 { !0 } else { (1u64 << n) - 1 })
-        };
-        let words = slots.div_ceil(64).max(1);
-        let summary = words.div_ceil(64);
-        FreeSlots {
-            words: (0..words).map(|i| word(i, slots)).collect(),
-            summary: (0..summary).map(|i| word(i, words)).collect(),
-            cursor: CachePadded::new(AtomicU32::new(0)),
-            freed: CachePadded::new(AtomicU32::new(0)),
-        }
-    }
-
-    /// The first word at or after `from` whose summary bit is set, going round once.
-    fn word_from(&self, from: usize) -> Option<usize> {
-        let n = self.summary.len();
-        let (first, bit) = (from / 64 % n, from % 64);
-        for i in 0..=n {
-            let s = (first + i) % n;
-            let mut bits = self.summary[s].load(Ordering::SeqCst);
-            if i == 0 {
-                bits &= !0 << bit;
-            }
-            if bits != 0 {
-                return Some(s * 64 + bits.trailing_zeros() as usize);
-            }
-        }
-        None
-    }
-
-    /// Takes a free slot of the first `first`.
-    fn take(&self, first: usize) -> Option<u16> {
-        let words = first.div_ceil(64).clamp(1, self.words.len());
-        let cursor = self.cursor.load(Ordering::Relaxed) as usize;
-        let here = cursor / 64 % words;
-        let next = if here + 1 < words { here + 1 } else { 0 };
-        let near = self
-            .take_from(here, !0 << (cursor % 64), first)
-            .or_else(|| self.take_from(next, !0, first))
-            .or_else(|| self.take_freed(first));
-        if near.is_some() {
-            return near;
-        }
-        if words < self.words.len() {
-            // Few enough to look at each: the summary speaks of words beyond, too.
-            return self.take_any(words, first);
-        }
-        loop {
-            let word = self.word_from(next).or_else(|| self.any_word())?;
-            if let Some(slot) = self.take_from(word, !0, first) {
-                return Some(slot);
-            }
-            if word + 1 == words
-                && self.words[word].load(Ordering::SeqCst) & !mask(word, first) != 0
-            {
-                // What it has lies beyond: it is as good as empty, and its summary bit will not say
-                // so.
-                return self.take_any(words, first);
-            }
-            self.emptied(word);
-        }
-    }
-
-    /// Looks at each of the first `words`.
-    fn take_any(&self, words: usize, first: usize) -> Option<u16> {
-        (0..words).find_map(|word| self.take_from(word, !0, first))
-    }
-
-    /// Takes a slot of the word that one came back to last.
-    fn take_freed(&self, first: usize) -> Option<u16> {
-        self.take_from(self.freed.load(Ordering::Relaxed) as usize, !0, first)
-    }
-
-    /// Takes the first free slot of a word, of those in `within` and the first `first`.
-    fn take_from(&self, word: usize, within: u64, first: usize) -> Option<u16> {
-        let within = within & mask(word, first);
-        let mut bits = self.words[word].load(Ordering::Acquire) & within;
-        while bits != 0 {
-            let bit = bits & bits.wrapping_neg();
-            let old = self.words[word].fetch_and(!bit, Ordering::AcqRel);
-            if old & bit != 0 {
-                let slot = word * 64 + bit.trailing_zeros() as usize;
-                self.cursor.store(slot as u32 + 1, Ordering::Relaxed);
-                return Some(slot as u16);
-            }
-            // Somebody else was quicker; `old` is what is left.
-            bits = old & within;
-        }
-        None
-    }
-
-    /// Looks past the summary: while somebody else clears the bit of a word
-    /// and sets it again, it can seem that nothing is free, and a slot
-    /// overlooked now might be waited for until the next one comes back.
-    fn any_word(&self) -> Option<usize> {
-        self.words
-            .iter()
-            .position(|w| w.load(Ordering::SeqCst) != 0)
-    }
-
-    /// Clears the summary bit of a word seen empty, and
-    /// sets it again if a slot came back meanwhile.
-    fn emptied(&self, word: usize) {
-        let (s, bit) = (word / 64, 1u64 << (word % 64));
-        self.summary[s].fetch_and(!bit, Ordering::SeqCst);
-        loom_fence();
-        if self.words[word].load(Ordering::SeqCst) != 0 {
-            self.summary[s].fetch_or(bit, Ordering::SeqCst);
-        }
-    }
-
-    fn give(&self, slot: u16) {
-        let (word, bit) = (usize::from(slot) / 64, 1u64 << (slot % 64));
-        let old = self.words[word].fetch_or(bit, Ordering::SeqCst);
-        debug_assert_eq!(old & bit, 0, "slot {slot} was free already");
-        if old == 0 {
-            self.freed.store(word as u32, Ordering::Relaxed);
-            // Set already, or cleared by a search that has yet
-            // to look at the word, and will see the slot.
-            let (s, bit) = (word / 64, 1u64 << (word % 64));
-            loom_fence();
-            if self.summary[s].load(Ordering::SeqCst) & bit == 0 {
-                self.summary[s].fetch_or(bit, Ordering::SeqCst);
-            }
-        }
-    }
-}
-
-/// The bits of a word that are among the first `first` slots.
-fn mask(word: usize, first: usize) -> u64 {
-    match first.saturating_sub(word * 64) {
-        n @ 0..64 => (1 << n) - 1,
-        _ => !0,
-    }
-}
-
-/// loom takes sequentially consistent accesses for less; this fence, loom's alone, restores their
-/// order.
-fn loom_fence() {
-    #[cfg(qdl_loom)]
-    crate::sync::fence(Ordering::SeqCst);
 }
 
 #[cfg(all(test, not(qdl_loom)))]
@@ -527,7 +391,7 @@ mod tests {
         #[test]
         fn behaves_like_a_map(
             slots in 1usize..200,
-            steps in prop::collection::vec((0u8..11, any::<prop::sample::Index>()), 0..400),
+            steps in prop::collection::vec((0u8..13, any::<prop::sample::Index>()), 0..400),
         ) {
             let t = tracker(slots);
             let mut allowed = slots;
@@ -546,6 +410,26 @@ mod tests {
                     10 => {
                         allowed = 1 + pick.index(slots);
                         t.allow(allowed);
+                    }
+                    11 => {
+                        let mut some = t.reserve_some(1 + pick.index(80));
+                        prop_assert_eq!(some.is_empty(), model.len() >= allowed);
+                        for slot in some.by_ref().take(pick.index(80)) {
+                            let imm = t.begin(slot, &sample(id), id + 2).expect("reserved");
+                            prop_assert!(model.insert(slot, (id, imm)).is_none(), "slot {} given twice", slot);
+                            prop_assert!(usize::from(slot) < allowed);
+                        }
+                        t.give_back(&mut some);
+                    }
+                    12 => {
+                        let n = pick.index(model.len() + 1);
+                        let imms = model.values().map(|(_, imm)| *imm);
+                        let taken: Vec<_> = imms.take(n).collect();
+                        for imm in &taken {
+                            prop_assert!(t.grants.take(*imm).is_ok());
+                            model.remove(&imm.slot());
+                        }
+                        t.release_all(taken.iter().map(|imm| imm.slot()));
                     }
                     5..9 if !model.is_empty() => {
                         let mut keys: Vec<_> = model.keys().copied().collect();
@@ -590,27 +474,6 @@ mod loom_tests {
             first: None,
             losses: 0,
         }
-    }
-
-    #[test]
-    fn loom_a_search_that_clears_a_summary_bit_never_hides_a_slot_that_comes_back() {
-        loom::model(|| {
-            let free = Arc::new(FreeSlots {
-                words: Box::new([AtomicU64::new(0), AtomicU64::new(0)]),
-                // Left over from a slot that was taken.
-                summary: Box::new([AtomicU64::new(0b10)]),
-                cursor: CachePadded::new(AtomicU32::new(0)),
-                freed: CachePadded::new(AtomicU32::new(0)),
-            });
-            let giver = {
-                let free = free.clone();
-                thread::spawn(move || free.give(64 + 6))
-            };
-            free.emptied(1);
-            giver.join().expect("joined");
-            assert_eq!(free.summary[0].load(Ordering::SeqCst), 0b10);
-            assert_eq!(free.take(128), Some(64 + 6));
-        });
     }
 
     #[test]

@@ -62,6 +62,13 @@ pub(super) struct Seen {
     pub mean_us: u32,
 }
 
+impl Seen {
+    /// Microseconds that the sample was at the accelerator.
+    pub fn residence_us(&self) -> u32 {
+        self.header.queue_us.saturating_add(self.header.compute_us)
+    }
+}
+
 /// What one turn brought.
 #[derive(Default)]
 pub(super) struct Came {

@@ -13,8 +13,8 @@ use super::{Shared, WARM_UP_ID};
 use crate::{
     clock::now_ns,
     connection::{
-        DoorbellWait, Next, Outgoing, SendCounts, SendHalf,
-        tracker::{Sample, Tracker},
+        BUDGET, DoorbellWait, Next, Outgoing, SendCounts, SendHalf,
+        tracker::{Reserved, Sample, Tracker},
     },
     fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window},
     flight::{self, Kind, Record},
@@ -113,7 +113,8 @@ impl Connection {
             by_health,
             tracker: Tracker::new(grants.clone()),
             window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(stream),
-            send: SendHalf::new(BURST, doorbell_wait),
+            // Answers that one poll brings make room for samples that leave with one doorbell.
+            send: SendHalf::new(BUDGET, doorbell_wait),
             up: CachePadded::default(),
             counts: Mutex::default(),
             posted: CachePadded::default(),
@@ -211,18 +212,16 @@ impl Connection {
         self.posted.load(Ordering::Relaxed).saturating_sub(warmed)
     }
 
-    /// Posts one sample. Returns the bytes that had to be copied for it.
+    /// Posts one sample by a slot that is reserved for it. Returns the bytes that had to be copied
+    /// for it.
     fn post(
         &self,
         link: &mut dyn Tx,
         sources: usize,
         staged_from: Option<&Region>,
-        sample: &Sample,
+        (slot, sample): (u16, &Sample),
         now: u64,
     ) -> Result<usize, PostError> {
-        let Some(slot) = self.tracker.reserve() else {
-            return Err(PostError::Full);
-        };
         let mut post = Post {
             source: sample.source,
             offset: sample.offset,
@@ -272,27 +271,54 @@ impl Connection {
 /// Samples on their way to a connection: the caller's own first, then what was given to this
 /// connection, and, but by health, the backlog.
 pub(super) struct Requests<'a, D> {
-    pub shared: &'a Shared,
-    pub connection: &'a Connection,
-    pub direct: D,
+    shared: &'a Shared,
+    connection: &'a Connection,
+    direct: D,
     /// When this burst began, or the first is to.
-    pub now: u64,
+    now: u64,
     /// `now` is of a burst that is over.
-    pub begun: bool,
+    begun: bool,
+    /// Slots for those that are to be expected of this burst.
+    slots: Reserved,
+    /// Samples of this burst that came from the backlog and are not taken off its length yet.
+    popped: u64,
 }
 
-impl<D: FnMut() -> Option<Sample>> Requests<'_, D> {
+impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
+    /// The caller's own are `direct`, at `now`; 0 where nobody has looked at the clock.
+    pub fn new(shared: &'a Shared, connection: &'a Connection, direct: D, now: u64) -> Self {
+        Requests {
+            shared,
+            connection,
+            direct,
+            now,
+            begun: false,
+            slots: Reserved::default(),
+            popped: 0,
+        }
+    }
+
     fn next(&mut self) -> Option<Sample> {
-        (self.direct)()
+        self.direct
+            .next()
             .or_else(|| self.connection.assigned.pop())
             .or_else(|| match self.connection.by_health {
                 true => None,
-                false => self.shared.pop(),
+                false => self.shared.pop_behind(&mut self.popped),
             })
+    }
+
+    /// So many more are there to be posted, as far as can be seen.
+    fn more(&self) -> usize {
+        let backlog = match self.connection.by_health {
+            true => 0,
+            false => self.shared.backlog_len.load(Ordering::Relaxed) - self.popped,
+        };
+        self.direct.len() + self.connection.assigned() + backlog as usize
     }
 }
 
-impl<D: FnMut() -> Option<Sample>> Outgoing for Requests<'_, D> {
+impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
     fn begin(&mut self) {
         if std::mem::replace(&mut self.begun, true) || self.now == 0 {
             self.now = now_ns();
@@ -301,14 +327,24 @@ impl<D: FnMut() -> Option<Sample>> Outgoing for Requests<'_, D> {
 
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next {
         let (shared, connection) = (self.shared, self.connection);
-        if !connection.tracker.has_free() {
+        if self.slots.is_empty() && !connection.tracker.has_free() {
             return Next::Full;
         }
         let Some(sample) = self.next() else {
             return Next::Nothing;
         };
+        if self.slots.is_empty() {
+            self.slots = connection.tracker.reserve_some(1 + self.more());
+        }
         let staged = shared.staged_from.as_deref();
-        match connection.post(tx, shared.sources.len(), staged, &sample, self.now) {
+        let posted = match self.slots.next() {
+            Some(slot) => {
+                let sources = shared.sources.len();
+                connection.post(tx, sources, staged, (slot, &sample), self.now)
+            }
+            None => Err(PostError::Full),
+        };
+        match posted {
             Ok(copied) => {
                 counts.staged += u64::from(copied > 0);
                 counts.staged_bytes += copied as u64;
@@ -322,9 +358,12 @@ impl<D: FnMut() -> Option<Sample>> Outgoing for Requests<'_, D> {
     }
 
     fn posted(&mut self, writes: usize, counts: &mut SendCounts) {
-        let in_flight = self.connection.tracker.in_flight();
+        let connection = self.connection;
+        connection.tracker.give_back(&mut self.slots);
+        self.shared.taken_off(std::mem::take(&mut self.popped));
+        let in_flight = connection.tracker.in_flight();
         counts.in_flight_max = counts.in_flight_max.max(in_flight as u64);
-        self.connection
+        connection
             .posted
             .fetch_add(writes as u64, Ordering::Relaxed);
     }

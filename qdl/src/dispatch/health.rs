@@ -15,7 +15,10 @@
 //! there is no room is held, not put back, so that samples keep their order. A connection never
 //! draws from the backlog by itself: a sample waits rather than go by a rail that is congested.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::{
+    iter,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
+};
 
 use super::{Connection, DispatchEvent, Sample, Shared};
 use crate::{
@@ -106,7 +109,7 @@ impl Shared {
             if let Some(h) = self.health.get() {
                 h.arbiter.taken_back(connection.index, sample.len);
             }
-            self.push_all(std::iter::once(sample));
+            self.push_all(iter::once(sample));
             n += 1;
         }
         n
@@ -178,7 +181,7 @@ impl Shared {
     /// Sees that what was given to a connection is posted.
     fn kick(&self, connection: &Connection, small: bool) {
         if small {
-            self.drive(connection, None, || None);
+            self.drive(connection, None, iter::empty());
         } else {
             self.handles()[connection.cfgs.nic_index].wake();
         }

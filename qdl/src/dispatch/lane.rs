@@ -19,6 +19,7 @@
 
 use std::{
     cell::Cell,
+    iter,
     sync::atomic::{Ordering, fence},
 };
 
@@ -124,7 +125,7 @@ impl Shared {
         if rest_is_over && let Some(watched) = self.connections.get(lane.watched) {
             let posted = watched.posted.load(Ordering::Relaxed);
             if posted == lane.posted && watched.assigned() > 0 {
-                self.drive(watched, None, || None);
+                self.drive(watched, None, iter::empty());
             }
         }
         let handles = self.handles();
@@ -175,7 +176,7 @@ impl Shared {
             }
             _ => {
                 let began = now_ns();
-                let done = self.drive(connection, None, || None);
+                let done = self.drive(connection, None, iter::empty());
                 if done.rang && done.posted == n {
                     Ringer::rang(began, now_ns(), bytes, DoorbellWait::ByCost);
                 }

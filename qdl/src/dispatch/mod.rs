@@ -20,6 +20,7 @@
 mod allowance;
 mod answers;
 mod api;
+mod completing;
 mod end;
 mod health;
 mod lane;
@@ -29,6 +30,7 @@ mod warm_up;
 
 use std::{
     collections::BTreeSet,
+    iter,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
@@ -259,8 +261,7 @@ impl Dispatcher {
                 let before = left.len();
                 last = connection;
                 let bytes = Some(left.as_slice().iter().map(|s| u64::from(s.len)).sum());
-                let mut direct = || left.next().copied();
-                s.drive(&s.connections[connection], bytes, &mut direct);
+                s.drive(&s.connections[connection], bytes, left.by_ref().copied());
                 if left.len() == before {
                     break;
                 }
@@ -553,16 +554,10 @@ impl Shared {
         &self,
         connection: &Connection,
         for_caller: Option<u64>,
-        direct: impl FnMut() -> Option<Sample>,
+        direct: impl ExactSizeIterator<Item = Sample>,
     ) -> Posted {
         let now = for_caller.map_or(0, |_| now_ns());
-        let mut requests = Requests {
-            shared: self,
-            connection,
-            direct,
-            now,
-            begun: false,
-        };
+        let mut requests = Requests::new(self, connection, direct, now);
         let thread = || self.handles().get(connection.cfgs.nic_index);
         let send = &connection.send;
         let done = match for_caller {
@@ -593,7 +588,7 @@ impl Shared {
     fn drive_all(&self, first: usize) {
         let (before, from) = self.connections.split_at(first.min(self.connections.len()));
         for connection in from.iter().chain(before).filter(|l| l.takes()) {
-            self.drive(connection, Some(0), || None);
+            self.drive(connection, Some(0), iter::empty());
             if !self.has_backlog() {
                 return;
             }
@@ -649,12 +644,27 @@ impl Shared {
     }
 
     fn pop(&self) -> Option<Sample> {
-        if self.backlog_len.load(Ordering::SeqCst) == 0 {
+        let mut popped = 0;
+        let sample = self.pop_behind(&mut popped);
+        self.taken_off(popped);
+        sample
+    }
+
+    /// The next of the backlog, for who takes several of it: its length is still that with the
+    /// `popped` of them, until they are [`Self::taken_off`].
+    fn pop_behind(&self, popped: &mut u64) -> Option<Sample> {
+        if self.backlog_len.load(Ordering::SeqCst) <= *popped {
             return None;
         }
         let sample = self.backlog.pop()?;
-        self.backlog_len.fetch_sub(1, Ordering::SeqCst);
+        *popped += 1;
         Some(sample)
+    }
+
+    fn taken_off(&self, popped: u64) {
+        if popped > 0 {
+            self.backlog_len.fetch_sub(popped, Ordering::SeqCst);
+        }
     }
 
     fn has_backlog(&self) -> bool {

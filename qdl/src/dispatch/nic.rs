@@ -2,6 +2,7 @@
 //! the backlog as slots come free, watch for silence, and take lost connections down.
 
 use std::{
+    iter,
     os::fd::RawFd,
     sync::{
         Arc,
@@ -13,7 +14,8 @@ use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
 use super::{
-    answers::{Came, Coming, Piece, Seen, payload},
+    answers::{Came, Coming},
+    completing::Handed,
     end::Connection,
 };
 use crate::{
@@ -22,7 +24,7 @@ use crate::{
         BUDGET, Echo, EchoAction, NicThreadHandle, NicWork, Receiving, Turn, arm_all,
         tracker::{InFlight, Sample},
     },
-    dispatch::{Completer, DispatchEvent, Part, Response, SampleTimes, Shared, WARM_UP_ID},
+    dispatch::{Completer, DispatchEvent, Shared, WARM_UP_ID},
     fabric::{Armed, Broken, Link, PathReading},
     flight::{self, Kind, Record},
 };
@@ -43,9 +45,9 @@ const SHOW_NS: u64 = 40_000_000;
 
 /// Payload bytes that samples took.
 #[derive(Clone, Copy, Debug, Default)]
-struct Carried {
-    bytes_out: u64,
-    bytes_in: u64,
+pub(super) struct Carried {
+    pub(super) bytes_out: u64,
+    pub(super) bytes_in: u64,
 }
 
 /// What the NIC thread is told.
@@ -67,8 +69,8 @@ pub(super) enum Command {
 }
 
 /// A connection that is up.
-struct Up {
-    connection: usize,
+pub(super) struct Up {
+    pub(super) connection: usize,
     epoch: u32,
     half: Receiving,
     echo: Echo,
@@ -78,7 +80,7 @@ struct Up {
     /// Responses taken from it.
     taken: u64,
     /// Payload bytes of those and of their requests.
-    carried: Carried,
+    pub(super) carried: Carried,
     /// What of that is shown, and when it was.
     shown: (u64, u64, Carried),
     /// What the fabric said of the way when it was looked at last, and when that was.
@@ -86,22 +88,23 @@ struct Up {
     /// `taken` at that moment.
     taken_at_look: u64,
     /// What has come of each slot's answer; empty where answers come in one piece.
-    coming: Box<[Coming]>,
+    pub(super) coming: Box<[Coming]>,
     /// Those who choose by health know that it is up.
     known: bool,
     /// One of its samples has seen too many connections go.
-    worn: Option<Sample>,
+    pub(super) worn: Option<Sample>,
 }
 
 pub(super) struct FrontendNic {
-    index: usize,
-    shared: Arc<Shared>,
+    pub(super) index: usize,
+    pub(super) shared: Arc<Shared>,
     inbox: Arc<SegQueue<Command>>,
-    completer: Box<dyn Completer>,
-    up: Vec<Up>,
+    pub(super) completer: Box<dyn Completer>,
+    pub(super) up: Vec<Up>,
     /// Those that take their leave: nobody posts on them, and what still comes is not looked at.
     leaving: Vec<Up>,
-    came: Came,
+    pub(super) came: Came,
+    pub(super) handed: Handed,
     new_fds: Vec<RawFd>,
     stopping: bool,
 }
@@ -132,12 +135,13 @@ impl FrontendNic {
             up: Vec::new(),
             leaving: Vec::new(),
             came: Came::with_capacity(4 * BUDGET),
+            handed: Handed::default(),
             new_fds: Vec::new(),
             stopping: false,
         }
     }
 
-    fn completed(&self) -> &CachePadded<AtomicU64> {
+    pub(super) fn completed(&self) -> &CachePadded<AtomicU64> {
         &self.shared.completed[self.index]
     }
 
@@ -211,6 +215,11 @@ impl FrontendNic {
                 self.shared.health_up(up.connection);
             }
         }
+    }
+
+    /// Nothing is to be taken down.
+    fn is_whole(&self) -> bool {
+        self.leaving.is_empty() && self.up.iter().all(|u| u.half.broken.is_none())
     }
 
     /// Destroys the local side of connections that are broken, or of all when this thread stops, as
@@ -315,136 +324,9 @@ impl FrontendNic {
         }
         up.taken += (came.seen.len() - before) as u64;
         if answer {
-            shared.drive(connection, None, || None);
+            shared.drive(connection, None, iter::empty());
         }
         events
-    }
-
-    /// Hands over what this turn has seen, parts first, each in one call; then frees the slots.
-    fn complete(&mut self, now: u64) {
-        let shared = self.shared.clone();
-        for what in self.came.contradictions.drain(..) {
-            self.completer.contradicted(what);
-        }
-        if !self.came.pieces.is_empty() {
-            self.hand_parts_over(&shared, now);
-        }
-        if !self.came.seen.is_empty() {
-            self.hand_answers_over(&shared, now);
-        }
-        // Behind the parts that were handed over: another thread may complete these.
-        for (connection, slot, sample) in self.came.spoilt.drain(..) {
-            let mut none = None;
-            let up = self.up.iter_mut().find(|u| u.connection == connection);
-            let worn = up.map_or(&mut none, |u| &mut u.worn);
-            let connection = &shared.connections[connection];
-            connection.tracker.release(slot);
-            shared.goes_again(connection, sample, worn);
-        }
-    }
-
-    fn hand_parts_over(&mut self, shared: &Shared, now: u64) {
-        let pieces = &self.came.pieces;
-        for p in pieces {
-            if let Some(coming) = self.up[p.up].coming.get_mut(usize::from(p.slot)) {
-                coming.after_ns += now.saturating_sub(p.in_flight.posted_ns);
-                if p.at == 0 {
-                    coming.first_ns = now;
-                }
-            }
-        }
-        let part = |p: &Piece| {
-            let window = &shared.connections[p.connection].window;
-            Part {
-                id: p.in_flight.sample.id,
-                index: p.in_flight.sample.index,
-                at: p.at,
-                // SAFETY: these bytes have arrived (`Shared::arrived`), and the slot is not granted
-                // again before it is released, after its last part or with its connection.
-                payload: unsafe { payload(window, p.slot, p.at, p.len) },
-                first: p.first,
-                losses: p.in_flight.sample.losses,
-            }
-        };
-        self.completer.parts(&mut pieces.iter().map(part));
-        shared.parts[self.index].fetch_add(pieces.len() as u64, Ordering::Relaxed);
-        self.came.pieces.clear();
-    }
-
-    fn hand_answers_over(&mut self, shared: &Shared, now: u64) {
-        let response = |s: &Seen| {
-            let window = &shared.connections[s.connection].window;
-            Response {
-                id: s.in_flight.sample.id,
-                index: s.in_flight.sample.index,
-                connection: s.connection,
-                // SAFETY: the receiving half has closed the grant (`Shared::arrived`), so the peer
-                // may not write the slot until it is granted again, after the release below.
-                payload: unsafe { payload(window, s.slot, 0, s.header.len) },
-                whole: s.in_flight.sample.first.is_none(),
-            }
-        };
-        self.completer
-            .complete(&mut self.came.seen.iter().map(response));
-        let done = now_ns();
-        self.completed()
-            .fetch_add(self.came.seen.len() as u64, Ordering::Release);
-        flight::note(|| Record {
-            at_ns: done,
-            kind: Kind::Completed as u8,
-            count: u16::try_from(self.came.seen.len()).unwrap_or(u16::MAX),
-            ..Record::default()
-        });
-        let health = shared.health.get();
-        for s in self.came.seen.drain(..) {
-            flight::note(|| Record {
-                at_ns: now,
-                kind: Kind::Arrived as u8,
-                connection: s.connection as u16,
-                slot: s.slot,
-                count: 1,
-                size: s.header.len,
-                aux: u64::from(s.header.queue_us) << 32 | u64::from(s.header.compute_us),
-            });
-            shared.connections[s.connection].tracker.release(s.slot);
-            let f = &s.in_flight;
-            let round_trip = now.saturating_sub(f.posted_ns);
-            let residence = s.header.queue_us.saturating_add(s.header.compute_us);
-            if let Some(h) = health {
-                let network = round_trip.saturating_sub(u64::from(residence) * 1000);
-                h.arbiter.completed(s.connection, f.sample.len, network);
-            }
-            let up = &mut self.up[s.up];
-            up.carried.bytes_out += u64::from(f.sample.len);
-            up.carried.bytes_in += u64::from(s.header.len);
-            let coming = up.coming.get(usize::from(s.slot));
-            let (first_ns, first_residence_us, after_ns) = match coming {
-                Some(c) if s.parts > 1 => (c.first_ns, c.first_residence_us, c.after_ns),
-                _ => (now, residence, 0),
-            };
-            // What is sent again may have begun before it was lost: its first token came then.
-            let first_ns = match f.sample.first {
-                Some(first) if first.at_ns < f.posted_ns => first.at_ns,
-                _ => first_ns,
-            };
-            let after_us = (after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
-            self.completer.record(&SampleTimes {
-                issued_ns: f.sample.issued_ns,
-                posted_ns: f.posted_ns,
-                seen_ns: now,
-                completed_ns: done,
-                queue_us: s.header.queue_us,
-                compute_us: s.header.compute_us,
-                bytes_out: f.sample.len,
-                bytes_in: s.header.len,
-                first_ns,
-                first_residence_us,
-                parts: s.parts,
-                parts_after_us: u32::try_from(after_us).unwrap_or(u32::MAX),
-                parts_residence_us: s.mean_us,
-                connection: s.connection as u32,
-            });
-        }
     }
 
     /// Posts from the backlog, rings doorbells that wait, and goes
@@ -462,7 +344,7 @@ impl FrontendNic {
             let connection = &self.shared.connections[self.up[i].connection];
             let held_up = connection.send.is_held_up() || connection.send.is_unrung();
             if held_up || (self.shared.waits_for(connection) && connection.tracker.has_free()) {
-                posted += self.shared.drive(connection, None, || None).posted;
+                posted += self.shared.drive(connection, None, iter::empty()).posted;
             }
         }
         posted
@@ -543,8 +425,16 @@ impl NicWork for FrontendNic {
             self.complete(now_ns());
             self.shared.health_tick(now);
         }
-        self.take_down();
-        let mut posted = self.post(events > 0);
+        let mut posted;
+        if self.is_whole() {
+            // Times are recorded while the peers see to what goes out now.
+            posted = self.post(events > 0);
+            self.record();
+        } else {
+            self.record();
+            self.take_down();
+            posted = self.post(events > 0);
+        }
         // What waits now found no room.
         if events + posted > 0 && self.shared.need_is_due(now) && self.shared.look_at_need() {
             posted += self.post(true);
@@ -570,7 +460,7 @@ impl NicWork for FrontendNic {
                 EchoAction::Wait => {}
                 EchoAction::Ask(v) => {
                     connection.send.ask(v);
-                    self.shared.drive(connection, None, || None);
+                    self.shared.drive(connection, None, iter::empty());
                 }
                 EchoAction::Lost(ns) => {
                     up.silent = Some(Broken::Silent(format!(
@@ -630,7 +520,7 @@ impl Shared {
     /// A sample that was in flight has no answer, and its connection is lost. Samples that warm up
     /// do not go again. One that has lost too many is noted in `worn`: of several, the one that has
     /// lost most.
-    fn goes_again(
+    pub(super) fn goes_again(
         &self,
         connection: &Connection,
         mut sample: Sample,
@@ -646,7 +536,7 @@ impl Shared {
         if let Some(h) = self.health.get() {
             h.arbiter.taken_back(connection.index, sample.len);
         }
-        self.push_all(std::iter::once(sample));
+        self.push_all(iter::once(sample));
         self.again.fetch_add(1, Ordering::Relaxed);
         true
     }

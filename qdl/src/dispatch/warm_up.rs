@@ -17,6 +17,7 @@
 
 use std::{
     collections::VecDeque,
+    iter,
     sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -174,6 +175,30 @@ impl WarmUp {
     }
 }
 
+/// Samples that are due to be posted, one after the other as there is room.
+struct Due<'a> {
+    samples: &'a mut VecDeque<Sample>,
+    warm_up: &'a WarmUp,
+    connection: usize,
+}
+
+impl Iterator for Due<'_> {
+    type Item = Sample;
+
+    fn next(&mut self) -> Option<Sample> {
+        let mut sample = self.samples.pop_front()?;
+        sample.issued_ns = now_ns();
+        self.warm_up.lock().due[self.connection] += 1;
+        Some(sample)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.samples.iter().size_hint()
+    }
+}
+
+impl ExactSizeIterator for Due<'_> {}
+
 impl Shared {
     /// An answer to a warm-up's sample; its slot is free again.
     pub(super) fn warmed(&self, connection: &Connection, f: &InFlight, header: &ResponseHeader) {
@@ -211,7 +236,7 @@ impl Dispatcher {
             // All but the fabric's own.
             connection.send.set_counts(before);
             // An echo may have come by meanwhile, to be answered.
-            self.shared.drive(connection, None, || None);
+            self.shared.drive(connection, None, iter::empty());
         }
         report
     }
@@ -384,12 +409,12 @@ impl<'a> Round<'a> {
                 return Err(self.failed(WarmUpError::Down { connection }));
             }
             // Whoever has the token meanwhile does not know of these.
-            let done = self.shared.drive(to, None, || {
-                let mut sample = samples.pop_front()?;
-                sample.issued_ns = now_ns();
-                self.shared.warm_up.lock().due[connection] += 1;
-                Some(sample)
-            });
+            let due = Due {
+                samples: &mut samples,
+                warm_up: &self.shared.warm_up,
+                connection,
+            };
+            let done = self.shared.drive(to, None, due);
             if let Some(cause) = done.broken {
                 return Err(self.failed(WarmUpError::Lost { connection, cause }));
             }

@@ -1,0 +1,322 @@
+//! Which slots of a connection are free: one bit for each.
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Slots that somebody has taken and not used yet, neighbours in one word: they are used in their
+/// order, and what is left is given back.
+#[derive(Debug, Default)]
+pub struct Reserved {
+    word: usize,
+    bits: u64,
+}
+
+impl Reserved {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.bits.count_ones() as usize
+    }
+
+    /// True where there is none.
+    pub fn is_empty(&self) -> bool {
+        self.bits == 0
+    }
+}
+
+impl Iterator for Reserved {
+    type Item = u16;
+
+    /// The next of them: it is the caller's from here on.
+    fn next(&mut self) -> Option<u16> {
+        let bit = self.bits.trailing_zeros();
+        // Nothing of an empty word; else the lowest goes.
+        self.bits &= self.bits.checked_sub(1)?;
+        Some((self.word * 64) as u16 + bit as u16)
+    }
+}
+
+/// The lowest `most` of the bits that are set.
+fn lowest(bits: u64, most: usize) -> u64 {
+    if bits.count_ones() as usize <= most {
+        return bits;
+    }
+    let mut rest = bits;
+    for _ in 0..most {
+        rest &= rest - 1;
+    }
+    bits ^ rest
+}
+
+/// The free slots: one bit for each, and one summary bit for each word that may have some, so that
+/// the next free one is found in a handful of instructions however many slots there are.
+///
+/// A summary bit is cleared only by a search that found its word empty, not
+/// by whoever emptied the word: on a connection that is always full, words
+/// are emptied and refilled with every sample, and the summary is left alone.
+#[derive(Debug)]
+pub(super) struct FreeSlots {
+    words: Box<[AtomicU64]>,
+    summary: Box<[AtomicU64]>,
+    cursor: CachePadded<AtomicU32>,
+    /// The word that a slot came back to last: where to
+    /// look when nearly all are busy. Only ever a hint.
+    freed: CachePadded<AtomicU32>,
+}
+
+impl FreeSlots {
+    pub fn new(slots: usize) -> Self {
+        let word = |i: usize, bits: usize| {
+            let n = bits.saturating_sub(i * 64).min(64);
+            AtomicU64::new(if n == 64 { !0 } else { (1u64 << n) - 1 })
+        };
+        let words = slots.div_ceil(64).max(1);
+        let summary = words.div_ceil(64);
+        FreeSlots {
+            words: (0..words).map(|i| word(i, slots)).collect(),
+            summary: (0..summary).map(|i| word(i, words)).collect(),
+            cursor: CachePadded::new(AtomicU32::new(0)),
+            freed: CachePadded::new(AtomicU32::new(0)),
+        }
+    }
+
+    /// The first word at or after `from` whose summary bit is set, going round once.
+    fn word_from(&self, from: usize) -> Option<usize> {
+        let n = self.summary.len();
+        let (first, bit) = (from / 64 % n, from % 64);
+        for i in 0..=n {
+            let s = (first + i) % n;
+            let mut bits = self.summary[s].load(Ordering::SeqCst);
+            if i == 0 {
+                bits &= !0 << bit;
+            }
+            if bits != 0 {
+                return Some(s * 64 + bits.trailing_zeros() as usize);
+            }
+        }
+        None
+    }
+
+    /// Takes free slots of the first `first`, `most` at most: as many as the first word has that
+    /// has any. `None` where there is none.
+    pub fn take(&self, first: usize, most: usize) -> Option<Reserved> {
+        let words = first.div_ceil(64).clamp(1, self.words.len());
+        let cursor = self.cursor.load(Ordering::Relaxed) as usize;
+        let here = cursor / 64 % words;
+        let next = if here + 1 < words { here + 1 } else { 0 };
+        let near = self
+            .take_from(here, !0 << (cursor % 64), first, most)
+            .or_else(|| self.take_from(next, !0, first, most))
+            .or_else(|| self.take_freed(first, most));
+        if near.is_some() {
+            return near;
+        }
+        if words < self.words.len() {
+            // Few enough to look at each: the summary speaks of words beyond, too.
+            return self.take_any(words, first, most);
+        }
+        loop {
+            let word = self.word_from(next).or_else(|| self.any_word())?;
+            if let Some(taken) = self.take_from(word, !0, first, most) {
+                return Some(taken);
+            }
+            if word + 1 == words
+                && self.words[word].load(Ordering::SeqCst) & !mask(word, first) != 0
+            {
+                // What it has lies beyond: it is as good as empty, and its summary bit will not say
+                // so.
+                return self.take_any(words, first, most);
+            }
+            self.emptied(word);
+        }
+    }
+
+    /// Looks at each of the first `words`.
+    fn take_any(&self, words: usize, first: usize, most: usize) -> Option<Reserved> {
+        (0..words).find_map(|word| self.take_from(word, !0, first, most))
+    }
+
+    /// Takes slots of the word that one came back to last.
+    pub fn take_freed(&self, first: usize, most: usize) -> Option<Reserved> {
+        self.take_from(self.freed.load(Ordering::Relaxed) as usize, !0, first, most)
+    }
+
+    /// Takes the first free slots of a word, of those in `within` and the first `first`: with one
+    /// access, however many they are.
+    fn take_from(&self, word: usize, within: u64, first: usize, most: usize) -> Option<Reserved> {
+        let within = within & mask(word, first);
+        let mut bits = self.words[word].load(Ordering::Acquire) & within;
+        while bits != 0 {
+            let wanted = lowest(bits, most.max(1));
+            let old = self.words[word].fetch_and(!wanted, Ordering::AcqRel);
+            let got = old & wanted;
+            if got != 0 {
+                let last = word as u32 * 64 + (u64::BITS - 1 - got.leading_zeros());
+                self.cursor.store(last + 1, Ordering::Relaxed);
+                return Some(Reserved { word, bits: got });
+            }
+            // Somebody else was quicker; `old` is what is left.
+            bits = old & within;
+        }
+        None
+    }
+
+    /// Looks past the summary: while somebody else clears the bit of a word
+    /// and sets it again, it can seem that nothing is free, and a slot
+    /// overlooked now might be waited for until the next one comes back.
+    fn any_word(&self) -> Option<usize> {
+        self.words
+            .iter()
+            .position(|w| w.load(Ordering::SeqCst) != 0)
+    }
+
+    /// Clears the summary bit of a word seen empty, and
+    /// sets it again if a slot came back meanwhile.
+    fn emptied(&self, word: usize) {
+        let (s, bit) = (word / 64, 1u64 << (word % 64));
+        self.summary[s].fetch_and(!bit, Ordering::SeqCst);
+        loom_fence();
+        if self.words[word].load(Ordering::SeqCst) != 0 {
+            self.summary[s].fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+
+    /// Makes slots free again; each access is for neighbours of one word that follow each other.
+    /// Returns how many they were.
+    pub fn give(&self, slots: impl Iterator<Item = u16>) -> u32 {
+        let (mut word, mut bits, mut n) = (0, 0, 0);
+        for slot in slots {
+            let of = usize::from(slot) / 64;
+            if of != word && bits != 0 {
+                self.give_bits(word, bits);
+                bits = 0;
+            }
+            let bit = 1u64 << (slot % 64);
+            debug_assert_eq!(bits & bit, 0, "slot {slot} is given twice");
+            word = of;
+            bits |= bit;
+            n += 1;
+        }
+        if bits != 0 {
+            self.give_bits(word, bits);
+        }
+        n
+    }
+
+    /// Gives back what was not used: it is the next to be taken. Returns how many that were.
+    pub fn give_back(&self, unused: &mut Reserved) -> u32 {
+        let (word, bits) = (unused.word, std::mem::take(&mut unused.bits));
+        if bits != 0 {
+            self.give_bits(word, bits);
+            let first = word as u32 * 64 + bits.trailing_zeros();
+            self.cursor.store(first, Ordering::Relaxed);
+        }
+        bits.count_ones()
+    }
+
+    fn give_bits(&self, word: usize, bits: u64) {
+        let old = self.words[word].fetch_or(bits, Ordering::SeqCst);
+        debug_assert_eq!(old & bits, 0, "slots of word {word} were free already");
+        if old == 0 {
+            self.freed.store(word as u32, Ordering::Relaxed);
+            // Set already, or cleared by a search that has yet
+            // to look at the word, and will see the slots.
+            let (s, bit) = (word / 64, 1u64 << (word % 64));
+            loom_fence();
+            if self.summary[s].load(Ordering::SeqCst) & bit == 0 {
+                self.summary[s].fetch_or(bit, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+/// The bits of a word that are among the first `first` slots.
+fn mask(word: usize, first: usize) -> u64 {
+    match first.saturating_sub(word * 64) {
+        n @ 0..64 => (1 << n) - 1,
+        _ => !0,
+    }
+}
+
+/// loom takes sequentially consistent accesses for less; this fence, loom's alone, restores their
+/// order.
+fn loom_fence() {
+    #[cfg(qdl_loom)]
+    crate::sync::fence(Ordering::SeqCst);
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against a set: whatever is taken was free, among the first so many, and no more than was
+        /// asked for; something is taken as long as there is any.
+        #[test]
+        fn slots_are_taken_and_given_in_any_number(
+            slots in 1usize..300,
+            steps in prop::collection::vec(
+                (any::<bool>(), any::<prop::sample::Index>(), 1usize..70, 0usize..70), 0..200),
+        ) {
+            let free = FreeSlots::new(slots);
+            let mut model: BTreeSet<u16> = (0..slots as u16).collect();
+            let mut held = Vec::new();
+            for (take, pick, most, used) in steps {
+                if take {
+                    let first = 1 + pick.index(slots);
+                    let there = model.range(..first as u16).count();
+                    let taken = match there {
+                        1 => free.take_freed(first, most).or_else(|| free.take(first, most)),
+                        _ => free.take(first, most),
+                    };
+                    prop_assert_eq!(taken.is_some(), there > 0);
+                    let Some(mut taken) = taken else { continue };
+                    prop_assert!((1..=most).contains(&taken.len()));
+                    for slot in taken.by_ref().take(used) {
+                        prop_assert!(usize::from(slot) < first && model.remove(&slot));
+                        held.push(slot);
+                    }
+                    free.give_back(&mut taken);
+                } else {
+                    let n = pick.index(held.len() + 1);
+                    let given = held.split_off(held.len() - n);
+                    prop_assert_eq!(free.give(given.iter().copied()) as usize, n);
+                    model.extend(given);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, qdl_loom))]
+mod loom_tests {
+    use loom::{sync::Arc, thread};
+
+    use super::*;
+
+    #[test]
+    fn loom_a_search_that_clears_a_summary_bit_never_hides_a_slot_that_comes_back() {
+        loom::model(|| {
+            let free = Arc::new(FreeSlots {
+                words: Box::new([AtomicU64::new(0), AtomicU64::new(0)]),
+                // Left over from a slot that was taken.
+                summary: Box::new([AtomicU64::new(0b10)]),
+                cursor: CachePadded::new(AtomicU32::new(0)),
+                freed: CachePadded::new(AtomicU32::new(0)),
+            });
+            let giver = {
+                let free = free.clone();
+                thread::spawn(move || free.give(std::iter::once(64 + 6)))
+            };
+            free.emptied(1);
+            giver.join().expect("joined");
+            assert_eq!(free.summary[0].load(Ordering::SeqCst), 0b10);
+            let taken = free.take(128, 64).expect("a slot");
+            assert_eq!(taken.collect::<Vec<_>>(), [64 + 6]);
+        });
+    }
+}
