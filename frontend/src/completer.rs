@@ -329,12 +329,12 @@ impl Completer for LoadgenCompleter {
         }
     }
 
-    fn record(&mut self, times: &SampleTimes) {
+    fn record(&mut self, times: &SampleTimes, alike: u64) {
         if times.issued_ns >= self.latest_ns && self.series_ns != self.latest_ns {
             self.next_series();
         }
         if let Some(recorder) = &mut self.recorder {
-            recorder.record(times);
+            recorder.record_alike(times, alike);
             self.first_ns = self.first_ns.min(times.issued_ns);
             self.last_ns = self.last_ns.max(times.completed_ns);
         }

@@ -397,7 +397,7 @@ mod tests {
                 connection: 1,
                 ..SampleTimes::default()
             };
-            latencies.record(&times, &live, 0);
+            latencies.record(&times, 1, &live, 0);
         }
         latencies
     }

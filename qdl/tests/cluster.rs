@@ -122,8 +122,8 @@ impl Completer for Gated {
         let _open = self.gate.lock().expect("alive");
         self.inner.complete(responses);
     }
-    fn record(&mut self, times: &SampleTimes) {
-        self.inner.record(times);
+    fn record(&mut self, times: &SampleTimes, alike: u64) {
+        self.inner.record(times, alike);
     }
 }
 
@@ -360,7 +360,7 @@ fn slots_beyond_the_memory_budget_are_refused_in_words() {
     struct Nothing;
     impl Completer for Nothing {
         fn complete(&mut self, _: &mut dyn ExactSizeIterator<Item = Response<'_>>) {}
-        fn record(&mut self, _: &SampleTimes) {}
+        fn record(&mut self, _: &SampleTimes, _: u64) {}
     }
     let error = Cluster::connect(&c, memory, &mut |_| Box::new(Nothing), Arc::new(Nobody))
         .err()

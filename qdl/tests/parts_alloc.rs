@@ -62,7 +62,7 @@ impl Completer for Counter {
             self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
-    fn record(&mut self, _: &SampleTimes) {}
+    fn record(&mut self, _: &SampleTimes, _: u64) {}
 }
 
 struct Nobody;

@@ -117,15 +117,15 @@ impl Completer for Again {
         }
     }
 
-    fn record(&mut self, times: &SampleTimes) {
-        self.recorder.record(times);
+    fn record(&mut self, times: &SampleTimes, alike: u64) {
+        self.recorder.record_alike(times, alike);
         // Uncontended: the harness looks when nothing is in flight.
         let mut meter = self
             .run
             .meter
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        meter.answer(times.posted_ns, times.seen_ns);
+        (0..alike).for_each(|_| meter.answer(times.posted_ns, times.seen_ns));
     }
 }
 

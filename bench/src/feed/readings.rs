@@ -143,8 +143,8 @@ impl Completer for Completing {
         self.completer.contradicted(what);
     }
 
-    fn record(&mut self, times: &SampleTimes) {
-        self.completer.record(times);
+    fn record(&mut self, times: &SampleTimes, alike: u64) {
+        self.completer.record(times, alike);
     }
 
     fn tick(&mut self, now_ns: u64) {

@@ -23,11 +23,12 @@ fn a_recycled_vector_keeps_its_memory() {
 fn recorders_come_back_when_completers_are_dropped() {
     let completers = Completers::new(Arc::new(Live::new(2)), None, None);
     let (mut a, b) = (completers.make(0), completers.make(1));
-    a.record(&SampleTimes {
+    let times = SampleTimes {
         bytes_out: 9,
         completed_ns: 77,
         ..SampleTimes::default()
-    });
+    };
+    a.record(&times, 1);
     a.tick(1);
     assert_eq!(completers.live().figures().bytes_out, 9);
     assert!(completers.left().is_empty());

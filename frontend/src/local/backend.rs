@@ -254,7 +254,7 @@ impl LocalBackend {
             // Before the slot is free, and the next answer begins in it.
             let times = self.begun.times(slot(&f), &in_flight, &f, [now, done]);
             self.tracker.release(slot(&f));
-            completer.record(&times);
+            completer.record(&times, 1);
         }
         completer.tick(done);
     }

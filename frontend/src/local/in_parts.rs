@@ -83,8 +83,9 @@ impl Completer for Writer {
         }
     }
 
-    fn record(&mut self, times: &SampleTimes) {
-        self.book().times.push(*times);
+    fn record(&mut self, times: &SampleTimes, alike: u64) {
+        let times = (0..alike).map(|_| *times);
+        self.book().times.extend(times);
     }
 }
 

@@ -63,6 +63,23 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// Everything that is recorded of two answers in one piece is the same: they went in one burst,
+    /// and were seen in one turn.
+    pub fn is_alike(&self, other: &Seen) -> bool {
+        let (mine, theirs) = (&self.in_flight, &other.in_flight);
+        self.up == other.up
+            && mine.posted_ns == theirs.posted_ns
+            && mine.sample.issued_ns == theirs.sample.issued_ns
+            && mine.sample.len == theirs.sample.len
+            && mine.sample.first == theirs.sample.first
+            && self.header.len == other.header.len
+            && self.header.queue_us == other.header.queue_us
+            && self.header.compute_us == other.header.compute_us
+            && self.mean_us == other.mean_us
+            && self.parts == 1
+            && other.parts == 1
+    }
+
     /// Microseconds that the sample was at the accelerator.
     pub fn residence_us(&self) -> u32 {
         self.header.queue_us.saturating_add(self.header.compute_us)

@@ -74,8 +74,9 @@ pub trait Completer: Send {
         let _ = what;
     }
 
-    /// Records times; called once for each sample after `complete`.
-    fn record(&mut self, times: &SampleTimes);
+    /// Records the times of so many samples, neighbours of one burst whose marks are the very same,
+    /// after `complete`; each sample is in one call.
+    fn record(&mut self, times: &SampleTimes, alike: u64);
 
     /// Called about every tick, for live figures.
     fn tick(&mut self, now_ns: u64) {

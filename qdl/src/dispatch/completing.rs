@@ -123,22 +123,27 @@ impl FrontendNic {
             seen_ns: now,
             completed_ns: done,
         } = self.handed;
-        for s in self.came.seen.drain(..) {
-            flight::note(|| Record {
-                at_ns: now,
-                kind: Kind::Arrived as u8,
-                connection: s.connection as u16,
-                slot: s.slot,
-                count: 1,
-                size: s.header.len,
-                aux: u64::from(s.header.queue_us) << 32 | u64::from(s.header.compute_us),
-            });
+        for alike in self.came.seen.chunk_by(Seen::is_alike) {
+            for s in alike {
+                flight::note(|| Record {
+                    at_ns: now,
+                    kind: Kind::Arrived as u8,
+                    connection: s.connection as u16,
+                    slot: s.slot,
+                    count: 1,
+                    size: s.header.len,
+                    aux: u64::from(s.header.queue_us) << 32 | u64::from(s.header.compute_us),
+                });
+            }
+            let (Some(s), n) = (alike.first(), alike.len() as u64) else {
+                continue;
+            };
             let f = &s.in_flight;
             let round_trip = now.saturating_sub(f.posted_ns);
             let residence = s.residence_us();
             let up = &mut self.up[s.up];
-            up.carried.bytes_out += u64::from(f.sample.len);
-            up.carried.bytes_in += u64::from(s.header.len);
+            up.carried.bytes_out += n * u64::from(f.sample.len);
+            up.carried.bytes_in += n * u64::from(s.header.len);
             let coming = up.coming.get(usize::from(s.slot));
             let (first_ns, first_residence_us, after_ns) = match coming {
                 Some(c) if s.parts > 1 => (c.first_ns, c.first_residence_us, c.after_ns),
@@ -150,7 +155,7 @@ impl FrontendNic {
                 _ => first_ns,
             };
             let after_us = (after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
-            self.completer.record(&SampleTimes {
+            let times = SampleTimes {
                 issued_ns: f.sample.issued_ns,
                 posted_ns: f.posted_ns,
                 seen_ns: now,
@@ -165,7 +170,9 @@ impl FrontendNic {
                 parts_after_us: u32::try_from(after_us).unwrap_or(u32::MAX),
                 parts_residence_us: s.mean_us,
                 connection: s.connection as u32,
-            });
+            };
+            self.completer.record(&times, n);
         }
+        self.came.seen.clear();
     }
 }

@@ -87,16 +87,21 @@ impl Histograms {
 
     /// Counts one sample in.
     pub fn record(&mut self, times: &SampleTimes) {
+        self.record_alike(times, 1);
+    }
+
+    /// Counts so many samples in that had the very same times.
+    pub fn record_alike(&mut self, times: &SampleTimes, n: u64) {
         let (ns, adds_up) = times.split();
-        self.count += 1;
+        self.count += n;
         for (i, ns) in ns.into_iter().enumerate() {
-            self.counts[i * BUCKETS + bucket(ns)] += 1;
-            self.sum_ns[i] += u128::from(ns);
+            self.counts[i * BUCKETS + bucket(ns)] += n;
+            self.sum_ns[i] += u128::from(ns) * u128::from(n);
             self.max_ns[i] = self.max_ns[i].max(ns);
         }
-        self.uneven += u64::from(!adds_up);
+        self.uneven += if adds_up { 0 } else { n };
         if let Some(tokens) = &mut self.tokens {
-            tokens.record(times);
+            (0..n).for_each(|_| tokens.record(times));
         }
     }
 
@@ -248,6 +253,22 @@ mod tests {
             let mean = ns.iter().map(|&t| u128::from(t)).sum::<u128>() as f64 / ns.len() as f64;
             prop_assert!((row.mean_us * 1000.0 - mean).abs() <= 0.51 + mean * 1e-12);
             prop_assert_eq!(row.count, ns.len() as u64);
+        }
+
+        /// Samples alike, counted in at once, are as many counted in one by one.
+        #[test]
+        fn samples_alike_count_as_one_by_one(ns in times(), n in 0u64..200) {
+            let (mut at_once, mut apart) = (Histograms::new(), Histograms::new());
+            for &t in ns.iter().take(20) {
+                at_once.record_alike(&total(t), n);
+                (0..n).for_each(|_| apart.record(&total(t)));
+            }
+            prop_assert_eq!(&at_once.counts, &apart.counts);
+            prop_assert_eq!((at_once.count, at_once.uneven), (apart.count, apart.uneven));
+            if n > 0 {
+                prop_assert_eq!(at_once.sum_ns, apart.sum_ns);
+                prop_assert_eq!(at_once.max_ns, apart.max_ns);
+            }
         }
 
         /// Its buckets are the ones that hdrhistogram has, and quantiles are read alike.

@@ -216,7 +216,7 @@ impl Completer for Checker {
             }
         }
     }
-    fn record(&mut self, _times: &SampleTimes) {}
+    fn record(&mut self, _times: &SampleTimes, _: u64) {}
 }
 
 impl ClusterListener for Book {

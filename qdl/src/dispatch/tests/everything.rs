@@ -50,6 +50,31 @@ fn staged_samples_are_copied_once_each() {
 }
 
 #[test]
+fn samples_alike_are_recorded_together_and_each_once() {
+    let b = Bench::new(2, 64, Arc::new(Digest), false, 1 << 20);
+    (0..2).for_each(|connection| {
+        b.connect(connection, 1, &Over::Tcp);
+    });
+    b.wait_up(2);
+    let (bursts, size) = (300, 20);
+    for burst in 0..bursts {
+        let alike = b.sample(burst);
+        let samples = (0..size).map(|i| Sample {
+            id: burst * size + i,
+            ..alike
+        });
+        b.dispatcher.issue(&samples.collect::<Vec<_>>());
+        assert!(b.dispatcher.drain(Duration::from_secs(10)));
+    }
+    b.dispatcher.stop();
+    let n = bursts * size;
+    let bytes = (0..bursts).map(|burst| size * u64::from(b.sample(burst).len));
+    b.check_recorded(n, bytes.sum());
+    let records = b.book.records.load(Ordering::Relaxed);
+    assert!(records < n / 2, "{records} for {n} samples");
+}
+
+#[test]
 fn a_connection_counts_what_it_did_and_the_counts_agree() {
     let b = Bench::new(2, 8, Arc::new(Digest), false, 1 << 20);
     (0..2).for_each(|connection| {

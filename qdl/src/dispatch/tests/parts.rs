@@ -55,8 +55,10 @@ impl Completer for Teller {
     fn contradicted(&mut self, what: Contradiction) {
         let _ = self.0.send(Told::Contradicted(what));
     }
-    fn record(&mut self, times: &SampleTimes) {
-        let _ = self.0.send(Told::Times(*times));
+    fn record(&mut self, times: &SampleTimes, alike: u64) {
+        for _ in 0..alike {
+            let _ = self.0.send(Told::Times(*times));
+        }
     }
 }
 

@@ -64,6 +64,11 @@ impl Service for Hoard {
 pub struct Book {
     pub answers: Mutex<HashMap<u64, (u32, Option<u64>)>>,
     pub events: Mutex<Vec<DispatchEvent>>,
+    /// Samples whose times were recorded, and what their requests had of bytes.
+    pub recorded: AtomicU64,
+    pub recorded_bytes: AtomicU64,
+    /// Calls by which they were.
+    pub records: AtomicU64,
 }
 
 impl Book {
@@ -84,8 +89,12 @@ impl Completer for BookKeeper {
             self.0.enter(r.id, digest);
         }
     }
-    fn record(&mut self, t: &SampleTimes) {
+    fn record(&mut self, t: &SampleTimes, alike: u64) {
         assert_eq!((t.queue_us, t.compute_us, t.bytes_in), (1, 2, 8));
+        let bytes = alike * u64::from(t.bytes_out);
+        self.0.recorded.fetch_add(alike, Ordering::Relaxed);
+        self.0.recorded_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.0.records.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -394,8 +403,22 @@ impl Bench {
                 "sample {id}"
             );
         }
+        let bytes = (0..n).map(|id| u64::from(self.sample(id).len));
+        self.check_recorded(n, bytes.sum());
         let c = self.dispatcher.counts();
         assert_eq!((c.issued, c.completed, c.completed_empty), (n, n, 0));
         assert_eq!(c.posted, n + c.again);
+    }
+
+    /// The times of so many samples were recorded, which had so many bytes.
+    pub fn check_recorded(&self, n: u64, bytes: u64) {
+        let recorded = || self.book.recorded.load(Ordering::Relaxed);
+        let end = Instant::now() + Duration::from_secs(10);
+        // That is the last thing of a turn.
+        while recorded() < n && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let recorded_bytes = self.book.recorded_bytes.load(Ordering::Relaxed);
+        assert_eq!((recorded(), recorded_bytes), (n, bytes));
     }
 }

@@ -184,7 +184,7 @@ impl Completer for Keeper {
     fn contradicted(&mut self, what: Contradiction) {
         panic!("{what:?}");
     }
-    fn record(&mut self, t: &SampleTimes) {
+    fn record(&mut self, t: &SampleTimes, _: u64) {
         assert_eq!((t.queue_us, t.compute_us), (1, 2));
         assert_eq!((t.first_residence_us, t.parts_residence_us), (3, 3));
         assert!(t.parts > 0 && t.first_ns <= t.seen_ns && t.first_ns >= t.issued_ns);

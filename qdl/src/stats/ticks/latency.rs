@@ -72,7 +72,7 @@ impl LatencyTicks {
     /// Counts a sample in. `live` knows when the run began, which is asked once, and is shown each
     /// tick that is over, as that of the NIC thread of this index.
     #[inline]
-    pub fn record(&mut self, times: &SampleTimes, live: &Live, nic_index: usize) {
+    pub fn record(&mut self, times: &SampleTimes, n: u64, live: &Live, nic_index: usize) {
         if times.completed_ns >= self.end_ns {
             if self.end_ns == 0 {
                 self.begin_ns = live.begin(times.issued_ns);
@@ -80,8 +80,11 @@ impl LatencyTicks {
             self.turn(times.completed_ns, live, nic_index);
         }
         let total_ns = total_ns(times);
-        self.counts[usize::from(latency_bucket(total_ns)) % BUCKETS] += 1;
-        if total_ns > self.least_ns {
+        self.counts[usize::from(latency_bucket(total_ns)) % BUCKETS] += n;
+        for _ in 0..n {
+            if total_ns <= self.least_ns {
+                break;
+            }
             self.keep(times);
         }
     }
@@ -259,7 +262,7 @@ mod tests {
     fn of(samples: impl IntoIterator<Item = (u64, u64)>) -> LatencyTicks {
         let (mut ticks, live) = (LatencyTicks::default(), begun());
         for (at, total) in samples {
-            ticks.record(&sample(at, total), &live, 0);
+            ticks.record(&sample(at, total), 1, &live, 0);
         }
         ticks
     }
@@ -326,7 +329,7 @@ mod tests {
             for i in 0..(BUCKETS as u64) {
                 let long = 8u64 << (i % 37);
                 let at = S + tick * FIRST_TICK_NS + (1 << 45);
-                ticks.record(&sample(at, long), &live, 0);
+                ticks.record(&sample(at, long), 1, &live, 0);
                 all += 1;
             }
         }
@@ -368,7 +371,7 @@ mod tests {
         let (mut ticks, live) = (LatencyTicks::default(), begun());
         for i in 1..1_000_000u64 {
             let before = ticks.slow.len();
-            ticks.record(&sample(S + 10 * i, 10 * i), &live, 0);
+            ticks.record(&sample(S + 10 * i, 10 * i), 1, &live, 0);
             kept += u64::from(ticks.slow.len() != before);
             if i % 97 == 0 {
                 let slow = LatencyTicks::slowest([&ticks], S, 1 + i);

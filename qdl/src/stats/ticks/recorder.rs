@@ -66,11 +66,16 @@ impl Recorder {
 
     /// Records one completed sample.
     pub fn record(&mut self, times: &SampleTimes) {
-        self.histograms.record(times);
-        self.ticks.record(times, &self.live, self.nic_index);
-        self.completed += 1;
-        self.bytes_out += u64::from(times.bytes_out);
-        self.bytes_in += u64::from(times.bytes_in);
+        self.record_alike(times, 1);
+    }
+
+    /// Records so many completed samples that had the very same times: at the cost of one.
+    pub fn record_alike(&mut self, times: &SampleTimes, n: u64) {
+        self.histograms.record_alike(times, n);
+        self.ticks.record(times, n, &self.live, self.nic_index);
+        self.completed += n;
+        self.bytes_out += n * u64::from(times.bytes_out);
+        self.bytes_in += n * u64::from(times.bytes_in);
     }
 
     /// Shows the figures in [`Live`]; call it once for a burst, with the clock's reading. The p99
