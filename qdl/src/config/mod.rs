@@ -42,6 +42,7 @@ mod load;
 mod loadgen;
 mod moved;
 mod nic;
+mod nic_keys;
 mod rules;
 mod tokens;
 mod values;

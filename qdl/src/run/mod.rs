@@ -11,6 +11,7 @@
 
 mod accept;
 mod api;
+mod asked;
 mod budget;
 mod cluster;
 mod common;
@@ -18,11 +19,13 @@ mod control_thread;
 mod crew;
 mod describe;
 mod facts;
+mod granting;
 mod health;
 mod life;
 mod needs;
 mod node;
 mod ofi_nic;
+mod opening;
 mod outage;
 mod peer;
 mod permitted;

@@ -1,37 +1,30 @@
 //! The frontend's look-out for one accelerator: opens its connections, quarantines lost ones until
 //! both ends have let go, opens them again, and comes back to an accelerator that was gone.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
-    task::{JoinSet, spawn_blocking},
+    task::JoinSet,
     time::Instant,
 };
 
 use super::{
     api::ClusterError,
     common::Common,
-    health::ConnectionEnd,
-    life::dialled::{Answer, Dialled, Pace, Todo},
-    transport::Prepared,
+    life::dialled::{Dialled, Pace, Todo},
+    opening::Done,
 };
 use crate::{
     clock::now_ns,
     config::{Gpus, ModelFiles},
-    control::{
-        ClientEvent, ClientHandle, ClientSession, ConnectionGrant, ConnectionRequest, ControlError,
-        Scores,
-    },
-    fabric::{Broken, Link},
+    control::{ClientEvent, ClientHandle, ClientSession, ControlError, Scores},
+    fabric::Broken,
     wire::EngineInfo,
 };
 
 /// What is lost at about one time is told of in one line, so long after the first of it.
 const TOGETHER: Duration = Duration::from_millis(250);
-
-/// How often it is looked whether the session has ended while its connections are opened.
-const SESSION_LOOK: Duration = Duration::from_millis(50);
 
 /// A connection's local side was destroyed.
 #[derive(Debug)]
@@ -45,100 +38,33 @@ pub(super) struct LocalLoss {
     pub at_ns: u64,
 }
 
-struct PeerConnection {
+pub(super) struct PeerConnection {
     /// Index among all connections.
-    connection: usize,
-    nic_index: usize,
+    pub(super) connection: usize,
+    pub(super) nic_index: usize,
     /// Which of the accelerator's NICs to ask for, and which of its GPUs.
-    turn: u16,
-    gpu_turn: u16,
-    life: Dialled,
+    pub(super) turn: u16,
+    pub(super) gpu_turn: u16,
+    pub(super) life: Dialled,
 }
 
 /// See the module.
 pub(super) struct PeerTask {
-    index: usize,
-    common: Arc<Common>,
+    pub(super) index: usize,
+    pub(super) common: Arc<Common>,
     losses: mpsc::UnboundedReceiver<LocalLoss>,
-    connections: Vec<PeerConnection>,
+    pub(super) connections: Vec<PeerConnection>,
     /// What is asked of the accelerator and the data connections that are being made. While a
     /// session is served nothing waits for them: neither a slow answer nor a path that swallows
     /// everything may hold up the other connections.
-    tasks: JoinSet<Done>,
+    pub(super) tasks: JoinSet<Done>,
     /// A request for connections is under way. There is one at a time, since the accelerator works
     /// on one at a time.
-    asking: bool,
+    pub(super) asking: bool,
     /// When the accelerator is tried again, once its session is over.
     pace: Pace,
     /// When what was lost is told of.
     tell_at: Option<Instant>,
-}
-
-/// What a task comes back with.
-enum Done {
-    /// What could not be made here (number and epoch) and why, what was asked for, its local
-    /// halves, and the answer.
-    Answered {
-        refused: Vec<(u16, u32)>,
-        failed: Option<ClusterError>,
-        asked: Vec<(u16, u32)>,
-        prepared: HashMap<u16, Prepared>,
-        answer: Result<Vec<ConnectionGrant>, ControlError>,
-    },
-    /// A grant and what came of connecting to it.
-    Connected(ConnectionGrant, Result<Link, ClusterError>),
-}
-
-/// A connection that is to be opened.
-struct Due {
-    number: u16,
-    epoch: u32,
-    connection: usize,
-    nic_index: usize,
-    turn: u16,
-    gpu_turn: u16,
-}
-
-/// Local halves of connections.
-#[derive(Default)]
-struct Halves {
-    requests: Vec<ConnectionRequest>,
-    prepared: HashMap<u16, Prepared>,
-    refused: Vec<(u16, u32)>,
-    /// Why the last of those that were refused was.
-    failed: Option<ClusterError>,
-}
-
-impl Halves {
-    fn make(common: &Common, due: &[Due]) -> Self {
-        let mut halves = Halves::default();
-        let dispatcher = common.dispatcher();
-        for d in due {
-            let cfgs = dispatcher.connection(d.connection);
-            let nic = &common.nics[d.nic_index];
-            match nic.prepare(d.nic_index, || dispatcher.endpoint(d.connection)) {
-                Ok((half, transport)) => {
-                    halves.prepared.insert(d.number, half);
-                    halves.requests.push(ConnectionRequest {
-                        connection: d.number,
-                        nic: d.turn,
-                        gpu_turn: d.gpu_turn,
-                        epoch: d.epoch,
-                        slots: cfgs.slots as u32,
-                        request_stride: cfgs.request_stride as u32,
-                        response_stride: cfgs.response_stride as u32,
-                        transport,
-                    });
-                }
-                Err(e) => {
-                    // A NIC that is down holds up its own connections alone.
-                    halves.failed = Some(e);
-                    halves.refused.push((d.number, d.epoch));
-                }
-            }
-        }
-        halves
-    }
 }
 
 impl PeerTask {
@@ -184,48 +110,8 @@ impl PeerTask {
     }
 
     /// The time by which connections live.
-    fn now(&self) -> Duration {
+    pub(super) fn now(&self) -> Duration {
         self.common.began.elapsed()
-    }
-
-    /// Opens every connection of a fresh session, then says that all are up.
-    pub async fn open_all(&mut self, session: &ClientSession) -> Result<(), ClusterError> {
-        let free = |l: &PeerConnection| l.life.due();
-        let Some(all_due) = self.connections.iter().filter_map(free).max() else {
-            return Err(ClusterError::Slots(format!(
-                "no connection to {} has been taken down yet",
-                session.peer_node
-            )));
-        };
-        // A fresh session opens all that it can at once.
-        self.open(&session.handle, self.now().max(all_due));
-        let mut failed = None;
-        loop {
-            let done = tokio::select! {
-                done = self.tasks.join_next() => done,
-                () = tokio::time::sleep(SESSION_LOOK) => {
-                    // Whoever still waits for the peer's NIC waits in vain.
-                    if session.handle.ended().is_none() {
-                        continue;
-                    }
-                    self.tasks.shutdown().await;
-                    None
-                }
-            };
-            let Some(done) = done else { break };
-            let done = done.map_err(std::io::Error::other)?;
-            failed = failed.or(self.done(&session.handle, done).err());
-        }
-        // What else failed then did because of it.
-        if let Some(cause) = session.handle.ended() {
-            return Err(cause.into());
-        }
-        if let Some(e) = failed {
-            return Err(e);
-        }
-        let deadline = self.common.config.deadlines.connect();
-        session.handle.start().within(deadline).await?;
-        Ok(())
     }
 
     /// Looks after the accelerator until the cluster closes.
@@ -325,7 +211,7 @@ impl PeerTask {
 
     /// Takes a step of a connection's life, and does what follows from it. True where what was
     /// brought is to be gone on with.
-    fn step(
+    pub(super) fn step(
         &mut self,
         handle: &ClientHandle,
         number: u16,
@@ -424,166 +310,6 @@ impl PeerTask {
             format!("{} is back", peer.node)
         };
         self.common.listener.note(&line);
-    }
-
-    /// Asks for all connections that are due. Their local halves are made away from this thread: a
-    /// provider takes its time, and the sessions are to be heard meanwhile.
-    fn open(&mut self, handle: &ClientHandle, now: Duration) {
-        let mut due = Vec::new();
-        for (number, l) in (0u16..).zip(&mut self.connections) {
-            if let Some(epoch) = l.life.ask(now) {
-                due.push(Due {
-                    number,
-                    epoch,
-                    connection: l.connection,
-                    nic_index: l.nic_index,
-                    turn: l.turn,
-                    gpu_turn: l.gpu_turn,
-                });
-            }
-        }
-        if due.is_empty() {
-            return;
-        }
-        let (common, handle) = (self.common.clone(), handle.clone());
-        let deadline = common.config.deadlines.connect();
-        self.asking = true;
-        self.tasks.spawn(async move {
-            let all = due.iter().map(|d| (d.number, d.epoch)).collect();
-            let made = spawn_blocking(move || Halves::make(&common, &due)).await;
-            let Halves {
-                requests,
-                prepared,
-                refused,
-                failed,
-            } = made.unwrap_or_else(|e| Halves {
-                refused: all,
-                failed: Some(std::io::Error::other(e).into()),
-                ..Halves::default()
-            });
-            let asked: Vec<_> = requests.iter().map(|r| (r.connection, r.epoch)).collect();
-            let answer = match asked.is_empty() {
-                true => Ok(Vec::new()),
-                false => handle.open(requests).within(deadline).await,
-            };
-            Done::Answered {
-                refused,
-                failed,
-                asked,
-                prepared,
-                answer,
-            }
-        });
-    }
-
-    /// A task has come back. What is not wanted any more is dropped in here, before the control
-    /// session, whose task is on this thread too, tells the accelerator that this end has let go.
-    fn done(&mut self, handle: &ClientHandle, done: Done) -> Result<(), ClusterError> {
-        let now = self.now();
-        if let Done::Answered { refused, .. } = &done {
-            self.asking = false;
-            for (number, epoch) in refused {
-                if let Some(l) = self.connections.get_mut(usize::from(*number)) {
-                    let _ = l.life.answered(*epoch, Answer::Refused, now);
-                }
-            }
-        }
-        match done {
-            Done::Answered {
-                prepared,
-                failed,
-                answer: Ok(grants),
-                ..
-            } => {
-                self.granted(handle, grants, prepared);
-                failed.map_or(Ok(()), Err)
-            }
-            Done::Answered {
-                asked,
-                prepared,
-                answer: Err(e),
-                ..
-            } => {
-                // Before the accelerator hears that nothing of them is here.
-                drop(prepared);
-                let answer = match e {
-                    ControlError::Refused { .. } => Answer::Refused,
-                    _ => Answer::Missing,
-                };
-                let cause = e.to_string();
-                for (number, epoch) in asked {
-                    let step = |l: &mut Dialled| l.answered(epoch, answer, now);
-                    self.step(handle, number, epoch, &cause, step);
-                }
-                Err(e.into())
-            }
-            Done::Connected(
-                ConnectionGrant {
-                    connection, epoch, ..
-                },
-                Ok(link),
-            ) => {
-                if self.step(handle, connection, epoch, "", |l| l.connected(epoch)) {
-                    let l = &self.connections[usize::from(connection)];
-                    self.common.dispatcher().attach(l.connection, epoch, link);
-                }
-                Ok(())
-            }
-            Done::Connected(
-                ConnectionGrant {
-                    connection, epoch, ..
-                },
-                Err(e),
-            ) => {
-                self.step(handle, connection, epoch, &e.to_string(), |l| {
-                    l.lost(epoch, now)
-                });
-                Err(e)
-            }
-        }
-    }
-
-    /// Begins to make the data connections that were granted.
-    fn granted(
-        &mut self,
-        handle: &ClientHandle,
-        grants: Vec<ConnectionGrant>,
-        mut prepared: HashMap<u16, Prepared>,
-    ) {
-        let now = self.now();
-        for g in grants {
-            let half = prepared.remove(&g.connection).unwrap_or(Prepared::Tcp);
-            let step = |l: &mut Dialled| l.answered(g.epoch, Answer::Granted, now);
-            if self.step(handle, g.connection, g.epoch, "", step) {
-                let connection = self.connections[usize::from(g.connection)].connection;
-                super::lock(&self.common.ends)[connection] = Some(ConnectionEnd {
-                    nic: g.nic,
-                    gpu: g.gpu,
-                });
-                let connecting = self.connect(g, half);
-                self.tasks.spawn(connecting);
-            }
-        }
-    }
-
-    /// One data connection.
-    fn connect(
-        &self,
-        grant: ConnectionGrant,
-        prepared: Prepared,
-    ) -> impl Future<Output = Done> + Send + use<> {
-        let common = self.common.clone();
-        let connection = &self.connections[usize::from(grant.connection)];
-        let (connection, nic_index) = (connection.connection, connection.nic_index);
-        let node = common.peer(self.index).node.clone();
-        async move {
-            let deadline = common.config.deadlines.connect();
-            let endpoint = || common.dispatcher().endpoint(connection);
-            let link = common.nics[nic_index]
-                .connect(nic_index, prepared, &grant, endpoint, &node, deadline)
-                .await;
-            Done::Connected(grant, link)
-        }
     }
 
     /// The session is over: all of the peer's connections are given up.

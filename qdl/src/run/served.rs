@@ -18,7 +18,6 @@ use super::{
     lock,
     node::{EngineTotals, NodeParams, Settled, Shared},
     places::places,
-    request_stride, response_stride, settings,
     side::Side,
     transport::ServerNic,
     usage::usage,
@@ -26,10 +25,10 @@ use super::{
 use crate::{
     config::{AcceleratorConfig, NicConfig},
     control::{
-        ConnectionGrant, ConnectionRequest, ControlError, Counters, ErrorCode, GrantTransport,
-        RailScore, Refusal, RequestTransport, Scores, ServerHandle, SessionHandler, message::Hex,
+        ConnectionGrant, ConnectionRequest, ControlError, Counters, ErrorCode, RailScore, Refusal,
+        Scores, ServerHandle, SessionHandler,
     },
-    fabric::{Broken, Link, MAX_SLOTS, ib::check_memory},
+    fabric::{Broken, Link},
     os::Near,
     rails::{MAX_RAILS, Score},
     serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs},
@@ -294,178 +293,6 @@ impl Session {
             counters.arrived <= counters.responded + counters.dropped_late,
         )
     }
-
-    /// Connections that a NIC is to write are pinned: all of a request must fit into this machine's
-    /// memory, before the first of them is made.
-    fn room_for(&self, requests: &[ConnectionRequest]) -> Result<(), Refusal> {
-        let bytes = requests.iter().fold(0usize, |sum, r| {
-            let slot = (r.request_stride as usize).saturating_add(r.response_stride as usize);
-            sum.saturating_add(slot.saturating_mul(r.slots as usize))
-        });
-        // More than the budget allows is refused with the connection that exceeds it.
-        if bytes > self.config.memory() {
-            return Ok(());
-        }
-        let refused = self.nics.iter().find_map(|n| match n {
-            ServerNic::Ib(nic) => Some(check_memory(nic.name(), bytes).err()?.to_string()),
-            ServerNic::Ofi(nic) => Some(nic.check_memory(bytes).err()?.to_string()),
-            ServerNic::Tcp(_) => None,
-        });
-        refused.map_or(Ok(()), |e| {
-            Err(Refusal {
-                code: ErrorCode::Budget,
-                text: format!("{}: {e}", self.config.node),
-            })
-        })
-    }
-
-    /// Makes one connection, which nothing knows of yet.
-    fn make(&self, shared: &Shared, r: &ConnectionRequest) -> Result<Made, Refusal> {
-        let refuse = |code, text| Err(Refusal { code, text });
-        let model = &self.params.model;
-        let (request, response) = (
-            request_stride(model).unwrap_or(usize::MAX),
-            response_stride(model).unwrap_or(usize::MAX),
-        );
-        let slots = r.slots as usize;
-        if slots == 0 || slots > MAX_SLOTS {
-            let text = format!(
-                "connection {}: {slots} slots, 1 to {MAX_SLOTS} are possible",
-                r.connection
-            );
-            return refuse(ErrorCode::Protocol, text);
-        }
-        if (r.request_stride as usize, r.response_stride as usize) != (request, response) {
-            let text = format!(
-                "connection {}: slots of {} and {} bytes, model {} has {request} and {response}",
-                r.connection, r.request_stride, r.response_stride, model.name
-            );
-            return refuse(ErrorCode::Model, text);
-        }
-        let nic_index = usize::from(r.nic) % self.config.nics.len().max(1);
-        let gpu = gpu_for(
-            &self.config.nics.iter().map(|n| n.gpu).collect::<Vec<_>>(),
-            nic_index,
-            r.gpu_turn,
-        );
-        let cfgs = ServeConnectionCfgs {
-            gpu,
-            session: self.id,
-            connection: r.connection,
-            epoch: r.epoch,
-            slots,
-            request_stride: request,
-            response_stride: response,
-            stream: self.stream,
-        };
-        let bytes = cfgs.bytes().unwrap_or(usize::MAX);
-        let share = shared.budget.take(bytes, self.config.memory()).map_err(|in_use| {
-            let text = format!(
-                "connection {}: {slots} slots take {} MiB, {} of {} MiB are in use: raise `memory_mib` of {}, \
-                 or lower `slots` or `connections` of the frontend",
-                r.connection,
-                bytes >> 20,
-                in_use >> 20,
-                self.config.memory_mib,
-                self.config.node
-            );
-            Refusal {
-                code: ErrorCode::Budget,
-                text,
-            }
-        })?;
-        let no_random = |e: std::io::Error| Refusal {
-            code: ErrorCode::ShuttingDown,
-            text: e.to_string(),
-        };
-        let key = Hex::<16>::random().map_err(no_random)?;
-        let no_memory = |e: &dyn std::error::Error| Refusal {
-            code: ErrorCode::Budget,
-            text: format!("connection {}: {e}", r.connection),
-        };
-        let slot_bytes = cfgs.request_stride.saturating_mul(slots);
-        let on_gpu = match &self.nics[nic_index] {
-            ServerNic::Ib(nic) => nic.gpu_slots(nic_index, gpu, slot_bytes, |bytes| {
-                shared.service.slots(gpu, bytes)
-            }),
-            ServerNic::Tcp(_) | ServerNic::Ofi(_) => None,
-        };
-        let nodes = &self.near[nic_index].nodes;
-        let mut connection =
-            Arc::new(ServeConnection::on_nodes(cfgs, nodes, on_gpu).map_err(|e| no_memory(&e))?);
-        let (transport, link) = match (&self.nics[nic_index], &r.transport) {
-            (ServerNic::Tcp(address), RequestTransport::Tcp {}) => {
-                let address = reachable(*address, self.local);
-                (GrantTransport::Tcp { address }, None)
-            }
-            (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
-                let mut accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
-                if let (Err(e), true) = (&accepted, connection.is_on_device()) {
-                    // A GPU may let NICs at less of its memory than it has.
-                    nic.no_gpu_slots(nic_index, gpu, &e.to_string());
-                    connection = ServeConnection::on_nodes(cfgs, nodes, None)
-                        .map(Arc::new)
-                        .map_err(|e| no_memory(&e))?;
-                    accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
-                }
-                let (end, link) = accepted.map_err(|e| no_memory(&e))?;
-                (GrantTransport::Ib { end }, Some(link))
-            }
-            (ServerNic::Ofi(nic), RequestTransport::Ofi { end }) => {
-                let endpoint = connection.endpoint(settings::SEND_DEPTH);
-                let (end, link) = nic.accept(endpoint, end).map_err(|e| no_memory(&e))?;
-                (GrantTransport::Ofi { end }, Some(link))
-            }
-            (nic, wanted) => {
-                let text = format!(
-                    "connection {}: asks for the {} fabric, and nics[{nic_index}] of {} is {}",
-                    r.connection,
-                    wanted.fabric(),
-                    self.config.node,
-                    nic.fabric()
-                );
-                return refuse(ErrorCode::Protocol, text);
-            }
-        };
-        share.made(&connection);
-        Ok(Made {
-            connection,
-            link,
-            grant: ConnectionGrant {
-                connection: r.connection,
-                epoch: r.epoch,
-                slots: r.slots,
-                nic: nic_index as u16,
-                gpu,
-                key,
-                transport,
-            },
-        })
-    }
-
-    /// Hands out what was made. What the frontend has given up meanwhile is dropped.
-    fn hand_out(&self, shared: &Shared, made: Made) -> ConnectionGrant {
-        let Made {
-            connection,
-            link,
-            grant,
-        } = made;
-        let (number, nic_index) = ((grant.connection, grant.epoch), usize::from(grant.nic));
-        let key = link.is_none().then_some(grant.key.0);
-        let wanted = lock(&self.connections).granted(number, connection.clone(), nic_index, key);
-        if let Some(link) = link.filter(|_| wanted) {
-            let _ = self.attach(shared, nic_index, connection, link);
-        }
-        grant
-    }
-}
-
-/// A connection that was made for a request.
-struct Made {
-    connection: Arc<ServeConnection>,
-    /// There where the accelerator makes the connection.
-    link: Option<Link>,
-    grant: ConnectionGrant,
 }
 
 /// Of a session that ended in good order: a connection that was the last of its number, and is not
@@ -479,26 +306,6 @@ fn closed(connections: &mut [ServedConnection], lost: &HashSet<(u16, u32)>) {
         let c = &mut connections[i];
         c.lost = again || lost.contains(&(number, c.epoch));
     }
-}
-
-/// The address by which the frontend reached the control plane serves for data too, where none is
-/// configured.
-fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> SocketAddr {
-    if configured.ip().is_unspecified() {
-        configured.set_ip(reached.ip());
-    }
-    configured
-}
-
-/// The GPU of a connection over NIC `nic_index` whose
-/// frontend asks for the `turn`th from the NIC's own.
-fn gpu_for(nics: &[Option<u32>], nic_index: usize, turn: u16) -> Option<u32> {
-    let own = nics.get(nic_index).copied().flatten()?;
-    let mut gpus: Vec<u32> = nics.iter().copied().flatten().collect();
-    gpus.sort_unstable();
-    gpus.dedup();
-    let at = gpus.iter().position(|g| *g == own)?;
-    gpus.get((at + usize::from(turn)) % gpus.len()).copied()
 }
 
 impl SessionHandler for Session {
@@ -650,18 +457,6 @@ impl SessionHandler for Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn data_goes_where_the_frontend_found_the_control_plane() {
-        let at = |s: &str| s.parse::<SocketAddr>().expect("an address");
-        let reached = at("10.0.0.7:7400");
-        assert_eq!(reachable(at("0.0.0.0:7410"), reached), at("10.0.0.7:7410"));
-        assert_eq!(
-            reachable(at("[::]:7410"), at("[fd00::7]:1")),
-            at("[fd00::7]:7410")
-        );
-        assert_eq!(reachable(at("10.1.0.7:7411"), reached), at("10.1.0.7:7411"));
-    }
 
     #[test]
     fn what_the_frontend_closed_as_it_left_was_not_lost() {
