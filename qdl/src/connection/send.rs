@@ -23,8 +23,9 @@ pub(crate) trait Outgoing {
     /// Posts the next write.
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next;
 
-    /// So many writes were posted, and will be flushed.
-    fn posted(&mut self, writes: usize, counts: &mut SendCounts);
+    /// So many writes were posted, and will be flushed. True where there is more after all, which
+    /// whoever brought it took for having to wait.
+    fn posted(&mut self, writes: usize, counts: &mut SendCounts) -> bool;
 
     /// The connection is down: nothing can be posted.
     fn down(&mut self) {}
@@ -250,12 +251,13 @@ impl SendHalf {
                     Next::Broken(b) => done.broken = Some(b),
                 }
             }
-            out.posted(burst, counts);
+            // Only while it gets on.
+            let again = out.posted(burst, counts) && burst > 0;
             done.posted += burst;
             if done.broken.is_some() || (burst == 0 && !must_flush) {
                 return done;
             }
-            if leave && !must_flush {
+            if leave && !must_flush && !again {
                 *unrung = true;
                 self.unrung.store(true, Ordering::SeqCst);
                 return done;
@@ -276,7 +278,7 @@ impl SendHalf {
             }
             self.flushing.store(false, Ordering::SeqCst);
             must_flush = false;
-            let more = burst == self.burst || (no_room && tx.room() > 0);
+            let more = burst == self.burst || again || (no_room && tx.room() > 0);
             if flushed != Ok(Flushed::Done) || !more {
                 return done;
             }
@@ -419,10 +421,12 @@ mod tests {
         }
     }
 
-    /// So many writes to go, and how often there was no link for them.
+    /// So many writes to go, so many more once those are posted, and how often there was no link
+    /// for them.
     #[derive(Default)]
     struct Writes {
         left: usize,
+        later: usize,
         down: usize,
     }
 
@@ -438,7 +442,10 @@ mod tests {
             };
             tx.post(&post).map_or_else(Next::from, |()| Next::Posted)
         }
-        fn posted(&mut self, _: usize, _: &mut SendCounts) {}
+        fn posted(&mut self, _: usize, _: &mut SendCounts) -> bool {
+            self.left += self.later;
+            std::mem::take(&mut self.later) > 0
+        }
         fn down(&mut self) {
             self.down += 1;
         }
@@ -459,8 +466,31 @@ mod tests {
     }
 
     fn send(half: &SendHalf, left: usize) -> (Posted, Writes) {
-        let mut out = Writes { left, down: 0 };
+        let mut out = Writes {
+            left,
+            ..Writes::default()
+        };
         (half.drive(&mut out), out)
+    }
+
+    #[test]
+    fn what_comes_while_slots_are_held_goes_with_the_next_burst() {
+        let (half, log) = up(64, 1000);
+        let mut out = Writes {
+            left: 3,
+            later: 2,
+            down: 0,
+        };
+        let done = half.drive(&mut out);
+        assert_eq!((done.posted, out.left), (5, 0));
+        assert_eq!(log.lock().expect("alive").flushes, [3, 2]);
+        // Who posts nothing does not look for ever.
+        let mut out = Writes {
+            later: 2,
+            ..Writes::default()
+        };
+        let done = half.drive(&mut out);
+        assert_eq!((done.posted, out.left), (0, 2));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering, fence},
 };
 
 use crossbeam_queue::ArrayQueue;
@@ -312,7 +312,10 @@ impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
     fn more(&self) -> usize {
         let backlog = match self.connection.by_health {
             true => 0,
-            false => self.shared.backlog_len.load(Ordering::Relaxed) - self.popped,
+            false => {
+                let len = self.shared.backlog_len.load(Ordering::Relaxed);
+                len.saturating_sub(self.popped)
+            }
         };
         self.direct.len() + self.connection.assigned() + backlog as usize
     }
@@ -357,8 +360,9 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
         }
     }
 
-    fn posted(&mut self, writes: usize, counts: &mut SendCounts) {
+    fn posted(&mut self, writes: usize, counts: &mut SendCounts) -> bool {
         let connection = self.connection;
+        let unused = !self.slots.is_empty();
         connection.tracker.give_back(&mut self.slots);
         self.shared.taken_off(std::mem::take(&mut self.popped));
         let in_flight = connection.tracker.in_flight();
@@ -366,6 +370,12 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
         connection
             .posted
             .fetch_add(writes as u64, Ordering::Relaxed);
+        if unused {
+            // Who found no slot meanwhile made its sample known before it looked: either it sees
+            // these, or its sample is seen here.
+            fence(Ordering::SeqCst);
+        }
+        unused && self.more() > 0
     }
 }
 

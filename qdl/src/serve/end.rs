@@ -453,7 +453,7 @@ impl Outgoing for Responses<'_> {
         Next::Nothing
     }
 
-    fn posted(&mut self, _: usize, _: &mut SendCounts) {
+    fn posted(&mut self, _: usize, _: &mut SendCounts) -> bool {
         let answered = std::mem::take(&mut self.answered);
         self.connection
             .responded
@@ -462,6 +462,7 @@ impl Outgoing for Responses<'_> {
             0 => {}
             parts => _ = self.connection.parts.fetch_add(parts, Ordering::Relaxed),
         }
+        false
     }
 
     /// Nobody is there to have them.
