@@ -462,6 +462,7 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
+    use crate::sync::fence;
 
     fn sample(id: u64) -> Sample {
         Sample {
@@ -495,6 +496,31 @@ mod loom_tests {
                 !t.has_free(),
                 "a search that found nothing leaves no false hope"
             );
+        });
+    }
+
+    #[test]
+    fn loom_slots_that_come_back_unused_are_seen_or_who_found_none_is() {
+        loom::model(|| {
+            let t = Arc::new(Tracker::new(Arc::new(Grants::new(2))));
+            let waiting = Arc::new(AtomicU32::new(0));
+            let mut held = t.reserve_some(2);
+            assert_eq!(held.next(), Some(0));
+            let other = {
+                let (t, waiting) = (t.clone(), waiting.clone());
+                thread::spawn(move || {
+                    // As a sample goes into the backlog, and then looks for a connection.
+                    waiting.fetch_add(1, Ordering::SeqCst);
+                    fence(Ordering::SeqCst);
+                    t.has_free()
+                })
+            };
+            // As a burst ends.
+            t.give_back(&mut held);
+            fence(Ordering::SeqCst);
+            let seen = waiting.load(Ordering::Relaxed) > 0;
+            let found = other.join().expect("joined");
+            assert!(seen || found, "a sample waits beside a free slot");
         });
     }
 
