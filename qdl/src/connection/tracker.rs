@@ -28,7 +28,7 @@ use crossbeam_utils::CachePadded;
 use super::free_slots::FreeSlots;
 use crate::{
     fabric::{Grants, Imm, SourceId},
-    sync::{AtomicU32, AtomicU64, Ordering},
+    sync::{AtomicU32, AtomicU64, Ordering, fence},
 };
 
 pub use super::free_slots::Reserved;
@@ -187,12 +187,16 @@ impl Tracker {
         taken
     }
 
-    /// Takes back what was reserved and not used.
-    pub fn give_back(&self, unused: &mut Reserved) {
+    /// Takes back what was reserved and not used. True where there was something: whoever found no
+    /// slot meanwhile, having made its sample known before it looked, either sees these, or its
+    /// sample is seen by who looks for it after this.
+    pub fn give_back(&self, unused: &mut Reserved) -> bool {
         let n = self.free.give_back(unused);
         if n > 0 {
             self.in_flight.fetch_sub(n, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
         }
+        n > 0
     }
 
     /// Records the sample under a reserved slot and grants the slot's response to the peer. The
@@ -462,7 +466,6 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
-    use crate::sync::fence;
 
     fn sample(id: u64) -> Sample {
         Sample {
@@ -516,8 +519,7 @@ mod loom_tests {
                 })
             };
             // As a burst ends.
-            t.give_back(&mut held);
-            fence(Ordering::SeqCst);
+            assert!(t.give_back(&mut held));
             let seen = waiting.load(Ordering::Relaxed) > 0;
             let found = other.join().expect("joined");
             assert!(seen || found, "a sample waits beside a free slot");

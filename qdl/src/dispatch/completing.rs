@@ -23,7 +23,7 @@ pub(super) struct Handed {
 impl FrontendNic {
     /// Hands over what this turn has seen, parts first, each in one call; then frees the slots.
     /// What there is to record waits for [`Self::record`], in the same turn.
-    pub(super) fn complete(&mut self, now: u64) {
+    pub(super) fn complete(&mut self, now: u64) -> Handed {
         let shared = self.shared.clone();
         for what in self.came.contradictions.drain(..) {
             self.completer.contradicted(what);
@@ -31,8 +31,9 @@ impl FrontendNic {
         if !self.came.pieces.is_empty() {
             self.hand_parts_over(&shared, now);
         }
+        let mut handed = Handed::default();
         if !self.came.seen.is_empty() {
-            self.hand_answers_over(&shared, now);
+            handed = self.hand_answers_over(&shared, now);
         }
         // Behind the parts that were handed over: another thread may complete these.
         for (connection, slot, sample) in self.came.spoilt.drain(..) {
@@ -43,6 +44,7 @@ impl FrontendNic {
             connection.tracker.release(slot);
             shared.goes_again(connection, sample, worn);
         }
+        handed
     }
 
     fn hand_parts_over(&mut self, shared: &Shared, now: u64) {
@@ -73,7 +75,7 @@ impl FrontendNic {
         self.came.pieces.clear();
     }
 
-    fn hand_answers_over(&mut self, shared: &Shared, now: u64) {
+    fn hand_answers_over(&mut self, shared: &Shared, now: u64) -> Handed {
         let response = |s: &Seen| {
             let window = &shared.connections[s.connection].window;
             Response {
@@ -111,18 +113,18 @@ impl FrontendNic {
                 tracker.release_all(of_one.iter().map(|s| s.slot));
             }
         }
-        self.handed = Handed {
+        Handed {
             seen_ns: now,
             completed_ns: done,
-        };
+        }
     }
 
     /// Records the times of the answers that were handed over in this turn.
-    pub(super) fn record(&mut self) {
+    pub(super) fn record(&mut self, handed: Handed) {
         let Handed {
             seen_ns: now,
             completed_ns: done,
-        } = self.handed;
+        } = handed;
         for alike in self.came.seen.chunk_by(Seen::is_alike) {
             for s in alike {
                 flight::note(|| Record {

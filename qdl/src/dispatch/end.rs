@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use crossbeam_queue::ArrayQueue;
@@ -23,8 +23,8 @@ use crate::{
     wire::Stream,
 };
 
-/// Samples posted before the doorbell is rung and the connection lets others look: enough to make a
-/// system call worth its while, few enough that several connections share a backlog evenly.
+/// Samples left to a connection in a row: enough to make a system call worth its while, few enough
+/// that several connections share what comes evenly.
 pub(super) const BURST: usize = 64;
 
 /// Most samples that wait in a connection's own queue: more than come in while its NIC thread is
@@ -362,20 +362,14 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
 
     fn posted(&mut self, writes: usize, counts: &mut SendCounts) -> bool {
         let connection = self.connection;
-        let unused = !self.slots.is_empty();
-        connection.tracker.give_back(&mut self.slots);
+        let came_back = connection.tracker.give_back(&mut self.slots);
         self.shared.taken_off(std::mem::take(&mut self.popped));
         let in_flight = connection.tracker.in_flight();
         counts.in_flight_max = counts.in_flight_max.max(in_flight as u64);
         connection
             .posted
             .fetch_add(writes as u64, Ordering::Relaxed);
-        if unused {
-            // Who found no slot meanwhile made its sample known before it looked: either it sees
-            // these, or its sample is seen here.
-            fence(Ordering::SeqCst);
-        }
-        unused && self.more() > 0
+        came_back && self.more() > 0
     }
 }
 

@@ -162,10 +162,10 @@ impl Shared {
                     return;
                 };
                 if self.aborted.load(Ordering::SeqCst) {
-                    self.backlog_len.fetch_sub(1, Ordering::SeqCst);
+                    self.taken_off(1);
                     self.complete_empty(&[sample]);
                 } else if self.assign(h, now_ns(), &sample).is_some() {
-                    self.backlog_len.fetch_sub(1, Ordering::SeqCst);
+                    self.taken_off(1);
                     gave = true;
                 } else {
                     *held = Some(sample);

@@ -104,7 +104,6 @@ pub(super) struct FrontendNic {
     /// Those that take their leave: nobody posts on them, and what still comes is not looked at.
     leaving: Vec<Up>,
     pub(super) came: Came,
-    pub(super) handed: Handed,
     new_fds: Vec<RawFd>,
     stopping: bool,
 }
@@ -135,7 +134,6 @@ impl FrontendNic {
             up: Vec::new(),
             leaving: Vec::new(),
             came: Came::with_capacity(4 * BUDGET),
-            handed: Handed::default(),
             new_fds: Vec::new(),
             stopping: false,
         }
@@ -421,17 +419,18 @@ impl NicWork for FrontendNic {
         for i in 0..self.up.len() {
             events += self.poll(i, now);
         }
+        let mut handed = Handed::default();
         if !self.came.is_empty() {
-            self.complete(now_ns());
+            handed = self.complete(now_ns());
             self.shared.health_tick(now);
         }
         let mut posted;
         if self.is_whole() {
             // Times are recorded while the peers see to what goes out now.
             posted = self.post(events > 0);
-            self.record();
+            self.record(handed);
         } else {
-            self.record();
+            self.record(handed);
             self.take_down();
             posted = self.post(events > 0);
         }

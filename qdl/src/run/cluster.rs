@@ -21,25 +21,21 @@ use super::{
     health::RailMap,
     outage::Outages,
     places::places,
-    request_stride, response_stride, settings, side,
+    request_stride, response_stride, settings,
     transport::ClientNic,
 };
 use crate::{
     clock::now_ns,
     config::{Auto, FrontendConfig, NicConfig},
     connection::join_all,
-    control::{ClientHandle, ControlError},
+    control::ClientHandle,
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchNic, Dispatcher, Sample, WarmUpCfgs,
         WarmUpReport,
     },
     fabric::MAX_SLOTS,
     os::Near,
-    stats::{
-        Places, PostingRecord, SystemRecord,
-        limits::NicUse,
-        timeline::{Event, NodeSide},
-    },
+    stats::{Places, PostingRecord, SystemRecord, limits::NicUse},
     topology::{LinkWatch, Topology},
 };
 
@@ -48,16 +44,13 @@ const LEAVING: Duration = Duration::from_secs(10);
 /// How long accelerators may take to say what they were used for before the clock starts.
 const USE: Duration = Duration::from_secs(1);
 
-/// How long they may take in all to tell their side of the run at its end.
-const SIDES: Duration = Duration::from_secs(2);
-
 /// See the module.
 pub struct Cluster {
     pub(super) common: Arc<Common>,
     stop: watch::Sender<bool>,
     control: Option<JoinHandle<()>>,
     /// The warm-up, and when it was over.
-    warmed: Mutex<Option<(WarmUpReport, u64)>>,
+    pub(super) warmed: Mutex<Option<(WarmUpReport, u64)>>,
     /// Of each NIC.
     near: Vec<Near>,
 }
@@ -341,122 +334,6 @@ impl Cluster {
     /// What sends samples ([`Dispatcher::issue`]).
     pub fn dispatcher(&self) -> &Dispatcher {
         self.common.dispatcher()
-    }
-
-    /// Asks every accelerator for its own side of the run. One that was lost, or does not answer
-    /// soon, goes without: the page says so.
-    fn sides(&self) -> Vec<NodeSide> {
-        let first_ns = self.common.dispatcher().first_issued_ns();
-        let end = Instant::now() + SIDES;
-        let peers = 0..self.common.peers.len();
-        let one = |i| {
-            let (handle, node) = {
-                let peer = self.common.peer(i);
-                (peer.handle.clone()?, peer.node.clone())
-            };
-            let mut text = String::new();
-            let mut asked_ns = None;
-            loop {
-                let left = end.saturating_duration_since(Instant::now());
-                let sent_ns = now_ns();
-                let (of, part) = handle.side(text.len() as u64).wait(left).ok()?;
-                // It says how long ago it began, half a round trip ago.
-                let middle = || sent_ns + now_ns().saturating_sub(sent_ns) / 2;
-                let asked_ns = *asked_ns.get_or_insert_with(middle);
-                text += &part;
-                if part.is_empty() || of > side::MOST_BYTES || text.len() as u64 > of {
-                    return None;
-                }
-                if text.len() as u64 == of {
-                    let told: NodeSide = serde_json::from_str(&text).ok()?;
-                    return side::checked(told, node, asked_ns, first_ns?);
-                }
-            }
-        };
-        peers.filter_map(one).collect()
-    }
-
-    /// What happened when, as far as it is known here; losses are elsewhere.
-    pub(super) fn events(&self, began_ns: Option<u64>) -> Vec<Event> {
-        let at = |at_ns: u64| began_ns.map(|began| (at_ns as f64 - began as f64) / 1e9);
-        let mut events = Vec::new();
-        if let Some((report, done_ns)) = &*super::lock(&self.warmed)
-            && let Some(at_s) = at(done_ns.saturating_sub(report.took_ns))
-        {
-            let (n, ms) = (report.samples, report.took_ns / 1_000_000);
-            events.push(Event {
-                at_s,
-                kind: "warm_up".to_owned(),
-                text: format!("{n} samples in {ms} ms"),
-            });
-        }
-        let Some(rails) = self.common.rails.get() else {
-            return events;
-        };
-        for (peer, at_ns, probe, text) in rails.told() {
-            let node = self.common.peer(peer).node.clone();
-            if let Some(at_s) = at(at_ns) {
-                events.push(Event {
-                    at_s,
-                    kind: if probe { "probe" } else { "rail" }.to_owned(),
-                    text: format!("{node} {text}"),
-                });
-            }
-        }
-        events
-    }
-
-    /// Asks every accelerator for its part of the SUT's name, over the wire, now. The time is that
-    /// of the slowest answer. One that was lost after it had said its name goes by that, as lost:
-    /// the failure rules have decided that the run goes on without it.
-    ///
-    /// # Errors
-    /// [`ClusterError::Name`] names the first that does not answer: a system is named by all of its
-    /// nodes or not at all.
-    pub fn name(&self) -> Result<(String, Duration), ClusterError> {
-        let began = Instant::now();
-        let deadline = self.common.config.deadlines.name();
-        let peers = 0..self.common.peers.len();
-        let ask = |i| {
-            let handle = self.common.peer(i).handle.clone();
-            handle.map(|h| h.name())
-        };
-        let asked: Vec<_> = peers.map(ask).collect();
-        let mut parts = Vec::with_capacity(asked.len());
-        for (i, asked) in asked.into_iter().enumerate() {
-            let left = deadline.saturating_sub(began.elapsed());
-            let answer = asked.map(|p| p.wait(left));
-            let mut peer = self.common.peer(i);
-            let gone = match &answer {
-                Some(Ok(name)) => {
-                    peer.named = Some(name.clone());
-                    parts.push(name.clone());
-                    continue;
-                }
-                // Its session stands, and so do its connections: it ought to answer.
-                Some(Err(ControlError::Timeout { .. } | ControlError::Refused { .. })) => {
-                    peer.outages.is_whole()
-                }
-                Some(Err(_)) | None => true,
-            };
-            match &peer.named {
-                Some(named) if gone => parts.push(format!("{named} (lost)")),
-                _ => {
-                    let problem = match (answer, peer.outages.now()) {
-                        (Some(Err(e)), _) => e.to_string(),
-                        (_, Some(outage)) => outage.cause.clone(),
-                        (_, None) => "its session is over".to_owned(),
-                    };
-                    return Err(ClusterError::Name {
-                        node: peer.node.clone(),
-                        address: peer.address.clone(),
-                        problem,
-                    });
-                }
-            }
-        }
-        let took = began.elapsed();
-        Ok((format!("Network SUT: {}", parts.join(" + ")), took))
     }
 
     /// Ends the run: what is outstanding and what still comes is completed empty.
