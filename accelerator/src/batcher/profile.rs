@@ -34,8 +34,8 @@ const FIRST: u32 = 4;
 const SELDOM: u64 = 8;
 /// Parts of the sizes between two that have a place of their own.
 const PARTS: usize = 8;
-/// What was found slow is looked at again after so many batches that were cut short of it, and each
-/// time it is found slow again after twice as many.
+/// What was found slow is looked at again after so many batches that were cut short of it or padded
+/// beyond it, and each time it is found slow again after twice as many.
 const LOOK_AGAIN: (u32, u32) = (64, 1024);
 /// A batch of zeros that takes less was not run: not every engine has something to warm up.
 const LEAST_WARM: u64 = 1_000;
@@ -51,6 +51,8 @@ struct Place {
     pace: f64,
     /// Batches of all sizes that had been run then.
     at: u64,
+    /// Nanoseconds of a batch of `end` zeros while warming up; 0 where there was none.
+    alone: f64,
 }
 
 impl Place {
@@ -61,6 +63,7 @@ impl Place {
             times: 0,
             pace: 0.0,
             at: 0,
+            alone: 0.0,
         }
     }
 
@@ -85,7 +88,7 @@ pub struct Profile {
     paced: u32,
     /// Batches run.
     runs: u64,
-    /// Batches cut short since the last that was not, and how many there may be.
+    /// Batches cut short or padded since the last that was not, and how many there may be.
     cut: u32,
     look_again: u32,
 }
@@ -143,6 +146,7 @@ impl Profile {
         let sooner = place.times == 0 || (ns as f64) < place.cost;
         if place.end == samples && ns >= LEAST_WARM && sooner {
             (place.cost, place.times) = (ns as f64, OFTEN);
+            place.alone = place.cost;
         }
     }
 
@@ -254,22 +258,14 @@ impl Profile {
             _ if self.padded => self.places[filled - 1].end,
             _ => whole,
         };
-        let size = self.shorter(pending, most);
+        let mut size = self.shorter(pending, most);
         // What fills the next listed size but in part may still be quicker in one go.
-        match self.cost(whole) {
-            Some(cost) if whole > most && self.is_better(whole, cost, size) => whole,
-            _ => size,
+        let cost = self.cost(whole).filter(|_| whole > most);
+        if cost.is_some_and(|cost| self.is_better(whole, cost, size)) {
+            size = whole;
         }
-    }
-
-    /// A smaller batch than `most`, where that is better.
-    fn shorter(&mut self, pending: usize, most: usize) -> usize {
-        let Some((size, cost)) = self.quickest(most) else {
-            return most;
-        };
-        let moved = self.places[self.place(most)].moved(self.pace);
-        let better = size < most && !moved && self.is_better(size, cost, most);
-        if !better || !self.in_time(size, cost, pending, most) {
+        // Whatever is run instead: what is not run is never found to be quick again.
+        if size == most {
             return most;
         }
         if self.cut >= self.look_again {
@@ -279,6 +275,19 @@ impl Profile {
         }
         self.cut += 1;
         size
+    }
+
+    /// A smaller batch than `most`, where that is better.
+    fn shorter(&self, pending: usize, most: usize) -> usize {
+        let Some((size, cost)) = self.quickest(most) else {
+            return most;
+        };
+        let moved = self.places[self.place(most)].moved(self.pace);
+        let better = size < most && !moved && self.is_better(size, cost, most);
+        if better && self.in_time(size, cost, pending, most) {
+            return size;
+        }
+        most
     }
 
     /// The largest size up to `most` at which samples cost next to least each, and what a batch of
@@ -294,10 +303,15 @@ impl Profile {
     }
 
     /// Whether a batch of `size` that costs `cost` gets through more samples in a time than one of
-    /// `other`, by what counts as more.
+    /// `other`, by what counts as more. Batches that run beside others seem to cost what those do:
+    /// so it must not be slower alone either, where that is known of both.
     fn is_better(&self, size: usize, cost: f64, other: usize) -> bool {
+        let gains = |by: f64, cost: f64, than: f64| size as f64 * than >= by * other as f64 * cost;
         let than = self.cost(other);
-        than.is_some_and(|than| size as f64 * than >= BETTER * other as f64 * cost)
+        let now = than.is_some_and(|than| gains(BETTER, cost, than));
+        let alone = |n: usize| Some(self.places[self.place(n)].alone).filter(|ns| *ns > 0.0);
+        let both = alone(size).zip(alone(other));
+        now && both.is_none_or(|(cost, than)| gains(1.0, cost, than))
     }
 
     /// Whether the last of those pending is done in time though the first batch leaves some out.
@@ -438,6 +452,39 @@ mod tests {
         for (pending, want) in [(31, 31), (2, 2), (33, 32), (60, 60), (63, 63), (90, 64)] {
             assert_eq!(p.cut(pending), want, "{pending} pending");
         }
+    }
+
+    #[test]
+    fn a_listed_size_that_seemed_slow_is_run_again() {
+        let time = |n: usize| 215_000 + 31_500 * n as u64;
+        let sizes = [1, 16, 32, 48, 64];
+        let of = |n: usize| sizes.iter().find(|s| **s >= n).copied().unwrap_or(64);
+        let mut p = Profile::new(64, &sizes);
+        // Nothing is known of it alone, and now it runs beside much else.
+        (0..20).for_each(|i| p.observe(sizes[i % 5], time(sizes[i % 5])));
+        for _ in 0..200 {
+            p.observe(48, 3 * time(48) / 2);
+            [16, 32, 64].iter().for_each(|n| p.observe(*n, time(*n)));
+        }
+        assert_ne!(p.cut(60), 48, "{p:?}");
+        let mut again = 0;
+        for _ in 0..1000 {
+            let n = p.cut(60);
+            again += usize::from(n == 48);
+            p.observe(n, time(of(n)));
+        }
+        assert!(again > 500, "{again} of 1,000");
+    }
+
+    #[test]
+    fn what_is_slower_alone_is_no_better_beside_others() {
+        let sizes = [1, 16, 32, 48, 64];
+        let time = |n: usize| 215_000 + 31_500 * n as u64;
+        let mut p = Profile::new(64, &sizes);
+        sizes.iter().for_each(|n| p.warmed(*n, time(*n)));
+        (0..40).for_each(|i| p.observe(sizes[i % 5], 4 * MS));
+        assert_eq!((p.cut(60), p.cut(40), p.cut(20)), (48, 32, 16));
+        assert_eq!(p.cut(12), 12, "sixteen runs of one are slower alone, too");
     }
 
     proptest! {

@@ -20,6 +20,9 @@ pub struct Engine {
     pub sizes: Vec<usize>,
     /// Batches at the same time.
     pub workers: usize,
+    /// How far they are in each other's way: `k` of them are each as quick as one alone divided by
+    /// `k` to the power of this. 0 where each has a processor to itself, nearly 1 on a GPU.
+    pub shared: f64,
     /// What the configuration says of batches.
     pub policy: Policy,
     /// Samples that arrive in a second.
@@ -45,7 +48,12 @@ impl Engine {
     pub fn capacity(&self) -> f64 {
         let rate = |n: usize| n as f64 / self.us(n) * 1e6;
         let best = (1..=self.policy.max_batch).map(rate).fold(0.0, f64::max);
-        best * self.workers as f64
+        best * self.workers as f64 * self.pace(self.workers)
+    }
+
+    /// How quick each of so many batches is, beside one that runs alone.
+    fn pace(&self, running: usize) -> f64 {
+        (running.max(1) as f64).powf(-self.shared)
     }
 }
 
@@ -100,6 +108,16 @@ pub struct Outcome {
     pub worst_ms: f64,
     /// Mean batch of the whole run.
     pub batch: f64,
+    /// Zeros that batches were padded with, beside all samples.
+    pub padded: f64,
+}
+
+/// What a worker runs.
+struct Running {
+    /// What is left of it, in nanoseconds of a worker that is alone.
+    left: f64,
+    began: f64,
+    samples: Vec<u64>,
 }
 
 /// Numbers from a seed, between 0 and 1.
@@ -121,17 +139,30 @@ struct World<'a> {
     from: f64,
     to: f64,
     now: f64,
-    /// When each worker is free, with what it ran: size, begin, the samples.
-    busy: Vec<Option<(f64, f64, Vec<u64>)>>,
+    /// What each worker runs.
+    busy: Vec<Option<Running>>,
     /// Of what batches vary by, and of arrivals: those are the same whatever the rules.
     random: Random,
     arrivals: Random,
     arrived: Vec<f64>,
     latency: Vec<f64>,
     batches: u64,
+    padded: usize,
 }
 
 impl World<'_> {
+    fn pace(&self) -> f64 {
+        self.engine.pace(self.busy.iter().flatten().count())
+    }
+
+    /// Time goes on; nothing ends before `to`.
+    fn advance(&mut self, to: f64) {
+        let done = (to - self.now) * self.pace();
+        let running = self.busy.iter_mut().flatten();
+        running.for_each(|r| r.left -= done);
+        self.now = to;
+    }
+
     fn is_off(&self, worker: usize) -> bool {
         let within = (self.from..self.to).contains(&self.now);
         match self.hiccup {
@@ -141,7 +172,7 @@ impl World<'_> {
         }
     }
 
-    /// When a batch that begins now ends.
+    /// When a batch that begins now ends, where it is alone.
     fn end_of(&mut self, worker: usize, samples: usize) -> f64 {
         // Times differ by some percent from batch to batch.
         let mut took = self.engine.us(samples) * 1e3 * (0.97 + 0.06 * self.random.next());
@@ -164,12 +195,12 @@ impl World<'_> {
     /// Ends what is over and begins what there is to begin; when somebody wants to look again.
     fn settle(&mut self, rules: &mut dyn Rules) -> Option<f64> {
         for worker in 0..self.busy.len() {
-            if self.busy[worker].as_ref().is_some_and(|b| b.0 <= self.now)
-                && let Some((end, begin, samples)) = self.busy[worker].take()
-            {
-                rules.observe(samples.len(), (end - begin) as u64);
-                for s in samples {
-                    self.latency[s as usize] = end - self.arrived[s as usize];
+            // Times are sums: the last nanosecond may be lost on the way.
+            let is_over = |r: &Running| r.left < 1.0;
+            if let Some(ran) = self.busy[worker].take_if(|r| is_over(r)) {
+                rules.observe(ran.samples.len(), (self.now - ran.began) as u64);
+                for s in ran.samples {
+                    self.latency[s as usize] = self.now - self.arrived[s as usize];
                 }
             }
         }
@@ -184,8 +215,13 @@ impl World<'_> {
                     let mut batch = Vec::new();
                     rules.take(&mut batch);
                     self.batches += 1;
-                    let end = self.end_of(worker, batch.len());
-                    self.busy[worker] = Some((end, self.now, batch));
+                    let fits = self.engine.sizes.iter().find(|s| **s >= batch.len());
+                    self.padded += fits.map_or(0, |s| s - batch.len());
+                    self.busy[worker] = Some(Running {
+                        left: self.end_of(worker, batch.len()) - self.now,
+                        began: self.now,
+                        samples: batch,
+                    });
                 }
             }
         }
@@ -207,26 +243,28 @@ pub fn run(
         from,
         to: from + hiccup.ms() * MS,
         now: 0.0,
-        busy: vec![None; engine.workers],
+        busy: (0..engine.workers).map(|_| None).collect(),
         random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
         arrivals: Random(seed.wrapping_mul(0xd134_2543_de82_ef95) | 1),
         arrived: Vec::new(),
         latency: Vec::new(),
         batches: 0,
+        padded: 0,
     };
     let gap = 1e9 / engine.per_s;
     let (mut next, mut burst) = (gap, hiccup);
     loop {
         let wake = w.settle(rules);
         let hiccups = [w.from, w.to].into_iter();
-        let ends = w.busy.iter().flatten().map(|b| b.0);
+        let pace = w.pace();
+        let ends = w.busy.iter().flatten().map(|r| w.now + r.left / pace);
         let arrival = (next < length).then_some(next);
         let events = ends.chain(wake).chain(arrival).chain(hiccups);
         let now = events.filter(|t| *t > w.now).fold(f64::INFINITY, f64::min);
         if now.is_infinite() || w.now > 4.0 * length {
             break;
         }
-        w.now = now;
+        w.advance(now);
         let mut come = 0;
         if arrival == Some(now) {
             // As LoadGen's Server: no memory of the last.
@@ -269,6 +307,7 @@ fn outcome(w: &World<'_>, length: f64) -> Outcome {
         mean_ms: after.iter().map(|(_, l)| l).sum::<f64>() / of,
         worst_ms: after.iter().map(|(_, l)| *l).fold(0.0, f64::max),
         batch: w.arrived.len() as f64 / w.batches.max(1) as f64,
+        padded: w.padded as f64 / w.arrived.len().max(1) as f64,
     }
 }
 
