@@ -10,9 +10,10 @@
 //!
 //! A *lane* is the connection that a thread stays with for a while: what it leaves there in a row
 //! goes with one doorbell, and one other thread alone looks at the lines it writes. It stays for as
-//! long as it would rest from what choosing and posting cost, and a burst at most, and then takes
-//! the connection with the fewest samples in flight. Of connections that differ by less than a
-//! burst it takes one whose thread is awake.
+//! long as it would rest from what choosing and posting cost, for as many samples as that doorbell
+//! is worth and a burst at most, and then takes the connection with the fewest samples in flight.
+//! Where their copies take longer than a doorbell, what is not posted yet counts for more, and a
+//! thread that sleeps is as far behind as what it could have posted until it is awake ([`Weights`]).
 //!
 //! When the rest is over and nothing was posted of what it had left when that began, the NIC thread
 //! has no core: then it posts itself, and rests again.
@@ -60,6 +61,44 @@ thread_local! {
     };
 }
 
+/// What it means for a sample, by what posting its like costs, to come behind others that are not
+/// posted yet, or to a thread that sleeps; in samples in flight.
+///
+/// Short ones go many in a row, and their doorbell is what there is to share. Long ones take as
+/// long as they are copied, whoever copies them: what matters then is that all threads copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Weights {
+    /// What one that is not posted counts for beside being in flight: as many doorbells as its copy
+    /// takes.
+    unposted: usize,
+    /// What a thread counts for that sleeps: the samples that it could have posted until it runs.
+    asleep: usize,
+    /// So many in a row: then a doorbell is a ninth of what they took.
+    row: usize,
+}
+
+impl Weights {
+    /// Of samples whose copy takes so long, where a doorbell takes `call_ns` and a thread that is
+    /// woken runs after `awake_ns`.
+    fn new(call_ns: u64, copy_ns: u64, awake_ns: u64) -> Self {
+        let samples = |n: u64| usize::try_from(n).map_or(BURST, |n| n.min(BURST));
+        let call_ns = call_ns.max(1);
+        let each = copy_ns.saturating_add(call_ns.div_ceil(BURST as u64));
+        let unposted = samples(each / call_ns);
+        Weights {
+            unposted,
+            asleep: samples(awake_ns.div_ceil(each)) * (1 + unposted),
+            row: samples(Ringer::rest_after(call_ns) / each).max(1),
+        }
+    }
+
+    /// What a connection counts for beside what is in flight: so many samples were left to it and
+    /// not posted yet, and its thread may sleep.
+    fn of(&self, unposted: usize, asleep: bool) -> usize {
+        unposted * self.unposted + if asleep { self.asleep } else { 0 }
+    }
+}
+
 impl Lane {
     /// The thread that is to post sleeps: whether this one posts instead, at `cost_ns`. It does
     /// until that has taken as long as the other would have taken to wake: so no sample waits more
@@ -86,7 +125,7 @@ impl Shared {
                     OF_THIS_THREAD.set(lane);
                     return None;
                 }
-                if !self.next_lane(&mut lane, now) {
+                if !self.next_lane(&mut lane, now, u64::from(first.len)) {
                     break;
                 }
             }
@@ -118,9 +157,10 @@ impl Shared {
         self.issued.load(Ordering::Relaxed).saturating_sub(done) <= samples as u64
     }
 
-    /// Chooses the connection that samples go to next; `false` where none has room. Where the last
-    /// rest is over it looks first what became of the samples that were left when it began.
-    fn next_lane(&self, lane: &mut Lane, now: u64) -> bool {
+    /// Chooses the connection that samples of so many bytes go to next; `false` where none has room.
+    /// Where the last rest is over it looks first what became of the samples that were left when it
+    /// began.
+    fn next_lane(&self, lane: &mut Lane, now: u64, bytes: u64) -> bool {
         let rest_is_over = now >= lane.until_ns;
         if rest_is_over && let Some(watched) = self.connections.get(lane.watched) {
             let posted = watched.posted.load(Ordering::Relaxed);
@@ -130,11 +170,16 @@ impl Shared {
         }
         let handles = self.handles();
         let connections = &self.connections;
+        let call_ns = Ringer::cost_ns(0);
+        let copy_ns = Ringer::cost_ns(bytes) - call_ns;
+        let weights = Weights::new(call_ns, copy_ns, self.costs.awake_ns);
         let chosen = self.arbiter.pick(connections.len(), |i| {
             let (connection, mut load) = (&connections[i], connections[i].load());
             let thread = handles.get(connection.cfgs.nic_index);
-            if load.takes() && thread.is_some_and(NicThreadHandle::seems_asleep) {
-                load.in_flight = (load.in_flight + BURST).min(load.slots - 1);
+            if load.takes() {
+                let asleep = thread.is_some_and(NicThreadHandle::seems_asleep);
+                let more = weights.of(connection.assigned(), asleep);
+                load.in_flight = (load.in_flight + more).min(load.slots - 1);
             }
             load
         });
@@ -145,13 +190,16 @@ impl Shared {
         let load = connections[chosen].load();
         lane.connection = chosen;
         // Each with a slot, as far as can be seen.
-        lane.more = load.slots.saturating_sub(load.in_flight).clamp(1, BURST);
+        lane.more = load
+            .slots
+            .saturating_sub(load.in_flight)
+            .clamp(1, weights.row);
         if rest_is_over {
             lane.watched = chosen;
             lane.posted = connections[chosen].posted.load(Ordering::Relaxed);
             let ended = now_ns();
             lane.choosing_ns = learned(lane.choosing_ns, ended.saturating_sub(now));
-            let took = lane.choosing_ns.max(Ringer::cost_ns(0));
+            let took = lane.choosing_ns.max(call_ns);
             lane.until_ns = ended.saturating_add(Ringer::rest_after(took));
         }
         true
@@ -194,6 +242,42 @@ mod tests {
     use super::*;
 
     proptest! {
+        /// Among connections with as many answers to come, a sample waits no longer until its copy
+        /// begins than with the best of them, but for one sample's time.
+        #[test]
+        fn a_long_sample_waits_no_longer_than_where_it_waits_least(
+            call_ns in 100u64..20_000,
+            times in 1u64..100,
+            awake_ns in 1u64..100_000,
+            connections in prop::collection::vec((0usize..200, any::<bool>()), 1..9),
+        ) {
+            let copy_ns = call_ns * times;
+            let weights = Weights::new(call_ns, copy_ns, awake_ns);
+            prop_assume!(awake_ns / copy_ns < BURST as u64);
+            let each = copy_ns + call_ns.div_ceil(BURST as u64);
+            let waits = |(unposted, asleep): &(usize, bool)| {
+                *unposted as u64 * each + if *asleep { awake_ns } else { 0 }
+            };
+            let key = |(unposted, asleep): &(usize, bool)| unposted + weights.of(*unposted, *asleep);
+            let chosen = connections.iter().min_by_key(|c| key(c)).map(waits);
+            let least = connections.iter().map(waits).min();
+            prop_assert!(chosen.zip(least).is_some_and(|(c, l)| c <= l + each));
+        }
+
+        /// Whatever they cost: a doorbell is hardly more than a ninth of what goes with it, or as
+        /// many go with it as may, and none waits for more copies than a doorbell is worth.
+        #[test]
+        fn as_many_go_in_a_row_as_a_doorbell_is_worth(
+            call_ns in 1u64..20_000,
+            copy_ns in 0u64..1_000_000,
+        ) {
+            let row = Weights::new(call_ns, copy_ns, 10_000).row as u64;
+            prop_assert!((1..=BURST as u64).contains(&row));
+            prop_assert!(row == 1 || row * copy_ns <= Ringer::rest_after(call_ns));
+            let more = copy_ns + call_ns.div_ceil(BURST as u64);
+            prop_assert!(row == BURST as u64 || (row + 1) * more > Ringer::rest_after(call_ns));
+        }
+
         /// What a thread spends on posting for one that sleeps is at most what waking it takes,
         /// over and over: then it is woken.
         #[test]
@@ -213,5 +297,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn short_ones_share_a_doorbell_and_long_ones_the_threads() {
+        let of = |copy_ns| Weights::new(2_700, copy_ns, 12_000);
+        let short = of(1);
+        assert_eq!((short.unposted, short.asleep, short.row), (0, BURST, BURST));
+        let middle = of(900);
+        assert_eq!((middle.unposted, middle.asleep, middle.row), (0, 13, 22));
+        let long = of(35_000);
+        assert_eq!((long.unposted, long.asleep, long.row), (12, 13, 1));
+        assert_eq!(long.of(2, true), 37);
+        // Nothing that is measured makes it divide by nothing.
+        assert_eq!(Weights::new(0, 0, 0).row, 8);
     }
 }
