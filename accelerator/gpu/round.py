@@ -14,6 +14,8 @@ STEP, in any order:
     tune:MODEL        closed Server at one rate with several batch sizes and worker counts; `server` uses the best
     server:MODEL      network / closed in Server: the closed peak by bisection, then both sides at 0.95 of it and one
                       bisection further, alternating
+    rails:MODEL       Server with nothing set but addresses, over 1, 2, 4 and 6 NICs, and closed: how many runs are valid at the
+                      closed peak and one step above
     copies:MODEL      copies a batch on the wire (contiguous slots) and --local (scattered samples)
     onnx:MODEL        ONNX Runtime on the GPU, --onnxruntime being a library of onnxruntime-gpu: answers over the wire against its
                       own on the CPU, and the engine by itself (digits; resnet50 with seeded weights)
@@ -41,7 +43,7 @@ import os
 import pathlib
 import time
 
-from gpuround import agreement, building, processes, refusals, several, speed, state
+from gpuround import agreement, building, processes, rails, refusals, several, speed, state
 from gpuround.models import MODELS
 
 HOME = state.REPOSITORY / "target/gpu-round"
@@ -49,7 +51,8 @@ STEPS = {
     f.__name__: f
     for f in (
         building.export, building.plan, agreement.answers, agreement.gather, agreement.onnx, agreement.resident,
-        speed.alone, speed.offline, speed.tune, speed.server, speed.copies, several.gpus, several.two, refusals.errors,
+        speed.alone, speed.offline, speed.tune, speed.server, speed.copies, several.gpus, several.two, rails.rails,
+        refusals.errors,
     )
 }
 

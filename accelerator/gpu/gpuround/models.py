@@ -74,30 +74,34 @@ def data_files(model):
     return f"kind: raw, samples: {state.args.data}/{model}.samples.bin{more}"
 
 
-def configs(model, tag, engine_text, file=None, port=7900):
-    """Paths of the two configurations. The frontend's is read by the network run and by the closed one."""
+def configs(model, tag, engine_text, file=None, port=7900, bare=None):
+    """Paths of the two configurations. The frontend's is read by the network run and by the closed one. `bare` is a number of
+    NICs of which nothing is said but their addresses, or has `nics`, `keys` of each on both sides and keys of both `node`s."""
     m = MODELS[model]
+    nics, node = m["nics"], ""
+    near = f", connections: {m['connections']}, slots: {m['slots']}, post_from_issue_thread_up_to: 16384"
+    far = ""
+    if bare:
+        bare = bare if isinstance(bare, dict) else {"nics": bare}
+        nics, node = bare["nics"], bare.get("node", "")
+        near = far = f", {bare['keys']}" if "keys" in bare else ""
     file = file or state.args.data / (f"{model}.onnx" if m.get("kind") == "tensorrt" else f"{model}.pt2")
     inputs = "\n".join(f"    - {i}" for i in m["inputs"])
     described = f"  name: {model}\n  inputs:\n{inputs}\n  output: {m['output']}\n"
     frontend = (
         f"node: {model}-frontend\nmodel:\n{described}dataset: {{{data_files(model)}}}\n"
         f"accelerators: [{{control: 127.0.0.1:{port}}}]\nnics:\n"
-        + "".join(
-            f"  - {{address: 127.0.0.1, connections: {m['connections']}, slots: {m['slots']},"
-            f" post_from_issue_thread_up_to: 16384}}\n"
-            for _ in range(m["nics"])
-        )
+        + f"  - {{address: 127.0.0.1{near}}}\n" * nics
         + "loadgen:\n  settings:\n"
         f"    server_target_latency_ns: {int(m['limit_ms'] * 1e6)}\n"
         f"    server_target_latency_percentile: 0.99\n"
         f"    offline_expected_qps: {m['qps']}\n    server_target_qps: {m['qps']}\n"
-        f"engine: {engine_text}\nmodel_file: {file}\n"
+        f"engine: {engine_text}\nmodel_file: {file}\n{node}\n"
     )
     accelerator = (
         f"node: {model}-gpu\ncontrol: {{listen: 127.0.0.1:{port}}}\n"
         f"model:\n  file: {file}\n{described}engine: {engine_text}\nnics:\n"
-        + "".join(f"  - {{listen: 127.0.0.1:{port + 1 + i}}}\n" for i in range(m["nics"]))
-        + "memory_mib: 16384\n"
+        + "".join(f"  - {{listen: 127.0.0.1:{port + 1 + i}{far}}}\n" for i in range(nics))
+        + f"memory_mib: 16384\n{node}\n"
     )
     return state.write(f"{tag}-frontend.yaml", frontend), state.write(f"{tag}-accelerator.yaml", accelerator)
