@@ -15,20 +15,25 @@
 //!
 //! The [`Controller`] moves all connections together, by their answers a second, and only while
 //! samples wait for a slot: else nothing is held up. It *climbs* where that has just begun or the
-//! rate has changed, two steps at a time for as long as each brings a tenth, every step for some
-//! round trips: milliseconds. Later, and ever more rarely, it *tries* the next lower and the next
-//! higher steps beside the one it is at, in turns, so that what else happens on the machine happens
-//! to both, and takes the lower one where the higher one brings nothing. Round trips need no clock
-//! of their own: one is over when as many samples were answered as were in flight.
+//! rate has changed, two steps at a time for as long as each brings a tenth, in turns with the one
+//! below until that is beyond doubt: a start gets quicker by itself, and a machine does at times.
+//! Each is measured for some round trips: milliseconds. Later, and ever more rarely, it *tries* the
+//! next lower and the next higher steps beside the one it is at, in turns, so that what else
+//! happens on the machine happens to both, and takes the lower one where the higher one brings
+//! nothing. Round trips need no clock of their own: one is over when as many samples were answered
+//! as were in flight.
 //!
 //! It is a plain data structure: what it sees is handed in, the time with it.
 
 /// Batches that an engine's threads have each at least: one computed, one complete, one on its way.
 pub const BATCHES: u64 = 3;
-/// Fewest slots of a connection in use.
-const LEAST_SLOTS: usize = 16;
-/// Slots that take no more memory than this are in use anyway: it stays in a core's cache.
-const LEAST_BYTES: usize = 2 << 20;
+/// Fewest slots of a connection in use: one that is written, one that is read, and one behind each.
+const LEAST_SLOTS: usize = 4;
+/// Slots that take no more memory than a core has cache for itself are in use anyway; within these
+/// bounds, as machines that are pretended say of their caches what they like,
+const CACHE_BYTES: (usize, usize) = (512 << 10, 2 << 20);
+/// and so much where the system does not say.
+const CACHE_UNKNOWN: usize = 1 << 20;
 
 /// Looks are so far apart at least, ns.
 pub const LOOK_NS: u64 = 500_000;
@@ -37,7 +42,7 @@ const CLIMB_TRIPS: u64 = 2;
 /// and over so many else,
 const TRIPS: u64 = 4;
 /// for so long at least, ns,
-const CLIMB_NS: u64 = 1_000_000;
+const CLIMB_NS: u64 = 2_000_000;
 const TRY_NS: u64 = 4_000_000;
 /// and over so many samples.
 const SAMPLES: u64 = 64;
@@ -46,29 +51,39 @@ const CLIMB_GAIN: f64 = 1.1;
 /// The rate has changed where it is out of this range of what it was.
 const CHANGED: (f64, f64) = (0.75, 1.5);
 /// No two climbs that bring nothing are closer together than this, ns; doubles with each.
-const HOLD_NS: (u64, u64) = (2_000_000, 1_000_000_000);
+const HOLD_NS: (u64, u64) = (20_000_000, 1_000_000_000);
 /// The same of tries that change nothing.
 const REST_NS: (u64, u64) = (50_000_000, 10_000_000_000);
 /// A try is followed by so many times as long without one.
 const REST: u64 = 8;
-/// Most pairs of measurements in a try.
+/// Most pairs of measurements in a try, and in a step of a climb.
 const PAIRS: u32 = 12;
+const CLIMB_PAIRS: u32 = 12;
 /// What is tried, in turns. More and less may cancel each other out where twice as much is too
 /// much.
 const TRIES: [i8; 4] = [2, -1, 1, -1];
 /// Two measurements of one rate differ by so much where nothing is known of it yet,
 const NOISE: f64 = 0.05;
+/// and short ones by more,
+const CLIMB_NOISE: f64 = 0.15;
 /// which counts as much as so many pairs.
 const NOISE_PAIRS: f64 = 2.0;
 
 /// Least slots of a connection, of `slots` of `stride` bytes, that are in use: those of its share
-/// of what the engine works on at once (`None` where it does not say: then all).
-pub fn least(slots: usize, stride: usize, engine_share: Option<u64>) -> usize {
+/// of what the engine works on at once (`None` where it does not say: then all), and those that fit
+/// into so many bytes of a core's cache (`None` where nobody knows).
+pub fn least(
+    slots: usize,
+    stride: usize,
+    engine_share: Option<u64>,
+    cache: Option<usize>,
+) -> usize {
     let Some(share) = engine_share else {
         return slots;
     };
     let batches = usize::try_from(share.saturating_mul(BATCHES)).unwrap_or(usize::MAX);
-    (LEAST_BYTES / stride.max(1))
+    let cache = cache.unwrap_or(CACHE_UNKNOWN);
+    (cache.clamp(CACHE_BYTES.0, CACHE_BYTES.1) / stride.max(1))
         .max(LEAST_SLOTS)
         .max(batches)
         .min(slots)
@@ -138,6 +153,7 @@ impl Meter {
 #[derive(Clone, Copy, Debug)]
 struct Try {
     other: u8,
+    climbs: bool,
     began_ns: u64,
     /// Measurements so far.
     measured: u32,
@@ -151,6 +167,44 @@ struct Try {
 }
 
 impl Try {
+    fn new(other: u8, climbs: bool, look: &Look) -> Self {
+        Try {
+            other,
+            climbs,
+            began_ns: look.now_ns,
+            measured: 0,
+            first: 0.0,
+            pairs: 0,
+            mean: 0.0,
+            squares: 0.0,
+        }
+    }
+
+    /// A rate was measured, of the one whose turn it was. Whether to take the other step, once that
+    /// can be said.
+    fn measured(&mut self, rate: f64, own: u8) -> Option<bool> {
+        let of_other = Try::is_other(self.measured);
+        self.measured += 1;
+        if self.measured % 2 == 1 {
+            self.first = rate;
+            return None;
+        }
+        let ratio = match of_other {
+            true => rate / self.first,
+            false => self.first / rate,
+        };
+        self.pair(ratio.clamp(1e-3, 1e3));
+        self.verdict(own)
+    }
+
+    /// The step whose turn it is.
+    fn turn(&self, own: u8) -> u8 {
+        match Try::is_other(self.measured) {
+            true => self.other,
+            false => own,
+        }
+    }
+
     /// Own, other, other, own: what drifts touches both alike.
     fn is_other(measured: u32) -> bool {
         matches!(measured % 4, 1 | 2)
@@ -163,15 +217,19 @@ impl Try {
         self.squares += off * (ratio.ln() - self.mean);
     }
 
-    /// Whether to take the other step, once that can be said.
     fn verdict(&self, own: u8) -> Option<bool> {
         let n = f64::from(self.pairs);
-        let variance = (NOISE_PAIRS * NOISE * NOISE + self.squares) / (NOISE_PAIRS + n - 1.0);
+        let (noise, most) = match self.climbs {
+            true => (CLIMB_NOISE, CLIMB_PAIRS),
+            false => (NOISE, PAIRS),
+        };
+        let variance = (NOISE_PAIRS * noise * noise + self.squares) / (NOISE_PAIRS + n - 1.0);
         let sure = 2.0 * (variance / n).sqrt();
         let (low, high) = (self.mean - sure, self.mean + sure);
         let (take, leave, else_from) = match self.other > own {
+            true if self.climbs => (CLIMB_GAIN.ln(), CLIMB_GAIN.ln(), CLIMB_GAIN.ln()),
             // More is taken for a gain alone,
-            true => (0.01, 0.02, 0.015),
+            true => (0.01, 0.02, 0.05),
             // and less unless it costs something.
             false => (-0.015, -0.005, -0.01),
         };
@@ -180,7 +238,7 @@ impl Try {
         } else if high < leave {
             Some(false)
         } else {
-            (self.pairs >= PAIRS).then_some(self.mean > else_from)
+            (self.pairs >= most).then_some(self.mean > else_from)
         }
     }
 }
@@ -189,8 +247,8 @@ impl Try {
 enum Phase {
     /// Nothing waits for a slot.
     Idle,
-    /// From the step that it is at, with its rate once that is known.
-    Climb(Option<f64>),
+    /// From the step that it is at to a higher one.
+    Climb(Try),
     Watch,
     Try(Try),
 }
@@ -209,6 +267,8 @@ pub struct Controller {
     /// The rate at its own step.
     rate: f64,
     climbed: bool,
+    /// Measurements in a row that were out of the range of its rate.
+    changed: u32,
     hold_ns: u64,
     climb_after_ns: u64,
     rest_ns: u64,
@@ -228,6 +288,7 @@ impl Controller {
             meter: Meter::default(),
             rate: 0.0,
             climbed: false,
+            changed: 0,
             hold_ns: HOLD_NS.0,
             climb_after_ns: 0,
             rest_ns: REST_NS.0,
@@ -275,7 +336,7 @@ impl Controller {
             Phase::Idle => {
                 if look.now_ns >= self.climb_after_ns {
                     self.climbed = false;
-                    self.enter(Phase::Climb(None), self.own, look);
+                    self.begin_climb(look);
                 } else {
                     self.watch(look);
                 }
@@ -287,7 +348,7 @@ impl Controller {
         if let Some(rate) = self.meter.look(look, trips, least_ns) {
             match self.phase {
                 Phase::Idle => {}
-                Phase::Climb(base) => self.climb(base, rate, look),
+                Phase::Climb(t) => self.climb(t, rate, look),
                 Phase::Watch => self.watched(rate, look),
                 Phase::Try(t) => self.tried(t, rate, look),
             }
@@ -295,21 +356,29 @@ impl Controller {
         self.now
     }
 
-    fn climb(&mut self, base: Option<f64>, rate: f64, look: &Look) {
-        match base {
-            None => self.rate = rate,
-            Some(base) if rate > CLIMB_GAIN * base => {
-                self.climbed = true;
-                self.own = self.now;
-                self.rate = rate;
-            }
-            Some(_) => return self.climb_is_over(look),
-        }
-        if self.own == self.most {
+    /// Goes on with a climb from its own step, or ends it at the highest.
+    fn begin_climb(&mut self, look: &Look) {
+        let next = self.own.saturating_add(2).min(self.most);
+        if next == self.own {
             return self.climb_is_over(look);
         }
-        let next = self.own.saturating_add(2).min(self.most);
-        self.enter(Phase::Climb(Some(self.rate)), next, look);
+        let step = Try::new(next, true, look);
+        self.enter(Phase::Climb(step), self.own, look);
+    }
+
+    fn climb(&mut self, mut t: Try, rate: f64, look: &Look) {
+        if !Try::is_other(t.measured) {
+            self.rate = rate;
+        }
+        match t.measured(rate, self.own) {
+            Some(true) => {
+                self.climbed = true;
+                self.own = t.other;
+                self.begin_climb(look);
+            }
+            Some(false) => self.climb_is_over(look),
+            None => self.enter(Phase::Climb(t), t.turn(self.own), look),
+        }
     }
 
     fn climb_is_over(&mut self, look: &Look) {
@@ -328,12 +397,16 @@ impl Controller {
     /// Climbs where the rate at its own step is another than it was.
     fn has_changed(&mut self, rate: f64, look: &Look) -> bool {
         let changed = rate < CHANGED.0 * self.rate || rate > CHANGED.1 * self.rate;
-        if !changed || look.now_ns < self.climb_after_ns {
+        self.changed = if changed { self.changed + 1 } else { 0 };
+        // One may be another thread's doing that had the core.
+        if self.changed < 2 || look.now_ns < self.climb_after_ns {
             return false;
         }
+        self.changed = 0;
         self.climbed = false;
-        // The rest of the change may still be to come: it is measured first.
-        self.enter(Phase::Climb(None), self.own, look);
+        self.rate = rate;
+        // The rest of the change may still be to come: its own step is measured first.
+        self.begin_climb(look);
         true
     }
 
@@ -341,7 +414,9 @@ impl Controller {
         if self.has_changed(rate, look) {
             return;
         }
-        self.rate += (rate - self.rate) / 4.0;
+        if self.changed == 0 {
+            self.rate += (rate - self.rate) / 4.0;
+        }
         if look.now_ns < self.try_after_ns {
             return self.watch(look);
         }
@@ -355,15 +430,7 @@ impl Controller {
             // The highest can go down, and the lowest up: there are two at least.
             self.turn += 1;
         };
-        let begun = Try {
-            other,
-            began_ns: look.now_ns,
-            measured: 0,
-            first: 0.0,
-            pairs: 0,
-            mean: 0.0,
-            squares: 0.0,
-        };
+        let begun = Try::new(other, false, look);
         self.enter(Phase::Try(begun), self.own, look);
     }
 
@@ -372,24 +439,10 @@ impl Controller {
         if !of_other && self.has_changed(rate, look) {
             return;
         }
-        t.measured += 1;
-        if t.measured % 2 == 1 {
-            t.first = rate;
-        } else {
-            let ratio = match of_other {
-                true => rate / t.first,
-                false => t.first / rate,
-            };
-            t.pair(ratio.clamp(1e-3, 1e3));
-            if let Some(take) = t.verdict(self.own) {
-                return self.try_is_over(&t, take, look);
-            }
+        match t.measured(rate, self.own) {
+            Some(take) => self.try_is_over(&t, take, look),
+            None => self.enter(Phase::Try(t), t.turn(self.own), look),
         }
-        let next = match Try::is_other(t.measured) {
-            true => t.other,
-            false => self.own,
-        };
-        self.enter(Phase::Try(t), next, look);
     }
 
     fn try_is_over(&mut self, t: &Try, take: bool, look: &Look) {

@@ -13,7 +13,7 @@
 //! long as it would rest from what choosing and posting cost, for as many samples as that doorbell
 //! is worth and a burst at most, and then takes the connection with the fewest samples in flight.
 //! Where their copies take longer than a doorbell, what is not posted yet counts for more, and a
-//! thread that sleeps is as far behind as what it could have posted until it is awake ([`Weights`]).
+//! thread that sleeps is as far behind as what it could have posted until it wakes ([`Weights`]).
 //!
 //! When the rest is over and nothing was posted of what it had left when that began, the NIC thread
 //! has no core: then it posts itself, and rests again.
@@ -157,9 +157,9 @@ impl Shared {
         self.issued.load(Ordering::Relaxed).saturating_sub(done) <= samples as u64
     }
 
-    /// Chooses the connection that samples of so many bytes go to next; `false` where none has room.
-    /// Where the last rest is over it looks first what became of the samples that were left when it
-    /// began.
+    /// Chooses the connection that samples of so many bytes go to next; `false` where none has
+    /// room. Where the last rest is over it looks first what became of the samples that were left
+    /// when it began.
     fn next_lane(&self, lane: &mut Lane, now: u64, bytes: u64) -> bool {
         let rest_is_over = now >= lane.until_ns;
         if rest_is_over && let Some(watched) = self.connections.get(lane.watched) {
@@ -258,8 +258,8 @@ mod tests {
             let waits = |(unposted, asleep): &(usize, bool)| {
                 *unposted as u64 * each + if *asleep { awake_ns } else { 0 }
             };
-            let key = |(unposted, asleep): &(usize, bool)| unposted + weights.of(*unposted, *asleep);
-            let chosen = connections.iter().min_by_key(|c| key(c)).map(waits);
+            let key = |c: &&(usize, bool)| c.0 + weights.of(c.0, c.1);
+            let chosen = connections.iter().min_by_key(key).map(waits);
             let least = connections.iter().map(waits).min();
             prop_assert!(chosen.zip(least).is_some_and(|(c, l)| c <= l + each));
         }

@@ -12,7 +12,7 @@ use super::{
     Dispatcher, Shared,
     allowance::{Controller, LOOK_NS, Look, at_step, least, steps},
 };
-use crate::clock::now_ns;
+use crate::{clock::now_ns, os::core_cache_bytes};
 
 /// See the module.
 pub(super) struct ByNeed {
@@ -20,6 +20,8 @@ pub(super) struct ByNeed {
     auto: Box<[bool]>,
     /// What the engine of each peer works on at once; 0 where it does not say.
     at_once: Box<[AtomicU64]>,
+    /// Bytes of a core's own cache, where the system says.
+    cache: Option<usize>,
     /// When somebody is to look next. Read in every turn that finds something.
     next_look_ns: CachePadded<AtomicU64>,
     /// Connections came or went, or a peer has another engine.
@@ -45,6 +47,7 @@ impl Dispatcher {
         let need = ByNeed {
             auto: auto.into(),
             at_once: (0..peers.unwrap_or(0)).map(|_| AtomicU64::new(0)).collect(),
+            cache: core_cache_bytes(),
             next_look_ns: CachePadded::default(),
             changed: AtomicBool::new(true),
             looking: Mutex::new(Looking {
@@ -158,7 +161,8 @@ impl Shared {
             let at_once = need.at_once.get(c.peer);
             let at_once = at_once.map_or(0, |n| n.load(Ordering::Relaxed));
             let share = at_once.div_ceil(sharing.max(1) as u64);
-            let own = least(c.slots, c.request_stride, (at_once > 0).then_some(share));
+            let share = (at_once > 0).then_some(share);
+            let own = least(c.slots, c.request_stride, share, need.cache);
             looking.least[i] = own;
             if need.auto.get(i) == Some(&true) {
                 most = most.max(steps(own, c.slots));

@@ -3,6 +3,7 @@
 //!
 //! | file | purpose |
 //! | --- | --- |
+//! | [`core_cache_bytes`] | how large a core's own cache is |
 //! | [`CpuList`] | lists of cores as the kernel writes them |
 //! | [`pin()`], [`affinity()`] | which cores a thread runs on |
 //! | [`Near`] | where threads and memory that belong together are |
@@ -15,6 +16,7 @@
 //! | [`thread_times`], [`machine_time`] | what threads and cores did, and how long threads waited |
 
 mod affinity;
+mod cache;
 mod cpus;
 mod event;
 mod host;
@@ -24,6 +26,7 @@ mod sha256;
 mod usage;
 
 pub use affinity::{affinity, pin, set_affinity};
+pub use cache::core_cache_bytes;
 pub use cpus::{BadCpuList, CpuList};
 pub use event::EventFd;
 pub use host::Host;

@@ -101,8 +101,8 @@ fn never_worse_by_more_than_the_margin() {
 }
 
 /// Batches that share a GPU seem to cost what runs beside them does. Whatever is made of that after
-/// a calm second: hardly anything is padded, and near what the GPU can do at all the 99th percentile
-/// is what the largest listed size that is filled would give.
+/// a calm second: hardly anything is padded, and near what the GPU can do at all the 99th
+/// percentile is what the largest listed size that is filled would give.
 #[test]
 fn what_runs_beside_a_batch_is_not_held_against_its_size() {
     let mut engine = super::super::table::shared();

@@ -10,8 +10,14 @@ use std::{
 use super::{rig::*, *};
 use crate::serve::{Arrival, Finished, Sent, Service, respond_all};
 
-/// Slots of a connection. Those of the rig have 4 KiB: 512 of them are 2 MiB, the least in use.
+/// Slots of a connection.
 const SLOTS: usize = 4096;
+
+/// How many of them are in use at the least: those of the rig have 4 KiB.
+fn least() -> u64 {
+    let cache = crate::os::core_cache_bytes();
+    super::super::allowance::least(SLOTS, 4096, Some(1), cache) as u64
+}
 
 /// Connections that are not lost however slow this machine is, and large samples alone.
 fn patient(connections: usize, service: Arc<dyn Service>) -> Bench {
@@ -60,7 +66,7 @@ fn an_engine_has_some_batches_and_one_that_does_not_say_all_slots() {
     let b = stuck(1);
     b.dispatcher.engine_works_on(0, 1);
     issue(&b, 5000);
-    posts(&b, 512);
+    posts(&b, least());
     // Three times what it works on.
     b.dispatcher.engine_works_on(0, 300);
     posts(&b, 900);
@@ -96,7 +102,7 @@ fn slots_that_somebody_has_set_are_all_in_use() {
     b.wait_up(2);
     b.dispatcher.in_flight_by_need(&[false, true]);
     b.dispatcher.engine_works_on(0, 1);
-    assert_eq!(allowed(&b), [SLOTS as u64, 512]);
+    assert_eq!(allowed(&b), [SLOTS as u64, least()]);
     b.dispatcher.abort("the test is over");
 }
 

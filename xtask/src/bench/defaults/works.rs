@@ -111,6 +111,8 @@ pub const KEYS: &[Key] = &[
     key("doorbell_wait_us: 0", Place::Top, Some(Kind::Server)),
     key("doorbell_wait_us: 50", Place::Top, Some(Kind::Server)),
     key("doorbell_wait_us: 500", Place::Top, Some(Kind::Server)),
+    key("slots: 4", Place::Frontend, Some(Kind::Offline)),
+    key("slots: 8", Place::Frontend, Some(Kind::Offline)),
     key("slots: 16", Place::Frontend, Some(Kind::Offline)),
     key("slots: 32", Place::Frontend, Some(Kind::Offline)),
     key("slots: 64", Place::Frontend, None),
