@@ -233,9 +233,15 @@ impl Try {
             // and less unless it costs something.
             false => (-0.015, -0.005, -0.01),
         };
+        // What a climb is for is seen at once. The rest is left to tries: to measure a step that
+        // brings nothing costs what that step costs.
+        let leaves = match self.climbs {
+            true => self.mean < leave,
+            false => high < leave,
+        };
         if low > take {
             Some(true)
-        } else if high < leave {
+        } else if leaves {
             Some(false)
         } else {
             (self.pairs >= most).then_some(self.mean > else_from)
