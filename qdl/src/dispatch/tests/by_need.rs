@@ -16,7 +16,7 @@ const SLOTS: usize = 4096;
 /// How many of them are in use at the least: those of the rig have 4 KiB.
 fn least() -> u64 {
     let cache = crate::os::core_cache_bytes();
-    super::super::allowance::least(SLOTS, 4096, Some(1), cache) as u64
+    allowance::least(SLOTS, 4096, Some(1), cache) as u64
 }
 
 /// Connections that are not lost however slow this machine is, and large samples alone.
