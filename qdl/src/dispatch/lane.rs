@@ -28,6 +28,7 @@ use super::{Connection, Sample, Shared, end::BURST};
 use crate::{
     clock::now_ns,
     connection::{DoorbellWait, NicThreadHandle, PostingCosts, Ringer, learned},
+    rails::Load,
 };
 
 /// What a thread that issues remembers of where it leaves samples.
@@ -41,8 +42,9 @@ struct Lane {
     /// The connection it began with, and what was posted on that then.
     watched: usize,
     posted: u64,
-    /// What posting here has taken since the NIC thread fell asleep.
+    /// What posting here has taken since the NIC thread of NIC `asleep` fell asleep.
     asleep_ns: u64,
+    asleep: usize,
     /// What choosing takes, with what had to be posted for it: smoothed.
     choosing_ns: u64,
 }
@@ -56,6 +58,7 @@ thread_local! {
             watched: 0,
             posted: 0,
             asleep_ns: 0,
+            asleep: 0,
             choosing_ns: 0,
         })
     };
@@ -97,17 +100,37 @@ impl Weights {
     fn of(&self, unposted: usize, asleep: bool) -> usize {
         unposted * self.unposted + if asleep { self.asleep } else { 0 }
     }
+
+    /// A connection's load with these. It takes a sample as it did, however few its slots.
+    fn weigh(&self, load: Load, unposted: usize, asleep: bool) -> Load {
+        let more = self.of(unposted, asleep);
+        Load {
+            in_flight: load.in_flight + more,
+            slots: load.slots + more,
+            ..load
+        }
+    }
 }
 
 impl Lane {
-    /// The thread that is to post sleeps: whether this one posts instead, at `cost_ns`. It does
-    /// until that has taken as long as the other would have taken to wake: so no sample waits more
-    /// than twice as long as with the better of the two.
-    fn posts_for_sleeper(&mut self, cost_ns: u64, costs: &PostingCosts) -> bool {
+    /// The thread of NIC `nic`, which is to post, sleeps: whether this one posts instead, at
+    /// `cost_ns`. It does until that has taken as long as the other would have taken to wake: so no
+    /// sample waits more than twice as long as with the better of the two. What was posted for
+    /// another that sleeps counts, too.
+    fn posts_for_sleeper(&mut self, nic: usize, cost_ns: u64, costs: &PostingCosts) -> bool {
+        self.asleep = nic;
         let spent = self.asleep_ns.saturating_add(cost_ns);
         let posts = spent <= costs.awake_ns;
         self.asleep_ns = if posts { spent } else { 0 };
         posts
+    }
+
+    /// The thread of NIC `nic` is awake: if it is the one that slept, that is over. Others that are
+    /// awake beside it say nothing of it.
+    fn is_awake(&mut self, nic: usize) {
+        if self.asleep == nic {
+            self.asleep_ns = 0;
+        }
     }
 }
 
@@ -143,8 +166,11 @@ impl Shared {
                 break;
             }
             lane.more -= pushed;
+            let bytes = samples[left..left + pushed]
+                .iter()
+                .map(|s| u64::from(s.len));
             left += pushed;
-            self.hand_over(connection, &mut lane, (pushed, u64::from(first.len)));
+            self.hand_over(connection, &mut lane, (pushed, bytes.sum()));
         }
         OF_THIS_THREAD.set(lane);
         Some(left)
@@ -174,14 +200,13 @@ impl Shared {
         let copy_ns = Ringer::cost_ns(bytes) - call_ns;
         let weights = Weights::new(call_ns, copy_ns, self.costs.awake_ns);
         let chosen = self.arbiter.pick(connections.len(), |i| {
-            let (connection, mut load) = (&connections[i], connections[i].load());
-            let thread = handles.get(connection.cfgs.nic_index);
-            if load.takes() {
-                let asleep = thread.is_some_and(NicThreadHandle::seems_asleep);
-                let more = weights.of(connection.assigned(), asleep);
-                load.in_flight = (load.in_flight + more).min(load.slots - 1);
+            let (connection, load) = (&connections[i], connections[i].load());
+            if !load.takes() {
+                return load;
             }
-            load
+            let thread = handles.get(connection.cfgs.nic_index);
+            let asleep = thread.is_some_and(NicThreadHandle::seems_asleep);
+            weights.weigh(load, connection.assigned(), asleep)
         });
         let Some(chosen) = chosen else {
             lane.more = 0;
@@ -205,7 +230,7 @@ impl Shared {
         true
     }
 
-    /// So many samples, the first of so many bytes, were put into a connection's queue: sees that
+    /// So many samples, of so many bytes together, were put into a connection's queue: sees that
     /// they are posted.
     fn hand_over(&self, connection: &Connection, lane: &mut Lane, (n, bytes): (usize, u64)) {
         // Either the connection is seen to be down here, or whoever takes it down sees the samples;
@@ -216,10 +241,11 @@ impl Shared {
             self.take_assigned_back(connection);
             return self.drive_all(lane.connection);
         }
-        let thread = self.handles().get(connection.cfgs.nic_index);
-        match thread {
-            Some(thread) if !thread.needs_waking() => lane.asleep_ns = 0,
-            Some(thread) if !lane.posts_for_sleeper(Ringer::cost_ns(bytes), &self.costs) => {
+        let nic = connection.cfgs.nic_index;
+        let cost_ns = Ringer::cost_ns(bytes);
+        match self.handles().get(nic) {
+            Some(thread) if !thread.needs_waking() => lane.is_awake(nic),
+            Some(thread) if !lane.posts_for_sleeper(nic, cost_ns, &self.costs) => {
                 thread.wake();
             }
             _ => {
@@ -240,28 +266,46 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{rails::Arbiter, wire::Policy};
 
     proptest! {
         /// Among connections with as many answers to come, a sample waits no longer until its copy
-        /// begins than with the best of them, but for one sample's time.
+        /// begins than with the best of them, but for one sample's time; however few slots are
+        /// free.
         #[test]
         fn a_long_sample_waits_no_longer_than_where_it_waits_least(
             call_ns in 100u64..20_000,
             times in 1u64..100,
             awake_ns in 1u64..100_000,
-            connections in prop::collection::vec((0usize..200, any::<bool>()), 1..9),
+            connections in prop::collection::vec((0usize..200, any::<bool>(), 0usize..9), 1..9),
+            answers in 0usize..9,
         ) {
             let copy_ns = call_ns * times;
             let weights = Weights::new(call_ns, copy_ns, awake_ns);
             prop_assume!(awake_ns / copy_ns < BURST as u64);
             let each = copy_ns + call_ns.div_ceil(BURST as u64);
-            let waits = |(unposted, asleep): &(usize, bool)| {
+            let arbiter = Arbiter::new(Policy::LeastOutstanding);
+            let load = |(unposted, _, free): &(usize, bool, usize)| Load {
+                up: true,
+                in_flight: answers + unposted,
+                slots: answers + unposted + free,
+            };
+            let chosen = arbiter.pick(connections.len(), |i| {
+                let c = &connections[i];
+                weights.weigh(load(c), c.0, c.1)
+            });
+            let waits = |(unposted, asleep, _): &(usize, bool, usize)| {
                 *unposted as u64 * each + if *asleep { awake_ns } else { 0 }
             };
-            let key = |c: &&(usize, bool)| c.0 + weights.of(c.0, c.1);
-            let chosen = connections.iter().min_by_key(key).map(waits);
-            let least = connections.iter().map(waits).min();
-            prop_assert!(chosen.zip(least).is_some_and(|(c, l)| c <= l + each));
+            let takes = connections.iter().filter(|c| load(c).takes());
+            match takes.map(waits).min() {
+                Some(least) => {
+                    let chosen = &connections[chosen.expect("one takes it")];
+                    prop_assert!(load(chosen).takes());
+                    prop_assert!(waits(chosen) <= least + each);
+                }
+                None => prop_assert_eq!(chosen, None),
+            }
         }
 
         /// Whatever they cost: a doorbell is hardly more than a ninth of what goes with it, or as
@@ -288,7 +332,9 @@ mod tests {
             let here = PostingCosts { awake_ns, ..PostingCosts::default() };
             let (mut lane, mut spent) = (Lane::default(), 0);
             for cost in costs {
-                if lane.posts_for_sleeper(cost, &here) {
+                // Another that is awake beside it changes nothing.
+                lane.is_awake(1);
+                if lane.posts_for_sleeper(0, cost, &here) {
                     spent += cost;
                     prop_assert!(spent <= awake_ns);
                 } else {
