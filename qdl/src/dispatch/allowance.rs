@@ -16,12 +16,12 @@
 //! The [`Controller`] moves all connections together, by their answers a second, and only while
 //! samples wait for a slot: else nothing is held up. It *climbs* where that has just begun or the
 //! rate has changed, two steps at a time for as long as each brings a tenth, in turns with the one
-//! below until that is beyond doubt: a start gets quicker by itself, and a machine does at times.
-//! Each is measured for some round trips: milliseconds. Later, and ever more rarely, it *tries* the
-//! next lower and the next higher steps beside the one it is at, in turns, so that what else
-//! happens on the machine happens to both, and takes the lower one where the higher one brings
-//! nothing. Round trips need no clock of their own: one is over when as many samples were answered
-//! as were in flight.
+//! below until that is beyond doubt, or does not look like it any more: a start gets quicker by
+//! itself, and a machine does at times. Each is measured for some round trips: milliseconds.
+//! Later, and ever more rarely, it *tries* the next lower and the next higher steps beside the one
+//! it is at, in turns, so that what else happens on the machine happens to both, and takes the
+//! lower one where the higher one brings nothing. Round trips need no clock of their own: one is
+//! over when as many samples were answered as were in flight.
 //!
 //! It is a plain data structure: what it sees is handed in, the time with it.
 
@@ -54,11 +54,14 @@ const CHANGED: (f64, f64) = (0.75, 1.5);
 const HOLD_NS: (u64, u64) = (20_000_000, 1_000_000_000);
 /// The same of tries that change nothing.
 const REST_NS: (u64, u64) = (50_000_000, 10_000_000_000);
+/// What was begun so long ago, ns, does not go on after a pause.
+const PAUSE_NS: u64 = 1_000_000_000;
 /// A try is followed by so many times as long without one.
 const REST: u64 = 8;
-/// Most pairs of measurements in a try, and in a step of a climb.
+/// Most pairs of measurements in a try,
 const PAIRS: u32 = 12;
-const CLIMB_PAIRS: u32 = 12;
+/// and in a step of a climb, which one pair alone does not make: it may be another thread's doing.
+const CLIMB_PAIRS: (u32, u32) = (2, 12);
 /// What is tried, in turns. More and less may cancel each other out where twice as much is too
 /// much.
 const TRIES: [i8; 4] = [2, -1, 1, -1];
@@ -197,6 +200,12 @@ impl Try {
         self.verdict(own)
     }
 
+    /// What is left of it where nothing waits any more: the pairs that are whole.
+    fn interrupted(mut self) -> Self {
+        self.measured -= self.measured % 2;
+        self
+    }
+
     /// The step whose turn it is.
     fn turn(&self, own: u8) -> u8 {
         match Try::is_other(self.measured) {
@@ -219,9 +228,9 @@ impl Try {
 
     fn verdict(&self, own: u8) -> Option<bool> {
         let n = f64::from(self.pairs);
-        let (noise, most) = match self.climbs {
-            true => (CLIMB_NOISE, CLIMB_PAIRS),
-            false => (NOISE, PAIRS),
+        let (noise, least, most) = match self.climbs {
+            true => (CLIMB_NOISE, CLIMB_PAIRS.0, CLIMB_PAIRS.1),
+            false => (NOISE, 1, PAIRS),
         };
         let variance = (NOISE_PAIRS * noise * noise + self.squares) / (NOISE_PAIRS + n - 1.0);
         let sure = 2.0 * (variance / n).sqrt();
@@ -239,7 +248,7 @@ impl Try {
             true => self.mean < leave,
             false => high < leave,
         };
-        if low > take {
+        if low > take && self.pairs >= least {
             Some(true)
         } else if leaves {
             Some(false)
@@ -251,8 +260,8 @@ impl Try {
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Nothing waits for a slot.
-    Idle,
+    /// Nothing waits for a slot. What was being tried goes on where that is over soon.
+    Idle(Option<Try>),
     /// From the step that it is at to a higher one.
     Climb(Try),
     Watch,
@@ -290,7 +299,7 @@ impl Controller {
             most,
             own: 0,
             now: 0,
-            phase: Phase::Idle,
+            phase: Phase::Idle(None),
             meter: Meter::default(),
             rate: 0.0,
             climbed: false,
@@ -306,9 +315,12 @@ impl Controller {
     /// The steps are others from now on, as connections came or went: what was measured is of no
     /// use any more.
     pub fn steps_changed(&mut self, most: u8) {
-        self.most = most;
-        self.own = self.own.min(most);
-        self.idle();
+        let own = self.own.min(most);
+        *self = Controller {
+            own,
+            now: own,
+            ..Controller::new(most)
+        };
     }
 
     /// The step in force.
@@ -318,8 +330,27 @@ impl Controller {
     }
 
     fn idle(&mut self) {
-        self.phase = Phase::Idle;
+        let paused = match self.phase {
+            Phase::Climb(t) | Phase::Try(t) => Some(t.interrupted()),
+            Phase::Idle(paused) => paused,
+            Phase::Watch => None,
+        };
+        self.phase = Phase::Idle(paused);
         self.now = self.own;
+    }
+
+    /// Something waits for a slot again.
+    fn resume(&mut self, paused: Option<Try>, look: &Look) {
+        let soon = |t: &Try| look.now_ns.saturating_sub(t.began_ns) < PAUSE_NS;
+        match paused.filter(soon) {
+            Some(t) if t.climbs => self.enter(Phase::Climb(t), t.turn(self.own), look),
+            Some(t) => self.enter(Phase::Try(t), t.turn(self.own), look),
+            None if look.now_ns >= self.climb_after_ns => {
+                self.climbed = false;
+                self.begin_climb(look);
+            }
+            None => self.watch(look),
+        }
     }
 
     fn enter(&mut self, phase: Phase, step: u8, look: &Look) {
@@ -339,13 +370,8 @@ impl Controller {
             return self.now;
         }
         let (trips, least_ns) = match self.phase {
-            Phase::Idle => {
-                if look.now_ns >= self.climb_after_ns {
-                    self.climbed = false;
-                    self.begin_climb(look);
-                } else {
-                    self.watch(look);
-                }
+            Phase::Idle(paused) => {
+                self.resume(paused, look);
                 return self.now;
             }
             Phase::Climb(_) => (CLIMB_TRIPS, CLIMB_NS),
@@ -353,7 +379,7 @@ impl Controller {
         };
         if let Some(rate) = self.meter.look(look, trips, least_ns) {
             match self.phase {
-                Phase::Idle => {}
+                Phase::Idle(_) => {}
                 Phase::Climb(t) => self.climb(t, rate, look),
                 Phase::Watch => self.watched(rate, look),
                 Phase::Try(t) => self.tried(t, rate, look),
@@ -380,6 +406,7 @@ impl Controller {
             Some(true) => {
                 self.climbed = true;
                 self.own = t.other;
+                self.rate *= t.mean.exp();
                 self.begin_climb(look);
             }
             Some(false) => self.climb_is_over(look),

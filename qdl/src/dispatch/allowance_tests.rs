@@ -175,13 +175,13 @@ proptest! {
     ) {
         let way = Way { width, trip_ns: needs * 1e9 / width, cache: 1e9, cost: 0.0 };
         let mut world = World::new(0.0, 7);
-        world.run(&way, (60.0 * way.trip_ns) as u64 + 20 * MS, true);
+        world.run(&way, (90.0 * way.trip_ns) as u64 + 40 * MS, true);
         let rate = world.run(&way, 50 * MS, true);
         prop_assert!(rate >= 0.85 * way.best(), "{} of {}", rate, way.best());
     }
 }
 
-/// A machine whose rate is another every half millisecond, and which is slow at first: hardly ever
+/// A machine whose rate is another every half millisecond, and which is slow at first: seldom
 /// is that taken for the doing of what is in flight.
 #[test]
 fn a_start_that_gets_quicker_is_no_reason_to_climb() {
@@ -196,10 +196,10 @@ fn a_start_that_gets_quicker_is_no_reason_to_climb() {
             };
             world.run(&way, 2 * MS, true);
         }
-        world.allowed() > 2 * LEAST
+        world.allowed() > LEAST
     });
     let climbed = climbed.count();
-    assert!(climbed <= 10, "{climbed} of 40");
+    assert!(climbed <= 8, "{climbed} of 40");
 }
 
 #[test]
@@ -220,6 +220,46 @@ fn what_holds_nothing_up_is_left_alone() {
     assert!(grown >= 256, "{grown} where 400 are needed");
     world.run(&way, 1_000 * MS, false);
     assert_eq!(world.allowed(), grown, "after a rest");
+}
+
+/// As with a load a little below what the way carries: the backlog comes and goes.
+#[test]
+fn what_holds_something_up_now_and_then_grows_too() {
+    let way = Way {
+        width: 1e5,
+        trip_ns: 1e6,
+        cache: 1e9,
+        cost: 0.0,
+    };
+    let mut world = World::new(0.0, 3);
+    for _ in 0..120 {
+        // Long enough for a pair of measurements, and too short for the next.
+        world.run(&way, 11 * MS, true);
+        world.run(&way, 2 * MS, false);
+    }
+    let grown = world.allowed();
+    assert!(grown >= 2 * LEAST, "{grown} where 100 are needed");
+}
+
+#[test]
+fn connections_that_come_and_go_are_no_reason_to_wait_with_a_climb() {
+    let way = |trip_ns| Way {
+        width: 1e5,
+        trip_ns,
+        cache: 1e9,
+        cost: 0.0,
+    };
+    let mut world = World::new(0.0, 3);
+    // Climbs that bring nothing are ever farther apart.
+    for _ in 0..40 {
+        world.run(&way(1e5), 100 * MS, true);
+        world.run(&way(1e5), 2 * MS, false);
+    }
+    assert!(world.controller.hold_ns > 500 * MS);
+    world.controller.steps_changed(steps(LEAST, SLOTS));
+    world.run(&way(4e6), 300 * MS, true);
+    let grown = world.allowed();
+    assert!(grown >= 256, "{grown} where 400 are needed");
 }
 
 #[test]
