@@ -34,8 +34,8 @@ const FIRST: u32 = 4;
 const SELDOM: u64 = 8;
 /// Parts of the sizes between two that have a place of their own.
 const PARTS: usize = 8;
-/// What was found slow is looked at again after so many batches that were cut short of it or padded
-/// beyond it, and each time it is found slow again after twice as many.
+/// What was found slow is looked at again after so many batches, of whatever sizes, that were cut
+/// short or padded for it, and each time it is found slow again after twice as many.
 const LOOK_AGAIN: (u32, u32) = (64, 1024);
 /// A batch of zeros that takes less was not run: not every engine has something to warm up.
 const LEAST_WARM: u64 = 1_000;
@@ -88,7 +88,8 @@ pub struct Profile {
     paced: u32,
     /// Batches run.
     runs: u64,
-    /// Batches cut short or padded since the last that was not, and how many there may be.
+    /// Batches cut short or padded since what was found slow was last looked at, and how many there
+    /// may be.
     cut: u32,
     look_again: u32,
 }
@@ -138,8 +139,8 @@ impl Profile {
         at.min(self.places.len() - 1)
     }
 
-    /// A batch of zeros took so long, before the first sample came. Of several workers the quickest
-    /// counts.
+    /// A batch of zeros took so long, before the first sample came, with no other beside it. Of
+    /// several the quickest counts.
     pub fn warmed(&mut self, samples: usize, ns: u64) {
         let at = self.place(samples);
         let place = &mut self.places[at];

@@ -32,6 +32,7 @@ mod counters;
 mod queue;
 mod sequences;
 mod shared;
+mod warming;
 
 use std::{
     cell::Cell,
@@ -62,11 +63,8 @@ use self::{
 };
 use crate::{
     batcher::Policy,
-    engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH, Worker, panic_message},
+    engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH, panic_message},
 };
-
-/// Warming up stops after this long: larger batches of a slow model meet their first time later.
-const WARM_UP_BUDGET: Duration = Duration::from_secs(2);
 
 /// How long threads without any work may take to end.
 const THREAD_END: Duration = Duration::from_secs(1);
@@ -449,7 +447,8 @@ fn work(
         let mut worker = shared.engine.worker(index)?;
         let max_batch = options.policy().max_batch;
         let batch = shared.batch()?;
-        let warm_up = warm_up(worker.as_mut(), max_batch, &options.engine.batch_sizes)?;
+        let sizes = &options.engine.batch_sizes;
+        let warm_up = warming::warm_up(worker.as_mut(), max_batch, sizes, &shared.measuring)?;
         shared.warmed(&warm_up.took_ns);
         Ok((worker, batch, warm_up.figures))
     }));
@@ -471,55 +470,4 @@ fn work(
             let _ = ready.send(Err(error));
         }
     }
-}
-
-/// What a worker's warm-up came to.
-#[derive(Debug, Default)]
-struct Warmed {
-    figures: WarmUp,
-    /// Sizes, and what a batch of each took that was not the first of it, in nanoseconds.
-    took_ns: Vec<(usize, u64)>,
-}
-
-/// Batches of 1, 2, 4 ... `max_batch` samples, while the budget lasts, and one sample at the end.
-/// Sizes that are listed are all run, however long it takes: what meets a size first, a runtime
-/// that plans for it, must not be a sample. What is left of the budget goes into a second batch of
-/// each size, whose time says what the size costs.
-fn warm_up(
-    worker: &mut dyn Worker,
-    max_batch: usize,
-    listed: &[usize],
-) -> Result<Warmed, EngineError> {
-    let mut timed = |batch| {
-        let started = clock::now_ns();
-        worker
-            .warm_up(batch)
-            .map(|()| clock::now_ns().saturating_sub(started))
-    };
-    let begun = Instant::now();
-    let cold = timed(1)?;
-    let mut first = Vec::new();
-    let mut batch = 1;
-    while batch < max_batch && begun.elapsed() < WARM_UP_BUDGET {
-        batch = (2 * batch).min(max_batch);
-        first.push((batch, timed(batch)?));
-    }
-    for size in listed {
-        first.push((*size, timed(*size)?));
-    }
-    let warm = timed(1)?;
-    let mut took_ns = vec![(1, warm)];
-    for (size, before) in first {
-        let would = begun.elapsed() + Duration::from_nanos(before);
-        if would < WARM_UP_BUDGET {
-            took_ns.push((size, timed(size)?));
-        }
-    }
-    Ok(Warmed {
-        figures: WarmUp {
-            cold_us: clock::micros(cold),
-            warm_us: clock::micros(warm),
-        },
-        took_ns,
-    })
 }

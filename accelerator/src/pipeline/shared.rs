@@ -47,6 +47,8 @@ pub(super) struct Shared {
     pub engine: Arc<dyn Engine>,
     pub queue: Queue<Arrival>,
     pub events: EventCount,
+    /// Held by the worker that measures, while warming up, what batches take.
+    pub measuring: Mutex<()>,
     pub cells: Vec<CachePadded<Cell>>,
     pub in_flight: CachePadded<AtomicUsize>,
     state: Mutex<State>,
@@ -83,6 +85,7 @@ impl Shared {
             compression: options.compression,
             queue: Queue::new(options.queue),
             events: EventCount::default(),
+            measuring: Mutex::default(),
             cells: (0..options.engine.threads.max(1))
                 .map(|_| Cell::new(policy.max_batch))
                 .collect(),
