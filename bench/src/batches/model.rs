@@ -151,15 +151,32 @@ struct World<'a> {
 }
 
 impl World<'_> {
+    /// The pace of those that run a batch and are not held up.
     fn pace(&self) -> f64 {
-        self.engine.pace(self.busy.iter().flatten().count())
+        let running = |w: &usize| self.busy[*w].is_some() && !self.is_off(*w);
+        self.engine
+            .pace((0..self.busy.len()).filter(running).count())
     }
 
-    /// Time goes on; nothing ends before `to`.
+    /// When what each worker runs ends, if nothing comes between; never where it is held up.
+    fn ends(&self) -> impl Iterator<Item = f64> {
+        let pace = self.pace();
+        let busy = self.busy.iter().enumerate();
+        busy.filter_map(move |(worker, r)| match r {
+            Some(r) if !self.is_off(worker) => Some(self.now + r.left / pace),
+            _ => None,
+        })
+    }
+
+    /// Time goes on; nothing ends before `to`, and no hiccup begins or ends.
     fn advance(&mut self, to: f64) {
         let done = (to - self.now) * self.pace();
-        let running = self.busy.iter_mut().flatten();
-        running.for_each(|r| r.left -= done);
+        for worker in 0..self.busy.len() {
+            let off = self.is_off(worker);
+            if let Some(r) = self.busy[worker].as_mut().filter(|_| !off) {
+                r.left -= done;
+            }
+        }
         self.now = to;
     }
 
@@ -172,24 +189,15 @@ impl World<'_> {
         }
     }
 
-    /// When a batch that begins now ends, where it is alone.
-    fn end_of(&mut self, worker: usize, samples: usize) -> f64 {
+    /// How long a batch that begins now takes where it is alone, and not held up.
+    fn takes(&mut self, samples: usize) -> f64 {
         // Times differ by some percent from batch to batch.
         let mut took = self.engine.us(samples) * 1e3 * (0.97 + 0.06 * self.random.next());
         let slow = matches!(self.hiccup, Hiccup::Slow(_));
         if slow && (self.from..self.to).contains(&self.now) {
             took *= 2.0;
         }
-        let end = self.now + took;
-        let held = match self.hiccup {
-            Hiccup::Stall(_) => true,
-            Hiccup::Away(_) => worker == 0,
-            _ => false,
-        };
-        match held && self.now < self.from && end > self.from {
-            true => end + (self.to - self.from),
-            false => end,
-        }
+        took
     }
 
     /// Ends what is over and begins what there is to begin; when somebody wants to look again.
@@ -218,7 +226,7 @@ impl World<'_> {
                     let fits = self.engine.sizes.iter().find(|s| **s >= batch.len());
                     self.padded += fits.map_or(0, |s| s - batch.len());
                     self.busy[worker] = Some(Running {
-                        left: self.end_of(worker, batch.len()) - self.now,
+                        left: self.takes(batch.len()),
                         began: self.now,
                         samples: batch,
                     });
@@ -256,10 +264,8 @@ pub fn run(
     loop {
         let wake = w.settle(rules);
         let hiccups = [w.from, w.to].into_iter();
-        let pace = w.pace();
-        let ends = w.busy.iter().flatten().map(|r| w.now + r.left / pace);
         let arrival = (next < length).then_some(next);
-        let events = ends.chain(wake).chain(arrival).chain(hiccups);
+        let events = w.ends().chain(wake).chain(arrival).chain(hiccups);
         let now = events.filter(|t| *t > w.now).fold(f64::INFINITY, f64::min);
         if now.is_infinite() || w.now > 4.0 * length {
             break;
