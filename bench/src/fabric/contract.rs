@@ -146,7 +146,7 @@ impl Client {
         c.posted_ns[usize::from(slot)] = now;
         c.post(Post {
             source: SourceId(0),
-            offset: Shape::sample(self.sent) * self.shape.request,
+            offset: Shape::sample(self.sent, SAMPLES) * self.shape.request,
             len: self.shape.request as u32,
             at: 0,
             imm: Imm::new(slot, use_count),

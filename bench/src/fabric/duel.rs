@@ -19,7 +19,7 @@ use super::{
     meter::{Deadline, Meter, Round},
     plain::{self, Wait},
     rails::Rails,
-    shape::Shape,
+    shape::{SAMPLES, Shape},
 };
 use crate::machine;
 
@@ -201,7 +201,8 @@ fn set(shape: Shape, cpus: [usize; 2], args: &Args, alternations: usize) -> Resu
                 near.push(Near::Fabric(contract::Client::new(shape, a)?));
                 far.push(Far::Fabric(contract::Server::new(shape, b)?));
             } else {
-                near.push(Near::Plain(plain::Client::new(shape, wait, a)?));
+                let samples = (vec![1u8; SAMPLES * shape.request].into(), 0);
+                near.push(Near::Plain(plain::Client::new(shape, wait, samples, a)?));
                 far.push(Far::Plain(plain::Server::new(shape, wait, b)?));
             }
         }

@@ -6,7 +6,10 @@ use std::{
     io,
     net::TcpStream,
     os::fd::AsRawFd,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -15,7 +18,7 @@ use qdl::clock::now_ns;
 
 use super::{
     meter::{Deadline, Meter},
-    shape::{SAMPLES, Shape},
+    shape::Shape,
 };
 
 /// Requests up to this long are copied behind one another; longer ones are sent from where they
@@ -257,16 +260,21 @@ fn idle(wait: Wait, connections: &[Connection]) -> bool {
 pub struct Client {
     shape: Shape,
     wait: Wait,
-    samples: Box<[u8]>,
+    /// Samples one behind the other, perhaps for others that ask, too.
+    samples: Arc<[u8]>,
     connections: Vec<Connection>,
     sent: u64,
 }
 
 impl Client {
-    /// Over connected streams.
-    pub fn new(shape: Shape, wait: Wait, streams: Vec<TcpStream>) -> Result<Self> {
-        let mut samples = vec![0u8; SAMPLES * shape.request].into_boxed_slice();
-        samples.fill(1);
+    /// Over connected streams, of these samples from number `first` on.
+    pub fn new(
+        shape: Shape,
+        wait: Wait,
+        (samples, first): (Arc<[u8]>, u64),
+        streams: Vec<TcpStream>,
+    ) -> Result<Self> {
+        ensure!(samples.len() >= shape.request, "no sample");
         let connections = streams
             .into_iter()
             .map(|s| Connection::new(s, shape.slots(), shape.response, wait))
@@ -276,13 +284,14 @@ impl Client {
             wait,
             samples,
             connections,
-            sent: 0,
+            sent: first,
         })
     }
 
     fn queue(&mut self, connection: usize, now: u64) {
-        let at = Shape::sample(self.sent) * self.shape.request;
-        let bytes = &self.samples[at..at + self.shape.request];
+        let request = self.shape.request;
+        let at = Shape::sample(self.sent, self.samples.len() / request) * request;
+        let bytes = &self.samples[at..at + request];
         let c = &mut self.connections[connection];
         if bytes.len() <= COPY_UP_TO {
             c.copy(bytes);

@@ -85,7 +85,7 @@ fn sample(shape: &Shape, n: u64, now: u64) -> Sample {
         id: n,
         index: n,
         source: SourceId(0),
-        offset: Shape::sample(n) * shape.request,
+        offset: Shape::sample(n, SAMPLES) * shape.request,
         len: shape.request as u32,
         issued_ns: now,
         first: None,

@@ -23,10 +23,10 @@ impl Shape {
         self.in_flight.div_ceil(self.connections)
     }
 
-    /// The sample that request number `n` carries. Neighbours in time are not neighbours in memory,
-    /// as in a real run, where LoadGen chooses.
-    pub fn sample(n: u64) -> usize {
-        (n.wrapping_mul(37) % SAMPLES as u64) as usize
+    /// The one of so many samples that request number `n` carries. Neighbours in time are not
+    /// neighbours in memory, as in a real run, where LoadGen chooses.
+    pub fn sample(n: u64, of: usize) -> usize {
+        (n.wrapping_mul(37) % of.max(1) as u64) as usize
     }
 
     /// The connection that takes the next request after one on `connection` was answered: the same,

@@ -40,6 +40,10 @@ pub struct Args {
     /// Bytes of a response.
     #[arg(long, default_value_t = 8)]
     response: usize,
+    /// Samples that requests are sent from, shared by all rails: as many as LoadGen loads, as
+    /// fewer may lie in a cache.
+    #[arg(long, default_value_t = 1024)]
+    samples: usize,
     /// Requests in flight on each connection.
     #[arg(long, default_value_t = 64)]
     in_flight: usize,
@@ -72,8 +76,9 @@ pub fn run(args: &Args) -> Result<()> {
             && (1..=8).contains(&args.connections)
             && args.request > 0
             && args.response > 0
+            && args.samples > 0
             && args.in_flight > 0,
-        "rails are 1 to 64, connections 1 to 8, sizes and requests in flight at least 1"
+        "rails are 1 to 64, connections 1 to 8, sizes, samples and requests in flight at least 1"
     );
     let shape = Shape {
         request: args.request,
@@ -83,9 +88,17 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let stop = Arc::new(AtomicBool::new(false));
     let (mut near, mut far) = (Vec::new(), Vec::new());
-    for _ in 0..args.rails {
+    let samples: Arc<[u8]> = vec![1u8; args.samples * args.request].into();
+    for rail in 0..args.rails {
+        // Rails do not read the same at the same time.
+        let first = (rail * args.samples / args.rails) as u64;
         let (ours, theirs) = streams(args.connections)?;
-        near.push(Client::new(shape, Wait::Sleep, ours)?);
+        near.push(Client::new(
+            shape,
+            Wait::Sleep,
+            (samples.clone(), first),
+            ours,
+        )?);
         far.push(Server::new(shape, Wait::Sleep, theirs)?);
     }
     let servers: Vec<_> = far

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{demo::programs, process};
 use climb::climb;
-use trial::{Bench, Ran, Trial, read};
+use trial::{Bench, Ran, SAMPLES, Trial, read};
 use works::{KEYS, Kind, Settings, WORKS, Work};
 
 /// What a key has to bring for the sweep to keep it.
@@ -314,7 +314,7 @@ fn beside(bench: &Bench, work: &Work) -> Result<(f64, f64)> {
     if work.kind == Kind::Offline {
         let json = bench.folder.join("sockets.json");
         let (mut rate, mut cpu) = (0.0, 0.0);
-        for in_flight in ["16", "64"] {
+        for in_flight in ["4", "16", "64"] {
             let mut command = Command::new(bench.programs.join("qdl-bench"));
             command
                 .arg("sockets")
@@ -322,6 +322,7 @@ fn beside(bench: &Bench, work: &Work) -> Result<(f64, f64)> {
                 .args(["--connections", &work.connections.to_string()])
                 .args(["--request", &work.bytes.to_string()])
                 .args(["--in-flight", in_flight])
+                .args(["--samples", &SAMPLES.to_string()])
                 .args(["--ms", &format!("{:.0}", bench.seconds * 1000.0)])
                 .arg("--json")
                 .arg(&json);

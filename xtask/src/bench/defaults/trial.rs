@@ -15,7 +15,7 @@ use crate::process;
 /// For one run.
 const RUN: Duration = Duration::from_secs(120);
 /// Samples in the data set: larger than any cache where they are images.
-const SAMPLES: usize = 1024;
+pub const SAMPLES: usize = 1024;
 
 /// Where the programs are, where files go, and how long a run is.
 pub struct Bench {
