@@ -8,8 +8,11 @@ use std::{
 
 use qdl::{os::thread_id, stats::limits::NodeUse};
 
-/// How often it is read in mid-run: some reads of `/proc` for each thread.
+/// How often it is read in mid-run: some reads of `/proc` for each thread,
 const EVERY: Duration = Duration::from_millis(500);
+/// and in a run that is younger, whenever this part of its age has passed: what the last reading
+/// misses is no more.
+const OF_ITS_AGE: u32 = 16;
 
 /// The threads that LoadGen issues queries on say so here.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +35,7 @@ impl IssueThreads {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Meter {
-    first: Option<NodeUse>,
+    first: Option<(Instant, NodeUse)>,
     last: Option<(Instant, NodeUse)>,
 }
 
@@ -40,16 +43,15 @@ impl Meter {
     /// A look while the run goes on: `working` while samples are outstanding. What the process does
     /// after the last answer is LoadGen's own, and is not read.
     pub fn look(&mut self, working: bool, read: impl FnOnce() -> NodeUse) {
-        if self.first.is_none() {
-            let first = read();
-            self.last = Some((Instant::now(), first.clone()));
+        let Some((began, _)) = &self.first else {
+            let first = (Instant::now(), read());
+            self.last = Some(first.clone());
             self.first = Some(first);
-        } else if working
-            && self
-                .last
-                .as_ref()
-                .is_none_or(|(at, _)| at.elapsed() >= EVERY)
-        {
+            return;
+        };
+        let every = EVERY.min(began.elapsed() / OF_ITS_AGE);
+        let due = |(at, _): &(Instant, NodeUse)| at.elapsed() >= every;
+        if working && self.last.as_ref().is_none_or(due) {
             self.last = Some((Instant::now(), read()));
         }
     }
@@ -57,7 +59,7 @@ impl Meter {
     /// What was used between the first look and the last one that found work.
     pub fn used(&self) -> NodeUse {
         match (&self.first, &self.last) {
-            (Some(first), Some((_, last))) => last.since(first),
+            (Some((_, first)), Some((_, last))) => last.since(first),
             _ => NodeUse::default(),
         }
     }
@@ -84,14 +86,20 @@ mod tests {
             },
             ..NodeUse::default()
         };
-        let later = |meter: &mut Meter| {
-            meter.last = meter.last.take().map(|(at, used)| (at - EVERY, used));
+        let later = |meter: &mut Meter, by: Duration| {
+            for at in [&mut meter.first, &mut meter.last].into_iter().flatten() {
+                at.0 -= by;
+            }
         };
         meter.look(true, || worked(10));
-        later(&mut meter);
+        // A short run is read too, and soon.
+        later(&mut meter, EVERY / 5);
+        meter.look(true, || worked(20));
+        later(&mut meter, 20 * EVERY);
         meter.look(true, || worked(30));
+        later(&mut meter, EVERY / 2);
         meter.look(true, || panic!("too soon"));
-        later(&mut meter);
+        later(&mut meter, EVERY);
         meter.look(false, || panic!("nothing is outstanding"));
         assert_eq!(meter.used().nics.worked_us, 20);
     }

@@ -104,19 +104,23 @@ impl<'a> Trial<'a> {
             .context("no rate in the summary")?;
         let samples = summary["samples"].as_f64().unwrap_or(0.0);
         let gigabytes = samples * self.work.bytes as f64 / 1e9;
+        let lasted_us = samples / per_s * 1e6;
         Ok(Ran {
             valid: status.code() == Some(0),
             per_s,
-            cpu_s_per_gb: cpu_s(&summary) / gigabytes,
+            cpu_s_per_gb: cpu_s(&summary, lasted_us) / gigabytes,
         })
     }
 }
 
-/// CPU time of both programs' threads while LoadGen's clock ran.
-fn cpu_s(summary: &Value) -> f64 {
+/// CPU time of both programs' threads while LoadGen's clock ran, which was so long. The last
+/// reading comes a little before the end: the rest is taken to be like what was read.
+fn cpu_s(summary: &Value, lasted_us: f64) -> f64 {
     let of = |used: &Value| -> f64 {
         let threads = used["threads"].as_array().into_iter().flatten();
-        threads.filter_map(|t| t["ran_us"].as_f64()).sum()
+        let ran: f64 = threads.filter_map(|t| t["ran_us"].as_f64()).sum();
+        let read_us = used["clock_us"].as_f64().unwrap_or(0.0);
+        ran * (lasted_us / read_us).max(1.0)
     };
     let accelerators = summary["accelerators"].as_array().into_iter().flatten();
     let far: f64 = accelerators.map(|a| of(&a["used"])).sum();
@@ -184,6 +188,21 @@ mod tests {
         let ready = "ready: node tried, control 127.0.0.1:7400, engine null, model tried";
         assert_eq!(control(ready).expect("an address"), "127.0.0.1:7400");
         assert!(control("ready: node tried").is_err());
+    }
+
+    #[test]
+    fn what_was_not_read_is_taken_to_be_like_what_was() {
+        let used = |ran: f64, clock: f64| serde_json::json!({"clock_us": clock, "threads": [{"ran_us": ran}, {"ran_us": 1.0}]});
+        let summary = serde_json::json!({
+            "evidence": {"node": used(3e6 - 1.0, 1e6)},
+            "accelerators": [{"used": used(2e6 - 1.0, 3e6)}],
+        });
+        assert_eq!(cpu_s(&summary, 2e6), 6.0 + 2.0);
+        let nothing = serde_json::json!({"evidence": {"node": used(0.0, 0.0)}});
+        assert!(
+            cpu_s(&nothing, 2e6).is_infinite(),
+            "not as if it had taken nothing"
+        );
     }
 
     #[test]
