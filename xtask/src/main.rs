@@ -69,8 +69,8 @@ enum Task {
         #[arg(long)]
         llm: bool,
     },
-    /// Measure: batches, core, fabric, failover, feed, idle, limits, llm, loadgen, local, models,
-    /// ofi, parts, rails, verbs, warm-up. Prints a table and writes target/bench/NAME.json.
+    /// Measure: batches, core, defaults, fabric, failover, feed, idle, limits, llm, loadgen, local,
+    /// models, ofi, parts, rails, verbs, warm-up. Prints a table, writes target/bench/NAME.json.
     // Whatever stands behind the name belongs to the measurement, `--help` too.
     #[command(disable_help_flag = true)]
     Bench {
@@ -155,6 +155,9 @@ fn bench_help() -> anyhow::Result<i32> {
 }
 
 fn main() -> ExitCode {
+    // `cargo xtask … | head` ends by the signal, as other tools do, and not in a panic.
+    // SAFETY: the default action is no handler, and this is the only thread so far.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let root = repository();
     if let Some(target) = process::target_elsewhere(&root) {
         eprintln!(
