@@ -199,10 +199,11 @@ impl Unpacker {
             let buffer = self.fields[0].buffer.bytes();
             for &run in batch.runs() {
                 let to = &mut buffer[run.first * size..][..run.count * size];
-                // SAFETY: the batch's runs were found with this very size and every sample has it
-                // (`check`), so `run.count * size` bytes lie from `run_address` on, which the
-                // batch's arrivals keep readable and nobody writes; the buffer belongs to `self`,
-                // and `to` is as long.
+                // The batch's runs were found with this very size, and every sample has it
+                // (`check`).
+                // SAFETY: so `run.count * size` bytes lie from `run_address` on, which the batch's
+                // arrivals keep readable and nobody writes; the buffer belongs to `self`, and `to`
+                // is as long.
                 unsafe {
                     ptr::copy_nonoverlapping(batch.run_address(run), to.as_mut_ptr(), to.len());
                 }

@@ -198,10 +198,10 @@ impl LocalBackend {
         let output = self.outputs.at(at, self.capacity as usize).ok()?;
         let me = self.me.upgrade()?;
         let ticket = self.tracker.begin(slot, sample, now)?.bits().into();
+        // `finish`, which releases slots without a response, lets no arrival be made afterwards.
         // SAFETY: the input lies in the QSL's region, which the parts hold, and which LoadGen
         // changes only when no sample is outstanding. The output is the slot's, which is this
-        // arrival's alone until its response releases the slot; `finish`, which releases slots
-        // without a response, lets no arrival be made afterwards.
+        // arrival's alone until its response, or `finish`, releases the slot.
         Some(unsafe { Arrival::new(input, sample.len, output, self.capacity, ticket, now, me) })
     }
 

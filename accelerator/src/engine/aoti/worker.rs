@@ -44,11 +44,12 @@ impl Worker for OnGpu {
         let at = self.sizes.run_at(n);
         let result = self.stream.stage_in_place(batch, at).and_then(|staged| {
             self.inputs[0] = staged.in_place().unwrap_or(self.stream.input(0));
+            // The padding is what an earlier batch left, or zeros. Where the batch is read in
+            // place, `at` samples of memory are there, and the batch keeps them. This thread was
+            // bound when the stream was made.
             // SAFETY: the stream worker's inputs hold `max_batch` samples, which `at` does not
-            // exceed: the padding is what an earlier batch left, or zeros. Where the batch is read
-            // in place, `at` samples of memory are there, and the batch keeps them. The stream is
-            // the stream worker's own, and this thread was bound when it was made. The output stays
-            // alive until `finish` has returned.
+            // exceed, or are the batch's own, as above; the stream is the stream worker's own; the
+            // output stays alive until `finish` has returned.
             unsafe {
                 let output = self.container.run(&self.inputs, at, self.stream.handle())?;
                 self.stream

@@ -188,10 +188,11 @@ impl Decoder {
         let Graph { heads, width, .. } = self.graph;
         let slot = heads * self.context * width;
         let shape = [rows_i, heads as i64, self.context as i64, width as i64];
+        // `ids` has `rows * each` elements, `used` has `rows` and `next` twice as many, all filled
+        // by `step`; a cache has `slots` slots, and `first + rows` are at most as many (checked in
+        // `step`).
         // SAFETY: each view is of memory that this object, or the frame, owns and that is as large
-        // as its shape says: `ids` has `rows * each` elements, `used` has `rows` and `next` twice
-        // as many, all filled by `step`; a cache has `slots` slots, and `first + rows` are at most
-        // as many (checked in `step`). None of it moves or is freed before `run` returns; later it
+        // as its shape says, as above. None of it moves or is freed before `run` returns; later it
         // is bound anew before it is looked at.
         unsafe {
             let (i64s, i32s) = (
