@@ -165,7 +165,8 @@ impl Row {
 
 /// Says of each row that has a target whether it is met.
 pub fn targets(rows: &[Row]) {
-    for r in rows {
+    // The targets are the fabric's, where it takes part.
+    for r in rows.iter().filter(|r| r.per_s > 0.0) {
         let (wanted, met) = match (r.request, r.in_flight) {
             (150_528, 16..) => ("at least 0.9 of plain sockets", r.ratio >= 0.9),
             (64, 1) => (

@@ -192,7 +192,10 @@ mod tests {
 
     #[test]
     fn what_was_not_read_is_taken_to_be_like_what_was() {
-        let used = |ran: f64, clock: f64| serde_json::json!({"clock_us": clock, "threads": [{"ran_us": ran}, {"ran_us": 1.0}]});
+        let used = |ran: f64, clock: f64| {
+            let threads = serde_json::json!([{"ran_us": ran}, {"ran_us": 1.0}]);
+            serde_json::json!({"clock_us": clock, "threads": threads})
+        };
         let summary = serde_json::json!({
             "evidence": {"node": used(3e6 - 1.0, 1e6)},
             "accelerators": [{"used": used(2e6 - 1.0, 3e6)}],
