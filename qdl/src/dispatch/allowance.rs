@@ -156,6 +156,7 @@ impl Meter {
 #[derive(Clone, Copy, Debug)]
 struct Try {
     other: u8,
+    /// Whether it is a step of a climb.
     climbs: bool,
     began_ns: u64,
     /// Measurements so far.
@@ -262,8 +263,6 @@ impl Try {
 enum Phase {
     /// Nothing waits for a slot. What was being tried goes on where that is over soon.
     Idle(Option<Try>),
-    /// From the step that it is at to a higher one.
-    Climb(Try),
     Watch,
     Try(Try),
 }
@@ -331,7 +330,7 @@ impl Controller {
 
     fn idle(&mut self) {
         let paused = match self.phase {
-            Phase::Climb(t) | Phase::Try(t) => Some(t.interrupted()),
+            Phase::Try(t) => Some(t.interrupted()),
             Phase::Idle(paused) => paused,
             Phase::Watch => None,
         };
@@ -343,14 +342,18 @@ impl Controller {
     fn resume(&mut self, paused: Option<Try>, look: &Look) {
         let soon = |t: &Try| look.now_ns.saturating_sub(t.began_ns) < PAUSE_NS;
         match paused.filter(soon) {
-            Some(t) if t.climbs => self.enter(Phase::Climb(t), t.turn(self.own), look),
-            Some(t) => self.enter(Phase::Try(t), t.turn(self.own), look),
+            Some(t) => self.go_on(t, look),
             None if look.now_ns >= self.climb_after_ns => {
                 self.climbed = false;
                 self.begin_climb(look);
             }
             None => self.watch(look),
         }
+    }
+
+    /// With what is tried, by the step whose turn it is.
+    fn go_on(&mut self, t: Try, look: &Look) {
+        self.enter(Phase::Try(t), t.turn(self.own), look);
     }
 
     fn enter(&mut self, phase: Phase, step: u8, look: &Look) {
@@ -374,14 +377,14 @@ impl Controller {
                 self.resume(paused, look);
                 return self.now;
             }
-            Phase::Climb(_) => (CLIMB_TRIPS, CLIMB_NS),
+            Phase::Try(t) if t.climbs => (CLIMB_TRIPS, CLIMB_NS),
             Phase::Watch | Phase::Try(_) => (TRIPS, TRY_NS),
         };
         if let Some(rate) = self.meter.look(look, trips, least_ns) {
             match self.phase {
                 Phase::Idle(_) => {}
-                Phase::Climb(t) => self.climb(t, rate, look),
                 Phase::Watch => self.watched(rate, look),
+                Phase::Try(t) if t.climbs => self.climb(t, rate, look),
                 Phase::Try(t) => self.tried(t, rate, look),
             }
         }
@@ -394,8 +397,7 @@ impl Controller {
         if next == self.own {
             return self.climb_is_over(look);
         }
-        let step = Try::new(next, true, look);
-        self.enter(Phase::Climb(step), self.own, look);
+        self.go_on(Try::new(next, true, look), look);
     }
 
     fn climb(&mut self, mut t: Try, rate: f64, look: &Look) {
@@ -410,7 +412,7 @@ impl Controller {
                 self.begin_climb(look);
             }
             Some(false) => self.climb_is_over(look),
-            None => self.enter(Phase::Climb(t), t.turn(self.own), look),
+            None => self.go_on(t, look),
         }
     }
 
@@ -463,8 +465,7 @@ impl Controller {
             // The highest can go down, and the lowest up: there are two at least.
             self.turn += 1;
         };
-        let begun = Try::new(other, false, look);
-        self.enter(Phase::Try(begun), self.own, look);
+        self.go_on(Try::new(other, false, look), look);
     }
 
     fn tried(&mut self, mut t: Try, rate: f64, look: &Look) {
@@ -474,7 +475,7 @@ impl Controller {
         }
         match t.measured(rate, self.own) {
             Some(take) => self.try_is_over(&t, take, look),
-            None => self.enter(Phase::Try(t), t.turn(self.own), look),
+            None => self.go_on(t, look),
         }
     }
 

@@ -22,6 +22,16 @@ struct Way {
 }
 
 impl Way {
+    /// 100,000 samples a second wide, and nothing takes harm.
+    fn of_trip(trip_ns: f64) -> Self {
+        Way {
+            width: 1e5,
+            trip_ns,
+            cache: 1e9,
+            cost: 0.0,
+        }
+    }
+
     fn rate(&self, in_flight: usize) -> f64 {
         let w = in_flight as f64;
         let harm = self.cost * (w / self.cache).log2().max(0.0);
@@ -204,12 +214,7 @@ fn a_start_that_gets_quicker_is_no_reason_to_climb() {
 
 #[test]
 fn what_holds_nothing_up_is_left_alone() {
-    let way = Way {
-        width: 1e5,
-        trip_ns: 4e6,
-        cache: 1e9,
-        cost: 0.0,
-    };
+    let way = Way::of_trip(4e6);
     let mut world = World::new(0.05, 3);
     world.run(&way, 1_000 * MS, false);
     assert_eq!(world.allowed(), LEAST, "nothing waits for a slot");
@@ -225,12 +230,7 @@ fn what_holds_nothing_up_is_left_alone() {
 /// As with a load a little below what the way carries: the backlog comes and goes.
 #[test]
 fn what_holds_something_up_now_and_then_grows_too() {
-    let way = Way {
-        width: 1e5,
-        trip_ns: 1e6,
-        cache: 1e9,
-        cost: 0.0,
-    };
+    let way = Way::of_trip(1e6);
     let mut world = World::new(0.0, 3);
     for _ in 0..120 {
         // Long enough for a pair of measurements, and too short for the next.
@@ -243,21 +243,15 @@ fn what_holds_something_up_now_and_then_grows_too() {
 
 #[test]
 fn connections_that_come_and_go_are_no_reason_to_wait_with_a_climb() {
-    let way = |trip_ns| Way {
-        width: 1e5,
-        trip_ns,
-        cache: 1e9,
-        cost: 0.0,
-    };
     let mut world = World::new(0.0, 3);
     // Climbs that bring nothing are ever farther apart.
     for _ in 0..40 {
-        world.run(&way(1e5), 100 * MS, true);
-        world.run(&way(1e5), 2 * MS, false);
+        world.run(&Way::of_trip(1e5), 100 * MS, true);
+        world.run(&Way::of_trip(1e5), 2 * MS, false);
     }
     assert!(world.controller.hold_ns > 500 * MS);
     world.controller.steps_changed(steps(LEAST, SLOTS));
-    world.run(&way(4e6), 300 * MS, true);
+    world.run(&Way::of_trip(4e6), 300 * MS, true);
     let grown = world.allowed();
     assert!(grown >= 256, "{grown} where 400 are needed");
 }
@@ -297,12 +291,7 @@ fn steps_lead_from_the_least_to_all() {
 
 #[test]
 fn steps_that_change_while_it_tries_end_the_try() {
-    let way = Way {
-        width: 1e5,
-        trip_ns: 4e6,
-        cache: 1e9,
-        cost: 0.0,
-    };
+    let way = Way::of_trip(4e6);
     let mut world = World::new(0.0, 3);
     world.run(&way, 200 * MS, true);
     world.controller.steps_changed(2);
