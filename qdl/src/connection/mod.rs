@@ -34,5 +34,5 @@ pub use nic_thread::{
     join_all, spawn, spawn_crew,
 };
 pub(crate) use nic_thread::{ENDING, arm_all};
-pub(crate) use receive::{BUDGET, Receiving};
+pub(crate) use receive::{BUDGET, Polled, Receiving};
 pub(crate) use send::{Next, Outgoing, Posted, SendCounts, SendHalf};

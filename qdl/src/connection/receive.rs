@@ -18,6 +18,19 @@ pub(crate) struct Receiving {
     pub broken: Option<Broken>,
     /// Sleeps that it ended.
     pub wakeups: u64,
+    /// [`Rx::carried`] after the last poll.
+    carried: u64,
+}
+
+/// What one poll came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Polled {
+    /// Events.
+    pub events: usize,
+    /// There were some, or bytes came of one that is under way.
+    pub busy: bool,
+    /// One of them is to be answered at once: [`SendHalf::drive`] is due.
+    pub answer: bool,
 }
 
 impl Receiving {
@@ -27,17 +40,17 @@ impl Receiving {
             rx,
             broken: None,
             wakeups: 0,
+            carried: 0,
         }
     }
 
     /// Hands what has arrived (immediate, where in its slot, length) to `arrived`, which says what
-    /// is wrong with it, and notes what broke the connection first. Returns how many events there
-    /// were, and whether one of them is to be answered at once: then [`SendHalf::drive`] is due.
+    /// is wrong with it, and notes what broke the connection first.
     pub fn poll(
         &mut self,
         send: &SendHalf,
         mut arrived: impl FnMut(Imm, u32, u32) -> Result<(), Broken>,
-    ) -> (usize, bool) {
+    ) -> Polled {
         let (mut echo, mut broken) = (None, None);
         let events = self.rx.poll(BUDGET, &mut |event| match event {
             // What follows a write that cannot be has arrived all the same, and closed its grant.
@@ -50,6 +63,8 @@ impl Receiving {
             Event::Control(Control::EchoReply(_)) => {}
             Event::Broken(b) => _ = broken.get_or_insert(b),
         });
+        let carried = self.rx.carried();
+        let moved = std::mem::replace(&mut self.carried, carried) != carried;
         if events == 0 {
             // Where the sending half has failed, the receiving half may still have had something to
             // report.
@@ -61,7 +76,11 @@ impl Receiving {
         if let Some(v) = echo {
             send.answer(v);
         }
-        (events, echo.is_some())
+        Polled {
+            events,
+            busy: events > 0 || moved,
+            answer: echo.is_some(),
+        }
     }
 
     /// What this half has done.
@@ -74,5 +93,59 @@ impl Receiving {
         let mine = self.rx.fd() == fd;
         self.wakeups += u64::from(mine);
         mine
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use super::*;
+    use crate::{connection::DoorbellWait, fabric::Armed};
+
+    /// Reports so many events in each poll, and has carried so many bytes after it; the last first.
+    #[derive(Debug)]
+    struct Polls(Vec<(usize, u64)>, u64);
+
+    impl Rx for Polls {
+        fn poll(&mut self, _: usize, sink: &mut dyn FnMut(Event)) -> usize {
+            let (events, carried) = self.0.pop().expect("as many polls as were planned");
+            self.1 = carried;
+            for _ in 0..events {
+                sink(Event::Control(Control::EchoReply(0)));
+            }
+            events
+        }
+        fn carried(&self) -> u64 {
+            self.1
+        }
+        fn arm(&mut self) -> Armed {
+            Armed::Sleep
+        }
+        fn fd(&self) -> RawFd {
+            -1
+        }
+        fn counts(&self) -> FabricCounts {
+            FabricCounts::default()
+        }
+    }
+
+    #[test]
+    fn a_poll_that_carried_part_of_something_had_something_to_do() {
+        let polls = vec![(0, 30), (0, 30), (2, 30), (1, 20), (0, 10), (0, 0)];
+        let mut half = Receiving::new(Box::new(Polls(polls, 0)));
+        let send = SendHalf::new(1, DoorbellWait::ByCost);
+        let mut poll = || {
+            let polled = half.poll(&send, |_, _, _| Ok(()));
+            (polled.events, polled.busy)
+        };
+        assert_eq!(poll(), (0, false), "nothing came");
+        assert_eq!(poll(), (0, true), "a part came");
+        assert_eq!(poll(), (1, true));
+        assert_eq!(poll(), (2, true));
+        assert_eq!(
+            poll(),
+            (0, false),
+            "what came before is no work of this poll"
+        );
+        assert_eq!(poll(), (0, false));
     }
 }

@@ -75,8 +75,17 @@ pub(crate) struct Posted {
     pub posted: usize,
     /// The doorbell was rung.
     pub rang: bool,
+    /// That carried bytes, if only of what was posted before.
+    pub carried: bool,
     /// The link failed. The NIC's thread, once it is awake, finds that noted.
     pub broken: Option<Broken>,
+}
+
+impl Posted {
+    /// Whether it was anything: writes posted, or bytes carried of those before.
+    pub fn is_work(&self) -> bool {
+        self.posted > 0 || self.carried
+    }
 }
 
 /// What is the owner's of the token.
@@ -186,6 +195,7 @@ impl SendHalf {
             let more = self.drive_and(false, out);
             done.posted += more.posted;
             done.rang |= more.rang;
+            done.carried |= more.carried;
             done.broken = done.broken.or(more.broken);
         }
         if done.rang {
@@ -200,6 +210,7 @@ impl SendHalf {
             let done = self.post(s, leave, out);
             total.posted += done.posted;
             total.rang |= done.rang;
+            total.carried |= done.carried;
             if let Some(cause) = done.broken {
                 self.fail(&cause);
                 total.broken.get_or_insert(cause);
@@ -267,7 +278,9 @@ impl SendHalf {
             }
             done.rang = true;
             self.flushing.store(true, Ordering::SeqCst);
+            let before = tx.carried();
             let flushed = tx.flush();
+            done.carried |= tx.carried() > before;
             match &flushed {
                 Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
                 Ok(Flushed::Blocked) => {
@@ -374,6 +387,9 @@ mod tests {
         posted: Vec<Imm>,
         flushes: Vec<usize>,
         results: Vec<Result<Flushed, Broken>>,
+        /// Bytes: what a flush carries counts at once, done or not.
+        carried: u64,
+        each_carries: u64,
     }
 
     /// A link that notes what it is asked for. A flush
@@ -394,6 +410,7 @@ mod tests {
         fn flush(&mut self) -> Result<Flushed, Broken> {
             let mut log = self.log.lock().expect("alive");
             log.flushes.push(self.queued);
+            log.carried += log.each_carries;
             let result = log.results.pop().unwrap_or(Ok(Flushed::Done));
             if result == Ok(Flushed::Done) {
                 self.queued = 0;
@@ -411,6 +428,9 @@ mod tests {
         }
         fn inline_limit(&self) -> usize {
             0
+        }
+        fn carried(&self) -> u64 {
+            self.log.lock().expect("alive").carried
         }
         fn counts(&self) -> FabricCounts {
             let writes = self.log.lock().expect("alive").posted.len() as u64;
@@ -535,6 +555,19 @@ mod tests {
         assert!(!half.is_held_up());
         assert_eq!(log.lock().expect("alive").flushes, [2, 2, 2]);
         assert_eq!(half.counts().blocked, 2);
+    }
+
+    #[test]
+    fn a_drive_says_whether_it_carried_anything_of_what_was_posted_before() {
+        let (half, log) = up(64, 2);
+        log.lock().expect("alive").results = vec![Ok(Flushed::Blocked); 3];
+        assert!(!send(&half, 2).0.carried);
+        log.lock().expect("alive").each_carries = 100;
+        let done = send(&half, 0).0;
+        assert!(done.carried && done.posted == 0, "{done:?}");
+        assert!(done.is_work());
+        log.lock().expect("alive").each_carries = 0;
+        assert!(!send(&half, 0).0.carried);
     }
 
     #[test]

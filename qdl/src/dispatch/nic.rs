@@ -21,7 +21,7 @@ use super::{
 use crate::{
     clock::now_ns,
     connection::{
-        BUDGET, Echo, EchoAction, NicThreadHandle, NicWork, Receiving, Turn, arm_all,
+        BUDGET, Echo, EchoAction, NicThreadHandle, NicWork, Polled, Receiving, Turn, arm_all,
         tracker::{InFlight, Sample},
     },
     dispatch::{Completer, DispatchEvent, Shared, WARM_UP_ID},
@@ -302,8 +302,8 @@ impl FrontendNic {
         }
     }
 
-    /// Polls one connection; returns how many events there were.
-    fn poll(&mut self, i: usize, now: u64) -> usize {
+    /// Polls one connection.
+    fn poll(&mut self, i: usize, now: u64) -> Polled {
         let Self {
             up, shared, came, ..
         } = self;
@@ -311,26 +311,27 @@ impl FrontendNic {
         let connection = &shared.connections[up.connection];
         let before = came.seen.len();
         let coming = &mut up.coming;
-        let (events, answer) = up.half.poll(&connection.send, |imm, at, len| {
+        let polled = up.half.poll(&connection.send, |imm, at, len| {
             shared.arrived((i, connection), coming, (imm, at, len), came)
         });
-        if events > 0 {
+        if polled.busy {
+            // Bytes of an answer that is under way are a sign of life, too.
             up.echo.heard(now);
             up.silent = None;
         } else if up.silent.is_some() && up.half.broken.is_none() {
             up.half.broken = up.silent.take();
         }
         up.taken += (came.seen.len() - before) as u64;
-        if answer {
+        if polled.answer {
             shared.drive(connection, None, iter::empty());
         }
-        events
+        polled
     }
 
-    /// Posts from the backlog, rings doorbells that wait, and goes
-    /// on with what a full socket held up. Returns samples posted.
-    fn post(&mut self, completed: bool) -> usize {
-        let mut posted = 0;
+    /// Posts from the backlog, rings doorbells that wait, and goes on with what a full socket held
+    /// up. Returns whether that was anything.
+    fn post(&mut self, completed: bool) -> bool {
+        let mut busy = false;
         if completed && let Some(h) = self.shared.health.get() {
             // Slots came free before the look.
             fence(Ordering::SeqCst);
@@ -342,10 +343,11 @@ impl FrontendNic {
             let connection = &self.shared.connections[self.up[i].connection];
             let held_up = connection.send.is_held_up() || connection.send.is_unrung();
             if held_up || (self.shared.waits_for(connection) && connection.tracker.has_free()) {
-                posted += self.shared.drive(connection, None, iter::empty()).posted;
+                let done = self.shared.drive(connection, None, iter::empty());
+                busy |= done.is_work();
             }
         }
-        posted
+        busy
     }
 }
 
@@ -415,34 +417,31 @@ impl NicWork for FrontendNic {
                 Turn::Idle
             };
         }
-        let mut events = 0;
+        let (mut came, mut busy) = (false, false);
         for i in 0..self.up.len() {
-            events += self.poll(i, now);
+            let polled = self.poll(i, now);
+            came |= polled.events > 0;
+            busy |= polled.busy;
         }
         let mut handed = Handed::default();
         if !self.came.is_empty() {
             handed = self.complete(now_ns());
             self.shared.health_tick(now);
         }
-        let mut posted;
         if self.is_whole() {
             // Times are recorded while the peers see to what goes out now.
-            posted = self.post(events > 0);
+            busy |= self.post(came);
             self.record(handed);
         } else {
             self.record(handed);
             self.take_down();
-            posted = self.post(events > 0);
+            busy |= self.post(came);
         }
         // What waits now found no room.
-        if events + posted > 0 && self.shared.need_is_due(now) && self.shared.look_at_need() {
-            posted += self.post(true);
+        if busy && self.shared.need_is_due(now) && self.shared.look_at_need() {
+            self.post(true);
         }
-        if events + posted > 0 {
-            Turn::Busy
-        } else {
-            Turn::Idle
-        }
+        if busy { Turn::Busy } else { Turn::Idle }
     }
 
     fn tick(&mut self, now: u64) {

@@ -385,6 +385,12 @@ pub trait Tx: Send + fmt::Debug {
     /// Longest payload, in bytes, whose memory is free as soon as `post` returns.
     fn inline_limit(&self) -> usize;
 
+    /// Bytes that flushes have carried so far, frames included; 0 where a device carries them, and
+    /// no thread has work with it.
+    fn carried(&self) -> u64 {
+        0
+    }
+
     /// The last that is asked of it: says goodbye where the fabric does not do so by itself. True
     /// once that is over and what was posted has retired, or some milliseconds have passed; until
     /// then call it again. It never waits. Nothing is posted after the first call, and
@@ -402,6 +408,12 @@ pub trait Rx: Send + fmt::Debug {
     /// Reports up to about `budget` events to `sink` and returns how many there were. After
     /// [`Event::Broken`] it reports nothing more.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize;
+
+    /// Bytes that polls have carried so far, frames included, those of payloads that are under way
+    /// as well; 0 where a device carries them, and no thread has work with it.
+    fn carried(&self) -> u64 {
+        0
+    }
 
     /// Prepares to sleep on [`Rx::fd`].
     fn arm(&mut self) -> Armed;

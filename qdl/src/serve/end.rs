@@ -273,15 +273,17 @@ impl ServeConnection {
             .ok()?;
         let output = self.output.at(output, capacity).ok()?;
         let on_device = self.is_on_device();
+        // The grant of the slot is closed, so the peer does not write the input. It is opened again
+        // only when the response has been posted (`post_next`): by then the arrival has ended
+        // (`respond`) and the output's bytes have left it, or are read by the kernel or the NIC
+        // alone, and by no reference of this process. A peer that writes before it has the response
+        // breaks the connection up to that moment, and afterwards spoils what is sent to it. Of an
+        // answer in parts, whose bytes leave while the arrival lives, its owner writes behind what
+        // it has given to `part` alone; the header before the output and the trailer behind the
+        // last of it are not the arrival's.
         // SAFETY: both addresses were checked to lie in regions that `self` keeps alive, and the
-        // arrival keeps `self` alive. The grant of the slot is closed, so the peer does not write
-        // the input. It is opened again only when the response has been posted (`post_next`): by
-        // then the arrival has ended (`respond`) and the output's bytes have left it, or are read
-        // by the kernel or the NIC alone, and by no reference of this process. A peer that writes
-        // before it has the response breaks the connection up to that moment, and afterwards spoils
-        // what is sent to it. Of an answer in parts, whose bytes leave while the arrival lives, its
-        // owner writes behind what it has given to `part` alone; the header before the output and
-        // the trailer behind the last of it are not the arrival's.
+        // arrival keeps `self` alive; while it lives nobody else writes the input or its part of
+        // the output, as above.
         let arrival = unsafe {
             Arrival::new(
                 input,
@@ -300,9 +302,10 @@ impl ServeConnection {
         })
     }
 
-    /// Sends what is ready, or leaves it to the owner of the token. Returns responses posted.
-    pub(super) fn drive(&self) -> usize {
-        self.send.drive(&mut Responses::of(self)).posted
+    /// Sends what is ready, or leaves it to the owner of the token. Returns whether that was
+    /// anything.
+    pub(super) fn drive(&self) -> bool {
+        self.send.drive(&mut Responses::of(self)).is_work()
     }
 
     /// The same for an engine's thread, which leaves the doorbell to the NIC's thread at times.

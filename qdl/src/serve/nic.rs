@@ -167,12 +167,13 @@ impl ServeNic {
         }
     }
 
-    fn poll(&mut self, i: usize, now: u64) -> usize {
+    /// Polls one connection; returns whether there was anything to do.
+    fn poll(&mut self, i: usize, now: u64) -> bool {
         let Self { up, arrivals, .. } = self;
         let up = &mut up[i];
         let connection = &up.connection;
         let before = arrivals.len();
-        let (events, answer) = up.half.poll(&connection.send, |imm, _, len| {
+        let polled = up.half.poll(&connection.send, |imm, _, len| {
             let arrival = connection.arrival(imm, len, now).ok_or(Broken::BadFrame {
                 what: "request slot",
                 value: u64::from(imm.bits()),
@@ -190,13 +191,13 @@ impl ServeNic {
             Ok(())
         });
         up.arrived += (arrivals.len() - before) as u64;
-        if answer {
+        if polled.answer {
             connection.drive();
         }
         if let Some(why) = connection.refused() {
             up.half.broken = Some(why.clone());
         }
-        events
+        polled.busy
     }
 }
 
@@ -205,11 +206,11 @@ impl NicWork for ServeNic {
         while let Some(c) = self.inbox.pop() {
             self.command(c);
         }
-        let mut work = 0;
+        let mut busy = false;
         if !self.stopping {
             let now = now_ns();
             for i in 0..self.up.len() {
-                work += self.poll(i, now);
+                busy |= self.poll(i, now);
             }
         }
         if !self.arrivals.is_empty() {
@@ -221,14 +222,14 @@ impl NicWork for ServeNic {
         }
         for up in &self.up {
             if up.connection.send.is_held_up() || up.connection.send.is_unrung() {
-                work += up.connection.drive();
+                busy |= up.connection.drive();
             }
         }
         self.take_down();
-        match (self.stopping && self.leaving.is_empty(), work) {
+        match (self.stopping && self.leaving.is_empty(), busy) {
             (true, _) => Turn::Stop,
-            (false, 0) => Turn::Idle,
-            _ => Turn::Busy,
+            (false, false) => Turn::Idle,
+            (false, true) => Turn::Busy,
         }
     }
 

@@ -184,14 +184,14 @@ pub fn link(stream: std::net::TcpStream, endpoint: Endpoint, cfgs: &TcpCfgs) -> 
 #[cfg(all(test, not(qdl_loom)))]
 mod tests {
     use std::{
-        io::Write,
+        io::{Read, Write},
         net::{TcpListener, TcpStream},
         sync::Arc,
     };
 
     use super::*;
     use crate::{
-        fabric::{Broken, Event, Grants, Region, Window},
+        fabric::{Broken, Event, Flushed, Grants, Region, Window},
         testkit::conformance,
     };
 
@@ -261,22 +261,27 @@ mod tests {
         receiver_of(128)
     }
 
-    fn receiver_of(stride: usize) -> (TcpStream, Link) {
-        let (a, b) = sockets();
+    /// Of four slots at either end, all of them open here.
+    fn endpoint(stride: usize) -> Endpoint {
         let region = Arc::new(Region::new(4 * stride).expect("memory"));
         let grants = Arc::new(Grants::new(4));
         (0..4).for_each(|s| {
             grants.open(s);
         });
-        let endpoint = Endpoint {
+        Endpoint {
             window: Window::new(region, 0, stride, grants).expect("fits"),
             sources: vec![],
             peer_slots: 4,
             peer_stride: stride,
             peer_stream: crate::wire::Stream::None,
             send_depth: 4,
-        };
-        (a, link(b, endpoint, &TcpCfgs::default()).expect("linked"))
+        }
+    }
+
+    fn receiver_of(stride: usize) -> (TcpStream, Link) {
+        let (a, b) = sockets();
+        let link = link(b, endpoint(stride), &TcpCfgs::default());
+        (a, link.expect("linked"))
     }
 
     fn first_event(link: &mut Link) -> Event {
@@ -338,6 +343,79 @@ mod tests {
             value: 9,
         });
         assert_eq!(first_event(&mut b), broken);
+    }
+
+    #[test]
+    fn what_is_carried_of_a_payload_under_way_is_told_before_it_has_arrived() {
+        let (mut a, mut b) = receiver();
+        let half = [
+            &frame::encode(crate::fabric::Imm::new(1, 1), 0, 100)[..],
+            &[7; 50],
+        ]
+        .concat();
+        let carried = |b: &mut Link, bytes: u64| {
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+            while b.rx.carried() != bytes {
+                assert_eq!(b.rx.poll(8, &mut |e| panic!("{e:?}")), 0);
+                assert!(std::time::Instant::now() < end, "{}", b.rx.carried());
+            }
+        };
+        a.write_all(&half).expect("written");
+        carried(&mut b, half.len() as u64);
+        a.write_all(&[7; 49]).expect("written");
+        carried(&mut b, half.len() as u64 + 49);
+        a.write_all(&[7]).expect("written");
+        assert!(matches!(
+            first_event(&mut b),
+            Event::Arrived { len: 100, .. }
+        ));
+        assert_eq!(b.rx.carried(), half.len() as u64 + 50);
+        // Nothing came: nothing was carried.
+        b.rx.poll(8, &mut |e| panic!("{e:?}"));
+        assert_eq!(b.rx.carried(), half.len() as u64 + 50);
+    }
+
+    #[test]
+    fn what_a_full_socket_took_is_told_though_it_is_blocked() {
+        const LEN: usize = 64 << 20;
+        let (a, mut b) = sockets();
+        let patience = std::time::Duration::from_secs(10);
+        b.set_read_timeout(Some(patience)).expect("set");
+        let endpoint = Endpoint {
+            sources: vec![Arc::new(Region::new(LEN).expect("memory"))],
+            peer_stride: LEN,
+            ..endpoint(128)
+        };
+        let mut a = link(a, endpoint, &TcpCfgs::default()).expect("linked");
+        assert_eq!(a.tx.flush(), Ok(Flushed::Done));
+        assert_eq!(a.tx.carried(), 0);
+        a.tx.post(&crate::fabric::Post {
+            source: crate::fabric::SourceId(0),
+            offset: 0,
+            len: LEN as u32,
+            at: 0,
+            imm: crate::fabric::Imm::new(0, 1),
+        })
+        .expect("posted");
+        // Until neither end takes any more.
+        let end = std::time::Instant::now() + patience;
+        loop {
+            let before = a.tx.carried();
+            assert_eq!(a.tx.flush(), Ok(Flushed::Blocked));
+            if before > 0 && a.tx.carried() == before {
+                break;
+            }
+            assert!(std::time::Instant::now() < end, "{before}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let before = a.tx.carried();
+        assert!(before < LEN as u64);
+        let mut some = vec![0; 64 << 10];
+        while a.tx.carried() == before {
+            assert!(b.read(&mut some).expect("read") > 0);
+            assert_eq!(a.tx.flush(), Ok(Flushed::Blocked));
+            assert!(std::time::Instant::now() < end, "{before}");
+        }
     }
 
     #[test]

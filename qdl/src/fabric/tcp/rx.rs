@@ -48,6 +48,8 @@ pub(super) struct TcpRx {
     start: usize,
     end: usize,
     landing: Option<Landing>,
+    /// Bytes read.
+    carried: u64,
     /// The last read found the socket empty.
     drained: bool,
     broken: bool,
@@ -64,6 +66,7 @@ impl TcpRx {
             start: 0,
             end: 0,
             landing: None,
+            carried: 0,
             drained: false,
             broken: false,
             counts: FabricCounts::default(),
@@ -173,6 +176,7 @@ impl TcpRx {
                 0 => return Err(Broken::Closed),
                 n if n > 0 => {
                     let n = n as usize;
+                    self.carried += n as u64;
                     let direct = n.min(in_place);
                     if let Some(l) = &mut self.landing {
                         l.at += direct;
@@ -249,6 +253,10 @@ impl Rx for TcpRx {
             }
         }
         events
+    }
+
+    fn carried(&self) -> u64 {
+        self.carried
     }
 
     fn arm(&mut self) -> Armed {

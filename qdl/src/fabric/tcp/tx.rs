@@ -239,6 +239,10 @@ impl Tx for TcpTx {
         self.inline_bytes
     }
 
+    fn carried(&self) -> u64 {
+        self.sent_bytes
+    }
+
     fn counts(&self) -> FabricCounts {
         self.counts
     }
