@@ -13,7 +13,7 @@ use super::{
     crew::{Balance, Load, Moves, WINDOW_NS},
     handing::{Crew, Worked},
     handle::{ASLEEP, AWAKE, WAKER},
-    spin::Wait,
+    spin::{Wait, Yields},
 };
 use crate::{clock::now_ns, fabric::Armed};
 
@@ -37,6 +37,7 @@ pub(super) fn run<W: NicWork>(
     let mut now = now_ns();
     let mut idle_since = now;
     let mut next_tick = now + cfgs.tick_ns;
+    let mut yields = Yields::new();
     let mut worked = 0;
     let mut window = Window {
         balance: Balance::new(),
@@ -88,13 +89,14 @@ pub(super) fn run<W: NicWork>(
             (window.began_ns, window.worked_before) = (now, worked);
             crew.balance(me, &mut window.balance, &poll, &mut works, (now, share));
         }
-        let wait = cfgs.spin.wait(now - idle_since);
+        let wait = yields.wait(cfgs.spin.wait(now - idle_since), now);
         match turn {
             Turn::Busy => idle_since = now,
             Turn::Idle | Turn::Stop if wait.pause() => {
                 // What another thread had the core for was no work of this one's.
                 if wait == Wait::Yield {
-                    now = now_ns();
+                    let before = std::mem::replace(&mut now, now_ns());
+                    yields.ran(before, now);
                 }
             }
             Turn::Idle | Turn::Stop => {
