@@ -9,7 +9,7 @@
 //!
 //! A write is a header ([`frame`]; 16 bytes, or a cache line on the way to large
 //! slots) and its payload. Payloads leave straight from the source region with
-//! one `sendmsg` for everything queued; they arrive in their slot, by one `readv`
+//! one `sendmsg` for everything queued; they arrive in their slot, by one `recvmsg`
 //! that fills what is left of the current payload and a staging buffer behind it.
 
 mod device;

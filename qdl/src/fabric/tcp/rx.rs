@@ -1,10 +1,10 @@
 //! The receiving half of a socket.
 //!
 //! ```text
-//!   socket --readv--> [ rest of the current payload, in its slot ][ staging buffer ]
+//!   socket --recv---> [ rest of the current payload, in its slot ][ staging buffer ]
 //!                                                                   |
 //!                    headers are read here; a payload that lies here whole is copied to its
-//!                    slot, of a longer one the beginning is, and the next readv fetches the rest
+//!                    slot, of a longer one the beginning is, and the next recvmsg fetches the rest
 //!                    in place
 //! ```
 //!
@@ -167,10 +167,28 @@ impl TcpRx {
             iov_len: room,
         };
         loop {
-            // SAFETY: the first entry is empty or the checked rest of a payload whose bytes of the
-            // slot the sender owns, which `self.parts` keeps mapped; the second is the unused end
-            // of the staging buffer.
-            let n = unsafe { libc::readv(self.socket.fd(), iov.as_ptr(), 2) };
+            // One buffer is handed over at less cost than a list of two.
+            let n = if in_place == 0 {
+                let [_, to] = iov;
+                // SAFETY: it is the unused end of the staging buffer; the socket is open.
+                unsafe {
+                    libc::recv(
+                        self.socket.fd(),
+                        to.iov_base,
+                        to.iov_len,
+                        libc::MSG_DONTWAIT,
+                    )
+                }
+            } else {
+                // SAFETY: an all-zero msghdr is valid; the fields that matter are set below.
+                let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+                msg.msg_iov = iov.as_mut_ptr();
+                msg.msg_iovlen = iov.len();
+                // SAFETY: the first entry is the checked rest of a payload whose bytes of the slot
+                // the sender owns, which `self.parts` keeps mapped; the second is the unused end
+                // of the staging buffer.
+                unsafe { libc::recvmsg(self.socket.fd(), &mut msg, libc::MSG_DONTWAIT) }
+            };
             self.counts.syscalls += 1;
             match n {
                 0 => return Err(Broken::Closed),
@@ -195,7 +213,7 @@ impl TcpRx {
                         }
                         io::ErrorKind::Interrupted => {}
                         io::ErrorKind::ConnectionReset => return Err(Broken::Closed),
-                        _ => return Err(Broken::io("readv", &e)),
+                        _ => return Err(Broken::io("recv", &e)),
                     }
                 }
             }

@@ -187,18 +187,19 @@ impl Tx for TcpTx {
         while self.head < self.iov.len() {
             let iov = &mut self.iov[self.head..];
             let n = iov.len().min(IOV_MAX);
-            // SAFETY: an all-zero msghdr is valid; the fields that matter are set below.
-            let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
-            msg.msg_iov = iov.as_mut_ptr();
-            msg.msg_iovlen = n;
-            // SAFETY: `iov` holds `n` live entries that point into `staging` and the source
-            // regions, which this value owns; the socket is open as long as `self.socket` lives.
-            let sent = unsafe {
-                libc::sendmsg(
-                    self.socket.fd(),
-                    &msg,
-                    libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
-                )
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+            let sent = if let [all] = iov {
+                // SAFETY: `all` is a live entry, as below; it costs less than a list of one.
+                unsafe { libc::send(self.socket.fd(), all.iov_base, all.iov_len, flags) }
+            } else {
+                // SAFETY: an all-zero msghdr is valid; the fields that matter are set below.
+                let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+                msg.msg_iov = iov.as_mut_ptr();
+                msg.msg_iovlen = n;
+                // SAFETY: `iov` holds `n` live entries that point into `staging` and the source
+                // regions, which this value owns; the socket is open as long as `self.socket`
+                // lives.
+                unsafe { libc::sendmsg(self.socket.fd(), &msg, flags) }
             };
             self.counts.syscalls += 1;
             if sent < 0 {
@@ -210,7 +211,7 @@ impl Tx for TcpTx {
                     }
                     io::ErrorKind::Interrupted => continue,
                     _ => {
-                        let b = Broken::io("sendmsg", &e);
+                        let b = Broken::io("send", &e);
                         self.broken = Some(b.clone());
                         return Err(b);
                     }
