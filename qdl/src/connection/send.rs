@@ -39,17 +39,18 @@ pub(crate) enum Next {
     Nothing,
     /// There is no slot for it, or the fabric did not take it after all. It is where it was.
     Full,
-    /// Nothing can be sent any more.
-    Broken(Broken),
+    /// Nothing can be sent any more. Boxed: of every write this says what became of it.
+    Broken(Box<Broken>),
 }
 
 impl From<PostError> for Next {
     fn from(error: PostError) -> Self {
         match error {
             PostError::Full => Next::Full,
-            PostError::Broken(b) => Next::Broken(b),
+            PostError::Broken(b) => Next::Broken(b.into()),
             e @ PostError::OutOfBounds { .. } => {
-                Next::Broken(Broken::GivenUp(format!("a payload cannot be sent: {e}")))
+                let cause = Broken::GivenUp(format!("a payload cannot be sent: {e}"));
+                Next::Broken(cause.into())
             }
         }
     }
@@ -259,7 +260,7 @@ impl SendHalf {
                         must_flush |= *unrung;
                         break;
                     }
-                    Next::Broken(b) => done.broken = Some(b),
+                    Next::Broken(b) => done.broken = Some(*b),
                 }
             }
             // Only while it gets on.

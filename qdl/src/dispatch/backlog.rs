@@ -64,36 +64,25 @@ impl Shared {
         if n > 0 {
             // Counted first, so that the length is never less than what can be popped.
             self.backlog_len.fetch_add(n, Ordering::SeqCst);
-            samples.for_each(|s| self.backlog.push(s));
+            self.backlog.push(samples);
         }
     }
 
-    pub(super) fn pop(&self) -> Option<Sample> {
-        let mut popped = 0;
-        let sample = self.pop_behind(&mut popped);
-        self.taken_off(popped);
-        sample
+    /// The backlog's length goes down by so many that were taken: when they are posted, so that
+    /// nobody takes it for empty who could find what is put back of them.
+    pub(super) fn taken_off(&self, taken: u64) {
+        if taken > 0 {
+            self.backlog_len.fetch_sub(taken, Ordering::SeqCst);
+        }
     }
 
-    /// The next of the backlog, for who takes several of it: its length is still that with the
-    /// `popped` of them, until they are [`Self::taken_off`].
-    pub(super) fn pop_behind(&self, popped: &mut u64) -> Option<Sample> {
-        if self.backlog_len.load(Ordering::SeqCst) <= *popped {
-            return None;
-        }
-        let sample = self.backlog.pop()?;
-        *popped += 1;
-        Some(sample)
-    }
-
-    pub(super) fn taken_off(&self, popped: u64) {
-        if popped > 0 {
-            self.backlog_len.fetch_sub(popped, Ordering::SeqCst);
-        }
+    /// Samples in the backlog, those included that are being posted.
+    pub(super) fn waiting(&self) -> u64 {
+        self.backlog_len.load(Ordering::SeqCst)
     }
 
     pub(super) fn has_backlog(&self) -> bool {
-        self.backlog_len.load(Ordering::SeqCst) > 0
+        self.waiting() > 0
     }
 
     pub(super) fn empty_backlog(&self) {
@@ -101,7 +90,8 @@ impl Shared {
             // One of its samples may be held by whoever gives them out.
             return self.distribute(h, false);
         }
-        while let Some(sample) = self.pop() {
+        while let Some(sample) = self.backlog.pop() {
+            self.taken_off(1);
             self.complete_empty(&[sample]);
         }
     }

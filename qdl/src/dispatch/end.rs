@@ -1,9 +1,12 @@
 //! One connection as the frontend sees it over the whole run: its slots, its tracker, its sending
 //! half, and what it counts.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    cell::Cell,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use crossbeam_queue::ArrayQueue;
@@ -268,6 +271,11 @@ impl Connection {
     }
 }
 
+thread_local! {
+    /// Where a thread puts samples of the backlog, while it posts them.
+    static TAKEN: Cell<Vec<Sample>> = const { Cell::new(Vec::new()) };
+}
+
 /// Samples on their way to a connection: the caller's own first, then what was given to this
 /// connection, and, but by health, the backlog.
 pub(super) struct Requests<'a, D> {
@@ -280,8 +288,14 @@ pub(super) struct Requests<'a, D> {
     begun: bool,
     /// Slots for those that are to be expected of this burst.
     slots: Reserved,
-    /// Samples of this burst that came from the backlog and are not taken off its length yet.
-    popped: u64,
+    /// Writes of this burst.
+    posted: usize,
+    /// Samples of the backlog, of which those before `next` have been posted in this burst: they
+    /// are not taken off its length yet.
+    taken: Vec<Sample>,
+    next: usize,
+    /// So many were posted of others, which `taken` held before.
+    before: u64,
 }
 
 impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
@@ -294,18 +308,35 @@ impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
             now,
             begun: false,
             slots: Reserved::default(),
-            popped: 0,
+            posted: 0,
+            taken: Vec::new(),
+            next: 0,
+            before: 0,
         }
     }
 
-    fn next(&mut self) -> Option<Sample> {
-        self.direct
-            .next()
-            .or_else(|| self.connection.assigned.pop())
-            .or_else(|| match self.connection.by_health {
-                true => None,
-                false => self.shared.pop_behind(&mut self.popped),
-            })
+    /// The backlog's next.
+    fn of_backlog(&mut self, room: usize) -> Option<Sample> {
+        if self.next == self.taken.len() {
+            let seen = self.before + self.next as u64;
+            if self.connection.by_health || self.shared.waiting() <= seen {
+                return None;
+            }
+            if self.taken.capacity() == 0 {
+                self.taken = TAKEN.take();
+            }
+            let most = self.slots.len().min(room).min(self.room_in_burst());
+            self.shared.backlog.take(most, &mut self.taken);
+            (self.before, self.next) = (seen, 0);
+        }
+        let sample = self.taken.get(self.next).copied()?;
+        self.next += 1;
+        Some(sample)
+    }
+
+    /// So many more writes belong to this burst.
+    fn room_in_burst(&self) -> usize {
+        BUDGET.saturating_sub(self.posted).max(1)
     }
 
     /// So many more are there to be posted, as far as can be seen.
@@ -313,8 +344,8 @@ impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
         let backlog = match self.connection.by_health {
             true => 0,
             false => {
-                let len = self.shared.backlog_len.load(Ordering::Relaxed);
-                len.saturating_sub(self.popped)
+                let seen = self.before + self.next as u64;
+                self.shared.waiting().saturating_sub(seen)
             }
         };
         self.direct.len() + self.connection.assigned() + backlog as usize
@@ -330,15 +361,29 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
 
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next {
         let (shared, connection) = (self.shared, self.connection);
-        if self.slots.is_empty() && !connection.tracker.has_free() {
-            return Next::Full;
+        if self.slots.is_empty() {
+            if !connection.tracker.has_free() {
+                return Next::Full;
+            }
+            let more = self.more();
+            if more == 0 {
+                return Next::Nothing;
+            }
+            let wanted = more.min(self.room_in_burst());
+            self.slots = connection.tracker.reserve_some(wanted);
+            if self.slots.is_empty() {
+                return Next::Full;
+            }
         }
-        let Some(sample) = self.next() else {
+        // What nothing was given to is not popped from: that takes a fence each time.
+        let given = || match connection.assigned.is_empty() {
+            true => None,
+            false => connection.assigned.pop(),
+        };
+        let sample = self.direct.next().or_else(given);
+        let Some(sample) = sample.or_else(|| self.of_backlog(tx.room())) else {
             return Next::Nothing;
         };
-        if self.slots.is_empty() {
-            self.slots = connection.tracker.reserve_some(1 + self.more());
-        }
         let staged = shared.staged_from.as_deref();
         let posted = match self.slots.next() {
             Some(slot) => {
@@ -349,6 +394,7 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
         };
         match posted {
             Ok(copied) => {
+                self.posted += 1;
                 counts.staged += u64::from(copied > 0);
                 counts.staged_bytes += copied as u64;
                 Next::Posted
@@ -363,13 +409,29 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
     fn posted(&mut self, writes: usize, counts: &mut SendCounts) -> bool {
         let connection = self.connection;
         let came_back = connection.tracker.give_back(&mut self.slots);
-        self.shared.taken_off(std::mem::take(&mut self.popped));
+        self.posted = 0;
+        if let Some(left) = self.taken.get(self.next..) {
+            // There is something where the link has failed alone: those who take the connection
+            // down wake the others.
+            self.shared.backlog.put_back(left);
+        }
+        let seen = std::mem::take(&mut self.before) + std::mem::take(&mut self.next) as u64;
+        self.taken.clear();
+        self.shared.taken_off(seen);
         let in_flight = connection.tracker.in_flight();
         counts.in_flight_max = counts.in_flight_max.max(in_flight as u64);
         connection
             .posted
             .fetch_add(writes as u64, Ordering::Relaxed);
         came_back && self.more() > 0
+    }
+}
+
+impl<D> Drop for Requests<'_, D> {
+    fn drop(&mut self) {
+        if self.taken.capacity() > 0 {
+            TAKEN.set(std::mem::take(&mut self.taken));
+        }
     }
 }
 

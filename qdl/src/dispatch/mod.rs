@@ -27,6 +27,7 @@ mod health;
 mod lane;
 mod need;
 mod nic;
+mod rows;
 mod warm_up;
 
 use std::{
@@ -70,13 +71,14 @@ use end::{Connection, Requests};
 use health::Health;
 use need::ByNeed;
 use nic::{Command, FrontendNic};
+use rows::Rows;
 use warm_up::WarmUp;
 
 pub(crate) struct Shared {
     connections: Box<[Connection]>,
     sources: Vec<Arc<Region>>,
     staged_from: Option<Arc<Region>>,
-    backlog: SegQueue<Sample>,
+    backlog: Rows,
     backlog_len: CachePadded<AtomicU64>,
     backlog_max: AtomicU64,
     backlogged: AtomicU64,
@@ -148,7 +150,7 @@ impl Dispatcher {
             connections,
             sources: cfgs.sources,
             staged_from: cfgs.staged_from,
-            backlog: SegQueue::new(),
+            backlog: Rows::default(),
             backlog_len: CachePadded::default(),
             backlog_max: AtomicU64::new(0),
             backlogged: AtomicU64::new(0),
@@ -224,7 +226,7 @@ impl Dispatcher {
     ///
     /// Nothing here sleeps, nothing locks (but by health, where each choice takes the peer's lock),
     /// and nothing allocates for small samples unless every connection is full or its sending half
-    /// taken. Large ones go to the backlog, whose queue grows by blocks.
+    /// taken. Large ones go to the backlog, which has a lock and grows by rows.
     pub fn issue(&self, samples: &[Sample]) {
         let s = &*self.shared;
         if s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed) == 0 {

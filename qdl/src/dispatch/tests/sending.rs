@@ -70,6 +70,35 @@ fn samples_that_a_failing_link_refuses_go_by_another_nic_at_once() {
     b.wait_events(1);
 }
 
+/// Takes so many writes, and then none.
+struct Tires(usize);
+
+impl Tamper for Tires {
+    fn post(&mut self, tx: &mut dyn Tx, post: &Post) -> Result<(), PostError> {
+        match self.0.checked_sub(1) {
+            Some(left) => {
+                self.0 = left;
+                tx.post(post)
+            }
+            None => Err(Broken::Device("its port is down".to_owned()).into()),
+        }
+    }
+}
+
+#[test]
+fn samples_that_were_taken_when_their_link_failed_go_by_another() {
+    let b = asleep(2, Policy::default());
+    let _faults = b.connect_tampered(0, Tires(3));
+    b.wait_up(1);
+    // More than a burst: a NIC thread takes as many as there are slots.
+    b.dispatcher
+        .issue(&(0..70).map(|i| b.sample(i)).collect::<Vec<_>>());
+    b.wait_events(1);
+    b.connect(1, 1, &Over::Memory);
+    drained(&b);
+    b.check(70);
+}
+
 #[test]
 fn samples_of_a_connection_whose_token_is_taken_go_by_another_that_has_room() {
     let b = asleep(2, Policy::RoundRobin);

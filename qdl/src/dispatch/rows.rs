@@ -1,0 +1,192 @@
+//! A queue of samples, first in, first out, that takes and gives several with one lock.
+//!
+//! The lock is on the way of samples, once for a doorbell's worth of them and never for one that is
+//! posted by whoever issues it: it is held while at most [`ROW`] samples are copied, which takes
+//! less than claiming them one by one would. Memory for more samples than a row is taken before it,
+//! and given back after it.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use super::Sample;
+
+/// Samples that are handed on together, at most.
+const ROW: usize = 64;
+
+/// Empty rows kept for those who bring few samples at a time.
+const SPARE: usize = 4;
+
+#[derive(Debug, Default)]
+struct Row {
+    samples: Vec<Sample>,
+    /// Those before it have been taken.
+    from: usize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    rows: VecDeque<Row>,
+    spare: Vec<Vec<Sample>>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Rows(Mutex<Inner>);
+
+impl Inner {
+    /// Puts a sample behind the last.
+    fn push(&mut self, sample: Sample) {
+        match self.rows.back_mut() {
+            Some(row) if row.samples.len() < row.samples.capacity().min(ROW) => {
+                row.samples.push(sample);
+            }
+            _ => {
+                let spare = self.spare.pop();
+                let mut samples = spare.unwrap_or_else(|| Vec::with_capacity(ROW));
+                samples.push(sample);
+                self.rows.push_back(Row { samples, from: 0 });
+            }
+        }
+    }
+
+    /// Takes the first row away, whose samples have been taken. Returns its memory where that is
+    /// not kept.
+    fn drop_first(&mut self) -> Option<Vec<Sample>> {
+        let mut empty = self.rows.pop_front()?.samples;
+        if empty.capacity() < ROW || self.spare.len() >= SPARE {
+            return Some(empty);
+        }
+        empty.clear();
+        self.spare.push(empty);
+        None
+    }
+}
+
+impl Rows {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts samples behind the last, a row at a time: the first of many may be taken while the
+    /// others are still to come.
+    pub fn push(&self, mut samples: impl ExactSizeIterator<Item = Sample>) {
+        while samples.len() >= ROW {
+            let mut row = Vec::with_capacity(ROW);
+            row.extend(samples.by_ref().take(ROW));
+            self.lock().rows.push_back(Row {
+                samples: row,
+                from: 0,
+            });
+        }
+        if samples.len() > 0 {
+            let mut inner = self.lock();
+            samples.for_each(|s| inner.push(s));
+        }
+    }
+
+    /// Takes the first.
+    pub fn pop(&self) -> Option<Sample> {
+        let mut inner = self.lock();
+        let row = inner.rows.front_mut()?;
+        let sample = row.samples.get(row.from).copied();
+        row.from += 1;
+        if row.from >= row.samples.len() {
+            inner.drop_first();
+        }
+        sample
+    }
+
+    /// Puts samples that were taken last before the first again.
+    pub fn put_back(&self, samples: &[Sample]) {
+        if !samples.is_empty() {
+            self.lock().rows.push_front(Row {
+                samples: samples.to_vec(),
+                from: 0,
+            });
+        }
+    }
+
+    /// Takes the first, `most` at most, in place of what is in `taken`. Fewer where there are
+    /// fewer; of a row at most.
+    pub fn take(&self, most: usize, taken: &mut Vec<Sample>) {
+        taken.clear();
+        let mut inner = self.lock();
+        let Some(row) = inner.rows.front_mut() else {
+            return;
+        };
+        let left = row.samples.len() - row.from;
+        let n = left.min(most);
+        if row.from == 0 && n == left {
+            mem::swap(taken, &mut row.samples);
+        } else {
+            taken.extend_from_slice(&row.samples[row.from..row.from + n]);
+        }
+        row.from += n;
+        if n < left {
+            return;
+        }
+        let empty = inner.drop_first();
+        drop(inner);
+        drop(empty);
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fabric::SourceId;
+
+    fn samples(ids: std::ops::Range<u64>) -> Vec<Sample> {
+        ids.map(|id| Sample {
+            id,
+            index: id,
+            source: SourceId(0),
+            offset: 0,
+            len: 1,
+            issued_ns: 1,
+            first: None,
+            losses: 0,
+        })
+        .collect()
+    }
+
+    proptest! {
+        /// So many are pushed, so many wanted of what is taken next, and so many of those put back.
+        #[test]
+        fn samples_come_out_once_and_in_their_order(
+            steps in prop::collection::vec((0u64..200, 0usize..80, 0usize..3), 1..60),
+        ) {
+            let rows = Rows::default();
+            let (mut pushed, mut came) = (0, 0);
+            let mut taken = Vec::new();
+            for (n, most, back) in steps {
+                rows.push(samples(pushed..pushed + n).into_iter());
+                pushed += n;
+                rows.take(most, &mut taken);
+                prop_assert!(taken.len() <= most.min(ROW));
+                prop_assert!(most == 0 || came == pushed || !taken.is_empty());
+                let used = taken.len().saturating_sub(back);
+                rows.put_back(&taken[used..]);
+                for s in &taken[..used] {
+                    prop_assert_eq!(s.id, came);
+                    came += 1;
+                }
+            }
+            while came < pushed {
+                rows.take(ROW, &mut taken);
+                prop_assert!(!taken.is_empty());
+                for s in &taken {
+                    prop_assert_eq!(s.id, came);
+                    came += 1;
+                }
+            }
+            rows.take(ROW, &mut taken);
+            prop_assert!(taken.is_empty());
+        }
+    }
+}
