@@ -6,7 +6,7 @@
 //!   free.
 //! * `send`: the sending half, behind its token: post, flush, control messages, what it counts, how
 //!   it takes its leave.
-//! * `receive`: the receiving half, as the NIC thread polls it.
+//! * `receive`: the receiving half, as the NIC thread polls it; `polling`: in which order.
 //! * `costs`: what a write to a socket and a wake-up cost here, measured at the start.
 //! * `doorbell`: whether a thread that issues has the time to post, and who rings.
 //! * [`nic_thread`]: the threads that poll the connections of NICs, entries of `nics`, one or
@@ -22,6 +22,7 @@ pub mod tracker;
 mod costs;
 mod doorbell;
 mod free_slots;
+mod polling;
 mod receive;
 mod send;
 
@@ -34,5 +35,6 @@ pub use nic_thread::{
     join_all, spawn, spawn_crew,
 };
 pub(crate) use nic_thread::{ENDING, arm_all};
+pub(crate) use polling::PollOrder;
 pub(crate) use receive::{BUDGET, Polled, Receiving};
 pub(crate) use send::{Next, Outgoing, Posted, SendCounts, SendHalf};

@@ -21,7 +21,8 @@ use super::{
 use crate::{
     clock::now_ns,
     connection::{
-        BUDGET, Echo, EchoAction, NicThreadHandle, NicWork, Polled, Receiving, Turn, arm_all,
+        BUDGET, Echo, EchoAction, NicThreadHandle, NicWork, PollOrder, Polled, Receiving, Turn,
+        arm_all,
         tracker::{InFlight, Sample},
     },
     dispatch::{Completer, DispatchEvent, Shared, WARM_UP_ID},
@@ -101,6 +102,7 @@ pub(super) struct FrontendNic {
     inbox: Arc<SegQueue<Command>>,
     pub(super) completer: Box<dyn Completer>,
     pub(super) up: Vec<Up>,
+    order: PollOrder,
     /// Those that take their leave: nobody posts on them, and what still comes is not looked at.
     leaving: Vec<Up>,
     pub(super) came: Came,
@@ -132,6 +134,7 @@ impl FrontendNic {
             inbox,
             completer,
             up: Vec::new(),
+            order: PollOrder::default(),
             leaving: Vec::new(),
             came: Came::with_capacity(4 * BUDGET),
             new_fds: Vec::new(),
@@ -418,11 +421,14 @@ impl NicWork for FrontendNic {
             };
         }
         let (mut came, mut busy) = (false, false);
-        for i in 0..self.up.len() {
+        let mut order = self.order;
+        order.turn(self.up.len(), |i| {
             let polled = self.poll(i, now);
             came |= polled.events > 0;
             busy |= polled.busy;
-        }
+            polled.events > 0
+        });
+        self.order = order;
         let mut handed = Handed::default();
         if !self.came.is_empty() {
             handed = self.complete(now_ns());

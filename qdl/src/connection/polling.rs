@@ -1,0 +1,88 @@
+//! In which order a NIC thread polls its connections, and when it stops to see to what came.
+//!
+//! What comes now and then is seen to at once: the looks at the other connections, a system call
+//! each over TCP, would be its sender's waiting time. Where something comes turn after turn, what a
+//! look at all of them brings is seen to together, until a look brings nothing.
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PollOrder {
+    /// Which is polled first.
+    first: usize,
+    /// Something came in the turn before.
+    came_before: bool,
+    /// It comes turn after turn: all are polled in each.
+    all: bool,
+}
+
+impl PollOrder {
+    /// Polls connections, of so many, one after the other. `poll` says whether something came.
+    pub fn turn(&mut self, connections: usize, mut poll: impl FnMut(usize) -> bool) {
+        let mut came = false;
+        let mut next = self.first;
+        for _ in 0..connections {
+            let i = if next < connections { next } else { 0 };
+            next = i + 1;
+            if poll(i) {
+                came = true;
+                if !self.all {
+                    break;
+                }
+            }
+        }
+        self.first = next;
+        self.all = came && (self.all || self.came_before);
+        self.came_before = came;
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use super::*;
+
+    /// Which were polled, where something came by these.
+    fn polled(order: &mut PollOrder, connections: usize, come: &[usize]) -> Vec<usize> {
+        let mut polled = Vec::new();
+        order.turn(connections, |i| {
+            polled.push(i);
+            come.contains(&i)
+        });
+        polled
+    }
+
+    #[test]
+    fn what_comes_now_and_then_is_seen_to_before_the_others_are_polled() {
+        let mut order = PollOrder::default();
+        assert_eq!(polled(&mut order, 4, &[]), [0, 1, 2, 3]);
+        assert_eq!(polled(&mut order, 4, &[1]), [0, 1]);
+        assert_eq!(
+            polled(&mut order, 4, &[]),
+            [2, 3, 0, 1],
+            "beginning behind it"
+        );
+        assert_eq!(polled(&mut order, 4, &[1]), [2, 3, 0, 1]);
+        assert_eq!(polled(&mut order, 4, &[]), [2, 3, 0, 1]);
+    }
+
+    #[test]
+    fn what_comes_by_several_is_seen_to_together() {
+        let mut order = PollOrder::default();
+        assert_eq!(polled(&mut order, 3, &[0, 1, 2]), [0]);
+        assert_eq!(polled(&mut order, 3, &[0, 1, 2]), [1]);
+        assert_eq!(polled(&mut order, 3, &[0, 1, 2]), [2, 0, 1]);
+        assert_eq!(polled(&mut order, 3, &[1]), [2, 0, 1]);
+        assert_eq!(polled(&mut order, 3, &[]), [2, 0, 1]);
+        assert_eq!(polled(&mut order, 3, &[0]), [2, 0]);
+        assert_eq!(polled(&mut order, 3, &[0]), [1, 2, 0]);
+        assert_eq!(polled(&mut order, 3, &[1, 2]), [1, 2, 0], "two in a row");
+    }
+
+    #[test]
+    fn connections_come_and_go() {
+        let mut order = PollOrder::default();
+        assert!(polled(&mut order, 0, &[]).is_empty());
+        assert_eq!(polled(&mut order, 4, &[3]), [0, 1, 2, 3]);
+        assert_eq!(polled(&mut order, 2, &[]), [0, 1]);
+        assert_eq!(polled(&mut order, 3, &[]), [2, 0, 1]);
+    }
+}
