@@ -181,6 +181,10 @@ impl Answers {
 
     /// The next that has something to post, or had when it was queued.
     pub fn pop(&self) -> Option<Ready> {
+        // Looking costs nothing; to find it empty by popping takes a fence.
+        if self.ready.is_empty() {
+            return None;
+        }
         let ready = self.ready.pop()?;
         if let Ready::Part(slot) = ready
             && let Some(g) = self.growing(slot)

@@ -139,12 +139,12 @@ impl Arrival {
         }
     }
 
-    /// The same sample, whose input lies in memory of a device
+    /// The same sample; where `on_device`, its input lies in memory of a device
     /// ([`Region::of_device`](crate::fabric::Region::of_device)): what [`Arrival::new`] asks of the
     /// input holds for the device, and this process does not follow its address.
     #[must_use]
-    pub fn on_device(mut self) -> Self {
-        self.on_device = true;
+    pub fn on_device(mut self, on_device: bool) -> Self {
+        self.on_device = on_device;
         self
     }
 
@@ -246,18 +246,22 @@ pub fn respond_all(
     scratch: &mut Vec<Finished>,
 ) {
     scratch.clear();
-    // The newest stands for its origin: nothing else of it is used any more.
+    // The first of neighbours stands for their origin: nothing else of it is used any more, and the
+    // others are dropped where they are.
     let mut current: Option<Arrival> = None;
     for (mut arrival, finished) in batch {
-        if let Some(before) = &current
-            && !Arc::ptr_eq(&before.origin, &arrival.origin)
-        {
-            before.origin.respond(scratch);
-            scratch.clear();
+        arrival.ended = true;
+        match &current {
+            Some(first) if Arc::ptr_eq(&first.origin, &arrival.origin) => {}
+            before => {
+                if let Some(before) = before {
+                    before.origin.respond(scratch);
+                    scratch.clear();
+                }
+                current = Some(arrival);
+            }
         }
         scratch.push(finished);
-        arrival.ended = true;
-        current = Some(arrival);
     }
     if let Some(last) = current {
         last.origin.respond(scratch);

@@ -2,7 +2,7 @@
 //! responses are sent from, and its sending half.
 
 use std::{
-    fmt,
+    fmt, slice,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -261,8 +261,14 @@ impl ServeConnection {
         self.refused.get()
     }
 
-    /// The arrival of a write: the receiving half has closed the slot's grant.
-    pub(super) fn arrival(self: &Arc<Self>, imm: Imm, len: u32, now_ns: u64) -> Option<Arrival> {
+    /// The arrival of a write, put behind the others: the receiving half has closed the slot's
+    /// grant. `None` where there is no such slot.
+    pub(super) fn arrive(
+        self: &Arc<Self>,
+        (imm, len): (Imm, u32),
+        now_ns: u64,
+        arrivals: &mut Vec<Arrival>,
+    ) -> Option<()> {
         let slot = imm.slot();
         let output = usize::from(slot) * self.cfgs.response_stride + RESPONSE_HEADER_BYTES;
         let capacity = self.cfgs.capacity()?;
@@ -284,7 +290,7 @@ impl ServeConnection {
         // SAFETY: both addresses were checked to lie in regions that `self` keeps alive, and the
         // arrival keeps `self` alive; while it lives nobody else writes the input or its part of
         // the output, as above.
-        let arrival = unsafe {
+        arrivals.push(unsafe {
             Arrival::new(
                 input,
                 len,
@@ -294,12 +300,9 @@ impl ServeConnection {
                 now_ns,
                 self.clone(),
             )
-        };
-        Some(if on_device {
-            arrival.on_device()
-        } else {
-            arrival
-        })
+            .on_device(on_device)
+        });
+        Some(())
     }
 
     /// Sends what is ready, or leaves it to the owner of the token. Returns whether that was
@@ -327,6 +330,38 @@ impl ServeConnection {
         self.late.fetch_add(late, Ordering::Relaxed);
     }
 
+    /// What is to be posted of a sample that has been computed.
+    fn ready(&self, finished: &Finished) -> Ready {
+        let imm = Imm::from_bits(finished.ticket as u32);
+        let len = self.within(finished.len);
+        let end = len + RESPONSE_HEADER_BYTES as u32;
+        let (queue_us, compute_us) = (finished.queue_us, finished.compute_us);
+        match self.answers.growing(imm.slot()) {
+            Some(growing) if finished.sent.parts > 0 => {
+                growing.grow(end, queue_us, compute_us, true);
+                Ready::Part(imm.slot())
+            }
+            _ => {
+                let header = ResponseHeader {
+                    len,
+                    use_count: imm.use_count(),
+                    queue_us,
+                    compute_us,
+                };
+                self.begin(imm, &header);
+                Ready::Whole { imm, bytes: end }
+            }
+        }
+    }
+
+    /// Leaves it to whoever has the send token.
+    fn queue(&self, ready: Ready) {
+        if !self.answers.push(ready) {
+            // Only a slot that was answered twice could fill it.
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Where a slot's response begins, in the region that responses are sent from.
     fn output_offset(&self, slot: u16) -> usize {
         usize::from(slot) * self.cfgs.response_stride
@@ -344,9 +379,10 @@ impl ServeConnection {
     }
 }
 
-/// Responses on their way to the frontend.
+/// Responses on their way to the frontend: those that were queued, then the caller's own.
 struct Responses<'a> {
     connection: &'a ServeConnection,
+    direct: slice::Iter<'a, Finished>,
     /// Whole ones, and last parts, posted in this burst.
     answered: u64,
     /// Parts that others follow.
@@ -357,8 +393,13 @@ struct Responses<'a> {
 
 impl<'a> Responses<'a> {
     fn of(connection: &'a ServeConnection) -> Self {
+        Self::with(connection, &[])
+    }
+
+    fn with(connection: &'a ServeConnection, finished: &'a [Finished]) -> Self {
         Responses {
             connection,
+            direct: finished.iter(),
             answered: 0,
             parts: 0,
             noted_ns: 0,
@@ -448,8 +489,22 @@ impl<'a> Responses<'a> {
 
 impl Outgoing for Responses<'_> {
     fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
-        while let Some(ready) = self.connection.answers.pop() {
+        let c = self.connection;
+        while let Some(ready) = c.answers.pop() {
             if let Some(next) = self.post(ready, tx) {
+                return next;
+            }
+        }
+        while let Some(finished) = self.direct.next() {
+            let ready = c.ready(finished);
+            let next = match ready {
+                Ready::Whole { .. } => self.post(ready, tx),
+                Ready::Part(_) => {
+                    c.queue(ready);
+                    c.answers.pop().and_then(|ready| self.post(ready, tx))
+                }
+            };
+            if let Some(next) = next {
                 return next;
             }
         }
@@ -530,32 +585,14 @@ impl Origin for ServeConnection {
     }
 
     fn respond(&self, finished: &[Finished]) {
-        for f in finished {
-            let imm = Imm::from_bits(f.ticket as u32);
-            let len = self.within(f.len);
-            let end = len + RESPONSE_HEADER_BYTES as u32;
-            let ready = match self.answers.growing(imm.slot()) {
-                Some(growing) if f.sent.parts > 0 => {
-                    growing.grow(end, f.queue_us, f.compute_us, true);
-                    Ready::Part(imm.slot())
-                }
-                _ => {
-                    let header = ResponseHeader {
-                        len,
-                        use_count: imm.use_count(),
-                        queue_us: f.queue_us,
-                        compute_us: f.compute_us,
-                    };
-                    self.begin(imm, &header);
-                    Ready::Whole { imm, bytes: end }
-                }
-            };
-            if !self.answers.push(ready) {
-                // Only a slot that was answered twice could fill it.
-                self.late.fetch_add(1, Ordering::Relaxed);
-            }
+        let mut responses = Responses::with(self, finished);
+        self.send.drive(&mut responses);
+        // Somebody else has the token, or there was no room.
+        let left = responses.direct.as_slice();
+        if !left.is_empty() {
+            left.iter().for_each(|f| self.queue(self.ready(f)));
+            self.drive();
         }
-        self.drive();
     }
 }
 

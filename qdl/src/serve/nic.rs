@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock::now_ns,
-    connection::{BUDGET, NicWork, Receiving, Turn, arm_all},
+    connection::{BUDGET, NicWork, PollOrder, Receiving, Turn, arm_all},
     fabric::{Armed, Broken, Link},
     flight::{self, Kind, Record},
 };
@@ -44,6 +44,7 @@ pub(super) struct ServeNic {
     lost: Arc<OnConnectionLost>,
     counts: Arc<NicCounts>,
     up: Vec<Up>,
+    order: PollOrder,
     /// Those that take their leave: nothing is sent on them, and what still comes is not looked at.
     leaving: Vec<Up>,
     arrivals: Vec<Arrival>,
@@ -64,6 +65,7 @@ impl ServeNic {
             lost,
             counts,
             up: Vec::new(),
+            order: PollOrder::default(),
             leaving: Vec::new(),
             arrivals: Vec::with_capacity(4 * BUDGET),
             new_fds: Vec::new(),
@@ -167,18 +169,19 @@ impl ServeNic {
         }
     }
 
-    /// Polls one connection; returns whether there was anything to do.
-    fn poll(&mut self, i: usize, now: u64) -> bool {
+    /// Polls one connection; returns whether anything came, and whether that, or what is under way,
+    /// was anything to do.
+    fn poll(&mut self, i: usize, now: u64) -> (bool, bool) {
         let Self { up, arrivals, .. } = self;
         let up = &mut up[i];
         let connection = &up.connection;
         let before = arrivals.len();
         let polled = up.half.poll(&connection.send, |imm, _, len| {
-            let arrival = connection.arrival(imm, len, now).ok_or(Broken::BadFrame {
+            let arrived = connection.arrive((imm, len), now, arrivals);
+            arrived.ok_or(Broken::BadFrame {
                 what: "request slot",
                 value: u64::from(imm.bits()),
             })?;
-            arrivals.push(arrival);
             flight::note(|| Record {
                 at_ns: now,
                 kind: Kind::Arrived as u8,
@@ -197,7 +200,7 @@ impl ServeNic {
         if let Some(why) = connection.refused() {
             up.half.broken = Some(why.clone());
         }
-        polled.busy
+        (polled.events > 0, polled.busy)
     }
 }
 
@@ -209,9 +212,13 @@ impl NicWork for ServeNic {
         let mut busy = false;
         if !self.stopping {
             let now = now_ns();
-            for i in 0..self.up.len() {
-                busy |= self.poll(i, now);
-            }
+            let mut order = self.order;
+            order.turn(self.up.len(), |i| {
+                let (came, moved) = self.poll(i, now);
+                busy |= moved;
+                came
+            });
+            self.order = order;
         }
         if !self.arrivals.is_empty() {
             self.counts

@@ -31,7 +31,11 @@ fn connection(stream: Stream) -> Arc<ServeConnection> {
 fn arrival(connection: &Arc<ServeConnection>, slot: u16) -> Arrival {
     let imm = Imm::new(slot, 1);
     let _ = connection.window().grants().take(imm);
-    connection.arrival(imm, 8, 1).expect("inside")
+    let mut arrivals = Vec::new();
+    connection
+        .arrive((imm, 8), 1, &mut arrivals)
+        .expect("inside");
+    arrivals.pop().expect("it has arrived")
 }
 
 fn part(arrival: &Arrival, from: u32, to: u32) {
