@@ -388,7 +388,7 @@ pub struct Completion {
     /// default 50.
     #[garde(custom(within(0..=MAX_SPIN_US)))]
     pub spin_us: u64,
-    /// Microseconds of spinning after which the thread lets others run between two looks, 0 to
+    /// Microseconds of spinning after which the thread lets others run between looks, 0 to
     /// 1,000,000; default 2. `None` (`never`) is for a thread that has a core to itself.
     #[garde(custom(within_some(0..=MAX_SPIN_US)))]
     #[serde(deserialize_with = "never_or_number")]
