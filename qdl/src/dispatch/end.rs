@@ -315,23 +315,27 @@ impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
         }
     }
 
-    /// The backlog's next.
-    fn of_backlog(&mut self, room: usize) -> Option<Sample> {
-        if self.next == self.taken.len() {
-            let seen = self.before + self.next as u64;
-            if self.connection.by_health || self.shared.waiting() <= seen {
-                return None;
-            }
-            if self.taken.capacity() == 0 {
-                self.taken = TAKEN.take();
-            }
-            let most = self.slots.len().min(room).min(self.room_in_burst());
-            self.shared.backlog.take(most, &mut self.taken);
-            (self.before, self.next) = (seen, 0);
-        }
+    /// The next of those taken.
+    fn of_taken(&mut self) -> Option<Sample> {
         let sample = self.taken.get(self.next).copied()?;
         self.next += 1;
         Some(sample)
+    }
+
+    /// The backlog's next, and those behind it, as many as are posted in this burst. Of those that
+    /// were taken before none is left.
+    fn of_backlog(&mut self, room: usize) -> Option<Sample> {
+        let seen = self.before + self.next as u64;
+        if self.connection.by_health || self.shared.waiting() <= seen {
+            return None;
+        }
+        if self.taken.capacity() == 0 {
+            self.taken = TAKEN.take();
+        }
+        let most = self.slots.len().min(room).min(self.room_in_burst());
+        self.shared.backlog.take(most, &mut self.taken);
+        (self.before, self.next) = (seen, 0);
+        self.of_taken()
     }
 
     /// So many more writes belong to this burst.
@@ -380,7 +384,9 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
             true => None,
             false => connection.assigned.pop(),
         };
-        let sample = self.direct.next().or_else(given);
+        // Those taken have their slots: none of what comes now goes before them.
+        let sample = self.of_taken().or_else(|| self.direct.next());
+        let sample = sample.or_else(given);
         let Some(sample) = sample.or_else(|| self.of_backlog(tx.room())) else {
             return Next::Nothing;
         };
@@ -411,8 +417,8 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
         let came_back = connection.tracker.give_back(&mut self.slots);
         self.posted = 0;
         if let Some(left) = self.taken.get(self.next..) {
-            // There is something where the link has failed alone: those who take the connection
-            // down wake the others.
+            // There is something where the link has failed alone: whoever takes the connection down
+            // wakes the others.
             self.shared.backlog.put_back(left);
         }
         let seen = std::mem::take(&mut self.before) + std::mem::take(&mut self.next) as u64;

@@ -2,8 +2,8 @@
 //!
 //! The lock is on the way of samples, once for a doorbell's worth of them and never for one that is
 //! posted by whoever issues it: it is held while at most [`ROW`] samples are copied, which takes
-//! less than claiming them one by one would. Memory for more samples than a row is taken before it,
-//! and given back after it.
+//! less than claiming them one by one would. A row that is taken whole is not copied, and one that
+//! is brought whole was made before.
 
 use std::{
     collections::VecDeque,
@@ -73,6 +73,10 @@ impl Rows {
     /// Puts samples behind the last, a row at a time: the first of many may be taken while the
     /// others are still to come.
     pub fn push(&self, mut samples: impl ExactSizeIterator<Item = Sample>) {
+        if samples.len() > ROW {
+            let rows = samples.len().div_ceil(ROW);
+            self.lock().rows.reserve(rows);
+        }
         while samples.len() >= ROW {
             let mut row = Vec::with_capacity(ROW);
             row.extend(samples.by_ref().take(ROW));
