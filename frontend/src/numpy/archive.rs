@@ -28,7 +28,11 @@ pub(super) fn arrays(file: &File) -> Result<Option<Vec<Array>>, String> {
         let Some(name) = entry.name().strip_suffix(END).map(str::to_owned) else {
             continue;
         };
-        let refuse = |why: String| format!("array `{name}`: {why}");
+        let refuse = |why: String| format!("array `{}`: {why}", name.escape_debug());
+        if name.contains(char::is_control) {
+            // It is shown in lines and chosen by its name in a configuration.
+            return Err(refuse("its name has control characters".to_owned()));
+        }
         if entry.encrypted() {
             return Err(refuse("it is encrypted".to_owned()));
         }

@@ -154,6 +154,20 @@ fn sizes_are_those_of_the_header() {
     }
 }
 
+#[test]
+fn an_array_whose_name_would_break_a_line_is_refused_in_one() {
+    let mut content = std::fs::read(fixture("detect.npz")).expect("a fixture");
+    let name = b"pixels.npy";
+    let places: Vec<_> = (0..content.len())
+        .filter(|i| content[*i..].starts_with(name))
+        .collect();
+    assert_eq!(places.len(), 2, "before the entry, and in the directory");
+    places.iter().for_each(|i| content[*i] = b'\n');
+    let f = file(&content, ".npz");
+    let why = open(f.path(), false).expect_err("refused");
+    assert_eq!(why, r"array `\nixels`: its name has control characters");
+}
+
 fn code() -> impl Strategy<Value = (&'static str, usize)> {
     prop::sample::select(vec![
         ("|u1", 1),
