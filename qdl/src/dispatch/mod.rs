@@ -27,6 +27,7 @@ mod health;
 mod lane;
 mod need;
 mod nic;
+mod requests;
 mod rows;
 mod warm_up;
 
@@ -67,10 +68,11 @@ use crate::{
     stats::{ConnectionRecord, limits::NicUse, timeline::ConnectionReading},
 };
 
-use end::{Connection, Requests};
+use end::Connection;
 use health::Health;
 use need::ByNeed;
 use nic::{Command, FrontendNic};
+use requests::Requests;
 use rows::Rows;
 use warm_up::WarmUp;
 

@@ -11,10 +11,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::Sample;
+use super::{Sample, end::BURST};
 
 /// Samples that are handed on together, at most.
-const ROW: usize = 64;
+const ROW: usize = BURST;
 
 /// Empty rows kept for those who bring few samples at a time.
 const SPARE: usize = 4;

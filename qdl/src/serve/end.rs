@@ -2,7 +2,7 @@
 //! responses are sent from, and its sending half.
 
 use std::{
-    fmt, slice,
+    fmt,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -12,15 +12,12 @@ use std::{
 use super::{
     answers::{Answers, MOST, Ready},
     arrival::{Arrival, Finished, Origin, Part},
+    responses::Responses,
 };
 use crate::{
     clock::now_ns,
-    connection::{DoorbellWait, Next, NicThreadHandle, Outgoing, SendCounts, SendHalf},
-    fabric::{
-        Broken, Endpoint, FabricCounts, Grants, Imm, Post, PostError, Region, RegionError,
-        SourceId, Tx, Window,
-    },
-    flight::{self, Kind, Record},
+    connection::{DoorbellWait, NicThreadHandle, SendHalf},
+    fabric::{Broken, Endpoint, FabricCounts, Grants, Imm, Region, RegionError, Window},
     response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader},
     stats::ServedConnection,
     wire::Stream,
@@ -80,20 +77,20 @@ pub(super) struct Received {
 /// This node's end of a connection. An [`Arrival`] holds it, so the slots stay mapped after the
 /// link is gone until no batch reads them; [`ServeConnection::readers`] counts such arrivals.
 pub struct ServeConnection {
-    cfgs: ServeConnectionCfgs,
-    window: Window,
-    output: Arc<Region>,
+    pub(super) cfgs: ServeConnectionCfgs,
+    pub(super) window: Window,
+    pub(super) output: Arc<Region>,
     pub(super) send: SendHalf,
     /// Responses that are not posted yet.
-    answers: Answers,
+    pub(super) answers: Answers,
     /// The thread that polls it, which rings doorbells that wait.
     nic: OnceLock<NicThreadHandle>,
     /// Nothing that is sent arrives any more.
     gone: AtomicBool,
     /// A sample that came by it cannot be run: the NIC thread gives the connection up.
     refused: OnceLock<Broken>,
-    responded: AtomicU64,
-    parts: AtomicU64,
+    pub(super) responded: AtomicU64,
+    pub(super) parts: AtomicU64,
     late: AtomicU64,
     /// There once the local side is destroyed.
     received: Mutex<Received>,
@@ -325,13 +322,13 @@ impl ServeConnection {
     }
 
     /// Drops what was queued: nobody is there to have it.
-    fn give_up(&self, ready: Ready) {
+    pub(super) fn give_up(&self, ready: Ready) {
         let late = u64::from(self.answers.give_up(ready));
         self.late.fetch_add(late, Ordering::Relaxed);
     }
 
     /// What is to be posted of a sample that has been computed.
-    fn ready(&self, finished: &Finished) -> Ready {
+    pub(super) fn ready(&self, finished: &Finished) -> Ready {
         let imm = Imm::from_bits(finished.ticket as u32);
         let len = self.within(finished.len);
         let end = len + RESPONSE_HEADER_BYTES as u32;
@@ -355,7 +352,7 @@ impl ServeConnection {
     }
 
     /// Leaves it to whoever has the send token.
-    fn queue(&self, ready: Ready) {
+    pub(super) fn queue(&self, ready: Ready) {
         if !self.answers.push(ready) {
             // Only a slot that was answered twice could fill it.
             self.late.fetch_add(1, Ordering::Relaxed);
@@ -363,7 +360,7 @@ impl ServeConnection {
     }
 
     /// Where a slot's response begins, in the region that responses are sent from.
-    fn output_offset(&self, slot: u16) -> usize {
+    pub(super) fn output_offset(&self, slot: u16) -> usize {
         usize::from(slot) * self.cfgs.response_stride
     }
 
@@ -375,159 +372,6 @@ impl ServeConnection {
         let to = unsafe { self.output.bytes_mut(offset, RESPONSE_HEADER_BYTES) };
         if let Ok(to) = to {
             to.copy_from_slice(&header.encode());
-        }
-    }
-}
-
-/// Responses on their way to the frontend: those that were queued, then the caller's own.
-struct Responses<'a> {
-    connection: &'a ServeConnection,
-    direct: slice::Iter<'a, Finished>,
-    /// Whole ones, and last parts, posted in this burst.
-    answered: u64,
-    /// Parts that others follow.
-    parts: u64,
-    /// When the first of them was noted, where that is recorded: one look at the clock for a burst.
-    noted_ns: u64,
-}
-
-impl<'a> Responses<'a> {
-    fn of(connection: &'a ServeConnection) -> Self {
-        Self::with(connection, &[])
-    }
-
-    fn with(connection: &'a ServeConnection, finished: &'a [Finished]) -> Self {
-        Responses {
-            connection,
-            direct: finished.iter(),
-            answered: 0,
-            parts: 0,
-            noted_ns: 0,
-        }
-    }
-
-    /// The time for the flight recorder.
-    fn noted(&mut self) -> u64 {
-        if self.noted_ns == 0 {
-            self.noted_ns = now_ns();
-        }
-        self.noted_ns
-    }
-
-    /// Posts what is ready of a slot; `None` where that was posted already.
-    fn post(&mut self, ready: Ready, tx: &mut dyn Tx) -> Option<Next> {
-        let c = self.connection;
-        let (slot, posted, ends, bytes) = match ready {
-            Ready::Whole { imm, bytes } => {
-                let posted = tx.post(&Post {
-                    source: SourceId(0),
-                    offset: c.output_offset(imm.slot()),
-                    len: bytes,
-                    at: 0,
-                    imm,
-                });
-                (imm.slot(), posted, true, bytes)
-            }
-            Ready::Part(slot) => {
-                let (piece, residence) = c.answers.piece(slot)?;
-                let (mut imm, mut len) = (piece.imm, piece.to - piece.from);
-                let offset = c.output_offset(slot);
-                if let Some(trailer) = &piece.trailer {
-                    let behind = offset + piece.to as usize;
-                    // SAFETY: the arrival has been given back (`respond`), and the parts that are
-                    // on their way end before here: nobody else touches these bytes.
-                    let to = unsafe { c.output.bytes_mut(behind, RESPONSE_TRAILER_BYTES) };
-                    if let Ok(to) = to {
-                        to.copy_from_slice(&trailer.encode());
-                    }
-                    len += RESPONSE_TRAILER_BYTES as u32;
-                } else {
-                    imm = imm.with_more();
-                }
-                let posted = tx.post(&Post {
-                    source: SourceId(0),
-                    offset: offset + piece.from as usize,
-                    len,
-                    at: piece.from,
-                    imm,
-                });
-                if posted.is_ok() {
-                    c.answers.posted(slot, &piece, residence);
-                }
-                (slot, posted, piece.trailer.is_some(), len)
-            }
-        };
-        Some(match posted {
-            Ok(()) => {
-                flight::note(|| Record {
-                    at_ns: self.noted(),
-                    kind: Kind::Answered as u8,
-                    connection: c.cfgs.connection,
-                    slot,
-                    count: u16::from(ends),
-                    size: bytes,
-                    ..Record::default()
-                });
-                if ends {
-                    // The frontend may use the slot again as soon as it has the response, and not
-                    // before.
-                    c.window.grants().open(slot);
-                    self.answered += 1;
-                } else {
-                    self.parts += 1;
-                }
-                Next::Posted
-            }
-            Err(PostError::Full) if c.answers.push(ready) => Next::Full,
-            Err(e) => {
-                c.give_up(ready);
-                e.into()
-            }
-        })
-    }
-}
-
-impl Outgoing for Responses<'_> {
-    fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
-        let c = self.connection;
-        while let Some(ready) = c.answers.pop() {
-            if let Some(next) = self.post(ready, tx) {
-                return next;
-            }
-        }
-        while let Some(finished) = self.direct.next() {
-            let ready = c.ready(finished);
-            let next = match ready {
-                Ready::Whole { .. } => self.post(ready, tx),
-                Ready::Part(_) => {
-                    c.queue(ready);
-                    c.answers.pop().and_then(|ready| self.post(ready, tx))
-                }
-            };
-            if let Some(next) = next {
-                return next;
-            }
-        }
-        Next::Nothing
-    }
-
-    fn posted(&mut self, _: usize, _: &mut SendCounts) -> bool {
-        let answered = std::mem::take(&mut self.answered);
-        self.connection
-            .responded
-            .fetch_add(answered, Ordering::Relaxed);
-        match std::mem::take(&mut self.parts) {
-            0 => {}
-            parts => _ = self.connection.parts.fetch_add(parts, Ordering::Relaxed),
-        }
-        false
-    }
-
-    /// Nobody is there to have them.
-    fn down(&mut self) {
-        let c = self.connection;
-        while let Some(ready) = c.answers.pop() {
-            c.give_up(ready);
         }
     }
 }

@@ -15,6 +15,7 @@ mod arrival;
 mod end;
 mod nic;
 mod prepare;
+mod responses;
 #[cfg(all(test, not(qdl_loom)))]
 mod tests;
 

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock::now_ns,
-    connection::{BUDGET, NicWork, PollOrder, Receiving, Turn, arm_all},
+    connection::{BUDGET, NicWork, PollOrder, Polled, Receiving, Turn, arm_all},
     fabric::{Armed, Broken, Link},
     flight::{self, Kind, Record},
 };
@@ -169,9 +169,8 @@ impl ServeNic {
         }
     }
 
-    /// Polls one connection; returns whether anything came, and whether that, or what is under way,
-    /// was anything to do.
-    fn poll(&mut self, i: usize, now: u64) -> (bool, bool) {
+    /// Polls one connection.
+    fn poll(&mut self, i: usize, now: u64) -> Polled {
         let Self { up, arrivals, .. } = self;
         let up = &mut up[i];
         let connection = &up.connection;
@@ -200,7 +199,7 @@ impl ServeNic {
         if let Some(why) = connection.refused() {
             up.half.broken = Some(why.clone());
         }
-        (polled.events > 0, polled.busy)
+        polled
     }
 }
 
@@ -214,9 +213,9 @@ impl NicWork for ServeNic {
             let now = now_ns();
             let mut order = self.order;
             order.turn(self.up.len(), |i| {
-                let (came, moved) = self.poll(i, now);
-                busy |= moved;
-                came
+                let polled = self.poll(i, now);
+                busy |= polled.busy;
+                polled.events > 0
             });
             self.order = order;
         }

@@ -48,28 +48,6 @@ fn a_link_that_fails_whoever_posts_is_lost_though_nothing_comes_over_it() {
     b.check(1);
 }
 
-/// Takes no write at all.
-struct Refuses;
-
-impl Tamper for Refuses {
-    fn post(&mut self, _: &mut dyn Tx, _: &Post) -> Result<(), PostError> {
-        Err(Broken::Device("its port is down".to_owned()).into())
-    }
-}
-
-#[test]
-fn samples_that_a_failing_link_refuses_go_by_another_nic_at_once() {
-    let b = asleep(2, Policy::RoundRobin);
-    let _faults = b.connect_tampered(0, Refuses);
-    b.connect(1, 1, &Over::Memory);
-    b.wait_up(2);
-    // The first finds out; the thread of the other NIC sleeps.
-    b.dispatcher.issue(&[b.sample(0)]);
-    drained(&b);
-    b.check(1);
-    b.wait_events(1);
-}
-
 /// Takes so many writes, and then none.
 struct Tires(usize);
 
@@ -83,6 +61,19 @@ impl Tamper for Tires {
             None => Err(Broken::Device("its port is down".to_owned()).into()),
         }
     }
+}
+
+#[test]
+fn samples_that_a_failing_link_refuses_go_by_another_nic_at_once() {
+    let b = asleep(2, Policy::RoundRobin);
+    let _faults = b.connect_tampered(0, Tires(0));
+    b.connect(1, 1, &Over::Memory);
+    b.wait_up(2);
+    // The first finds out; the thread of the other NIC sleeps.
+    b.dispatcher.issue(&[b.sample(0)]);
+    drained(&b);
+    b.check(1);
+    b.wait_events(1);
 }
 
 #[test]

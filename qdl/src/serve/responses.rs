@@ -1,0 +1,165 @@
+//! Responses on their way to the frontend: what whoever has a connection's send token posts.
+
+use std::{slice, sync::atomic::Ordering};
+
+use super::{ServeConnection, answers::Ready, arrival::Finished};
+use crate::{
+    clock::now_ns,
+    connection::{Next, Outgoing, SendCounts},
+    fabric::{Post, PostError, SourceId, Tx},
+    flight::{self, Kind, Record},
+    response::RESPONSE_TRAILER_BYTES,
+};
+
+/// Responses on their way to the frontend: those that were queued, then the caller's own.
+pub(super) struct Responses<'a> {
+    connection: &'a ServeConnection,
+    pub direct: slice::Iter<'a, Finished>,
+    /// Whole ones, and last parts, posted in this burst.
+    answered: u64,
+    /// Parts that others follow.
+    parts: u64,
+    /// When the first of them was noted, where that is recorded: one look at the clock for a burst.
+    noted_ns: u64,
+}
+
+impl<'a> Responses<'a> {
+    pub fn of(connection: &'a ServeConnection) -> Self {
+        Self::with(connection, &[])
+    }
+
+    pub fn with(connection: &'a ServeConnection, finished: &'a [Finished]) -> Self {
+        Responses {
+            connection,
+            direct: finished.iter(),
+            answered: 0,
+            parts: 0,
+            noted_ns: 0,
+        }
+    }
+
+    /// The time for the flight recorder.
+    fn noted(&mut self) -> u64 {
+        if self.noted_ns == 0 {
+            self.noted_ns = now_ns();
+        }
+        self.noted_ns
+    }
+
+    /// Posts what is ready of a slot; `None` where that was posted already.
+    fn post(&mut self, ready: Ready, tx: &mut dyn Tx) -> Option<Next> {
+        let c = self.connection;
+        let (slot, posted, ends, bytes) = match ready {
+            Ready::Whole { imm, bytes } => {
+                let posted = tx.post(&Post {
+                    source: SourceId(0),
+                    offset: c.output_offset(imm.slot()),
+                    len: bytes,
+                    at: 0,
+                    imm,
+                });
+                (imm.slot(), posted, true, bytes)
+            }
+            Ready::Part(slot) => {
+                let (piece, residence) = c.answers.piece(slot)?;
+                let (mut imm, mut len) = (piece.imm, piece.to - piece.from);
+                let offset = c.output_offset(slot);
+                if let Some(trailer) = &piece.trailer {
+                    let behind = offset + piece.to as usize;
+                    // SAFETY: the arrival has been given back (`respond`), and the parts that are
+                    // on their way end before here: nobody else touches these bytes.
+                    let to = unsafe { c.output.bytes_mut(behind, RESPONSE_TRAILER_BYTES) };
+                    if let Ok(to) = to {
+                        to.copy_from_slice(&trailer.encode());
+                    }
+                    len += RESPONSE_TRAILER_BYTES as u32;
+                } else {
+                    imm = imm.with_more();
+                }
+                let posted = tx.post(&Post {
+                    source: SourceId(0),
+                    offset: offset + piece.from as usize,
+                    len,
+                    at: piece.from,
+                    imm,
+                });
+                if posted.is_ok() {
+                    c.answers.posted(slot, &piece, residence);
+                }
+                (slot, posted, piece.trailer.is_some(), len)
+            }
+        };
+        Some(match posted {
+            Ok(()) => {
+                flight::note(|| Record {
+                    at_ns: self.noted(),
+                    kind: Kind::Answered as u8,
+                    connection: c.cfgs.connection,
+                    slot,
+                    count: u16::from(ends),
+                    size: bytes,
+                    ..Record::default()
+                });
+                if ends {
+                    // The frontend may use the slot again as soon as it has the response, and not
+                    // before.
+                    c.window.grants().open(slot);
+                    self.answered += 1;
+                } else {
+                    self.parts += 1;
+                }
+                Next::Posted
+            }
+            Err(PostError::Full) if c.answers.push(ready) => Next::Full,
+            Err(e) => {
+                c.give_up(ready);
+                e.into()
+            }
+        })
+    }
+}
+
+impl Outgoing for Responses<'_> {
+    fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
+        let c = self.connection;
+        while let Some(ready) = c.answers.pop() {
+            if let Some(next) = self.post(ready, tx) {
+                return next;
+            }
+        }
+        while let Some(finished) = self.direct.next() {
+            let ready = c.ready(finished);
+            let next = match ready {
+                Ready::Whole { .. } => self.post(ready, tx),
+                Ready::Part(_) => {
+                    c.queue(ready);
+                    c.answers.pop().and_then(|ready| self.post(ready, tx))
+                }
+            };
+            if let Some(next) = next {
+                return next;
+            }
+        }
+        Next::Nothing
+    }
+
+    fn posted(&mut self, _: usize, _: &mut SendCounts) -> bool {
+        let answered = std::mem::take(&mut self.answered);
+        self.connection
+            .responded
+            .fetch_add(answered, Ordering::Relaxed);
+        match std::mem::take(&mut self.parts) {
+            0 => {}
+            parts => _ = self.connection.parts.fetch_add(parts, Ordering::Relaxed),
+        }
+        false
+    }
+
+    /// Nobody is there to have them.
+    fn down(&mut self) {
+        let c = self.connection;
+        while let Some(ready) = c.answers.pop() {
+            c.give_up(ready);
+        }
+    }
+}
