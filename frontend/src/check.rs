@@ -10,7 +10,7 @@ use qdl::{
     fabric::ib::locked_memory_limit,
     model::{ModelSpec, TensorSpec},
     os::available_memory,
-    run::{SlotNeeds, nic_threads},
+    run::{Connections, SlotNeeds, nic_threads},
     stats::{Page, memory},
 };
 
@@ -68,7 +68,11 @@ pub fn check(
         let needs = SlotNeeds::of(config)?;
         needs.check_node(config)?;
         network(&mut page, config, &needs);
-        let nics = nic_threads(&config.nics, config.nic_threads);
+        let nics = nic_threads(
+            &config.nics,
+            config.nic_threads,
+            Connections::ToAccelerators(config.accelerators.len()),
+        );
         page.fact(
             "threads",
             format!(

@@ -91,7 +91,7 @@ impl Network {
             verdict: verdict.clone(),
             notes: Mutex::new(notes),
         });
-        let mut make = |nic_index| Box::new(completers.make(nic_index)) as _;
+        let mut make = |share| Box::new(completers.make(share)) as _;
         let cluster = Arc::new(Cluster::connect(config, memory, &mut make, listener)?);
         Ok(Network {
             cluster: Arc::downgrade(&cluster),

@@ -25,7 +25,7 @@ use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig, NicConfig, Written},
     os::{Near, available_memory},
-    run::pinning_warnings,
+    run::{pinning_warnings, shares},
     stats::Live,
     topology::{Topology, spell_out},
 };
@@ -142,12 +142,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let loaded = qsl.performance_count();
     let own_settings = own_settings::records(args, &config, &file, &written, loaded);
 
-    let rails = if args.local {
-        local::completers(&config)
+    let live = Arc::new(if args.local {
+        Live::new(local::completers(&config))
     } else {
-        config.nics.len()
-    };
-    let live = Arc::new(Live::new(rails));
+        Live::of_shares(shares(&config))
+    });
     let completers = Completers::new(live, verifier.clone(), tokens.clone());
     let completers = completers.noting(whose.clone());
     interrupt::listen();

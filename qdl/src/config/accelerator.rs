@@ -57,8 +57,8 @@ pub struct AcceleratorConfig {
     /// The NICs of this node; at least one.
     #[garde(dive)]
     pub nics: Vec<NicConfig>,
-    /// Threads that poll the NICs: so many, as far as NICs can share one. Default `auto`: by the
-    /// cores that there are, and by what there is to do.
+    /// Threads that poll the NICs: so many, as far as there are connections for them. Default
+    /// `auto`: by the cores that there are, and by what there is to do.
     #[serde(default)]
     #[garde(custom(auto_within(1..=MAX_THREADS)))]
     pub nic_threads: Auto<usize>,

@@ -127,7 +127,7 @@ pub trait Owner: Send + Sync {
     fn event(&self, event: DispatchEvent);
 }
 
-/// One NIC of the frontend.
+/// One NIC of the frontend, or one share of its connections ([`CrewPlan`]).
 pub struct DispatchNic {
     /// How its thread waits and where it runs.
     pub cfgs: NicThreadCfgs,
@@ -156,7 +156,7 @@ pub struct DispatchCfgs {
     pub staged_from: Option<Arc<Region>>,
     /// The connections.
     pub connections: Vec<ConnectionCfgs>,
-    /// Which thread polls which NIC; `None`: each its own.
+    /// Which thread polls which share of which NIC; `None`: each NIC has its own.
     pub crew: Option<CrewPlan>,
     /// Writes queued on a connection before its doorbell must be rung.
     pub send_depth: usize,

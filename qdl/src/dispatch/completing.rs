@@ -71,7 +71,7 @@ impl FrontendNic {
             }
         };
         self.completer.parts(&mut pieces.iter().map(part));
-        shared.parts[self.index].fetch_add(pieces.len() as u64, Ordering::Relaxed);
+        shared.parts[self.share].fetch_add(pieces.len() as u64, Ordering::Relaxed);
         self.came.pieces.clear();
     }
 

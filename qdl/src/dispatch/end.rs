@@ -34,7 +34,7 @@ const LEFT: usize = 4 * BURST;
 pub struct ConnectionCfgs {
     /// Index of the accelerator it leads to.
     pub peer: usize,
-    /// Index of the NIC thread that polls it.
+    /// Index of the NIC that it is on.
     pub nic_index: usize,
     /// Slots at either end.
     pub slots: usize,
@@ -62,6 +62,8 @@ pub(super) struct Now {
 pub(super) struct Connection {
     pub index: usize,
     pub cfgs: ConnectionCfgs,
+    /// Which of all shares of NICs it is in: whose thread polls it.
+    pub share: usize,
     /// Samples that were given to this connection and are not posted yet: under a policy by health
     /// each, at most as many as it has slots, else those that are left to its NIC thread.
     pub assigned: ArrayQueue<Sample>,
@@ -92,6 +94,7 @@ impl Connection {
     pub fn new(
         index: usize,
         cfgs: ConnectionCfgs,
+        share: usize,
         nodes: &[u32],
         staged: bool,
         by_health: bool,
@@ -104,6 +107,7 @@ impl Connection {
         let staging = staged.then(|| map(cfgs.request_stride)).transpose()?;
         Ok(Connection {
             index,
+            share,
             assigned: ArrayQueue::new(match by_health {
                 true => cfgs.slots,
                 false => cfgs.slots.min(LEFT),

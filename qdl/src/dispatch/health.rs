@@ -183,7 +183,7 @@ impl Shared {
         if small {
             self.drive(connection, None, iter::empty());
         } else {
-            self.handles()[connection.cfgs.nic_index].wake();
+            self.handles()[connection.share].wake();
         }
     }
 

@@ -42,7 +42,7 @@ struct Lane {
     /// The connection it began with, and what was posted on that then.
     watched: usize,
     posted: u64,
-    /// What posting here has taken since the NIC thread of NIC `asleep` fell asleep.
+    /// What posting here has taken since the NIC thread of share `asleep` fell asleep.
     asleep_ns: u64,
     asleep: usize,
     /// What choosing takes, with what had to be posted for it: smoothed.
@@ -113,22 +113,22 @@ impl Weights {
 }
 
 impl Lane {
-    /// The thread of NIC `nic`, which is to post, sleeps: whether this one posts instead, at
+    /// The thread of a share, which is to post, sleeps: whether this one posts instead, at
     /// `cost_ns`. It does until that has taken as long as the other would have taken to wake: so no
     /// sample waits more than twice as long as with the better of the two. What was posted for
     /// another that sleeps counts, too.
-    fn posts_for_sleeper(&mut self, nic: usize, cost_ns: u64, costs: &PostingCosts) -> bool {
-        self.asleep = nic;
+    fn posts_for_sleeper(&mut self, share: usize, cost_ns: u64, costs: &PostingCosts) -> bool {
+        self.asleep = share;
         let spent = self.asleep_ns.saturating_add(cost_ns);
         let posts = spent <= costs.awake_ns;
         self.asleep_ns = if posts { spent } else { 0 };
         posts
     }
 
-    /// The thread of NIC `nic` is awake: if it is the one that slept, that is over. Others that are
+    /// The thread of a share is awake: if it is the one that slept, that is over. Others that are
     /// awake beside it say nothing of it.
-    fn is_awake(&mut self, nic: usize) {
-        if self.asleep == nic {
+    fn is_awake(&mut self, share: usize) {
+        if self.asleep == share {
             self.asleep_ns = 0;
         }
     }
@@ -204,7 +204,7 @@ impl Shared {
             if !load.takes() {
                 return load;
             }
-            let thread = handles.get(connection.cfgs.nic_index);
+            let thread = handles.get(connection.share);
             let asleep = thread.is_some_and(NicThreadHandle::seems_asleep);
             weights.weigh(load, connection.assigned(), asleep)
         });
@@ -241,11 +241,11 @@ impl Shared {
             self.take_assigned_back(connection);
             return self.drive_all(lane.connection);
         }
-        let nic = connection.cfgs.nic_index;
+        let share = connection.share;
         let cost_ns = Ringer::cost_ns(bytes);
-        match self.handles().get(nic) {
-            Some(thread) if !thread.needs_waking() => lane.is_awake(nic),
-            Some(thread) if !lane.posts_for_sleeper(nic, cost_ns, &self.costs) => {
+        match self.handles().get(share) {
+            Some(thread) if !thread.needs_waking() => lane.is_awake(share),
+            Some(thread) if !lane.posts_for_sleeper(share, cost_ns, &self.costs) => {
                 thread.wake();
             }
             _ => {

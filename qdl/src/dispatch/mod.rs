@@ -95,14 +95,16 @@ pub(crate) struct Shared {
     issued: CachePadded<AtomicU64>,
     /// Clock at the first sample; 0 before.
     first_ns: AtomicU64,
+    /// Samples completed, by share.
     completed: Box<[CachePadded<AtomicU64>]>,
-    /// Parts handed over that others follow, by NIC.
+    /// Parts handed over that others follow, by share.
     parts: Box<[CachePadded<AtomicU64>]>,
     token_bytes: u32,
     completed_empty: AtomicU64,
     again: AtomicU64,
     connections_lost: AtomicU64,
     echo: EchoCfgs,
+    /// The thread of each share.
     nic_threads: OnceLock<Vec<NicThreadHandle>>,
     warm_up: WarmUp,
     /// What posting costs here; where nobody said who posts, it is decided by that.
@@ -116,31 +118,37 @@ pub struct Dispatcher {
     handles: Vec<NicThreadHandle>,
     inboxes: Vec<Arc<SegQueue<Command>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    crew: CrewPlan,
     issue_post_up_to: Option<usize>,
     issue_burst: usize,
     send_depth: usize,
 }
 
 impl Dispatcher {
-    /// Maps the response slots and starts the NIC threads. All connections are down.
+    /// Maps the response slots and starts the NIC threads. All connections are down. `shares` are
+    /// those of the plan, or one for each NIC where there is none.
     ///
     /// # Errors
     /// [`DispatchError`].
     pub fn new(
         cfgs: DispatchCfgs,
-        nics: Vec<DispatchNic>,
+        shares: Vec<DispatchNic>,
         owner: Arc<dyn Owner>,
     ) -> Result<Self, DispatchError> {
         let staged = cfgs.staged_from.is_some();
+        let crew = cfgs.crew.unwrap_or_else(|| CrewPlan::each(shares.len()));
+        let mut shared_out = crew.share_out();
         let connections = cfgs
             .connections
             .iter()
             .enumerate()
             .map(|(i, l)| {
+                let share = shared_out.next(l.nic_index);
                 Connection::new(
                     i,
                     *l,
-                    nics.get(l.nic_index).map_or(&[], |r| &r.cfgs.near.nodes),
+                    share,
+                    shares.get(share).map_or(&[], |s| &s.cfgs.near.nodes),
                     staged,
                     cfgs.policy.by_health().is_some(),
                     cfgs.doorbell_wait,
@@ -164,8 +172,8 @@ impl Dispatcher {
             aborted: AtomicBool::new(false),
             issued: CachePadded::default(),
             first_ns: AtomicU64::new(0),
-            completed: nics.iter().map(|_| CachePadded::default()).collect(),
-            parts: nics.iter().map(|_| CachePadded::default()).collect(),
+            completed: shares.iter().map(|_| CachePadded::default()).collect(),
+            parts: shares.iter().map(|_| CachePadded::default()).collect(),
             token_bytes: cfgs.token_bytes.clamp(1, 8),
             completed_empty: AtomicU64::new(0),
             again: AtomicU64::new(0),
@@ -182,12 +190,13 @@ impl Dispatcher {
             handles: Vec::new(),
             inboxes: Vec::new(),
             threads: Mutex::default(),
+            crew,
             issue_post_up_to: cfgs.issue_post_up_to,
             issue_burst: cfgs.issue_burst,
             send_depth: cfgs.send_depth,
         };
         let mut works = Vec::new();
-        for (index, r) in nics.into_iter().enumerate() {
+        for (index, r) in shares.into_iter().enumerate() {
             let inbox = Arc::new(SegQueue::new());
             let (s, i) = (dispatcher.shared.clone(), inbox.clone());
             let make: MakeWork<FrontendNic> =
@@ -195,9 +204,7 @@ impl Dispatcher {
             works.push((r.cfgs, make));
             dispatcher.inboxes.push(inbox);
         }
-        let each = CrewPlan::each(works.len());
-        let crew = cfgs.crew.as_ref().unwrap_or(&each);
-        let (handles, threads) = connection::spawn_crew(works, crew)?;
+        let (handles, threads) = connection::spawn_crew(works, &dispatcher.crew)?;
         dispatcher.handles = handles;
         *dispatcher.threads() = threads;
         let _ = dispatcher
@@ -213,7 +220,7 @@ impl Dispatcher {
 
     /// Where the threads run and the connections' memory lies, by NIC.
     pub fn placed(&self) -> Vec<Placed> {
-        self.handles.iter().map(NicThreadHandle::placed).collect()
+        NicThreadHandle::placed_by_nic(&self.handles, &self.crew)
     }
 
     /// NUMA nodes that the samples lie on, as the system says.
@@ -348,24 +355,22 @@ impl Dispatcher {
         );
     }
 
-    /// Gives up every connection that is up on a NIC thread: its NIC's link is down.
-    pub fn give_up_nic(&self, nic_index: usize, cause: Broken) {
-        if let (Some(inbox), Some(handle)) =
-            (self.inboxes.get(nic_index), self.handles.get(nic_index))
-        {
-            inbox.push(Command::GiveUpAll(cause));
-            handle.wake();
+    /// Gives up every connection that is up on a NIC: its link is down.
+    pub fn give_up_nic(&self, nic_index: usize, cause: &Broken) {
+        for share in self.crew.shares_of(nic_index) {
+            self.inboxes[share].push(Command::GiveUpAll(cause.clone()));
+            self.handles[share].wake();
         }
     }
 
     fn command(&self, connection: usize, command: Command) {
-        let nic_index = self.shared.connections[connection].cfgs.nic_index;
-        self.inboxes[nic_index].push(command);
-        self.handles[nic_index].wake();
+        let share = self.shared.connections[connection].share;
+        self.inboxes[share].push(command);
+        self.handles[share].wake();
     }
 
     /// From now on rails are chosen by health; before it, by what is outstanding. `tick_ns` is how
-    /// often scores are folded; `nic_down` says of a NIC thread's NIC whether it is down. The first
+    /// often scores are folded; `nic_down` says of a NIC whether it is down. The first
     /// call counts.
     pub fn choose_by_health(&self, arbiter: RailArbiter, tick_ns: u64, nic_down: Box<NicDown>) {
         let peers = 1 + self
@@ -540,7 +545,7 @@ impl Drop for Dispatcher {
 }
 
 impl Shared {
-    /// The NIC threads; none while the first of them are being started.
+    /// The thread of each share; none while the first of them are being started.
     fn handles(&self) -> &[NicThreadHandle] {
         self.nic_threads.get().map_or(&[], Vec::as_slice)
     }
@@ -562,7 +567,7 @@ impl Shared {
     ) -> Posted {
         let now = for_caller.map_or(0, |_| now_ns());
         let mut requests = Requests::new(self, connection, direct, now);
-        let thread = || self.handles().get(connection.cfgs.nic_index);
+        let thread = || self.handles().get(connection.share);
         let send = &connection.send;
         let done = match for_caller {
             Some(_) if !self.by_cost => send.drive_for_caller(now, thread(), &mut requests),

@@ -1,5 +1,6 @@
-//! The work of a frontend's NIC thread: poll its connections, complete what has arrived, post from
-//! the backlog as slots come free, watch for silence, and take lost connections down.
+//! The work of a frontend's NIC thread, for one share of a NIC's connections: poll them, complete
+//! what has arrived, post from the backlog as slots come free, watch for silence, and take lost
+//! connections down.
 
 use std::{
     iter,
@@ -97,7 +98,7 @@ pub(super) struct Up {
 }
 
 pub(super) struct FrontendNic {
-    pub(super) index: usize,
+    pub(super) share: usize,
     pub(super) shared: Arc<Shared>,
     inbox: Arc<SegQueue<Command>>,
     pub(super) completer: Box<dyn Completer>,
@@ -112,7 +113,7 @@ pub(super) struct FrontendNic {
 
 impl FrontendNic {
     pub fn new(
-        index: usize,
+        share: usize,
         shared: Arc<Shared>,
         inbox: Arc<SegQueue<Command>>,
         completer: Box<dyn Completer>,
@@ -120,16 +121,12 @@ impl FrontendNic {
     ) -> Self {
         // Touched from the pinned thread: where memory cannot be bound to a node, it comes to lie
         // near.
-        for connection in shared
-            .connections
-            .iter()
-            .filter(|l| l.cfgs.nic_index == index)
-        {
+        for connection in shared.connections.iter().filter(|l| l.share == share) {
             connection.window.region().prefault();
             handle.note_memory(connection.window.region());
         }
         FrontendNic {
-            index,
+            share,
             shared,
             inbox,
             completer,
@@ -143,7 +140,7 @@ impl FrontendNic {
     }
 
     pub(super) fn completed(&self) -> &CachePadded<AtomicU64> {
-        &self.shared.completed[self.index]
+        &self.shared.completed[self.share]
     }
 
     fn command(&mut self, command: Command) {
@@ -503,6 +500,10 @@ impl NicWork for FrontendNic {
 
     fn woken_by(&mut self, fd: RawFd) {
         self.up.iter_mut().any(|u| u.half.woken_by(fd));
+    }
+
+    fn is_in_use(&self) -> bool {
+        !self.up.is_empty()
     }
 
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd)) {

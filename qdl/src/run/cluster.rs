@@ -16,7 +16,7 @@ use super::{
     api::{ClusterError, ClusterListener, SampleMemory},
     common::{ClusterOwner, Common, ConnectionOf, PeerState},
     control_thread::control,
-    crew::{cores, crew},
+    crew::of_frontend,
     facts::node_facts,
     health::RailMap,
     outage::Outages,
@@ -56,7 +56,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Reaches every accelerator, checks models and names, and opens every connection. Each step
+    /// Reaches every accelerator, checks models and names, and opens every connection. `completer`
+    /// makes that of each share of the NICs ([`shares`](super::shares)). Each step
     /// ends within `deadlines.connect_ms`: reaching all of them and the handshakes, then, for one
     /// after the other, having connections granted, connecting them and starting.
     ///
@@ -84,20 +85,18 @@ impl Cluster {
             .collect::<Result<Vec<_>, _>>()?;
         let topology = Topology::of_this_machine().unwrap_or_default();
         let near: Vec<_> = config.nics.iter().map(|n| topology.near_nic(n)).collect();
-        let threads = config
-            .nics
-            .iter()
-            .enumerate()
-            .map(|(i, _)| DispatchNic {
-                cfgs: settings::frontend_nic_thread(i, config, &near[i]),
-                completer: completer(i),
-            })
-            .collect();
+        let crew = of_frontend(config, &near);
+        let shares = crew.nic_of.iter().enumerate();
+        let shares = shares.map(|(share, nic)| DispatchNic {
+            cfgs: settings::frontend_nic_thread(*nic, config, &near[*nic]),
+            completer: completer(share),
+        });
+        let shares = shares.collect();
         let cfgs = DispatchCfgs {
             sources: memory.sources,
             staged_from: memory.staged_from,
             connections,
-            crew: Some(crew(&config.nics, &near, config.nic_threads, cores())),
+            crew: Some(crew),
             ..settings::dispatch(config)
         };
         let (losses, inboxes): (Vec<_>, Vec<_>) = config
@@ -137,7 +136,7 @@ impl Cluster {
         });
         let dispatcher = Dispatcher::new(
             cfgs,
-            threads,
+            shares,
             Arc::new(ClusterOwner(Arc::downgrade(&common))),
         )?;
         let _ = common.dispatcher.set(dispatcher);

@@ -145,7 +145,9 @@ async fn monitor(common: &Common) {
                 // there is no need to wait for silence.
                 let cause = format!("the link of {} is down", common.config.nics[nic].label());
                 common.listener.note(&cause);
-                common.dispatcher().give_up_nic(nic, Broken::GivenUp(cause));
+                common
+                    .dispatcher()
+                    .give_up_nic(nic, &Broken::GivenUp(cause));
             }
             *was = is;
         }

@@ -1,15 +1,16 @@
-//! How many NIC threads there are, and which NICs may share one: from the configuration and the
-//! cores that there are.
+//! How many NIC threads there are, which NICs may share one, and which have several: from the
+//! configuration and the cores that there are.
 //!
 //! The kernel's sockets are polled by whoever comes, so TCP NICs that wait alike and belong to one
-//! place share threads. A queue pair's or an endpoint's thread never leaves its NIC: it was pinned
+//! place share threads, and where there are more threads than NICs a NIC's connections may go to
+//! several of them. A queue pair's or an endpoint's thread never leaves its NIC: it was pinned
 //! before its device was opened, and its looks cost next to nothing. Nor does one that never sleeps
 //! (`mode: poll`): it was given a core.
 
 use std::thread::available_parallelism;
 
 use crate::{
-    config::{Auto, CompletionMode, NicAt, NicConfig},
+    config::{Auto, CompletionMode, FrontendConfig, NicAt, NicConfig},
     connection::{CrewPlan, Moves},
     os::Near,
     topology::Topology,
@@ -18,68 +19,138 @@ use crate::{
 /// Cores for one NIC thread: as many again are left to LoadGen or the engine, and to the kernel.
 const CORES: usize = 2;
 
+/// Most threads for the connections of one NIC, unless `nic_threads` says otherwise: a share that
+/// has no connection costs a look in each turn.
+const MOST: usize = 4;
+
+/// Most shares of one NIC, whatever `nic_threads` says.
+const MAX_SHARES: usize = 64;
+
 /// Cores that this process may use: its affinity and its cgroup's share of the time, whichever is
 /// less.
 pub fn cores() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
+/// Connections of each NIC, where they are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connections {
+    /// Its own `connections`, to so many accelerators.
+    ToAccelerators(usize),
+    /// As many as frontends ask for.
+    AsAsked,
+}
+
+impl Connections {
+    fn of(self, nic: &NicConfig) -> usize {
+        match self {
+            Connections::ToAccelerators(n) => nic.connections() * n,
+            Connections::AsAsked => usize::MAX,
+        }
+    }
+}
+
 /// How many NIC threads a node with these NICs starts on this machine. `wanted` is `nic_threads`.
-pub fn nic_threads(nics: &[NicConfig], wanted: Auto<usize>) -> usize {
+pub fn nic_threads(nics: &[NicConfig], wanted: Auto<usize>, connections: Connections) -> usize {
     let topology = Topology::of_this_machine().unwrap_or_default();
     let near: Vec<_> = nics.iter().map(|n| topology.near_nic(n)).collect();
-    crew(nics, &near, wanted, cores()).threads()
+    crew(nics, &near, wanted, cores(), connections).threads()
+}
+
+/// The NIC of each share of a frontend's NICs on this machine: each has a completer of its own.
+pub fn shares(config: &FrontendConfig) -> Vec<usize> {
+    let topology = Topology::of_this_machine().unwrap_or_default();
+    let near: Vec<_> = config.nics.iter().map(|n| topology.near_nic(n)).collect();
+    of_frontend(config, &near).nic_of
+}
+
+/// NIC threads of a frontend on this machine.
+pub(super) fn of_frontend(config: &FrontendConfig, near: &[Near]) -> CrewPlan {
+    let connections = Connections::ToAccelerators(config.accelerators.len());
+    crew(&config.nics, near, config.nic_threads, cores(), connections)
 }
 
 /// NIC threads for these NICs, each where `near` says, on a machine with so many cores. `wanted` is
-/// `nic_threads`: so many, as far as NICs can share, or by the cores and by what there is to do.
-pub fn crew(nics: &[NicConfig], near: &[Near], wanted: Auto<usize>, cores: usize) -> CrewPlan {
+/// `nic_threads`: so many, as far as there are connections that can be on threads of their own, or
+/// by the cores and by what there is to do.
+pub fn crew(
+    nics: &[NicConfig],
+    near: &[Near],
+    wanted: Auto<usize>,
+    cores: usize,
+    connections: Connections,
+) -> CrewPlan {
     let groups = groups(nics, near);
-    let most = |group: &Group| match wanted {
-        Auto::Fixed(_) => group.nics.len(),
-        Auto::Auto => {
-            let cores = match group.cpus {
-                0 => cores,
-                pinned => pinned.min(cores),
-            };
-            (cores / CORES).clamp(1, group.nics.len())
-        }
+    let together = groups.iter().filter(|g| g.shares).map(|g| g.nics.len());
+    let together = together.sum::<usize>().max(1);
+    let own = |group: &Group| match group.cpus {
+        0 => cores / CORES,
+        pinned => pinned.min(cores) / CORES,
+    };
+    // Shares of each NIC of a group: no more than there are threads for.
+    let shares_of = |group: &Group, nic: usize| {
+        let most = match wanted {
+            _ if !group.shares => 1,
+            Auto::Fixed(wanted) => wanted.div_ceil(together),
+            Auto::Auto => (own(group) / group.nics.len()).min(MOST),
+        };
+        most.clamp(1, connections.of(&nics[nic]).clamp(1, MAX_SHARES))
+    };
+    let shares = |group: &Group| -> usize {
+        let all = group.nics.iter().map(|nic| shares_of(group, *nic));
+        all.sum()
     };
     let mut threads: Vec<usize> = match wanted {
-        Auto::Auto => groups.iter().map(most).collect(),
+        Auto::Auto => groups.iter().map(|g| own(g).clamp(1, shares(g))).collect(),
         Auto::Fixed(_) => vec![1; groups.len()],
     };
     if let Auto::Fixed(wanted) = wanted {
-        // One more where most NICs share one, until there are enough.
+        // One more where most share one, until there are enough.
         while threads.iter().sum::<usize>() < wanted {
-            let more = (0..groups.len()).filter(|g| threads[*g] < most(&groups[*g]));
-            let share = |g: &usize| groups[*g].nics.len() * 1024 / threads[*g];
-            let Some(g) = more.max_by_key(share) else {
+            let more = (0..groups.len()).filter(|g| threads[*g] < shares(&groups[*g]));
+            let each = |g: &usize| shares(&groups[*g]) * 1024 / threads[*g];
+            let Some(g) = more.max_by_key(each) else {
                 break;
             };
             threads[g] += 1;
         }
     }
     let mut plan = CrewPlan {
-        thread_of: vec![0; nics.len()],
-        group_of: Vec::new(),
         moves: match wanted {
             Auto::Auto => Moves::ByNeed,
             Auto::Fixed(_) => Moves::Never,
         },
+        ..CrewPlan::default()
     };
+    let mut of_nic = vec![Vec::new(); nics.len()];
     for (g, (group, threads)) in groups.iter().zip(threads).enumerate() {
         let first = plan.group_of.len();
+        let mut share = 0;
         for (i, nic) in group.nics.iter().enumerate() {
-            plan.thread_of[*nic] = first + i % threads;
+            for _ in 0..shares_of(group, *nic) {
+                // A NIC begins on one thread where its shares may change to another, and stays on
+                // several where they may not.
+                let turn = match plan.moves {
+                    Moves::Never => share,
+                    _ => i,
+                };
+                of_nic[*nic].push(first + turn % threads);
+                share += 1;
+            }
         }
         plan.group_of.extend(vec![g; threads]);
+    }
+    for (nic, threads) in of_nic.into_iter().enumerate() {
+        plan.nic_of.extend(vec![nic; threads.len()]);
+        plan.thread_of.extend(threads);
     }
     plan
 }
 
 struct Group {
     nics: Vec<usize>,
+    /// They may be on one thread, and one of them on several.
+    shares: bool,
     /// Cores that their threads are kept on; 0: any.
     cpus: usize,
 }
@@ -100,6 +171,7 @@ fn groups(nics: &[NicConfig], near: &[Near]) -> Vec<Group> {
             Some(group) => group.nics.push(i),
             None => groups.push(Group {
                 nics: vec![i],
+                shares,
                 cpus: near[i].cpus.len(),
             }),
         }
@@ -120,8 +192,18 @@ mod tests {
             .collect()
     }
 
+    /// NICs with one connection each.
+    fn of(nics: &[NicConfig], near: &[Near], wanted: Auto<usize>, cores: usize) -> CrewPlan {
+        let one = |nic: &NicConfig| NicConfig {
+            connections: 1,
+            ..nic.clone()
+        };
+        let nics: Vec<_> = nics.iter().map(one).collect();
+        crew(&nics, near, wanted, cores, Connections::ToAccelerators(1))
+    }
+
     fn threads(nics: usize, wanted: Auto<usize>, cores: usize) -> usize {
-        crew(&tcp(nics), &vec![Near::default(); nics], wanted, cores).threads()
+        of(&tcp(nics), &vec![Near::default(); nics], wanted, cores).threads()
     }
 
     #[test]
@@ -138,14 +220,41 @@ mod tests {
     fn so_many_are_so_many_as_far_as_nics_can_share() {
         assert_eq!(threads(8, Auto::Fixed(3), 2), 3);
         assert_eq!(threads(8, Auto::Fixed(64), 2), 8, "one each");
-        let plan = crew(&tcp(5), &vec![Near::default(); 5], Auto::Fixed(2), 16);
+        let plan = of(&tcp(5), &vec![Near::default(); 5], Auto::Fixed(2), 16);
         assert_eq!(plan.thread_of, [0, 1, 0, 1, 0]);
         assert_eq!(plan.moves, Moves::Never);
         let mut mixed = tcp(3);
         mixed.push(NicConfig::ib("mlx5_0"));
         mixed.push(NicConfig::ofi_domain("efa", "rdmap0s6-rdm"));
-        let plan = crew(&mixed, &vec![Near::default(); 5], Auto::Fixed(1), 16);
+        let plan = of(&mixed, &vec![Near::default(); 5], Auto::Fixed(1), 16);
         assert_eq!(plan.threads(), 3, "each of those over a device has its own");
+    }
+
+    #[test]
+    fn a_nic_has_several_threads_where_there_are_cores_and_connections() {
+        let plan = |nics, wanted, cores, connections| {
+            let near = vec![Near::default(); nics];
+            crew(&tcp(nics), &near, wanted, cores, connections)
+        };
+        let to = Connections::ToAccelerators;
+        let shape = |p: CrewPlan| (p.shares(), p.threads());
+        assert_eq!(tcp(1)[0].connections(), 2);
+        assert_eq!(
+            shape(plan(1, Auto::Auto, 2, to(1))),
+            (1, 1),
+            "no core for it"
+        );
+        assert_eq!(shape(plan(1, Auto::Auto, 16, to(1))), (2, 2));
+        assert_eq!(shape(plan(1, Auto::Auto, 16, to(8))), (MOST, MOST));
+        assert_eq!(shape(plan(4, Auto::Auto, 16, to(1))), (8, 8));
+        assert_eq!(shape(plan(8, Auto::Auto, 16, to(1))), (8, 8), "one each");
+        let asked = plan(1, Auto::Auto, 16, Connections::AsAsked);
+        assert_eq!(asked.thread_of, vec![0; MOST], "together until one is full");
+        assert_eq!(shape(asked), (MOST, MOST));
+        let fixed = plan(1, Auto::Fixed(2), 2, to(1));
+        assert_eq!(fixed.thread_of, [0, 1], "and they stay so");
+        assert_eq!(shape(plan(1, Auto::Fixed(7), 2, to(1))), (2, 2));
+        assert_eq!(shape(plan(3, Auto::Fixed(4), 2, to(1))), (6, 4));
     }
 
     #[test]
@@ -155,10 +264,10 @@ mod tests {
             nodes: vec![node],
         };
         let two = [near(0), near(1), near(0), near(1)];
-        let plan = crew(&tcp(4), &two, Auto::Auto, 8);
+        let plan = of(&tcp(4), &two, Auto::Auto, 8);
         assert_eq!(plan.thread_of, [0, 2, 1, 3], "two of four cores each");
         assert_eq!(plan.group_of, [0, 0, 1, 1]);
-        let plan = crew(&tcp(4), &two, Auto::Auto, 2);
+        let plan = of(&tcp(4), &two, Auto::Auto, 2);
         assert_eq!(plan.thread_of, [0, 1, 0, 1]);
         let mut nics = tcp(4);
         nics[1].completion.spin_us = 7;
@@ -168,10 +277,10 @@ mod tests {
                 ..Completion::default()
             };
         }
-        let plan = crew(&nics, &vec![Near::default(); 4], Auto::Auto, 2);
+        let plan = of(&nics, &vec![Near::default(); 4], Auto::Auto, 2);
         assert_eq!(plan.thread_of, [0, 1, 2, 3]);
         let pinned = vec![Near::cpus(&[3]); 4];
-        assert_eq!(crew(&tcp(4), &pinned, Auto::Auto, 64).threads(), 1);
+        assert_eq!(of(&tcp(4), &pinned, Auto::Auto, 64).threads(), 1);
     }
 
     proptest! {
@@ -180,6 +289,7 @@ mod tests {
             kinds in prop::collection::vec((0u8..4, 0u32..3), 1..20),
             wanted in prop_oneof![Just(Auto::Auto), (1usize..40).prop_map(Auto::Fixed)],
             cores in 1usize..200,
+            accelerators in 0usize..4,
         ) {
             let nics: Vec<_> = kinds.iter().map(|(kind, _)| match kind {
                 0 => NicConfig::ib("mlx5_0"),
@@ -196,15 +306,28 @@ mod tests {
                 .iter()
                 .map(|(_, node)| Near { cpus: vec![], nodes: vec![*node] })
                 .collect();
-            let plan = crew(&nics, &near, wanted, cores);
+            let connections = match accelerators {
+                0 => Connections::AsAsked,
+                n => Connections::ToAccelerators(n),
+            };
+            let plan = crew(&nics, &near, wanted, cores, connections);
             prop_assert!(plan.fits(nics.len()), "{:?}", plan);
-            for a in 0..nics.len() {
+            for a in 0..plan.shares() {
                 for b in 0..a {
-                    let group = |n: usize| plan.group_of[plan.thread_of[n]];
+                    let group = |share: usize| plan.group_of[plan.thread_of[share]];
+                    let (nic, other) = (plan.nic_of[a], plan.nic_of[b]);
                     if group(a) == group(b) {
-                        prop_assert_eq!(&near[a], &near[b]);
-                        prop_assert!(kinds[a].0 > 1 && kinds[b].0 > 1);
+                        prop_assert_eq!(&near[nic], &near[other]);
+                        prop_assert!(kinds[nic].0 > 1 && kinds[other].0 > 1);
                     }
+                    prop_assert!(nic != other || group(a) == group(b), "apart");
+                }
+            }
+            if wanted == Auto::Auto {
+                for nic in 0..nics.len() {
+                    let mut threads = plan.shares_of(nic).map(|share| plan.thread_of[share]);
+                    let first = threads.next();
+                    prop_assert!(threads.all(|t| Some(t) == first), "they begin on one");
                 }
             }
         }

@@ -14,7 +14,7 @@ use tokio::{net::TcpListener, sync::watch};
 use super::{
     accept::let_in,
     budget::Budget,
-    crew::{cores, crew},
+    crew::{Connections, cores, crew},
     facts::node_facts,
     lock,
     ofi_nic::OfiNic,
@@ -231,12 +231,17 @@ impl Node {
         // What sysfs does not say is not known, and nothing is bound.
         let topology = Topology::of_this_machine().unwrap_or_default();
         let near: Arc<[Near]> = config.nics.iter().map(|n| topology.near_nic(n)).collect();
-        let threads = config.nics.iter().zip(&*near).enumerate();
-        let threads = threads.map(|(i, (nic, near))| settings::nic_thread(i, nic, near));
-        let threads = threads.collect();
-        let crew = crew(&config.nics, &near, config.nic_threads, cores());
+        let crew = crew(
+            &config.nics,
+            &near,
+            config.nic_threads,
+            cores(),
+            Connections::AsAsked,
+        );
+        let share = |nic: &usize| settings::nic_thread(*nic, &config.nics[*nic], &near[*nic]);
+        let shares = crew.nic_of.iter().map(share).collect();
         let shared = Arc::new(Shared {
-            server: Server::with_crew(threads, &crew, service, &lost)?,
+            server: Server::with_crew(shares, &crew, service, &lost)?,
             service: service.clone(),
             sessions: AtomicU64::new(0),
             current: Mutex::default(),

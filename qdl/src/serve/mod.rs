@@ -21,7 +21,10 @@ mod tests;
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64, atomic::Ordering},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
     thread::JoinHandle,
 };
 
@@ -60,6 +63,8 @@ pub(crate) type Which = dyn Fn(&ServeConnectionCfgs) -> bool + Send + Sync;
 
 #[derive(Debug, Default)]
 pub(crate) struct NicCounts {
+    /// Connections that it has, or is to have.
+    connections: AtomicUsize,
     arrived: AtomicU64,
     received: Mutex<FabricCounts>,
 }
@@ -84,6 +89,7 @@ pub struct Server {
     preparers: Vec<Preparer>,
     counts: Vec<Arc<NicCounts>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    crew: CrewPlan,
 }
 
 impl Server {
@@ -100,12 +106,12 @@ impl Server {
         Server::with_crew(nics, &each, service, lost)
     }
 
-    /// The same with threads as planned, of which one may poll several NICs.
+    /// The same with threads as planned; an entry for each share of a NIC.
     ///
     /// # Errors
     /// A thread or descriptor could not be had.
     pub fn with_crew(
-        nics: Vec<NicThreadCfgs>,
+        shares: Vec<NicThreadCfgs>,
         crew: &CrewPlan,
         service: &Arc<dyn Service>,
         lost: &Arc<OnConnectionLost>,
@@ -117,9 +123,10 @@ impl Server {
             preparers: Vec::new(),
             counts: Vec::new(),
             threads: Mutex::default(),
+            crew: crew.clone(),
         };
         let mut works = Vec::new();
-        for cfgs in nics {
+        for cfgs in shares {
             let inbox = Arc::new(SegQueue::new());
             let counts = Arc::new(NicCounts::default());
             let (i, c) = (inbox.clone(), counts.clone());
@@ -133,8 +140,8 @@ impl Server {
         let (handles, threads) = connection::spawn_crew(works, crew)?;
         server.handles = handles;
         *server.threads() = threads;
-        for (nic, cfgs) in cfgs.iter().enumerate() {
-            let (inbox, handle) = (server.inboxes[nic].clone(), server.handles[nic].clone());
+        for (share, cfgs) in cfgs.iter().enumerate() {
+            let (inbox, handle) = (server.inboxes[share].clone(), server.handles[share].clone());
             let preparer = Preparer::new(cfgs, service.clone(), inbox, handle)?;
             server.preparers.push(preparer);
         }
@@ -147,19 +154,27 @@ impl Server {
 
     /// Number of NICs.
     pub fn nics(&self) -> usize {
-        self.inboxes.len()
+        self.crew.nics()
     }
 
     /// Where the threads run and the connections' memory lies, by NIC.
     pub fn placed(&self) -> Vec<Placed> {
-        self.handles.iter().map(NicThreadHandle::placed).collect()
+        NicThreadHandle::placed_by_nic(&self.handles, &self.crew)
     }
 
     /// Serves a connection on a NIC, once its slots are ready: a thread beside the NIC's sees to
     /// that, so that the NIC's other connections do not wait for it.
     pub fn attach(&self, nic_index: usize, connection: Arc<ServeConnection>, link: Link) {
-        connection.polled_by(&self.handles[nic_index]);
-        self.preparers[nic_index].pass(Command::Attach { connection, link });
+        // Where there are fewest.
+        let has = |share: &usize| self.counts[*share].connections.load(Ordering::Relaxed);
+        let shares = self.crew.shares_of(nic_index);
+        let Some(share) = shares.min_by_key(has) else {
+            return;
+        };
+        let counts = &self.counts[share];
+        counts.connections.fetch_add(1, Ordering::Relaxed);
+        connection.polled_by(&self.handles[share]);
+        self.preparers[share].pass(Command::Attach { connection, link });
     }
 
     /// Gives every connection up that `which` chooses, as if the fabric had reported it broken.
@@ -169,21 +184,21 @@ impl Server {
         cause: &Broken,
     ) {
         let which: Arc<Which> = Arc::new(which);
-        for nic_index in 0..self.nics() {
+        for share in 0..self.inboxes.len() {
             let give_up = || Command::GiveUp {
                 which: which.clone(),
                 cause: cause.clone(),
             };
-            self.command(nic_index, give_up());
+            self.command(share, give_up());
             // Those that are still being made ready, too.
-            self.preparers[nic_index].pass(give_up());
+            self.preparers[share].pass(give_up());
         }
     }
 
-    fn command(&self, nic_index: usize, command: Command) {
-        self.inboxes[nic_index].push(command);
+    fn command(&self, share: usize, command: Command) {
+        self.inboxes[share].push(command);
         // None while they are being started.
-        if let Some(handle) = self.handles.get(nic_index) {
+        if let Some(handle) = self.handles.get(share) {
             handle.wake();
         }
     }
@@ -211,8 +226,8 @@ impl Server {
         // First, so that no connection comes after the end.
         let preparers = self.preparers.iter().filter_map(Preparer::stop);
         connection::join_all(preparers.collect(), connection::ENDING);
-        for nic_index in 0..self.nics() {
-            self.command(nic_index, Command::Stop);
+        for share in 0..self.inboxes.len() {
+            self.command(share, Command::Stop);
         }
         let threads = std::mem::take(&mut *self.threads());
         connection::join_all(threads, connection::ENDING);

@@ -1,5 +1,6 @@
-//! The work of an accelerator's NIC thread: poll its connections, hand arrivals to the service,
-//! answer echoes, go on with what a full socket held up, and take lost connections down.
+//! The work of an accelerator's NIC thread, for one share of a NIC's connections: poll them, hand
+//! arrivals to the service, answer echoes, go on with what a full socket held up, and take lost
+//! connections down.
 
 use std::{
     os::fd::RawFd,
@@ -123,6 +124,7 @@ impl ServeNic {
                 half,
                 arrived,
             } = self.leaving.swap_remove(i);
+            self.counts.connections.fetch_sub(1, Ordering::Relaxed);
             self.new_fds.retain(|fd| *fd != half.rx.fd());
             let (sent, received) = (connection.sent_counts(), half.counts());
             connection.received(Received {
@@ -252,6 +254,10 @@ impl NicWork for ServeNic {
 
     fn woken_by(&mut self, fd: RawFd) {
         self.up.iter_mut().any(|u| u.half.woken_by(fd));
+    }
+
+    fn is_in_use(&self) -> bool {
+        !self.up.is_empty()
     }
 
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd)) {

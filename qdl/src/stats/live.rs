@@ -6,7 +6,7 @@ use crossbeam_utils::CachePadded;
 
 use super::timeline::LATENCY_BUCKETS;
 
-/// What one NIC thread has shown last. One writer, so a store
+/// What has been shown last of one share. One writer, so a store
 /// will do where a shared counter would need a read-modify-write.
 #[derive(Debug, Default)]
 struct Shown {
@@ -17,6 +17,19 @@ struct Shown {
     parts: AtomicU64,
     tokens: AtomicU64,
     p99_ttft_ns: AtomicU64,
+}
+
+impl Shown {
+    fn add_to(&self, all: &mut Figures) {
+        all.completed += self.completed.load(Relaxed);
+        all.bytes_out += self.bytes_out.load(Relaxed);
+        all.bytes_in += self.bytes_in.load(Relaxed);
+        let p99 = self.p99_round_trip_ns.load(Relaxed);
+        all.p99_round_trip_ns = all.p99_round_trip_ns.max(p99);
+        all.parts += self.parts.load(Relaxed);
+        all.tokens += self.tokens.load(Relaxed);
+        all.p99_ttft_ns = all.p99_ttft_ns.max(self.p99_ttft_ns.load(Relaxed));
+    }
 }
 
 /// The latencies that one NIC thread has shown: once a tick, and of ticks that are over alone, so
@@ -38,9 +51,12 @@ impl Default for Latencies {
     }
 }
 
-/// Figures that NIC threads show and others read, without a lock: one cache line per NIC thread.
+/// Figures that NIC threads show and others read, without a lock: one cache line for each share of
+/// a NIC's connections, which has one writer.
 #[derive(Debug)]
 pub struct Live {
+    /// The NIC of each share.
+    nic_of: Box<[usize]>,
     /// When the run began; 0 before.
     first_ns: AtomicU64,
     rails: Box<[CachePadded<Shown>]>,
@@ -56,7 +72,7 @@ pub struct Figures {
     pub bytes_out: u64,
     /// Payload bytes of their responses.
     pub bytes_in: u64,
-    /// p99 of the round trip so far, in nanoseconds, of the NIC thread where it is highest: the p99
+    /// p99 of the round trip so far, in nanoseconds, of the share where it is highest: the p99
     /// over all is no more than this. 0 before the first was shown.
     pub p99_round_trip_ns: u64,
     /// Parts of answers that go on, by which something moves
@@ -69,9 +85,16 @@ pub struct Figures {
 }
 
 impl Live {
-    /// For as many NIC threads.
-    pub fn new(rails: usize) -> Self {
+    /// For as many NICs.
+    pub fn new(nics: usize) -> Self {
+        Live::of_shares((0..nics).collect())
+    }
+
+    /// For shares of these NICs.
+    pub fn of_shares(nic_of: Vec<usize>) -> Self {
+        let rails = nic_of.len();
         Live {
+            nic_of: nic_of.into(),
             first_ns: AtomicU64::new(0),
             rails: (0..rails).map(|_| CachePadded::default()).collect(),
             latencies: (0..rails).map(|_| CachePadded::default()).collect(),
@@ -88,7 +111,7 @@ impl Live {
         }
     }
 
-    /// How many NIC threads it is for.
+    /// How many shares it is for.
     pub fn rails(&self) -> usize {
         self.rails.len()
     }
@@ -97,28 +120,19 @@ impl Live {
     /// has not shown yet, and the fields need not be of one moment.
     pub fn figures(&self) -> Figures {
         let mut all = Figures::default();
-        for one in self.each() {
-            all.completed += one.completed;
-            all.bytes_out += one.bytes_out;
-            all.bytes_in += one.bytes_in;
-            all.p99_round_trip_ns = all.p99_round_trip_ns.max(one.p99_round_trip_ns);
-            all.parts += one.parts;
-            all.tokens += one.tokens;
-            all.p99_ttft_ns = all.p99_ttft_ns.max(one.p99_ttft_ns);
-        }
+        self.rails.iter().for_each(|shown| shown.add_to(&mut all));
         all
     }
 
-    /// The same of each NIC thread.
+    /// The same of each NIC.
     pub fn each(&self) -> impl Iterator<Item = Figures> + '_ {
-        self.rails.iter().map(|shown| Figures {
-            completed: shown.completed.load(Relaxed),
-            bytes_out: shown.bytes_out.load(Relaxed),
-            bytes_in: shown.bytes_in.load(Relaxed),
-            p99_round_trip_ns: shown.p99_round_trip_ns.load(Relaxed),
-            parts: shown.parts.load(Relaxed),
-            tokens: shown.tokens.load(Relaxed),
-            p99_ttft_ns: shown.p99_ttft_ns.load(Relaxed),
+        let nics = self.nic_of.iter().map(|nic| nic + 1).max().unwrap_or(0);
+        (0..nics).map(|nic| {
+            let mut all = Figures::default();
+            let shares = self.rails.iter().zip(&self.nic_of);
+            let shares = shares.filter(|(_, of)| **of == nic);
+            shares.for_each(|(shown, _)| shown.add_to(&mut all));
+            all
         })
     }
 

@@ -2,20 +2,25 @@
 //!
 //! A thread for each NIC is right where each has much to do and a core to itself. Elsewhere it is
 //! dear: threads that have little to do look for work all the same, and take cores from those that
-//! have much. So NICs may share a thread, and change to another while they are at work:
+//! have much. And where one NIC has more to do than a thread can, its connections are better off on
+//! several. So what a thread has is a *share*: connections of one NIC, all of them or some. Shares
+//! may be together on a thread, and change to another while they are at work:
 //!
 //! ```text
-//!   full for some milliseconds, with two NICs or more  -->  half of them to one with time to spare
-//!   little to do, and another with time to spare       -->  all of them there; it sleeps
+//!   full for some milliseconds, with two shares or more  -->  half to one with time to spare
+//!   little to do, and another with time to spare         -->  all of them there; it sleeps
 //! ```
 //!
-//! NICs that may share are a *group*: those of one fabric that wait in one way and have their
-//! threads and memory in one place. Nothing crosses from one group to another.
+//! Those that may be together are a *group*: of one fabric, waiting in one way, with threads and
+//! memory in one place. Nothing crosses from one group to another.
 //!
 //! Decisions are here, as plain functions of what threads had to do; the threads are in
 //! [`nic_thread`](super).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::VecDeque,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 /// A thread that is at work for so much of its time is full.
 const FULL: f64 = 0.85;
@@ -34,18 +39,20 @@ const CALM_WINDOWS: f64 = 64.0;
 /// How long threads stay apart after they have been parted, ns; doubles each time.
 const APART_NS: (u64, u64) = (1_000_000_000, 60_000_000_000);
 
-/// Which thread polls which NIC at first, and between which of them NICs may change.
+/// Which thread polls which share of which NIC at first, and between which threads they may change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CrewPlan {
-    /// The thread of each NIC. Threads are counted from 0, and none is without a NIC.
+    /// The NIC of each share. Every NIC has one, at least.
+    pub nic_of: Vec<usize>,
+    /// The thread of each share. Threads are counted from 0.
     pub thread_of: Vec<usize>,
     /// Groups: each thread's, by its number.
     pub group_of: Vec<usize>,
-    /// Whether NICs change threads within their group.
+    /// Whether shares change threads within their group.
     pub moves: Moves,
 }
 
-/// When NICs change threads.
+/// When shares change threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Moves {
     /// Never.
@@ -58,14 +65,45 @@ pub enum Moves {
     Restless,
 }
 
+/// Which share a NIC's next connection is in: each in turn.
+#[derive(Clone, Debug)]
+pub struct ShareOut(Vec<VecDeque<usize>>);
+
+impl ShareOut {
+    /// The share of the next connection of a NIC; of one that is not in the plan its own number.
+    pub fn next(&mut self, nic: usize) -> usize {
+        let Some(shares) = self.0.get_mut(nic) else {
+            return nic;
+        };
+        shares.rotate_left(shares.len().min(1));
+        shares.back().copied().unwrap_or(nic)
+    }
+}
+
 impl CrewPlan {
     /// A thread for each of so many NICs.
     pub fn each(nics: usize) -> Self {
         CrewPlan {
+            nic_of: (0..nics).collect(),
             thread_of: (0..nics).collect(),
             group_of: (0..nics).collect(),
             moves: Moves::Never,
         }
+    }
+
+    /// Shares.
+    pub fn shares(&self) -> usize {
+        self.nic_of.len()
+    }
+
+    /// NICs.
+    pub fn nics(&self) -> usize {
+        self.nic_of.iter().map(|nic| nic + 1).max().unwrap_or(0)
+    }
+
+    /// The shares of a NIC.
+    pub fn shares_of(&self, nic: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..self.shares()).filter(move |share| self.nic_of[*share] == nic)
     }
 
     /// Threads.
@@ -73,25 +111,40 @@ impl CrewPlan {
         self.group_of.len()
     }
 
-    /// The first NIC of a thread: it says how the thread waits and where it runs.
-    pub fn first_nic(&self, thread: usize) -> Option<usize> {
-        self.thread_of.iter().position(|t| *t == thread)
+    /// Deals a NIC's connections out to its shares.
+    pub fn share_out(&self) -> ShareOut {
+        let of_nic = (0..self.nics()).map(|nic| self.shares_of(nic).collect());
+        ShareOut(of_nic.collect())
     }
 
-    /// Every NIC has a thread, and every thread a NIC.
+    /// The share that says how a thread waits and where it runs: its first, or the first of its
+    /// group where it has none yet.
+    pub fn first_share(&self, thread: usize) -> Option<usize> {
+        let mut all = self.thread_of.iter();
+        let of_group = |t: &usize| self.group_of.get(*t) == self.group_of.get(thread);
+        all.clone()
+            .position(|t| *t == thread)
+            .or_else(|| all.position(of_group))
+    }
+
+    /// It is one for so many NICs: each has a share, every share a thread, and every thread a share
+    /// in its group.
     pub fn fits(&self, nics: usize) -> bool {
-        self.thread_of.len() == nics
+        self.thread_of.len() == self.shares()
+            && self.nics() == nics
+            && (0..nics).all(|nic| self.shares_of(nic).next().is_some())
             && self.thread_of.iter().all(|t| *t < self.threads())
-            && (0..self.threads()).all(|t| self.first_nic(t).is_some())
+            && (0..self.threads()).all(|t| self.first_share(t).is_some())
     }
 }
 
 /// What a thread has to do, as the others see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Load {
-    pub nics: usize,
-    /// Share of its time that it was at work lately.
-    pub share: f64,
+    /// Shares of NICs that it has, with a connection in them.
+    pub shares: usize,
+    /// Part of its time that it was at work lately.
+    pub busy: f64,
 }
 
 /// Written by its thread, read by those that have something to give away.
@@ -100,16 +153,16 @@ pub(super) struct SharedLoad(AtomicU64);
 
 impl SharedLoad {
     pub fn set(&self, load: Load) {
-        let share = (load.share.clamp(0.0, 1.0) * 1e6) as u64;
+        let busy = (load.busy.clamp(0.0, 1.0) * 1e6) as u64;
         self.0
-            .store((load.nics as u64) << 32 | share, Ordering::Relaxed);
+            .store((load.shares as u64) << 32 | busy, Ordering::Relaxed);
     }
 
     pub fn get(&self) -> Load {
         let bits = self.0.load(Ordering::Relaxed);
         Load {
-            nics: (bits >> 32) as usize,
-            share: (bits & 0xffff_ffff) as f64 / 1e6,
+            shares: (bits >> 32) as usize,
+            busy: (bits & 0xffff_ffff) as f64 / 1e6,
         }
     }
 }
@@ -117,7 +170,7 @@ impl SharedLoad {
 /// What a thread does about what it has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Give {
-    /// Half of its NICs to this thread.
+    /// Half of its shares to this thread.
     Half(usize),
     /// All of them.
     All(usize),
@@ -128,7 +181,7 @@ pub(super) enum Give {
 pub(super) struct Balance {
     /// Windows in a row in which it was full.
     full: u32,
-    /// Mean share of the windows before.
+    /// Mean over the windows before.
     calm: f64,
 }
 
@@ -137,42 +190,42 @@ impl Balance {
         Balance { full: 0, calm: 0.5 }
     }
 
-    /// After a window in which thread `me` was at work for `share` of its time. `loads` are those
-    /// of all threads, `may_move` says that no NICs were parted lately.
+    /// After a window in which thread `me` was at work for `busy` of its time. `loads` are those
+    /// of all threads, `may_move` says that no shares were parted lately.
     pub fn look(
         &mut self,
         me: usize,
-        share: f64,
+        busy: f64,
         loads: &[Load],
         group_of: &[usize],
         may_move: bool,
     ) -> Option<Give> {
-        self.calm += (share - self.calm) / CALM_WINDOWS;
-        self.full = if share >= FULL { self.full + 1 } else { 0 };
-        let nics = loads[me].nics;
+        self.calm += (busy - self.calm) / CALM_WINDOWS;
+        self.full = if busy >= FULL { self.full + 1 } else { 0 };
+        let shares = loads[me].shares;
         let others = || {
             let group = group_of[me];
             (0..loads.len()).filter(move |t| *t != me && group_of[*t] == group)
         };
         let least = |threads: &mut dyn Iterator<Item = usize>| {
-            threads.min_by(|a, b| loads[*a].share.total_cmp(&loads[*b].share))
+            threads.min_by(|a, b| loads[*a].busy.total_cmp(&loads[*b].busy))
         };
-        if self.full >= FULL_WINDOWS && nics >= 2 {
+        if self.full >= FULL_WINDOWS && shares >= 2 {
             self.full = 0;
-            let half = share * (nics / 2) as f64 / nics as f64;
+            let half = busy * (shares / 2) as f64 / shares as f64;
             let to = least(&mut others())?;
-            // One that is free is there to be used. Which of several NICs has how much to do is not
-            // known: between threads that have some they move now and then alone.
-            let may = loads[to].nics == 0 || may_move;
-            return (may && loads[to].share + half <= FULL).then_some(Give::Half(to));
+            // One that is free is there to be used. Which of several shares has how much to do is
+            // not known: between threads that have some they move now and then alone.
+            let may = loads[to].shares == 0 || may_move;
+            return (may && loads[to].busy + half <= FULL).then_some(Give::Half(to));
         }
         let little = NOTHING..LITTLE;
-        if may_move && nics > 0 && little.contains(&share) && little.contains(&self.calm) {
+        if may_move && shares > 0 && little.contains(&busy) && little.contains(&self.calm) {
             // Of two with little to do one gives, the one that comes later.
             let busier = |t: &usize| {
-                loads[*t].nics > 0
-                    && (loads[*t].share >= LITTLE || *t < me)
-                    && loads[*t].share + self.calm.max(share) <= TOGETHER
+                loads[*t].shares > 0
+                    && (loads[*t].busy >= LITTLE || *t < me)
+                    && loads[*t].busy + self.calm.max(busy) <= TOGETHER
             };
             let to = least(&mut others().filter(busier))?;
             self.calm = 0.5;
@@ -197,7 +250,7 @@ impl Apart {
         }
     }
 
-    /// NICs of one thread were parted.
+    /// Shares of one thread were parted.
     pub fn parted(&self, now_ns: u64) {
         let ns = self.next_ns.load(Ordering::Relaxed);
         self.next_ns
@@ -221,8 +274,8 @@ mod tests {
         let shared = SharedLoad::default();
         assert_eq!(shared.get(), Load::default());
         let load = Load {
-            nics: 7,
-            share: 0.25,
+            shares: 7,
+            busy: 0.25,
         };
         shared.set(load);
         assert_eq!(shared.get(), load);
@@ -233,13 +286,35 @@ mod tests {
         assert!(CrewPlan::each(3).fits(3));
         assert!(!CrewPlan::each(3).fits(4));
         let of = |thread_of: &[usize], threads: usize| CrewPlan {
+            nic_of: vec![0, 1, 2],
             thread_of: thread_of.to_vec(),
             group_of: vec![0; threads],
             moves: Moves::ByNeed,
         };
         assert!(of(&[0, 1, 0], 2).fits(3));
-        assert!(!of(&[0, 0, 0], 2).fits(3), "a thread without one");
+        assert!(of(&[0, 0, 0], 2).fits(3), "a thread that is to have some");
         assert!(!of(&[0, 2, 0], 2).fits(3), "no such thread");
+        let two = CrewPlan {
+            nic_of: vec![0, 0, 2],
+            ..of(&[0, 1, 0], 2)
+        };
+        assert!(!two.fits(3), "a NIC without a share");
+        let alone = CrewPlan {
+            group_of: vec![0, 1],
+            ..of(&[0, 0, 0], 2)
+        };
+        assert!(!alone.fits(3), "a thread whose group has nothing");
+    }
+
+    #[test]
+    fn connections_are_dealt_out_to_their_nics_shares_in_turn() {
+        let plan = CrewPlan {
+            nic_of: vec![0, 1, 1, 0, 0],
+            ..CrewPlan::default()
+        };
+        let mut out = plan.share_out();
+        let dealt: Vec<_> = [0, 0, 1, 0, 0, 1, 1, 7].map(|nic| out.next(nic)).into();
+        assert_eq!(dealt, [0, 3, 1, 4, 0, 2, 1, 7]);
     }
 
     #[test]
@@ -283,8 +358,8 @@ mod tests {
         fn load(&self, thread: usize) -> Load {
             let mine = (0..self.of.len()).filter(|n| self.of[*n] == thread);
             Load {
-                nics: mine.clone().count(),
-                share: mine.map(|n| self.wants[n]).sum::<f64>().min(1.0),
+                shares: mine.clone().count(),
+                busy: mine.map(|n| self.wants[n]).sum::<f64>().min(1.0),
             }
         }
 
@@ -294,15 +369,15 @@ mod tests {
                 for t in 0..self.balances.len() {
                     let loads: Vec<_> = (0..self.balances.len()).map(|t| self.load(t)).collect();
                     let join = self.apart.is_over(self.now_ns);
-                    let share = loads[t].share;
-                    let give = self.balances[t].look(t, share, &loads, &self.group_of, join);
+                    let busy = loads[t].busy;
+                    let give = self.balances[t].look(t, busy, &loads, &self.group_of, join);
                     let (to, n) = match give {
                         None => continue,
                         Some(Give::Half(to)) => {
                             self.apart.parted(self.now_ns);
-                            (to, loads[t].nics / 2)
+                            (to, loads[t].shares / 2)
                         }
-                        Some(Give::All(to)) => (to, loads[t].nics),
+                        Some(Give::All(to)) => (to, loads[t].shares),
                     };
                     assert_eq!(self.group_of[to], self.group_of[t]);
                     self.moves += 1;
@@ -314,7 +389,7 @@ mod tests {
 
         fn used(&self) -> usize {
             let threads = 0..self.balances.len();
-            threads.filter(|t| self.load(*t).nics > 0).count()
+            threads.filter(|t| self.load(*t).shares > 0).count()
         }
     }
 
@@ -334,15 +409,15 @@ mod tests {
             world.run(1_500);
             for t in 0..threads {
                 let load = world.load(t);
-                let half = load.share * (load.nics / 2) as f64 / load.nics.max(1) as f64;
+                let half = load.busy * (load.shares / 2) as f64 / load.shares.max(1) as f64;
                 let spare = (0..threads)
                     .filter(|o| *o != t && world.group_of[*o] == world.group_of[t])
                     .map(|o| world.load(o))
-                    .filter(|o| o.nics == 0)
-                    .map(|o| o.share)
+                    .filter(|o| o.shares == 0)
+                    .map(|o| o.busy)
                     .fold(1.0, f64::min);
                 prop_assert!(
-                    load.share < FULL || load.nics < 2 || spare + half > FULL,
+                    load.busy < FULL || load.shares < 2 || spare + half > FULL,
                     "{:?} beside {}", load, spare
                 );
             }

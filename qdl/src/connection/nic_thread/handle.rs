@@ -13,7 +13,10 @@ use std::{
 use crossbeam_utils::CachePadded;
 use mio::{Poll, Token, Waker};
 
-use super::{Placed, crew::SharedLoad};
+use super::{
+    Placed,
+    crew::{CrewPlan, SharedLoad},
+};
 use crate::{fabric::Region, os::CpuList, stats::limits::NicUse};
 
 /// Of what wakes a thread, among the descriptors that it sleeps on.
@@ -72,11 +75,11 @@ impl Thread {
     }
 }
 
-/// The thread that polls a NIC, whichever that is at the moment.
+/// The thread that polls a share of a NIC's connections, whichever that is at the moment.
 #[derive(Clone, Debug)]
 pub struct NicThreadHandle(pub(super) Arc<Seat>);
 
-/// Of a NIC.
+/// Of a share.
 #[derive(Debug)]
 pub(super) struct Seat {
     /// All of the crew.
@@ -88,8 +91,8 @@ pub(super) struct Seat {
 }
 
 impl NicThreadHandle {
-    /// Behind a fence, as [`Thread::claim`]: whoever polls the NIC from now on sees what was made
-    /// known before it, as it turns once it has the NIC.
+    /// Behind a fence, as [`Thread::claim`]: whoever polls the share from now on sees what was made
+    /// known before it, as it turns once it has the share.
     pub(super) fn thread(&self) -> &Thread {
         &self.0.threads[self.0.at.load(Ordering::SeqCst)]
     }
@@ -130,8 +133,8 @@ impl NicThreadHandle {
         self.0.at.load(Ordering::Relaxed)
     }
 
-    /// How often other threads had to wake a thread of these NICs' crew, and how often one went to
-    /// sleep.
+    /// How often other threads had to wake a thread of these shares' crew, and how often one went
+    /// to sleep.
     pub fn waits(handles: &[NicThreadHandle]) -> (u64, u64) {
         let all = handles.first().map_or(&[][..], |h| &h.0.threads);
         all.iter().fold((0, 0), |(wakeups, sleeps), t| {
@@ -140,23 +143,41 @@ impl NicThreadHandle {
         })
     }
 
-    /// What the threads of these NICs, which are all of a crew, were used for so far.
+    /// What the threads of these shares, which are all of a crew, were used for so far.
     pub fn uses(handles: &[NicThreadHandle]) -> NicUse {
         let all = handles.first().map_or(&[][..], |h| &h.0.threads);
-        let worked = all.iter().map(|t| t.worked_ns.load(Ordering::Relaxed));
+        let worked = all
+            .iter()
+            .map(|t| t.worked_ns.load(Ordering::Relaxed) / 1000);
+        // One that was hardly needed is no thread that had time to spare.
+        let needed = worked.clone().max().map_or(1, |most| (most / 10).max(1));
         NicUse {
-            threads: all.len() as u32,
-            worked_us: worked.map(|ns| ns / 1000).sum(),
+            threads: worked.clone().filter(|us| *us >= needed).count() as u32,
+            worked_us: worked.sum(),
             sleeps: Self::waits(handles).1,
         }
     }
 
-    /// Where it runs and its NIC's connections' memory lies.
+    /// Where it runs and its connections' memory lies.
     pub fn placed(&self) -> Placed {
         Placed {
             cpus: lock(&self.thread().cpus).clone(),
             nodes: lock(&self.0.nodes).clone(),
         }
+    }
+
+    /// The same of each NIC, whose shares these are: where the thread of its first runs, and where
+    /// the memory of all lies.
+    pub fn placed_by_nic(shares: &[NicThreadHandle], plan: &CrewPlan) -> Vec<Placed> {
+        let nic = |nic| {
+            let mut shares = plan.shares_of(nic).filter_map(|share| shares.get(share));
+            let first = shares.next().map(NicThreadHandle::placed);
+            shares.fold(first.unwrap_or_default(), |mut placed, share| {
+                placed.nodes.extend(share.placed().nodes);
+                placed
+            })
+        };
+        (0..plan.nics()).map(nic).collect()
     }
 
     /// Notes where memory of one of its connections lies, whose pages are there. Costs a system

@@ -1,12 +1,13 @@
 //! The loop of a NIC thread: work while there is some, look again for a configured time, then arm
 //! every connection, look once more, and sleep on all their descriptors at once. A thread does so
-//! for one NIC or for several, which may change to another ([`crew`]).
+//! for one NIC, for several, or for a share of one's connections; what it has may change to another
+//! thread ([`crew`]).
 //!
 //! * here: what its work is, how threads are started and how they end
 //! * `turning`: the loop itself
 //! * `handle`: what others have of a thread: they see whether it sleeps, and wake it
-//! * [`crew`]: which thread polls which NIC, where several share one or change threads
-//! * `handing`: how a NIC changes from one thread to another
+//! * [`crew`]: which thread polls what, where NICs are together on one, have several, or change
+//! * `handing`: how a share of a NIC changes from one thread to another
 //! * [`spin`]: how a thread that finds nothing waits
 
 pub mod crew;
@@ -91,7 +92,7 @@ pub(crate) fn arm_all<'a>(connections: impl Iterator<Item = &'a mut Box<dyn Rx>>
     }
 }
 
-/// What a NIC thread does.
+/// What a NIC thread does, for one share of a NIC's connections.
 pub trait NicWork {
     /// Polls every connection once and does what follows from it.
     fn turn(&mut self, now_ns: u64) -> Turn;
@@ -113,27 +114,32 @@ pub trait NicWork {
     /// closed need not be taken back: the kernel forgets it.
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd));
 
+    /// Whether there is a connection in it: one without is nothing to part threads for.
+    fn is_in_use(&self) -> bool {
+        true
+    }
+
     /// All descriptors that were named so far and are open: another thread is to sleep on them.
     fn descriptors(&mut self, each: &mut dyn FnMut(RawFd)) {
         let _ = each;
     }
 }
 
-/// Makes a NIC's work, on the thread that is the first to do it.
+/// Makes a share's work, on the thread that is the first to do it.
 pub type MakeWork<W> = Box<dyn FnOnce(NicThreadHandle) -> W + Send>;
 
-/// Starts NIC threads as planned: how each waits and where it runs its first NIC says. What makes a
-/// NIC's work runs on its thread, after that has been pinned, so that memory it touches first and
-/// devices it opens are near.
+/// Starts NIC threads as planned: how each waits and where it runs its first share says. What makes
+/// a share's work runs on its thread, after that has been pinned, so that memory it touches first
+/// and devices it opens are near.
 ///
 /// # Errors
-/// No descriptor or thread could be had; or the plan is one for other NICs.
+/// No descriptor or thread could be had; or the plan is one for other shares.
 pub fn spawn_crew<W: NicWork + Send + 'static>(
-    nics: Vec<(NicThreadCfgs, MakeWork<W>)>,
+    shares: Vec<(NicThreadCfgs, MakeWork<W>)>,
     plan: &CrewPlan,
 ) -> io::Result<(Vec<NicThreadHandle>, Vec<JoinHandle<()>>)> {
-    if !plan.fits(nics.len()) {
-        let text = format!("{} NICs do not fit {plan:?}", nics.len());
+    if plan.shares() != shares.len() || !plan.fits(plan.nics()) {
+        let text = format!("{} shares of NICs do not fit {plan:?}", shares.len());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     let polls = (0..plan.threads()).map(|_| Poll::new());
@@ -152,10 +158,10 @@ pub fn spawn_crew<W: NicWork + Send + 'static>(
         })
         .collect();
     let mut of_thread: Vec<Vec<_>> = polls.iter().map(|_| Vec::new()).collect();
-    let mut cfgs: Vec<Option<NicThreadCfgs>> = vec![None; polls.len()];
-    for ((nic, thread), (own, make)) in plan.thread_of.iter().enumerate().zip(nics) {
-        cfgs[*thread].get_or_insert(own);
-        of_thread[*thread].push((seats[nic].clone(), make));
+    let first = |thread| Some(shares[plan.first_share(thread)?].0.clone());
+    let cfgs: Vec<Option<NicThreadCfgs>> = (0..polls.len()).map(first).collect();
+    for ((share, thread), (_, make)) in plan.thread_of.iter().enumerate().zip(shares) {
+        of_thread[*thread].push((seats[share].clone(), make));
     }
     let crew = Arc::new(Crew {
         threads,
@@ -168,8 +174,8 @@ pub fn spawn_crew<W: NicWork + Send + 'static>(
     });
     let mut started = Vec::new();
     let each = polls.into_iter().zip(cfgs).zip(of_thread).enumerate();
-    for (me, ((poll, cfgs), nics)) in each {
-        // The plan fits: every thread has a NIC.
+    for (me, ((poll, cfgs), shares)) in each {
+        // The plan fits: every thread has a share, or its group has.
         let Some(cfgs) = cfgs else { continue };
         let shared = crew.clone();
         let thread = std::thread::Builder::new()
@@ -177,7 +183,7 @@ pub fn spawn_crew<W: NicWork + Send + 'static>(
             .spawn(move || {
                 cfgs.near.pin();
                 *lock(&shared.threads[me].cpus) = affinity();
-                let works = nics.into_iter().map(|(seat, make)| Worked {
+                let works = shares.into_iter().map(|(seat, make)| Worked {
                     work: make(seat.clone()),
                     seat,
                 });

@@ -92,6 +92,7 @@ fn a_wake_is_never_lost() {
 struct Nic {
     counter: Counter,
     busy: Arc<AtomicBool>,
+    used: bool,
 }
 
 impl NicWork for Nic {
@@ -106,6 +107,9 @@ impl NicWork for Nic {
             true => Armed::Ready,
             false => self.counter.arm(),
         }
+    }
+    fn is_in_use(&self) -> bool {
+        self.used
     }
     fn new_descriptors(&mut self, _add: &mut dyn FnMut(RawFd)) {}
 }
@@ -132,10 +136,15 @@ fn parts() {
             0..3 => busy.clone(),
             _ => Arc::default(),
         };
-        let make: MakeWork<Nic> = Box::new(move |_| Nic { counter, busy });
+        let make: MakeWork<Nic> = Box::new(move |_| Nic {
+            counter,
+            busy,
+            used: true,
+        });
         nics.push((cfgs_of_a_sleeper(), make));
     }
     let plan = CrewPlan {
+        nic_of: vec![0, 1, 2, 3],
         thread_of: vec![0, 0, 0, 1],
         group_of: vec![0, 0],
         moves: Moves::ByNeed,
@@ -168,6 +177,45 @@ fn parts() {
         thread.join().expect("stopped");
     }
     assert!(NicThreadHandle::waits(&handles).1 > 0, "they never slept");
+}
+
+/// Four shares of a NIC on one thread, two of them with connections, beside a thread with nothing.
+#[test]
+fn of_a_full_thread_half_of_what_is_in_use_goes_to_one_that_has_nothing() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let share = |used| {
+        let (counter, busy) = (
+            Counter {
+                stop: stop.clone(),
+                ..Counter::default()
+            },
+            Arc::new(AtomicBool::new(used)),
+        );
+        let make: MakeWork<Nic> = Box::new(move |_| Nic {
+            counter,
+            busy,
+            used,
+        });
+        (cfgs_of_a_sleeper(), make)
+    };
+    let plan = CrewPlan {
+        nic_of: vec![0; 4],
+        thread_of: vec![0; 4],
+        group_of: vec![0, 0],
+        moves: Moves::ByNeed,
+    };
+    let shares = [false, true, false, true].map(share);
+    let (handles, threads) = spawn_crew(shares.into(), &plan).expect("started");
+    let end = Instant::now() + Duration::from_secs(60);
+    while handles[1].number() == handles[3].number() {
+        assert!(Instant::now() < end, "nothing moves");
+        std::thread::yield_now();
+    }
+    stop.store(true, Ordering::SeqCst);
+    handles.iter().for_each(NicThreadHandle::wake);
+    for thread in threads {
+        thread.join().expect("stopped");
+    }
 }
 
 #[test]

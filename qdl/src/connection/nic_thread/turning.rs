@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{clock::now_ns, fabric::Armed};
 
-/// A thread's looks at its share of the time.
+/// A thread's looks at how much of its time it is at work.
 struct Window {
     balance: Balance,
     began_ns: u64,
@@ -44,8 +44,8 @@ pub(super) fn run<W: NicWork>(
         began_ns: now,
         worked_before: 0,
     };
-    let nics = works.len();
-    shared.load.set(Load { nics, share: 0.0 });
+    let shares = works.iter().filter(|w| w.work.is_in_use()).count();
+    shared.load.set(Load { shares, busy: 0.0 });
     loop {
         for mut given in crew.mail[me].take() {
             given.work.descriptors(&mut |fd| register(&poll, fd));
@@ -68,7 +68,7 @@ pub(super) fn run<W: NicWork>(
             w.work.new_descriptors(&mut |fd| register(&poll, fd));
         }
         if ended && !crew.over.swap(true, Ordering::SeqCst) {
-            // Those that have no NIC are told by nobody else.
+            // Those that have nothing are told by nobody else.
             crew.wake_all();
         }
         if crew.given_up.load(Ordering::Relaxed) || (works.is_empty() && crew.is_done(me)) {
@@ -85,9 +85,9 @@ pub(super) fn run<W: NicWork>(
         }
         let spent = now.saturating_sub(window.began_ns);
         if crew.moves != Moves::Never && spent >= WINDOW_NS {
-            let share = (worked - window.worked_before) as f64 / spent as f64;
+            let busy = (worked - window.worked_before) as f64 / spent as f64;
             (window.began_ns, window.worked_before) = (now, worked);
-            crew.balance(me, &mut window.balance, &poll, &mut works, (now, share));
+            crew.balance(me, &mut window.balance, &poll, &mut works, (now, busy));
         }
         let wait = yields.wait(cfgs.spin.wait(now - idle_since), now);
         match turn {
@@ -115,8 +115,8 @@ pub(super) fn run<W: NicWork>(
                 if ready == 0 && !something {
                     shared.sleeps.fetch_add(1, Ordering::Relaxed);
                     let patience = next_tick.saturating_sub(now).max(1000);
-                    // Without a NIC there is nothing to look after. An interrupted sleep is a short
-                    // one.
+                    // Without a share there is nothing to look after. An interrupted sleep is a
+                    // short one.
                     let patience = (!works.is_empty()).then(|| Duration::from_nanos(patience));
                     let _ = poll.poll(&mut events, patience);
                 }

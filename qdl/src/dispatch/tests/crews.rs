@@ -1,9 +1,13 @@
-//! Two NICs that share a thread, and two that change threads all the time.
+//! Two NICs that share a thread, two that change threads all the time, and one whose connections
+//! are on two.
+
+use std::time::Instant;
 
 use super::{losses::cut_and_make_again, rig::*, *};
 
 fn shared() -> CrewPlan {
     CrewPlan {
+        nic_of: vec![0, 1],
         thread_of: vec![0, 0],
         group_of: vec![0],
         moves: Moves::Never,
@@ -13,7 +17,18 @@ fn shared() -> CrewPlan {
 /// Each NIC goes to the other thread after some milliseconds, at both ends.
 fn restless() -> CrewPlan {
     CrewPlan {
+        nic_of: vec![0, 1],
         thread_of: vec![0, 1],
+        group_of: vec![0, 0],
+        moves: Moves::Restless,
+    }
+}
+
+/// Two shares of the first NIC, which change threads likewise, and the second NIC.
+fn parted() -> CrewPlan {
+    CrewPlan {
+        nic_of: vec![0, 0, 1],
+        thread_of: vec![0, 1, 1],
         group_of: vec![0, 0],
         moves: Moves::Restless,
     }
@@ -64,6 +79,40 @@ fn everything_comes_back_by_threads_that_change() {
     everything_comes_back(restless(), &Over::Tcp, 0);
 }
 
+#[test]
+fn everything_comes_back_where_one_nic_is_on_two_threads() {
+    everything_comes_back(parted(), &Over::Memory, 1 << 20);
+    everything_comes_back(parted(), &Over::Tcp, 1 << 20);
+    everything_comes_back(parted(), &Over::Tcp, 0);
+}
+
+#[test]
+fn a_nics_connections_are_shared_out_and_go_with_its_link() {
+    let mut still = parted();
+    still.moves = Moves::Never;
+    let b = bench(4, still, 1 << 20, Wait::default());
+    (0..4).for_each(|connection| {
+        b.connect(connection, 1, &Over::Memory);
+    });
+    b.wait_up(4);
+    let share = |connection: usize| b.dispatcher.shared.connections[connection].share;
+    assert_eq!([0, 1, 2, 3].map(share), [0, 2, 1, 2]);
+    assert_eq!(b.dispatcher.placed().len(), 2, "one place a NIC");
+    let cause = Broken::GivenUp("its link is down".to_owned());
+    b.dispatcher.give_up_nic(0, &cause);
+    let end = Instant::now() + Duration::from_secs(20);
+    while b.dispatcher.connections_up() != 2 {
+        assert!(Instant::now() < end, "{}", b.dispatcher.connections_up());
+        std::thread::yield_now();
+    }
+    let up = |connection: &usize| {
+        let c = &b.dispatcher.shared.connections[*connection];
+        c.up.load(Ordering::SeqCst)
+    };
+    let left: Vec<_> = (0..4).filter(up).collect();
+    assert_eq!(left, [1, 3], "those of the other NIC");
+}
+
 /// One at a time, and no tick: each has to wake a thread that sleeps, whichever has its NIC by now.
 #[test]
 fn a_sample_alone_wakes_whoever_has_its_nic() {
@@ -83,4 +132,5 @@ fn a_sample_alone_wakes_whoever_has_its_nic() {
 fn connections_are_lost_and_made_again_under_threads_that_change() {
     cut_and_make_again(&bench(3, shared(), 1 << 20, Wait::default()));
     cut_and_make_again(&bench(3, restless(), 1 << 20, Wait::default()));
+    cut_and_make_again(&bench(3, parted(), 1 << 20, Wait::default()));
 }

@@ -283,7 +283,7 @@ impl Bench {
             crew: Some(wait.crew.clone()),
             ..DispatchCfgs::default()
         };
-        let rails = (0..2)
+        let rails = (0..wait.crew.shares())
             .map(|i| DispatchNic {
                 cfgs: thread(&format!("front-{i}")),
                 completer: Box::new(BookKeeper(book.clone())),
@@ -297,7 +297,9 @@ impl Bench {
         Bench {
             dispatcher: Dispatcher::new(cfgs, rails, book.clone()).expect("made"),
             server: Server::with_crew(
-                vec![thread("back-0"), thread("back-1")],
+                (0..wait.crew.shares())
+                    .map(|i| thread(&format!("back-{i}")))
+                    .collect(),
                 &wait.crew,
                 &service,
                 &lost_connection,

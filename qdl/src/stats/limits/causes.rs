@@ -162,8 +162,8 @@ pub const ROWS: [Row; 15] = [
         "the NIC threads of a node are at work on a core nine tenths of the time and more; waiting for \
          a core is no work",
         "copying to and from sockets is the limit",
-        "another entry of `nics` with `cpus` of its own; more `nic_threads`, where some share one; `ib` \
-         does not copy",
+        "more `nic_threads`, where some share one; more `connections`, where there are fewer than threads; \
+         another entry of `nics` with `cpus` of its own; `ib` does not copy",
         "a rate higher by as many NIC threads as are added, as long as there are cores",
     ),
     row(

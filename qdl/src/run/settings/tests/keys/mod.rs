@@ -13,7 +13,7 @@ use super::{super::*, source::code};
 use crate::{
     config::{AcceleratorConfig, EngineConfig, parse_accelerator, parse_frontend},
     fabric::ib::IbCfgs,
-    run::{crew::crew, request_stride, response_stride},
+    run::{Connections, crew::crew, request_stride, response_stride},
     testkit::machine,
 };
 
@@ -182,7 +182,7 @@ fn nics(nics: &[NicConfig], d: &Deadlines) -> Taken {
 /// Of two cores.
 fn threads(nics: &[NicConfig], wanted: Auto<usize>) -> String {
     let near = vec![Near::default(); nics.len()];
-    text(crew(nics, &near, wanted, 2))
+    text(crew(nics, &near, wanted, 2, Connections::ToAccelerators(1)))
 }
 
 fn frontend(tree: &Value) -> (Taken, String) {
