@@ -67,10 +67,13 @@ fn nics_share_threads_as_the_configuration_says() {
         let there = format!("nic_threads: {word}\n");
         let (s, _) = summary(&there, &here, "20000");
         let threads = number(&s["evidence"]["node"]["nics"]["threads"]);
-        assert_eq!(threads, expected, "{word}");
-        // One NIC there.
+        // One NIC there, with a connection from each of ours.
         let there = number(&s["accelerators"][0]["used"]["nics"]["threads"]);
-        assert_eq!(there, 1);
+        match word {
+            // Those that had something to do.
+            "auto" => assert!((1..=by_cores).contains(&threads) && (1..=by_cores).contains(&there)),
+            _ => assert_eq!((threads, there), (expected, expected), "{word}"),
+        }
         // Each of the eight has done its part.
         let all = s["connections"].as_array().expect("a list");
         assert_eq!(all.len(), 8);

@@ -146,14 +146,11 @@ impl NicThreadHandle {
     /// What the threads of these shares, which are all of a crew, were used for so far.
     pub fn uses(handles: &[NicThreadHandle]) -> NicUse {
         let all = handles.first().map_or(&[][..], |h| &h.0.threads);
-        let worked = all
-            .iter()
-            .map(|t| t.worked_ns.load(Ordering::Relaxed) / 1000);
-        // One that was hardly needed is no thread that had time to spare.
-        let needed = worked.clone().max().map_or(1, |most| (most / 10).max(1));
+        let worked = all.iter().map(|t| t.worked_ns.load(Ordering::Relaxed));
         NicUse {
-            threads: worked.clone().filter(|us| *us >= needed).count() as u32,
-            worked_us: worked.sum(),
+            // One that was never needed is no thread that had time to spare.
+            threads: worked.clone().filter(|ns| *ns > 0).count() as u32,
+            worked_us: worked.map(|ns| ns / 1000).sum(),
             sleeps: Self::waits(handles).1,
         }
     }

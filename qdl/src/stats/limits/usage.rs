@@ -21,7 +21,7 @@ pub struct ThreadGroup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NicUse {
-    /// How many were needed: did a tenth of what the busiest did, or more.
+    /// How many had something to do.
     pub threads: u32,
     /// Microseconds in turns that found something to do, of all of them: what they spin for nothing
     /// is not in it, what they waited for a core in the middle of a turn is.
