@@ -79,7 +79,7 @@ pub struct Completers {
 }
 
 impl Completers {
-    /// For as many NICs as `live` has places.
+    /// For as many shares of NICs as `live` has places.
     pub fn new(
         live: Arc<Live>,
         verifier: Option<Arc<Verifier>>,
@@ -107,14 +107,14 @@ impl Completers {
         self
     }
 
-    /// The completer of one NIC.
-    pub fn make(&self, nic_index: usize) -> LoadgenCompleter {
+    /// The completer of one share of a NIC.
+    pub fn make(&self, share: usize) -> LoadgenCompleter {
         LoadgenCompleter {
             scratch: Vec::with_capacity(256),
             first_scratch: Vec::with_capacity(256),
             recorder: Some(match &self.tokens {
-                Some(t) => Recorder::of_tokens(self.live.clone(), nic_index, t.sizes),
-                None => Recorder::new(self.live.clone(), nic_index),
+                Some(t) => Recorder::of_tokens(self.live.clone(), share, t.sizes),
+                None => Recorder::new(self.live.clone(), share),
             }),
             series_ns: 0,
             latest_ns: 0,
@@ -233,7 +233,7 @@ fn response(id: u64, payload: &[u8]) -> QuerySampleResponse<'_> {
     QuerySampleResponse::new(id, payload)
 }
 
-/// Completes the samples of one NIC. It lives on the NIC's thread.
+/// Completes the samples of one share of a NIC, on whichever thread has that.
 pub struct LoadgenCompleter {
     scratch: Vec<QuerySampleResponse<'static>>,
     first_scratch: Vec<QuerySampleResponse<'static>>,

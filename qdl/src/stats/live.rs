@@ -151,8 +151,8 @@ impl Live {
     }
 
     /// Shows one NIC thread's counts.
-    pub(super) fn show(&self, nic_index: usize, completed: u64, bytes_out: u64, bytes_in: u64) {
-        if let Some(shown) = self.rails.get(nic_index) {
+    pub(super) fn show(&self, share: usize, completed: u64, bytes_out: u64, bytes_in: u64) {
+        if let Some(shown) = self.rails.get(share) {
             shown.completed.store(completed, Relaxed);
             shown.bytes_out.store(bytes_out, Relaxed);
             shown.bytes_in.store(bytes_in, Relaxed);
@@ -160,8 +160,8 @@ impl Live {
     }
 
     /// Adds the latencies of one NIC thread's tick that is over.
-    pub(super) fn show_latencies(&self, nic_index: usize, counts: &[u64; LATENCY_BUCKETS]) {
-        if let Some(shown) = self.latencies.get(nic_index) {
+    pub(super) fn show_latencies(&self, share: usize, counts: &[u64; LATENCY_BUCKETS]) {
+        if let Some(shown) = self.latencies.get(share) {
             for (sum, n) in shown.buckets.iter().zip(counts).filter(|(_, n)| **n > 0) {
                 sum.store(sum.load(Relaxed) + n, Relaxed);
             }
@@ -169,37 +169,59 @@ impl Live {
     }
 
     /// Shows how long one NIC thread's ticks are by now.
-    pub(super) fn show_tick(&self, nic_index: usize, tick_ns: u64) {
-        if let Some(shown) = self.latencies.get(nic_index) {
+    pub(super) fn show_tick(&self, share: usize, tick_ns: u64) {
+        if let Some(shown) = self.latencies.get(share) {
             shown.tick_ns.store(tick_ns, Relaxed);
         }
     }
 
     /// Shows by how many parts something has moved on one NIC thread.
-    pub(super) fn show_parts(&self, nic_index: usize, parts: u64) {
-        if let Some(shown) = self.rails.get(nic_index) {
+    pub(super) fn show_parts(&self, share: usize, parts: u64) {
+        if let Some(shown) = self.rails.get(share) {
             shown.parts.store(parts, Relaxed);
         }
     }
 
     /// Shows how many tokens one NIC thread's answers had.
-    pub(super) fn show_tokens(&self, nic_index: usize, tokens: u64) {
-        if let Some(shown) = self.rails.get(nic_index) {
+    pub(super) fn show_tokens(&self, share: usize, tokens: u64) {
+        if let Some(shown) = self.rails.get(share) {
             shown.tokens.store(tokens, Relaxed);
         }
     }
 
     /// Shows one NIC thread's p99 of the time to the first token.
-    pub(super) fn show_ttft(&self, nic_index: usize, ns: u64) {
-        if let Some(shown) = self.rails.get(nic_index) {
+    pub(super) fn show_ttft(&self, share: usize, ns: u64) {
+        if let Some(shown) = self.rails.get(share) {
             shown.p99_ttft_ns.store(ns, Relaxed);
         }
     }
 
     /// Shows one NIC thread's p99 of the round trip.
-    pub(super) fn show_p99(&self, nic_index: usize, ns: u64) {
-        if let Some(shown) = self.rails.get(nic_index) {
+    pub(super) fn show_p99(&self, share: usize, ns: u64) {
+        if let Some(shown) = self.rails.get(share) {
             shown.p99_round_trip_ns.store(ns, Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nic_shows_what_its_shares_did_together() {
+        let live = Live::of_shares(vec![0, 1, 0]);
+        for (share, completed) in [(0, 1), (1, 20), (2, 300)] {
+            live.show(share, completed, 10 * completed, 100 * completed);
+            live.show_p99(share, completed);
+        }
+        let each: Vec<_> = live.each().map(|f| (f.completed, f.bytes_in)).collect();
+        assert_eq!(each, [(301, 30_100), (20, 2_000)]);
+        assert_eq!(live.each().next().map(|f| f.p99_round_trip_ns), Some(300));
+        let all = live.figures();
+        assert_eq!(
+            (all.completed, all.bytes_out, live.rails()),
+            (321, 3_210, 3)
+        );
     }
 }

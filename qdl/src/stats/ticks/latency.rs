@@ -72,12 +72,12 @@ impl LatencyTicks {
     /// Counts a sample in. `live` knows when the run began, which is asked once, and is shown each
     /// tick that is over, as that of the NIC thread of this index.
     #[inline]
-    pub fn record(&mut self, times: &SampleTimes, n: u64, live: &Live, nic_index: usize) {
+    pub fn record(&mut self, times: &SampleTimes, n: u64, live: &Live, share: usize) {
         if times.completed_ns >= self.end_ns {
             if self.end_ns == 0 {
                 self.begin_ns = live.begin(times.issued_ns);
             }
-            self.turn(times.completed_ns, live, nic_index);
+            self.turn(times.completed_ns, live, share);
         }
         let total_ns = total_ns(times);
         self.counts[usize::from(latency_bucket(total_ns)) % BUCKETS] += n;
@@ -91,9 +91,9 @@ impl LatencyTicks {
 
     /// A tick is over, or none has begun.
     #[cold]
-    fn turn(&mut self, now_ns: u64, live: &Live, nic_index: usize) {
+    fn turn(&mut self, now_ns: u64, live: &Live, share: usize) {
         if self.end_ns > 0 {
-            live.show_latencies(nic_index, &self.counts);
+            live.show_latencies(share, &self.counts);
             self.flush();
         }
         let since = now_ns.saturating_sub(self.begin_ns);
@@ -103,7 +103,7 @@ impl LatencyTicks {
         self.tick = since / self.tick_ns;
         let end = (self.tick + 1).saturating_mul(self.tick_ns);
         self.end_ns = self.begin_ns.saturating_add(end);
-        live.show_tick(nic_index, self.tick_ns);
+        live.show_tick(share, self.tick_ns);
     }
 
     fn flush(&mut self) {

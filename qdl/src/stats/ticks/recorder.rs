@@ -8,7 +8,7 @@ use crate::stats::{Histograms, Live, SampleTimes, Stage, TokenHistograms, TokenS
 /// A p99 is shown at most this often: finding it takes microseconds of the NIC thread's time.
 const P99_EVERY_NS: u64 = 250_000_000;
 
-/// One NIC thread's histograms and counts. Not shared;
+/// The histograms and counts of one share of a NIC. Used by one thread at a time;
 /// it allocates when it is made and never after.
 #[derive(Debug)]
 pub struct Recorder {
@@ -20,14 +20,14 @@ pub struct Recorder {
     moving: u64,
     ticks: LatencyTicks,
     live: Arc<Live>,
-    nic_index: usize,
+    share: usize,
     p99_due_ns: u64,
     p99_of: u64,
 }
 
 impl Recorder {
-    /// For the NIC thread of this index in `live`; an index it has no place for shows nothing.
-    pub fn new(live: Arc<Live>, nic_index: usize) -> Self {
+    /// For the share of this index in `live`; an index it has no place for shows nothing.
+    pub fn new(live: Arc<Live>, share: usize) -> Self {
         Recorder {
             histograms: Histograms::new(),
             completed: 0,
@@ -37,17 +37,17 @@ impl Recorder {
             moving: 0,
             ticks: LatencyTicks::default(),
             live,
-            nic_index,
+            share,
             p99_due_ns: 0,
             p99_of: 0,
         }
     }
 
     /// The same for answers in tokens of these sizes.
-    pub fn of_tokens(live: Arc<Live>, nic_index: usize, sizes: TokenSizes) -> Self {
+    pub fn of_tokens(live: Arc<Live>, share: usize, sizes: TokenSizes) -> Self {
         Recorder {
             histograms: Histograms::of_tokens(sizes),
-            ..Recorder::new(live, nic_index)
+            ..Recorder::new(live, share)
         }
     }
 
@@ -56,7 +56,7 @@ impl Recorder {
     pub fn parts(&mut self, n: u64, moving: u64) {
         self.parts += n;
         self.moving += moving;
-        self.live.show_parts(self.nic_index, self.moving);
+        self.live.show_parts(self.share, self.moving);
     }
 
     /// Parts counted.
@@ -72,7 +72,7 @@ impl Recorder {
     /// Records so many completed samples that had the very same times: at the cost of one.
     pub fn record_alike(&mut self, times: &SampleTimes, n: u64) {
         self.histograms.record_alike(times, n);
-        self.ticks.record(times, n, &self.live, self.nic_index);
+        self.ticks.record(times, n, &self.live, self.share);
         self.completed += n;
         self.bytes_out += n * u64::from(times.bytes_out);
         self.bytes_in += n * u64::from(times.bytes_in);
@@ -81,24 +81,20 @@ impl Recorder {
     /// Shows the figures in [`Live`]; call it once for a burst, with the clock's reading. The p99
     /// is found anew at most four times a second, and only when there is something new.
     pub fn show(&mut self, now_ns: u64) {
-        self.live.show(
-            self.nic_index,
-            self.completed,
-            self.bytes_out,
-            self.bytes_in,
-        );
+        self.live
+            .show(self.share, self.completed, self.bytes_out, self.bytes_in);
         if now_ns >= self.p99_due_ns && self.completed > self.p99_of {
             self.p99_due_ns = now_ns.saturating_add(P99_EVERY_NS);
             self.p99_of = self.completed;
             let p99 = self.histograms.quantile_ns(Stage::RoundTrip, 0.99);
-            self.live.show_p99(self.nic_index, p99);
+            self.live.show_p99(self.share, p99);
             if let Some(tokens) = self.histograms.tokens() {
                 let p99 = tokens.quantile_ns(TokenTime::Ttft, 0.99);
-                self.live.show_ttft(self.nic_index, p99);
+                self.live.show_ttft(self.share, p99);
             }
         }
         if let Some(tokens) = self.histograms.tokens().map(TokenHistograms::tokens) {
-            self.live.show_tokens(self.nic_index, tokens);
+            self.live.show_tokens(self.share, tokens);
         }
     }
 
