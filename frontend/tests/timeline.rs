@@ -83,9 +83,11 @@ fn check_stages(rig: &Rig, out: &str, s: &Value) {
         (sum - theirs).abs() <= theirs * 0.01,
         "{out}: {sum} of {theirs} us"
     );
-    // What was measured by itself stays within what is known of it.
+    // What was measured by itself stays within what is known of it. One call in a few is timed: on
+    // a busy machine their mean may be many times that of all, and is no more than the longest.
+    let longest = s["stages"]["completion"]["max_us"].as_f64().expect("one");
     assert!(
-        of("mean_us") >= 0.0 && of("told_us") <= mean("completion") * 1.5 + 1.0,
+        of("mean_us") >= 0.0 && of("told_us") <= longest + 1.0,
         "{before}"
     );
     assert!(
