@@ -92,9 +92,8 @@ fn staging_source(sources: usize) -> SourceId {
 
 impl Connection {
     pub fn new(
-        index: usize,
+        (index, share): (usize, usize),
         cfgs: ConnectionCfgs,
-        share: usize,
         nodes: &[u32],
         staged: bool,
         by_health: bool,

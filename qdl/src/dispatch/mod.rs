@@ -145,9 +145,8 @@ impl Dispatcher {
             .map(|(i, l)| {
                 let share = shared_out.next(l.nic_index);
                 Connection::new(
-                    i,
+                    (i, share),
                     *l,
-                    share,
                     shares.get(share).map_or(&[], |s| &s.cfgs.near.nodes),
                     staged,
                     cfgs.policy.by_health().is_some(),
