@@ -8,7 +8,7 @@ use qdl::{
     fabric::ib::locked_memory_limit,
     model::TensorSpec,
     os::available_memory,
-    run::{Connections, nic_threads, request_stride, response_stride},
+    run::{accelerator_crew, request_stride, response_stride},
     stats::{Page, memory},
 };
 
@@ -90,7 +90,7 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         "threads",
         format!(
             "{} of NICs, {engine}, 1 of the control plane",
-            nic_threads(&config.nics, config.nic_threads, Connections::AsAsked)
+            accelerator_crew(config).threads()
         ),
     );
     page.fact(

@@ -10,7 +10,7 @@ use qdl::{
     fabric::ib::locked_memory_limit,
     model::{ModelSpec, TensorSpec},
     os::available_memory,
-    run::{Connections, SlotNeeds, nic_threads},
+    run::{SlotNeeds, frontend_crew},
     stats::{Page, memory},
 };
 
@@ -68,11 +68,7 @@ pub fn check(
         let needs = SlotNeeds::of(config)?;
         needs.check_node(config)?;
         network(&mut page, config, &needs);
-        let nics = nic_threads(
-            &config.nics,
-            config.nic_threads,
-            Connections::ToAccelerators(config.accelerators.len()),
-        );
+        let nics = frontend_crew(config).threads();
         page.fact(
             "threads",
             format!(

@@ -25,7 +25,7 @@ use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig, NicConfig, Written},
     os::{Near, available_memory},
-    run::{pinning_warnings, shares},
+    run::{frontend_crew, pinning_warnings},
     stats::Live,
     topology::{Topology, spell_out},
 };
@@ -145,7 +145,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let live = Arc::new(if args.local {
         Live::new(local::completers(&config))
     } else {
-        Live::of_shares(shares(&config))
+        Live::of_shares(frontend_crew(&config).nic_of)
     });
     let completers = Completers::new(live, verifier.clone(), tokens.clone());
     let completers = completers.noting(whose.clone());

@@ -27,12 +27,12 @@ mod health;
 mod lane;
 mod need;
 mod nic;
+mod readings;
 mod requests;
 mod rows;
 mod warm_up;
 
 use std::{
-    collections::BTreeSet,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
@@ -59,13 +59,12 @@ pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpR
 use crate::{
     clock::now_ns,
     connection::{
-        self, CrewPlan, DoorbellWait, EchoCfgs, MakeWork, NicThreadHandle, Placed, Posted,
-        PostingCosts, Ringer,
+        self, CrewPlan, DoorbellWait, EchoCfgs, MakeWork, NicThreadHandle, Posted, PostingCosts,
+        Ringer,
     },
     fabric::{Broken, Endpoint, Link, Region},
     flight::{self, Kind, Record},
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
-    stats::{ConnectionRecord, limits::NicUse, timeline::ConnectionReading},
 };
 
 use end::Connection;
@@ -217,18 +216,6 @@ impl Dispatcher {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the threads run and the connections' memory lies, by NIC.
-    pub fn placed(&self) -> Vec<Placed> {
-        NicThreadHandle::placed_by_nic(&self.handles, &self.crew)
-    }
-
-    /// NUMA nodes that the samples lie on, as the system says.
-    pub fn sample_nodes(&self) -> BTreeSet<u32> {
-        let s = &*self.shared;
-        let regions = s.sources.iter().chain(&s.staged_from);
-        regions.flat_map(|r| r.nodes()).collect()
-    }
-
     /// Sends samples. Returns at once; each is completed exactly once: from a NIC thread, or from
     /// whichever thread empties the backlog once the run was given up.
     ///
@@ -307,12 +294,6 @@ impl Dispatcher {
                 .iter()
                 .all(|sample| s.costs.write_ns(u64::from(sample.len)) <= 2 * s.costs.call_ns),
         }
-    }
-
-    /// What posting costs on this machine, as it was measured at the start; `None` where it was
-    /// said who posts.
-    pub fn posting_costs(&self) -> Option<PostingCosts> {
-        self.shared.by_cost.then_some(self.shared.costs)
     }
 
     /// What a connection's link is to be made with. The peer's side must have as many slots.
@@ -415,32 +396,6 @@ impl Dispatcher {
         health.map_or_else(Vec::new, |h| h.arbiter.report(peer))
     }
 
-    /// How many connections are up.
-    pub fn connections_up(&self) -> usize {
-        let up = |l: &&Connection| l.up.load(Ordering::Relaxed);
-        self.shared.connections.iter().filter(up).count()
-    }
-
-    /// When the first sample was issued, on [`crate::clock`]; those that warm up are none.
-    pub fn first_issued_ns(&self) -> Option<u64> {
-        match self.shared.first_ns.load(Ordering::Relaxed) {
-            0 => None,
-            ns => Some(ns),
-        }
-    }
-
-    /// Samples issued and not completed.
-    pub fn outstanding(&self) -> u64 {
-        let c = self.counts();
-        c.issued - c.completed - c.completed_empty
-    }
-
-    /// Parts handed over that others follow: like completed samples, a sign that answers come.
-    pub fn parts(&self) -> u64 {
-        let parts = self.shared.parts.iter();
-        parts.map(|p| p.load(Ordering::Relaxed)).sum()
-    }
-
     /// Ends it: every connection is given up, and what is
     /// outstanding and what still comes is completed empty.
     pub fn abort(&self, cause: &str) {
@@ -473,67 +428,6 @@ impl Dispatcher {
         self.handles.iter().for_each(NicThreadHandle::wake);
         let threads = std::mem::take(&mut *self.threads());
         connection::join_all(threads, connection::ENDING);
-    }
-
-    /// Totals so far.
-    pub fn counts(&self) -> DispatchCounts {
-        let s = &*self.shared;
-        let (wakeups, sleeps) = NicThreadHandle::waits(&self.handles);
-        let completed_empty = s.completed_empty.load(Ordering::Acquire);
-        let completed = s.completed.iter().map(|c| c.load(Ordering::Acquire)).sum();
-        DispatchCounts {
-            completed,
-            completed_empty,
-            parts: self.parts(),
-            // Read last: what is completed was issued before.
-            issued: s.issued.load(Ordering::Acquire),
-            again: s.again.load(Ordering::Relaxed),
-            posted: s
-                .connections
-                .iter()
-                .map(Connection::posted_for_callers)
-                .sum(),
-            connections_lost: s.connections_lost.load(Ordering::Relaxed),
-            backlog_max: s.backlog_max.load(Ordering::Relaxed),
-            backlogged: s.backlogged.load(Ordering::Relaxed),
-            handed_over: s.handed_over.load(Ordering::Relaxed),
-            wakeups,
-            sleeps,
-        }
-    }
-
-    /// What the NIC threads were used for so far.
-    pub fn nic_use(&self) -> NicUse {
-        NicThreadHandle::uses(&self.handles)
-    }
-
-    /// What each connection did; complete once the dispatcher has been stopped. It knows them by
-    /// index alone: their names, and why they were lost, are the caller's to put in.
-    pub fn connection_records(&self) -> Vec<ConnectionRecord> {
-        self.shared
-            .connections
-            .iter()
-            .map(Connection::settled)
-            .collect()
-    }
-
-    /// What each connection is like now, by index; without the scores of rails. Looking at it costs
-    /// nobody anything.
-    pub fn readings(&self) -> Vec<ConnectionReading> {
-        self.shared
-            .connections
-            .iter()
-            .map(Connection::reading)
-            .collect()
-    }
-
-    /// Samples copied into registered memory before they were sent (`qsl: staged`), and their
-    /// bytes. Not among the totals: those are read during a run, and this waits for who is sending.
-    pub fn staged(&self) -> (u64, u64) {
-        let sent = self.shared.connections.iter().map(|c| c.send.counts());
-        sent.fold((0, 0), |(n, bytes), c| {
-            (n + c.staged, bytes + c.staged_bytes)
-        })
     }
 }
 

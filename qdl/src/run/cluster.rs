@@ -16,7 +16,7 @@ use super::{
     api::{ClusterError, ClusterListener, SampleMemory},
     common::{ClusterOwner, Common, ConnectionOf, PeerState},
     control_thread::control,
-    crew::of_frontend,
+    crew::{frontend_crew, near},
     facts::node_facts,
     health::RailMap,
     outage::Outages,
@@ -36,7 +36,7 @@ use crate::{
     fabric::MAX_SLOTS,
     os::Near,
     stats::{Places, PostingRecord, SystemRecord, limits::NicUse},
-    topology::{LinkWatch, Topology},
+    topology::LinkWatch,
 };
 
 /// How long the control thread may take to end once it was told to.
@@ -57,9 +57,9 @@ pub struct Cluster {
 
 impl Cluster {
     /// Reaches every accelerator, checks models and names, and opens every connection. `completer`
-    /// makes that of each share of the NICs ([`shares`](super::shares)). Each step
-    /// ends within `deadlines.connect_ms`: reaching all of them and the handshakes, then, for one
-    /// after the other, having connections granted, connecting them and starting.
+    /// makes that of each share of the NICs ([`frontend_crew`]). Each step ends within
+    /// `deadlines.connect_ms`: reaching all of them and the handshakes, then, for one after the
+    /// other, having connections granted, connecting them and starting.
     ///
     /// # Errors
     /// [`ClusterError`] names the peer or the configuration key.
@@ -83,9 +83,8 @@ impl Cluster {
                 ClientNic::open(i, nic, config.accelerators.len(), d, &memory.sources, slots)
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let topology = Topology::of_this_machine().unwrap_or_default();
-        let near: Vec<_> = config.nics.iter().map(|n| topology.near_nic(n)).collect();
-        let crew = of_frontend(config, &near);
+        let near = near(&config.nics);
+        let crew = frontend_crew(config);
         let shares = crew.nic_of.iter().enumerate();
         let shares = shares.map(|(share, nic)| DispatchNic {
             cfgs: settings::frontend_nic_thread(*nic, config, &near[*nic]),

@@ -10,7 +10,7 @@
 use std::thread::available_parallelism;
 
 use crate::{
-    config::{Auto, CompletionMode, FrontendConfig, NicAt, NicConfig},
+    config::{AcceleratorConfig, Auto, CompletionMode, FrontendConfig, NicAt, NicConfig},
     connection::{CrewPlan, Moves},
     os::Near,
     topology::Topology,
@@ -28,13 +28,13 @@ const MAX_SHARES: usize = 64;
 
 /// Cores that this process may use: its affinity and its cgroup's share of the time, whichever is
 /// less.
-pub fn cores() -> usize {
+fn cores() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
 /// Connections of each NIC, where they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Connections {
+pub(super) enum Connections {
     /// Its own `connections`, to so many accelerators.
     ToAccelerators(usize),
     /// As many as frontends ask for.
@@ -50,30 +50,35 @@ impl Connections {
     }
 }
 
-/// How many NIC threads a node with these NICs starts on this machine. `wanted` is `nic_threads`.
-pub fn nic_threads(nics: &[NicConfig], wanted: Auto<usize>, connections: Connections) -> usize {
-    let topology = Topology::of_this_machine().unwrap_or_default();
-    let near: Vec<_> = nics.iter().map(|n| topology.near_nic(n)).collect();
-    crew(nics, &near, wanted, cores(), connections).threads()
-}
-
-/// The NIC of each share of a frontend's NICs on this machine: each has a completer of its own.
-pub fn shares(config: &FrontendConfig) -> Vec<usize> {
-    let topology = Topology::of_this_machine().unwrap_or_default();
-    let near: Vec<_> = config.nics.iter().map(|n| topology.near_nic(n)).collect();
-    of_frontend(config, &near).nic_of
-}
-
 /// NIC threads of a frontend on this machine.
-pub(super) fn of_frontend(config: &FrontendConfig, near: &[Near]) -> CrewPlan {
+pub fn frontend_crew(config: &FrontendConfig) -> CrewPlan {
     let connections = Connections::ToAccelerators(config.accelerators.len());
-    crew(&config.nics, near, config.nic_threads, cores(), connections)
+    let FrontendConfig {
+        nics, nic_threads, ..
+    } = config;
+    crew(nics, &near(nics), *nic_threads, cores(), connections)
+}
+
+/// NIC threads of an accelerator on this machine.
+pub fn accelerator_crew(config: &AcceleratorConfig) -> CrewPlan {
+    let AcceleratorConfig {
+        nics, nic_threads, ..
+    } = config;
+    let connections = Connections::AsAsked;
+    crew(nics, &near(nics), *nic_threads, cores(), connections)
+}
+
+/// Where each NIC's threads and memory belong on this machine. What sysfs does not say is not
+/// known, and nothing is bound.
+pub(super) fn near(nics: &[NicConfig]) -> Vec<Near> {
+    let topology = Topology::of_this_machine().unwrap_or_default();
+    nics.iter().map(|n| topology.near_nic(n)).collect()
 }
 
 /// NIC threads for these NICs, each where `near` says, on a machine with so many cores. `wanted` is
 /// `nic_threads`: so many, as far as there are connections that can be on threads of their own, or
 /// by the cores and by what there is to do.
-pub fn crew(
+pub(super) fn crew(
     nics: &[NicConfig],
     near: &[Near],
     wanted: Auto<usize>,

@@ -14,7 +14,7 @@ use tokio::{net::TcpListener, sync::watch};
 use super::{
     accept::let_in,
     budget::Budget,
-    crew::{Connections, cores, crew},
+    crew::{accelerator_crew, near},
     facts::node_facts,
     lock,
     ofi_nic::OfiNic,
@@ -37,7 +37,7 @@ use crate::{
     rails::Score,
     serve::{ConnectionLost, OnConnectionLost, ServeConnection, ServeCounts, Server, Service},
     stats::{BatchSizes, GpuRecord, SequenceTotals, ServedReport, limits::EngineUse},
-    topology::{LinkWatch, Topology},
+    topology::LinkWatch,
     wire::{Description, EngineInfo},
 };
 
@@ -228,16 +228,8 @@ impl Node {
                 shared.lost(&l);
             }
         });
-        // What sysfs does not say is not known, and nothing is bound.
-        let topology = Topology::of_this_machine().unwrap_or_default();
-        let near: Arc<[Near]> = config.nics.iter().map(|n| topology.near_nic(n)).collect();
-        let crew = crew(
-            &config.nics,
-            &near,
-            config.nic_threads,
-            cores(),
-            Connections::AsAsked,
-        );
+        let near: Arc<[Near]> = near(&config.nics).into();
+        let crew = accelerator_crew(config);
         let share = |nic: &usize| settings::nic_thread(*nic, &config.nics[*nic], &near[*nic]);
         let shares = crew.nic_of.iter().map(share).collect();
         let shared = Arc::new(Shared {

@@ -50,7 +50,17 @@ fn bench(connections: usize, crew: CrewPlan, up_to: usize, mut wait: Wait) -> Be
     )
 }
 
-fn everything_comes_back(crew: CrewPlan, over: &Over, up_to: usize) {
+fn everything_comes_back(crew: &CrewPlan) {
+    for (over, up_to) in [
+        (Over::Memory, 1 << 20),
+        (Over::Tcp, 1 << 20),
+        (Over::Tcp, 0),
+    ] {
+        all_come_back(crew.clone(), &over, up_to);
+    }
+}
+
+fn all_come_back(crew: CrewPlan, over: &Over, up_to: usize) {
     let b = bench(4, crew, up_to, Wait::default());
     (0..4).for_each(|connection| {
         b.connect(connection, 1, over);
@@ -67,29 +77,25 @@ fn everything_comes_back(crew: CrewPlan, over: &Over, up_to: usize) {
 
 #[test]
 fn everything_comes_back_by_one_thread() {
-    everything_comes_back(shared(), &Over::Memory, 1 << 20);
-    everything_comes_back(shared(), &Over::Tcp, 1 << 20);
-    everything_comes_back(shared(), &Over::Tcp, 0);
+    everything_comes_back(&shared());
 }
 
 #[test]
 fn everything_comes_back_by_threads_that_change() {
-    everything_comes_back(restless(), &Over::Memory, 1 << 20);
-    everything_comes_back(restless(), &Over::Tcp, 1 << 20);
-    everything_comes_back(restless(), &Over::Tcp, 0);
+    everything_comes_back(&restless());
 }
 
 #[test]
 fn everything_comes_back_where_one_nic_is_on_two_threads() {
-    everything_comes_back(parted(), &Over::Memory, 1 << 20);
-    everything_comes_back(parted(), &Over::Tcp, 1 << 20);
-    everything_comes_back(parted(), &Over::Tcp, 0);
+    everything_comes_back(&parted());
 }
 
 #[test]
 fn a_nics_connections_are_shared_out_and_go_with_its_link() {
-    let mut still = parted();
-    still.moves = Moves::Never;
+    let still = CrewPlan {
+        moves: Moves::Never,
+        ..parted()
+    };
     let b = bench(4, still, 1 << 20, Wait::default());
     (0..4).for_each(|connection| {
         b.connect(connection, 1, &Over::Memory);

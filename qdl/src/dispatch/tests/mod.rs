@@ -39,4 +39,5 @@ use super::*;
 use crate::{
     connection::{CrewPlan, Moves, NicThreadCfgs},
     rails::Policy,
+    stats::ConnectionRecord,
 };

@@ -13,7 +13,10 @@ use super::{super::*, source::code};
 use crate::{
     config::{AcceleratorConfig, EngineConfig, parse_accelerator, parse_frontend},
     fabric::ib::IbCfgs,
-    run::{Connections, crew::crew, request_stride, response_stride},
+    run::{
+        crew::{Connections, crew},
+        request_stride, response_stride,
+    },
     testkit::machine,
 };
 

@@ -1,0 +1,116 @@
+//! What there is to read of a dispatcher while it works and behind it: counts, records, places.
+
+use std::{collections::BTreeSet, sync::atomic::Ordering};
+
+use super::{Connection, DispatchCounts, Dispatcher};
+use crate::{
+    connection::{NicThreadHandle, Placed, PostingCosts},
+    stats::{ConnectionRecord, limits::NicUse, timeline::ConnectionReading},
+};
+
+impl Dispatcher {
+    /// Where the threads run and the connections' memory lies, by NIC.
+    pub fn placed(&self) -> Vec<Placed> {
+        NicThreadHandle::placed_by_nic(&self.handles, &self.crew)
+    }
+
+    /// NUMA nodes that the samples lie on, as the system says.
+    pub fn sample_nodes(&self) -> BTreeSet<u32> {
+        let s = &*self.shared;
+        let regions = s.sources.iter().chain(&s.staged_from);
+        regions.flat_map(|r| r.nodes()).collect()
+    }
+
+    /// What posting costs on this machine, as it was measured at the start; `None` where it was
+    /// said who posts.
+    pub fn posting_costs(&self) -> Option<PostingCosts> {
+        self.shared.by_cost.then_some(self.shared.costs)
+    }
+
+    /// How many connections are up.
+    pub fn connections_up(&self) -> usize {
+        let up = |l: &&Connection| l.up.load(Ordering::Relaxed);
+        self.shared.connections.iter().filter(up).count()
+    }
+
+    /// When the first sample was issued, on [`crate::clock`]; those that warm up are none.
+    pub fn first_issued_ns(&self) -> Option<u64> {
+        match self.shared.first_ns.load(Ordering::Relaxed) {
+            0 => None,
+            ns => Some(ns),
+        }
+    }
+
+    /// Samples issued and not completed.
+    pub fn outstanding(&self) -> u64 {
+        let c = self.counts();
+        c.issued - c.completed - c.completed_empty
+    }
+
+    /// Parts handed over that others follow: like completed samples, a sign that answers come.
+    pub fn parts(&self) -> u64 {
+        let parts = self.shared.parts.iter();
+        parts.map(|p| p.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Totals so far.
+    pub fn counts(&self) -> DispatchCounts {
+        let s = &*self.shared;
+        let (wakeups, sleeps) = NicThreadHandle::waits(&self.handles);
+        let completed_empty = s.completed_empty.load(Ordering::Acquire);
+        let completed = s.completed.iter().map(|c| c.load(Ordering::Acquire)).sum();
+        DispatchCounts {
+            completed,
+            completed_empty,
+            parts: self.parts(),
+            // Read last: what is completed was issued before.
+            issued: s.issued.load(Ordering::Acquire),
+            again: s.again.load(Ordering::Relaxed),
+            posted: s
+                .connections
+                .iter()
+                .map(Connection::posted_for_callers)
+                .sum(),
+            connections_lost: s.connections_lost.load(Ordering::Relaxed),
+            backlog_max: s.backlog_max.load(Ordering::Relaxed),
+            backlogged: s.backlogged.load(Ordering::Relaxed),
+            handed_over: s.handed_over.load(Ordering::Relaxed),
+            wakeups,
+            sleeps,
+        }
+    }
+
+    /// What the NIC threads were used for so far.
+    pub fn nic_use(&self) -> NicUse {
+        NicThreadHandle::uses(&self.handles)
+    }
+
+    /// What each connection did; complete once the dispatcher has been stopped. It knows them by
+    /// index alone: their names, and why they were lost, are the caller's to put in.
+    pub fn connection_records(&self) -> Vec<ConnectionRecord> {
+        self.shared
+            .connections
+            .iter()
+            .map(Connection::settled)
+            .collect()
+    }
+
+    /// What each connection is like now, by index; without the scores of rails. Looking at it costs
+    /// nobody anything.
+    pub fn readings(&self) -> Vec<ConnectionReading> {
+        self.shared
+            .connections
+            .iter()
+            .map(Connection::reading)
+            .collect()
+    }
+
+    /// Samples copied into registered memory before they were sent (`qsl: staged`), and their
+    /// bytes. Not among the totals: those are read during a run, and this waits for who is sending.
+    pub fn staged(&self) -> (u64, u64) {
+        let sent = self.shared.connections.iter().map(|c| c.send.counts());
+        sent.fold((0, 0), |(n, bytes), c| {
+            (n + c.staged, bytes + c.staged_bytes)
+        })
+    }
+}
