@@ -216,10 +216,10 @@ impl Row {
 
 /// One row: the sweep, then turns.
 fn measure(bench: &Bench, work: &Work, asked: &Asked) -> Result<Row> {
-    let (mut best, mut settings) = (
-        once(bench, work, &Settings::default(), None)?.0,
-        Settings::default(),
-    );
+    let plain = Settings::default();
+    let first = Trial::start(bench, work, &plain)?.run(FIRST_OFFLINE)?;
+    let default = once(bench, work, &plain, Begin::Anywhere)?.0;
+    let (mut best, mut settings) = (default, plain.clone());
     for _ in 0..if asked.sweep { DEPTH } else { 0 } {
         let mut found: Option<(f64, Settings)> = None;
         for key in KEYS
@@ -230,7 +230,7 @@ fn measure(bench: &Bench, work: &Work, asked: &Asked) -> Result<Row> {
                 continue;
             };
             let least = found.as_ref().map_or(best, |f| f.0) * GAIN;
-            let (rate, _) = once(bench, work, &tried, Some(least))?;
+            let (rate, _) = once(bench, work, &tried, Begin::Above(least))?;
             if rate > least {
                 eprintln!("  {}: {rate:.0} with {}", work.name(), tried.line());
                 found = Some((rate, tried));
@@ -247,22 +247,27 @@ fn measure(bench: &Bench, work: &Work, asked: &Asked) -> Result<Row> {
         all[i].push(rate);
         cpu[i].push(s);
     };
-    let plain = Settings::default();
+    let mut bare = Begin::Anywhere;
     for _ in 0..asked.turns {
-        push(0, once(bench, work, &plain, None)?);
-        push(1, once(bench, work, &settings, None)?);
-        push(2, beside(bench, work)?);
+        let ran = once(bench, work, &plain, Begin::At(default))?;
+        push(0, ran);
+        // Where nothing that was set brought anything, the defaults are the best settings.
+        push(
+            1,
+            match settings == plain {
+                true => ran,
+                false => once(bench, work, &settings, Begin::At(best))?,
+            },
+        );
+        let ran = beside(bench, work, first.connections, bare)?;
+        bare = Begin::At(ran.0);
+        push(2, ran);
     }
     let ratios = |a: &[f64], b: &[f64]| {
         let mut of: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
         median(&mut of)
     };
-    // Where nothing that was set brought anything, the defaults are the best settings.
-    let ratio = if settings == plain {
-        1.0
-    } else {
-        ratios(&all[0], &all[1])
-    };
+    let ratio = ratios(&all[0], &all[1]);
     let to_beside = ratios(&all[0], &all[2]);
     let [default, best, beside] = all.map(|mut v| median(&mut v));
     let large = work.kind == Kind::Offline && work.bytes > 65_536;
@@ -278,29 +283,48 @@ fn measure(bench: &Bench, work: &Work, asked: &Asked) -> Result<Row> {
     })
 }
 
-/// What these settings come to: a rate, and CPU seconds for a gigabyte. With `least`, 0 as soon as
-/// they do not come to so much.
-fn once(bench: &Bench, work: &Work, settings: &Settings, least: Option<f64>) -> Result<(f64, f64)> {
+/// Where the search for a rate begins.
+#[derive(Clone, Copy, Debug)]
+enum Begin {
+    /// Nothing is known.
+    Anywhere,
+    /// It was so much before.
+    At(f64),
+    /// What comes to less is of no interest, and counts as 0.
+    Above(f64),
+}
+
+impl Begin {
+    fn first(self) -> f64 {
+        match self {
+            Begin::At(rate) | Begin::Above(rate) if rate > 0.0 => rate,
+            _ => FIRST,
+        }
+    }
+}
+
+/// What these settings come to: a rate, and CPU seconds for a gigabyte.
+fn once(bench: &Bench, work: &Work, settings: &Settings, begin: Begin) -> Result<(f64, f64)> {
     let trial = Trial::start(bench, work, settings)?;
     match work.kind {
         Kind::Server => {
-            if let Some(least) = least {
+            if let Begin::Above(least) = begin {
                 let (a, b) = (trial.run(least)?, trial.run(least)?);
                 if !a.valid && !b.valid {
                     return Ok((0.0, 0.0));
                 }
             }
-            let first = least.unwrap_or(FIRST);
-            Ok((climb(first, |rate| trial.run(rate).map(|r| r.valid))?, 0.0))
+            let held = |rate| trial.run(rate).map(|r| r.valid);
+            Ok((climb(begin.first(), held)?, 0.0))
         }
         Kind::Offline => {
             // The first tells how many samples the time has room for.
-            let guess = match least {
-                Some(least) => least,
-                None => trial.run(FIRST_OFFLINE)?.per_s,
+            let guess = match begin {
+                Begin::At(rate) | Begin::Above(rate) => rate,
+                Begin::Anywhere => trial.run(FIRST_OFFLINE)?.per_s,
             };
             let mut ran: Vec<Ran> = vec![trial.run(guess)?];
-            if least.is_none_or(|l| ran[0].per_s > l) {
+            if !matches!(begin, Begin::Above(least) if ran[0].per_s <= least) {
                 ran.push(trial.run(guess)?);
             }
             ran.sort_by(|a, b| b.per_s.total_cmp(&a.per_s));
@@ -309,8 +333,9 @@ fn once(bench: &Bench, work: &Work, settings: &Settings, least: Option<f64>) -> 
     }
 }
 
-/// What stands beside the library: the null SUT on another thread, or plain sockets.
-fn beside(bench: &Bench, work: &Work) -> Result<(f64, f64)> {
+/// What stands beside the library: the null SUT on another thread, or plain sockets with so many
+/// connections on each NIC.
+fn beside(bench: &Bench, work: &Work, connections: usize, begin: Begin) -> Result<(f64, f64)> {
     if work.kind == Kind::Offline {
         let json = bench.folder.join("sockets.json");
         let (mut rate, mut cpu) = (0.0, 0.0);
@@ -319,7 +344,7 @@ fn beside(bench: &Bench, work: &Work) -> Result<(f64, f64)> {
             command
                 .arg("sockets")
                 .args(["--rails", &work.rails.to_string()])
-                .args(["--connections", &work.connections.to_string()])
+                .args(["--connections", &connections.to_string()])
                 .args(["--request", &work.bytes.to_string()])
                 .args(["--in-flight", in_flight])
                 .args(["--samples", &SAMPLES.to_string()])
@@ -337,7 +362,7 @@ fn beside(bench: &Bench, work: &Work) -> Result<(f64, f64)> {
     }
     let null = bench.programs.join("null_sut");
     let ms = format!("{:.0}", bench.seconds * 1000.0);
-    let rate = climb(FIRST, |rate| {
+    let rate = climb(begin.first(), |rate| {
         let qps = format!("{rate:.0}");
         let arguments = ["--scenario", "server", "--target-qps", &qps];
         let more = ["--duration-ms", &ms, "--complete", "thread"];

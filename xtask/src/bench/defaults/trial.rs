@@ -40,6 +40,8 @@ pub struct Ran {
     pub valid: bool,
     /// Samples a second.
     pub per_s: f64,
+    /// Connections of each NIC.
+    pub connections: usize,
     /// CPU time of both programs for a gigabyte of samples, while LoadGen's clock ran, in seconds.
     pub cpu_s_per_gb: f64,
 }
@@ -108,6 +110,7 @@ impl<'a> Trial<'a> {
         Ok(Ran {
             valid: status.code() == Some(0),
             per_s,
+            connections: summary["connections"].as_array().map_or(1, Vec::len) / self.work.rails,
             cpu_s_per_gb: cpu_s(&summary, lasted_us) / gigabytes,
         })
     }
@@ -162,9 +165,11 @@ fn accelerator_yaml(work: &Work, settings: &Settings) -> String {
 }
 
 fn frontend_yaml(work: &Work, settings: &Settings, control: &str) -> String {
+    let connections = settings.connections.or(work.connections);
+    let connections = connections.map(|n| format!(", connections: {n}"));
     let nic = format!(
-        "{{address: 127.0.0.1, connections: {}{}}}",
-        settings.connections.unwrap_or(work.connections),
+        "{{address: 127.0.0.1{}{}}}",
+        connections.unwrap_or_default(),
         keys(&settings.frontend_nic)
     );
     let top: String = settings.frontend.iter().map(|k| format!("{k}\n")).collect();
@@ -213,7 +218,7 @@ mod tests {
         let work = Work {
             kind: Kind::Offline,
             rails: 2,
-            connections: 3,
+            connections: Some(3),
             bytes: 64,
         };
         let settings = Settings {

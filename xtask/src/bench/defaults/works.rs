@@ -15,24 +15,26 @@ pub struct Work {
     pub kind: Kind,
     /// Entries of `nics` on either side.
     pub rails: usize,
-    /// Connections of each.
-    pub connections: usize,
+    /// Connections of each, where that is said.
+    pub connections: Option<usize>,
     /// Bytes of a sample.
     pub bytes: usize,
 }
 
 impl Work {
-    /// `server-64B-2x2`.
+    /// `server-64B-2`, `server-64B-1x1`.
     pub fn name(&self) -> String {
         let kind = match self.kind {
             Kind::Server => "server",
             Kind::Offline => "offline",
         };
-        format!("{kind}-{}B-{}x{}", self.bytes, self.rails, self.connections)
+        let each = self.connections.map(|n| format!("x{n}"));
+        let each = each.unwrap_or_default();
+        format!("{kind}-{}B-{}{each}", self.bytes, self.rails)
     }
 }
 
-const fn work(kind: Kind, bytes: usize, rails: usize, connections: usize) -> Work {
+const fn work(kind: Kind, bytes: usize, rails: usize, connections: Option<usize>) -> Work {
     Work {
         kind,
         rails,
@@ -43,16 +45,16 @@ const fn work(kind: Kind, bytes: usize, rails: usize, connections: usize) -> Wor
 
 /// All rows.
 pub const WORKS: &[Work] = &[
-    work(Kind::Server, 64, 1, 1),
-    work(Kind::Server, 64, 1, 2),
-    work(Kind::Server, 64, 2, 2),
-    work(Kind::Server, 64, 4, 2),
-    work(Kind::Offline, 64, 1, 2),
-    work(Kind::Offline, 4_608, 1, 2),
-    work(Kind::Offline, 150_528, 1, 2),
-    work(Kind::Offline, 150_528, 2, 2),
-    work(Kind::Offline, 150_528, 4, 2),
-    work(Kind::Offline, 150_528, 8, 2),
+    work(Kind::Server, 64, 1, Some(1)),
+    work(Kind::Server, 64, 1, None),
+    work(Kind::Server, 64, 2, None),
+    work(Kind::Server, 64, 4, None),
+    work(Kind::Offline, 64, 1, None),
+    work(Kind::Offline, 4_608, 1, None),
+    work(Kind::Offline, 150_528, 1, None),
+    work(Kind::Offline, 150_528, 2, None),
+    work(Kind::Offline, 150_528, 4, None),
+    work(Kind::Offline, 150_528, 8, None),
 ];
 
 /// Settings made by hand: YAML for the places where a user would write it.
@@ -124,7 +126,9 @@ pub const KEYS: &[Key] = &[
     key("completion: {spin_us: 5}", Place::Both, None),
     key("completion: {yield_after_us: never}", Place::Both, None),
     key("connections: 1", Place::Connections(1), None),
+    key("connections: 2", Place::Connections(2), None),
     key("connections: 4", Place::Connections(4), None),
+    key("connections: 8", Place::Connections(8), None),
 ];
 
 impl Settings {
