@@ -25,7 +25,7 @@ use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig, NicConfig, Written},
     os::{Near, available_memory},
-    run::{frontend_crew, pinning_warnings},
+    run::{frontend_crew, pinning_warnings, settle_connections},
     stats::Live,
     topology::{Topology, spell_out},
 };
@@ -82,6 +82,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let (of, nics) = spell_out(&config.nics, false)?.into_iter().unzip();
         written.spelled_out(of);
         config.nics = nics;
+        settle_connections(&mut config);
     }
     let file = config.clone();
     if let Some(verify) = args.verify {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use qdl::{
-    config::NicConfig,
+    config::{CONNECTIONS, NicConfig},
     model::ModelSpec,
     run::{request_stride, response_stride},
     topology::FIRST_RUN,
@@ -19,8 +19,6 @@ use super::{
 
 /// Slots that a file need not speak of: an accelerator's budget without `memory_mib`.
 const BUDGET: usize = 4096 << 20;
-/// Connections of a NIC without `connections`.
-const CONNECTIONS: usize = 2;
 /// Where comments begin.
 const COMMENT: usize = 32;
 /// Longest name of a model.
@@ -209,8 +207,8 @@ node: frontend
             )
         }
         None => said(
-            &format!("    connections: {CONNECTIONS}"),
-            "to each accelerator",
+            "    connections: auto",
+            "to each accelerator, by the cores that there are",
         ),
     };
     y.push('\n');

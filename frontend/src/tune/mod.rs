@@ -207,7 +207,7 @@ const OWN: &[Candidate] = &[
     ),
 ];
 /// Those of a NIC without `device`, and with.
-const TCP: Candidate = ("nics[].connections", "2", &["1", "2", "4"]);
+const TCP: Candidate = ("nics[].connections", "auto", &["auto", "1", "2", "4"]);
 const IB: Candidate = ("nics[].queue_pairs", "4", &["1", "4", "8"]);
 /// Knobs of an engine in this process. Its `threads` cost memory and GPUs: they are for --knob.
 const LOCAL: &[Candidate] = &[

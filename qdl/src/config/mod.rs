@@ -69,8 +69,8 @@ pub use load::{
 };
 pub use loadgen::{LoadgenConfig, Scenario};
 pub use nic::{
-    AdaptiveRouting, Completion, CompletionMode, Gpus, GroupBy, MAX_AUTO_SLOTS, MIN_AUTO_SLOTS,
-    NicAt, NicConfig,
+    AdaptiveRouting, CONNECTIONS, Completion, CompletionMode, Gpus, GroupBy, MAX_AUTO_SLOTS,
+    MIN_AUTO_SLOTS, NicAt, NicConfig,
 };
 pub use tokens::TokensConfig;
 pub use values::{Auto, Scalar};

@@ -16,17 +16,23 @@ use super::{
 };
 use crate::wire::MAX_SLOTS;
 
-/// Memory that `slots: auto` gives the slots of one connection, in bytes.
+/// Memory that `slots: auto` gives the slots of one connection, in bytes. Where a NIC has more
+/// connections to an accelerator than [`CONNECTIONS`], or queue pairs than [`QUEUE_PAIRS`], they
+/// share what those would have.
 const AUTO_BYTES: usize = 64 << 20;
 /// Fewest slots that `slots: auto` chooses, as long as they take no more than the next.
 pub const MIN_AUTO_SLOTS: usize = 16;
-/// Memory that these few may take, in bytes: for larger samples there are fewer slots.
+/// Memory that these few may take, in bytes, likewise: for larger samples there are fewer slots.
 const AUTO_MOST_BYTES: usize = 1 << 30;
 /// Fewest slots where samples are so large: one lands while the other is computed.
 const FEWEST_AUTO_SLOTS: usize = 2;
 /// Most slots that `slots: auto` chooses.
 pub const MAX_AUTO_SLOTS: usize = 2048;
 
+/// Connections to each accelerator, where nobody has said how many and nothing asks for more.
+pub const CONNECTIONS: usize = 2;
+/// Queue pairs to each accelerator, where nobody has said how many.
+const QUEUE_PAIRS: usize = 4;
 /// Most connections on one NIC to one accelerator.
 const MAX_CONNECTIONS: usize = 256;
 /// Longest spin in microseconds: one second.
@@ -79,9 +85,11 @@ pub struct NicConfig {
     #[serde(deserialize_with = "some_socket_address")]
     #[garde(skip)]
     pub listen: Option<SocketAddr>,
-    /// Connections to each accelerator, 1 to 256; default 2. The frontend's number counts.
-    #[garde(custom(within(1..=MAX_CONNECTIONS)))]
-    pub connections: usize,
+    /// Connections to each accelerator, 1 to 256; default `auto`, 2, or as many as it takes for
+    /// every NIC thread that this NIC may have here ([`crate::run::settle_connections`]). The
+    /// frontend's number counts.
+    #[garde(custom(auto_within(1..=MAX_CONNECTIONS)))]
+    pub connections: Auto<usize>,
     /// `SO_SNDBUF` in bytes, 4 KiB to 1 GiB; default 1 MiB. `None` (`system`) leaves it to the
     /// system, and so does a size that the system does not grant (`net.core.wmem_max`).
     #[serde(deserialize_with = "system_or_number")]
@@ -185,7 +193,7 @@ impl Default for NicConfig {
             gpus: Gpus::Own,
             address: None,
             listen: None,
-            connections: 2,
+            connections: Auto::Auto,
             send_buffer_bytes: Some(1 << 20),
             post_from_issue_thread_up_to: Auto::Auto,
             ofi: None,
@@ -196,7 +204,7 @@ impl Default for NicConfig {
             port: 1,
             gid_index: Auto::Auto,
             mtu: Auto::Auto,
-            queue_pairs: 4,
+            queue_pairs: QUEUE_PAIRS,
             signal_every: 64,
             send_depth: Auto::Auto,
             receive_depth: Auto::Auto,
@@ -317,7 +325,7 @@ impl NicConfig {
     /// Connections or queue pairs to each accelerator.
     pub fn connections(&self) -> usize {
         match self.at() {
-            NicAt::Tcp(_) | NicAt::Ofi { .. } => self.connections,
+            NicAt::Tcp(_) | NicAt::Ofi { .. } => self.connections.fixed().unwrap_or(CONNECTIONS),
             NicAt::Ib(_) => self.queue_pairs,
         }
     }
@@ -332,13 +340,19 @@ impl NicConfig {
 
     /// Slots of a connection, for slots of `stride` bytes, the larger of request and response: the
     /// configured number, or as many as 64 MiB hold, at least 16 and at most 2048; where 16 would
-    /// take more than 1 GiB, as many as that holds, and at least 2.
+    /// take more than 1 GiB, as many as that holds, and at least 2. More connections than 2, or
+    /// queue pairs than 4, share the memory of so many.
     pub fn resolve_slots(&self, stride: usize) -> usize {
         match self.slots {
             Auto::Fixed(slots) => slots,
             Auto::Auto => {
-                let few = (AUTO_MOST_BYTES / stride.max(1)).max(FEWEST_AUTO_SLOTS);
-                (AUTO_BYTES / stride.max(1))
+                let usual = match self.at() {
+                    NicAt::Tcp(_) | NicAt::Ofi { .. } => CONNECTIONS,
+                    NicAt::Ib(_) => QUEUE_PAIRS,
+                };
+                let share = |bytes: usize| bytes / self.connections().max(usual) * usual;
+                let few = (share(AUTO_MOST_BYTES) / stride.max(1)).max(FEWEST_AUTO_SLOTS);
+                (share(AUTO_BYTES) / stride.max(1))
                     .clamp(MIN_AUTO_SLOTS, MAX_AUTO_SLOTS)
                     .min(few)
             }

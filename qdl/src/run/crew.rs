@@ -10,11 +10,16 @@
 use std::thread::available_parallelism;
 
 use crate::{
-    config::{AcceleratorConfig, Auto, CompletionMode, FrontendConfig, NicAt, NicConfig},
+    config::{
+        AcceleratorConfig, Auto, CONNECTIONS, CompletionMode, FrontendConfig, MIN_AUTO_SLOTS,
+        NicAt, NicConfig,
+    },
     connection::{CrewPlan, Moves},
     os::Near,
     topology::Topology,
 };
+
+use super::{request_stride, response_stride};
 
 /// Cores for one NIC thread: as many again are left to LoadGen or the engine, and to the kernel.
 const CORES: usize = 2;
@@ -66,6 +71,33 @@ pub fn accelerator_crew(config: &AcceleratorConfig) -> CrewPlan {
     } = config;
     let connections = Connections::AsAsked;
     crew(nics, &near(nics), *nic_threads, cores(), connections)
+}
+
+/// Gives each of a frontend's NICs whose `connections` are `auto` as many to each accelerator as it
+/// takes for every NIC thread that it may have on this machine to have one: two at least, and no
+/// more where samples are so large that their slots are few.
+pub fn settle_connections(config: &mut FrontendConfig) {
+    let near = near(&config.nics);
+    connections(config, &near, cores());
+}
+
+fn connections(config: &mut FrontendConfig, near: &[Near], cores: usize) {
+    let FrontendConfig {
+        nics, nic_threads, ..
+    } = config;
+    let plan = crew(nics, near, *nic_threads, cores, Connections::AsAsked);
+    let accelerators = config.accelerators.len().max(1);
+    let stride = request_stride(&config.model).max(response_stride(&config.model));
+    for (i, nic) in nics.iter_mut().enumerate() {
+        if nic.connections != Auto::Auto {
+            continue;
+        }
+        let threads = plan.shares_of(i).count();
+        nic.connections = Auto::Fixed(threads.div_ceil(accelerators).max(CONNECTIONS));
+        if nic.resolve_slots(stride.unwrap_or(0)) < MIN_AUTO_SLOTS {
+            nic.connections = Auto::Fixed(CONNECTIONS);
+        }
+    }
 }
 
 /// Where each NIC's threads and memory belong on this machine. What sysfs does not say is not
@@ -186,10 +218,12 @@ fn groups(nics: &[NicConfig], near: &[Near]) -> Vec<Group> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::Completion;
+    use crate::config::{Completion, parse_frontend};
 
     fn tcp(n: usize) -> Vec<NicConfig> {
         (0..n)
@@ -200,7 +234,7 @@ mod tests {
     /// NICs with one connection each.
     fn of(nics: &[NicConfig], near: &[Near], wanted: Auto<usize>, cores: usize) -> CrewPlan {
         let one = |nic: &NicConfig| NicConfig {
-            connections: 1,
+            connections: Auto::Fixed(1),
             ..nic.clone()
         };
         let nics: Vec<_> = nics.iter().map(one).collect();
@@ -286,6 +320,34 @@ mod tests {
         assert_eq!(plan.thread_of, [0, 1, 2, 3]);
         let pinned = vec![Near::cpus(&[3]); 4];
         assert_eq!(of(&tcp(4), &pinned, Auto::Auto, 64).threads(), 1);
+    }
+
+    #[test]
+    fn a_nic_has_a_connection_for_each_thread_that_it_may_have() {
+        let settled = |nics: &str, accelerators: usize, bytes: usize, cores: usize| {
+            let each = (0..accelerators).map(|a| format!("{{control: 127.0.0.1:740{a}}}"));
+            let each = each.collect::<Vec<_>>().join(", ");
+            let text = format!(
+                "node: f\nmodel: {{name: m, inputs: [{{name: i, dtype: u8, shape: [{bytes}]}}], \
+                 output: {{name: o, dtype: u8, shape: [8]}}}}\ndataset: {{kind: random}}\n\
+                 auth: none\naccelerators: [{each}]\nnics: [{nics}]\n"
+            );
+            let mut config = parse_frontend(&text, "f.yaml", Path::new("/")).expect("sound");
+            let near = vec![Near::default(); config.nics.len()];
+            connections(&mut config, &near, cores);
+            let each = config.nics.iter().map(NicConfig::connections);
+            each.collect::<Vec<_>>()
+        };
+        let tcp = "{address: 127.0.0.1}";
+        let two = "{address: 127.0.0.1}, {address: 127.0.0.1, connections: 1}";
+        assert_eq!(settled(tcp, 1, 64, 2), [2]);
+        assert_eq!(settled(tcp, 1, 64, 16), [MOST]);
+        assert_eq!(settled(tcp, 2, 64, 16), [2], "four connections in all");
+        assert_eq!(settled(two, 1, 64, 16), [MOST, 1], "said");
+        assert_eq!(settled("{device: mlx5_0}", 1, 64, 16), [4], "queue pairs");
+        assert_eq!(settled(tcp, 1, 40 << 20, 16), [2], "few slots");
+        let polls = "{address: 127.0.0.1, completion: {mode: poll}}";
+        assert_eq!(settled(polls, 1, 64, 16), [2], "a thread of its own");
     }
 
     proptest! {

@@ -39,7 +39,7 @@ mod usage;
 
 pub use api::{ClusterError, ClusterListener, SampleMemory};
 pub use cluster::Cluster;
-pub use crew::{accelerator_crew, frontend_crew};
+pub use crew::{accelerator_crew, frontend_crew, settle_connections};
 pub use describe::{Described, descriptions};
 pub use facts::node_facts;
 pub use needs::{NicNeeds, SlotNeeds};

@@ -156,6 +156,14 @@ fn automatic_slots_stay_within_memory_and_bounds() {
     ] {
         assert_eq!(auto.resolve_slots(stride), slots, "{stride}");
     }
+    let four = NicConfig {
+        connections: Auto::Fixed(4),
+        ..auto.clone()
+    };
+    assert_eq!(four.resolve_slots(150_528), 222, "they share what two have");
+    assert_eq!(four.resolve_slots(64), MAX_AUTO_SLOTS);
+    let ib = NicConfig::ib("mlx5_0");
+    assert_eq!(ib.resolve_slots(150_528), 445, "four queue pairs");
     let fixed = NicConfig {
         slots: Auto::Fixed(8192),
         ..auto
@@ -191,7 +199,7 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
     let nic = "  - {ofi: efa, domain: rdmap0s6-rdm, connections: 3, inline_bytes: 32, slots: 7}\n";
     let c = frontend(&format!("{head}{nic}")).unwrap();
     let expected = NicConfig {
-        connections: 3,
+        connections: Auto::Fixed(3),
         inline_bytes: Some(32),
         slots: Auto::Fixed(7),
         ..NicConfig::ofi_domain("efa", "rdmap0s6-rdm")
