@@ -11,7 +11,7 @@ from .speed import closed_offline, latency_ms
 def rails(model):
     """Closed and network at the closed peak and one step above, in turns; network over each number of NICs in `rails`, or with what
     an entry {name, nics, keys, node} says of them beside. The keys `rails`, `rail_runs`, `closed_every`, `search`, `search_s` and
-    `step` of gpuround/models.py, or of --set, say how much of it."""
+    `step` of gpuround/models.py, or of --set, say how much of it; `rates` names the rates, and nothing is searched for then."""
     m = MODELS[model]
     engine = server_engine(model, m["server"], m.get("server_threads", m["threads"]))
     count = iter(range(10_000))
@@ -30,18 +30,18 @@ def rails(model):
 
     f, _ = configs(model, f"rails-{model}-closed", engine)
     good, bad = 0.6 * closed_offline(model), closed_offline(model)
-    for _ in range(m.get("search", 4)):
+    for _ in range(0 if "rates" in m else m.get("search", 4)):
         rate = (good + bad) / 2
         kept = one(f, "closed", rate, seconds=m.get("search_s", 5))
         out["search"].append([kept["rate"], kept["valid"], kept["p99_ms"]])
         good, bad = (rate, bad) if kept["valid"] else (good, rate)
-    rates = [good, good * (1 + m.get("step", 0.02))]
+    rates = m.get("rates") or [good, good * (1 + m.get("step", 0.02))]
     out["rates"] = [round(r) for r in rates]
     for bare in m.get("rails", [1, 2, 4, 6]):
         name = f"network-{bare['name'] if isinstance(bare, dict) else bare}"
         addresses, a = configs(model, f"rails-{model}-{name}", engine, bare=bare)
         with Accelerator(a, f"rails-{model}-{name}") as accelerator:
-            one(addresses, f"{name}-warm", good / 2, accelerator, 1)
+            one(addresses, f"{name}-warm", rates[0] / 2, accelerator, 1)
             for turn in range(m.get("rail_runs", 5)):
                 for rate in rates:
                     if state.left() < 2 * state.args.seconds + 15:

@@ -279,12 +279,10 @@ fn broke_off(error: &LoadgenError) -> bool {
     )
 }
 
-/// Lets the threads that come from this one sleep precisely: LoadGen charges what its issue thread
-/// oversleeps to the SUT, and the system's default adds 50 us to every sleep.
+/// Lets the threads that come from this one sleep punctually: LoadGen charges what its issue thread
+/// oversleeps to the SUT.
 fn quick_timers() {
-    // SAFETY: PR_SET_TIMERSLACK takes a number and touches no memory.
-    let set = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
-    if set != 0 {
+    if !qdl::os::sleep_punctually() {
         tracing::debug!("PR_SET_TIMERSLACK was refused");
     }
 }

@@ -34,7 +34,7 @@ pub use nic_thread::{
     CrewPlan, MakeWork, Moves, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Spin, Turn, Wait,
     join_all, spawn, spawn_crew,
 };
-pub(crate) use nic_thread::{ENDING, arm_all};
+pub(crate) use nic_thread::{ENDING, Patience, arm_all};
 pub(crate) use polling::PollOrder;
 pub(crate) use receive::{BUDGET, Polled, Receiving};
 pub(crate) use send::{Next, Outgoing, Posted, SendCounts, SendHalf};

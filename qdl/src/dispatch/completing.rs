@@ -142,6 +142,7 @@ impl FrontendNic {
             };
             let f = &s.in_flight;
             let round_trip = now.saturating_sub(f.posted_ns);
+            self.patience.answered(round_trip);
             let residence = s.residence_us();
             let up = &mut self.up[s.up];
             up.carried.bytes_out += n * u64::from(f.sample.len);

@@ -16,7 +16,8 @@
 //! thread that sleeps is as far behind as what it could have posted until it wakes ([`Weights`]).
 //!
 //! When the rest is over and nothing was posted of what it had left when that began, the NIC thread
-//! has no core: then it posts itself, and rests again.
+//! naps, which it does where answers take long, or has no core: then who issues posts, and rests
+//! again.
 
 use std::{
     cell::Cell,
@@ -190,7 +191,9 @@ impl Shared {
         let rest_is_over = now >= lane.until_ns;
         if rest_is_over && let Some(watched) = self.connections.get(lane.watched) {
             let posted = watched.posted.load(Ordering::Relaxed);
-            if posted == lane.posted && watched.assigned() > 0 {
+            let thread = self.handles().get(watched.share);
+            let naps = thread.is_some_and(|t| t.naps(now));
+            if posted == lane.posted && !naps && watched.assigned() > 0 {
                 self.drive(watched, None, iter::empty());
             }
         }

@@ -22,8 +22,8 @@ use super::{
 use crate::{
     clock::now_ns,
     connection::{
-        BUDGET, Echo, EchoAction, NicThreadHandle, NicWork, PollOrder, Polled, Receiving, Turn,
-        arm_all,
+        BUDGET, Echo, EchoAction, NicThreadHandle, NicWork, Patience, PollOrder, Polled, Receiving,
+        Turn, arm_all,
         tracker::{InFlight, Sample},
     },
     dispatch::{Completer, DispatchEvent, Shared, WARM_UP_ID},
@@ -107,6 +107,8 @@ pub(super) struct FrontendNic {
     /// Those that take their leave: nobody posts on them, and what still comes is not looked at.
     leaving: Vec<Up>,
     pub(super) came: Came,
+    /// By the round trips of what it has recorded.
+    pub(super) patience: Patience,
     new_fds: Vec<RawFd>,
     stopping: bool,
 }
@@ -134,6 +136,7 @@ impl FrontendNic {
             order: PollOrder::default(),
             leaving: Vec::new(),
             came: Came::with_capacity(4 * BUDGET),
+            patience: Patience::default(),
             new_fds: Vec::new(),
             stopping: false,
         }
@@ -481,6 +484,14 @@ impl NicWork for FrontendNic {
             self.shared.distribute(h, false);
         }
         self.completer.tick(now);
+    }
+
+    /// Tokens are waited for one by one.
+    fn patience_ns(&self) -> u64 {
+        match self.up.iter().all(|u| u.coming.is_empty()) {
+            true => self.patience.ns(),
+            false => 0,
+        }
     }
 
     fn arm(&mut self) -> Armed {

@@ -13,6 +13,7 @@
 //! | [`available_memory`] | bytes that may be had without swapping |
 //! | [`Host`] | which machine this is |
 //! | [`sha256_of_file`] | a file's hash |
+//! | [`sleep_punctually`] | sleeps that last as long as they were asked to |
 //! | [`thread_times`], [`machine_time`] | what threads and cores did, and how long threads waited |
 
 mod affinity;
@@ -23,6 +24,7 @@ mod host;
 mod memory;
 mod near;
 mod sha256;
+mod timer;
 mod usage;
 
 pub use affinity::{affinity, pin, set_affinity};
@@ -33,4 +35,5 @@ pub use host::Host;
 pub use memory::{HUGE_PAGE, Mapping, available_memory, numa_nodes};
 pub use near::Near;
 pub use sha256::{sha256_of, sha256_of_file};
+pub use timer::sleep_punctually;
 pub use usage::{MachineTime, ThreadTime, machine_time, thread_id, thread_times};

@@ -241,6 +241,11 @@ impl NicWork for ServeNic {
         }
     }
 
+    fn patience_ns(&self) -> u64 {
+        let patience = self.up.iter().map(|u| u.connection.patience_ns());
+        patience.min().unwrap_or(0)
+    }
+
     fn arm(&mut self) -> Armed {
         let work = |u: &Up| {
             let send = &u.connection.send;

@@ -36,6 +36,8 @@ pub(super) struct Thread {
     pub(super) state: AtomicU8,
     wakeups: AtomicU64,
     pub(super) sleeps: AtomicU64,
+    /// Until when it naps, ns; 0 where it does not. Whoever leaves it something need not wake it.
+    pub(super) naps_until_ns: AtomicU64,
     /// Nanoseconds in turns that found something. Written in every such turn, and so kept away from
     /// `state`, which everybody who issues reads.
     pub(super) worked_ns: CachePadded<AtomicU64>,
@@ -50,6 +52,7 @@ impl Thread {
             state: AtomicU8::new(AWAKE),
             wakeups: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
+            naps_until_ns: AtomicU64::new(0),
             worked_ns: CachePadded::default(),
             cpus: Mutex::default(),
             load: CachePadded::default(),
@@ -126,6 +129,13 @@ impl NicThreadHandle {
     pub fn sleeps_now(&self) -> bool {
         fence(Ordering::SeqCst);
         self.thread().state.load(Ordering::SeqCst) != AWAKE
+    }
+
+    /// Whether it naps and sees to what is left to it by itself when that is over: a hint, and
+    /// cheap.
+    pub fn naps(&self, now_ns: u64) -> bool {
+        let at = self.0.at.load(Ordering::Relaxed);
+        now_ns < self.0.threads[at].naps_until_ns.load(Ordering::Relaxed)
     }
 
     /// Which thread of the crew it is.

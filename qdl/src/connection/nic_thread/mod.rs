@@ -8,13 +8,14 @@
 //! * `handle`: what others have of a thread: they see whether it sleeps, and wake it
 //! * [`crew`]: which thread polls what, where NICs are together on one, have several, or change
 //! * `handing`: how a share of a NIC changes from one thread to another
-//! * [`spin`]: how a thread that finds nothing waits
+//! * [`spin`]: how a thread that finds nothing waits; `naps`: and where what comes has time
 
 pub mod crew;
 pub mod spin;
 
 mod handing;
 mod handle;
+mod naps;
 mod turning;
 
 #[cfg(all(test, not(qdl_loom)))]
@@ -47,6 +48,7 @@ use crate::{
 
 pub use crew::{CrewPlan, Moves};
 pub use handle::NicThreadHandle;
+pub(crate) use naps::Patience;
 pub use spin::{Spin, Wait};
 
 /// How a NIC thread waits and where it runs.
@@ -100,6 +102,12 @@ pub trait NicWork {
     /// Called about every `tick_ns`: echoes and deadlines.
     fn tick(&mut self, now_ns: u64) {
         let _ = now_ns;
+    }
+
+    /// How long what comes by its connections, or is left to it, may wait, ns. 0 where nothing may,
+    /// or nothing is known.
+    fn patience_ns(&self) -> u64 {
+        0
     }
 
     /// Before sleeping: arms every connection, and says whether there is anything to do after all.

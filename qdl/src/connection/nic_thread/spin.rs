@@ -85,9 +85,14 @@ impl Spin {
         }
     }
 
+    /// It was given a core to look for work with.
+    pub const fn never_sleeps(&self) -> bool {
+        self.sleep_after_ns == u64::MAX
+    }
+
     /// What a thread does that has been idle for so long.
     pub const fn wait(&self, idle_ns: u64) -> Wait {
-        if idle_ns >= self.sleep_after_ns && self.sleep_after_ns != u64::MAX {
+        if idle_ns >= self.sleep_after_ns && !self.never_sleeps() {
             Wait::Sleep
         } else if idle_ns >= self.yield_after_ns && self.yield_after_ns != u64::MAX {
             Wait::Yield

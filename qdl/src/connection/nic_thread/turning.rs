@@ -12,10 +12,11 @@ use super::{
     NicThreadCfgs, NicWork, Turn,
     crew::{Balance, Load, Moves, WINDOW_NS},
     handing::{Crew, Worked},
-    handle::{ASLEEP, AWAKE, WAKER},
+    handle::{ASLEEP, AWAKE, Thread, WAKER},
+    naps::Naps,
     spin::{Wait, Yields},
 };
-use crate::{clock::now_ns, fabric::Armed};
+use crate::{clock::now_ns, connection::PostingCosts, fabric::Armed, os::sleep_punctually};
 
 /// A thread's looks at how much of its time it is at work.
 struct Window {
@@ -38,6 +39,9 @@ pub(super) fn run<W: NicWork>(
     let mut idle_since = now;
     let mut next_tick = now + cfgs.tick_ns;
     let mut yields = Yields::new();
+    let mut naps = Naps::new(PostingCosts::known());
+    // Where it is refused naps are late, and shorter for it.
+    let _ = sleep_punctually();
     let mut worked = 0;
     let mut window = Window {
         balance: Balance::new(),
@@ -89,7 +93,15 @@ pub(super) fn run<W: NicWork>(
             (window.began_ns, window.worked_before) = (now, worked);
             crew.balance(me, &mut window.balance, &poll, &mut works, (now, busy));
         }
-        let wait = yields.wait(cfgs.spin.wait(now - idle_since), now);
+        let wait = cfgs.spin.wait(now - idle_since);
+        if turn == Turn::Idle
+            && wait == Wait::Yield
+            && !cfgs.spin.never_sleeps()
+            && nap(shared, &works, &mut naps, &mut now)
+        {
+            continue;
+        }
+        let wait = yields.wait(wait, now);
         match turn {
             Turn::Busy => idle_since = now,
             Turn::Idle | Turn::Stop if wait.pause() => {
@@ -135,6 +147,24 @@ pub(super) fn run<W: NicWork>(
             }
         }
     }
+}
+
+/// Sleeps for a while, whatever comes, where what comes by none of these has to be seen to sooner.
+/// Apart from the loop, which is not to be the slower for it.
+#[cold]
+#[inline(never)]
+fn nap<W: NicWork>(thread: &Thread, works: &[Worked<W>], naps: &mut Naps, now: &mut u64) -> bool {
+    let used = works.iter().filter(|w| w.work.is_in_use());
+    let patience = used.map(|w| w.work.patience_ns()).min();
+    let Some(ns) = naps.next(patience.unwrap_or(0)) else {
+        return false;
+    };
+    thread.naps_until_ns.store(*now + ns, Ordering::Relaxed);
+    std::thread::sleep(Duration::from_nanos(ns));
+    thread.naps_until_ns.store(0, Ordering::Relaxed);
+    let began = std::mem::replace(now, now_ns());
+    naps.took(ns, now.saturating_sub(began));
+    true
 }
 
 fn register(poll: &Poll, fd: RawFd) {
