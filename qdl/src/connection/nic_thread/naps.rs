@@ -9,13 +9,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::connection::PostingCosts;
-
 /// What comes waits for no more than this part of what the quickest answers take lately. On its way
 /// a sample may meet three naps: before its copy here, its copy there, and that of its answer.
 const PART: u64 = 64;
 /// Nobody gains by more: what a sleep costs is a small part of this everywhere.
 const LONGEST_NS: u64 = 200_000;
+/// How late a nap is, ns, before the first: on a machine in the middle. Each shows it anew.
+const LATE_NS: f64 = 20_000.0;
 /// Answers, of those that are looked at, that a quicker one is remembered for.
 const MEMORY: u64 = 1024;
 /// A nap is worth it where it lasts for so many times what waking up from it takes.
@@ -71,11 +71,9 @@ pub(super) struct Naps {
 }
 
 impl Naps {
-    /// Of a thread that has not slept yet: being woken is as good a guess as any.
-    pub fn new(costs: PostingCosts) -> Self {
-        Naps {
-            late_ns: costs.awake_ns as f64,
-        }
+    /// Of a thread that has not slept yet.
+    pub fn new() -> Self {
+        Naps { late_ns: LATE_NS }
     }
 
     /// How long to sleep, ns, where what comes may wait for `patience_ns`; `None` where that is not
@@ -105,11 +103,10 @@ mod tests {
 
     use super::*;
 
-    fn naps(awake_ns: u64) -> Naps {
-        Naps::new(PostingCosts {
-            awake_ns,
-            ..PostingCosts::default()
-        })
+    fn naps(late_ns: u64) -> Naps {
+        Naps {
+            late_ns: late_ns as f64,
+        }
     }
 
     #[test]

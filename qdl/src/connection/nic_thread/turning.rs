@@ -16,7 +16,7 @@ use super::{
     naps::Naps,
     spin::{Wait, Yields},
 };
-use crate::{clock::now_ns, connection::PostingCosts, fabric::Armed, os::sleep_punctually};
+use crate::{clock::now_ns, fabric::Armed, os::sleep_punctually};
 
 /// A thread's looks at how much of its time it is at work.
 struct Window {
@@ -39,7 +39,7 @@ pub(super) fn run<W: NicWork>(
     let mut idle_since = now;
     let mut next_tick = now + cfgs.tick_ns;
     let mut yields = Yields::new();
-    let mut naps = Naps::new(PostingCosts::known());
+    let mut naps = Naps::new();
     // Where it is refused naps are late, and shorter for it.
     let _ = sleep_punctually();
     let mut worked = 0;

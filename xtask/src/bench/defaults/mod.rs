@@ -339,12 +339,16 @@ fn beside(bench: &Bench, work: &Work, connections: usize, begin: Begin) -> Resul
     if work.kind == Kind::Offline {
         let json = bench.folder.join("sockets.json");
         let (mut rate, mut cpu) = (0.0, 0.0);
-        for in_flight in ["4", "16", "64"] {
+        // A pair of threads for each NIC, or, as the library may have, for each connection.
+        let threads = [work.rails, work.rails * connections];
+        let ways = threads.map(|threads| ["4", "16", "64"].map(|in_flight| (threads, in_flight)));
+        for (threads, in_flight) in ways.into_iter().flatten() {
+            let each = work.rails * connections / threads;
             let mut command = Command::new(bench.programs.join("qdl-bench"));
             command
                 .arg("sockets")
-                .args(["--rails", &work.rails.to_string()])
-                .args(["--connections", &connections.to_string()])
+                .args(["--rails", &threads.to_string()])
+                .args(["--connections", &each.to_string()])
                 .args(["--request", &work.bytes.to_string()])
                 .args(["--in-flight", in_flight])
                 .args(["--samples", &SAMPLES.to_string()])
