@@ -191,9 +191,9 @@ impl Shared {
         let rest_is_over = now >= lane.until_ns;
         if rest_is_over && let Some(watched) = self.connections.get(lane.watched) {
             let posted = watched.posted.load(Ordering::Relaxed);
-            let thread = self.handles().get(watched.share);
-            let naps = thread.is_some_and(|t| t.naps(now));
-            if posted == lane.posted && !naps && watched.assigned() > 0 {
+            // A thread that naps sees to it by itself.
+            let naps = |share: usize| self.handles().get(share).is_some_and(|t| t.naps(now));
+            if posted == lane.posted && watched.assigned() > 0 && !naps(watched.share) {
                 self.drive(watched, None, iter::empty());
             }
         }

@@ -107,7 +107,7 @@ pub(super) struct FrontendNic {
     /// Those that take their leave: nobody posts on them, and what still comes is not looked at.
     leaving: Vec<Up>,
     pub(super) came: Came,
-    /// By the round trips of what it has recorded.
+    /// By what the accelerators took for what it has recorded.
     pub(super) patience: Patience,
     new_fds: Vec<RawFd>,
     stopping: bool,

@@ -4,8 +4,9 @@
 //! little time to sleep until it is woken: it looks for the next one over and over. But where an
 //! answer takes milliseconds, it is all the same to whoever waits for it whether each of its copies
 //! begins at once or 50 us later; and a core that is let go of so is somebody else's, the engine's
-//! or LoadGen's. How long is a small part of what answers take ([`Patience`]), and no nap at all
-//! where that is hardly more than waking up takes: what is quick is looked for as before.
+//! or LoadGen's. How long is a small part of what engines take for answers ([`Patience`]), and no
+//! nap at all where that is hardly more than waking up takes: what is quick is looked for as
+//! before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,7 +28,7 @@ const OUTLIER: f64 = 4.0;
 /// a bad day is forgotten within some seconds of looking.
 const FORGOTTEN: f64 = 1e-6;
 
-/// How long what comes by a share's connections may wait, by what answers take. Whoever knows of an
+/// How long what comes by a share's connections may wait, by what engines take for answers. Whoever knows of an
 /// answer says so, at the cost of a store; the NIC thread, when it has nothing to do, looks at what
 /// was said last.
 #[derive(Debug, Default)]

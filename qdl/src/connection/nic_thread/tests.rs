@@ -225,3 +225,68 @@ fn a_plan_for_other_nics_is_refused() {
     let error = spawn_crew(nics, &CrewPlan::each(2)).expect_err("two threads for one NIC");
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
 }
+
+/// Counts mail as [`Counter`], which may wait for so long.
+struct Patient {
+    counter: Counter,
+    patience_ns: u64,
+}
+
+impl NicWork for Patient {
+    fn turn(&mut self, now: u64) -> Turn {
+        self.counter.turn(now)
+    }
+    fn patience_ns(&self) -> u64 {
+        self.patience_ns
+    }
+    fn arm(&mut self) -> Armed {
+        self.counter.arm()
+    }
+    fn new_descriptors(&mut self, _add: &mut dyn FnMut(RawFd)) {}
+}
+
+#[test]
+fn a_thread_naps_where_what_comes_may_wait_and_sees_to_it_unasked() {
+    let adaptive = Spin {
+        yield_after_ns: 0,
+        sleep_after_ns: 3_600_000_000_000,
+    };
+    let poll = Spin {
+        sleep_after_ns: u64::MAX,
+        ..adaptive
+    };
+    let cases = [
+        (10_000_000, adaptive, true),
+        (0, adaptive, false),
+        (10_000_000, poll, false),
+    ];
+    for (patience_ns, spin, naps) in cases {
+        let counter = Counter::default();
+        let (mail, seen) = (counter.mail.clone(), counter.seen.clone());
+        let stop = counter.stop.clone();
+        let cfgs = NicThreadCfgs {
+            spin,
+            ..cfgs_of_a_sleeper()
+        };
+        let work = Patient {
+            counter,
+            patience_ns,
+        };
+        let (handle, thread) = spawn(cfgs, move |_| work).expect("started");
+        let end = Instant::now() + Duration::from_secs(20);
+        let (mut napped, mut i) = (false, 0);
+        while i < 50 || (naps && !napped) {
+            i += 1;
+            mail.store(i, Ordering::SeqCst);
+            while seen.load(Ordering::SeqCst) != i {
+                napped |= handle.thread().naps_until_ns.load(Ordering::Relaxed) > 0;
+                assert!(!handle.needs_waking(), "it naps, and is not asleep");
+                assert!(Instant::now() < end, "mail {i} was not seen");
+                std::hint::spin_loop();
+            }
+        }
+        assert_eq!(napped, naps, "{patience_ns} {spin:?}");
+        stop.store(true, Ordering::SeqCst);
+        thread.join().expect("stopped");
+    }
+}
