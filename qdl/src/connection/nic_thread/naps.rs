@@ -28,9 +28,9 @@ const OUTLIER: f64 = 4.0;
 /// a bad day is forgotten within some seconds of looking.
 const FORGOTTEN: f64 = 1e-6;
 
-/// How long what comes by a share's connections may wait, by what engines take for answers. Whoever knows of an
-/// answer says so, at the cost of a store; the NIC thread, when it has nothing to do, looks at what
-/// was said last.
+/// How long what comes by a share's connections may wait, by what engines take for answers. Whoever
+/// knows of an answer says so, at the cost of a store; the NIC thread, when it has nothing to do,
+/// looks at what was said last.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     /// What an answer took, ns; 0 once that has been looked at.
