@@ -15,9 +15,9 @@
 //! Where their copies take longer than a doorbell, what is not posted yet counts for more, and a
 //! thread that sleeps is as far behind as what it could have posted until it wakes ([`Weights`]).
 //!
-//! When the rest is over and nothing was posted of what it had left when that began, the NIC thread
-//! naps, which it does where answers take long, or has no core: then who issues posts, and rests
-//! again.
+//! When the rest is over, nothing was posted of what it had left when that began, and the NIC
+//! thread does not nap (`connection::nic_thread`), that has no core: then it posts itself, and
+//! rests again.
 
 use std::{
     cell::Cell,
