@@ -5,9 +5,17 @@ use std::os::fd::RawFd;
 use super::SendHalf;
 use crate::fabric::{Broken, Control, Event, FabricCounts, Imm, Rx};
 
-/// Events taken from one connection before the next has its turn, and before the peer hears of
-/// them: while we see to these, it sees to what else is in flight.
+/// Fewest events taken from one connection before the next has its turn, where there are more,
 pub(crate) const BUDGET: usize = 128;
+/// and most.
+const MOST: usize = 512;
+
+/// Events taken from one connection before the next has its turn, and before the peer hears of
+/// them, and writes that one doorbell carries, where so many may be in flight: half of them. While
+/// we see to these, the peer sees to the others.
+pub(crate) fn burst(slots: usize) -> usize {
+    (slots / 2).clamp(BUDGET, MOST)
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -44,15 +52,16 @@ impl Receiving {
         }
     }
 
-    /// Hands what has arrived (immediate, where in its slot, length) to `arrived`, which says what
-    /// is wrong with it, and notes what broke the connection first.
+    /// Hands what has arrived (immediate, where in its slot, length), `most` events at most, to
+    /// `arrived`, which says what is wrong with it, and notes what broke the connection first.
     pub fn poll(
         &mut self,
         send: &SendHalf,
+        most: usize,
         mut arrived: impl FnMut(Imm, u32, u32) -> Result<(), Broken>,
     ) -> Polled {
         let (mut echo, mut broken) = (None, None);
-        let events = self.rx.poll(BUDGET, &mut |event| match event {
+        let events = self.rx.poll(most, &mut |event| match event {
             // What follows a write that cannot be has arrived all the same, and closed its grant.
             Event::Arrived { imm, at, len } => {
                 if let Err(b) = arrived(imm, at, len) {
@@ -134,7 +143,7 @@ mod tests {
         let mut half = Receiving::new(Box::new(Polls(polls, 0)));
         let send = SendHalf::new(1, DoorbellWait::ByCost);
         let mut poll = || {
-            let polled = half.poll(&send, |_, _, _| Ok(()));
+            let polled = half.poll(&send, BUDGET, |_, _, _| Ok(()));
             (polled.events, polled.busy)
         };
         assert_eq!(poll(), (0, false), "nothing came");

@@ -20,6 +20,11 @@ pub(crate) trait Outgoing {
     /// A burst begins.
     fn begin(&mut self) {}
 
+    /// Writes of it at most; `usual` by what the sending half was made with.
+    fn burst(&self, usual: usize) -> usize {
+        usual
+    }
+
     /// Posts the next write.
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next;
 
@@ -126,8 +131,8 @@ pub(crate) struct SendHalf {
 }
 
 impl SendHalf {
-    /// Of a connection that is down. A thread that rings does so every `burst` writes at least;
-    /// `doorbell_wait` says when it may be left to the NIC thread.
+    /// Of a connection that is down. A thread that rings does so every `burst` writes at least,
+    /// where [`Outgoing::burst`] says nothing else; `doorbell_wait` says when it may be left to the NIC thread.
     pub fn new(burst: usize, doorbell_wait: DoorbellWait) -> Self {
         SendHalf {
             token: SendToken::new(Sending::default()),
@@ -245,8 +250,9 @@ impl SendHalf {
                 }
             }
             out.begin();
+            let most = out.burst(self.burst);
             let (mut burst, mut no_room) = (0, false);
-            while burst < self.burst && done.broken.is_none() {
+            while burst < most && done.broken.is_none() {
                 no_room = tx.room() == 0;
                 if no_room {
                     // A flush makes some, or finds out why there is none.
@@ -292,7 +298,7 @@ impl SendHalf {
             }
             self.flushing.store(false, Ordering::SeqCst);
             must_flush = false;
-            let more = burst == self.burst || again || (no_room && tx.room() > 0);
+            let more = burst == most || again || (no_room && tx.room() > 0);
             if flushed != Ok(Flushed::Done) || !more {
                 return done;
             }

@@ -425,6 +425,8 @@ impl Controller {
         if self.climbed || self.try_after_ns == 0 {
             self.rest_ns = REST_NS.0;
             self.try_after_ns = look.now_ns + self.rest_ns;
+            // A tenth may be missing still: what is tried next is more.
+            self.turn = 0;
         }
         self.watch(look);
     }

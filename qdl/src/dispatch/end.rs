@@ -114,7 +114,6 @@ impl Connection {
             by_health,
             tracker: Tracker::new(grants.clone()),
             window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(stream),
-            // Answers that one poll brings make room for samples that leave with one doorbell.
             send: SendHalf::new(BUDGET, doorbell_wait),
             up: CachePadded::default(),
             counts: Mutex::default(),

@@ -23,7 +23,7 @@ use crate::{
     clock::now_ns,
     connection::{
         BUDGET, Echo, EchoAction, NicThreadHandle, NicWork, Patience, PollOrder, Polled, Receiving,
-        Turn, arm_all,
+        Turn, arm_all, burst,
         tracker::{InFlight, Sample},
     },
     dispatch::{Completer, DispatchEvent, Shared, WARM_UP_ID},
@@ -314,7 +314,8 @@ impl FrontendNic {
         let connection = &shared.connections[up.connection];
         let before = came.seen.len();
         let coming = &mut up.coming;
-        let polled = up.half.poll(&connection.send, |imm, at, len| {
+        let most = burst(connection.tracker.allowance());
+        let polled = up.half.poll(&connection.send, most, |imm, at, len| {
             shared.arrived((i, connection), coming, (imm, at, len), came)
         });
         if polled.busy {

@@ -5,7 +5,7 @@ use std::{cell::Cell, sync::atomic::Ordering};
 use super::{Connection, Sample, Shared, WARM_UP_ID};
 use crate::{
     clock::now_ns,
-    connection::{BUDGET, Next, Outgoing, SendCounts, tracker::Reserved},
+    connection::{Next, Outgoing, SendCounts, burst, tracker::Reserved},
     fabric::{PostError, Tx},
 };
 
@@ -24,6 +24,8 @@ pub(super) struct Requests<'a, D> {
     now: u64,
     /// `now` is of a burst that is over.
     begun: bool,
+    /// Most of a burst.
+    burst: usize,
     /// Slots for those that are to be expected of this burst.
     slots: Reserved,
     /// Writes of this burst.
@@ -45,6 +47,8 @@ impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
             direct,
             now,
             begun: false,
+            // Answers that one poll brings make room for samples that leave with one doorbell.
+            burst: burst(connection.tracker.allowance()),
             slots: Reserved::default(),
             posted: 0,
             taken: Vec::new(),
@@ -97,6 +101,10 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
         }
     }
 
+    fn burst(&self, _: usize) -> usize {
+        self.burst
+    }
+
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next {
         let (shared, connection) = (self.shared, self.connection);
         if self.slots.is_empty() {
@@ -107,7 +115,7 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
             if more == 0 {
                 return Next::Nothing;
             }
-            let left_of_burst = BUDGET.saturating_sub(self.posted);
+            let left_of_burst = self.burst.saturating_sub(self.posted);
             self.slots = connection.tracker.reserve_some(more.min(left_of_burst));
             if self.slots.is_empty() {
                 return Next::Full;

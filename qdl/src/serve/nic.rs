@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     clock::now_ns,
-    connection::{BUDGET, NicWork, PollOrder, Polled, Receiving, Turn, arm_all},
+    connection::{BUDGET, NicWork, PollOrder, Polled, Receiving, Turn, arm_all, burst},
     fabric::{Armed, Broken, Link},
     flight::{self, Kind, Record},
 };
@@ -177,7 +177,8 @@ impl ServeNic {
         let up = &mut up[i];
         let connection = &up.connection;
         let before = arrivals.len();
-        let polled = up.half.poll(&connection.send, |imm, _, len| {
+        let most = burst(connection.cfgs().slots);
+        let polled = up.half.poll(&connection.send, most, |imm, _, len| {
             let arrived = connection.arrive((imm, len), now, arrivals);
             arrived.ok_or(Broken::BadFrame {
                 what: "request slot",
