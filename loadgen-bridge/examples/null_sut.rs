@@ -17,6 +17,10 @@ use loadgen_bridge::{
     register_issue_query_thread, run_test,
 };
 
+/// The frontend's: LoadGen allocates for every sample.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Complete {
     /// Before `issue_query` returns.
