@@ -29,6 +29,9 @@ mod sockets;
 
 use alloc_count::Counting;
 use clap::{Parser, Subcommand};
+// LoadGen has the allocator that it has in the frontend: whoever links it has it everywhere.
+#[cfg(feature = "feed")]
+use tikv_jemallocator as _;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

@@ -73,7 +73,10 @@ pub struct InFlight {
     pub posted_ns: u64,
 }
 
+/// A record is written and read with every sample: it takes one cache line. Two share what a core
+/// fetches at once; neighbours are posted and answered one after the other, mostly by one thread.
 #[derive(Debug, Default)]
+#[cfg_attr(not(qdl_loom), repr(align(64)))]
 struct Record {
     id: AtomicU64,
     index: AtomicU64,
@@ -87,7 +90,6 @@ struct Record {
     first_ns: AtomicU64,
 }
 
-/// A record is written and read with every sample: it takes one cache line.
 #[cfg(not(qdl_loom))]
 const _: () = assert!(size_of::<Record>() == 64);
 
@@ -111,7 +113,7 @@ impl Record {
 #[derive(Debug)]
 pub struct Tracker {
     grants: Arc<Grants>,
-    records: Box<[CachePadded<Record>]>,
+    records: Box<[Record]>,
     free: FreeSlots,
     /// How many slots are handed out: the first so many. Written now and then, read for each
     /// sample.
@@ -125,9 +127,7 @@ impl Tracker {
         let slots = grants.slots();
         Tracker {
             grants,
-            records: (0..slots)
-                .map(|_| CachePadded::new(Record::default()))
-                .collect(),
+            records: (0..slots).map(|_| Record::default()).collect(),
             free: FreeSlots::new(slots),
             allowance: AtomicU32::new(slots as u32),
             in_flight: CachePadded::new(AtomicU32::new(0)),

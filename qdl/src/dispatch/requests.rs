@@ -64,6 +64,18 @@ impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
         Some(sample)
     }
 
+    /// The next where none of those taken is left.
+    fn of_others(&mut self, room: usize) -> Option<Sample> {
+        // What nothing was given to is not popped from: that takes a fence each time.
+        let assigned = &self.connection.assigned;
+        let given = || match assigned.is_empty() {
+            true => None,
+            false => assigned.pop(),
+        };
+        let sample = self.direct.next().or_else(given);
+        sample.or_else(|| self.of_backlog(room))
+    }
+
     /// The backlog's next, and those behind it, as many as are posted in this burst. Of those that
     /// were taken before none is left.
     fn of_backlog(&mut self, room: usize) -> Option<Sample> {
@@ -121,22 +133,27 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
                 return Next::Full;
             }
         }
-        // What nothing was given to is not popped from: that takes a fence each time.
-        let given = || match connection.assigned.is_empty() {
-            true => None,
-            false => connection.assigned.pop(),
-        };
-        // Those taken have their slots: none of what comes now goes before them.
-        let sample = self.of_taken().or_else(|| self.direct.next());
-        let sample = sample.or_else(given);
-        let Some(sample) = sample.or_else(|| self.of_backlog(tx.room())) else {
-            return Next::Nothing;
+        // Those taken have their slots: none of what comes now goes before them. They are posted
+        // from where they lie.
+        let other;
+        let sample = match self.taken.get(self.next) {
+            Some(sample) => {
+                self.next += 1;
+                sample
+            }
+            None => match self.of_others(tx.room()) {
+                Some(sample) => {
+                    other = sample;
+                    &other
+                }
+                None => return Next::Nothing,
+            },
         };
         let staged = shared.staged_from.as_deref();
         let posted = match self.slots.next() {
             Some(slot) => {
                 let sources = shared.sources.len();
-                connection.post(tx, sources, staged, (slot, &sample), self.now)
+                connection.post(tx, sources, staged, (slot, sample), self.now)
             }
             None => Err(PostError::Full),
         };
@@ -148,7 +165,7 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
                 Next::Posted
             }
             Err(e) => {
-                shared.not_posted(connection, sample);
+                shared.not_posted(connection, *sample);
                 e.into()
             }
         }
