@@ -5,8 +5,8 @@ use clap::Parser;
 use frontend::{cli, describe, exit::ExitCode, flight, init, live, run, tune};
 
 /// LoadGen allocates for every sample, on the thread that completes it, and gives back on that of
-/// its log. Its C++ goes by this allocator, too: the feature `override_allocator_on_supported_platforms`
-/// puts it in the place of the C library's.
+/// its log. Its C++ goes by this allocator, too: a feature of the crate puts it in the place of the
+/// C library's (`override_allocator_on_supported_platforms`).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

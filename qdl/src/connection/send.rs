@@ -132,7 +132,8 @@ pub(crate) struct SendHalf {
 
 impl SendHalf {
     /// Of a connection that is down. A thread that rings does so every `burst` writes at least,
-    /// where [`Outgoing::burst`] says nothing else; `doorbell_wait` says when it may be left to the NIC thread.
+    /// where [`Outgoing::burst`] says nothing else; `doorbell_wait` says when it may be left to the
+    /// NIC thread.
     pub fn new(burst: usize, doorbell_wait: DoorbellWait) -> Self {
         SendHalf {
             token: SendToken::new(Sending::default()),
