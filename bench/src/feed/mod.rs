@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> Result<()> {
         println!("{}", serde_json::to_string(&row).context("a row as JSON")?);
         return Ok(());
     }
-    let results = plan::run(args)?;
+    let results = plan::run(args, |so_far| json::write(args.json.as_deref(), so_far))?;
     table::print(&results);
     json::write(args.json.as_deref(), &results)
 }

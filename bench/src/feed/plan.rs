@@ -80,8 +80,9 @@ pub struct Instructions {
     pub each: Vec<(&'static str, f64)>,
 }
 
-/// Runs everything, and says where it is.
-pub fn run(args: &Args) -> Result<Results> {
+/// Runs everything, and says where it is. `kept` is called with all there is after each row: it
+/// takes minutes, and whoever ends it early has what was measured.
+pub fn run(args: &Args, mut kept: impl FnMut(&Results) -> Result<()>) -> Result<Results> {
     ensure!(!args.nics.is_empty(), "--nics: none is given");
     let all = cpu::cores();
     let cost = answering::cost(args.round_trip_us * 1000);
@@ -101,10 +102,12 @@ pub fn run(args: &Args) -> Result<Results> {
     for &scenario in &args.scenarios {
         for &nics in &args.nics {
             for cores in cores(args, nics, all) {
-                eprintln!("{scenario:?}, {nics} NIC(s), {cores} core(s)");
+                eprint!("{scenario:?}, {nics} NIC(s), {cores} core(s): ");
                 let (row, per_s) = cell(args, scenario, nics, cores)?;
+                eprintln!("{:.0} samples/s", row.per_s);
                 results.rows.push(row);
                 results.all_per_s.push(per_s);
+                kept(&results)?;
             }
         }
         if args.instructions {

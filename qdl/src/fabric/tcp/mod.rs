@@ -346,6 +346,34 @@ mod tests {
     }
 
     #[test]
+    fn large_payloads_that_come_one_by_one_are_read_in_place() {
+        const LEN: usize = 32 << 10;
+        let frame = |slot: u16, len: usize| {
+            let mut frame = frame::encode(crate::fabric::Imm::new(slot, 1), 0, len as u32).to_vec();
+            frame.resize(frame::header_bytes(LEN), 0);
+            frame.resize(frame.len() + len, slot as u8);
+            frame
+        };
+        let (mut a, mut b) = receiver_of(LEN);
+        let mut copied = |slot: u16, len: usize| {
+            let before = b.rx.counts().copied_bytes;
+            a.write_all(&frame(slot, len)).expect("written");
+            let arrived = first_event(&mut b);
+            assert!(
+                matches!(arrived, Event::Arrived { imm, .. } if imm.slot() == slot),
+                "{arrived:?}"
+            );
+            b.rx.counts().copied_bytes - before
+        };
+        // Nobody knows of the first. Of what follows no more than what came with its header.
+        copied(0, LEN);
+        assert!(copied(1, LEN) < 256);
+        assert!(copied(2, 1000) < 256);
+        // And small ones are read with what is behind them again.
+        assert_eq!(copied(3, 1000), 1000);
+    }
+
+    #[test]
     fn what_is_carried_of_a_payload_under_way_is_told_before_it_has_arrived() {
         let (mut a, mut b) = receiver();
         let half = [

@@ -21,8 +21,8 @@ use crate::fabric::{
     Armed, Broken, Event, FabricCounts, Imm, PathReading, Rx, Window, parts::Parts,
 };
 
-/// While a payload at least this long is read in place, little is read past its end, a header or a
-/// few: what follows is likely as long, and what lands in the staging buffer must be copied.
+/// Of what follows a payload at least this long, little is read before its header is known, a
+/// header or a few: it is likely as long, and what lands in the staging buffer must be copied.
 const LARGE: usize = 16 << 10;
 const READ_PAST_LARGE: usize = 4 * ALIGNED_HEADER_BYTES;
 
@@ -48,6 +48,8 @@ pub(super) struct TcpRx {
     start: usize,
     end: usize,
     landing: Option<Landing>,
+    /// The last payload was [`LARGE`].
+    large: bool,
     /// Bytes read.
     carried: u64,
     /// The last read found the socket empty.
@@ -66,6 +68,7 @@ impl TcpRx {
             start: 0,
             end: 0,
             landing: None,
+            large: false,
             carried: 0,
             drained: false,
             broken: false,
@@ -104,6 +107,7 @@ impl TcpRx {
         }
         let to = self.parts.landing(h.imm, Some(h.at), h.len)?;
         let (len, here) = (h.len as usize, self.end - self.start);
+        self.large = len >= LARGE;
         self.copy(to.offset, len.min(here));
         if len > here {
             self.landing = Some(Landing {
@@ -144,7 +148,11 @@ impl TcpRx {
             self.end -= self.start;
             self.start = 0;
         }
-        let mut room = self.staging.len() - self.end;
+        let room = self.staging.len() - self.end;
+        let room = match self.large {
+            true => room.min(READ_PAST_LARGE),
+            false => room,
+        };
         let mut iov = [libc::iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,
@@ -158,9 +166,6 @@ impl TcpRx {
                 iov_base: at.cast(),
                 iov_len: in_place,
             };
-            if in_place >= LARGE {
-                room = room.min(READ_PAST_LARGE);
-            }
         }
         iov[1] = libc::iovec {
             iov_base: self.staging[self.end..].as_mut_ptr().cast(),
