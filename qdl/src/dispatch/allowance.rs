@@ -58,8 +58,10 @@ const REST_NS: (u64, u64) = (50_000_000, 10_000_000_000);
 const PAUSE_NS: u64 = 1_000_000_000;
 /// A try is followed by so many times as long without one.
 const REST: u64 = 8;
-/// Most pairs of measurements in a try,
+/// Most pairs of measurements in a try, and fewest before it takes more: what else happens on the
+/// machine makes one pair look like a gain easily, and the way back takes a second and more,
 const PAIRS: u32 = 12;
+const PAIRS_FOR_MORE: u32 = 3;
 /// and in a step of a climb, which one pair alone does not make: it may be another thread's doing.
 const CLIMB_PAIRS: (u32, u32) = (2, 12);
 /// What is tried, in turns. More and less may cancel each other out where twice as much is too
@@ -231,6 +233,7 @@ impl Try {
         let n = f64::from(self.pairs);
         let (noise, least, most) = match self.climbs {
             true => (CLIMB_NOISE, CLIMB_PAIRS.0, CLIMB_PAIRS.1),
+            false if self.other > own => (NOISE, PAIRS_FOR_MORE, PAIRS),
             false => (NOISE, 1, PAIRS),
         };
         let variance = (NOISE_PAIRS * noise * noise + self.squares) / (NOISE_PAIRS + n - 1.0);
