@@ -36,5 +36,5 @@ pub use nic_thread::{
 };
 pub(crate) use nic_thread::{ENDING, Patience, arm_all};
 pub(crate) use polling::PollOrder;
-pub(crate) use receive::{BUDGET, Polled, Receiving, burst};
+pub(crate) use receive::{Polled, Receiving, burst};
 pub(crate) use send::{Next, Outgoing, Posted, SendCounts, SendHalf};

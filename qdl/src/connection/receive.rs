@@ -6,7 +6,7 @@ use super::SendHalf;
 use crate::fabric::{Broken, Control, Event, FabricCounts, Imm, Rx};
 
 /// Fewest events taken from one connection before the next has its turn, where there are more,
-pub(crate) const BUDGET: usize = 128;
+const BUDGET: usize = 128;
 /// and most.
 const MOST: usize = 512;
 
@@ -141,7 +141,7 @@ mod tests {
     fn a_poll_that_carried_part_of_something_had_something_to_do() {
         let polls = vec![(0, 30), (0, 30), (2, 30), (1, 20), (0, 10), (0, 0)];
         let mut half = Receiving::new(Box::new(Polls(polls, 0)));
-        let send = SendHalf::new(1, DoorbellWait::ByCost);
+        let send = SendHalf::new(DoorbellWait::ByCost);
         let mut poll = || {
             let polled = half.poll(&send, BUDGET, |_, _, _| Ok(()));
             (polled.events, polled.busy)

@@ -20,10 +20,8 @@ pub(crate) trait Outgoing {
     /// A burst begins.
     fn begin(&mut self) {}
 
-    /// Writes of it at most; `usual` by what the sending half was made with.
-    fn burst(&self, usual: usize) -> usize {
-        usual
-    }
+    /// Writes before the doorbell is rung for them, at most; 1 at least.
+    fn burst(&self) -> usize;
 
     /// Posts the next write.
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next;
@@ -112,8 +110,6 @@ struct Sending {
 #[derive(Debug)]
 pub(crate) struct SendHalf {
     token: SendToken<Sending>,
-    /// Writes posted before the doorbell is rung for them.
-    burst: usize,
     doorbell_wait: DoorbellWait,
     /// The last flush did not get rid of everything.
     blocked: AtomicBool,
@@ -131,13 +127,11 @@ pub(crate) struct SendHalf {
 }
 
 impl SendHalf {
-    /// Of a connection that is down. A thread that rings does so every `burst` writes at least,
-    /// where [`Outgoing::burst`] says nothing else; `doorbell_wait` says when it may be left to the
-    /// NIC thread.
-    pub fn new(burst: usize, doorbell_wait: DoorbellWait) -> Self {
+    /// Of a connection that is down. `doorbell_wait` says when the doorbell may be left to the NIC
+    /// thread.
+    pub fn new(doorbell_wait: DoorbellWait) -> Self {
         SendHalf {
             token: SendToken::new(Sending::default()),
-            burst: burst.max(1),
             doorbell_wait,
             blocked: AtomicBool::new(false),
             flushing: AtomicBool::new(false),
@@ -251,7 +245,7 @@ impl SendHalf {
                 }
             }
             out.begin();
-            let most = out.burst(self.burst);
+            let most = out.burst();
             let (mut burst, mut no_room) = (0, false);
             while burst < most && done.broken.is_none() {
                 no_room = tx.room() == 0;
@@ -383,219 +377,5 @@ impl SendHalf {
 }
 
 #[cfg(all(test, not(qdl_loom)))]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::fabric::Imm;
-
-    /// What a [`Wire`] was asked for, and how its next flushes end.
-    #[derive(Debug, Default)]
-    struct Log {
-        posted: Vec<Imm>,
-        flushes: Vec<usize>,
-        results: Vec<Result<Flushed, Broken>>,
-        /// Bytes: what a flush carries counts at once, done or not.
-        carried: u64,
-        each_carries: u64,
-    }
-
-    /// A link that notes what it is asked for. A flush
-    /// makes its room good again unless it is blocked.
-    #[derive(Debug)]
-    struct Wire {
-        log: Arc<Mutex<Log>>,
-        depth: usize,
-        queued: usize,
-    }
-
-    impl Tx for Wire {
-        fn post(&mut self, post: &Post) -> Result<(), PostError> {
-            self.queued += 1;
-            self.log.lock().expect("alive").posted.push(post.imm);
-            Ok(())
-        }
-        fn flush(&mut self) -> Result<Flushed, Broken> {
-            let mut log = self.log.lock().expect("alive");
-            log.flushes.push(self.queued);
-            log.carried += log.each_carries;
-            let result = log.results.pop().unwrap_or(Ok(Flushed::Done));
-            if result == Ok(Flushed::Done) {
-                self.queued = 0;
-            }
-            result
-        }
-        fn room(&self) -> usize {
-            self.depth - self.queued
-        }
-        fn posted(&self) -> u64 {
-            0
-        }
-        fn retired(&self) -> u64 {
-            0
-        }
-        fn inline_limit(&self) -> usize {
-            0
-        }
-        fn carried(&self) -> u64 {
-            self.log.lock().expect("alive").carried
-        }
-        fn counts(&self) -> FabricCounts {
-            let writes = self.log.lock().expect("alive").posted.len() as u64;
-            FabricCounts {
-                writes,
-                ..FabricCounts::default()
-            }
-        }
-    }
-
-    /// So many writes to go, so many more once those are posted, and how often there was no link
-    /// for them.
-    #[derive(Default)]
-    struct Writes {
-        left: usize,
-        later: usize,
-        down: usize,
-    }
-
-    impl Outgoing for Writes {
-        fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
-            if self.left == 0 {
-                return Next::Nothing;
-            }
-            self.left -= 1;
-            let post = Post {
-                imm: Imm::new(0, 1),
-                ..Post::control(Control::Echo(0))
-            };
-            tx.post(&post).map_or_else(Next::from, |()| Next::Posted)
-        }
-        fn posted(&mut self, _: usize, _: &mut SendCounts) -> bool {
-            self.left += self.later;
-            std::mem::take(&mut self.later) > 0
-        }
-        fn down(&mut self) {
-            self.down += 1;
-        }
-    }
-
-    fn up(burst: usize, depth: usize) -> (SendHalf, Arc<Mutex<Log>>) {
-        let (half, log) = (
-            SendHalf::new(burst, DoorbellWait::Ns(0)),
-            Arc::<Mutex<Log>>::default(),
-        );
-        let queued = 0;
-        half.attach(Box::new(Wire {
-            log: log.clone(),
-            depth,
-            queued,
-        }));
-        (half, log)
-    }
-
-    fn send(half: &SendHalf, left: usize) -> (Posted, Writes) {
-        let mut out = Writes {
-            left,
-            ..Writes::default()
-        };
-        (half.drive(&mut out), out)
-    }
-
-    #[test]
-    fn what_comes_while_slots_are_held_goes_with_the_next_burst() {
-        let (half, log) = up(64, 1000);
-        let mut out = Writes {
-            left: 3,
-            later: 2,
-            down: 0,
-        };
-        let done = half.drive(&mut out);
-        assert_eq!((done.posted, out.left), (5, 0));
-        assert_eq!(log.lock().expect("alive").flushes, [3, 2]);
-        // Who posts nothing does not look for ever.
-        let mut out = Writes {
-            later: 2,
-            ..Writes::default()
-        };
-        let done = half.drive(&mut out);
-        assert_eq!((done.posted, out.left), (0, 2));
-    }
-
-    #[test]
-    fn the_doorbell_is_rung_once_for_each_burst_and_where_there_is_no_room() {
-        for (burst, depth, flushes) in [
-            (64, 1000, vec![64, 64, 2]),
-            (usize::MAX, 1000, vec![130]),
-            (usize::MAX, 50, vec![50, 50, 30]),
-        ] {
-            let (half, log) = up(burst, depth);
-            let (done, out) = send(&half, 130);
-            assert_eq!((done.posted, out.left), (130, 0));
-            assert_eq!(log.lock().expect("alive").flushes, flushes);
-        }
-    }
-
-    #[test]
-    fn a_control_message_goes_first_and_rings_alone() {
-        let (half, log) = up(64, 8);
-        send(&half, 0);
-        half.ask(7);
-        half.answer(8);
-        send(&half, 1);
-        let log = log.lock().expect("alive");
-        let messages: Vec<_> = log.posted.iter().map(|imm| imm.message()).collect();
-        let (ask, answer) = (Control::Echo(7), Control::EchoReply(8));
-        assert_eq!(messages, [Some(ask), Some(answer), None]);
-        assert_eq!(log.flushes, [3], "and nothing is flushed for nothing");
-    }
-
-    #[test]
-    fn what_a_full_link_held_up_goes_with_the_next_drive() {
-        let (half, log) = up(64, 2);
-        log.lock().expect("alive").results = vec![Ok(Flushed::Blocked); 2];
-        let (done, out) = send(&half, 5);
-        assert_eq!((done.posted, out.left), (2, 3));
-        assert!(half.is_held_up());
-        // Still no room, with nothing new to send.
-        send(&half, 0);
-        assert!(half.is_held_up());
-        send(&half, 0);
-        assert!(!half.is_held_up());
-        assert_eq!(log.lock().expect("alive").flushes, [2, 2, 2]);
-        assert_eq!(half.counts().blocked, 2);
-    }
-
-    #[test]
-    fn a_drive_says_whether_it_carried_anything_of_what_was_posted_before() {
-        let (half, log) = up(64, 2);
-        log.lock().expect("alive").results = vec![Ok(Flushed::Blocked); 3];
-        assert!(!send(&half, 2).0.carried);
-        log.lock().expect("alive").each_carries = 100;
-        let done = send(&half, 0).0;
-        assert!(done.carried && done.posted == 0, "{done:?}");
-        assert!(done.is_work());
-        log.lock().expect("alive").each_carries = 0;
-        assert!(!send(&half, 0).0.carried);
-    }
-
-    #[test]
-    fn a_failure_is_told_once_and_the_next_link_begins_afresh() {
-        let (half, log) = up(64, 8);
-        log.lock().expect("alive").results = vec![Err(Broken::Closed), Ok(Flushed::Blocked)];
-        send(&half, 1);
-        assert!(half.is_held_up() && !half.has_failed());
-        assert_eq!(send(&half, 1).0.broken, Some(Broken::Closed));
-        assert!(half.has_failed());
-        assert_eq!(half.take_failed(), Some(Broken::Closed));
-        assert_eq!(half.take_failed(), None);
-        send(&half, 0);
-        // What is left of it goes with it.
-        log.lock().expect("alive").results = vec![Err(Broken::Closed)];
-        send(&half, 1);
-        assert!(half.finish());
-        assert!(!half.is_held_up() && !half.has_failed() && !half.is_unrung());
-        let (done, out) = send(&half, 4);
-        assert_eq!((done.posted, out.left, out.down), (0, 4, 1));
-        assert_eq!(half.fabric_counts().writes, 3, "of the link that is gone");
-    }
-}
+#[path = "send_tests.rs"]
+mod tests;

@@ -11,7 +11,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::{
     connection::{
-        BUDGET, DoorbellWait, SendHalf,
+        DoorbellWait, SendHalf,
         tracker::{Sample, Tracker},
     },
     fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window},
@@ -114,7 +114,7 @@ impl Connection {
             by_health,
             tracker: Tracker::new(grants.clone()),
             window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(stream),
-            send: SendHalf::new(BUDGET, doorbell_wait),
+            send: SendHalf::new(doorbell_wait),
             up: CachePadded::default(),
             counts: Mutex::default(),
             posted: CachePadded::default(),

@@ -22,8 +22,8 @@ use super::{
 use crate::{
     clock::now_ns,
     connection::{
-        BUDGET, Echo, EchoAction, NicThreadHandle, NicWork, Patience, PollOrder, Polled, Receiving,
-        Turn, arm_all, burst,
+        Echo, EchoAction, NicThreadHandle, NicWork, Patience, PollOrder, Polled, Receiving, Turn,
+        arm_all, burst,
         tracker::{InFlight, Sample},
     },
     dispatch::{Completer, DispatchEvent, Shared, WARM_UP_ID},
@@ -135,7 +135,7 @@ impl FrontendNic {
             up: Vec::new(),
             order: PollOrder::default(),
             leaving: Vec::new(),
-            came: Came::with_capacity(4 * BUDGET),
+            came: Came::with_capacity(4 * burst(usize::MAX)),
             patience: Patience::default(),
             new_fds: Vec::new(),
             stopping: false,

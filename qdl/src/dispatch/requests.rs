@@ -113,7 +113,7 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
         }
     }
 
-    fn burst(&self, _: usize) -> usize {
+    fn burst(&self) -> usize {
         self.burst
     }
 

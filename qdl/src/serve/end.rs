@@ -138,8 +138,7 @@ impl ServeConnection {
         Ok(ServeConnection {
             window: Window::new(slots, 0, cfgs.request_stride, grants)?,
             output: Arc::new(Region::on_nodes(bytes(cfgs.response_stride)?, nodes)?),
-            // One doorbell for all that is ready.
-            send: SendHalf::new(usize::MAX, DoorbellWait::ByCost),
+            send: SendHalf::new(DoorbellWait::ByCost),
             answers: Answers::new(cfgs.slots, cfgs.stream),
             nic: OnceLock::new(),
             gone: AtomicBool::new(false),

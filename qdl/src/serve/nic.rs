@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     clock::now_ns,
-    connection::{BUDGET, NicWork, PollOrder, Polled, Receiving, Turn, arm_all, burst},
+    connection::{NicWork, PollOrder, Polled, Receiving, Turn, arm_all, burst},
     fabric::{Armed, Broken, Link},
     flight::{self, Kind, Record},
 };
@@ -68,7 +68,7 @@ impl ServeNic {
             up: Vec::new(),
             order: PollOrder::default(),
             leaving: Vec::new(),
-            arrivals: Vec::with_capacity(4 * BUDGET),
+            arrivals: Vec::with_capacity(4 * burst(usize::MAX)),
             new_fds: Vec::new(),
             stopping: false,
         }

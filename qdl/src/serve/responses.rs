@@ -120,6 +120,11 @@ impl<'a> Responses<'a> {
 }
 
 impl Outgoing for Responses<'_> {
+    fn burst(&self) -> usize {
+        // One doorbell for all that is ready.
+        usize::MAX
+    }
+
     fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
         let c = self.connection;
         while let Some(ready) = c.answers.pop() {

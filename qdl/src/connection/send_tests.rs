@@ -1,0 +1,229 @@
+//! The sending half over a link that takes so much and says what it was told.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::fabric::Imm;
+
+/// What a [`Wire`] was asked for, and how its next flushes end.
+#[derive(Debug, Default)]
+struct Log {
+    posted: Vec<Imm>,
+    flushes: Vec<usize>,
+    results: Vec<Result<Flushed, Broken>>,
+    /// Bytes: what a flush carries counts at once, done or not.
+    carried: u64,
+    each_carries: u64,
+}
+
+/// A link that notes what it is asked for. A flush
+/// makes its room good again unless it is blocked.
+#[derive(Debug)]
+struct Wire {
+    log: Arc<Mutex<Log>>,
+    depth: usize,
+    queued: usize,
+}
+
+impl Tx for Wire {
+    fn post(&mut self, post: &Post) -> Result<(), PostError> {
+        self.queued += 1;
+        self.log.lock().expect("alive").posted.push(post.imm);
+        Ok(())
+    }
+    fn flush(&mut self) -> Result<Flushed, Broken> {
+        let mut log = self.log.lock().expect("alive");
+        log.flushes.push(self.queued);
+        log.carried += log.each_carries;
+        let result = log.results.pop().unwrap_or(Ok(Flushed::Done));
+        if result == Ok(Flushed::Done) {
+            self.queued = 0;
+        }
+        result
+    }
+    fn room(&self) -> usize {
+        self.depth - self.queued
+    }
+    fn posted(&self) -> u64 {
+        0
+    }
+    fn retired(&self) -> u64 {
+        0
+    }
+    fn inline_limit(&self) -> usize {
+        0
+    }
+    fn carried(&self) -> u64 {
+        self.log.lock().expect("alive").carried
+    }
+    fn counts(&self) -> FabricCounts {
+        let writes = self.log.lock().expect("alive").posted.len() as u64;
+        FabricCounts {
+            writes,
+            ..FabricCounts::default()
+        }
+    }
+}
+
+/// So many writes to go, so many more once those are posted, and how often there was no link
+/// for them.
+#[derive(Default)]
+struct Writes {
+    left: usize,
+    later: usize,
+    down: usize,
+    /// 0: 64.
+    burst: usize,
+}
+
+impl Outgoing for Writes {
+    fn burst(&self) -> usize {
+        match self.burst {
+            0 => 64,
+            n => n,
+        }
+    }
+    fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
+        if self.left == 0 {
+            return Next::Nothing;
+        }
+        self.left -= 1;
+        let post = Post {
+            imm: Imm::new(0, 1),
+            ..Post::control(Control::Echo(0))
+        };
+        tx.post(&post).map_or_else(Next::from, |()| Next::Posted)
+    }
+    fn posted(&mut self, _: usize, _: &mut SendCounts) -> bool {
+        self.left += self.later;
+        std::mem::take(&mut self.later) > 0
+    }
+    fn down(&mut self) {
+        self.down += 1;
+    }
+}
+
+fn up(depth: usize) -> (SendHalf, Arc<Mutex<Log>>) {
+    let (half, log) = (
+        SendHalf::new(DoorbellWait::Ns(0)),
+        Arc::<Mutex<Log>>::default(),
+    );
+    let queued = 0;
+    half.attach(Box::new(Wire {
+        log: log.clone(),
+        depth,
+        queued,
+    }));
+    (half, log)
+}
+
+fn send(half: &SendHalf, left: usize) -> (Posted, Writes) {
+    let mut out = Writes {
+        left,
+        ..Writes::default()
+    };
+    (half.drive(&mut out), out)
+}
+
+#[test]
+fn what_comes_while_slots_are_held_goes_with_the_next_burst() {
+    let (half, log) = up(1000);
+    let mut out = Writes {
+        left: 3,
+        later: 2,
+        ..Writes::default()
+    };
+    let done = half.drive(&mut out);
+    assert_eq!((done.posted, out.left), (5, 0));
+    assert_eq!(log.lock().expect("alive").flushes, [3, 2]);
+    // Who posts nothing does not look for ever.
+    let mut out = Writes {
+        later: 2,
+        ..Writes::default()
+    };
+    let done = half.drive(&mut out);
+    assert_eq!((done.posted, out.left), (0, 2));
+}
+
+#[test]
+fn the_doorbell_is_rung_once_for_each_burst_and_where_there_is_no_room() {
+    for (burst, depth, flushes) in [
+        (64, 1000, vec![64, 64, 2]),
+        (usize::MAX, 1000, vec![130]),
+        (usize::MAX, 50, vec![50, 50, 30]),
+    ] {
+        let (half, log) = up(depth);
+        let mut out = Writes {
+            left: 130,
+            burst,
+            ..Writes::default()
+        };
+        let done = half.drive(&mut out);
+        assert_eq!((done.posted, out.left), (130, 0));
+        assert_eq!(log.lock().expect("alive").flushes, flushes);
+    }
+}
+
+#[test]
+fn a_control_message_goes_first_and_rings_alone() {
+    let (half, log) = up(8);
+    send(&half, 0);
+    half.ask(7);
+    half.answer(8);
+    send(&half, 1);
+    let log = log.lock().expect("alive");
+    let messages: Vec<_> = log.posted.iter().map(|imm| imm.message()).collect();
+    let (ask, answer) = (Control::Echo(7), Control::EchoReply(8));
+    assert_eq!(messages, [Some(ask), Some(answer), None]);
+    assert_eq!(log.flushes, [3], "and nothing is flushed for nothing");
+}
+
+#[test]
+fn what_a_full_link_held_up_goes_with_the_next_drive() {
+    let (half, log) = up(2);
+    log.lock().expect("alive").results = vec![Ok(Flushed::Blocked); 2];
+    let (done, out) = send(&half, 5);
+    assert_eq!((done.posted, out.left), (2, 3));
+    assert!(half.is_held_up());
+    // Still no room, with nothing new to send.
+    send(&half, 0);
+    assert!(half.is_held_up());
+    send(&half, 0);
+    assert!(!half.is_held_up());
+    assert_eq!(log.lock().expect("alive").flushes, [2, 2, 2]);
+    assert_eq!(half.counts().blocked, 2);
+}
+
+#[test]
+fn a_drive_says_whether_it_carried_anything_of_what_was_posted_before() {
+    let (half, log) = up(2);
+    log.lock().expect("alive").results = vec![Ok(Flushed::Blocked); 3];
+    assert!(!send(&half, 2).0.carried);
+    log.lock().expect("alive").each_carries = 100;
+    let done = send(&half, 0).0;
+    assert!(done.carried && done.posted == 0, "{done:?}");
+    assert!(done.is_work());
+    log.lock().expect("alive").each_carries = 0;
+    assert!(!send(&half, 0).0.carried);
+}
+
+#[test]
+fn a_failure_is_told_once_and_the_next_link_begins_afresh() {
+    let (half, log) = up(8);
+    log.lock().expect("alive").results = vec![Err(Broken::Closed), Ok(Flushed::Blocked)];
+    send(&half, 1);
+    assert!(half.is_held_up() && !half.has_failed());
+    assert_eq!(send(&half, 1).0.broken, Some(Broken::Closed));
+    assert!(half.has_failed());
+    assert_eq!(half.take_failed(), Some(Broken::Closed));
+    assert_eq!(half.take_failed(), None);
+    send(&half, 0);
+    // What is left of it goes with it.
+    log.lock().expect("alive").results = vec![Err(Broken::Closed)];
+    send(&half, 1);
+    assert!(half.finish());
+    assert!(!half.is_held_up() && !half.has_failed() && !half.is_unrung());
+    let (done, out) = send(&half, 4);
+    assert_eq!((done.posted, out.left, out.down), (0, 4, 1));
+    assert_eq!(half.fabric_counts().writes, 3, "of the link that is gone");
+}
