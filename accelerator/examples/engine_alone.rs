@@ -3,16 +3,16 @@
 //! compared with it.
 //!
 //! ```text
-//! cargo run --release -p accelerator --example engine_alone -- CONFIG [SECONDS [SIZE...]]
+//! cargo run --release -p accelerator --example engine_alone -- CONFIG [SECONDS [SIZE[@US]...]]
 //! ```
 //!
-//! CONFIG is an accelerator's; SIZE are batch sizes, `max_batch` without any. One line of JSON for
-//! each size.
+//! CONFIG is an accelerator's; SIZE are batch sizes, `max_batch` without any. With `@US` no batch
+//! begins sooner than so many microseconds after the one before it. One line of JSON for each size.
 
 use std::{
     process::ExitCode,
     sync::{
-        Arc, Barrier,
+        Arc, Barrier, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread,
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 
 fn run(args: &[String]) -> anyhow::Result<()> {
     let [_, config, rest @ ..] = args else {
-        anyhow::bail!("usage: engine_alone CONFIG [SECONDS [SIZE...]]");
+        anyhow::bail!("usage: engine_alone CONFIG [SECONDS [SIZE[@US]...]]");
     };
     let seconds: f64 = rest.first().map_or(Ok(5.0), |s| s.parse())?;
     let config = qdl::config::load_accelerator(std::path::Path::new(config))?;
@@ -63,13 +63,15 @@ fn run(args: &[String]) -> anyhow::Result<()> {
     let engine = engine::create(&params)?;
     let mut sizes = Vec::new();
     for s in rest.get(1..).unwrap_or_default() {
-        sizes.push(s.parse::<usize>()?.clamp(1, params.engine.max_batch));
+        let (size, apart) = s.split_once('@').unwrap_or((s, "0"));
+        let size = size.parse::<usize>()?.clamp(1, params.engine.max_batch);
+        sizes.push((size, Duration::from_secs_f64(apart.parse::<f64>()? / 1e6)));
     }
     if sizes.is_empty() {
-        sizes.push(params.engine.max_batch);
+        sizes.push((params.engine.max_batch, Duration::ZERO));
     }
-    for size in sizes {
-        measure(&engine, params.engine.threads, size, seconds)?;
+    for (size, apart) in sizes {
+        measure(&engine, params.engine.threads, size, apart, seconds)?;
     }
     Ok(())
 }
@@ -78,6 +80,7 @@ fn measure(
     engine: &Arc<dyn Engine>,
     workers: usize,
     size: usize,
+    apart: Duration,
     seconds: f64,
 ) -> anyhow::Result<()> {
     let model = engine.model();
@@ -85,10 +88,11 @@ fn measure(
     let output = model.max_output_bytes().unwrap_or(1).next_multiple_of(64);
     let (stop, samples) = (AtomicBool::new(false), AtomicU64::new(0));
     let ready = Barrier::new(workers + 1);
+    let next = Mutex::new(Instant::now());
     let took = thread::scope(|s| -> anyhow::Result<f64> {
         let mut threads = Vec::new();
         for index in 0..workers {
-            let (stop, samples, ready) = (&stop, &samples, &ready);
+            let (stop, samples, ready, next) = (&stop, &samples, &ready, &next);
             threads.push(s.spawn(move || -> anyhow::Result<()> {
                 let inputs = Arc::new(Region::new(sample * size * ROTATE)?);
                 inputs.prefault();
@@ -131,6 +135,7 @@ fn measure(
                             }
                         }));
                     });
+                    wait_until(begin(next, apart));
                     worker.run(&mut batch)?;
                     batch.clear();
                     samples.fetch_add(size as u64, Relaxed);
@@ -152,12 +157,28 @@ fn measure(
         Ok(done as f64 / took)
     })?;
     println!(
-        "{{\"engine\": \"{}\", \"model\": \"{}\", \"batch\": {size}, \"workers\": {workers}, \"samples_per_s\": {took:.0}, \"gpus\": {}}}",
+        "{{\"engine\": \"{}\", \"model\": \"{}\", \"batch\": {size}, \"workers\": {workers}, \"apart_us\": {}, \"samples_per_s\": {took:.0}, \"gpus\": {}}}",
         engine.name(),
         model.name,
+        apart.as_micros(),
         serde_json::to_string(&engine.gpus())?
     );
     Ok(())
+}
+
+/// When the next batch begins: now, or so long after the one before it.
+fn begin(next: &Mutex<Instant>, apart: Duration) -> Instant {
+    let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = Instant::now().max(*next);
+    *next = at + apart;
+    at
+}
+
+/// Awake, as a sleep would be late.
+fn wait_until(at: Instant) {
+    while Instant::now() < at {
+        std::hint::spin_loop();
+    }
 }
 
 /// Random bytes; where elements are integers, zeros and ones, which every table of a model has.

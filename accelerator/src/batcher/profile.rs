@@ -139,6 +139,28 @@ impl Profile {
         at.min(self.places.len() - 1)
     }
 
+    /// The place of a batch of so many, and what part of that place's largest it costs.
+    pub fn part(&self, samples: usize) -> (usize, f64) {
+        let at = self.place(samples);
+        let part = match self.padded {
+            true => 1.0,
+            false => samples.max(1) as f64 / self.places[at].end as f64,
+        };
+        (at, part.min(1.0))
+    }
+
+    /// Sizes that were warmed up, the largest first, and what a batch of each took alone, ns.
+    pub fn alone(&self) -> impl Iterator<Item = (usize, u64)> {
+        let warmed = self.places.iter().rev().filter(|p| p.alone > 0.0);
+        warmed.map(|p| (p.end, p.alone as u64))
+    }
+
+    /// What the largest batch of each place costs, ns; 1 where nothing is known.
+    pub fn costs(&self) -> impl Iterator<Item = f64> {
+        let cost = |p: &Place| self.cost(p.end).unwrap_or(1.0);
+        self.places.iter().map(cost)
+    }
+
     /// A batch of zeros took so long, before the first sample came, with no other beside it. Of
     /// several the quickest counts.
     pub fn warmed(&mut self, samples: usize, ns: u64) {

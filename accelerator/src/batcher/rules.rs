@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Estimates, Profile};
+use super::{Apart, Begun, Estimates, Profile};
 
 /// Samples that there is room for from the start: as many as a connection can have in flight, so
 /// that it is not under load that memory is asked for.
@@ -37,6 +37,7 @@ pub struct Batcher<T> {
     policy: Policy,
     estimates: Estimates,
     profile: Profile,
+    apart: Apart,
     /// As the profile has it.
     enough: usize,
     /// Ordered by time of arrival, so that the front is the oldest.
@@ -54,6 +55,7 @@ impl<T> Batcher<T> {
             policy,
             estimates: Estimates::default(),
             profile: Profile::new(policy.max_batch, sizes),
+            apart: Apart::default(),
             enough: policy.max_batch,
             pending: VecDeque::with_capacity(ROOM.max(2 * policy.max_batch)),
         }
@@ -88,15 +90,26 @@ impl<T> Batcher<T> {
             let latest = latency.saturating_sub(self.estimates.of(self.pending.len()));
             due = due.min(oldest.saturating_add(latest));
         }
-        if busy == 0 || self.pending.len() >= self.enough || due <= now_ns {
+        let next = self.apart.next_ns();
+        if busy == 0 {
             Step::Run
+        } else if self.pending.len() < self.enough && due > now_ns {
+            Step::WaitUntil(due.max(next))
+        } else if next > now_ns {
+            Step::WaitUntil(next)
         } else {
-            Step::WaitUntil(due)
+            Step::Run
         }
     }
 
-    /// A batch of so many samples took so long.
-    pub fn observe(&mut self, samples: usize, ns: u64) {
+    /// A batch ended, and took so long in the engine.
+    pub fn ended(&mut self, now_ns: u64, begun: Begun, ns: u64) {
+        let (place, part) = self.profile.part(begun.samples);
+        self.apart.ends(now_ns, place, part, begun);
+        self.observe(begun.samples, ns);
+    }
+
+    fn observe(&mut self, samples: usize, ns: u64) {
         self.estimates.observe(samples, ns);
         self.profile.observe(samples, ns);
         self.enough = self.profile.enough();
@@ -108,12 +121,27 @@ impl<T> Batcher<T> {
         self.enough = self.profile.enough();
     }
 
+    /// Sizes to find out with whether batches had better begin apart, the largest first, and what
+    /// each took alone, ns.
+    pub fn alone(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.profile.alone()
+    }
+
+    /// Batches of so many, which take `alone_ns`, got through the engine in `own_ns` each where
+    /// they began apart, and that was quicker: from now on they do.
+    pub fn begin_apart(&mut self, alone_ns: u64, own_ns: f64) {
+        let beside = own_ns / alone_ns.max(1) as f64;
+        self.apart.start(self.profile.costs().map(|ns| ns * beside));
+    }
+
     /// Moves the oldest samples, at most `max_batch`, to the end of `batch`: as many as the largest
     /// size that they fill, or all of them where they fill none; or another number that gets the
-    /// queue down sooner ([`Profile::cut`]).
-    pub fn take(&mut self, batch: &mut Vec<T>) {
+    /// queue down sooner ([`Profile::cut`]). They are a batch that begins.
+    pub fn take(&mut self, now_ns: u64, batch: &mut Vec<T>) -> Begun {
         let n = self.profile.cut(self.pending.len()).min(self.pending.len());
         batch.extend(self.pending.drain(..n).map(|(_, sample)| sample));
+        let (place, part) = self.profile.part(n);
+        self.apart.begins(now_ns, place, part, n)
     }
 
     /// Number of samples pending.
@@ -178,7 +206,7 @@ mod tests {
                     Step::Run => {
                         let mut batch = Vec::new();
                         let pending = self.batcher.len();
-                        self.batcher.take(&mut batch);
+                        self.batcher.take(self.now, &mut batch);
                         self.check_size(pending, batch.len());
                         self.batcher.observe(batch.len(), compute);
                         self.batches.push(batch);
@@ -280,7 +308,7 @@ mod tests {
             let oldest = times.iter().min().copied().unwrap_or(0);
             prop_assert_eq!(b.step(0, 1), Step::WaitUntil(oldest + 5));
             let mut out = Vec::new();
-            b.take(&mut out);
+            b.take(0, &mut out);
             let mut want = out.clone();
             want.sort_unstable();
             prop_assert_eq!(out, want, "by arrival; equal times in the order of delivery");
@@ -323,7 +351,7 @@ mod tests {
         (0..7).for_each(|i| b.push(i, i));
         for want in [4, 2, 1] {
             taken.clear();
-            b.take(&mut taken);
+            b.take(0, &mut taken);
             assert_eq!(taken.len(), want);
         }
         assert!(b.is_empty());
@@ -340,7 +368,7 @@ mod tests {
         b.observe(1, 95);
         assert_eq!(b.step(5, 1), Step::Run);
         let mut taken = Vec::new();
-        b.take(&mut taken);
+        b.take(0, &mut taken);
         assert_eq!(taken, [0, 1, 2, 3]);
         assert_eq!(
             b.step(5, 1),
@@ -363,7 +391,7 @@ mod tests {
         assert_eq!(b.step(30, 1), Step::Run, "a full batch");
         b.push(40, 'd');
         let mut out = Vec::new();
-        b.take(&mut out);
+        b.take(0, &mut out);
         assert_eq!(out, ['a', 'b', 'c']);
         assert_eq!(
             b.step(40, 1),

@@ -226,6 +226,7 @@ impl EngineParams {
                 gather: Gather::Auto,
                 batch_sizes: Vec::new(),
                 latency_us: None,
+                apart: true,
                 precision: None,
                 profiles: Vec::new(),
                 optimization_level: None,

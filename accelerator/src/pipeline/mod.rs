@@ -32,6 +32,7 @@ mod counters;
 mod queue;
 mod sequences;
 mod shared;
+mod together;
 mod warming;
 
 use std::{
@@ -450,6 +451,17 @@ fn work(
         let sizes = &options.engine.batch_sizes;
         let warm_up = warming::warm_up(worker.as_mut(), max_batch, sizes, &shared.measuring)?;
         shared.warmed(&warm_up.took_ns);
+        if options.engine.apart {
+            let found = shared
+                .together
+                .find_out(worker.as_mut(), || shared.to_try())?;
+            if let Some(found) = found {
+                found.say();
+                if found.is_worth_it() {
+                    shared.begin_apart(found.alone_ns, found.apart_ns);
+                }
+            }
+        }
         Ok((worker, batch, warm_up.figures))
     }));
     let made = made.unwrap_or_else(|panic| {
@@ -467,6 +479,8 @@ fn work(
             shared.serve(index, worker.as_mut(), batch);
         }
         Err(error) => {
+            // Nobody waits for this one.
+            shared.together.call_off();
             let _ = ready.send(Err(error));
         }
     }

@@ -18,9 +18,9 @@ use qdl::{
     serve::{Arrival, Finished, Origin, respond_all},
 };
 
-use super::{counters::Cell, queue::Queue};
+use super::{counters::Cell, queue::Queue, together::Together};
 use crate::{
-    batcher::{Batcher, Step},
+    batcher::{Batcher, Begun, Step},
     engine::{
         Batch, Decompressor, Engine, EngineError, Fault, Inline, Lengths, Worker, panic_message,
     },
@@ -49,6 +49,8 @@ pub(super) struct Shared {
     pub events: EventCount,
     /// Held by the worker that measures, while warming up, what batches take.
     pub measuring: Mutex<()>,
+    /// Where workers find out, after that, whether batches had better begin apart.
+    pub together: Together,
     pub cells: Vec<CachePadded<Cell>>,
     pub in_flight: CachePadded<AtomicUsize>,
     state: Mutex<State>,
@@ -86,6 +88,7 @@ impl Shared {
             queue: Queue::new(options.queue),
             events: EventCount::default(),
             measuring: Mutex::default(),
+            together: Together::new(options.engine.threads.max(1)),
             cells: (0..options.engine.threads.max(1))
                 .map(|_| Cell::new(policy.max_batch))
                 .collect(),
@@ -144,6 +147,17 @@ impl Shared {
         }
     }
 
+    /// The size that workers had better find out with, and what a batch of it took alone, ns.
+    pub fn to_try(&self) -> Option<(usize, u64)> {
+        let alone: Vec<_> = self.lock().batcher.alone().collect();
+        Together::size(&alone, self.cells.len())
+    }
+
+    /// Batches that take `alone_ns` got through in `own_ns` each, where they began apart.
+    pub fn begin_apart(&self, alone_ns: u64, own_ns: f64) {
+        self.lock().batcher.begin_apart(alone_ns, own_ns);
+    }
+
     /// From a NIC thread: hands samples to the workers and wakes one of them.
     pub fn submit(&self, arrivals: &mut Vec<Arrival>) {
         if arrivals.is_empty() {
@@ -200,8 +214,8 @@ impl Shared {
     ) -> Result<(), EngineError> {
         let mut finished = Vec::with_capacity(self.max_batch);
         let mut ran = None;
-        while self.next(&mut batch, ran) {
-            let taken = Taken {
+        while let Some(begun) = self.next(&mut batch, ran) {
+            let _taken = Taken {
                 samples: batch.len(),
                 in_flight: &self.in_flight,
             };
@@ -211,7 +225,7 @@ impl Shared {
                 Ok(took) => took,
                 Err(error) => self.run_apart(index, worker, batch.0, error, &mut finished)?,
             };
-            ran = Some((taken.samples, took));
+            ran = Some((begun, took));
         }
         Ok(())
     }
@@ -285,16 +299,16 @@ impl Shared {
         Ok(clock::now_ns().saturating_sub(started))
     }
 
-    /// Waits for the next batch and puts it into `batch`; false when there is none to come. `ran`
-    /// is how many samples the last one had, and how long it took.
-    fn next(&self, batch: &mut Batch, ran: Option<(usize, u64)>) -> bool {
+    /// Waits for the next batch and puts it into `batch`; nothing when there is none to come. `ran`
+    /// is the last one, and how long it took.
+    fn next(&self, batch: &mut Batch, ran: Option<(Begun, u64)>) -> Option<Begun> {
         let mut ran = ran;
         loop {
             let seen = self.events.epoch();
             let mut state = self.lock();
-            if let Some((samples, ns)) = ran.take() {
+            if let Some((begun, ns)) = ran.take() {
                 state.busy -= 1;
-                state.batcher.observe(samples, ns);
+                state.batcher.ended(clock::now_ns(), begun, ns);
             }
             // A full batch is all that the next step can ask for; the rest is younger and may stay
             // in the queue.
@@ -308,19 +322,22 @@ impl Shared {
             let step = match self.mode.load(SeqCst) {
                 RUNNING => state.batcher.step(now, state.busy),
                 DRAINING if !state.batcher.is_empty() => Step::Run,
-                _ => return false,
+                _ => return None,
             };
             let until = match step {
                 Step::Run => {
                     state.busy += 1;
-                    batch.fill(self.sample_bytes, |arrivals| state.batcher.take(arrivals));
+                    let mut begun = Begun::default();
+                    batch.fill(self.sample_bytes, |arrivals| {
+                        begun = state.batcher.take(now, arrivals);
+                    });
                     let more = !state.batcher.is_empty() || !self.queue.is_empty();
                     drop(state);
                     if more {
                         // A sleeper has to take it, or at least to mind its deadline.
                         self.events.notify();
                     }
-                    return true;
+                    return Some(begun);
                 }
                 Step::WaitUntil(t) => t,
                 Step::Wait => now.saturating_add(LONGEST_SLEEP_NS),
@@ -336,6 +353,7 @@ impl Shared {
         let _ = self
             .mode
             .compare_exchange(RUNNING, DRAINING, SeqCst, SeqCst);
+        self.together.call_off();
         self.events.notify_all();
         let deadline = Instant::now() + timeout;
         let mut guard = self

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use accelerator::batcher::{Batcher, Estimates, Policy, Step};
+use accelerator::batcher::{Batcher, Begun, Estimates, Policy, Step};
 
 /// What decides.
 pub trait Rules {
@@ -12,9 +12,9 @@ pub trait Rules {
     /// What a free worker does while `busy` others run batches.
     fn step(&self, now_ns: u64, busy: usize) -> Step;
     /// Adds the samples of the next batch.
-    fn take(&mut self, batch: &mut Vec<u64>);
-    /// A batch took so long.
-    fn observe(&mut self, samples: usize, ns: u64);
+    fn take(&mut self, now_ns: u64, batch: &mut Vec<u64>) -> Begun;
+    /// A batch ended that took so long.
+    fn ended(&mut self, now_ns: u64, begun: Begun, ns: u64);
 }
 
 impl Rules for Batcher<u64> {
@@ -26,12 +26,12 @@ impl Rules for Batcher<u64> {
         Batcher::step(self, now_ns, busy)
     }
 
-    fn take(&mut self, batch: &mut Vec<u64>) {
-        Batcher::take(self, batch);
+    fn take(&mut self, now_ns: u64, batch: &mut Vec<u64>) -> Begun {
+        Batcher::take(self, now_ns, batch)
     }
 
-    fn observe(&mut self, samples: usize, ns: u64) {
-        Batcher::observe(self, samples, ns);
+    fn ended(&mut self, now_ns: u64, begun: Begun, ns: u64) {
+        Batcher::ended(self, now_ns, begun, ns);
     }
 }
 
@@ -77,14 +77,15 @@ impl Rules for Before {
         }
     }
 
-    fn take(&mut self, batch: &mut Vec<u64>) {
+    fn take(&mut self, _: u64, batch: &mut Vec<u64>) -> Begun {
         let most = self.pending.len().min(self.policy.max_batch);
         let filled = self.sizes.iter().rev().find(|size| **size <= most);
         let n = filled.copied().unwrap_or(most);
         batch.extend(self.pending.drain(..n).map(|(_, sample)| sample));
+        Begun::of(n)
     }
 
-    fn observe(&mut self, samples: usize, ns: u64) {
-        self.estimates.observe(samples, ns);
+    fn ended(&mut self, _: u64, begun: Begun, ns: u64) {
+        self.estimates.observe(begun.samples, ns);
     }
 }

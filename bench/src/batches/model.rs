@@ -1,6 +1,6 @@
 //! An engine that takes a time by the size of the batch, a stream of samples, and one hiccup.
 
-use accelerator::batcher::{Policy, Step};
+use accelerator::batcher::{Begun, Policy, Step};
 
 use super::before::Rules;
 
@@ -23,6 +23,9 @@ pub struct Engine {
     /// How far they are in each other's way: `k` of them are each as quick as one alone divided by
     /// `k` to the power of this. 0 where each has a processor to itself, nearly 1 on a GPU.
     pub shared: f64,
+    /// All of them are quicker by this part while some are in the first half of what they do and
+    /// others in the second, which wants something else of a GPU.
+    pub halves: f64,
     /// What the configuration says of batches.
     pub policy: Policy,
     /// Samples that arrive in a second.
@@ -49,6 +52,13 @@ impl Engine {
         let rate = |n: usize| n as f64 / self.us(n) * 1e6;
         let best = (1..=self.policy.max_batch).map(rate).fold(0.0, f64::max);
         best * self.workers as f64 * self.pace(self.workers)
+    }
+
+    /// Nanoseconds that a batch takes of the engine where several run all the time, half of them in
+    /// the first half.
+    pub fn own_ns(&self, samples: usize) -> f64 {
+        let all = self.workers as f64 * self.pace(self.workers);
+        self.us(samples) * 1e3 / all / (1.0 + self.halves)
     }
 
     /// How quick each of so many batches is, beside one that runs alone.
@@ -114,10 +124,19 @@ pub struct Outcome {
 
 /// What a worker runs.
 struct Running {
-    /// What is left of it, in nanoseconds of a worker that is alone.
+    /// What is left of it, and all of it, in nanoseconds of a worker that is alone.
     left: f64,
+    whole: f64,
+    begun: Begun,
     began: f64,
     samples: Vec<u64>,
+}
+
+impl Running {
+    /// Times are sums, as where a batch ends.
+    fn first_half(&self) -> bool {
+        self.left - self.whole / 2.0 > 1.0
+    }
 }
 
 /// Numbers from a seed, between 0 and 1.
@@ -153,19 +172,27 @@ struct World<'a> {
 impl World<'_> {
     /// The pace of those that run a batch and are not held up.
     fn pace(&self) -> f64 {
-        let running = |w: &usize| self.busy[*w].is_some() && !self.is_off(*w);
-        self.engine
-            .pace((0..self.busy.len()).filter(running).count())
+        let running = |w: &usize| self.busy[*w].as_ref().filter(|_| !self.is_off(*w));
+        let running = || (0..self.busy.len()).filter_map(|w| running(&w));
+        let pace = self.engine.pace(running().count());
+        let first = running().filter(|r| r.first_half()).count();
+        match first > 0 && first < running().count() {
+            true => pace * (1.0 + self.engine.halves),
+            false => pace,
+        }
     }
 
-    /// When what each worker runs ends, if nothing comes between; never where it is held up.
+    /// When what each worker runs is half over and when it ends, if nothing comes between; never
+    /// where it is held up.
     fn ends(&self) -> impl Iterator<Item = f64> {
         let pace = self.pace();
         let busy = self.busy.iter().enumerate();
-        busy.filter_map(move |(worker, r)| match r {
-            Some(r) if !self.is_off(worker) => Some(self.now + r.left / pace),
-            _ => None,
-        })
+        let on = busy.filter(|(worker, _)| !self.is_off(*worker));
+        let left = on.filter_map(|(_, r)| r.as_ref()).flat_map(|r| {
+            let half = Some(r.left - r.whole / 2.0).filter(|_| r.first_half());
+            [Some(r.left), half]
+        });
+        left.flatten().map(move |left| self.now + left / pace)
     }
 
     /// Time goes on; nothing ends before `to`, and no hiccup begins or ends.
@@ -206,7 +233,8 @@ impl World<'_> {
             // Times are sums: the last nanosecond may be lost on the way.
             let is_over = |r: &Running| r.left < 1.0;
             if let Some(ran) = self.busy[worker].take_if(|r| is_over(r)) {
-                rules.observe(ran.samples.len(), (self.now - ran.began) as u64);
+                let took = (self.now - ran.began) as u64;
+                rules.ended(self.now as u64, ran.begun, took);
                 for s in ran.samples {
                     self.latency[s as usize] = self.now - self.arrived[s as usize];
                 }
@@ -221,12 +249,15 @@ impl World<'_> {
                 Step::WaitUntil(t) => return Some((t as f64).max(self.now + 1.0)),
                 Step::Run => {
                     let mut batch = Vec::new();
-                    rules.take(&mut batch);
+                    let begun = rules.take(self.now as u64, &mut batch);
                     self.batches += 1;
                     let fits = self.engine.sizes.iter().find(|s| **s >= batch.len());
                     self.padded += fits.map_or(0, |s| s - batch.len());
+                    let takes = self.takes(batch.len());
                     self.busy[worker] = Some(Running {
-                        left: self.takes(batch.len()),
+                        left: takes,
+                        whole: takes,
+                        begun,
                         began: self.now,
                         samples: batch,
                     });

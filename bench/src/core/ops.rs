@@ -222,7 +222,7 @@ impl Op for Batch {
             if self.batcher.len() >= self.in_flight {
                 debug_assert!(step != Step::Wait);
                 self.batch.clear();
-                self.batcher.take(&mut self.batch);
+                self.batcher.take(self.now, &mut self.batch);
                 black_box(&self.batch);
             }
         }

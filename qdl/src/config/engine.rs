@@ -212,6 +212,11 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(custom(within_some(1..=MAX_DELAY_US)))]
     pub latency_us: Option<u64>,
+    /// Whether batches of several workers begin apart where warming up finds that they are quicker
+    /// so; default true. False: as workers become free.
+    #[serde(default = "yes")]
+    #[garde(skip)]
+    pub apart: bool,
     /// What a plan computes in that is built from an ONNX model; default `fp16`. `tensorrt` only.
     #[serde(default)]
     #[garde(skip)]
@@ -244,6 +249,10 @@ pub struct EngineConfig {
 /// A default that is a number of things.
 fn count<const N: usize>() -> usize {
     N
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// A default in microseconds.
@@ -463,6 +472,7 @@ impl EngineConfig {
             ("max_batch", self.max_batch != count::<64>()),
             ("max_delay_us", self.max_delay_us != micros::<500>()),
             ("latency_us", self.latency_us.is_some()),
+            ("apart", !self.apart),
             // A server's engine has threads of its own that read what it sends.
             (
                 "threads",

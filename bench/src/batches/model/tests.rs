@@ -68,6 +68,7 @@ fn never_worse_by_more_than_the_margin() {
             sizes: Vec::from_iter(sizes.chain(listed.then_some(max_batch))),
             workers,
             shared: 0.0,
+            halves: 0.0,
             policy,
             per_s: 1.0,
             limit_ms: 15.0,
@@ -121,5 +122,31 @@ fn what_runs_beside_a_batch_is_not_held_against_its_size() {
             before += run(&engine, Hiccup::None, &mut plain, 3.0, seed).before_ms;
         }
         assert!(now < 1.05 * before, "{load}: {now} beside {before}");
+    }
+}
+
+/// Where batches are quicker begun apart, a queue is got down that is not got down otherwise, at a
+/// load that is carried while nothing goes wrong.
+#[test]
+fn batches_that_begin_apart_work_a_queue_off() {
+    let engine = super::super::table::halves();
+    let free = Engine {
+        halves: 0.0,
+        ..engine.clone()
+    };
+    for seed in 1..=4 {
+        for hiccup in [Hiccup::Stall(10.0), Hiccup::Burst(1000), Hiccup::Slow(10.0)] {
+            let of = |rules: &Engine| {
+                let mut rules = super::super::table::measured(rules);
+                run(&engine, hiccup, &mut rules, 1.0, seed)
+            };
+            let (as_free, apart) = (of(&free), of(&engine));
+            println!("{hiccup:?} {as_free:?} {apart:?}");
+            assert!(
+                apart.recovered_ms.is_some_and(|ms| ms < 150.0),
+                "{hiccup:?}, {seed}: {apart:?}"
+            );
+            assert!(apart.late < as_free.late, "{hiccup:?}, {seed}: {as_free:?}");
+        }
     }
 }

@@ -74,6 +74,7 @@ fn engines_that_batch_by_themselves() {
         "max_batch: 8",
         "max_delay_us: 1",
         "latency_us: 5",
+        "apart: false",
         "threads: 2",
     ] {
         let all = text(tokens(&format!(", {key}")));

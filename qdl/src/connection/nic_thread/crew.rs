@@ -22,16 +22,14 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// A thread that is at work for so much of its time is full. Long before it has no time left: what
-/// comes in bursts waits for each other there, at 0.85 of its time nearly six times as long as it
-/// takes, at 0.6 one and a half times.
-const FULL: f64 = 0.6;
+/// A thread that is at work for so much of its time is full.
+const FULL: f64 = 0.85;
 /// One that is at work for less than this has little to do.
-const LITTLE: f64 = 0.25;
+const LITTLE: f64 = 0.3;
 /// And for less than this nothing: it sleeps, and costs nothing where it is.
 const NOTHING: f64 = 0.02;
-/// Two that come together on one thread leave it so far from full.
-const TOGETHER: f64 = 0.4;
+/// Two that share one thread leave it so much to spare.
+const TOGETHER: f64 = 0.6;
 /// How long a thread looks at what it has to do before it gives something away, ns.
 pub(super) const WINDOW_NS: u64 = 5_000_000;
 /// Windows in a row in which it was full.
@@ -431,7 +429,7 @@ mod tests {
 
     #[test]
     fn nics_with_little_to_do_share_and_part_again_when_there_is_much() {
-        let mut world = World::new(vec![0.05; 8], 1, 8);
+        let mut world = World::new(vec![0.1; 8], 1, 8);
         world.run(2_000);
         assert!(world.used() <= 2, "{} threads", world.used());
         world.wants = vec![0.9; 8];

@@ -93,6 +93,7 @@ fn every_key_of_an_accelerator_has_an_effect() {
             "engine.max_delay_us",
         ),
         read("engine.latency_us", json!(7), engines, "engine.latency_us"),
+        read("engine.apart", json!(false), engines, "engine.apart"),
         read("engine.threads", json!(7), engines, "engine.threads"),
         read(
             "engine.intra_threads",
