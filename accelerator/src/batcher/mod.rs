@@ -16,8 +16,8 @@
 //! than what is pending, a batch is cut to it, and so many samples are enough for a batch: nothing
 //! is gained by waiting for more. That is how a queue that a hiccup left is got down soonest.
 //!
-//! And where the engine is quicker so, as warming up found, no batch begins before the one before it
-//! has had its part of the engine ([`Apart`]); an idle engine is waited for by nobody.
+//! And where the engine is quicker so, as warming up found, no batch begins before the one before
+//! it has had its part of the engine ([`Apart`]); an idle engine is waited for by nobody.
 //!
 //! Samples leave in the order of their arrival. A plain data structure: no thread, no clock, no
 //! engine.
