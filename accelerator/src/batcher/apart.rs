@@ -2,10 +2,10 @@
 //!
 //! Batches that are on a GPU together go through the same layers. Begun at the same time they want
 //! the same thing at the same time, first memory and then arithmetic, and wait for each other;
-//! begun apart, one has the one while another has the other. And what begins together stays together: as
-//! each ends, the next begins beside the others. ResNet-50 in INT8 on an H200, three at a time,
-//! samples a second as workers became free and begun apart: 64,600 and 72,700 of 128, 1.75 ms
-//! apart; 71,700 and 76,800 of 256, 3.3 ms apart.
+//! begun apart, one has the one while another has the other. And what begins together stays
+//! together: as each ends, the next begins beside the others. ResNet-50 in INT8 on an H200, three
+//! at a time, samples a second as workers became free and begun apart: 64,600 and 72,700 of 128,
+//! 1.75 ms apart; 71,700 and 76,800 of 256, 3.3 ms apart.
 //!
 //! So where warming up found that it brings something, no batch begins sooner after the one before
 //! it than that one takes of the engine: its part of the time while several run. That is measured
