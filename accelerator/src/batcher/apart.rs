@@ -30,10 +30,13 @@ const BESIDE: f64 = 1.25;
 const LATE: f64 = 0.25;
 
 /// A batch that began.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Begun {
     /// Samples in it.
     pub samples: usize,
+    /// Its place, and what part of a full one it is.
+    place: usize,
+    part: f64,
     at_ns: u64,
     /// What a batch that was there all the time had had of the engine until then, ns.
     had_ns: f64,
@@ -44,7 +47,10 @@ impl Begun {
     pub fn of(samples: usize) -> Self {
         Begun {
             samples,
-            ..Begun::default()
+            place: 0,
+            part: 1.0,
+            at_ns: 0,
+            had_ns: 0.0,
         }
     }
 }
@@ -75,7 +81,7 @@ impl Apart {
         self.next_ns
     }
 
-    /// A batch begins: of this place, `part` of a full one.
+    /// A batch of so many samples begins: of this place, `part` of a full one.
     pub fn begins(&mut self, now_ns: u64, place: usize, part: f64, samples: usize) -> Begun {
         self.go_on(now_ns);
         if let Some(own) = self.own.get(place) {
@@ -91,20 +97,22 @@ impl Apart {
         self.running += 1;
         Begun {
             samples,
+            place,
+            part,
             at_ns: now_ns,
             had_ns: self.had_ns,
         }
     }
 
     /// It has ended.
-    pub fn ends(&mut self, now_ns: u64, place: usize, part: f64, begun: Begun) {
+    pub fn ends(&mut self, now_ns: u64, begun: Begun) {
         self.go_on(now_ns);
         self.running = self.running.saturating_sub(1);
-        let Some(own) = self.own.get_mut(place) else {
+        let Some(own) = self.own.get_mut(begun.place) else {
             return;
         };
-        let had = (self.had_ns - begun.had_ns) / part;
-        let ran = now_ns.saturating_sub(begun.at_ns) as f64 / part;
+        let had = (self.had_ns - begun.had_ns) / begun.part;
+        let ran = now_ns.saturating_sub(begun.at_ns) as f64 / begun.part;
         if had > *own && ran < BESIDE * had {
             return;
         }
@@ -134,7 +142,7 @@ mod tests {
         let mut apart = Apart::default();
         let begun = apart.begins(5, 0, 1.0, 8);
         assert_eq!((begun.samples, apart.next_ns()), (8, 0));
-        apart.ends(9, 0, 1.0, begun);
+        apart.ends(9, begun);
         assert_eq!(apart.next_ns(), 0);
     }
 
@@ -155,11 +163,11 @@ mod tests {
         let a = apart.begins(0, 0, 1.0, 1);
         let b = apart.begins(500, 0, 1.0, 1);
         // Alone for 500, then half of 800: 900 in all.
-        apart.ends(1_300, 0, 1.0, a);
+        apart.ends(1_300, a);
         assert!((apart.own[0] - (1_000.0 - 100.0 / 8.0)).abs() < 1e-6);
         // 400 beside it and 1,600 alone: more than was known, and hardly anything beside it.
         let own = apart.own[0];
-        apart.ends(2_900, 0, 1.0, b);
+        apart.ends(2_900, b);
         assert_eq!(apart.own[0], own);
     }
 
@@ -168,8 +176,8 @@ mod tests {
         let mut apart = started(1_000.0);
         let a = apart.begins(0, 0, 1.0, 1);
         let b = apart.begins(0, 0, 1.0, 1);
-        apart.ends(50_000_000, 0, 1.0, a);
-        apart.ends(50_000_000, 0, 1.0, b);
+        apart.ends(50_000_000, a);
+        apart.ends(50_000_000, b);
         assert!(apart.own[0] < 1_070.0, "{}", apart.own[0]);
     }
 
@@ -183,7 +191,7 @@ mod tests {
             let begun = apart.begins(now, 0, 1.0, 1);
             let next = apart.next_ns();
             if let Some(before) = running.replace(begun) {
-                apart.ends(ends.max(now), 0, 1.0, before);
+                apart.ends(ends.max(now), before);
             }
             // One after the other, and a pause of which another could make use.
             ends = (ends + 600).max(now + 900);

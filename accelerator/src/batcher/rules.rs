@@ -104,8 +104,7 @@ impl<T> Batcher<T> {
 
     /// A batch ended, and took so long in the engine.
     pub fn ended(&mut self, now_ns: u64, begun: Begun, ns: u64) {
-        let (place, part) = self.profile.part(begun.samples);
-        self.apart.ends(now_ns, place, part, begun);
+        self.apart.ends(now_ns, begun);
         self.observe(begun.samples, ns);
     }
 

@@ -327,7 +327,7 @@ impl Shared {
             let until = match step {
                 Step::Run => {
                     state.busy += 1;
-                    let mut begun = Begun::default();
+                    let mut begun = Begun::of(0);
                     batch.fill(self.sample_bytes, |arrivals| {
                         begun = state.batcher.take(now, arrivals);
                     });

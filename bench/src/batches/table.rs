@@ -149,15 +149,13 @@ pub fn rows(seconds: f64, seed: u64) -> Vec<Row> {
                 let sizes: Vec<usize> = engine.sizes.iter().copied().filter(fits).collect();
                 all.push(("max_batch 128 by hand", by(&mut Before::new(hand, &sizes))));
             }
+            let free = Engine {
+                halves: 0.0,
+                ..engine.clone()
+            };
+            all.push(("sizes as measured", by(&mut measured(&free))));
             if engine.halves > 0.0 {
-                let free = Engine {
-                    halves: 0.0,
-                    ..engine.clone()
-                };
-                all.push(("sizes as measured", by(&mut measured(&free))));
                 all.push(("and begun apart", by(&mut measured(&engine))));
-            } else {
-                all.push(("sizes as measured", by(&mut measured(&engine))));
             }
             rows.extend(
                 all.into_iter()

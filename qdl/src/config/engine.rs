@@ -251,6 +251,7 @@ fn count<const N: usize>() -> usize {
     N
 }
 
+/// A default that is true.
 fn yes() -> bool {
     true
 }
