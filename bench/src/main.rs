@@ -20,6 +20,7 @@ mod feed;
 mod json;
 mod large;
 mod llm;
+mod loopback;
 mod machine;
 #[cfg(feature = "feed")]
 mod models;

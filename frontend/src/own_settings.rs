@@ -150,6 +150,7 @@ fn nic_values(nic: &NicConfig, stride: usize, put: &mut impl FnMut(&str, String)
         yield_after_us.map_or_else(never, |us| us.to_string()),
     );
     if let NicAt::Tcp(_) = nic.at() {
+        put("congestion", nic.congestion.to_string());
         let buffer = nic.send_buffer_bytes;
         put(
             "send_buffer_bytes",

@@ -1,7 +1,6 @@
 //! Rounds that take turns.
 
 use std::{
-    net::{TcpListener, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -21,7 +20,7 @@ use super::{
     rails::Rails,
     shape::{SAMPLES, Shape},
 };
-use crate::machine;
+use crate::{loopback::pairs, machine};
 
 /// How long the far side may take to begin or end a round.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -112,25 +111,6 @@ impl Drop for FarThread {
             let _ = t.join();
         }
     }
-}
-
-fn pairs(n: usize, congestion: &str) -> Result<Vec<(TcpStream, TcpStream)>> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let to = listener.local_addr()?;
-    (0..n)
-        .map(|_| {
-            let near = TcpStream::connect(to)?;
-            let far = listener.accept()?.0;
-            if congestion != "system" {
-                for s in [&near, &far] {
-                    socket2::SockRef::from(s)
-                        .set_tcp_congestion(congestion.as_bytes())
-                        .with_context(|| format!("TCP_CONGESTION {congestion}"))?;
-                }
-            }
-            Ok((near, far))
-        })
-        .collect()
 }
 
 /// CPU time of a connected, idle pair of NIC threads, in hundredths of a core.

@@ -17,6 +17,7 @@ mod table;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use qdl::fabric::tcp::Congestion;
 
 pub use shape::Shape;
 
@@ -48,11 +49,11 @@ pub struct Args {
     /// The CPUs of client and server; the first two allowed ones unless given.
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Congestion control of every connection (`TCP_CONGESTION`), or `system`. Reno is everywhere
+    /// Congestion control of every connection (`TCP_CONGESTION`), `system` or `auto`. Reno is everywhere
     /// and to be had by everyone; BBR paces loopback by what it has guessed of it, and stalls both
     /// contenders now and then.
     #[arg(long, default_value = "reno")]
-    congestion: String,
+    congestion: Congestion,
     /// Seconds for which an idle pair of connected NIC threads is watched; 0 for not at all.
     #[arg(long, default_value_t = 2)]
     idle_s: u64,

@@ -4,7 +4,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpStream},
     path::PathBuf,
     process::{Command, Stdio},
     sync::{Arc, mpsc},
@@ -15,9 +15,13 @@ use std::{
 use accelerator::engine::{Digest, DigestAnswers};
 use anyhow::{Context, Result, ensure};
 use frontend::dataset::Dataset;
-use qdl::config::{FrontendConfig, load_frontend};
+use qdl::{
+    config::{FrontendConfig, load_frontend},
+    fabric::tcp::Congestion,
+};
 
 use super::Row;
+use crate::loopback;
 
 /// `SO_SNDBUF`, as the configurations' own default.
 const SEND_BUFFER: usize = 1 << 20;
@@ -83,7 +87,7 @@ fn tuned(stream: &TcpStream) -> Result<()> {
 pub fn serve(plan: &Plan) -> Result<()> {
     let config = load_frontend(&plan.config)?;
     let dataset = Dataset::open(&config.dataset, &config.model, None)?;
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let listener = loopback::listen(&Congestion::Auto)?;
     println!("port {}", listener.local_addr()?.port());
     let mut serving = Vec::new();
     for lane in lanes(&config, &dataset, plan.samples)? {
@@ -173,7 +177,7 @@ fn exchange(peer: &mut std::process::Child, row: &Row, samples: usize) -> Result
     let loaded = Arc::new(loaded);
     let mut ready = Vec::new();
     for lane in lanes(&row.config, &row.dataset, samples)? {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        let stream = loopback::connect((Ipv4Addr::LOCALHOST, port).into(), &Congestion::Auto)?;
         tuned(&stream)?;
         let answer = room(lane.largest.1);
         ready.push((stream, lane, answer));

@@ -4,7 +4,6 @@
 //! connections and as many threads, and nothing that the library has to do.
 
 use std::{
-    net::{TcpListener, TcpStream},
     path::PathBuf,
     sync::{
         Arc,
@@ -14,6 +13,7 @@ use std::{
 };
 
 use anyhow::{Result, anyhow, ensure};
+use qdl::fabric::tcp::Congestion;
 use serde::Serialize;
 
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
         meter::{Deadline, Meter},
         plain::{Client, Server, Wait},
     },
+    loopback::pairs,
     machine,
 };
 
@@ -92,7 +93,9 @@ pub fn run(args: &Args) -> Result<()> {
     for rail in 0..args.rails {
         // Rails do not read the same at the same time.
         let first = (rail * args.samples / args.rails) as u64;
-        let (ours, theirs) = streams(args.connections)?;
+        let (ours, theirs) = pairs(args.connections, &Congestion::Auto)?
+            .into_iter()
+            .unzip();
         near.push(Client::new(
             shape,
             Wait::Sleep,
@@ -149,16 +152,4 @@ pub fn run(args: &Args) -> Result<()> {
         row.rails, row.connections, row.per_s, row.gb_per_s, row.cpu_s_per_gb
     );
     crate::json::write(args.json.as_deref(), &row)
-}
-
-/// So many connections over loopback: our ends, and theirs.
-fn streams(n: usize) -> Result<(Vec<TcpStream>, Vec<TcpStream>)> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let to = listener.local_addr()?;
-    let mut both = (Vec::new(), Vec::new());
-    for _ in 0..n {
-        both.0.push(TcpStream::connect(to)?);
-        both.1.push(listener.accept()?.0);
-    }
-    Ok(both)
 }

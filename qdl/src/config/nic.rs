@@ -8,13 +8,13 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use garde::Validate;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 
 use super::{
     rules::{MAX_GPU, auto_within, core_list, within, within_some},
     values::{Auto, HELP, ip_address, never_or_number, some_socket_address, system_or_number},
 };
-use crate::wire::MAX_SLOTS;
+use crate::{fabric::tcp::Congestion, wire::MAX_SLOTS};
 
 /// Memory that `slots: auto` gives the slots of one connection, in bytes. Where a NIC has more
 /// connections to an accelerator than [`CONNECTIONS`], or queue pairs than [`QUEUE_PAIRS`], they
@@ -90,6 +90,12 @@ pub struct NicConfig {
     /// frontend's number counts.
     #[garde(custom(auto_within(1..=MAX_CONNECTIONS)))]
     pub connections: Auto<usize>,
+    /// TCP: congestion control of the data connections that this end sends on; default `auto`, the
+    /// system's own, but CUBIC (or Reno) where that is BBR ([`crate::fabric::tcp::Congestion`]).
+    /// `system`, or a name that `net.ipv4.tcp_available_congestion_control` lists.
+    #[serde(deserialize_with = "congestion")]
+    #[garde(skip)]
+    pub congestion: Congestion,
     /// `SO_SNDBUF` in bytes, 4 KiB to 1 GiB; default 1 MiB. `None` (`system`) leaves it to the
     /// system, and so does a size that the system does not grant (`net.core.wmem_max`).
     #[serde(deserialize_with = "system_or_number")]
@@ -194,6 +200,7 @@ impl Default for NicConfig {
             address: None,
             listen: None,
             connections: Auto::Auto,
+            congestion: Congestion::Auto,
             send_buffer_bytes: Some(1 << 20),
             post_from_issue_thread_up_to: Auto::Auto,
             ofi: None,
@@ -429,6 +436,17 @@ pub enum CompletionMode {
     Event,
     /// Spin for a while, then sleep.
     Adaptive,
+}
+
+/// A word, or the name of one.
+fn congestion<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Congestion, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    name.parse().map_err(|what: String| {
+        de::Error::custom(format!(
+            "{what}{HELP}use auto, system, or a name that `sysctl \
+             net.ipv4.tcp_available_congestion_control` lists, such as cubic"
+        ))
+    })
 }
 
 fn device_name(value: &str, (): &()) -> garde::Result {

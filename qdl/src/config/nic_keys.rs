@@ -11,6 +11,7 @@ const TCP_KEYS: &[&str] = &[
     "address",
     "listen",
     "connections",
+    "congestion",
     "send_buffer_bytes",
     "post_from_issue_thread_up_to",
 ];

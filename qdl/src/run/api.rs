@@ -46,6 +46,14 @@ pub enum ClusterError {
         /// What failed.
         source: TcpError,
     },
+    /// What data connections of a TCP NIC are to be like.
+    #[error("nics[{index}]: {source}")]
+    Tcp {
+        /// Which entry of `nics`.
+        index: usize,
+        /// What failed.
+        source: TcpError,
+    },
     /// Slots or threads.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),

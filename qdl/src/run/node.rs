@@ -196,7 +196,8 @@ impl Node {
             links.push(settings::link(nic));
             nics.push(match nic.at() {
                 NicAt::Tcp(listen) => {
-                    let listener = TcpDevice::listen(listen)?;
+                    let congestion = settings::congestion(nic)?;
+                    let listener = TcpDevice::listen(listen, congestion.as_deref())?;
                     let address = listener.local_addr().unwrap_or(listen);
                     data.push((index, listener, settings::tcp(nic, &config.deadlines)));
                     ServerNic::Tcp(address)

@@ -163,7 +163,11 @@ impl IbNic {
 /// One NIC of the frontend.
 #[derive(Debug)]
 pub(super) enum ClientNic {
-    Tcp { local: IpAddr, cfgs: TcpCfgs },
+    Tcp {
+        local: IpAddr,
+        congestion: Option<String>,
+        cfgs: TcpCfgs,
+    },
     Ib(IbNic),
     Ofi(OfiNic),
 }
@@ -190,6 +194,8 @@ impl ClientNic {
         match nic.at() {
             NicAt::Tcp(address) => Ok(ClientNic::Tcp {
                 local: address.ip(),
+                congestion: settings::congestion(nic)
+                    .map_err(|source| ClusterError::Tcp { index, source })?,
                 cfgs: settings::tcp(nic, deadlines),
             }),
             NicAt::Ib(device) => {
@@ -253,18 +259,27 @@ impl ClientNic {
         deadline: Duration,
     ) -> Result<Link, ClusterError> {
         match (self, prepared, &grant.transport) {
-            (ClientNic::Tcp { local, cfgs }, _, GrantTransport::Tcp { address }) => {
+            (
+                ClientNic::Tcp {
+                    local,
+                    congestion,
+                    cfgs,
+                },
+                _,
+                GrantTransport::Tcp { address },
+            ) => {
                 let preamble = Preamble {
                     connection: grant.connection,
                     epoch: grant.epoch,
                     key: grant.key.0,
                 };
-                let stream = TcpDevice::connect(*local, *address, &preamble, deadline)
-                    .await
-                    .map_err(|source| ClusterError::Data {
-                        node: node.to_owned(),
-                        source,
-                    })?;
+                let congestion = congestion.as_deref();
+                let stream =
+                    TcpDevice::connect(*local, *address, &preamble, congestion, deadline).await;
+                let stream = stream.map_err(|source| ClusterError::Data {
+                    node: node.to_owned(),
+                    source,
+                })?;
                 Ok(tcp::link(stream, endpoint(), cfgs)?)
             }
             (ClientNic::Ib(_), Prepared::Ib(half), GrantTransport::Ib { end }) => half

@@ -1,6 +1,7 @@
 //! The keys of a NIC, over TCP and over queue pairs.
 
 use super::*;
+use crate::fabric::tcp::Congestion;
 
 #[test]
 fn an_ib_nic_takes_every_key_and_no_tcp_key() {
@@ -106,19 +107,25 @@ fn tcp_nic_keys() {
     let head = ACCELERATOR.replace("nics: [{listen: 127.0.0.1:7410}]\n", "nics:\n");
     let c = accelerator(&format!(
         "{head}  - listen: 127.0.0.1:0\n    send_buffer_bytes: system\n    inline_bytes: 0\n    \
-         numa: auto\n    completion: {{mode: event}}\n"
+         congestion: dctcp\n    numa: auto\n    completion: {{mode: event}}\n"
     ))
     .unwrap();
     let nic = &c.nics[0];
     assert_eq!((nic.fabric(), nic.connections()), ("tcp", 2));
     assert_eq!(nic.completion.mode, CompletionMode::Event);
     assert_eq!((nic.send_buffer_bytes, nic.inline_bytes()), (None, 0));
+    assert_eq!(nic.congestion, Congestion::Named("dctcp".to_owned()));
     assert_eq!(nic.at(), NicAt::Tcp("127.0.0.1:0".parse().unwrap()));
     let address = accelerator(&format!("{head}  - address: 127.0.0.1\n"));
     assert_eq!(
         problems(address),
         ["6:14 a NIC of this node, which is the accelerator, has no `address`"]
     );
+    for name in ["\"\"", "a name", "sixteen-letters-"] {
+        let odd = format!("{head}  - listen: 127.0.0.1:0\n    congestion: {name}\n");
+        let told = problems(accelerator(&odd)).join("\n");
+        assert!(told.contains("is no congestion control"), "{told}");
+    }
     let none = accelerator(&format!("{head}  - inline_bytes: 4\n"));
     assert_eq!(
         problems(none),

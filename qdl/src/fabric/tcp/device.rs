@@ -89,6 +89,18 @@ pub enum TcpError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The system does not let us have a congestion control.
+    #[error(
+        "cannot have congestion control `{name}`: {source}; \
+         `sysctl net.ipv4.tcp_available_congestion_control` lists what there is, and \
+         `net.ipv4.tcp_allowed_congestion_control` what everybody may have (`nics[].congestion`)"
+    )]
+    Congestion {
+        /// Its name.
+        name: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The peer cannot be reached.
     #[error("cannot open a data connection to {peer}: {source}")]
     Connect {
@@ -114,17 +126,19 @@ pub enum TcpError {
 pub struct TcpDevice;
 
 impl TcpDevice {
-    /// Listens for data connections.
+    /// Listens for data connections, which get this congestion control; the system's own with
+    /// `None`.
     ///
     /// # Errors
     /// [`TcpError::Listen`].
-    pub fn listen(address: SocketAddr) -> Result<TcpListener, TcpError> {
+    pub fn listen(address: SocketAddr, congestion: Option<&str>) -> Result<TcpListener, TcpError> {
         let bind = || {
             let socket = match address {
                 SocketAddr::V4(_) => TcpSocket::new_v4()?,
                 SocketAddr::V6(_) => TcpSocket::new_v6()?,
             };
             socket.set_reuseaddr(true)?;
+            control(&socket, congestion)?;
             socket.bind(address)?;
             socket.listen(1024)
         };
@@ -153,7 +167,8 @@ impl TcpDevice {
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
     }
 
-    /// Opens a data connection from `local` to `peer` and presents the preamble.
+    /// Opens a data connection from `local` to `peer`, under this congestion control (the system's
+    /// own with `None`), and presents the preamble.
     ///
     /// # Errors
     /// [`TcpError`] names the address at fault.
@@ -161,6 +176,7 @@ impl TcpDevice {
         local: IpAddr,
         peer: SocketAddr,
         preamble: &Preamble,
+        congestion: Option<&str>,
         deadline: Duration,
     ) -> Result<std::net::TcpStream, TcpError> {
         let failed = |source| TcpError::Connect { peer, source };
@@ -176,6 +192,7 @@ impl TcpDevice {
                 address: local,
                 source,
             })?;
+        control(&socket, congestion).map_err(failed)?;
         let exchange = async {
             let mut stream = socket.connect(peer).await.map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
@@ -197,6 +214,13 @@ impl TcpDevice {
             .map_err(|_| timed_out())??;
         stream.into_std().map_err(failed)
     }
+}
+
+/// Before the socket is connected, or listens: see [`super::congestion`].
+fn control(socket: &TcpSocket, congestion: Option<&str>) -> io::Result<()> {
+    congestion.map_or(Ok(()), |name| {
+        socket2::SockRef::from(socket).set_tcp_congestion(name.as_bytes())
+    })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::{
     connection::{DoorbellWait, EchoCfgs, NicThreadCfgs, Spin},
     control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
     dispatch::DispatchCfgs,
-    fabric::tcp::TcpCfgs,
+    fabric::tcp::{Congestion, TcpCfgs, TcpError},
     os::Near,
     rails::{FailbackCfgs, HealthCfgs},
     topology::{LinkWatch, Topology, device_of},
@@ -92,6 +92,23 @@ pub(super) fn tcp(nic: &NicConfig, d: &Deadlines) -> TcpCfgs {
         user_timeout_ms: d.echo_timeout_ms.min(u64::from(u32::MAX)) as u32,
         ..TcpCfgs::default()
     }
+}
+
+/// The congestion control of its connections; `None` for the system's own. Says where that is not
+/// the one that they get.
+///
+/// # Errors
+/// [`TcpError::Congestion`].
+pub(super) fn congestion(nic: &NicConfig) -> Result<Option<String>, TcpError> {
+    let chosen = nic.congestion.choose()?;
+    if let (Congestion::Auto, Some(name)) = (&nic.congestion, &chosen) {
+        tracing::info!(
+            "data connections of {} have congestion control {name}: the system's own, BBR, paces \
+             by a guess (`nics[].congestion: system` keeps it)",
+            nic.label()
+        );
+    }
+    Ok(chosen)
 }
 
 /// What watches a NIC's link.

@@ -195,7 +195,7 @@ fn every_key_of_an_accelerator_has_an_effect() {
             "nics[0].listen",
             json!("127.0.0.1:1"),
             session,
-            "TcpDevice::listen(listen)",
+            "TcpDevice::listen(listen, ",
         ),
         read("nics[0].gpu", json!(0), session, ".map(|n| n.gpu)"),
         read(

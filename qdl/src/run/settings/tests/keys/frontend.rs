@@ -208,6 +208,12 @@ fn nic_keys() -> Vec<Key> {
             "NIC thread",
         ),
         maps("nics[0].inline_bytes", json!(7), "tcp"),
+        read(
+            "nics[0].congestion",
+            json!("reno"),
+            peer,
+            "nic.congestion.choose()",
+        ),
         maps("nics[0].send_buffer_bytes", json!("system"), "tcp"),
         maps("nics[0].numa", json!(1), "NIC thread"),
         read("nics[0].gpus", json!("all"), peer, "nic.gpus == Gpus::All"),

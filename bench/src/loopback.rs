@@ -1,0 +1,64 @@
+//! Connections that plain sockets have of their own, with the congestion control that the library's
+//! have: it is to be said before they are connected.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+
+use anyhow::Result;
+use qdl::fabric::tcp::Congestion;
+use socket2::{Domain, SockRef, Socket, Type};
+
+/// A port of this machine whose connections get it.
+///
+/// # Errors
+/// The system's.
+pub fn listen(congestion: &Congestion) -> Result<TcpListener> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    control(&SockRef::from(&listener), congestion)?;
+    Ok(listener)
+}
+
+/// A connection that has it at this end.
+///
+/// # Errors
+/// The system's.
+pub fn connect(to: SocketAddr, congestion: &Congestion) -> Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    control(&socket, congestion)?;
+    socket.connect(&to.into())?;
+    Ok(socket.into())
+}
+
+/// So many connections: our ends, and theirs.
+///
+/// # Errors
+/// The system's.
+pub fn pairs(n: usize, congestion: &Congestion) -> Result<Vec<(TcpStream, TcpStream)>> {
+    let listener = listen(congestion)?;
+    let to = listener.local_addr()?;
+    (0..n)
+        .map(|_| Ok((connect(to, congestion)?, listener.accept()?.0)))
+        .collect()
+}
+
+fn control(socket: &Socket, congestion: &Congestion) -> Result<()> {
+    if let Some(name) = congestion.choose()? {
+        socket.set_tcp_congestion(name.as_bytes())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_have_what_was_asked_for() {
+        let asked = Congestion::Named("reno".to_owned());
+        for (near, far) in pairs(2, &asked).expect("connected") {
+            for end in [near, far] {
+                let has = SockRef::from(&end).tcp_congestion().expect("asked");
+                assert!(has.starts_with(b"reno\0"), "{has:?}");
+            }
+        }
+    }
+}
