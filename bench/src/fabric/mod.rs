@@ -49,9 +49,9 @@ pub struct Args {
     /// The CPUs of client and server; the first two allowed ones unless given.
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Congestion control of every connection (`TCP_CONGESTION`), `system` or `auto`. Reno is everywhere
-    /// and to be had by everyone; BBR paces loopback by what it has guessed of it, and stalls both
-    /// contenders now and then.
+    /// Congestion control of every connection (`TCP_CONGESTION`), `system` or `auto`. Reno is
+    /// everywhere and to be had by everyone; BBR paces loopback by what it has guessed of it, and
+    /// stalls both contenders now and then.
     #[arg(long, default_value = "reno")]
     congestion: Congestion,
     /// Seconds for which an idle pair of connected NIC threads is watched; 0 for not at all.
