@@ -229,6 +229,32 @@ mod tests {
 
     use super::*;
 
+    #[tokio::test]
+    async fn both_ends_have_the_congestion_control_that_was_asked_for() {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let listener = TcpDevice::listen(any, Some("reno")).expect("a free port");
+        let to = listener.local_addr().expect("bound");
+        let far = async {
+            let (mut far, _) = listener.accept().await.expect("it comes");
+            TcpDevice::read_preamble(&mut far).await.expect("ours");
+            TcpDevice::welcome(&mut far).await.expect("it is there");
+            far
+        };
+        let preamble = Preamble {
+            connection: 0,
+            epoch: 0,
+            key: [7; 16],
+        };
+        let patience = Duration::from_secs(10);
+        let near = TcpDevice::connect(to.ip(), to, &preamble, Some("reno"), patience);
+        let (near, far) = tokio::join!(near, far);
+        let near = near.expect("connected");
+        for socket in [socket2::SockRef::from(&near), socket2::SockRef::from(&far)] {
+            let has = socket.tcp_congestion().expect("asked");
+            assert!(has.starts_with(b"reno\0"), "{has:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn preambles_survive(connection: u16, epoch: u32, key: [u8; 16]) {

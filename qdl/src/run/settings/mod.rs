@@ -1,6 +1,8 @@
 //! From the configuration to what each part of a run takes: one mapping for each concept, the same
 //! for both ends.
 
+use std::sync::Once;
+
 use crate::{
     config::{
         self, Auto, Completion, CompletionMode, Deadlines, FrontendConfig, HealthConfig, NicAt,
@@ -94,19 +96,21 @@ pub(super) fn tcp(nic: &NicConfig, d: &Deadlines) -> TcpCfgs {
     }
 }
 
-/// The congestion control of its connections; `None` for the system's own. Says where that is not
-/// the one that they get.
+/// The congestion control of its connections; `None` for the system's own. Says once where that is
+/// not the one that they get.
 ///
 /// # Errors
 /// [`TcpError::Congestion`].
 pub(super) fn congestion(nic: &NicConfig) -> Result<Option<String>, TcpError> {
+    static SAID: Once = Once::new();
     let chosen = nic.congestion.choose()?;
     if let (Congestion::Auto, Some(name)) = (&nic.congestion, &chosen) {
-        tracing::info!(
-            "data connections of {} have congestion control {name}: the system's own, BBR, paces \
-             by a guess (`nics[].congestion: system` keeps it)",
-            nic.label()
-        );
+        SAID.call_once(|| {
+            tracing::info!(
+                "data connections have congestion control {name}: the system's own, BBR, paces by \
+                 a guess (`nics[].congestion: system` keeps it)"
+            );
+        });
     }
     Ok(chosen)
 }
