@@ -2,6 +2,7 @@
 
 use qdl::{
     config::{Completion, FrontendConfig, NicAt, NicConfig, QslMode, Verify, Written},
+    os::Congestion,
     run::{request_stride, response_stride},
     stats::{DEFAULT, GivenValue, SettingOf, SettingRecord},
 };
@@ -150,7 +151,7 @@ fn nic_values(nic: &NicConfig, stride: usize, put: &mut impl FnMut(&str, String)
         yield_after_us.map_or_else(never, |us| us.to_string()),
     );
     if let NicAt::Tcp(_) = nic.at() {
-        put("congestion", nic.congestion.to_string());
+        put("congestion", congestion(&nic.congestion));
         let buffer = nic.send_buffer_bytes;
         put(
             "send_buffer_bytes",
@@ -169,6 +170,14 @@ fn nic_values(nic: &NicConfig, stride: usize, put: &mut impl FnMut(&str, String)
         "cpus",
         nic.cpus.as_ref().map_or_else(|| "any".to_owned(), cores),
     );
+}
+
+/// As it was asked for, and what `auto` came to in place of the system's own.
+fn congestion(asked: &Congestion) -> String {
+    match asked.choose() {
+        Ok(Some(name)) if *asked == Congestion::Auto => format!("auto: {name}"),
+        _ => asked.to_string(),
+    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ mod table;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use qdl::fabric::tcp::Congestion;
+use qdl::os::Congestion;
 
 pub use shape::Shape;
 

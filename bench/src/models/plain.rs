@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 use frontend::dataset::Dataset;
 use qdl::{
     config::{FrontendConfig, load_frontend},
-    fabric::tcp::Congestion,
+    os::Congestion,
 };
 
 use super::Row;

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Result, anyhow, ensure};
-use qdl::fabric::tcp::Congestion;
+use qdl::os::Congestion;
 use serde::Serialize;
 
 use crate::{

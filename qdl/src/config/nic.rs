@@ -14,7 +14,7 @@ use super::{
     rules::{MAX_GPU, auto_within, core_list, within, within_some},
     values::{Auto, HELP, ip_address, never_or_number, some_socket_address, system_or_number},
 };
-use crate::{fabric::tcp::Congestion, wire::MAX_SLOTS};
+use crate::{os::Congestion, wire::MAX_SLOTS};
 
 /// Memory that `slots: auto` gives the slots of one connection, in bytes. Where a NIC has more
 /// connections to an accelerator than [`CONNECTIONS`], or queue pairs than [`QUEUE_PAIRS`], they
@@ -91,7 +91,7 @@ pub struct NicConfig {
     #[garde(custom(auto_within(1..=MAX_CONNECTIONS)))]
     pub connections: Auto<usize>,
     /// TCP: congestion control of the data connections that this end sends on; default `auto`, the
-    /// system's own, but CUBIC (or Reno) where that is BBR ([`crate::fabric::tcp::Congestion`]).
+    /// system's own, but CUBIC (or Reno) where that is BBR ([`Congestion`]).
     /// `system`, or a name that `net.ipv4.tcp_available_congestion_control` lists.
     #[serde(deserialize_with = "congestion")]
     #[garde(skip)]

@@ -216,7 +216,7 @@ impl TcpDevice {
     }
 }
 
-/// Before the socket is connected, or listens: see [`super::congestion`].
+/// Before the socket is connected, or listens: see [`crate::os::Congestion`].
 fn control(socket: &TcpSocket, congestion: Option<&str>) -> io::Result<()> {
     congestion.map_or(Ok(()), |name| {
         socket2::SockRef::from(socket).set_tcp_congestion(name.as_bytes())

@@ -12,13 +12,11 @@
 //! one `sendmsg` for everything queued; they arrive in their slot, by one `recvmsg`
 //! that fills what is left of the current payload and a staging buffer behind it.
 
-mod congestion;
 mod device;
 mod frame;
 mod rx;
 mod tx;
 
-pub use congestion::Congestion;
 pub use device::{Preamble, TcpDevice, TcpError};
 pub use frame::{ALIGNED_HEADER_BYTES, HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
 

@@ -1,8 +1,6 @@
 //! From the configuration to what each part of a run takes: one mapping for each concept, the same
 //! for both ends.
 
-use std::sync::Once;
-
 use crate::{
     config::{
         self, Auto, Completion, CompletionMode, Deadlines, FrontendConfig, HealthConfig, NicAt,
@@ -11,7 +9,7 @@ use crate::{
     connection::{DoorbellWait, EchoCfgs, NicThreadCfgs, Spin},
     control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
     dispatch::DispatchCfgs,
-    fabric::tcp::{Congestion, TcpCfgs, TcpError},
+    fabric::tcp::{TcpCfgs, TcpError},
     os::Near,
     rails::{FailbackCfgs, HealthCfgs},
     topology::{LinkWatch, Topology, device_of},
@@ -96,22 +94,21 @@ pub(super) fn tcp(nic: &NicConfig, d: &Deadlines) -> TcpCfgs {
     }
 }
 
-/// The congestion control of its connections; `None` for the system's own. Says once where that is
-/// not the one that they get.
+/// The congestion control of its connections; `None` for the system's own.
 ///
 /// # Errors
 /// [`TcpError::Congestion`].
 pub(super) fn congestion(nic: &NicConfig) -> Result<Option<String>, TcpError> {
-    static SAID: Once = Once::new();
-    let chosen = nic.congestion.choose()?;
-    if let (Congestion::Auto, Some(name)) = (&nic.congestion, &chosen) {
-        SAID.call_once(|| {
-            tracing::info!(
-                "data connections have congestion control {name}: the system's own, BBR, paces by \
-                 a guess (`nics[].congestion: system` keeps it)"
-            );
-        });
-    }
+    let chosen = nic.congestion.choose();
+    let chosen = chosen.map_err(|source| TcpError::Congestion {
+        name: nic.congestion.to_string(),
+        source,
+    })?;
+    tracing::debug!(
+        "data connections of {}: congestion control {}",
+        nic.label(),
+        chosen.as_deref().unwrap_or("as the system has it")
+    );
     Ok(chosen)
 }
 

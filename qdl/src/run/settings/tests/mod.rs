@@ -38,3 +38,15 @@ fn how_a_nic_thread_spins() {
     let polite = with(CompletionMode::Adaptive, Some(0));
     assert_eq!(polite.wait(0), Wait::Yield);
 }
+
+#[test]
+fn a_congestion_control_that_cannot_be_had_is_refused_by_name() {
+    let nic = NicConfig {
+        congestion: crate::os::Congestion::Named("no_such_one".to_owned()),
+        ..NicConfig::default()
+    };
+    let told = congestion(&nic).expect_err("there is none").to_string();
+    for part in ["`no_such_one`", "tcp_available_congestion_control"] {
+        assert!(told.contains(part), "no {part}: {told}");
+    }
+}
