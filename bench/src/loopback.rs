@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 use anyhow::Result;
-use qdl::os::Congestion;
+use qdl::os::{Congestion, set_congestion};
 use socket2::{Domain, SockRef, Socket, Type};
 
 /// A port of this machine whose connections get it.
@@ -13,7 +13,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 /// The system's.
 pub fn listen(congestion: &Congestion) -> Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    control(&SockRef::from(&listener), congestion)?;
+    set_congestion(&SockRef::from(&listener), congestion.choose()?.as_deref())?;
     Ok(listener)
 }
 
@@ -23,7 +23,7 @@ pub fn listen(congestion: &Congestion) -> Result<TcpListener> {
 /// The system's.
 pub fn connect(to: SocketAddr, congestion: &Congestion) -> Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-    control(&socket, congestion)?;
+    set_congestion(&socket, congestion.choose()?.as_deref())?;
     socket.connect(&to.into())?;
     Ok(socket.into())
 }
@@ -38,13 +38,6 @@ pub fn pairs(n: usize, congestion: &Congestion) -> Result<Vec<(TcpStream, TcpStr
     (0..n)
         .map(|_| Ok((connect(to, congestion)?, listener.accept()?.0)))
         .collect()
-}
-
-fn control(socket: &Socket, congestion: &Congestion) -> Result<()> {
-    if let Some(name) = congestion.choose()? {
-        socket.set_tcp_congestion(name.as_bytes())?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

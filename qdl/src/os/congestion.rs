@@ -85,6 +85,14 @@ impl Congestion {
     }
 }
 
+/// Gives it to a socket that is not connected yet, or listens; with `None` the system's own stays.
+///
+/// # Errors
+/// The system does not let us have it.
+pub fn set_congestion(socket: &Socket, name: Option<&str>) -> io::Result<()> {
+    name.map_or(Ok(()), |name| socket.set_tcp_congestion(name.as_bytes()))
+}
+
 /// What to have in place of the system's own, of those that it grants.
 fn instead_of(own: &[u8], grants: impl Fn(&str) -> bool) -> Option<&'static str> {
     own.starts_with(b"bbr")

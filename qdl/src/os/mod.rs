@@ -4,7 +4,7 @@
 //! | file | purpose |
 //! | --- | --- |
 //! | [`core_cache_bytes`] | how large a core's own cache is |
-//! | [`Congestion`] | which congestion control sockets have |
+//! | [`Congestion`], [`set_congestion`] | which congestion control sockets have |
 //! | [`CpuList`] | lists of cores as the kernel writes them |
 //! | [`pin()`], [`affinity()`] | which cores a thread runs on |
 //! | [`Near`] | where threads and memory that belong together are |
@@ -31,7 +31,7 @@ mod usage;
 
 pub use affinity::{affinity, pin, set_affinity};
 pub use cache::core_cache_bytes;
-pub use congestion::Congestion;
+pub use congestion::{Congestion, set_congestion};
 pub use cpus::{BadCpuList, CpuList};
 pub use event::EventFd;
 pub use host::Host;

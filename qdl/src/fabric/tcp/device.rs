@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpSocket, TcpStream},
@@ -13,6 +14,7 @@ use tokio::{
 };
 
 use super::frame::PREAMBLE_BYTES;
+use crate::os::set_congestion;
 
 const MAGIC: &[u8; 8] = b"QDLDATA1";
 const WELCOME: &[u8; 8] = b"QDLOK\0\0\0";
@@ -138,7 +140,7 @@ impl TcpDevice {
                 SocketAddr::V6(_) => TcpSocket::new_v6()?,
             };
             socket.set_reuseaddr(true)?;
-            control(&socket, congestion)?;
+            set_congestion(&SockRef::from(&socket), congestion)?;
             socket.bind(address)?;
             socket.listen(1024)
         };
@@ -192,7 +194,7 @@ impl TcpDevice {
                 address: local,
                 source,
             })?;
-        control(&socket, congestion).map_err(failed)?;
+        set_congestion(&SockRef::from(&socket), congestion).map_err(failed)?;
         let exchange = async {
             let mut stream = socket.connect(peer).await.map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
@@ -214,13 +216,6 @@ impl TcpDevice {
             .map_err(|_| timed_out())??;
         stream.into_std().map_err(failed)
     }
-}
-
-/// Before the socket is connected, or listens: see [`crate::os::Congestion`].
-fn control(socket: &TcpSocket, congestion: Option<&str>) -> io::Result<()> {
-    congestion.map_or(Ok(()), |name| {
-        socket2::SockRef::from(socket).set_tcp_congestion(name.as_bytes())
-    })
 }
 
 #[cfg(test)]
@@ -249,7 +244,7 @@ mod tests {
         let near = TcpDevice::connect(to.ip(), to, &preamble, Some("reno"), patience);
         let (near, far) = tokio::join!(near, far);
         let near = near.expect("connected");
-        for socket in [socket2::SockRef::from(&near), socket2::SockRef::from(&far)] {
+        for socket in [SockRef::from(&near), SockRef::from(&far)] {
             let has = socket.tcp_congestion().expect("asked");
             assert!(has.starts_with(b"reno\0"), "{has:?}");
         }

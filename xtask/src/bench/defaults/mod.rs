@@ -343,8 +343,8 @@ fn beside(bench: &Bench, work: &Work, connections: usize, begin: Begin) -> Resul
         // where they would share cores: a sender and a receiver on one core hand over in its cache,
         // which no network does.
         let cores = thread::available_parallelism().map_or(2, usize::from);
-        let each = Some(work.rails * connections).filter(|threads| 2 * threads <= cores);
-        let threads = iter::once(work.rails).chain(each);
+        let by_connection = Some(work.rails * connections).filter(|threads| 2 * threads <= cores);
+        let threads = iter::once(work.rails).chain(by_connection);
         let ways =
             threads.flat_map(|threads| ["4", "16", "64"].map(|in_flight| (threads, in_flight)));
         for (threads, in_flight) in ways {
