@@ -14,6 +14,7 @@
 
 mod device;
 mod frame;
+mod looks;
 mod rx;
 mod tx;
 

@@ -16,14 +16,15 @@ use std::{fmt, io, os::fd::RawFd, sync::Arc};
 use super::{
     HEADER_BYTES, Socket,
     frame::{self, ALIGNED_HEADER_BYTES},
+    looks::Looks,
 };
-use crate::fabric::{
-    Armed, Broken, Event, FabricCounts, Imm, PathReading, Rx, Window, parts::Parts,
+use crate::{
+    clock::now_ns,
+    fabric::{Armed, Broken, Event, FabricCounts, Imm, PathReading, Rx, Window, parts::Parts},
 };
 
-/// Of what follows a payload at least this long, little is read before its header is known, a
-/// header or a few: it is likely as long, and what lands in the staging buffer must be copied.
-const LARGE: usize = 16 << 10;
+/// Of what follows a large payload little is read before its header is known, a header or a few:
+/// it is likely as long, and what lands in the staging buffer must be copied.
 const READ_PAST_LARGE: usize = 4 * ALIGNED_HEADER_BYTES;
 
 /// A payload under way.
@@ -48,8 +49,7 @@ pub(super) struct TcpRx {
     start: usize,
     end: usize,
     landing: Option<Landing>,
-    /// The last payload was [`LARGE`].
-    large: bool,
+    looks: Looks,
     /// Bytes read.
     carried: u64,
     /// The last read found the socket empty.
@@ -68,7 +68,7 @@ impl TcpRx {
             start: 0,
             end: 0,
             landing: None,
-            large: false,
+            looks: Looks::default(),
             carried: 0,
             drained: false,
             broken: false,
@@ -107,7 +107,7 @@ impl TcpRx {
         }
         let to = self.parts.landing(h.imm, Some(h.at), h.len)?;
         let (len, here) = (h.len as usize, self.end - self.start);
-        self.large = len >= LARGE;
+        self.looks.begins(len);
         self.copy(to.offset, len.min(here));
         if len > here {
             self.landing = Some(Landing {
@@ -149,7 +149,7 @@ impl TcpRx {
             self.start = 0;
         }
         let room = self.staging.len() - self.end;
-        let room = match self.large {
+        let room = match self.looks.large() {
             true => room.min(READ_PAST_LARGE),
             false => room,
         };
@@ -171,6 +171,7 @@ impl TcpRx {
             iov_base: self.staging[self.end..].as_mut_ptr().cast(),
             iov_len: room,
         };
+        let began = self.looks.large().then(now_ns);
         loop {
             // One buffer is handed over at less cost than a list of two.
             let n = if in_place == 0 {
@@ -207,6 +208,7 @@ impl TcpRx {
                     }
                     self.end += n - direct;
                     self.counts.partial += u64::from(n < in_place);
+                    self.looked(began, n, n < in_place + room, in_place > 0);
                     return Ok(true);
                 }
                 _ => {
@@ -214,6 +216,7 @@ impl TcpRx {
                     match e.kind() {
                         io::ErrorKind::WouldBlock => {
                             self.counts.empty_syscalls += 1;
+                            self.looked(began, 0, true, in_place > 0);
                             return Ok(false);
                         }
                         io::ErrorKind::Interrupted => {}
@@ -223,6 +226,19 @@ impl TcpRx {
                 }
             }
         }
+    }
+
+    fn looked(&mut self, began: Option<u64>, bytes: usize, emptied: bool, within: bool) {
+        if let Some(began) = began {
+            let looks = &mut self.looks;
+            looks.looked((began, now_ns()), bytes, emptied, within);
+        }
+    }
+
+    /// Whether to look at the socket now.
+    fn is_due(&self) -> bool {
+        let left = self.landing.map_or(0, |l| l.left);
+        !self.looks.waits() || self.looks.due(now_ns(), left)
     }
 
     fn broke(&mut self, broken: Broken, sink: &mut dyn FnMut(Event)) {
@@ -246,7 +262,6 @@ impl Rx for TcpRx {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
         let mut events = 0;
         while !self.broken {
-            self.drained = false;
             while events < budget {
                 match self.parse() {
                     Ok(Some(event)) => {
@@ -260,11 +275,11 @@ impl Rx for TcpRx {
                     }
                 }
             }
-            if events > 0 || budget == 0 {
+            if events > 0 || budget == 0 || !self.is_due() {
                 break;
             }
             match self.read() {
-                Ok(true) => {}
+                Ok(true) => self.drained = false,
                 Ok(false) => {
                     self.drained = true;
                     break;
