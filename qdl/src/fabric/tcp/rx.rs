@@ -275,7 +275,12 @@ impl Rx for TcpRx {
                     }
                 }
             }
-            if events > 0 || budget == 0 || !self.is_due() {
+            if events > 0 || budget == 0 {
+                break;
+            }
+            if !self.is_due() {
+                // What came since the last look may have had its edge: nobody is to sleep on it.
+                self.drained = false;
                 break;
             }
             match self.read() {
@@ -326,5 +331,41 @@ impl Drop for TcpRx {
 impl fmt::Debug for TcpRx {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TcpRx({} arrived)", self.counts.writes)
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use std::{
+        io::Write,
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+    use crate::fabric::{Grants, Region};
+
+    #[test]
+    fn nobody_sleeps_on_a_socket_that_was_not_looked_at() {
+        let l = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let mut peer = TcpStream::connect(l.local_addr().expect("bound")).expect("connected");
+        let stream = l.accept().expect("accepted").0;
+        let region = Arc::new(Region::new(1 << 18).expect("memory"));
+        let grants = Arc::new(Grants::new(1));
+        let window = Window::new(region, 0, 1 << 18, grants).expect("fits");
+        let mut rx = TcpRx::new(Arc::new(Socket(stream.into())), window, 4096);
+        let mut events = 0;
+        rx.poll(1, &mut |_| events += 1);
+        assert_eq!(rx.arm(), Armed::Sleep, "it was found empty");
+        // A path so slow, and looks so dear, that none is due for an hour.
+        let hour = 3_600_000_000_000;
+        rx.looks.begins(1 << 18);
+        rx.looks.looked((0, hour), 0, true, true);
+        rx.looks.looked((0, hour), 1, true, true);
+        rx.looks.looked((0, now_ns() + 1), 0, true, true);
+        peer.write_all(&[1]).expect("written");
+        let looked = rx.counts.syscalls;
+        rx.poll(1, &mut |_| events += 1);
+        assert_eq!((rx.counts.syscalls, events), (looked, 0), "not due");
+        assert_eq!(rx.arm(), Armed::Ready, "its edge may be gone");
     }
 }
