@@ -16,6 +16,8 @@ use sha2::{Digest, Sha256};
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a child may take to end after SIGTERM, before SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
+/// For so long it is watched what one that is not done is at.
+const WATCHED: Duration = Duration::from_millis(200);
 /// How long the output of a child that has ended may still be held open by one of its own children.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
@@ -86,9 +88,10 @@ impl Running {
         match self.wait_until(Instant::now() + deadline)? {
             Some(status) => Ok(status),
             None => {
+                let threads = threads(self.child.id());
                 self.end();
                 bail!(
-                    "{}: not done after {} s; it was ended",
+                    "{}: not done after {} s; it was ended. {threads}",
                     self.name,
                     deadline.as_secs()
                 )
@@ -126,6 +129,34 @@ impl Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What the threads of a program are at: names, states as in proc(5), and the hundredths of a
+/// second of CPU time that each takes within [`WATCHED`].
+fn threads(pid: u32) -> String {
+    // Name, state, and CPU time in ticks; nothing of what has ended, or is written in other ways.
+    let read = || -> Vec<(String, String, u64)> {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+        let tasks = tasks.into_iter().flatten().flatten();
+        let stats = tasks.filter_map(|t| std::fs::read_to_string(t.path().join("stat")).ok());
+        let of = |stat: String| {
+            let (before, after) = stat.rsplit_once(')')?;
+            let words: Vec<_> = after.split_whitespace().collect();
+            let ticks = |at: usize| words.get(at)?.parse::<u64>().ok();
+            let name = before.split_once('(')?.1.to_owned();
+            Some((name, (*words.first()?).to_owned(), ticks(11)? + ticks(12)?))
+        };
+        stats.filter_map(of).collect()
+    };
+    let before = read();
+    std::thread::sleep(WATCHED);
+    let now = read();
+    let each = now.iter().zip(&before).map(|((name, state, ticks), b)| {
+        let more = ticks.saturating_sub(b.2);
+        format!("{name} {state} +{more}")
+    });
+    let each = each.collect::<Vec<_>>().join(", ");
+    format!("Its threads in {} ms: {each}", WATCHED.as_millis())
 }
 
 impl Drop for Running {
@@ -284,7 +315,9 @@ mod tests {
             Duration::from_millis(50),
         )
         .unwrap_err();
-        assert!(error.to_string().contains("sleep: not done"), "{error}");
+        let error = error.to_string();
+        assert!(error.contains("sleep: not done"), "{error}");
+        assert!(error.contains("ms: sleep S +0"), "{error}");
     }
 
     #[test]
