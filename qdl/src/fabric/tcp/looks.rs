@@ -12,7 +12,7 @@
 //! A plain data structure: no clock, no socket.
 
 /// Payloads at least this long come in pieces.
-pub(super) const LARGE: usize = 16 << 10;
+const LARGE: usize = 16 << 10;
 /// Of what is left of a payload this part is let come before the next look: the rest comes while
 /// that is copied.
 const PART: f64 = 0.75;
@@ -45,7 +45,8 @@ pub(super) struct Looks {
     large: usize,
 }
 
-/// A value that is known, or not yet, and one more.
+/// A value that is known, or not yet, and one more. By the rule of doorbells, which a fabric knows
+/// nothing of, and in fractions: a byte takes less than a nanosecond.
 fn learn(known: f64, seen: f64) -> f64 {
     match known {
         0.0 => seen,
@@ -118,21 +119,17 @@ mod tests {
         now: f64,
         vain_ns: f64,
         looks: Looks,
-        /// Looks at the socket, and those among them that found nothing.
+        /// Looks at the socket.
         looked: usize,
-        vain: usize,
     }
 
     impl World {
         fn new(vain_ns: f64) -> Self {
-            let mut looks = Looks::default();
-            looks.begins(0);
             World {
                 now: 1e6,
                 vain_ns,
-                looks,
+                looks: Looks::default(),
                 looked: 0,
-                vain: 0,
             }
         }
 
@@ -153,7 +150,6 @@ mod tests {
                     let at = self.now as u64;
                     self.now += self.vain_ns + found as f64 * COPY_NS;
                     self.looked += 1;
-                    self.vain += usize::from(found == 0);
                     if found > 0 && taken == 0 {
                         self.looks.begins(bytes);
                     }
