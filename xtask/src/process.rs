@@ -1,6 +1,7 @@
 //! Other programs: started without standard input,
 //! waited for with a deadline, and never left behind.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -135,24 +136,25 @@ impl Running {
 /// second of CPU time that each takes within [`WATCHED`].
 fn threads(pid: u32) -> String {
     // Name, state, and CPU time in ticks; nothing of what has ended, or is written in other ways.
-    let read = || -> Vec<(String, String, u64)> {
+    let read = || -> BTreeMap<PathBuf, (String, String, u64)> {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
         let tasks = tasks.into_iter().flatten().flatten();
-        let stats = tasks.filter_map(|t| std::fs::read_to_string(t.path().join("stat")).ok());
-        let of = |stat: String| {
+        let of = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
             let (before, after) = stat.rsplit_once(')')?;
             let words: Vec<_> = after.split_whitespace().collect();
             let ticks = |at: usize| words.get(at)?.parse::<u64>().ok();
             let name = before.split_once('(')?.1.to_owned();
-            Some((name, (*words.first()?).to_owned(), ticks(11)? + ticks(12)?))
+            let state = (*words.first()?).to_owned();
+            Some((task.path(), (name, state, ticks(11)? + ticks(12)?)))
         };
-        stats.filter_map(of).collect()
+        tasks.filter_map(of).collect()
     };
     let before = read();
     std::thread::sleep(WATCHED);
     let now = read();
-    let each = now.iter().zip(&before).map(|((name, state, ticks), b)| {
-        let more = ticks.saturating_sub(b.2);
+    let each = now.iter().map(|(task, (name, state, ticks))| {
+        let more = ticks - before.get(task).map_or(0, |b| b.2.min(*ticks));
         format!("{name} {state} +{more}")
     });
     let each = each.collect::<Vec<_>>().join(", ");
