@@ -6,7 +6,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use loadgen_bridge::{QuerySampleResponse, ResponseId, complete, first_token_complete};
+use loadgen_bridge::{
+    QuerySampleResponse, ResponseId, complete, first_token_complete, log_may_be_outgrown,
+    outgrow_log,
+};
 use qdl::{
     clock::now_ns,
     dispatch::{Completer, Contradiction, Part, Response, Sample, SampleTimes},
@@ -75,6 +78,8 @@ pub struct Completers {
     phases: Arc<Phases>,
     /// Where answers are scored.
     whose: Option<Arc<Whose>>,
+    /// Samples come so quickly that LoadGen's log may be outgrown.
+    quick: bool,
     loadgen: LoadGen,
 }
 
@@ -93,6 +98,7 @@ impl Completers {
             left: Arc::default(),
             tokens,
             whose: None,
+            quick: false,
             loadgen: LoadGen {
                 first_token: first_token_complete,
                 complete,
@@ -104,6 +110,13 @@ impl Completers {
     #[must_use]
     pub fn noting(mut self, whose: Option<Arc<Whose>>) -> Self {
         self.whose = whose;
+        self
+    }
+
+    /// The same, for a test that is to come to so many samples a second, where it says so.
+    #[must_use]
+    pub fn at_rate(mut self, per_s: Option<f64>) -> Self {
+        self.quick = per_s.is_some_and(log_may_be_outgrown);
         self
     }
 
@@ -286,6 +299,12 @@ impl LoadgenCompleter {
 }
 
 impl Completer for LoadgenCompleter {
+    fn begin(&mut self) {
+        if self.shared.quick {
+            outgrow_log();
+        }
+    }
+
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
         self.latest_ns = self.shared.phases.latest_ns();
         let mut batch: Vec<QuerySampleResponse<'_>> = std::mem::take(&mut self.scratch);

@@ -58,7 +58,7 @@ use crate::{
     tokens::{self, Tokens},
     verify::Verifier,
     warm_up::WarmLibrary,
-    watchdog::Watchdog,
+    watchdog::{AfterTheLast, Watchdog},
 };
 
 /// Where a checkout of mlcommons/inference is.
@@ -149,7 +149,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Live::of_shares(frontend_crew(&config).nic_of)
     });
     let completers = Completers::new(live, verifier.clone(), tokens.clone());
-    let completers = completers.noting(whose.clone());
+    let completers = completers
+        .noting(whose.clone())
+        .at_rate(settings.target_qps());
     interrupt::listen();
     let dumps = Dumps::new(args.record, settings.folder(), &config.node);
     let (note, notes) = mpsc::channel();
@@ -201,6 +203,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         known.over(backend.fabric().0);
     }
     let library = WarmLibrary::new(qsl, backend.clone(), verdict.clone(), note, phases);
+    let limit_ns = config.deadlines.watchdog_s.saturating_mul(1_000_000_000);
     let mut watch = Watch {
         backend,
         sut,
@@ -218,10 +221,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         gather: Gather::default(),
         dumps,
         live: live_view,
-        watchdog: Watchdog::new(
-            config.deadlines.watchdog_s.saturating_mul(1_000_000_000),
-            now_ns(),
-        ),
+        watchdog: Watchdog::new(limit_ns, now_ns()),
+        after_the_last: AfterTheLast::new(limit_ns),
         notes,
         began: Instant::now(),
     };

@@ -15,6 +15,7 @@
 
 #include "issue_query_controller.h"
 #include "loadgen.h"
+#include "logging.h"
 #include "query_sample.h"
 #include "query_sample_library.h"
 #include "system_under_test.h"
@@ -276,6 +277,14 @@ int32_t lg_query_samples_complete(const void* responses, size_t count) {
 int32_t lg_first_token_complete(const void* responses, size_t count) {
   auto* first = const_cast<mlperf::QuerySampleResponse*>(static_cast<const mlperf::QuerySampleResponse*>(responses));
   return Guard(nullptr, 0, [&] { mlperf::FirstTokenComplete(first, count); });
+}
+
+int32_t lg_outgrow_log(size_t room) {
+  return Guard(nullptr, 0, [&] {
+    for (size_t i = 0; i <= room; i++) {
+      mlperf::logging::Log([](mlperf::logging::AsyncLog&) {});
+    }
+  });
 }
 
 }  // extern "C"

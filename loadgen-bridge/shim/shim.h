@@ -130,6 +130,9 @@ void lg_end_issue_threads(void);
 // QuerySamplesComplete and FirstTokenComplete: 0, or 1 when they threw.
 int32_t lg_query_samples_complete(const void* responses, size_t count);
 int32_t lg_first_token_complete(const void* responses, size_t count);
+// As many entries in LoadGen's log as it has room for, of this thread, and one more; none of them says anything. 0, or 1
+// when it threw.
+int32_t lg_outgrow_log(size_t room);
 
 }  // extern "C"
 

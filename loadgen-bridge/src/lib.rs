@@ -17,6 +17,7 @@
 //! | `conf`, `conf_values` | `user.conf` and `audit.config`: checked; what they say of a run |
 //! | `run`, `control` | a test, and how it is stopped |
 //! | `sample` | samples and responses, as LoadGen lays them out |
+//! | `log_room` | how LoadGen's log is kept from losing what a quick thread completes |
 //! | `summary`, `detail`, `accuracy` | what LoadGen wrote, read back |
 //! | `raw` | the shim's declarations |
 
@@ -28,6 +29,7 @@ mod conf_values;
 mod control;
 mod detail;
 mod error;
+mod log_room;
 mod log_settings;
 mod raw;
 mod run;
@@ -42,6 +44,7 @@ pub use conf::{known_models, passed_over};
 pub use conf_values::{ConfValue, conf_values};
 pub use detail::{Detail, Phase, PhaseKind};
 pub use error::LoadgenError;
+pub use log_room::{log_may_be_outgrown, outgrow_log};
 pub use log_settings::{LogFiles, LogSettings, LoggingMode};
 pub use run::{
     QuerySampleLibrary, SystemUnderTest, abort_test, exit, register_issue_query_thread, run_test,

@@ -83,6 +83,7 @@ unsafe extern "C" {
     pub(crate) safe fn lg_end_issue_threads();
     pub(crate) fn lg_query_samples_complete(responses: *const c_void, count: usize) -> i32;
     pub(crate) fn lg_first_token_complete(responses: *const c_void, count: usize) -> i32;
+    pub(crate) safe fn lg_outgrow_log(room: usize) -> i32;
     #[cfg(feature = "bench")]
     pub(crate) fn lg_bench_null(
         settings: *const c_void,

@@ -16,7 +16,7 @@ use common::{Inline, Samples, answer, answer_all, in_a_process_of_its_own, logs,
 use loadgen_bridge::{
     AccuracyLog, Figure, LoadgenError, LogSettings, QuerySample, QuerySampleResponse, Scenario,
     SystemUnderTest, TestMode, TestOutcome, TestSettings, Verdict, complete, first_token_complete,
-    register_issue_query_thread, run_test,
+    outgrow_log, register_issue_query_thread, run_test,
 };
 
 fn errors_of(outcome: &TestOutcome) -> String {
@@ -208,6 +208,7 @@ fn completion_on_another_thread() {
     in_a_process_of_its_own("completion_on_another_thread", |folder| {
         let (sender, receiver) = channel::<Vec<QuerySample>>();
         let thread = thread::spawn(move || {
+            outgrow_log();
             let mut answered = 0;
             while let Ok(mut samples) = receiver.recv() {
                 samples.extend(receiver.try_iter().flatten());
@@ -234,6 +235,9 @@ fn completion_on_another_thread() {
             "{}",
             errors_of(&outcome)
         );
+        // LoadGen has seen what this thread wrote, and has made room.
+        let detail = fs::read_to_string(folder.join("logs/mlperf_log_detail.txt")).unwrap();
+        assert!(detail.contains("Logging allocation detected"), "{detail}");
         // The run is over and let go of the SUT, and with it of the channel.
         assert!(thread.join().unwrap() > 3000);
     });

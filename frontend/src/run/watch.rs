@@ -32,13 +32,15 @@ use crate::{
     timeline::Gather,
     tokens::Tokens,
     warm_up::WarmLibrary,
-    watchdog::Watchdog,
+    watchdog::{AfterTheLast, Watchdog},
 };
 
 /// How often the run is looked at.
 const TICK: Duration = Duration::from_millis(50);
 /// How long LoadGen may take to return once its test was aborted.
 const GRACE: Duration = Duration::from_secs(3);
+/// The thread that is in LoadGen's `StartTest`; those that LoadGen starts from there have its name.
+const START_TEST: &str = "start-test";
 
 /// A run that goes on.
 pub(super) struct Watch {
@@ -65,6 +67,7 @@ pub(super) struct Watch {
     /// Where it is shown while it goes on, and what is known of it for that.
     pub(super) live: Option<(LiveView, Known)>,
     pub(super) watchdog: Watchdog,
+    pub(super) after_the_last: AfterTheLast,
     pub(super) notes: Receiver<String>,
     pub(super) began: Instant,
 }
@@ -88,7 +91,7 @@ impl Watch {
         let (done, result) = mpsc::channel();
         let (sut, own) = (self.sut.clone(), settings.clone());
         thread::Builder::new()
-            .name("start-test".to_owned())
+            .name(START_TEST.to_owned())
             .spawn(move || start_test(sut, qsl, &own, &done))?;
         let mut aborted: Option<Instant> = None;
         let result = loop {
@@ -100,7 +103,10 @@ impl Watch {
             self.look();
             match (aborted, self.verdict.failure()) {
                 (None, Some(failure)) => {
-                    self.backend.abort(&failure.cause);
+                    // Peers that have answered everything did nothing wrong.
+                    if !self.answered_all() {
+                        self.backend.abort(&failure.cause);
+                    }
                     aborted = Some(Instant::now());
                 }
                 (Some(since), _) if since.elapsed() > GRACE => {
@@ -180,6 +186,16 @@ impl Watch {
         self.show(now, &figures, [completed + outstanding, completed]);
         // A long answer whose tokens come is no stall.
         let moved = completed.saturating_add(figures.parts);
+        let answered_all = self.answered_all();
+        if let Some(for_ns) = self.after_the_last.look(now, answered_all, loadgen_ran_ns) {
+            let cause = format!(
+                "LoadGen has heard of all {completed} samples, and neither ended nor did anything \
+                 for {:.0} s: it has lost records of them; run it again (deadlines.watchdog_s; \
+                 docs/architecture.md, What LoadGen may lose)",
+                for_ns as f64 / 1e9
+            );
+            self.bark(now, cause);
+        }
         if let Some(stalled) = self.watchdog.look(now, moved, outstanding) {
             let nothing = match self.stream {
                 Stream::None => "no sample",
@@ -192,14 +208,24 @@ impl Watch {
                 stalled.outstanding,
                 self.began.elapsed().as_secs_f64()
             );
-            if let Some(first) = self.sut.first_query_ns() {
-                let at_s = now.saturating_sub(first) as f64 / 1e9;
-                self.gather.event(at_s, "watchdog", &cause);
-            }
             // The backend may know more about who it is.
             self.backend.abort(&cause);
-            self.verdict.fail(ExitCode::Lost, cause);
+            self.bark(now, cause);
         }
+    }
+
+    /// LoadGen has issued all that it will for now, and has heard of all of it.
+    fn answered_all(&self) -> bool {
+        self.sut.issued_all() && self.backend.outstanding() == 0
+    }
+
+    /// The run is given up for what the watchdog saw.
+    fn bark(&mut self, now: u64, cause: String) {
+        if let Some(first) = self.sut.first_query_ns() {
+            let at_s = now.saturating_sub(first) as f64 / 1e9;
+            self.gather.event(at_s, "watchdog", &cause);
+        }
+        self.verdict.fail(ExitCode::Lost, cause);
     }
 
     /// A moment of the run, for those who look on; `None` before its first query.
@@ -277,6 +303,13 @@ fn broke_off(error: &LoadgenError) -> bool {
             | LoadgenError::Exception(_)
             | LoadgenError::Result { .. }
     )
+}
+
+/// CPU time of LoadGen's threads, where the system says.
+fn loadgen_ran_ns() -> Option<u64> {
+    let threads = thread_times();
+    let own = threads.iter().filter(|t| t.name == START_TEST);
+    own.map(|t| t.ran_ns).reduce(|a, b| a + b)
 }
 
 /// Lets the threads that come from this one sleep punctually: LoadGen charges what its issue thread
