@@ -1,6 +1,6 @@
 //! What threads and cores did, as the kernel counts it: `/proc/self/task` and `/proc/stat`.
 
-use std::fs;
+use std::{fs, os::unix::fs::FileExt};
 
 /// One thread of this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,25 @@ pub fn thread_times() -> Vec<ThreadTime> {
         })
     };
     tasks.flatten().filter_map(one).collect()
+}
+
+/// How long the thread that made it has waited for a core.
+#[derive(Debug)]
+pub struct OwnWait(fs::File);
+
+impl OwnWait {
+    /// Of the calling thread; `None` where the system does not say.
+    pub fn of_this_thread() -> Option<Self> {
+        let of = OwnWait(fs::File::open("/proc/thread-self/schedstat").ok()?);
+        of.ns().map(|_| of)
+    }
+
+    /// Nanoseconds since it began. One system call.
+    pub fn ns(&self) -> Option<u64> {
+        let mut text = [0; 64];
+        let n = self.0.read_at(&mut text, 0).ok()?;
+        schedstat(str::from_utf8(&text[..n]).ok()?).map(|(_, waited_ns)| waited_ns)
+    }
 }
 
 /// What all cores did; `None` where the system does not say.

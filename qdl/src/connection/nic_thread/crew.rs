@@ -7,8 +7,8 @@
 //! may be together on a thread, and change to another while they are at work:
 //!
 //! ```text
-//!   full for some milliseconds, with two shares or more  -->  half to one with time to spare
-//!   little to do, and another with time to spare         -->  all of them there; it sleeps
+//!   full for some windows, with two shares or more  -->  half to one with time to spare
+//!   little to do, and another with time to spare    -->  all of them there; it sleeps
 //! ```
 //!
 //! Those that may be together are a *group*: of one fabric, waiting in one way, with threads and
@@ -32,8 +32,13 @@ const NOTHING: f64 = 0.02;
 const TOGETHER: f64 = 0.6;
 /// How long a thread looks at what it has to do before it gives something away, ns.
 pub(super) const WINDOW_NS: u64 = 5_000_000;
-/// Windows in a row in which it was full.
-const FULL_WINDOWS: u32 = 2;
+/// Windows in a row in which it was full. Behind a hiccup a thread is full until it has caught up,
+/// which takes no second thread; a thread more takes a core from others, for a second at least.
+const FULL_WINDOWS: u32 = 4;
+/// The same where others of the crew were parted just now: there is much to do everywhere.
+const MORE_WINDOWS: u32 = 2;
+/// How long that is so, ns.
+const JUST_NOW_NS: u64 = 10 * WINDOW_NS;
 /// Windows of which the mean is taken for whether it has little to do.
 const CALM_WINDOWS: f64 = 64.0;
 /// How long threads stay apart after they have been parted, ns; doubles each time.
@@ -190,18 +195,20 @@ impl Balance {
         Balance { full: 0, calm: 0.5 }
     }
 
-    /// After a window in which thread `me` was at work for `busy` of its time. `loads` are those
-    /// of all threads, `may_move` says that no shares were parted lately.
+    /// After a window in which thread `me` was at work for `busy` of its time, and waited for a
+    /// core for `waited` of it. `loads` are those of all threads.
     pub fn look(
         &mut self,
         me: usize,
-        busy: f64,
+        (busy, waited): (f64, f64),
         loads: &[Load],
         group_of: &[usize],
-        may_move: bool,
+        parting: Parting,
     ) -> Option<Give> {
         self.calm += (busy - self.calm) / CALM_WINDOWS;
-        self.full = if busy >= FULL { self.full + 1 } else { 0 };
+        // Where cores are short, one thread more makes nothing quicker.
+        let full = busy - waited >= FULL;
+        self.full = if full { self.full + 1 } else { 0 };
         let shares = loads[me].shares;
         let others = || {
             let group = group_of[me];
@@ -210,17 +217,17 @@ impl Balance {
         let least = |threads: &mut dyn Iterator<Item = usize>| {
             threads.min_by(|a, b| loads[*a].busy.total_cmp(&loads[*b].busy))
         };
-        if self.full >= FULL_WINDOWS && shares >= 2 {
+        if self.full >= parting.full_windows && shares >= 2 {
             self.full = 0;
             let half = busy * (shares / 2) as f64 / shares as f64;
             let to = least(&mut others())?;
             // One that is free is there to be used. Which of several shares has how much to do is
             // not known: between threads that have some they move now and then alone.
-            let may = loads[to].shares == 0 || may_move;
+            let may = loads[to].shares == 0 || parting.may_move;
             return (may && loads[to].busy + half <= FULL).then_some(Give::Half(to));
         }
         let little = NOTHING..LITTLE;
-        if may_move && shares > 0 && little.contains(&busy) && little.contains(&self.calm) {
+        if parting.may_move && shares > 0 && little.contains(&busy) && little.contains(&self.calm) {
             // Of two with little to do one gives, the one that comes later.
             let busier = |t: &usize| {
                 loads[*t].shares > 0
@@ -235,9 +242,20 @@ impl Balance {
     }
 }
 
+/// What partings of the last while say about the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parting {
+    /// None was lately.
+    may_move: bool,
+    /// Windows in a row after which a thread that was full in each parts with something.
+    full_windows: u32,
+}
+
 /// Until when threads that were parted stay apart.
 #[derive(Debug)]
 pub(super) struct Apart {
+    /// When they were parted last; `u64::MAX` before.
+    parted_ns: AtomicU64,
     until_ns: AtomicU64,
     next_ns: AtomicU64,
 }
@@ -245,6 +263,7 @@ pub(super) struct Apart {
 impl Apart {
     pub fn new() -> Self {
         Apart {
+            parted_ns: AtomicU64::new(u64::MAX),
             until_ns: AtomicU64::new(0),
             next_ns: AtomicU64::new(APART_NS.0),
         }
@@ -256,10 +275,17 @@ impl Apart {
         self.next_ns
             .store((2 * ns).min(APART_NS.1), Ordering::Relaxed);
         self.until_ns.store(now_ns + ns, Ordering::Relaxed);
+        self.parted_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    pub fn is_over(&self, now_ns: u64) -> bool {
-        now_ns >= self.until_ns.load(Ordering::Relaxed)
+    pub fn at(&self, now_ns: u64) -> Parting {
+        let parted_ns = self.parted_ns.load(Ordering::Relaxed);
+        // Another thread's clock may be ahead by what a look at it takes.
+        let just_now = parted_ns != u64::MAX && now_ns.saturating_sub(parted_ns) < JUST_NOW_NS;
+        Parting {
+            may_move: now_ns >= self.until_ns.load(Ordering::Relaxed),
+            full_windows: if just_now { MORE_WINDOWS } else { FULL_WINDOWS },
+        }
     }
 }
 
@@ -320,14 +346,40 @@ mod tests {
     #[test]
     fn threads_that_were_parted_stay_apart_for_longer_each_time() {
         let apart = Apart::new();
-        assert!(apart.is_over(0));
+        assert!(apart.at(0).may_move);
         let mut now = 5;
         for s in [1, 2, 4, 8, 16, 32, 60, 60] {
             apart.parted(now);
-            assert!(!apart.is_over(now + s * 1_000_000_000 - 1));
+            assert!(!apart.at(now + s * 1_000_000_000 - 1).may_move);
             now += s * 1_000_000_000;
-            assert!(apart.is_over(now));
+            assert!(apart.at(now).may_move);
         }
+    }
+
+    #[test]
+    fn others_part_sooner_behind_the_first() {
+        let apart = Apart::new();
+        assert_eq!(apart.at(1).full_windows, FULL_WINDOWS);
+        apart.parted(7);
+        assert_eq!(apart.at(6).full_windows, MORE_WINDOWS);
+        assert_eq!(apart.at(6 + JUST_NOW_NS).full_windows, MORE_WINDOWS);
+        assert_eq!(apart.at(7 + JUST_NOW_NS).full_windows, FULL_WINDOWS);
+    }
+
+    #[test]
+    fn neither_a_hiccup_nor_a_wait_for_cores_parts_anything() {
+        let loads = [(2, 1.0), (0, 0.0)].map(|(shares, busy)| Load { shares, busy });
+        let when = Apart::new().at(1);
+        let looks = |parts: &[(f64, f64)]| {
+            let mut balance = Balance::new();
+            let all = parts.iter();
+            all.filter_map(|p| balance.look(0, *p, &loads, &[0, 0], when))
+                .count()
+        };
+        let (full, calm, waits) = ((1.0, 0.0), (0.5, 0.0), (1.0, 0.3));
+        assert_eq!(looks(&[full, full, full, calm, full, full, full]), 0);
+        assert_eq!(looks(&[waits; 100]), 0);
+        assert_eq!(looks(&[full; 4]), 1);
     }
 
     /// NICs that each take some share of a thread, moved as threads decide.
@@ -368,9 +420,9 @@ mod tests {
                 self.now_ns += WINDOW_NS;
                 for t in 0..self.balances.len() {
                     let loads: Vec<_> = (0..self.balances.len()).map(|t| self.load(t)).collect();
-                    let join = self.apart.is_over(self.now_ns);
-                    let busy = loads[t].busy;
-                    let give = self.balances[t].look(t, busy, &loads, &self.group_of, join);
+                    let when = self.apart.at(self.now_ns);
+                    let parts = (loads[t].busy, 0.0);
+                    let give = self.balances[t].look(t, parts, &loads, &self.group_of, when);
                     let (to, n) = match give {
                         None => continue,
                         Some(Give::Half(to)) => {

@@ -106,7 +106,8 @@ impl<W: NicWork> Crew<W> {
         balance: &mut Balance,
         poll: &Poll,
         works: &mut Vec<Worked<W>>,
-        (now, busy): (u64, f64),
+        now: u64,
+        (busy, waited): (f64, f64),
     ) {
         let in_use = works.iter().filter(|w| w.work.is_in_use()).count();
         let load = |shares, busy| Load { shares, busy };
@@ -115,10 +116,10 @@ impl<W: NicWork> Crew<W> {
             return;
         }
         let loads: Vec<_> = self.threads.iter().map(|t| t.load.get()).collect();
-        let may_move = self.apart.is_over(now);
+        let parting = self.apart.at(now);
         let give = match self.moves {
             Moves::Never => None,
-            Moves::ByNeed => balance.look(me, busy, &loads, &self.group_of, may_move),
+            Moves::ByNeed => balance.look(me, (busy, waited), &loads, &self.group_of, parting),
             #[cfg(all(test, not(qdl_loom)))]
             Moves::Restless => {
                 let next = (me + 1..self.threads.len()).chain(0..me);

@@ -16,13 +16,32 @@ use super::{
     naps::Naps,
     spin::{Wait, Yields},
 };
-use crate::{clock::now_ns, fabric::Armed, os::sleep_punctually};
+use crate::{
+    clock::now_ns,
+    fabric::Armed,
+    os::{OwnWait, sleep_punctually},
+};
 
 /// A thread's looks at how much of its time it is at work.
 struct Window {
     balance: Balance,
     began_ns: u64,
     worked_before: u64,
+    wait: Option<OwnWait>,
+    waited_before: u64,
+}
+
+impl Window {
+    /// It is over: parts of its time in which the thread was at work, and waited for a core.
+    fn over(&mut self, now: u64, worked: u64) -> (f64, f64) {
+        let spent = now.saturating_sub(self.began_ns) as f64;
+        let busy = (worked - self.worked_before) as f64 / spent;
+        let waited = self.wait.as_ref().and_then(OwnWait::ns);
+        let waited = waited.unwrap_or(self.waited_before);
+        let part = waited.saturating_sub(self.waited_before) as f64 / spent;
+        (self.began_ns, self.worked_before, self.waited_before) = (now, worked, waited);
+        (busy, part)
+    }
 }
 
 /// What a NIC thread does from its start to its end.
@@ -43,10 +62,14 @@ pub(super) fn run<W: NicWork>(
     // Where it is refused naps are late, and shorter for it.
     let _ = sleep_punctually();
     let mut worked = 0;
+    let wait = OwnWait::of_this_thread();
+    let waited_before = wait.as_ref().and_then(OwnWait::ns).unwrap_or(0);
     let mut window = Window {
         balance: Balance::new(),
         began_ns: now,
         worked_before: 0,
+        wait,
+        waited_before,
     };
     let shares = works.iter().filter(|w| w.work.is_in_use()).count();
     shared.load.set(Load { shares, busy: 0.0 });
@@ -89,9 +112,8 @@ pub(super) fn run<W: NicWork>(
         }
         let spent = now.saturating_sub(window.began_ns);
         if crew.moves != Moves::Never && spent >= WINDOW_NS {
-            let busy = (worked - window.worked_before) as f64 / spent as f64;
-            (window.began_ns, window.worked_before) = (now, worked);
-            crew.balance(me, &mut window.balance, &poll, &mut works, (now, busy));
+            let parts = window.over(now, worked);
+            crew.balance(me, &mut window.balance, &poll, &mut works, now, parts);
         }
         let wait = cfgs.spin.wait(now - idle_since);
         if turn == Turn::Idle

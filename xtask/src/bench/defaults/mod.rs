@@ -230,7 +230,15 @@ fn measure(bench: &Bench, work: &Work, asked: &Asked) -> Result<Row> {
                 continue;
             };
             let least = found.as_ref().map_or(best, |f| f.0) * GAIN;
-            let (rate, _) = once(bench, work, &tried, Begin::Above(least))?;
+            let rate = match once(bench, work, &tried, Begin::Above(least)) {
+                Ok((rate, _)) => rate,
+                // Settings that come to no result are none that anybody would choose.
+                Err(error) => {
+                    let line = tried.line();
+                    eprintln!("  {}: no result with {line}: {error:#}", work.name());
+                    continue;
+                }
+            };
             if rate > least {
                 eprintln!("  {}: {rate:.0} with {}", work.name(), tried.line());
                 found = Some((rate, tried));

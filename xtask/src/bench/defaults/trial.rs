@@ -143,6 +143,10 @@ fn keys(of: &[&str]) -> String {
     of.iter().map(|k| format!(", {k}")).collect()
 }
 
+fn lines(of: &[&str]) -> String {
+    of.iter().map(|k| format!("{k}\n")).collect()
+}
+
 /// The address in `ready: node tried, control 127.0.0.1:7400, engine null, model tried`.
 fn control(ready: &str) -> Result<&str> {
     ready
@@ -158,9 +162,10 @@ fn accelerator_yaml(work: &Work, settings: &Settings) -> String {
     );
     format!(
         "node: tried\ncontrol: {{listen: \"127.0.0.1:0\"}}\nmemory_mib: 16384\n\
-         model: {{name: tried, max_input_bytes: {}}}\nengine: {{kind: \"null\"}}\nnics: [{}]\n",
+         model: {{name: tried, max_input_bytes: {}}}\nengine: {{kind: \"null\"}}\nnics: [{}]\n{}",
         work.bytes,
-        vec![nic; work.rails].join(", ")
+        vec![nic; work.rails].join(", "),
+        lines(&settings.accelerator)
     )
 }
 
@@ -172,7 +177,7 @@ fn frontend_yaml(work: &Work, settings: &Settings, control: &str) -> String {
         connections.unwrap_or_default(),
         keys(&settings.frontend_nic)
     );
-    let top: String = settings.frontend.iter().map(|k| format!("{k}\n")).collect();
+    let top = lines(&settings.frontend);
     format!(
         "node: trying\naccelerators: [{{control: \"{control}\"}}]\n\
          model: {{name: tried, inputs: [{{name: input, dtype: u8, shape: [{}], ragged: true}}], \
@@ -225,6 +230,7 @@ mod tests {
             frontend_nic: vec!["slots: 16"],
             accelerator_nic: vec!["completion: {mode: poll}"],
             frontend: vec!["doorbell_wait_us: 0"],
+            accelerator: vec!["nic_threads: 1"],
             ..Settings::default()
         };
         let nic = "{address: 127.0.0.1, connections: 3, slots: 16}";
@@ -234,5 +240,6 @@ mod tests {
         let nic = "{listen: \"127.0.0.1:0\", completion: {mode: poll}}";
         let yaml = accelerator_yaml(&work, &settings);
         assert!(yaml.contains(&format!("nics: [{nic}, {nic}]\n")), "{yaml}");
+        assert!(yaml.ends_with("\nnic_threads: 1\n"), "{yaml}");
     }
 }

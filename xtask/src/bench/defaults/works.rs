@@ -68,6 +68,8 @@ pub struct Settings {
     pub accelerator_nic: Vec<&'static str>,
     /// Keys of a frontend's file.
     pub frontend: Vec<&'static str>,
+    /// Keys of an accelerator's file.
+    pub accelerator: Vec<&'static str>,
     /// Instead of the row's number of connections.
     pub connections: Option<usize>,
 }
@@ -90,6 +92,8 @@ enum Place {
     Both,
     /// The frontend's file.
     Top,
+    /// The files of both.
+    BothTop,
     /// A number of connections.
     Connections(usize),
 }
@@ -125,6 +129,7 @@ pub const KEYS: &[Key] = &[
     key("completion: {spin_us: 500}", Place::Both, None),
     key("completion: {spin_us: 5}", Place::Both, None),
     key("completion: {yield_after_us: never}", Place::Both, None),
+    key("nic_threads: 1", Place::BothTop, None),
     key("connections: 1", Place::Connections(1), None),
     key("connections: 2", Place::Connections(2), None),
     key("connections: 4", Place::Connections(4), None),
@@ -147,6 +152,10 @@ impl Settings {
                 more.accelerator_nic.push(key.yaml);
             }
             Place::Top => more.frontend.push(key.yaml),
+            Place::BothTop => {
+                more.frontend.push(key.yaml);
+                more.accelerator.push(key.yaml);
+            }
             Place::Connections(n) => more.connections = Some(n),
         }
         Some(more)
@@ -175,6 +184,8 @@ mod tests {
         assert_eq!(both.frontend_nic, ["slots: 64", "completion: {mode: poll}"]);
         assert_eq!(both.accelerator_nic, ["completion: {mode: poll}"]);
         assert_eq!(both.line(), "slots: 64, completion: {mode: poll}");
+        let one = none.with(key("nic_threads: 1")).expect("free");
+        assert_eq!((&one.frontend, &one.accelerator), (&one.said, &one.said));
         assert_eq!(none.line(), "nothing");
     }
 }
