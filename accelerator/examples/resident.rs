@@ -198,6 +198,7 @@ impl Connection {
             spin: Spin::new(50_000),
             tick_ns: 25_000_000,
             near: Near::default(),
+            begin: None,
         };
         let service: Arc<dyn Service> = pipelines.clone();
         let lost: Arc<OnConnectionLost> = Arc::new(|_| {});

@@ -299,10 +299,8 @@ impl LoadgenCompleter {
 }
 
 impl Completer for LoadgenCompleter {
-    fn begin(&mut self) {
-        if self.shared.quick {
-            outgrow_log();
-        }
+    fn begin(&self) -> Option<fn()> {
+        self.shared.quick.then_some(outgrow_log as fn())
     }
 
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {

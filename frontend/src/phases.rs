@@ -20,7 +20,7 @@ use std::{
     mem,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -117,6 +117,8 @@ struct Exchange {
 pub struct Phases {
     /// The latest border.
     latest_ns: AtomicU64,
+    /// LoadGen waits for the samples of a series.
+    waits: AtomicBool,
     book: Mutex<Book>,
     exchange: Mutex<Exchange>,
     threads: usize,
@@ -132,6 +134,7 @@ impl Phases {
     pub fn new(threads: usize, tokens: Option<TokenSizes>) -> Self {
         Phases {
             latest_ns: AtomicU64::new(0),
+            waits: AtomicBool::new(false),
             book: Mutex::new(Book {
                 series: vec![(0, None)],
                 kinds: Vec::new(),
@@ -153,10 +156,18 @@ impl Phases {
     pub fn flushed(&self, now_ns: u64) {
         lock(&self.book).series.push((now_ns, None));
         self.latest_ns.store(now_ns, Relaxed);
+        self.waits.store(true, Relaxed);
+    }
+
+    /// Whether LoadGen waits for the samples of a series that it has issued all of, or works on
+    /// what it has heard of them.
+    pub fn are_waited_for(&self) -> bool {
+        self.waits.load(Relaxed)
     }
 
     /// LoadGen asks for the SUT's name: a series that was just flushed was measured.
     pub fn named(&self) {
+        self.waits.store(false, Relaxed);
         let mut book = lock(&self.book);
         book.judge(Kind::Measured);
         // Find-peak goes on without loading anything. A performance run does not go on.
@@ -170,6 +181,7 @@ impl Phases {
     /// LoadGen unloads samples: a series that was just flushed, and not named, was a set of an
     /// accuracy run.
     pub fn unloaded(&self) {
+        self.waits.store(false, Relaxed);
         lock(&self.book).judge(Kind::Accuracy);
     }
 

@@ -223,6 +223,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         live: live_view,
         watchdog: Watchdog::new(limit_ns, now_ns()),
         after_the_last: AfterTheLast::new(limit_ns),
+        rested: false,
         notes,
         began: Instant::now(),
     };

@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -47,8 +47,6 @@ pub struct Sut {
     verdict: Verdict,
     /// Clock at the first query; 0 before.
     first_ns: AtomicU64,
-    /// LoadGen has issued all of a series of queries, and none of another.
-    issued_all: AtomicBool,
     /// Who issues.
     issue_threads: IssueThreads,
     answer: Mutex<Option<NameAnswer>>,
@@ -72,7 +70,6 @@ impl Sut {
             verifier,
             verdict,
             first_ns: AtomicU64::new(0),
-            issued_all: AtomicBool::new(false),
             issue_threads: IssueThreads::default(),
             answer: Mutex::default(),
             phases,
@@ -93,11 +90,6 @@ impl Sut {
             0 => None,
             ns => Some(ns),
         }
-    }
-
-    /// Whether LoadGen has said that a series of queries is over, and has not begun another.
-    pub fn issued_all(&self) -> bool {
-        self.issued_all.load(Relaxed)
     }
 
     /// The threads that have issued queries.
@@ -167,16 +159,12 @@ impl SystemUnderTest for Sut {
                 live.begin(now);
             }
         }
-        if self.issued_all.load(Relaxed) {
-            self.issued_all.store(false, Relaxed);
-        }
         SCRATCH.with_borrow_mut(|scratch| self.issue(samples, now, scratch));
     }
 
     fn flush_queries(&self) {
         // Nothing waits for company on this side of the wire.
         self.phases.flushed(now_ns());
-        self.issued_all.store(true, Relaxed);
     }
 }
 
@@ -273,13 +261,6 @@ mod tests {
             (2, 0, 0x1001)
         );
         assert_eq!(sut.first_query_ns(), Some(issued[0].issued_ns));
-        drop(issued);
-        assert!(!sut.issued_all());
-        sut.flush_queries();
-        assert!(sut.issued_all());
-        // The accuracy part of a run comes after its performance part, or before it.
-        sut.issue_query(&query([2]));
-        assert!(!sut.issued_all());
     }
 
     #[test]

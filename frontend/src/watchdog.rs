@@ -90,10 +90,10 @@ impl AfterTheLast {
             return None;
         }
         let ran = ran()?;
-        match self.began.replace((now_ns, ran)) {
-            Some((_, before)) => (ran.saturating_sub(before) < for_ns / AT_REST).then_some(for_ns),
-            None => None,
-        }
+        let (_, before) = self.began.replace((now_ns, ran))?;
+        // Less than before: one of them has ended.
+        let used = ran.checked_sub(before)?;
+        (used < for_ns / AT_REST).then_some(for_ns)
     }
 }
 
@@ -117,6 +117,7 @@ mod tests {
         assert_eq!(w.look(5000, true, || Some(700)), None);
         assert_eq!(w.look(5999, true, || unreachable!("not due")), None);
         assert_eq!(w.look(6000, true, || Some(719)), Some(1000));
+        assert_eq!(w.look(7000, true, || Some(9)), None, "a thread has ended");
     }
 
     #[test]

@@ -47,7 +47,8 @@ pub use error::LoadgenError;
 pub use log_room::{log_may_be_outgrown, outgrow_log};
 pub use log_settings::{LogFiles, LogSettings, LoggingMode};
 pub use run::{
-    QuerySampleLibrary, SystemUnderTest, abort_test, exit, register_issue_query_thread, run_test,
+    QuerySampleLibrary, SystemUnderTest, THREAD, abort_test, exit, register_issue_query_thread,
+    run_test,
 };
 pub use sample::{QuerySample, QuerySampleResponse, ResponseId, complete, first_token_complete};
 pub use settings::{Scenario, TestMode, TestSettings};

@@ -18,6 +18,8 @@ use crate::sample::QuerySample;
 use crate::settings::TestSettings;
 use crate::summary::TestOutcome;
 
+/// The name of LoadGen's threads: the one in its `StartTest`, and those that it starts from there.
+pub const THREAD: &str = "loadgen";
 /// As large as the main thread's, which is where LoadGen expects to be.
 const STACK_BYTES: usize = 8 << 20;
 
@@ -114,7 +116,7 @@ pub fn run_test(
     let run = Run { sut, qsl };
     let settings = settings.clone();
     let loadgen = std::thread::Builder::new()
-        .name("loadgen".to_owned())
+        .name(THREAD.to_owned())
         .stack_size(STACK_BYTES);
     let thread = loadgen
         .spawn(move || {

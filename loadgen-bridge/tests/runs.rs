@@ -207,8 +207,10 @@ impl SystemUnderTest for Elsewhere {
 fn completion_on_another_thread() {
     in_a_process_of_its_own("completion_on_another_thread", |folder| {
         let (sender, receiver) = channel::<Vec<QuerySample>>();
+        let (ready, outgrown) = channel::<()>();
         let thread = thread::spawn(move || {
             outgrow_log();
+            ready.send(()).unwrap();
             let mut answered = 0;
             while let Ok(mut samples) = receiver.recv() {
                 samples.extend(receiver.try_iter().flatten());
@@ -220,6 +222,7 @@ fn completion_on_another_thread() {
         let mut settings = settings(Scenario::Server, TestMode::PerformanceOnly);
         settings.server_coalesce_queries = true;
         settings.server_target_qps = 20_000.0;
+        outgrown.recv().unwrap();
         let sut = Arc::new(Elsewhere(Mutex::new(sender)));
         let outcome = run_test(
             sut,

@@ -122,6 +122,7 @@ fn thread(name: &str) -> NicThreadCfgs {
         spin: Spin::new(20_000),
         tick_ns: 5_000_000,
         near: Near::default(),
+        begin: None,
     }
 }
 

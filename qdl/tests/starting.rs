@@ -39,6 +39,7 @@ fn nic_threads() -> Vec<NicThreadCfgs> {
         spin: Spin::new(0),
         tick_ns: 1_000_000,
         near: Default::default(),
+        begin: None,
     };
     (0..3).map(cfgs).collect()
 }

@@ -164,6 +164,7 @@ impl Rails {
             spin: Spin::new(SPIN_NS),
             tick_ns: TICK_NS,
             near: Near::cpus(&[cpu]),
+            begin: None,
         };
         let connection = ConnectionCfgs {
             peer: 0,

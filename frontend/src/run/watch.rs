@@ -10,7 +10,7 @@ use std::{
 };
 
 use ::report::SoFar;
-use loadgen_bridge::{LoadgenError, TestOutcome, register_issue_query_thread, run_test};
+use loadgen_bridge::{LoadgenError, THREAD, TestOutcome, register_issue_query_thread, run_test};
 use qdl::{
     clock::now_ns, flight as recorder, os::thread_times, run::usage_of, stats::Figures,
     wire::Stream,
@@ -39,8 +39,6 @@ use crate::{
 const TICK: Duration = Duration::from_millis(50);
 /// How long LoadGen may take to return once its test was aborted.
 const GRACE: Duration = Duration::from_secs(3);
-/// The thread that is in LoadGen's `StartTest`; those that LoadGen starts from there have its name.
-const START_TEST: &str = "start-test";
 
 /// A run that goes on.
 pub(super) struct Watch {
@@ -68,6 +66,8 @@ pub(super) struct Watch {
     pub(super) live: Option<(LiveView, Known)>,
     pub(super) watchdog: Watchdog,
     pub(super) after_the_last: AfterTheLast,
+    /// LoadGen rested after its last sample: nobody else did anything wrong.
+    pub(super) rested: bool,
     pub(super) notes: Receiver<String>,
     pub(super) began: Instant,
 }
@@ -91,7 +91,7 @@ impl Watch {
         let (done, result) = mpsc::channel();
         let (sut, own) = (self.sut.clone(), settings.clone());
         thread::Builder::new()
-            .name(START_TEST.to_owned())
+            .name("start-test".to_owned())
             .spawn(move || start_test(sut, qsl, &own, &done))?;
         let mut aborted: Option<Instant> = None;
         let result = loop {
@@ -103,8 +103,7 @@ impl Watch {
             self.look();
             match (aborted, self.verdict.failure()) {
                 (None, Some(failure)) => {
-                    // Peers that have answered everything did nothing wrong.
-                    if !self.answered_all() {
+                    if !self.rested {
                         self.backend.abort(&failure.cause);
                     }
                     aborted = Some(Instant::now());
@@ -186,14 +185,16 @@ impl Watch {
         self.show(now, &figures, [completed + outstanding, completed]);
         // A long answer whose tokens come is no stall.
         let moved = completed.saturating_add(figures.parts);
-        let answered_all = self.answered_all();
+        let answered_all = outstanding == 0 && self.completers.phases().are_waited_for();
         if let Some(for_ns) = self.after_the_last.look(now, answered_all, loadgen_ran_ns) {
             let cause = format!(
-                "LoadGen has heard of all {completed} samples, and neither ended nor did anything \
-                 for {:.0} s: it has lost records of them; run it again (deadlines.watchdog_s; \
+                "LoadGen was given the answers to all {completed} samples, and its threads did \
+                 nothing for {:.0} s: it has probably lost a record of one, or cannot write its \
+                 logs (is there room where they go?); run it again (deadlines.watchdog_s; \
                  docs/architecture.md, What LoadGen may lose)",
                 for_ns as f64 / 1e9
             );
+            self.rested = true;
             self.bark(now, cause);
         }
         if let Some(stalled) = self.watchdog.look(now, moved, outstanding) {
@@ -212,11 +213,6 @@ impl Watch {
             self.backend.abort(&cause);
             self.bark(now, cause);
         }
-    }
-
-    /// LoadGen has issued all that it will for now, and has heard of all of it.
-    fn answered_all(&self) -> bool {
-        self.sut.issued_all() && self.backend.outstanding() == 0
     }
 
     /// The run is given up for what the watchdog saw.
@@ -308,7 +304,7 @@ fn broke_off(error: &LoadgenError) -> bool {
 /// CPU time of LoadGen's threads, where the system says.
 fn loadgen_ran_ns() -> Option<u64> {
     let threads = thread_times();
-    let own = threads.iter().filter(|t| t.name == START_TEST);
+    let own = threads.iter().filter(|t| t.name == THREAD);
     own.map(|t| t.ran_ns).reduce(|a, b| a + b)
 }
 

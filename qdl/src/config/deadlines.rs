@@ -50,8 +50,8 @@ pub struct Deadlines {
     /// connections to close after a session. Default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub drain_ms: u64,
-    /// A frontend's, in seconds: with samples outstanding and not one coming back for so long, the
-    /// test is aborted; default 60.
+    /// A frontend's, in seconds: with samples outstanding and not one coming back for so long, or
+    /// with all of them answered and LoadGen at rest for so long, the test is aborted; default 60.
     #[garde(custom(within(1..=MAX_S)))]
     pub watchdog_s: u64,
 }

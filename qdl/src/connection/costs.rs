@@ -157,6 +157,7 @@ fn wakes() -> Option<(u64, u64)> {
         spin: Spin::new(0),
         tick_ns: PATIENCE.as_nanos() as u64,
         near: Near::default(),
+        begin: None,
     };
     let (handle, thread) = spawn(cfgs, move |_| work).ok()?;
     let (mut calls, mut until) = (Vec::new(), Vec::new());

@@ -59,9 +59,10 @@ pub struct Contradiction {
 
 /// Takes the responses of one NIC. Lives on the NIC's thread.
 pub trait Completer: Send {
-    /// Called once before all others, on the NIC thread that has the share then. Where others
-    /// complete than NIC threads, nobody calls it.
-    fn begin(&mut self) {}
+    /// What each NIC thread that may come to call it does before all else.
+    fn begin(&self) -> Option<fn()> {
+        None
+    }
 
     /// Completes one poll's worth of samples. The payloads' slots are free once this returns.
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>);

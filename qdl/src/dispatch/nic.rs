@@ -118,10 +118,9 @@ impl FrontendNic {
         share: usize,
         shared: Arc<Shared>,
         inbox: Arc<SegQueue<Command>>,
-        mut completer: Box<dyn Completer>,
+        completer: Box<dyn Completer>,
         handle: &NicThreadHandle,
     ) -> Self {
-        completer.begin();
         // Touched from the pinned thread: where memory cannot be bound to a node, it comes to lie
         // near.
         for connection in shared.connections.iter().filter(|l| l.share == share) {

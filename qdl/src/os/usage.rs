@@ -107,6 +107,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_a_thread_has_waited_is_what_is_said_of_all_threads() {
+        let Some(own) = OwnWait::of_this_thread() else {
+            return assert!(thread_times().is_empty(), "said of all, but not of one");
+        };
+        let before = own.ns().expect("as before");
+        let all = thread_times();
+        let after = own.ns().expect("as before");
+        let this = all.iter().find(|t| t.id == thread_id()).expect("this one");
+        assert!((before..=after).contains(&this.waited_ns), "{this:?}");
+    }
+
+    #[test]
     fn lines_of_the_kernel_are_read_and_others_are_not() {
         assert_eq!(schedstat("93096 2033751 2\n"), Some((93_096, 2_033_751)));
         assert_eq!(schedstat("93096\n"), None);

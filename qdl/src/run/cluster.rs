@@ -86,9 +86,11 @@ impl Cluster {
         let near = near(&config.nics);
         let crew = frontend_crew(config);
         let shares = crew.nic_of.iter().enumerate();
-        let shares = shares.map(|(share, nic)| DispatchNic {
-            cfgs: settings::frontend_nic_thread(*nic, config, &near[*nic]),
-            completer: completer(share),
+        let shares = shares.map(|(share, nic)| {
+            let completer = completer(share);
+            let mut cfgs = settings::frontend_nic_thread(*nic, config, &near[*nic]);
+            cfgs.begin = completer.begin();
+            DispatchNic { cfgs, completer }
         });
         let shares = shares.collect();
         let cfgs = DispatchCfgs {

@@ -82,9 +82,9 @@ mod tests {
             thread(1, "frontend", 1_000, 0),
             thread(2, "nic-0", 5_000, 2_000),
             thread(3, "nic-1", 6_000, 3_000),
-            thread(4, "start-test", 9_000, 1_000),
+            thread(4, "loadgen", 9_000, 1_000),
             // LoadGen's own have its name.
-            thread(5, "start-test", 4_000, 0),
+            thread(5, "loadgen", 4_000, 0),
             thread(6, "-7", 0, 0),
         ];
         let groups = groups(&threads, &[4]);
@@ -94,7 +94,7 @@ mod tests {
         };
         assert_eq!(of("nic"), (2, 11, 5));
         assert_eq!(of(ISSUE), (1, 9, 1));
-        assert_eq!(of("start-test"), (1, 4, 0));
+        assert_eq!(of("loadgen"), (1, 4, 0));
         assert_eq!(of("-7"), (1, 0, 0));
         assert_eq!(groups.len(), 5);
     }

@@ -153,6 +153,7 @@ impl Fake {
             spin: Spin::new(20_000),
             tick_ns: 10_000_000,
             near: Near::default(),
+            begin: None,
         };
         let service: Arc<dyn Service> = Arc::new(Digest);
         let lost: Arc<OnConnectionLost> = Arc::new(|_| ());

@@ -35,7 +35,8 @@ pub(super) const WINDOW_NS: u64 = 5_000_000;
 /// Windows in a row in which it was full. Behind a hiccup a thread is full until it has caught up,
 /// which takes no second thread; a thread more takes a core from others, for a second at least.
 const FULL_WINDOWS: u32 = 4;
-/// The same where others of the crew were parted just now: there is much to do everywhere.
+/// The same once some of the crew were parted just now, by this thread or another: there is much to
+/// do.
 const MORE_WINDOWS: u32 = 2;
 /// How long that is so, ns.
 const JUST_NOW_NS: u64 = 10 * WINDOW_NS;

@@ -62,6 +62,8 @@ pub struct NicThreadCfgs {
     pub tick_ns: u64,
     /// Where the thread runs and its connections' memory lies.
     pub near: Near,
+    /// What the thread does before all else, shares or none.
+    pub begin: Option<fn()>,
 }
 
 /// Where a NIC thread runs and its connections' memory lies, as the system says.
@@ -190,6 +192,9 @@ pub fn spawn_crew<W: NicWork + Send + 'static>(
             .name(cfgs.name.clone())
             .spawn(move || {
                 cfgs.near.pin();
+                if let Some(begin) = cfgs.begin {
+                    begin();
+                }
                 *lock(&shared.threads[me].cpus) = affinity();
                 let works = shares.into_iter().map(|(seat, make)| Worked {
                     work: make(seat.clone()),

@@ -39,6 +39,7 @@ fn cfgs_of_a_sleeper() -> NicThreadCfgs {
         // No tick comes to the rescue.
         tick_ns: 3_600_000_000_000,
         near: Near::default(),
+        begin: None,
     }
 }
 
@@ -289,4 +290,31 @@ fn a_thread_naps_where_what_comes_may_wait_and_sees_to_it_unasked() {
         stop.store(true, Ordering::SeqCst);
         thread.join().expect("stopped");
     }
+}
+
+#[test]
+fn every_thread_of_a_crew_begins_in_the_same_way() {
+    static BEGAN: AtomicUsize = AtomicUsize::new(0);
+    let work = Counter::default();
+    let stop = work.stop.clone();
+    let plan = CrewPlan {
+        nic_of: vec![0],
+        thread_of: vec![0],
+        group_of: vec![0, 0],
+        moves: Moves::ByNeed,
+    };
+    let cfgs = NicThreadCfgs {
+        begin: Some(|| {
+            BEGAN.fetch_add(1, Ordering::SeqCst);
+        }),
+        ..cfgs_of_a_sleeper()
+    };
+    let make: MakeWork<Counter> = Box::new(move |_| work);
+    let (handles, threads) = spawn_crew(vec![(cfgs, make)], &plan).expect("started");
+    stop.store(true, Ordering::SeqCst);
+    handles[0].wake();
+    for thread in threads {
+        thread.join().expect("well");
+    }
+    assert_eq!(BEGAN.load(Ordering::SeqCst), 2, "one of them has no share");
 }

@@ -62,7 +62,8 @@ pub(super) fn run<W: NicWork>(
     // Where it is refused naps are late, and shorter for it.
     let _ = sleep_punctually();
     let mut worked = 0;
-    let wait = OwnWait::of_this_thread();
+    let moves = crew.moves != Moves::Never;
+    let wait = moves.then(OwnWait::of_this_thread).flatten();
     let waited_before = wait.as_ref().and_then(OwnWait::ns).unwrap_or(0);
     let mut window = Window {
         balance: Balance::new(),
@@ -111,7 +112,7 @@ pub(super) fn run<W: NicWork>(
             next_tick = now + cfgs.tick_ns;
         }
         let spent = now.saturating_sub(window.began_ns);
-        if crew.moves != Moves::Never && spent >= WINDOW_NS {
+        if moves && spent >= WINDOW_NS {
             let parts = window.over(now, worked);
             crew.balance(me, &mut window.balance, &poll, &mut works, now, parts);
         }

@@ -113,6 +113,7 @@ impl Rig {
                 spin: Spin::new(0),
                 tick_ns: 1_000_000_000,
                 near: Near::default(),
+                begin: None,
             },
             completer: Box::new(Teller(tell)),
         };

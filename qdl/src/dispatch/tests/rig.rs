@@ -255,6 +255,7 @@ impl Bench {
             spin: Spin::new(wait.spin_ns),
             tick_ns: wait.tick_ns,
             near: Near::default(),
+            begin: None,
         };
         let source = Arc::new(Region::new(1 << 20).expect("memory"));
         // SAFETY: nobody else knows the region yet.

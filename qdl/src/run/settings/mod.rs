@@ -72,6 +72,7 @@ pub(super) fn nic_thread(index: usize, nic: &NicConfig, near: &Near) -> NicThrea
         spin: spin(&nic.completion),
         tick_ns: TICK_NS,
         near: near.clone(),
+        begin: None,
     }
 }
 

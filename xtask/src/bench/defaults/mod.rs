@@ -183,6 +183,8 @@ struct Row {
     to_beside: f64,
     /// CPU seconds for a gigabyte: default, best, beside.
     cpu: Option<[f64; 3]>,
+    /// Settings of the sweep that came to none, and why.
+    no_result: Vec<String>,
 }
 
 impl Row {
@@ -190,8 +192,12 @@ impl Row {
         let cpu = self.cpu.map_or_else(String::new, |[d, b, s]| {
             format!("  (CPU s/GB {d:.2}, {b:.2}, beside {s:.2})")
         });
+        let failed = match self.no_result.len() {
+            0 => String::new(),
+            n => format!("  ({n} settings came to no result)"),
+        };
         format!(
-            "{:<22} {:>12.0} {:>12.0} {:>6.3} {:>12.0} {:>7.3}  {}{cpu}",
+            "{:<22} {:>12.0} {:>12.0} {:>6.3} {:>12.0} {:>7.3}  {}{cpu}{failed}",
             self.work.name(),
             self.default,
             self.best,
@@ -207,6 +213,7 @@ impl Row {
             "work": self.work.name(), "default": self.default, "best": self.best,
             "best_settings": self.settings.said, "ratio": self.ratio,
             "beside": self.beside, "default_to_beside": self.to_beside,
+            "no_result": self.no_result,
             "cpu_s_per_gb": self.cpu.map(|[default, best, beside]| {
                 json!({"default": default, "best": best, "beside": beside})
             }),
@@ -220,6 +227,7 @@ fn measure(bench: &Bench, work: &Work, asked: &Asked) -> Result<Row> {
     let first = Trial::start(bench, work, &plain)?.run(FIRST_OFFLINE)?;
     let default = once(bench, work, &plain, Begin::Anywhere)?.0;
     let (mut best, mut settings) = (default, plain.clone());
+    let mut no_result = Vec::new();
     for _ in 0..if asked.sweep { DEPTH } else { 0 } {
         let mut found: Option<(f64, Settings)> = None;
         for key in KEYS
@@ -234,8 +242,9 @@ fn measure(bench: &Bench, work: &Work, asked: &Asked) -> Result<Row> {
                 Ok((rate, _)) => rate,
                 // Settings that come to no result are none that anybody would choose.
                 Err(error) => {
-                    let line = tried.line();
-                    eprintln!("  {}: no result with {line}: {error:#}", work.name());
+                    let line = format!("{}: {error:#}", tried.line());
+                    eprintln!("  {}: no result with {line}", work.name());
+                    no_result.push(line);
                     continue;
                 }
             };
@@ -287,6 +296,7 @@ fn measure(bench: &Bench, work: &Work, asked: &Asked) -> Result<Row> {
         ratio,
         beside,
         to_beside,
+        no_result,
         cpu: large.then(|| cpu.map(|mut v| median(&mut v))),
     })
 }
