@@ -1,8 +1,8 @@
 //! LoadGen's log of what each thread completes, and how it is kept from losing it.
 //!
-//! A thread writes an entry for each sample, and one for each call, into a buffer of its own, which LoadGen's logging
-//! thread exchanges for another every 10 ms. It is told that there is something to exchange only by
-//! the first entry of each buffer. When the logging thread finds for the first time that a buffer
+//! A thread writes an entry for each sample, and one for each call, into a buffer of its own, which
+//! LoadGen's logging thread exchanges for another every 10 ms. It is told that there is something to
+//! exchange only by the first entry of each buffer. When the logging thread finds for the first time that a buffer
 //! has outgrown the room that was made for it, it writes an entry *into the other thread's log*
 //! (`logging.cc` of 6.0.17, `TlsLogger::FinishReadingEntries`). Where both write the first entry of
 //! the next buffer at the same moment, it is told twice and exchanges twice; and where the thread
