@@ -11,10 +11,10 @@ const BUDGET: usize = 128;
 const MOST: usize = 512;
 
 /// Events taken from one connection before the next has its turn, and before the peer hears of
-/// them, and writes that one doorbell carries, where so many may be in flight: half of them. While
-/// we see to these, the peer sees to the others.
-pub(crate) fn burst(slots: usize) -> usize {
-    (slots / 2).clamp(BUDGET, MOST)
+/// them, and writes that one doorbell carries, where so many are in flight or may be: half of
+/// them. While we see to these, the peer sees to the others.
+pub(crate) fn burst(in_flight: usize) -> usize {
+    (in_flight / 2).clamp(BUDGET, MOST)
 }
 
 /// See the module.
@@ -135,6 +135,18 @@ mod tests {
         fn counts(&self) -> FabricCounts {
             FabricCounts::default()
         }
+    }
+
+    #[test]
+    fn the_peer_has_the_other_half_of_what_is_in_flight() {
+        assert_eq!(burst(256), 128, "not all of it");
+        assert_eq!(burst(600), 300);
+        assert_eq!(
+            burst(1),
+            BUDGET,
+            "a burst may be all where little is in flight"
+        );
+        assert_eq!(burst(usize::MAX), MOST);
     }
 
     #[test]

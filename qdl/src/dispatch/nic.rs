@@ -314,7 +314,9 @@ impl FrontendNic {
         let connection = &shared.connections[up.connection];
         let before = came.seen.len();
         let coming = &mut up.coming;
-        let most = burst(connection.tracker.allowance());
+        // Of what is in flight, not of what may be: all of 256 read at once, with room for 2,048,
+        // leave the peer nothing to do meanwhile.
+        let most = burst(connection.tracker.in_flight());
         let polled = up.half.poll(&connection.send, most, |imm, at, len| {
             shared.arrived((i, connection), coming, (imm, at, len), came)
         });
