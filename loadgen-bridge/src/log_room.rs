@@ -1,15 +1,16 @@
 //! LoadGen's log of what each thread completes, and how it is kept from losing it.
 //!
-//! A thread writes an entry for each sample, and one for each call, into a buffer of its own, which
-//! LoadGen's logging thread exchanges for another every 10 ms. It is told that there is something to
-//! exchange only by the first entry of each buffer. When the logging thread finds for the first time that a buffer
-//! has outgrown the room that was made for it, it writes an entry *into the other thread's log*
-//! (`logging.cc` of 6.0.17, `TlsLogger::FinishReadingEntries`). Where both write the first entry of
-//! the next buffer at the same moment, it is told twice and exchanges twice; and where the thread
-//! is silent between the two, it goes on with the buffer that it wrote last, in which no entry is
-//! the first any more. What it writes from then on is never read, and `StartTest` waits for those
-//! latencies for ever, with every sample answered. (With a thread that stands still for 100 us
-//! between the two steps: 32 logs of 656. Undisturbed: none of 5,000.)
+//! A thread writes an entry for each sample, and one for each call, into a buffer of its own,
+//! which LoadGen's logging thread exchanges for another every 10 ms. It is told that there is
+//! something to exchange only by the first entry of each buffer. When the logging thread finds for
+//! the first time that a buffer has outgrown the room that was made for it, it writes an entry
+//! *into the other thread's log* (`logging.cc` of 6.0.17, `TlsLogger::FinishReadingEntries`).
+//! Where both write the first entry of the next buffer at the same moment, it is told twice and
+//! exchanges twice; and where the thread is silent between the two, it goes on with the buffer
+//! that it wrote last, in which no entry is the first any more. What it writes from then on is
+//! never read, and `StartTest` waits for those latencies for ever, with every sample answered.
+//! (With a thread that stands still for 100 us between the two steps: 32 logs of 656. Undisturbed:
+//! none of 5,000.)
 //!
 //! It comes only with more entries than [`ROOM`] in [`EXCHANGED_EACH_S`], and only once for a
 //! thread. So a thread that may get there does, before the first sample, when it completes nothing.
