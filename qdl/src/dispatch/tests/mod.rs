@@ -9,6 +9,7 @@
 //! * `attaching`: connections that come while others carry samples.
 //! * `backlog`: why samples wait, or are left to others.
 //! * `by_need`: how much is in flight where that goes by need.
+//! * `halves`: how much of it one poll takes.
 //! * `crews`: NICs that share a thread, and that change threads all the time.
 //! * `by_health`: the same where rails are chosen by health.
 //! * `parts`: answers in parts, write by write.
@@ -25,6 +26,7 @@ mod by_need;
 mod closing;
 mod crews;
 mod everything;
+mod halves;
 mod hostile;
 mod left;
 mod losses;

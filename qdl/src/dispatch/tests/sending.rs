@@ -130,8 +130,8 @@ fn samples_of_a_connection_whose_token_is_taken_go_by_another_that_has_room() {
 fn room_that_comes_while_a_flush_ends_is_not_overlooked() {
     let b = asleep(1, Policy::default());
     let nic_thread = b.dispatcher.handles[0].clone();
-    let armed = Arc::new(AtomicU64::new(0));
-    let looks = armed.clone();
+    let asked = Arc::new(Asked::default());
+    let looks = asked.clone();
     let mut first = true;
     let flush = move |inner: &mut dyn Tx| {
         if !std::mem::take(&mut first) {
@@ -139,15 +139,15 @@ fn room_that_comes_while_a_flush_ends_is_not_overlooked() {
         }
         // There was no room. Before that is said, room comes, and wakes the NIC thread, which
         // looks, and looks again before it sleeps: between two looks lies a whole turn.
-        let before = looks.load(Ordering::SeqCst);
+        let before = looks.armed.load(Ordering::SeqCst);
         let end = Instant::now() + Duration::from_secs(10);
-        while looks.load(Ordering::SeqCst) < before + 2 && Instant::now() < end {
+        while looks.armed.load(Ordering::SeqCst) < before + 2 && Instant::now() < end {
             nic_thread.wake();
             std::thread::yield_now();
         }
         Ok(Flushed::Blocked)
     };
-    let _faults = b.connect_counting(0, flush, &armed);
+    let _faults = b.connect_noting(0, flush, &asked);
     b.wait_up(1);
     b.dispatcher.issue(&[b.sample(0)]);
     drained(&b);

@@ -68,19 +68,29 @@ impl<T> fmt::Debug for Tampered<T> {
     }
 }
 
-/// A receiving half that counts how often it is made ready for a sleep.
-#[derive(Debug)]
-struct Counting {
-    rx: Box<dyn Rx>,
-    armed: Arc<AtomicU64>,
+/// What a NIC thread asks of a receiving half.
+#[derive(Debug, Default)]
+pub struct Asked {
+    /// How often it was made ready for a sleep.
+    pub armed: AtomicU64,
+    /// Most events that the last poll was to report.
+    pub most: AtomicU64,
 }
 
-impl Rx for Counting {
+/// A receiving half that notes what is asked of it.
+#[derive(Debug)]
+struct Noting {
+    rx: Box<dyn Rx>,
+    asked: Arc<Asked>,
+}
+
+impl Rx for Noting {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
+        self.asked.most.store(budget as u64, Ordering::SeqCst);
         self.rx.poll(budget, sink)
     }
     fn arm(&mut self) -> Armed {
-        self.armed.fetch_add(1, Ordering::SeqCst);
+        self.asked.armed.fetch_add(1, Ordering::SeqCst);
         self.rx.arm()
     }
     fn fd(&self) -> RawFd {
@@ -103,23 +113,23 @@ pub fn tampered(link: Link, tamper: impl Tamper) -> Link {
 impl Bench {
     /// Joins both ends of a connection over memory; the dispatcher's end is tampered with.
     pub fn connect_tampered(&self, connection: usize, tamper: impl Tamper) -> MemoryFaults {
-        self.connect_counting(connection, tamper, &Arc::default())
+        self.connect_noting(connection, tamper, &Arc::default())
     }
 
-    /// The same, where it is counted how often the NIC thread is about to sleep.
-    pub fn connect_counting(
+    /// The same, where it is noted what the NIC thread asks for.
+    pub fn connect_noting(
         &self,
         connection: usize,
         tamper: impl Tamper,
-        armed: &Arc<AtomicU64>,
+        asked: &Arc<Asked>,
     ) -> MemoryFaults {
         let serve = self.serve_connection(connection, 1);
         let (near, far, faults) =
             memory::pair(self.dispatcher.endpoint(connection), serve.endpoint(64)).expect("joined");
         self.server.attach(connection % 2, serve, far);
         let Link { tx, rx } = tampered(near, tamper);
-        let armed = armed.clone();
-        let rx = Box::new(Counting { rx, armed });
+        let asked = asked.clone();
+        let rx = Box::new(Noting { rx, asked });
         self.dispatcher.attach(connection, 1, Link { tx, rx });
         faults
     }
