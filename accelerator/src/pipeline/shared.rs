@@ -13,7 +13,6 @@ use crossbeam_utils::CachePadded;
 use qdl::{
     clock,
     connection::Spin,
-    flight::{self, Kind, Record},
     model::Compression,
     serve::{Arrival, Finished, Origin, respond_all},
 };
@@ -239,13 +238,6 @@ impl Shared {
         finished: &mut Vec<Finished>,
     ) -> Result<u64, EngineError> {
         let started = clock::now_ns();
-        flight::note(|| Record {
-            at_ns: started,
-            kind: Kind::Batch as u8,
-            count: u16::try_from(batch.len()).unwrap_or(u16::MAX),
-            aux: index as u64,
-            ..Record::default()
-        });
         batch.decompress()?;
         worker.run(batch)?;
         let took = clock::now_ns().saturating_sub(started);

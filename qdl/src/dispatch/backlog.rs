@@ -4,7 +4,6 @@
 use std::{iter, sync::atomic::Ordering};
 
 use super::{Connection, Sample, Shared};
-use crate::flight::{self, Kind, Record};
 
 impl Shared {
     /// Posts the backlog on every connection that has room, for as long
@@ -29,11 +28,6 @@ impl Shared {
         let free = self.free_slots(before.saturating_add(n));
         let handed_over = free.saturating_sub(before).min(n);
         self.push_all(samples);
-        flight::note(|| Record {
-            kind: Kind::Waits as u8,
-            count: u16::try_from(n).unwrap_or(u16::MAX),
-            ..Record::default()
-        });
         if handed_over > 0 {
             self.handed_over.fetch_add(handed_over, Ordering::Relaxed);
         }

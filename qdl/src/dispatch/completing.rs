@@ -8,10 +8,7 @@ use super::{
     answers::{Piece, Seen, payload},
     nic::FrontendNic,
 };
-use crate::{
-    clock::now_ns,
-    flight::{self, Kind, Record},
-};
+use crate::clock::now_ns;
 
 /// When the answers of a turn were handed over.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,12 +90,6 @@ impl FrontendNic {
         let done = now_ns();
         self.completed()
             .fetch_add(self.came.seen.len() as u64, Ordering::Release);
-        flight::note(|| Record {
-            at_ns: done,
-            kind: Kind::Completed as u8,
-            count: u16::try_from(self.came.seen.len()).unwrap_or(u16::MAX),
-            ..Record::default()
-        });
         if let Some(h) = shared.health.get() {
             for s in &self.came.seen {
                 let f = &s.in_flight;
@@ -126,17 +117,6 @@ impl FrontendNic {
             completed_ns: done,
         } = handed;
         for alike in self.came.seen.chunk_by(Seen::is_alike) {
-            for s in alike {
-                flight::note(|| Record {
-                    at_ns: now,
-                    kind: Kind::Arrived as u8,
-                    connection: s.connection as u16,
-                    slot: s.slot,
-                    count: 1,
-                    size: s.header.len,
-                    aux: u64::from(s.header.queue_us) << 32 | u64::from(s.header.compute_us),
-                });
-            }
             let (Some(s), n) = (alike.first(), alike.len() as u64) else {
                 continue;
             };

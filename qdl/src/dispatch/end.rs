@@ -15,7 +15,6 @@ use crate::{
         tracker::{Sample, Tracker},
     },
     fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window},
-    flight::{self, Kind, Record},
     rails::Load,
     stats::{ConnectionRecord, timeline::ConnectionReading},
     wire::Stream,
@@ -250,15 +249,6 @@ impl Connection {
             return Err(PostError::Full);
         };
         post.imm = imm;
-        flight::note(|| Record {
-            at_ns: now,
-            kind: Kind::Posted as u8,
-            connection: self.index as u16,
-            slot,
-            count: sample.losses,
-            size: sample.len,
-            aux: sample.issued_ns,
-        });
         link.post(&post).map(|()| copied).inspect_err(|_| {
             // It never left, so nobody can have answered it.
             if self.window.grants().revoke(slot) {

@@ -24,7 +24,6 @@ use super::{Connection, DispatchEvent, Sample, Shared};
 use crate::{
     clock::now_ns,
     connection::token::SendToken,
-    flight::{self, Kind, Record},
     rails::{Change, RailArbiter, RailState},
 };
 
@@ -63,30 +62,11 @@ impl Health {
     }
 }
 
-/// A rail's state as a number, for the flight recorder: 0 in service, 1 congested, 2 on probation,
-/// 3 down.
-fn state(of: RailState) -> u16 {
-    match of {
-        RailState::InService => 0,
-        RailState::Congested => 1,
-        RailState::Probation => 2,
-        RailState::Down(_) => 3,
-    }
-}
-
 impl Shared {
     /// Gives a sample to a connection; `None` when none has room.
     fn assign(&self, h: &Health, now: u64, sample: &Sample) -> Option<usize> {
         let load = |i: usize| self.connections[i].load();
         let index = h.arbiter.pick(now, sample.len, load)?;
-        flight::note(|| Record {
-            at_ns: now,
-            kind: Kind::Picked as u8,
-            connection: index as u16,
-            size: sample.len,
-            aux: sample.issued_ns,
-            ..Record::default()
-        });
         let connection = &self.connections[index];
         if connection.assigned.push(*sample).is_err() {
             // Others filled it since the look.
@@ -244,15 +224,6 @@ impl Shared {
 
     fn tell(&self, h: &Health, peer: usize, changes: &[Change]) {
         for change in changes {
-            flight::note(|| Record {
-                at_ns: change.at_ns,
-                kind: Kind::Rail as u8,
-                connection: peer as u16,
-                slot: change.rail.index() as u16,
-                count: state(change.from) << 8 | state(change.to),
-                size: (change.latency.as_f64() * 65_536.0) as u32,
-                ..Record::default()
-            });
             if matches!(change.to, RailState::Congested) {
                 for connection in h.arbiter.connections_of(peer, change.rail) {
                     self.take_assigned_back(&self.connections[connection]);

@@ -63,7 +63,6 @@ use crate::{
         Ringer,
     },
     fabric::{Broken, Endpoint, Link, Region},
-    flight::{self, Kind, Record},
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
 
@@ -470,12 +469,6 @@ impl Shared {
             if let Some(bytes) = for_caller.filter(|b| *b > 0 && self.by_cost) {
                 Ringer::rang(now, now_ns(), bytes, DoorbellWait::ByCost);
             }
-            flight::note(|| Record {
-                kind: Kind::Rung as u8,
-                connection: connection.index as u16,
-                count: u16::try_from(done.posted).unwrap_or(u16::MAX),
-                ..Record::default()
-            });
         }
         if done.broken.is_some() {
             // It takes the connection down, even if nothing comes over it any more.

@@ -28,7 +28,6 @@ use crate::{
     },
     dispatch::{Completer, DispatchEvent, Shared, WARM_UP_ID},
     fabric::{Armed, Broken, Link, PathReading},
-    flight::{self, Kind, Record},
 };
 
 /// So many connections may be lost with a sample in flight on them before it is said to be
@@ -158,12 +157,6 @@ impl FrontendNic {
                 }
                 let Link { tx, rx } = link;
                 self.new_fds.push(rx.fd());
-                flight::note(|| Record {
-                    kind: Kind::Up as u8,
-                    connection: connection as u16,
-                    size: epoch,
-                    ..Record::default()
-                });
                 let end = &self.shared.connections[connection];
                 end.attach(tx);
                 self.shared.connections_changed();
@@ -269,13 +262,6 @@ impl FrontendNic {
         let connection = &shared.connections[index];
         connection.tracker.sweep(|f: InFlight| {
             again += usize::from(shared.goes_again(connection, f.sample, &mut worn));
-        });
-        flight::note(|| Record {
-            kind: Kind::Lost as u8,
-            connection: index as u16,
-            count: u16::try_from(again).unwrap_or(u16::MAX),
-            size: epoch,
-            ..Record::default()
         });
         shared.warm_up.lost(index, &cause);
         shared.take_assigned_back(connection);

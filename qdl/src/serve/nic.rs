@@ -17,7 +17,6 @@ use crate::{
     clock::now_ns,
     connection::{NicWork, PollOrder, Polled, Receiving, Turn, arm_all, burst},
     fabric::{Armed, Broken, Link},
-    flight::{self, Kind, Record},
 };
 
 /// What the NIC thread is told.
@@ -78,13 +77,6 @@ impl ServeNic {
         match command {
             Command::Attach { connection, link } => {
                 self.new_fds.push(link.rx.fd());
-                let c = connection.cfgs();
-                flight::note(|| Record {
-                    kind: Kind::Up as u8,
-                    connection: c.connection,
-                    size: c.epoch,
-                    ..Record::default()
-                });
                 connection.send.attach(link.tx);
                 self.up.push(Up {
                     connection,
@@ -155,12 +147,6 @@ impl ServeNic {
             );
             drop(connection);
             if let Some(cause) = broken {
-                flight::note(|| Record {
-                    kind: Kind::Lost as u8,
-                    connection: c.connection,
-                    size: c.epoch,
-                    ..Record::default()
-                });
                 (self.lost)(ConnectionLost {
                     session: c.session,
                     connection: c.connection,
@@ -184,15 +170,6 @@ impl ServeNic {
                 what: "request slot",
                 value: u64::from(imm.bits()),
             })?;
-            flight::note(|| Record {
-                at_ns: now,
-                kind: Kind::Arrived as u8,
-                connection: connection.cfgs().connection,
-                slot: imm.slot(),
-                count: 1,
-                size: len,
-                ..Record::default()
-            });
             Ok(())
         });
         up.arrived += (arrivals.len() - before) as u64;

@@ -4,10 +4,8 @@ use std::{slice, sync::atomic::Ordering};
 
 use super::{ServeConnection, answers::Ready, arrival::Finished};
 use crate::{
-    clock::now_ns,
     connection::{Next, Outgoing, SendCounts},
     fabric::{Post, PostError, SourceId, Tx},
-    flight::{self, Kind, Record},
     response::RESPONSE_TRAILER_BYTES,
 };
 
@@ -19,8 +17,6 @@ pub(super) struct Responses<'a> {
     answered: u64,
     /// Parts that others follow.
     parts: u64,
-    /// When the first of them was noted, where that is recorded: one look at the clock for a burst.
-    noted_ns: u64,
 }
 
 impl<'a> Responses<'a> {
@@ -34,22 +30,13 @@ impl<'a> Responses<'a> {
             direct: finished.iter(),
             answered: 0,
             parts: 0,
-            noted_ns: 0,
         }
-    }
-
-    /// The time for the flight recorder.
-    fn noted(&mut self) -> u64 {
-        if self.noted_ns == 0 {
-            self.noted_ns = now_ns();
-        }
-        self.noted_ns
     }
 
     /// Posts what is ready of a slot; `None` where that was posted already.
     fn post(&mut self, ready: Ready, tx: &mut dyn Tx) -> Option<Next> {
         let c = self.connection;
-        let (slot, posted, ends, bytes) = match ready {
+        let (slot, posted, ends) = match ready {
             Ready::Whole { imm, bytes } => {
                 let posted = tx.post(&Post {
                     source: SourceId(0),
@@ -58,7 +45,7 @@ impl<'a> Responses<'a> {
                     at: 0,
                     imm,
                 });
-                (imm.slot(), posted, true, bytes)
+                (imm.slot(), posted, true)
             }
             Ready::Part(slot) => {
                 let (piece, residence) = c.answers.piece(slot)?;
@@ -86,20 +73,11 @@ impl<'a> Responses<'a> {
                 if posted.is_ok() {
                     c.answers.posted(slot, &piece, residence);
                 }
-                (slot, posted, piece.trailer.is_some(), len)
+                (slot, posted, piece.trailer.is_some())
             }
         };
         Some(match posted {
             Ok(()) => {
-                flight::note(|| Record {
-                    at_ns: self.noted(),
-                    kind: Kind::Answered as u8,
-                    connection: c.cfgs.connection,
-                    slot,
-                    count: u16::from(ends),
-                    size: bytes,
-                    ..Record::default()
-                });
                 if ends {
                     // The frontend may use the slot again as soon as it has the response, and not
                     // before.
