@@ -105,7 +105,7 @@ fn network(c: &FrontendConfig, put: &mut impl FnMut(&str, String)) {
         QslMode::Staged => "staged",
     };
     put("qsl", qsl.to_owned());
-    put("doorbell_wait_us", c.doorbell_wait_us.to_string());
+    put("one_by_one", c.one_by_one.to_string());
     put("warm_up.budget_ms", c.warm_up.budget_ms.to_string());
     put("warm_up.deadline_ms", c.warm_up.deadline_ms.to_string());
     let d = &c.deadlines;

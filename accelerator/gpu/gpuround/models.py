@@ -79,7 +79,7 @@ def configs(model, tag, engine_text, file=None, port=7900, bare=None):
     NICs of which nothing is said but their addresses, or has `nics`, `keys` of each on both sides and keys of both `node`s."""
     m = MODELS[model]
     nics, node = m["nics"], ""
-    near = f", connections: {m['connections']}, slots: {m['slots']}, post_from_issue_thread_up_to: 16384"
+    near = f", connections: {m['connections']}, slots: {m['slots']}"
     far = ""
     if bare:
         bare = bare if isinstance(bare, dict) else {"nics": bare}

@@ -77,12 +77,12 @@ pub struct FrontendConfig {
     #[serde(default)]
     #[garde(dive)]
     pub warm_up: WarmUpConfig,
-    /// For so many microseconds after it has rung a doorbell, a thread that issues samples leaves
-    /// the next to the NIC thread, if that one is looking. Each sample stays a message of its own.
-    /// 0: each is rung for at once. Default `auto`: by what ringing takes here.
+    /// One system call or doorbell for each sample, for a strict reading of "no batching"; default
+    /// `false`: those that are ready together share one. Each sample is a message of its own in
+    /// either case.
     #[serde(default)]
-    #[garde(custom(auto_within(0..=1000)))]
-    pub doorbell_wait_us: Auto<u64>,
+    #[garde(skip)]
+    pub one_by_one: bool,
     /// When the tokens of an answer leave the accelerator, where its engine's answers grow. Default
     /// `first` where LoadGen measures tokens as they come, else `none`: LoadGen's settings have
     /// their say, so it is `None` until they are known.

@@ -27,11 +27,20 @@ pub(super) enum Now {
 }
 
 /// All of them.
-pub(super) const MOVED: &[Moved] = &[Moved {
-    side: Some(Side::Accelerator),
-    path: "deadlines.echo_interval_ms",
-    now: Now::Gone("the frontend's echo covers both directions"),
-}];
+pub(super) const MOVED: &[Moved] = &[
+    Moved {
+        side: Some(Side::Accelerator),
+        path: "deadlines.echo_interval_ms",
+        now: Now::Gone("the frontend's echo covers both directions"),
+    },
+    Moved {
+        side: Some(Side::Frontend),
+        path: "doorbell_wait_us",
+        now: Now::Gone(
+            "no doorbell waits for a time; `one_by_one: true` rings one for each sample, as 0 did",
+        ),
+    },
+];
 
 /// Finds the keys of `table` in a document.
 pub(super) fn moved_keys(table: &[Moved], side: Side, document: &Document, out: &mut Findings) {

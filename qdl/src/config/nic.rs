@@ -101,11 +101,10 @@ pub struct NicConfig {
     #[serde(deserialize_with = "system_or_number")]
     #[garde(custom(within_some(4096..=1 << 30)))]
     pub send_buffer_bytes: Option<usize>,
-    /// Payloads up to this many bytes are posted by the thread that issues them, larger ones by the
-    /// NIC thread; default `auto`: those that it has the time for, by what posting costs on this
-    /// machine. A frontend's.
+    /// Largest burst that the issuing thread posts, in payload bytes; default 16384. NIC threads
+    /// post larger ones, with 0 all. A frontend's; the least of its NICs counts.
     #[garde(skip)]
-    pub post_from_issue_thread_up_to: Auto<usize>,
+    pub post_from_issue_thread_up_to: usize,
 
     /// Name of a libfabric provider, as `fi_info` lists it: `efa`, `verbs;ofi_rxm`. It makes this
     /// NIC one of the fabric `ofi`, at both ends.
@@ -202,7 +201,7 @@ impl Default for NicConfig {
             connections: Auto::Auto,
             congestion: Congestion::Auto,
             send_buffer_bytes: Some(1 << 20),
-            post_from_issue_thread_up_to: Auto::Auto,
+            post_from_issue_thread_up_to: 16 << 10,
             ofi: None,
             domain: None,
             matching: None,

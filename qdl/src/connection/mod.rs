@@ -19,16 +19,11 @@ pub mod nic_thread;
 pub mod token;
 pub mod tracker;
 
-mod costs;
-mod doorbell;
 mod free_slots;
 mod polling;
 mod receive;
 mod send;
 
-pub use costs::PostingCosts;
-pub use doorbell::DoorbellWait;
-pub(crate) use doorbell::{Ringer, learned};
 pub use echo::{Echo, EchoAction, EchoCfgs};
 pub use nic_thread::{
     CrewPlan, MakeWork, Moves, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Spin, Turn, Wait,

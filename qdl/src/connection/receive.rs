@@ -108,7 +108,7 @@ impl Receiving {
 #[cfg(all(test, not(qdl_loom)))]
 mod tests {
     use super::*;
-    use crate::{connection::DoorbellWait, fabric::Armed};
+    use crate::fabric::Armed;
 
     /// Reports so many events in each poll, and has carried so many bytes after it; the last first.
     #[derive(Debug)]
@@ -149,7 +149,7 @@ mod tests {
     fn a_poll_that_carried_part_of_something_had_something_to_do() {
         let polls = vec![(0, 30), (0, 30), (2, 30), (1, 20), (0, 10), (0, 0)];
         let mut half = Receiving::new(Box::new(Polls(polls, 0)));
-        let send = SendHalf::new(DoorbellWait::ByCost);
+        let send = SendHalf::default();
         let mut poll = || {
             let polled = half.poll(&send, BUDGET, |_, _, _| Ok(()));
             (polled.events, polled.busy)

@@ -9,11 +9,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use super::{DoorbellWait, NicThreadHandle, doorbell::Ringer, token::SendToken};
-use crate::{
-    clock::now_ns,
-    fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx},
-};
+use super::token::SendToken;
+use crate::fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx};
 
 /// What a connection has to send.
 pub(crate) trait Outgoing {
@@ -99,24 +96,19 @@ struct Sending {
     link: Option<Box<dyn Tx>>,
     /// There while it takes its leave.
     leaving: Option<Box<dyn Tx>>,
-    /// Writes were posted whose doorbell is still to be rung.
-    unrung: bool,
     counts: SendCounts,
     /// Of links that are gone.
     past: FabricCounts,
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SendHalf {
     token: SendToken<Sending>,
-    doorbell_wait: DoorbellWait,
     /// The last flush did not get rid of everything.
     blocked: AtomicBool,
     /// A flush is in progress: its writable edge may come before its result is in `blocked`.
     flushing: AtomicBool,
-    /// Writes were posted whose doorbell is left to the NIC's thread, or to the next who posts.
-    unrung: AtomicBool,
     /// Why nothing can be sent any more, until the NIC's thread takes it: only that takes a
     /// connection down.
     failed: Mutex<Option<Broken>>,
@@ -127,26 +119,10 @@ pub(crate) struct SendHalf {
 }
 
 impl SendHalf {
-    /// Of a connection that is down. `doorbell_wait` says when the doorbell may be left to the NIC
-    /// thread.
-    pub fn new(doorbell_wait: DoorbellWait) -> Self {
-        SendHalf {
-            token: SendToken::new(Sending::default()),
-            doorbell_wait,
-            blocked: AtomicBool::new(false),
-            flushing: AtomicBool::new(false),
-            unrung: AtomicBool::new(false),
-            failed: Mutex::default(),
-            has_failed: AtomicBool::new(false),
-            ask: Mailbox::default(),
-            answer: Mailbox::default(),
-        }
-    }
-
     /// Posts by a fresh link from now on.
     pub fn attach(&self, tx: Box<dyn Tx>) {
         self.token.exclusive(|s| {
-            self.forget(s);
+            self.forget();
             s.link = Some(tx);
         });
     }
@@ -157,7 +133,7 @@ impl SendHalf {
         self.token.exclusive(|s| {
             if let Some(tx) = s.link.take() {
                 s.leaving = Some(tx);
-                self.forget(s);
+                self.forget();
             }
             let over = s.leaving.as_mut().is_none_or(|tx| tx.finish());
             if over && let Some(tx) = s.leaving.take() {
@@ -168,47 +144,17 @@ impl SendHalf {
     }
 
     /// What was noted of the last link. With the token, so that nothing of the next one's is lost.
-    fn forget(&self, s: &mut Sending) {
-        s.unrung = false;
+    fn forget(&self) {
         self.blocked.store(false, Ordering::SeqCst);
-        self.unrung.store(false, Ordering::SeqCst);
         let _ = self.take_failed();
     }
 
     /// Posts what there is for as long as there is room, and rings the doorbell once for each
     /// burst; or leaves all that to the owner of the token, who looks again.
     pub fn drive(&self, out: &mut impl Outgoing) -> Posted {
-        self.drive_and(false, out)
-    }
-
-    /// The same for a thread that has more to do than to ring, which begins now: the doorbell may
-    /// be left to the NIC's thread as long as that is awake, or to this one's next time.
-    pub fn drive_for_caller(
-        &self,
-        now: u64,
-        nic: Option<&NicThreadHandle>,
-        out: &mut impl Outgoing,
-    ) -> Posted {
-        let leave = Ringer::may_wait(now);
-        let mut done = self.drive_and(leave, out);
-        // One that is awake looks for doorbells that wait before it sleeps.
-        if leave && self.is_unrung() && nic.is_none_or(NicThreadHandle::sleeps_now) {
-            let more = self.drive_and(false, out);
-            done.posted += more.posted;
-            done.rang |= more.rang;
-            done.carried |= more.carried;
-            done.broken = done.broken.or(more.broken);
-        }
-        if done.rang {
-            Ringer::rang(now, now_ns(), 0, self.doorbell_wait);
-        }
-        done
-    }
-
-    fn drive_and(&self, leave: bool, out: &mut impl Outgoing) -> Posted {
         let mut total = Posted::default();
         self.token.drive(|s| {
-            let done = self.post(s, leave, out);
+            let done = self.post(s, out);
             total.posted += done.posted;
             total.rang |= done.rang;
             total.carried |= done.carried;
@@ -220,19 +166,14 @@ impl SendHalf {
         total
     }
 
-    fn post(&self, s: &mut Sending, leave: bool, out: &mut impl Outgoing) -> Posted {
+    fn post(&self, s: &mut Sending, out: &mut impl Outgoing) -> Posted {
         let mut done = Posted::default();
-        let Sending {
-            link,
-            unrung,
-            counts,
-            ..
-        } = s;
+        let Sending { link, counts, .. } = s;
         let Some(tx) = link.as_deref_mut() else {
             out.down();
             return done;
         };
-        let mut must_flush = self.blocked.load(Ordering::Relaxed) || (!leave && *unrung);
+        let mut must_flush = self.blocked.load(Ordering::Relaxed);
         loop {
             for mailbox in [&self.ask, &self.answer] {
                 if tx.room() > 0
@@ -256,11 +197,7 @@ impl SendHalf {
                 }
                 match out.post_next(tx, counts) {
                     Next::Posted => burst += 1,
-                    Next::Nothing => break,
-                    Next::Full => {
-                        must_flush |= *unrung;
-                        break;
-                    }
+                    Next::Nothing | Next::Full => break,
                     Next::Broken(b) => done.broken = Some(*b),
                 }
             }
@@ -269,14 +206,6 @@ impl SendHalf {
             done.posted += burst;
             if done.broken.is_some() || (burst == 0 && !must_flush) {
                 return done;
-            }
-            if leave && !must_flush && !again {
-                *unrung = true;
-                self.unrung.store(true, Ordering::SeqCst);
-                return done;
-            }
-            if std::mem::take(unrung) {
-                self.unrung.store(false, Ordering::SeqCst);
             }
             done.rang = true;
             self.flushing.store(true, Ordering::SeqCst);
@@ -345,11 +274,6 @@ impl SendHalf {
     pub fn is_held_up(&self) -> bool {
         // In this order: a flush that is seen to be over has left its result.
         self.flushing.load(Ordering::SeqCst) || self.is_blocked()
-    }
-
-    /// Whether writes were posted whose doorbell waits.
-    pub fn is_unrung(&self) -> bool {
-        self.unrung.load(Ordering::SeqCst)
     }
 
     /// What its links have done, past and present. For a connection that is down: this takes the

@@ -104,10 +104,7 @@ impl Outgoing for Writes {
 }
 
 fn up(depth: usize) -> (SendHalf, Arc<Mutex<Log>>) {
-    let (half, log) = (
-        SendHalf::new(DoorbellWait::Ns(0)),
-        Arc::<Mutex<Log>>::default(),
-    );
+    let (half, log) = (SendHalf::default(), Arc::<Mutex<Log>>::default());
     let queued = 0;
     half.attach(Box::new(Wire {
         log: log.clone(),
@@ -222,7 +219,7 @@ fn a_failure_is_told_once_and_the_next_link_begins_afresh() {
     log.lock().expect("alive").results = vec![Err(Broken::Closed)];
     send(&half, 1);
     assert!(half.finish());
-    assert!(!half.is_held_up() && !half.has_failed() && !half.is_unrung());
+    assert!(!half.is_held_up() && !half.has_failed());
     let (done, out) = send(&half, 4);
     assert_eq!((done.posted, out.left, out.down), (0, 4, 1));
     assert_eq!(half.fabric_counts().writes, 3, "of the link that is gone");

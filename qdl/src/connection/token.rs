@@ -16,6 +16,12 @@ pub struct SendToken<T> {
     value: Mutex<T>,
 }
 
+impl<T: Default> Default for SendToken<T> {
+    fn default() -> Self {
+        SendToken::new(T::default())
+    }
+}
+
 impl<T> SendToken<T> {
     /// Nobody drives it.
     pub fn new(value: T) -> Self {

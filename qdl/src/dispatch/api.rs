@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use super::{ConnectionCfgs, Sample, SampleTimes};
 use crate::{
-    connection::{CrewPlan, DoorbellWait, EchoCfgs, NicThreadCfgs},
+    connection::{CrewPlan, EchoCfgs, NicThreadCfgs},
     fabric::{Broken, Region, RegionError},
     rails::{Change, Policy},
     wire::Stream,
@@ -146,15 +146,13 @@ pub struct DispatchCfgs {
     pub policy: Policy,
     /// Signs of life.
     pub echo: EchoCfgs,
-    /// Payloads up to this many bytes are posted by the thread that issues them; longer ones, which
-    /// the kernel copies, by the NIC threads. `None`: the thread that issues posts those that it
-    /// has the time for, by what posting costs here.
-    pub issue_post_up_to: Option<usize>,
-    /// Queries of up to this many samples are posted by the thread that issues them.
-    pub issue_burst: usize,
-    /// How long a thread that issues rests from ringing doorbells, which are left to the NIC thread
-    /// meanwhile. By health none waits.
-    pub doorbell_wait: DoorbellWait,
+    /// Largest burst that the thread that issues it posts, in payload bytes: NIC threads post larger
+    /// ones. 0: NIC threads post all.
+    pub post_up_to: u64,
+    /// How long a thread issues to the same connection, unless a burst is full before.
+    pub stay_ns: u64,
+    /// One system call or doorbell for each sample.
+    pub one_by_one: bool,
     /// Registered memory samples are sent from; a sample's `source` is an index into it.
     pub sources: Vec<Arc<Region>>,
     /// Samples lie here instead, unregistered, and are copied before they are sent.
@@ -179,9 +177,9 @@ impl Default for DispatchCfgs {
                 interval_ns: 250_000_000,
                 timeout_ns: 2_000_000_000,
             },
-            issue_post_up_to: None,
-            issue_burst: 64,
-            doorbell_wait: DoorbellWait::ByCost,
+            post_up_to: 16 << 10,
+            stay_ns: 50_000,
+            one_by_one: false,
             sources: Vec::new(),
             staged_from: None,
             connections: Vec::new(),
@@ -214,7 +212,7 @@ pub struct DispatchCounts {
     pub backlog_max: u64,
     /// Samples that found no free slot when they were issued.
     pub backlogged: u64,
-    /// Samples that were left to another thread to post although a slot was free.
+    /// Samples that the issuing thread left to a NIC thread to post although a slot was free.
     pub handed_over: u64,
     /// Times a NIC thread had to be woken by another thread.
     pub wakeups: u64,

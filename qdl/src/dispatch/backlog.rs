@@ -1,7 +1,7 @@
 //! The backlog: samples that have no slot yet, or that other threads are to post. One for all
 //! connections.
 
-use std::{iter, sync::atomic::Ordering};
+use std::sync::atomic::Ordering;
 
 use super::{Connection, Sample, Shared};
 
@@ -12,7 +12,7 @@ impl Shared {
     pub(super) fn drive_all(&self, first: usize) {
         let (before, from) = self.connections.split_at(first.min(self.connections.len()));
         for connection in from.iter().chain(before).filter(|l| l.takes()) {
-            self.drive(connection, Some(0), iter::empty());
+            self.drive(connection);
             if !self.has_backlog() {
                 return;
             }
@@ -44,7 +44,7 @@ impl Shared {
         let mut free = 0;
         for load in self.connections.iter().map(Connection::load) {
             if load.up {
-                free += load.slots.saturating_sub(load.in_flight) as u64;
+                free += load.room() as u64;
             }
             if free >= enough {
                 break;
@@ -82,7 +82,7 @@ impl Shared {
     pub(super) fn empty_backlog(&self) {
         if let Some(h) = self.health.get() {
             // One of its samples may be held by whoever gives them out.
-            return self.distribute(h, false);
+            return self.distribute(h);
         }
         while let Some(sample) = self.backlog.pop() {
             self.taken_off(1);

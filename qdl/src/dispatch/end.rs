@@ -11,7 +11,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::{
     connection::{
-        DoorbellWait, SendHalf,
+        SendHalf,
         tracker::{Sample, Tracker},
     },
     fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window},
@@ -63,8 +63,8 @@ pub(super) struct Connection {
     pub cfgs: ConnectionCfgs,
     /// Which of all shares of NICs it is in: whose thread polls it.
     pub share: usize,
-    /// Samples that were given to this connection and are not posted yet: under a policy by health
-    /// each, at most as many as it has slots, else those that are left to its NIC thread.
+    /// Its ring: samples that were given to it and are not posted yet. Under a policy by health at
+    /// most as many as it has slots.
     pub assigned: ArrayQueue<Sample>,
     /// It is chosen by health: it draws nothing from the backlog by itself.
     pub by_health: bool,
@@ -96,7 +96,6 @@ impl Connection {
         nodes: &[u32],
         staged: bool,
         by_health: bool,
-        doorbell_wait: DoorbellWait,
         stream: Stream,
     ) -> Result<Self, RegionError> {
         let grants = Arc::new(Grants::new(cfgs.slots));
@@ -113,7 +112,7 @@ impl Connection {
             by_health,
             tracker: Tracker::new(grants.clone()),
             window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(stream),
-            send: SendHalf::new(doorbell_wait),
+            send: SendHalf::default(),
             up: CachePadded::default(),
             counts: Mutex::default(),
             posted: CachePadded::default(),
@@ -144,6 +143,11 @@ impl Connection {
             in_flight: self.tracker.in_flight() + self.assigned(),
             slots: self.tracker.allowance(),
         }
+    }
+
+    /// Nothing is in flight on it or waits in its ring.
+    pub fn is_idle(&self) -> bool {
+        self.tracker.in_flight() == 0 && self.assigned.is_empty()
     }
 
     /// Samples given to it and not posted yet.

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A sample is picked for before it is posted, so that bytes count against a rail from the decision
-//! on. From then on it belongs to its connection, and only what drives that connection posts it:
-//! the issuing thread if it is small, the connection's NIC thread if the kernel's copy is the cost.
+//! on. From then on it belongs to its connection, and only a thread that drives that connection
+//! posts it: `posting` decides which, sample by sample.
 //! Every pick ends in exactly one `completed` or `taken_back`: the sample is answered, or could not
 //! be posted, or its connection was lost or its rail is congested before it was posted.
 //!
@@ -20,7 +20,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
 };
 
-use super::{Connection, DispatchEvent, Sample, Shared};
+use super::{Connection, DispatchEvent, Sample, Shared, posting::ForSleepers};
 use crate::{
     clock::now_ns,
     connection::token::SendToken,
@@ -63,11 +63,13 @@ impl Health {
 }
 
 impl Shared {
-    /// Gives a sample to a connection; `None` when none has room.
-    fn assign(&self, h: &Health, now: u64, sample: &Sample) -> Option<usize> {
+    /// Gives a sample to a connection: its index, and whether it was idle. `None` when none has
+    /// room.
+    fn assign(&self, h: &Health, now: u64, sample: &Sample) -> Option<(usize, bool)> {
         let load = |i: usize| self.connections[i].load();
         let index = h.arbiter.pick(now, sample.len, load)?;
         let connection = &self.connections[index];
+        let is_idle = connection.is_idle();
         if connection.assigned.push(*sample).is_err() {
             // Others filled it since the look.
             h.arbiter.taken_back(index, sample.len);
@@ -78,7 +80,7 @@ impl Shared {
         if !connection.up.load(Ordering::SeqCst) {
             self.take_assigned_back(connection);
         }
-        Some(index)
+        Some((index, is_idle))
     }
 
     /// Takes back what was given to a connection and not
@@ -95,44 +97,31 @@ impl Shared {
         n
     }
 
-    /// [`super::Dispatcher::issue`] by health. `small`
-    /// samples are posted here, others by the NIC threads.
-    pub(super) fn issue_by_health(&self, h: &Health, samples: &[Sample], small: bool) {
+    /// [`super::Dispatcher::issue`] by health.
+    pub(super) fn issue_by_health(&self, h: &Health, samples: &[Sample]) {
         let now = now_ns();
-        let mut given = 0;
-        let mut last = None;
-        if self.backlog_len.load(Ordering::SeqCst) == 0 {
-            for sample in samples {
-                let connection = self.assign(h, now, sample);
-                if connection.is_none() {
+        let mut left = samples.iter();
+        if !self.has_backlog() {
+            let mut for_sleepers = ForSleepers::default();
+            while let Some(sample) = left.as_slice().first() {
+                let Some((connection, is_idle)) = self.assign(h, now, sample) else {
                     break;
-                }
-                last = connection;
-                given += 1;
+                };
+                let connection = &self.connections[connection];
+                self.post_or_leave_one(connection, sample, is_idle, &mut for_sleepers);
+                left.next();
             }
         }
-        let (given, left) = samples.split_at(given);
-        if !small {
-            // Each has its slot, and is posted by the NIC thread.
-            let n = given.len() as u64;
-            self.handed_over.fetch_add(n, Ordering::Relaxed);
-        }
-        if !left.is_empty() {
-            self.leave_to_others(left.iter().copied());
-        }
-        match last {
-            Some(connection) if samples.len() == 1 => {
-                self.kick(&self.connections[connection], small)
-            }
-            _ => self.kick_all(small),
+        if left.len() > 0 {
+            self.leave_to_others(left.copied());
         }
         if self.has_backlog() {
-            self.distribute(h, small);
+            self.distribute(h);
         }
     }
 
     /// Gives out what waits in the backlog, as far as there is room, and sees that it is posted.
-    pub(super) fn distribute(&self, h: &Health, small: bool) {
+    pub(super) fn distribute(&self, h: &Health) {
         // Slots that came free before are seen by the owner of the turn, or by us.
         fence(Ordering::SeqCst);
         let mut gave = false;
@@ -154,22 +143,11 @@ impl Shared {
             }
         });
         if gave {
-            self.kick_all(small);
-        }
-    }
-
-    /// Sees that what was given to a connection is posted.
-    fn kick(&self, connection: &Connection, small: bool) {
-        if small {
-            self.drive(connection, None, iter::empty());
-        } else {
-            self.handles()[connection.share].wake();
-        }
-    }
-
-    fn kick_all(&self, small: bool) {
-        for connection in self.connections.iter().filter(|l| l.assigned() > 0) {
-            self.kick(connection, small);
+            // Its NIC thread posts.
+            for connection in self.connections.iter().filter(|c| c.assigned() > 0) {
+                let thread = self.handles().get(connection.share);
+                thread.inspect(|t| t.wake());
+            }
         }
     }
 
@@ -196,7 +174,7 @@ impl Shared {
                 &mut |c| changes.push(c),
             );
             self.tell(h, peer, &changes);
-            self.distribute(h, false);
+            self.distribute(h);
         }
     }
 
@@ -236,7 +214,7 @@ impl Shared {
         }
         // A rail more, or one less: either way there may be another choice now.
         if !changes.is_empty() && self.has_backlog() {
-            self.distribute(h, false);
+            self.distribute(h);
         }
     }
 }

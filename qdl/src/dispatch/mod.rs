@@ -1,11 +1,10 @@
 //! The frontend's side of the library: give it samples, it calls back with responses.
 //!
 //! ```text
-//!   issue(samples) --> a connection with a free slot, chosen by the arbiter: posted here and now
-//!                  \-> they come closer together than that takes: a connection's queue, for its
-//!                  |   NIC thread to post (`lane`)
-//!                  \-> no slot, or more than a burst: the backlog, which every connection draws
-//!                      from as slots come free and NIC threads come by
+//!   issue(samples) --> the ring of a connection with a free slot, chosen by the arbiter: the issuing
+//!                  |   thread posts it, or the connection's NIC thread does (`posting`)
+//!                  \-> no slot, or more bursts than connections: the backlog, from which NIC threads
+//!                      post as slots come free
 //! ```
 //!
 //! The backlog is one for all connections, not one for each: a sample is
@@ -17,25 +16,25 @@
 //! comes of a response before its end is handed over as it comes; where the sample is sent again
 //! that begins anew, but its first token is reported once, and compared when it comes again.
 
-mod allowance;
 mod answers;
 mod api;
 mod backlog;
 mod completing;
 mod end;
 mod health;
-mod lane;
-mod need;
 mod nic;
+mod posting;
 mod readings;
 mod requests;
 mod rows;
+mod slots;
 mod warm_up;
 
 use std::{
+    iter,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering, fence},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -58,20 +57,17 @@ pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpR
 
 use crate::{
     clock::now_ns,
-    connection::{
-        self, CrewPlan, DoorbellWait, EchoCfgs, MakeWork, NicThreadHandle, Posted, PostingCosts,
-        Ringer,
-    },
+    connection::{self, CrewPlan, EchoCfgs, MakeWork, NicThreadHandle, Posted},
     fabric::{Broken, Endpoint, Link, Region},
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
 
 use end::Connection;
 use health::Health;
-use need::ByNeed;
 use nic::{Command, FrontendNic};
 use requests::Requests;
 use rows::Rows;
+use slots::Limits;
 use warm_up::WarmUp;
 
 pub(crate) struct Shared {
@@ -86,8 +82,8 @@ pub(crate) struct Shared {
     arbiter: Arbiter,
     /// Set once the peers have said what their connections lead to, under a policy by health.
     health: OnceLock<Health>,
-    /// Set once the peers have said what their engines need, where slots are `auto`.
-    need: OnceLock<ByNeed>,
+    /// Set before the first sample, where slots are `auto`.
+    limits: OnceLock<Limits>,
     owner: Arc<dyn Owner>,
     aborted: AtomicBool,
     issued: CachePadded<AtomicU64>,
@@ -105,9 +101,12 @@ pub(crate) struct Shared {
     /// The thread of each share.
     nic_threads: OnceLock<Vec<NicThreadHandle>>,
     warm_up: WarmUp,
-    /// What posting costs here; where nobody said who posts, it is decided by that.
-    costs: PostingCosts,
-    by_cost: bool,
+    /// Largest burst that the issuing thread posts, in payload bytes.
+    post_up_to: u64,
+    /// How long a thread issues to the same connection, unless a burst is full before.
+    stay_ns: u64,
+    /// One doorbell for each sample.
+    one_by_one: bool,
 }
 
 /// See the module.
@@ -117,8 +116,6 @@ pub struct Dispatcher {
     inboxes: Vec<Arc<SegQueue<Command>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     crew: CrewPlan,
-    issue_post_up_to: Option<usize>,
-    issue_burst: usize,
     send_depth: usize,
 }
 
@@ -148,7 +145,6 @@ impl Dispatcher {
                     shares.get(share).map_or(&[], |s| &s.cfgs.near.nodes),
                     staged,
                     cfgs.policy.by_health().is_some(),
-                    cfgs.doorbell_wait,
                     cfgs.stream,
                 )
             })
@@ -164,7 +160,7 @@ impl Dispatcher {
             handed_over: CachePadded::default(),
             arbiter: Arbiter::new(cfgs.policy),
             health: OnceLock::new(),
-            need: OnceLock::new(),
+            limits: OnceLock::new(),
             owner,
             aborted: AtomicBool::new(false),
             issued: CachePadded::default(),
@@ -178,8 +174,9 @@ impl Dispatcher {
             echo: cfgs.echo,
             nic_threads: OnceLock::new(),
             warm_up: WarmUp::default(),
-            costs: PostingCosts::here(),
-            by_cost: cfgs.issue_post_up_to.is_none() && cfgs.doorbell_wait == DoorbellWait::ByCost,
+            post_up_to: cfgs.post_up_to,
+            stay_ns: cfgs.stay_ns,
+            one_by_one: cfgs.one_by_one,
         });
         // Dropped where a thread cannot be started, it ends those before it.
         let mut dispatcher = Dispatcher {
@@ -188,8 +185,6 @@ impl Dispatcher {
             inboxes: Vec::new(),
             threads: Mutex::default(),
             crew,
-            issue_post_up_to: cfgs.issue_post_up_to,
-            issue_burst: cfgs.issue_burst,
             send_depth: cfgs.send_depth,
         };
         let mut works = Vec::new();
@@ -213,86 +208,6 @@ impl Dispatcher {
 
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sends samples. Returns at once; each is completed exactly once: from a NIC thread, or from
-    /// whichever thread empties the backlog once the run was given up.
-    ///
-    /// Nothing here sleeps, nothing locks (but by health, where each choice takes the peer's lock),
-    /// and nothing allocates for small samples unless every connection is full or its sending half
-    /// taken. Large ones go to the backlog, which has a lock and grows by rows.
-    pub fn issue(&self, samples: &[Sample]) {
-        let s = &*self.shared;
-        if s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed) == 0 {
-            s.first_ns.store(now_ns().max(1), Ordering::Relaxed);
-        }
-        let few = samples.len() <= self.issue_burst;
-        let mut small = few && self.posts_here(samples);
-        if let Some(health) = s.health.get() {
-            s.issue_by_health(health, samples, small);
-            if s.aborted.load(Ordering::SeqCst) {
-                s.empty_backlog();
-            }
-            return;
-        }
-        let mut last = 0;
-        let mut left = samples;
-        if let Some(first) = left.first().filter(|_| s.by_cost && few && !small)
-            && !s.has_backlog()
-        {
-            match s.leave(left, first.issued_ns) {
-                Some(given) => left = &left[given..],
-                None => small = true,
-            }
-        }
-        let mut left = left.iter();
-        if small && !s.has_backlog() {
-            while left.len() > 0 {
-                let Some(connection) = s
-                    .arbiter
-                    .pick(s.connections.len(), |i| s.connections[i].load())
-                else {
-                    break;
-                };
-                let before = left.len();
-                last = connection;
-                let bytes = Some(left.as_slice().iter().map(|s| u64::from(s.len)).sum());
-                s.drive(&s.connections[connection], bytes, left.by_ref().copied());
-                if left.len() == before {
-                    break;
-                }
-            }
-        }
-        if left.len() > 0 {
-            s.leave_to_others(left.copied());
-            // Slots may have come free between the look and the push, with nobody left to notice.
-            fence(Ordering::SeqCst);
-            if small || (s.by_cost && few) {
-                s.drive_all(last);
-            } else {
-                s.wake_all();
-            }
-        }
-        if s.aborted.load(Ordering::SeqCst) {
-            s.empty_backlog();
-        }
-    }
-
-    /// Whether the thread that issues these samples posts them itself, as far as there are slots:
-    /// as somebody has said, or because they come so far apart that it has the time.
-    fn posts_here(&self, samples: &[Sample]) -> bool {
-        let s = &*self.shared;
-        match (self.issue_post_up_to, samples.first()) {
-            (Some(up_to), _) => samples.iter().all(|s| s.len as usize <= up_to),
-            (None, Some(first)) if s.by_cost => {
-                let bytes = samples.iter().map(|s| u64::from(s.len)).sum();
-                Ringer::has_time(first.issued_ns, bytes)
-            }
-            // Doorbells are rung as somebody has said: what is not to be copied is posted here.
-            (None, _) => samples
-                .iter()
-                .all(|sample| s.costs.write_ns(u64::from(sample.len)) <= 2 * s.costs.call_ns),
-        }
     }
 
     /// What a connection's link is to be made with. The peer's side must have as many slots.
@@ -447,32 +362,24 @@ impl Shared {
         self.handles().iter().for_each(NicThreadHandle::wake);
     }
 
-    /// Posts `direct`, what was given to this connection and (but by health) the backlog on a
-    /// connection, or leaves it to the owner of its token. For a caller who issues so many bytes,
-    /// the doorbell may be left to its NIC thread as somebody has said; by cost, what it took is
-    /// noted.
-    fn drive(
+    /// Posts a connection's ring and (but by health) the backlog, or leaves both to the owner of its
+    /// token.
+    fn drive(&self, connection: &Connection) -> Posted {
+        self.drive_with(connection, iter::empty())
+    }
+
+    /// The same, `direct` before all else: what is left of it is the caller's.
+    fn drive_with(
         &self,
         connection: &Connection,
-        for_caller: Option<u64>,
         direct: impl ExactSizeIterator<Item = Sample>,
     ) -> Posted {
-        let now = for_caller.map_or(0, |_| now_ns());
-        let mut requests = Requests::new(self, connection, direct, now);
-        let thread = || self.handles().get(connection.share);
-        let send = &connection.send;
-        let done = match for_caller {
-            Some(_) if !self.by_cost => send.drive_for_caller(now, thread(), &mut requests),
-            _ => send.drive(&mut requests),
-        };
-        if done.rang {
-            if let Some(bytes) = for_caller.filter(|b| *b > 0 && self.by_cost) {
-                Ringer::rang(now, now_ns(), bytes, DoorbellWait::ByCost);
-            }
-        }
+        let mut requests = Requests::new(self, connection, direct);
+        let done = connection.send.drive(&mut requests);
         if done.broken.is_some() {
-            // It takes the connection down, even if nothing comes over it any more.
-            thread().inspect(|t| t.wake());
+            // The NIC thread takes the connection down, even if nothing comes over it any more.
+            let thread = self.handles().get(connection.share);
+            thread.inspect(|t| t.wake());
         }
         done
     }

@@ -315,27 +315,27 @@ impl FrontendNic {
         }
         up.taken += (came.seen.len() - before) as u64;
         if polled.answer {
-            shared.drive(connection, None, iter::empty());
+            shared.drive(connection);
         }
         polled
     }
 
-    /// Posts from the backlog, rings doorbells that wait, and goes on with what a full socket held
-    /// up. Returns whether that was anything.
+    /// Posts rings and the backlog, and goes on with what a full socket held up. Returns whether
+    /// that was anything.
     fn post(&mut self, completed: bool) -> bool {
         let mut busy = false;
         if completed && let Some(h) = self.shared.health.get() {
             // Slots came free before the look.
             fence(Ordering::SeqCst);
             if self.shared.has_backlog() {
-                self.shared.distribute(h, false);
+                self.shared.distribute(h);
             }
         }
         for i in 0..self.up.len() {
             let connection = &self.shared.connections[self.up[i].connection];
-            let held_up = connection.send.is_held_up() || connection.send.is_unrung();
+            let held_up = connection.send.is_held_up();
             if held_up || (self.shared.waits_for(connection) && connection.tracker.has_free()) {
-                let done = self.shared.drive(connection, None, iter::empty());
+                let done = self.shared.drive(connection);
                 busy |= done.is_work();
             }
         }
@@ -432,10 +432,6 @@ impl NicWork for FrontendNic {
             self.take_down();
             busy |= self.post(came);
         }
-        // What waits now found no room.
-        if busy && self.shared.need_is_due(now) && self.shared.look_at_need() {
-            self.post(true);
-        }
         if busy { Turn::Busy } else { Turn::Idle }
     }
 
@@ -453,7 +449,7 @@ impl NicWork for FrontendNic {
                 EchoAction::Wait => {}
                 EchoAction::Ask(v) => {
                     connection.send.ask(v);
-                    self.shared.drive(connection, None, iter::empty());
+                    self.shared.drive(connection);
                 }
                 EchoAction::Lost(ns) => {
                     up.silent = Some(Broken::Silent(format!(
@@ -464,13 +460,10 @@ impl NicWork for FrontendNic {
             }
         }
         self.shared.health_tick(now);
-        if self.shared.need_is_due(now) {
-            self.shared.look_at_need();
-        }
         if let Some(h) = self.shared.health.get()
             && self.shared.has_backlog()
         {
-            self.shared.distribute(h, false);
+            self.shared.distribute(h);
         }
         self.completer.tick(now);
     }
@@ -489,7 +482,6 @@ impl NicWork for FrontendNic {
             u.half.broken.is_some()
                 || u.silent.is_some()
                 || connection.send.has_failed()
-                || connection.send.is_unrung()
                 || (self.shared.waits_for(connection) && connection.takes())
         };
         if !self.inbox.is_empty() || !self.leaving.is_empty() || self.up.iter().any(work) {

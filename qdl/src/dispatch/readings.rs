@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use super::{Connection, DispatchCounts, Dispatcher};
 use crate::{
-    connection::{NicThreadHandle, Placed, PostingCosts},
-    stats::{ConnectionRecord, limits::NicUse, timeline::ConnectionReading},
+    connection::{NicThreadHandle, Placed},
+    stats::{ConnectionRecord, PostingRule, limits::NicUse, timeline::ConnectionReading},
 };
 
 impl Dispatcher {
@@ -21,10 +21,12 @@ impl Dispatcher {
         regions.flat_map(|r| r.nodes()).collect()
     }
 
-    /// What posting costs on this machine, as it was measured at the start; `None` where it was
-    /// said who posts.
-    pub fn posting_costs(&self) -> Option<PostingCosts> {
-        self.shared.by_cost.then_some(self.shared.costs)
+    /// Which thread posts a sample.
+    pub fn posting_rule(&self) -> PostingRule {
+        PostingRule {
+            up_to_bytes: self.shared.post_up_to,
+            one_by_one: self.shared.one_by_one,
+        }
     }
 
     /// How many connections are up.

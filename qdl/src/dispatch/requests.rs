@@ -20,10 +20,8 @@ pub(super) struct Requests<'a, D> {
     shared: &'a Shared,
     connection: &'a Connection,
     direct: D,
-    /// When this burst began, or the first is to.
+    /// When this burst began.
     now: u64,
-    /// `now` is of a burst that is over.
-    begun: bool,
     /// Most of a burst.
     burst: usize,
     /// Slots for those that are to be expected of this burst.
@@ -39,16 +37,18 @@ pub(super) struct Requests<'a, D> {
 }
 
 impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
-    /// The caller's own are `direct`, at `now`; 0 where nobody has looked at the clock.
-    pub fn new(shared: &'a Shared, connection: &'a Connection, direct: D, now: u64) -> Self {
+    /// The caller's own are `direct`.
+    pub fn new(shared: &'a Shared, connection: &'a Connection, direct: D) -> Self {
         Requests {
             shared,
             connection,
             direct,
-            now,
-            begun: false,
-            // Answers that one poll brings make room for samples that leave with one doorbell.
-            burst: burst(connection.tracker.allowance()),
+            now: 0,
+            burst: match shared.one_by_one {
+                true => 1,
+                // Answers that one poll brings make room for samples of one doorbell.
+                false => burst(connection.tracker.allowance()),
+            },
             slots: Reserved::default(),
             posted: 0,
             taken: Vec::new(),
@@ -108,9 +108,7 @@ impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
 
 impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
     fn begin(&mut self) {
-        if std::mem::replace(&mut self.begun, true) || self.now == 0 {
-            self.now = now_ns();
-        }
+        self.now = now_ns();
     }
 
     fn burst(&self) -> usize {

@@ -17,7 +17,6 @@
 
 use std::{
     collections::VecDeque,
-    iter,
     sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -236,7 +235,7 @@ impl Dispatcher {
             // All but the fabric's own.
             connection.send.set_counts(before);
             // An echo may have come by meanwhile, to be answered.
-            self.shared.drive(connection, None, iter::empty());
+            self.shared.drive(connection);
         }
         report
     }
@@ -414,7 +413,7 @@ impl<'a> Round<'a> {
                 warm_up: &self.shared.warm_up,
                 connection,
             };
-            let done = self.shared.drive(to, None, due);
+            let done = self.shared.drive_with(to, due);
             if let Some(cause) = done.broken {
                 return Err(self.failed(WarmUpError::Lost { connection, cause }));
             }

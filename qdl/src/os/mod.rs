@@ -3,7 +3,6 @@
 //!
 //! | file | purpose |
 //! | --- | --- |
-//! | [`core_cache_bytes`] | how large a core's own cache is |
 //! | [`Congestion`], [`set_congestion`] | which congestion control sockets have |
 //! | [`CpuList`] | lists of cores as the kernel writes them |
 //! | [`pin()`], [`affinity()`] | which cores a thread runs on |
@@ -18,7 +17,6 @@
 //! | [`thread_times`], [`machine_time`] | what threads and cores did, and how long threads waited |
 
 mod affinity;
-mod cache;
 mod congestion;
 mod cpus;
 mod event;
@@ -30,7 +28,6 @@ mod timer;
 mod usage;
 
 pub use affinity::{affinity, pin, set_affinity};
-pub use cache::core_cache_bytes;
 pub use congestion::{Congestion, set_congestion};
 pub use cpus::{BadCpuList, CpuList};
 pub use event::EventFd;

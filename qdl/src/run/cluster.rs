@@ -35,7 +35,7 @@ use crate::{
     },
     fabric::MAX_SLOTS,
     os::Near,
-    stats::{Places, PostingRecord, SystemRecord, limits::NicUse},
+    stats::{Places, SystemRecord, limits::NicUse},
     topology::LinkWatch,
 };
 
@@ -175,7 +175,7 @@ impl Cluster {
         }
         cluster.wait_up(config.deadlines.connect())?;
         cluster.choose_by_health()?;
-        cluster.keep_in_flight_by_need();
+        cluster.limit_slots();
         Ok(cluster)
     }
 
@@ -211,19 +211,16 @@ impl Cluster {
         Ok(())
     }
 
-    /// Where slots are `auto`: what is in flight goes by what is needed, now that it is known what
-    /// every engine works on at once.
-    fn keep_in_flight_by_need(&self) {
+    /// Limits the slots in use where `slots` is `auto`, now that every engine has said what it works
+    /// on at once.
+    fn limit_slots(&self) {
         let (common, dispatcher) = (&self.common, self.common.dispatcher());
         let auto = |i| {
             let nic = dispatcher.connection(i).nic_index;
             common.config.nics[nic].slots == Auto::Auto
         };
         let auto: Vec<_> = (0..dispatcher.connections()).map(auto).collect();
-        if !auto.contains(&true) {
-            return;
-        }
-        dispatcher.in_flight_by_need(&auto);
+        dispatcher.limit_slots(&auto);
         for peer in 0..common.peers.len() {
             let at_once = common.peer(peer).engine.at_once;
             dispatcher.engine_works_on(peer, at_once);
@@ -432,12 +429,7 @@ impl Cluster {
             backlog_max: counts.backlog_max,
             backlogged: counts.backlogged,
             handed_over: counts.handed_over,
-            posting: common.dispatcher().posting_costs().map(|c| PostingRecord {
-                call_ns: c.call_ns,
-                kib_ns: c.kib_ns,
-                wake_ns: c.wake_ns,
-                awake_ns: c.awake_ns,
-            }),
+            posting_rule: Some(common.dispatcher().posting_rule()),
             losses,
             facts: Some(common.facts.clone()),
             events,

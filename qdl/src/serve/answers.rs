@@ -194,6 +194,16 @@ impl Answers {
         Some(ready)
     }
 
+    /// How many slots wait in the queue.
+    pub fn waiting(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Whether none waits there.
+    pub fn is_empty(&self) -> bool {
+        self.ready.is_empty()
+    }
+
     /// What to write of a slot. With the send token alone.
     pub fn piece(&self, slot: u16) -> Option<(Piece, u64)> {
         self.growing(slot)?.next()

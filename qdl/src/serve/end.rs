@@ -15,13 +15,16 @@ use super::{
     responses::Responses,
 };
 use crate::{
-    clock::now_ns,
-    connection::{DoorbellWait, NicThreadHandle, Patience, SendHalf},
+    connection::{NicThreadHandle, Patience, SendHalf},
     fabric::{Broken, Endpoint, FabricCounts, Grants, Imm, Region, RegionError, Window},
     response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader},
     stats::ServedConnection,
     wire::Stream,
 };
+
+/// More parts than this in a connection's queue mean that its NIC thread has no core: the engine's
+/// thread posts.
+const CROWD: usize = 64;
 
 /// What a connection is made of; the frontend asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +141,7 @@ impl ServeConnection {
         Ok(ServeConnection {
             window: Window::new(slots, 0, cfgs.request_stride, grants)?,
             output: Arc::new(Region::on_nodes(bytes(cfgs.response_stride)?, nodes)?),
-            send: SendHalf::new(DoorbellWait::ByCost),
+            send: SendHalf::default(),
             answers: Answers::new(cfgs.slots, cfgs.stream),
             nic: OnceLock::new(),
             gone: AtomicBool::new(false),
@@ -318,11 +321,16 @@ impl ServeConnection {
         self.send.drive(&mut Responses::of(self)).is_work()
     }
 
-    /// The same for an engine's thread, which leaves the doorbell to the NIC's thread at times.
-    fn drive_for_caller(&self) {
-        let mut responses = Responses::of(self);
-        self.send
-            .drive_for_caller(now_ns(), self.nic.get(), &mut responses);
+    /// Whether something waits that the fabric has room for, as far as can be seen.
+    pub(super) fn has_ready(&self) -> bool {
+        !self.answers.is_empty() && !self.send.is_blocked()
+    }
+
+    /// Whether parts that were queued before this are left to the NIC thread: it is awake, and it
+    /// has a core, since not too many wait.
+    fn leaves_parts(&self) -> bool {
+        let is_awake = |nic: &NicThreadHandle| !nic.needs_waking();
+        self.nic.get().is_some_and(is_awake) && self.answers.waiting() <= CROWD
     }
 
     /// A length of output, at most what its slot has room for.
@@ -419,7 +427,7 @@ impl Origin for ServeConnection {
         growing.grow(end, part.queue_us, part.compute_us, false);
         self.answers.push(Ready::Part(imm.slot()));
         match self.cfgs.stream {
-            Stream::All => self.drive_for_caller(),
+            Stream::All if part.from > 0 && self.leaves_parts() => {}
             _ => _ = self.drive(),
         }
     }

@@ -207,7 +207,7 @@ impl NicWork for ServeNic {
             self.arrivals.clear();
         }
         for up in &self.up {
-            if up.connection.send.is_held_up() || up.connection.send.is_unrung() {
+            if up.connection.send.is_held_up() || up.connection.has_ready() {
                 busy |= up.connection.drive();
             }
         }
@@ -227,7 +227,7 @@ impl NicWork for ServeNic {
     fn arm(&mut self) -> Armed {
         let work = |u: &Up| {
             let send = &u.connection.send;
-            u.half.broken.is_some() || send.has_failed() || send.is_unrung()
+            u.half.broken.is_some() || send.has_failed() || u.connection.has_ready()
         };
         if !self.inbox.is_empty() || !self.leaving.is_empty() || self.up.iter().any(work) {
             return Armed::Ready;

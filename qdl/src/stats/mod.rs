@@ -58,7 +58,7 @@ pub use phases::{PhaseKind, PhaseRecord};
 pub use places::{NicPlace, Places};
 pub use record::{
     AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, LostSession, Mode,
-    PostingRecord, RailChange, RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
+    PostingRule, RailChange, RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
 };
 pub use served::{SequenceTotals, ServedConnection, ServedReport};
 pub use settings::{DEFAULT, GivenValue, SettingOf, SettingRecord};

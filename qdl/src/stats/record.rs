@@ -239,18 +239,14 @@ pub struct RailChange {
     pub latency: f64,
 }
 
-/// What it costs the frontend to post a sample and to wake a thread, as measured at its start.
+/// Which thread of the frontend posts a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct PostingRecord {
-    /// Nanoseconds of a short write to a socket.
-    pub call_ns: u64,
-    /// Nanoseconds that each further KiB of it takes.
-    pub kib_ns: u64,
-    /// Nanoseconds that waking a thread takes who wakes it.
-    pub wake_ns: u64,
-    /// And until that thread runs.
-    pub awake_ns: u64,
+pub struct PostingRule {
+    /// Largest burst that the issuing thread posts, in payload bytes.
+    pub up_to_bytes: u64,
+    /// Each sample has a system call or doorbell of its own.
+    pub one_by_one: bool,
 }
 
 /// What the system under test counted: a cluster's nodes, or an engine in this process. Whoever
@@ -277,13 +273,11 @@ pub struct SystemRecord {
     /// Samples that found no free slot when they were issued. There is one backlog for all
     /// connections.
     pub backlogged: u64,
-    /// Samples that were left to another thread to post although a slot was free: because they came
-    /// closer together than posting them takes, for their size, because the policy keeps them off
-    /// it, or because that thread was sending on the connection.
+    /// Samples that the issuing thread left to a NIC thread although a slot was free.
     pub handed_over: u64,
-    /// What posting costs on this node; `None` where it is not decided by that.
+    /// Which thread posts; `None` without a network, and in folders of earlier versions.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub posting: Option<PostingRecord>,
+    pub posting_rule: Option<PostingRule>,
     /// What was lost when, in the order of the accelerators.
     pub losses: Vec<LossRecord>,
     /// What this node says of itself and its machine.

@@ -348,7 +348,7 @@ impl Page {
             allowed => n(allowed),
         };
         let slots = format!(
-            "{} on {}, {used} of them in use at the end; at most {} in flight on one",
+            "{} on {}, {used} of them in use; at most {} in flight on one",
             n(total.slots),
             text::counted(connections, "connection"),
             n(total.in_flight_max)
@@ -376,25 +376,28 @@ impl Page {
             }
         }
         let waited = format!(
-            "{} found no free slot, at most {} at once; {} had one and were left to another \
-             thread",
+            "{} found no free slot, at most {} at once; {} had one and were left to a NIC thread",
             text::counted(run.system.backlogged, "sample"),
             n(run.system.backlog_max),
             n(run.system.handed_over)
         );
         self.fact("backlog", &waited, None);
         self.slots(run, &total);
-        if let Some(p) = run.system.posting {
-            let time = |ns: u64| text::time_us(ns as f64 / 1000.0);
-            let costs = format!(
-                "a write to a socket took {} here and {} for each KiB more, waking a thread {} and \
-                 {} until it ran",
-                time(p.call_ns),
-                time(p.kib_ns),
-                time(p.wake_ns),
-                time(p.awake_ns)
-            );
-            self.fact("posting", &costs, None);
+        if let Some(rule) = run.system.posting_rule {
+            let up_to = match rule.up_to_bytes {
+                0 => "NIC threads post all bursts".to_owned(),
+                bytes => format!(
+                    "the issuing thread posts bursts of at most {} on idle connections and for NIC \
+                     threads that sleep, NIC threads the others",
+                    text::bytes(bytes)
+                ),
+            };
+            let each = if rule.one_by_one {
+                "; one doorbell a sample"
+            } else {
+                ""
+            };
+            self.fact("posting", &format!("{up_to}{each}"), None);
         }
         if !run.system.connections.is_empty() {
             let threads = format!(

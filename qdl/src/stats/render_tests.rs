@@ -218,9 +218,9 @@ all 2        30,000             15,000  7,500  10,000        6        4  30,000 
 warm-up      40 samples in 3.40 ms before the clock
              network time, cold -> warm: acc-01/0 812 us -> 41.0 us, acc-01/1 812 us -> 41.0 us
 copies       0 staged (0 B), 30,000 by the fabric (480 kB)
-backlog      40 samples found no free slot, at most 12 at once; 7 had one and were left to another
+backlog      40 samples found no free slot, at most 12 at once; 7 had one and were left to a NIC
              thread
-slots        512 on 2 connections, 192 of them in use at the end; at most 64 in flight on one
+slots        512 on 2 connections, 192 of them in use; at most 64 in flight on one
 threads      NIC threads slept 11,000 times; connections woke them 10,000 times, other threads 7
 losses       none
 reconciled   issued = completed = recorded; posted, arrived and answered agree

@@ -56,7 +56,7 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
             "arbiter",
             "health",
             "warm_up",
-            "doorbell_wait_us",
+            "one_by_one",
             "nic_threads",
             "verify",
             "deadlines",

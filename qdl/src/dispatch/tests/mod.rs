@@ -4,11 +4,11 @@
 //! * `rig`: both ends, and a book of what became of each sample.
 //! * `everything`: what is issued comes back, by whatever way and in whatever bursts.
 //! * `sending`: what whoever posts finds out, and the NIC thread must learn.
-//! * `left`: samples that NIC threads are to post, by cost.
+//! * `posting`: which thread posts a sample.
 //! * `losses`: connections that are cut, fall silent or are given up.
 //! * `attaching`: connections that come while others carry samples.
 //! * `backlog`: why samples wait, or are left to others.
-//! * `by_need`: how much is in flight where that goes by need.
+//! * `slots`: how many slots are in use.
 //! * `halves`: how much of it one poll takes.
 //! * `crews`: NICs that share a thread, and that change threads all the time.
 //! * `by_health`: the same where rails are chosen by health.
@@ -22,17 +22,17 @@
 mod attaching;
 mod backlog;
 mod by_health;
-mod by_need;
 mod closing;
 mod crews;
 mod everything;
 mod halves;
 mod hostile;
-mod left;
 mod losses;
 mod parts;
+mod posting;
 mod rig;
 mod sending;
+mod slots;
 mod streamed;
 mod tampered;
 mod warm_up;

@@ -22,8 +22,8 @@ use crate::{
     testkit::memory,
 };
 
-/// In place of the bytes up to which samples are posted by the thread that issues them.
-pub const BY_COST: usize = usize::MAX;
+/// Largest burst that the thread that issues posts, as by default.
+pub const DEFAULT: usize = 16 << 10;
 
 const REQUEST: usize = 4096;
 pub const RESPONSE: usize = RESPONSE_HEADER_BYTES + 8;
@@ -279,7 +279,7 @@ impl Bench {
             sources: if staged { vec![] } else { vec![source.clone()] },
             staged_from: staged.then(|| source.clone()),
             connections: (0..connections).map(connection).collect(),
-            issue_post_up_to: Some(up_to).filter(|u| *u != BY_COST),
+            post_up_to: up_to as u64,
             echo: wait.echo,
             crew: Some(wait.crew.clone()),
             ..DispatchCfgs::default()

@@ -25,6 +25,11 @@ impl Load {
     pub fn takes(self) -> bool {
         self.up && self.in_flight < self.slots
     }
+
+    /// Samples that it takes now.
+    pub fn room(self) -> usize {
+        self.slots.saturating_sub(self.in_flight)
+    }
 }
 
 /// Chooses connections by a policy. Shared by all who issue.

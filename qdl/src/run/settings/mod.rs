@@ -3,10 +3,9 @@
 
 use crate::{
     config::{
-        self, Auto, Completion, CompletionMode, Deadlines, FrontendConfig, HealthConfig, NicAt,
-        NicConfig,
+        self, Completion, CompletionMode, Deadlines, FrontendConfig, HealthConfig, NicAt, NicConfig,
     },
-    connection::{DoorbellWait, EchoCfgs, NicThreadCfgs, Spin},
+    connection::{EchoCfgs, NicThreadCfgs, Spin},
     control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
     dispatch::DispatchCfgs,
     fabric::tcp::{TcpCfgs, TcpError},
@@ -131,19 +130,17 @@ pub(super) fn link(nic: &NicConfig) -> LinkWatch {
 /// The dispatcher's, but for its connections and its memory.
 pub fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
     let d = &config.deadlines;
-    let tcp = config.nics.iter().filter(|n| n.device.is_none());
-    let up_to = tcp.filter_map(|n| n.post_from_issue_thread_up_to.fixed());
+    let up_to = |n: &NicConfig| n.post_from_issue_thread_up_to as u64;
+    let spin_us = config.nics.iter().map(|n| n.completion.spin_us);
     DispatchCfgs {
         policy: config.arbiter,
         echo: EchoCfgs {
             interval_ns: ns(d.echo_interval_ms),
             timeout_ns: ns(d.echo_timeout_ms),
         },
-        issue_post_up_to: up_to.min(),
-        doorbell_wait: match config.doorbell_wait_us {
-            Auto::Auto => DoorbellWait::ByCost,
-            Auto::Fixed(us) => DoorbellWait::Ns(us * 1000),
-        },
+        post_up_to: config.nics.iter().map(up_to).min().unwrap_or(0),
+        stay_ns: spin_us.min().unwrap_or(0).saturating_mul(1000),
+        one_by_one: config.one_by_one,
         send_depth: SEND_DEPTH,
         stream: config.stream.unwrap_or_default(),
         token_bytes: config.model.output.dtype.bytes() as u32,

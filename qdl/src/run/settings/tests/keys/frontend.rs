@@ -110,7 +110,7 @@ fn every_key_of_a_frontend_has_an_effect() {
         maps("health.congested_hold_max_ms", json!(700), "health"),
         maps("health.failed_hold_ms", json!(7), "health"),
         maps("health.failed_hold_max_ms", json!(7000), "health"),
-        maps("doorbell_wait_us", json!(7), "dispatch"),
+        maps("one_by_one", json!(true), "dispatch"),
         maps("stream", json!("all"), "dispatch").given([
             ("model.output.ragged", json!(true)),
             ("model.output.dtype", json!("i32")),

@@ -11,7 +11,7 @@ use verbs::DeviceLimits;
 
 use super::{super::*, source::code};
 use crate::{
-    config::{AcceleratorConfig, EngineConfig, parse_accelerator, parse_frontend},
+    config::{AcceleratorConfig, Auto, EngineConfig, parse_accelerator, parse_frontend},
     fabric::ib::IbCfgs,
     run::{
         crew::{Connections, crew},
@@ -203,8 +203,7 @@ fn frontend(tree: &Value) -> (Taken, String) {
             "dispatch",
             text((
                 d.echo,
-                d.issue_post_up_to,
-                d.doorbell_wait,
+                (d.post_up_to, d.stay_ns, d.one_by_one),
                 d.stream,
                 d.token_bytes,
             )),

@@ -1,0 +1,328 @@
+//! Who posts a sample: the thread that issues it, or its connection's NIC thread.
+//!
+//! ```text
+//!   a call of LoadGen --> bursts --> a connection's ring --> the issuing thread posts
+//!                     |                                  \-> the NIC thread posts, in its next turn
+//!                     \-> more bursts than connections, or no room: the backlog
+//! ```
+//!
+//! A burst has at most [`BURST`] samples and [`BURST_BYTES`], and at least one sample. It goes to
+//! the connection of this thread's last burst if that is less than `stay_ns` ago, both together
+//! are within one burst, and the connection has room; otherwise to the connection that the arbiter
+//! names. `docs/architecture.md`, *Who posts*, has the rule and its measurements.
+
+use std::{
+    cell::Cell,
+    ptr,
+    sync::atomic::{Ordering, fence},
+};
+
+use super::{Connection, Dispatcher, Sample, Shared, end::BURST};
+use crate::{clock::now_ns, connection::NicThreadHandle};
+
+/// Most payload bytes of a burst: what one `sendmsg` carries well, and what one core copies while
+/// another wakes up.
+pub(super) const BURST_BYTES: u64 = 64 << 10;
+
+/// More samples than this in a connection's ring mean that its NIC thread has no core: the issuing
+/// thread posts.
+const CROWD: usize = BURST;
+
+/// The connection that a thread issues to, and how much more of one burst fits there.
+#[derive(Clone, Copy, Debug)]
+struct Stay {
+    /// Address of the dispatcher: indices of another one mean nothing.
+    dispatcher: usize,
+    connection: usize,
+    /// When the last burst was issued.
+    issued_ns: u64,
+    /// Samples that fit: within a burst, and with a free slot each.
+    samples: usize,
+    bytes: u64,
+}
+
+impl Stay {
+    const NONE: Stay = Stay {
+        dispatcher: 0,
+        connection: 0,
+        issued_ns: 0,
+        samples: 0,
+        bytes: 0,
+    };
+
+    /// Whether the whole burst goes where the last one went.
+    fn takes(&self, dispatcher: usize, burst: &Burst, now_ns: u64, stay_ns: u64) -> bool {
+        self.dispatcher == dispatcher
+            && burst.samples <= self.samples
+            && burst.bytes <= self.bytes
+            && now_ns.saturating_sub(self.issued_ns) < stay_ns
+    }
+}
+
+thread_local! {
+    static STAY: Cell<Stay> = const { Cell::new(Stay::NONE) };
+}
+
+/// The first samples of a call, as many as go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Burst {
+    samples: usize,
+    bytes: u64,
+}
+
+impl Burst {
+    /// The first burst of `samples`: none where there are no samples.
+    fn first(samples: &[Sample]) -> Burst {
+        let mut burst = Burst {
+            samples: 0,
+            bytes: 0,
+        };
+        for s in samples.iter().take(BURST) {
+            let bytes = burst.bytes + u64::from(s.len);
+            if burst.samples > 0 && bytes > BURST_BYTES {
+                break;
+            }
+            burst.samples += 1;
+            burst.bytes = bytes;
+        }
+        burst
+    }
+
+    /// Whether `samples` are at most `most` bursts.
+    fn are_at_most(mut samples: &[Sample], most: usize) -> bool {
+        if samples.len() > most.saturating_mul(BURST) {
+            return false;
+        }
+        for _ in 0..most {
+            samples = &samples[Burst::first(samples).samples..];
+        }
+        samples.is_empty()
+    }
+}
+
+/// Bytes that the issuing thread has posted in one call for NIC threads that sleep.
+#[derive(Debug, Default)]
+pub(super) struct ForSleepers(u64);
+
+impl Dispatcher {
+    /// Sends samples. Returns at once; each is completed exactly once: from a NIC thread, or from
+    /// the thread that empties the backlog once the run was given up.
+    ///
+    /// Nothing here sleeps or locks (but by health, where each choice takes the peer's lock), and
+    /// nothing allocates unless samples go to the backlog, which has a lock and grows by rows.
+    pub fn issue(&self, samples: &[Sample]) {
+        let s = &*self.shared;
+        if s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed) == 0 {
+            s.first_ns.store(now_ns().max(1), Ordering::Relaxed);
+        }
+        if let Some(health) = s.health.get() {
+            s.issue_by_health(health, samples);
+        } else {
+            let mut left = samples;
+            if !s.has_backlog() && Burst::are_at_most(samples, s.connections.len()) {
+                let given = s.give(samples);
+                left = &samples[given..];
+            }
+            if !left.is_empty() {
+                s.back_up(left);
+            }
+        }
+        if s.aborted.load(Ordering::SeqCst) {
+            s.empty_backlog();
+        }
+    }
+}
+
+impl Shared {
+    /// Puts samples into the backlog, and sees that they are posted as slots come free.
+    fn back_up(&self, samples: &[Sample]) {
+        let bytes = samples.iter().take(BURST).map(|s| u64::from(s.len)).sum();
+        let is_small = samples.len() <= BURST && self.is_small(bytes);
+        self.leave_to_others(samples.iter().copied());
+        // A slot may have come free between the look and the push.
+        fence(Ordering::SeqCst);
+        if is_small {
+            self.drive_all(0);
+        } else {
+            self.wake_all();
+        }
+    }
+
+    /// Gives samples to connections, burst by burst. Returns how many, from the first on: no
+    /// connection has room for the others.
+    fn give(&self, samples: &[Sample]) -> usize {
+        let dispatcher = ptr::from_ref(self).addr();
+        let mut stay = STAY.get();
+        let mut for_sleepers = ForSleepers::default();
+        let mut given = 0;
+        while let Some(first) = samples.get(given) {
+            let mut burst = Burst::first(&samples[given..]);
+            let mut is_crowded = false;
+            if !stay.takes(dispatcher, &burst, first.issued_ns, self.stay_ns) {
+                let load = |i: usize| self.connections[i].load();
+                let Some(chosen) = self.arbiter.pick(self.connections.len(), load) else {
+                    break;
+                };
+                let connection = &self.connections[chosen];
+                stay = Stay {
+                    dispatcher,
+                    connection: chosen,
+                    issued_ns: first.issued_ns,
+                    samples: BURST.min(connection.load().room()),
+                    bytes: BURST_BYTES.max(burst.bytes),
+                };
+                is_crowded = connection.assigned() > CROWD;
+                if stay.samples < burst.samples {
+                    burst = Burst::first(&samples[given..given + stay.samples]);
+                }
+            }
+            let connection = &self.connections[stay.connection];
+            let is_idle = connection.is_idle();
+            let next = &samples[given..given + burst.samples];
+            let pushed = next
+                .iter()
+                .map_while(|s| connection.assigned.push(*s).ok())
+                .count();
+            if pushed == 0 {
+                // Other threads took the room since the look.
+                stay = Stay::NONE;
+                break;
+            }
+            given += pushed;
+            stay.samples -= pushed;
+            stay.bytes = stay.bytes.saturating_sub(burst.bytes);
+            stay.issued_ns = first.issued_ns;
+            burst.samples = pushed;
+            if !self.post_or_leave(connection, burst, is_idle || is_crowded, &mut for_sleepers) {
+                stay = Stay::NONE;
+            }
+        }
+        STAY.set(stay);
+        given
+    }
+
+    /// The same decision for one sample that a policy by health has put into a connection's ring.
+    pub(super) fn post_or_leave_one(
+        &self,
+        connection: &Connection,
+        sample: &Sample,
+        is_idle: bool,
+        for_sleepers: &mut ForSleepers,
+    ) {
+        let burst = Burst {
+            samples: 1,
+            bytes: u64::from(sample.len),
+        };
+        let posts = is_idle || connection.assigned() > CROWD;
+        self.post_or_leave(connection, burst, posts, for_sleepers);
+    }
+
+    /// Whether the issuing thread may post so many bytes.
+    fn is_small(&self, bytes: u64) -> bool {
+        bytes <= self.post_up_to
+    }
+
+    /// A burst was put into a connection's ring: posts what the ring holds if the burst is small
+    /// and `posts` says so or the NIC thread sleeps; otherwise leaves it to the NIC thread, which
+    /// is woken if it sleeps. Returns false where the connection is down.
+    fn post_or_leave(
+        &self,
+        connection: &Connection,
+        burst: Burst,
+        posts: bool,
+        for_sleepers: &mut ForSleepers,
+    ) -> bool {
+        // Either the connection is seen to be down here, or the thread that takes it down sees the
+        // samples; and a NIC thread that is awake sees them before it sleeps.
+        fence(Ordering::SeqCst);
+        if !connection.up.load(Ordering::SeqCst) {
+            self.take_assigned_back(connection);
+            self.wake_all();
+            return false;
+        }
+        let thread = self.handles().get(connection.share);
+        let sleeper = thread.filter(|t| t.needs_waking());
+        let is_small = self.is_small(burst.bytes);
+        if is_small && (posts || (sleeper.is_some() && self.is_small(for_sleepers.0))) {
+            if sleeper.is_some() {
+                for_sleepers.0 += burst.bytes;
+            }
+            self.drive(connection);
+            return true;
+        }
+        sleeper.inspect(|t| NicThreadHandle::wake(t));
+        self.handed_over
+            .fetch_add(burst.samples as u64, Ordering::Relaxed);
+        true
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fabric::SourceId;
+
+    fn samples(lengths: &[u32]) -> Vec<Sample> {
+        let sample = |(id, len): (usize, &u32)| Sample {
+            id: id as u64,
+            index: id as u64,
+            source: SourceId(0),
+            offset: 0,
+            len: *len,
+            issued_ns: 1,
+            first: None,
+            losses: 0,
+        };
+        lengths.iter().enumerate().map(sample).collect()
+    }
+
+    proptest! {
+        /// Bursts cover a call, each within its bounds unless it is one sample, and none could take
+        /// the next one's first sample.
+        #[test]
+        fn bursts_are_as_long_as_their_bounds_allow(
+            lengths in prop::collection::vec(0u32..100_000, 0..300),
+            most in 0usize..9,
+        ) {
+            let all = samples(&lengths);
+            let (mut left, mut bursts) = (&all[..], 0);
+            while !left.is_empty() {
+                let burst = Burst::first(left);
+                let (these, rest) = left.split_at(burst.samples);
+                let bytes = these.iter().map(|s| u64::from(s.len)).sum::<u64>();
+                prop_assert_eq!(bytes, burst.bytes);
+                prop_assert!((1..=BURST).contains(&burst.samples));
+                prop_assert!(burst.samples == 1 || bytes <= BURST_BYTES);
+                if let Some(next) = rest.first() {
+                    let more = bytes + u64::from(next.len);
+                    prop_assert!(burst.samples == BURST || more > BURST_BYTES);
+                }
+                (left, bursts) = (rest, bursts + 1);
+            }
+            prop_assert_eq!(Burst::are_at_most(&all, most), bursts <= most);
+        }
+    }
+
+    #[test]
+    fn a_stay_ends_with_its_time_its_room_and_its_bytes() {
+        let stay = Stay {
+            dispatcher: 7,
+            connection: 1,
+            issued_ns: 1_000,
+            samples: 3,
+            bytes: 100,
+        };
+        let burst = |samples, bytes| Burst { samples, bytes };
+        assert!(stay.takes(7, &burst(3, 100), 1_499, 500));
+        assert!(!stay.takes(7, &burst(3, 100), 1_500, 500), "too late");
+        assert!(!stay.takes(7, &burst(4, 100), 1_001, 500), "no room");
+        assert!(!stay.takes(7, &burst(3, 101), 1_001, 500), "too long");
+        assert!(
+            !stay.takes(8, &burst(1, 1), 1_001, 500),
+            "another dispatcher"
+        );
+        assert!(!Stay::NONE.takes(0, &burst(1, 1), 0, 500), "no stay");
+    }
+}

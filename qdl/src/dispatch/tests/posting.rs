@@ -1,0 +1,149 @@
+//! Which thread posts a sample, and that none is forgotten: not by a NIC thread that sleeps, that
+//! has no core, or whose connection goes.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{everything::rung_though_nobody_comes_by, losses::cut_and_make_again, rig::*, *};
+
+fn drained(b: &Bench) {
+    let drained = b.dispatcher.drain(Duration::from_secs(30));
+    assert!(drained, "{:?}", b.dispatcher.counts());
+}
+
+fn one_by_one(b: &Bench, ids: std::ops::Range<u64>) {
+    ids.for_each(|id| b.dispatcher.issue(&[b.sample(id)]));
+}
+
+fn many_samples(over: &Over) {
+    let b = Bench::new(4, 16, Arc::new(Digest), false, DEFAULT);
+    (0..4).for_each(|connection| {
+        b.connect(connection, 1, over);
+    });
+    b.wait_up(4);
+    let n = 20_000;
+    one_by_one(&b, 0..n);
+    drained(&b);
+    b.check(n);
+    let c = b.dispatcher.counts();
+    assert!(c.handed_over + c.backlogged > 0, "{c:?}");
+}
+
+#[test]
+fn samples_on_busy_connections_are_left_to_nic_threads_over_tcp() {
+    many_samples(&Over::Tcp);
+}
+
+#[test]
+fn samples_on_busy_connections_are_left_to_nic_threads_over_memory() {
+    many_samples(&Over::Memory);
+}
+
+#[test]
+fn the_issuing_thread_posts_a_sample_on_an_idle_connection() {
+    let b = Bench::new(2, 16, Arc::new(Digest), false, DEFAULT);
+    (0..2).for_each(|connection| {
+        b.connect(connection, 1, &Over::Memory);
+    });
+    b.wait_up(2);
+    let n = 500;
+    for id in 0..n {
+        one_by_one(&b, id..id + 1);
+        let end = Instant::now() + Duration::from_secs(10);
+        while b.dispatcher.outstanding() > 0 {
+            assert!(Instant::now() < end, "{:?}", b.dispatcher.counts());
+            std::hint::spin_loop();
+        }
+    }
+    b.check(n);
+    // A slot is free a moment after its sample is completed: the next sample may meet it taken.
+    let c = b.dispatcher.counts();
+    assert!(c.handed_over < n / 2, "{c:?}");
+}
+
+#[test]
+fn nic_threads_post_all_samples_where_the_issuing_thread_may_post_none() {
+    let b = Bench::new(2, 16, Arc::new(Digest), false, 0);
+    (0..2).for_each(|connection| {
+        b.connect(connection, 1, &Over::Memory);
+    });
+    b.wait_up(2);
+    one_by_one(&b, 0..500);
+    drained(&b);
+    b.check(500);
+    let c = b.dispatcher.counts();
+    assert_eq!(c.handed_over + c.backlogged, 500, "{c:?}");
+}
+
+#[test]
+fn samples_close_together_go_to_one_connection_and_bursts_to_the_least_loaded() {
+    let kept = Arc::new(Hoard::default());
+    let b = Bench::new(2, 1024, kept, false, DEFAULT);
+    (0..2).for_each(|connection| {
+        b.connect(connection, 1, &Over::Memory);
+    });
+    b.wait_up(2);
+    // 64 at one moment, 64 later, and 64 in one call.
+    for (ids, issued_ns) in [(0..64, 1_000_000), (64..128, 2_000_000)] {
+        for id in ids {
+            let issued_ns = issued_ns + id;
+            b.dispatcher.issue(&[Sample {
+                issued_ns,
+                len: 64,
+                ..b.sample(id)
+            }]);
+        }
+    }
+    let one_call: Vec<_> = (128..192)
+        .map(|id| Sample {
+            len: 64,
+            ..b.sample(id)
+        })
+        .collect();
+    b.dispatcher.issue(&one_call);
+    let end = Instant::now() + Duration::from_secs(10);
+    while b.dispatcher.counts().posted < 192 {
+        assert!(Instant::now() < end, "{:?}", b.dispatcher.counts());
+        std::thread::yield_now();
+    }
+    let records = b.dispatcher.connection_records();
+    let mut posted: Vec<_> = records.iter().map(|c| c.posted).collect();
+    posted.sort_unstable();
+    assert_eq!(posted, [64, 128]);
+    b.dispatcher.abort("the test is over");
+}
+
+#[test]
+fn samples_left_to_a_nic_thread_that_sleeps_are_posted() {
+    rung_though_nobody_comes_by(0);
+}
+
+#[test]
+fn samples_left_to_a_connection_that_is_lost_go_by_another() {
+    cut_and_make_again(&Bench::new(3, 8, Arc::new(Digest), false, DEFAULT));
+}
+
+#[test]
+fn the_issuing_thread_posts_for_a_nic_thread_that_has_no_core() {
+    let b = Bench::new(3, 1024, Arc::new(Digest), false, DEFAULT);
+    // Both are of the first NIC thread, which completes, or waits for the book.
+    for connection in [0, 2] {
+        b.connect(connection, 1, &Over::Memory);
+    }
+    b.wait_up(2);
+    let book = b.book.answers.lock().expect("alive");
+    let mut id = 0;
+    let end = Instant::now() + Duration::from_secs(20);
+    while b.dispatcher.counts().posted < 200 && Instant::now() < end && id < 2_000 {
+        one_by_one(&b, id..id + 20);
+        id += 20;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let c = b.dispatcher.counts();
+    drop(book);
+    assert!(c.posted >= 200 && c.handed_over > 0, "{c:?}");
+    drained(&b);
+    b.check(id);
+}
