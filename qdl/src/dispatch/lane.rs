@@ -15,9 +15,8 @@
 //! Where their copies take longer than a doorbell, what is not posted yet counts for more, and a
 //! thread that sleeps is as far behind as what it could have posted until it wakes ([`Weights`]).
 //!
-//! When the rest is over, nothing was posted of what it had left when that began, and the NIC
-//! thread does not nap (`connection::nic_thread`), that has no core: then it posts itself, and
-//! rests again.
+//! When the rest is over and nothing was posted of what it had left when that began, the NIC
+//! thread has no core: then it posts itself, and rests again.
 
 use std::{
     cell::Cell,
@@ -191,9 +190,7 @@ impl Shared {
         let rest_is_over = now >= lane.until_ns;
         if rest_is_over && let Some(watched) = self.connections.get(lane.watched) {
             let posted = watched.posted.load(Ordering::Relaxed);
-            // A thread that naps sees to it by itself.
-            let naps = |share: usize| self.handles().get(share).is_some_and(|t| t.naps(now));
-            if posted == lane.posted && watched.assigned() > 0 && !naps(watched.share) {
+            if posted == lane.posted && watched.assigned() > 0 {
                 self.drive(watched, None, iter::empty());
             }
         }
