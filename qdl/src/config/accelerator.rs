@@ -58,7 +58,7 @@ pub struct AcceleratorConfig {
     #[garde(dive)]
     pub nics: Vec<NicConfig>,
     /// Threads that poll the NICs: so many, as far as there are connections for them. Default
-    /// `auto`: by the cores that there are, and by what there is to do.
+    /// `auto`: by the cores of this machine.
     #[serde(default)]
     #[garde(custom(auto_within(1..=MAX_THREADS)))]
     pub nic_threads: Auto<usize>,

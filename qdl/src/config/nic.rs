@@ -29,7 +29,7 @@ const FEWEST_AUTO_SLOTS: usize = 2;
 /// Most slots that `slots: auto` chooses.
 pub const MAX_AUTO_SLOTS: usize = 2048;
 
-/// Connections to each accelerator, where nobody has said how many and nothing asks for more.
+/// Connections to each accelerator where `connections: auto` is not settled yet.
 pub const CONNECTIONS: usize = 2;
 /// Queue pairs to each accelerator, where nobody has said how many.
 const QUEUE_PAIRS: usize = 4;
@@ -85,9 +85,8 @@ pub struct NicConfig {
     #[serde(deserialize_with = "some_socket_address")]
     #[garde(skip)]
     pub listen: Option<SocketAddr>,
-    /// Connections to each accelerator, 1 to 256; default `auto`, 2, or as many as it takes for
-    /// every NIC thread that this NIC may have here ([`crate::run::settle_connections`]). The
-    /// frontend's number counts.
+    /// Connections to each accelerator, 1 to 256; default `auto`, one for each thread of this NIC
+    /// ([`crate::run::settle_connections`]). The frontend's number counts.
     #[garde(custom(auto_within(1..=MAX_CONNECTIONS)))]
     pub connections: Auto<usize>,
     /// TCP: congestion control of the data connections that this end sends on; default `auto`, the

@@ -26,10 +26,10 @@ mod send;
 
 pub use echo::{Echo, EchoAction, EchoCfgs};
 pub use nic_thread::{
-    CrewPlan, MakeWork, Moves, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Spin, Turn, Wait,
+    CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, NicWork, Placed, Spin, Turn, Wait,
     join_all, spawn, spawn_crew,
 };
-pub(crate) use nic_thread::{ENDING, Patience, arm_all};
+pub(crate) use nic_thread::{ENDING, arm_all};
 pub(crate) use polling::PollOrder;
 pub(crate) use receive::{Polled, Receiving, burst};
 pub(crate) use send::{Next, Outgoing, Posted, SendCounts, SendHalf};

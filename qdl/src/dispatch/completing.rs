@@ -123,8 +123,6 @@ impl FrontendNic {
             let f = &s.in_flight;
             let round_trip = now.saturating_sub(f.posted_ns);
             let residence = s.residence_us();
-            // Not by the round trip, most of which may be naps already, or a queue on the way.
-            self.patience.answered(u64::from(residence) * 1000);
             let up = &mut self.up[s.up];
             up.carried.bytes_out += n * u64::from(f.sample.len);
             up.carried.bytes_in += n * u64::from(s.header.len);

@@ -22,8 +22,8 @@ use super::{
 use crate::{
     clock::now_ns,
     connection::{
-        Echo, EchoAction, NicThreadHandle, NicWork, Patience, PollOrder, Polled, Receiving, Turn,
-        arm_all, burst,
+        Echo, EchoAction, NicThreadHandle, NicWork, PollOrder, Polled, Receiving, Turn, arm_all,
+        burst,
         tracker::{InFlight, Sample},
     },
     dispatch::{Completer, DispatchEvent, Shared, WARM_UP_ID},
@@ -106,8 +106,6 @@ pub(super) struct FrontendNic {
     /// Those that take their leave: nobody posts on them, and what still comes is not looked at.
     leaving: Vec<Up>,
     pub(super) came: Came,
-    /// By what the accelerators took for what it has recorded.
-    pub(super) patience: Patience,
     new_fds: Vec<RawFd>,
     stopping: bool,
 }
@@ -135,7 +133,6 @@ impl FrontendNic {
             order: PollOrder::default(),
             leaving: Vec::new(),
             came: Came::with_capacity(4 * burst(usize::MAX)),
-            patience: Patience::default(),
             new_fds: Vec::new(),
             stopping: false,
         }
@@ -468,14 +465,6 @@ impl NicWork for FrontendNic {
         self.completer.tick(now);
     }
 
-    /// Tokens are waited for one by one.
-    fn patience_ns(&self) -> u64 {
-        match self.up.iter().all(|u| u.coming.is_empty()) {
-            true => self.patience.ns(),
-            false => 0,
-        }
-    }
-
     fn arm(&mut self) -> Armed {
         let work = |u: &Up| {
             let connection = &self.shared.connections[u.connection];
@@ -494,17 +483,8 @@ impl NicWork for FrontendNic {
         self.up.iter_mut().any(|u| u.half.woken_by(fd));
     }
 
-    fn is_in_use(&self) -> bool {
-        !self.up.is_empty()
-    }
-
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd)) {
         self.new_fds.drain(..).for_each(add);
-    }
-
-    fn descriptors(&mut self, each: &mut dyn FnMut(RawFd)) {
-        let all = self.up.iter().chain(&self.leaving);
-        all.for_each(|u| each(u.half.rx.fd()));
     }
 }
 

@@ -36,4 +36,4 @@ pub use memory::{HUGE_PAGE, Mapping, available_memory, numa_nodes};
 pub use near::Near;
 pub use sha256::{sha256_of, sha256_of_file};
 pub use timer::sleep_punctually;
-pub use usage::{MachineTime, OwnWait, ThreadTime, machine_time, thread_id, thread_times};
+pub use usage::{MachineTime, ThreadTime, machine_time, thread_id, thread_times};

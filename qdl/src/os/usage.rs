@@ -1,6 +1,6 @@
 //! What threads and cores did, as the kernel counts it: `/proc/self/task` and `/proc/stat`.
 
-use std::{fs, os::unix::fs::FileExt};
+use std::fs;
 
 /// One thread of this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,25 +53,6 @@ pub fn thread_times() -> Vec<ThreadTime> {
     tasks.flatten().filter_map(one).collect()
 }
 
-/// How long the thread that made it has waited for a core.
-#[derive(Debug)]
-pub struct OwnWait(fs::File);
-
-impl OwnWait {
-    /// Of the calling thread; `None` where the system does not say.
-    pub fn of_this_thread() -> Option<Self> {
-        let of = OwnWait(fs::File::open("/proc/thread-self/schedstat").ok()?);
-        of.ns().map(|_| of)
-    }
-
-    /// Nanoseconds since it began. One system call.
-    pub fn ns(&self) -> Option<u64> {
-        let mut text = [0; 64];
-        let n = self.0.read_at(&mut text, 0).ok()?;
-        schedstat(str::from_utf8(&text[..n]).ok()?).map(|(_, waited_ns)| waited_ns)
-    }
-}
-
 /// What all cores did; `None` where the system does not say.
 pub fn machine_time() -> Option<MachineTime> {
     cores(&fs::read_to_string("/proc/stat").ok()?)
@@ -105,18 +86,6 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-
-    #[test]
-    fn what_a_thread_has_waited_is_what_is_said_of_all_threads() {
-        let Some(own) = OwnWait::of_this_thread() else {
-            return assert!(thread_times().is_empty(), "said of all, but not of one");
-        };
-        let before = own.ns().expect("as before");
-        let all = thread_times();
-        let after = own.ns().expect("as before");
-        let this = all.iter().find(|t| t.id == thread_id()).expect("this one");
-        assert!((before..=after).contains(&this.waited_ns), "{this:?}");
-    }
 
     #[test]
     fn lines_of_the_kernel_are_read_and_others_are_not() {

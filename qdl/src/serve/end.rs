@@ -15,7 +15,7 @@ use super::{
     responses::Responses,
 };
 use crate::{
-    connection::{NicThreadHandle, Patience, SendHalf},
+    connection::{NicThreadHandle, SendHalf},
     fabric::{Broken, Endpoint, FabricCounts, Grants, Imm, Region, RegionError, Window},
     response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader},
     stats::ServedConnection,
@@ -95,8 +95,6 @@ pub struct ServeConnection {
     pub(super) responded: AtomicU64,
     pub(super) parts: AtomicU64,
     late: AtomicU64,
-    /// By what its samples took here.
-    patience: Patience,
     /// There once the local side is destroyed.
     received: Mutex<Received>,
 }
@@ -149,7 +147,6 @@ impl ServeConnection {
             responded: AtomicU64::new(0),
             parts: AtomicU64::new(0),
             late: AtomicU64::new(0),
-            patience: Patience::default(),
             received: Mutex::default(),
             cfgs,
         })
@@ -256,14 +253,6 @@ impl ServeConnection {
     /// It is polled by this thread.
     pub(super) fn polled_by(&self, nic: &NicThreadHandle) {
         let _ = self.nic.set(nic.clone());
-    }
-
-    /// How long its samples may wait to be seen to, ns. Tokens are waited for one by one.
-    pub(super) fn patience_ns(&self) -> u64 {
-        match self.cfgs.stream {
-            Stream::None => self.patience.ns(),
-            _ => 0,
-        }
     }
 
     /// Why a sample of it was refused, if one was.
@@ -447,11 +436,6 @@ impl Origin for ServeConnection {
     }
 
     fn respond(&self, finished: &[Finished]) {
-        // Of those of a batch the last is the one that came last, and was quickest.
-        if let Some(f) = finished.last() {
-            let took = u64::from(f.queue_us) + u64::from(f.compute_us);
-            self.patience.answered(took * 1000);
-        }
         let mut responses = Responses::with(self, finished);
         self.send.drive(&mut responses);
         // Somebody else has the token, or there was no room.

@@ -219,11 +219,6 @@ impl NicWork for ServeNic {
         }
     }
 
-    fn patience_ns(&self) -> u64 {
-        let patience = self.up.iter().map(|u| u.connection.patience_ns());
-        patience.min().unwrap_or(0)
-    }
-
     fn arm(&mut self) -> Armed {
         let work = |u: &Up| {
             let send = &u.connection.send;
@@ -239,16 +234,7 @@ impl NicWork for ServeNic {
         self.up.iter_mut().any(|u| u.half.woken_by(fd));
     }
 
-    fn is_in_use(&self) -> bool {
-        !self.up.is_empty()
-    }
-
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd)) {
         self.new_fds.drain(..).for_each(add);
-    }
-
-    fn descriptors(&mut self, each: &mut dyn FnMut(RawFd)) {
-        let all = self.up.iter().chain(&self.leaving);
-        all.for_each(|u| each(u.half.rx.fd()));
     }
 }

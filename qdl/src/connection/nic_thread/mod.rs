@@ -1,21 +1,17 @@
 //! The loop of a NIC thread: work while there is some, look again for a configured time, then arm
 //! every connection, look once more, and sleep on all their descriptors at once. A thread does so
-//! for one NIC, for several, or for a share of one's connections; what it has may change to another
-//! thread ([`crew`]).
+//! for one NIC, for several, or for a share of one NIC's connections ([`crew`]).
 //!
 //! * here: what its work is, how threads are started and how they end
 //! * `turning`: the loop itself
 //! * `handle`: what others have of a thread: they see whether it sleeps, and wake it
-//! * [`crew`]: which thread polls what, where NICs are together on one, have several, or change
-//! * `handing`: how a share of a NIC changes from one thread to another
-//! * [`spin`]: how a thread that finds nothing waits; `naps`: and where what comes has time
+//! * [`crew`]: the plan of shares and threads
+//! * [`spin`]: how a thread that finds nothing waits
 
 pub mod crew;
 pub mod spin;
 
-mod handing;
 mod handle;
-mod naps;
 mod turning;
 
 #[cfg(all(test, not(qdl_loom)))]
@@ -25,10 +21,7 @@ use std::{
     collections::BTreeSet,
     io,
     os::fd::RawFd,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, OnceLock},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -36,9 +29,7 @@ use std::{
 use mio::Poll;
 
 use self::{
-    crew::Apart,
-    handing::{Crew, Mail, Worked},
-    handle::{Seat, Thread, lock},
+    handle::{Thread, lock},
     turning::run,
 };
 use crate::{
@@ -46,9 +37,8 @@ use crate::{
     os::{CpuList, Near, affinity},
 };
 
-pub use crew::{CrewPlan, Moves};
+pub use crew::CrewPlan;
 pub use handle::NicThreadHandle;
-pub(crate) use naps::Patience;
 pub use spin::{Spin, Wait};
 
 /// How a NIC thread waits and where it runs.
@@ -62,7 +52,7 @@ pub struct NicThreadCfgs {
     pub tick_ns: u64,
     /// Where the thread runs and its connections' memory lies.
     pub near: Near,
-    /// What the thread does before all else, shares or none.
+    /// What the thread does before all else.
     pub begin: Option<fn()>,
 }
 
@@ -82,7 +72,7 @@ pub enum Turn {
     Busy,
     /// Nothing to do.
     Idle,
-    /// The thread is to end.
+    /// This work is over. Its thread ends with its last work.
     Stop,
 }
 
@@ -106,12 +96,6 @@ pub trait NicWork {
         let _ = now_ns;
     }
 
-    /// How long what comes by its connections, or is left to it, may wait, ns. 0 where nothing may,
-    /// or nothing is known.
-    fn patience_ns(&self) -> u64 {
-        0
-    }
-
     /// Before sleeping: arms every connection, and says whether there is anything to do after all.
     fn arm(&mut self) -> Armed;
 
@@ -123,24 +107,14 @@ pub trait NicWork {
     /// Descriptors to sleep on from now on. One that is
     /// closed need not be taken back: the kernel forgets it.
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd));
-
-    /// Whether there is a connection in it: one without is nothing to part threads for.
-    fn is_in_use(&self) -> bool {
-        true
-    }
-
-    /// All descriptors that were named so far and are open: another thread is to sleep on them.
-    fn descriptors(&mut self, each: &mut dyn FnMut(RawFd)) {
-        let _ = each;
-    }
 }
 
-/// Makes a share's work, on the thread that is the first to do it.
+/// Makes a share's work, on the thread that does it.
 pub type MakeWork<W> = Box<dyn FnOnce(NicThreadHandle) -> W + Send>;
 
-/// Starts NIC threads as planned: how each waits and where it runs its first share says. What makes
-/// a share's work runs on its thread, after that has been pinned, so that memory it touches first
-/// and devices it opens are near.
+/// Starts NIC threads as planned. The first share of a thread says how it waits and where it runs.
+/// Each thread is pinned, then makes the works of its shares: memory that they touch first and
+/// devices that they open are near. Returns the handle of each share, and all threads.
 ///
 /// # Errors
 /// No descriptor or thread could be had; or the plan is one for other shares.
@@ -148,46 +122,27 @@ pub fn spawn_crew<W: NicWork + Send + 'static>(
     shares: Vec<(NicThreadCfgs, MakeWork<W>)>,
     plan: &CrewPlan,
 ) -> io::Result<(Vec<NicThreadHandle>, Vec<JoinHandle<()>>)> {
-    if plan.shares() != shares.len() || !plan.fits(plan.nics()) {
+    if plan.shares() != shares.len() || !plan.is_sound() {
         let text = format!("{} shares of NICs do not fit {plan:?}", shares.len());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     let polls = (0..plan.threads()).map(|_| Poll::new());
     let polls = polls.collect::<io::Result<Vec<_>>>()?;
-    let threads = polls.iter().map(Thread::new);
-    let threads: Arc<[Thread]> = threads.collect::<io::Result<Vec<_>>>()?.into();
-    let seats: Vec<_> = plan
-        .thread_of
-        .iter()
-        .map(|thread| {
-            NicThreadHandle(Arc::new(Seat {
-                threads: threads.clone(),
-                at: AtomicUsize::new(*thread),
-                nodes: Mutex::default(),
-            }))
-        })
-        .collect();
+    let handle = |poll| Ok(NicThreadHandle(Arc::new(Thread::new(poll)?)));
+    let handles = polls.iter().map(handle).collect::<io::Result<Vec<_>>>()?;
     let mut of_thread: Vec<Vec<_>> = polls.iter().map(|_| Vec::new()).collect();
-    let first = |thread| Some(shares[plan.first_share(thread)?].0.clone());
-    let cfgs: Vec<Option<NicThreadCfgs>> = (0..polls.len()).map(first).collect();
-    for ((share, thread), (_, make)) in plan.thread_of.iter().enumerate().zip(shares) {
-        of_thread[*thread].push((seats[share].clone(), make));
+    for (thread, share) in plan.thread_of.iter().zip(shares) {
+        of_thread[*thread].push(share);
     }
-    let crew = Arc::new(Crew {
-        threads,
-        mail: polls.iter().map(|_| Mail::default()).collect(),
-        group_of: plan.group_of.clone(),
-        moves: plan.moves,
-        apart: Apart::new(),
-        over: AtomicBool::new(false),
-        given_up: AtomicBool::new(false),
-    });
+    // Whether all threads have been started: else each ends.
+    let complete = Arc::new(OnceLock::new());
     let mut started = Vec::new();
-    let each = polls.into_iter().zip(cfgs).zip(of_thread).enumerate();
-    for (me, ((poll, cfgs), shares)) in each {
-        // The plan fits: every thread has a share, or its group has.
-        let Some(cfgs) = cfgs else { continue };
-        let shared = crew.clone();
+    for ((poll, handle), shares) in polls.into_iter().zip(&handles).zip(of_thread) {
+        // The plan is sound: every thread has a share.
+        let Some((cfgs, _)) = shares.first() else {
+            continue;
+        };
+        let (cfgs, handle, complete_here) = (cfgs.clone(), handle.clone(), complete.clone());
         let thread = std::thread::Builder::new()
             .name(cfgs.name.clone())
             .spawn(move || {
@@ -195,25 +150,24 @@ pub fn spawn_crew<W: NicWork + Send + 'static>(
                 if let Some(begin) = cfgs.begin {
                     begin();
                 }
-                *lock(&shared.threads[me].cpus) = affinity();
-                let works = shares.into_iter().map(|(seat, make)| Worked {
-                    work: make(seat.clone()),
-                    seat,
-                });
-                let works = works.collect();
-                run(&cfgs, me, &shared, poll, works);
+                *lock(&handle.0.cpus) = affinity();
+                if *complete_here.wait() {
+                    let works = shares.into_iter().map(|(_, make)| make(handle.clone()));
+                    let works = works.collect();
+                    run(&cfgs, &handle.0, poll, works);
+                }
             });
         match thread {
             Ok(thread) => started.push(thread),
             Err(e) => {
-                // Nobody else can tell those that have begun.
-                crew.given_up.store(true, Ordering::SeqCst);
-                crew.wake_all();
+                let _ = complete.set(false);
                 return Err(e);
             }
         }
     }
-    Ok((seats, started))
+    let _ = complete.set(true);
+    let of_share = plan.thread_of.iter().map(|thread| handles[*thread].clone());
+    Ok((of_share.collect(), started))
 }
 
 /// Starts a NIC thread of one NIC, as [`spawn_crew`] does.

@@ -23,48 +23,6 @@ pub struct Spin {
     pub sleep_after_ns: u64,
 }
 
-/// How much longer than a vain `sched_yield` a thread looks on before the next: what is nobody's
-/// gain takes a fifth of its looks, and who comes for the core waits for four such calls at most.
-const LOOKS_FOR_A_YIELD: u64 = 4;
-
-/// When a thread that lets others run does so again: at once where somebody wanted the core, later
-/// where the call was in vain, by what that took.
-#[derive(Debug)]
-pub(super) struct Yields {
-    due_ns: u64,
-    /// The quickest so far, ns: nobody wanted the core.
-    vain_ns: u64,
-}
-
-impl Yields {
-    pub const fn new() -> Self {
-        Yields {
-            due_ns: 0,
-            vain_ns: u64::MAX,
-        }
-    }
-
-    /// What a thread does now that would let others run.
-    pub const fn wait(&self, wait: Wait, now_ns: u64) -> Wait {
-        match wait {
-            Wait::Yield if now_ns < self.due_ns => Wait::Look,
-            wait => wait,
-        }
-    }
-
-    /// It let others run.
-    pub fn ran(&mut self, before_ns: u64, now_ns: u64) {
-        let took = now_ns.saturating_sub(before_ns);
-        self.vain_ns = self.vain_ns.min(took);
-        // One that handed the core over took two switches more.
-        let was_vain = took <= self.vain_ns.saturating_mul(2);
-        self.due_ns = match was_vain {
-            true => now_ns.saturating_add(took.saturating_mul(LOOKS_FOR_A_YIELD)),
-            false => now_ns,
-        };
-    }
-}
-
 /// What a thread does that has found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -85,14 +43,9 @@ impl Spin {
         }
     }
 
-    /// It was given a core to look for work with.
-    pub const fn never_sleeps(&self) -> bool {
-        self.sleep_after_ns == u64::MAX
-    }
-
     /// What a thread does that has been idle for so long.
     pub const fn wait(&self, idle_ns: u64) -> Wait {
-        if idle_ns >= self.sleep_after_ns && !self.never_sleeps() {
+        if idle_ns >= self.sleep_after_ns && self.sleep_after_ns != u64::MAX {
             Wait::Sleep
         } else if idle_ns >= self.yield_after_ns && self.yield_after_ns != u64::MAX {
             Wait::Yield
@@ -126,23 +79,6 @@ mod tests {
         assert_eq!(spin.wait(DEFAULT_YIELD_AFTER_NS), Wait::Yield);
         assert_eq!(spin.wait(49_999), Wait::Yield);
         assert_eq!(spin.wait(50_000), Wait::Sleep);
-    }
-
-    #[test]
-    fn a_yield_in_vain_puts_off_the_next() {
-        let mut yields = Yields::new();
-        assert_eq!(yields.wait(Wait::Yield, 0), Wait::Yield);
-        yields.ran(1_000, 1_400);
-        assert_eq!(yields.wait(Wait::Yield, 1_400), Wait::Look);
-        assert_eq!(yields.wait(Wait::Sleep, 1_400), Wait::Sleep);
-        assert_eq!(yields.wait(Wait::Look, 9_000), Wait::Look);
-        assert_eq!(yields.wait(Wait::Yield, 2_999), Wait::Look);
-        assert_eq!(yields.wait(Wait::Yield, 3_000), Wait::Yield);
-        // Another had the core: perhaps it wants it again.
-        yields.ran(3_000, 9_000);
-        assert_eq!(yields.wait(Wait::Yield, 9_000), Wait::Yield);
-        yields.ran(9_000, 9_800);
-        assert_eq!(yields.wait(Wait::Yield, 9_801), Wait::Look);
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Two NICs that share a thread, two that change threads all the time, and one whose connections
-//! are on two.
+//! Two NICs that share a thread, and one NIC whose connections are on two threads.
 
 use std::time::Instant;
 
@@ -9,28 +8,14 @@ fn shared() -> CrewPlan {
     CrewPlan {
         nic_of: vec![0, 1],
         thread_of: vec![0, 0],
-        group_of: vec![0],
-        moves: Moves::Never,
     }
 }
 
-/// Each NIC goes to the other thread after some milliseconds, at both ends.
-fn restless() -> CrewPlan {
-    CrewPlan {
-        nic_of: vec![0, 1],
-        thread_of: vec![0, 1],
-        group_of: vec![0, 0],
-        moves: Moves::Restless,
-    }
-}
-
-/// Two shares of the first NIC, which change threads likewise, and the second NIC.
+/// Two shares of the first NIC on two threads, and the second NIC on one of them.
 fn parted() -> CrewPlan {
     CrewPlan {
         nic_of: vec![0, 0, 1],
         thread_of: vec![0, 1, 1],
-        group_of: vec![0, 0],
-        moves: Moves::Restless,
     }
 }
 
@@ -81,22 +66,13 @@ fn everything_comes_back_by_one_thread() {
 }
 
 #[test]
-fn everything_comes_back_by_threads_that_change() {
-    everything_comes_back(&restless());
-}
-
-#[test]
 fn everything_comes_back_where_one_nic_is_on_two_threads() {
     everything_comes_back(&parted());
 }
 
 #[test]
 fn a_nics_connections_are_shared_out_and_go_with_its_link() {
-    let still = CrewPlan {
-        moves: Moves::Never,
-        ..parted()
-    };
-    let b = bench(4, still, 1 << 20, Wait::default());
+    let b = bench(4, parted(), 1 << 20, Wait::default());
     (0..4).for_each(|connection| {
         b.connect(connection, 1, &Over::Memory);
     });
@@ -119,10 +95,10 @@ fn a_nics_connections_are_shared_out_and_go_with_its_link() {
     assert_eq!(left, [1, 3], "those of the other NIC");
 }
 
-/// One at a time, and no tick: each has to wake a thread that sleeps, whichever has its NIC by now.
+/// One at a time, and no tick: each has to wake the thread.
 #[test]
-fn a_sample_alone_wakes_whoever_has_its_nic() {
-    let b = bench(2, restless(), 0, Wait::asleep());
+fn a_sample_alone_wakes_the_thread_that_its_nics_share() {
+    let b = bench(2, shared(), 0, Wait::asleep());
     (0..2).for_each(|connection| {
         b.connect(connection, 1, &Over::Tcp);
     });
@@ -135,8 +111,7 @@ fn a_sample_alone_wakes_whoever_has_its_nic() {
 }
 
 #[test]
-fn connections_are_lost_and_made_again_under_threads_that_change() {
+fn connections_are_lost_and_made_again_where_threads_are_shared() {
     cut_and_make_again(&bench(3, shared(), 1 << 20, Wait::default()));
-    cut_and_make_again(&bench(3, restless(), 1 << 20, Wait::default()));
     cut_and_make_again(&bench(3, parted(), 1 << 20, Wait::default()));
 }

@@ -10,7 +10,7 @@
 //! * `backlog`: why samples wait, or are left to others.
 //! * `slots`: how many slots are in use.
 //! * `halves`: how much of it one poll takes.
-//! * `crews`: NICs that share a thread, and that change threads all the time.
+//! * `crews`: NICs that share a thread, and one on several.
 //! * `by_health`: the same where rails are chosen by health.
 //! * `parts`: answers in parts, write by write.
 //! * `streamed`: the same through a server, in every mixture.
@@ -39,7 +39,7 @@ mod warm_up;
 
 use super::*;
 use crate::{
-    connection::{CrewPlan, Moves, NicThreadCfgs},
+    connection::{CrewPlan, NicThreadCfgs},
     rails::Policy,
     stats::ConnectionRecord,
 };

@@ -14,7 +14,6 @@
 
 mod device;
 mod frame;
-mod looks;
 mod rx;
 mod tx;
 

@@ -16,15 +16,15 @@ use std::{fmt, io, os::fd::RawFd, sync::Arc};
 use super::{
     HEADER_BYTES, Socket,
     frame::{self, ALIGNED_HEADER_BYTES},
-    looks::Looks,
 };
-use crate::{
-    clock::now_ns,
-    fabric::{Armed, Broken, Event, FabricCounts, Imm, PathReading, Rx, Window, parts::Parts},
+use crate::fabric::{
+    Armed, Broken, Event, FabricCounts, Imm, PathReading, Rx, Window, parts::Parts,
 };
 
-/// Of what follows a large payload little is read before its header is known, a header or a few:
-/// it is likely as long, and what lands in the staging buffer must be copied.
+/// Payloads at least this long are large.
+const LARGE: usize = 16 << 10;
+/// Behind a large payload the staging buffer takes a few headers at most: the next payload is
+/// probably as long, and bytes that land in the staging buffer are copied.
 const READ_PAST_LARGE: usize = 4 * ALIGNED_HEADER_BYTES;
 
 /// A payload under way.
@@ -49,7 +49,8 @@ pub(super) struct TcpRx {
     start: usize,
     end: usize,
     landing: Option<Landing>,
-    looks: Looks,
+    /// The last payload was [`LARGE`].
+    large: bool,
     /// Bytes read.
     carried: u64,
     /// The last read found the socket empty.
@@ -68,7 +69,7 @@ impl TcpRx {
             start: 0,
             end: 0,
             landing: None,
-            looks: Looks::default(),
+            large: false,
             carried: 0,
             drained: false,
             broken: false,
@@ -107,7 +108,7 @@ impl TcpRx {
         }
         let to = self.parts.landing(h.imm, Some(h.at), h.len)?;
         let (len, here) = (h.len as usize, self.end - self.start);
-        self.looks.begins(len);
+        self.large = len >= LARGE;
         self.copy(to.offset, len.min(here));
         if len > here {
             self.landing = Some(Landing {
@@ -149,7 +150,7 @@ impl TcpRx {
             self.start = 0;
         }
         let room = self.staging.len() - self.end;
-        let room = match self.looks.large() {
+        let room = match self.large {
             true => room.min(READ_PAST_LARGE),
             false => room,
         };
@@ -171,7 +172,6 @@ impl TcpRx {
             iov_base: self.staging[self.end..].as_mut_ptr().cast(),
             iov_len: room,
         };
-        let began = self.looks.large().then(now_ns);
         loop {
             // One buffer is handed over at less cost than a list of two.
             let n = if in_place == 0 {
@@ -208,7 +208,6 @@ impl TcpRx {
                     }
                     self.end += n - direct;
                     self.counts.partial += u64::from(n < in_place);
-                    self.looked(began, n, n < in_place + room, in_place > 0);
                     return Ok(true);
                 }
                 _ => {
@@ -216,7 +215,6 @@ impl TcpRx {
                     match e.kind() {
                         io::ErrorKind::WouldBlock => {
                             self.counts.empty_syscalls += 1;
-                            self.looked(began, 0, true, in_place > 0);
                             return Ok(false);
                         }
                         io::ErrorKind::Interrupted => {}
@@ -226,19 +224,6 @@ impl TcpRx {
                 }
             }
         }
-    }
-
-    fn looked(&mut self, began: Option<u64>, bytes: usize, emptied: bool, within: bool) {
-        if let Some(began) = began {
-            let looks = &mut self.looks;
-            looks.looked((began, now_ns()), bytes, emptied, within);
-        }
-    }
-
-    /// Whether to look at the socket now.
-    fn is_due(&self) -> bool {
-        let left = self.landing.map_or(0, |l| l.left);
-        !self.looks.waits() || self.looks.due(now_ns(), left)
     }
 
     fn broke(&mut self, broken: Broken, sink: &mut dyn FnMut(Event)) {
@@ -276,11 +261,6 @@ impl Rx for TcpRx {
                 }
             }
             if events > 0 || budget == 0 {
-                break;
-            }
-            if !self.is_due() {
-                // What came since the last look may have had its edge: nobody is to sleep on it.
-                self.drained = false;
                 break;
             }
             match self.read() {
@@ -331,41 +311,5 @@ impl Drop for TcpRx {
 impl fmt::Debug for TcpRx {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TcpRx({} arrived)", self.counts.writes)
-    }
-}
-
-#[cfg(all(test, not(qdl_loom)))]
-mod tests {
-    use std::{
-        io::Write,
-        net::{TcpListener, TcpStream},
-    };
-
-    use super::*;
-    use crate::fabric::{Grants, Region};
-
-    #[test]
-    fn nobody_sleeps_on_a_socket_that_was_not_looked_at() {
-        let l = TcpListener::bind("127.0.0.1:0").expect("bound");
-        let mut peer = TcpStream::connect(l.local_addr().expect("bound")).expect("connected");
-        let stream = l.accept().expect("accepted").0;
-        let region = Arc::new(Region::new(1 << 18).expect("memory"));
-        let grants = Arc::new(Grants::new(1));
-        let window = Window::new(region, 0, 1 << 18, grants).expect("fits");
-        let mut rx = TcpRx::new(Arc::new(Socket(stream.into())), window, 4096);
-        let mut events = 0;
-        rx.poll(1, &mut |_| events += 1);
-        assert_eq!(rx.arm(), Armed::Sleep, "it was found empty");
-        // A path so slow, and looks so dear, that none is due for an hour.
-        let hour = 3_600_000_000_000;
-        rx.looks.begins(1 << 18);
-        rx.looks.looked((0, hour), 0, true, true);
-        rx.looks.looked((0, hour), 1, true, true);
-        rx.looks.looked((0, now_ns() + 1), 0, true, true);
-        peer.write_all(&[1]).expect("written");
-        let looked = rx.counts.syscalls;
-        rx.poll(1, &mut |_| events += 1);
-        assert_eq!((rx.counts.syscalls, events), (looked, 0), "not due");
-        assert_eq!(rx.arm(), Armed::Ready, "its edge may be gone");
     }
 }
