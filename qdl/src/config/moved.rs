@@ -27,11 +27,23 @@ pub(super) enum Now {
 }
 
 /// All of them.
-pub(super) const MOVED: &[Moved] = &[Moved {
-    side: Some(Side::Accelerator),
-    path: "deadlines.echo_interval_ms",
-    now: Now::Gone("the frontend's echo covers both directions"),
-}];
+pub(super) const MOVED: &[Moved] = &[
+    Moved {
+        side: Some(Side::Accelerator),
+        path: "deadlines.echo_interval_ms",
+        now: Now::Gone("the frontend's echo covers both directions"),
+    },
+    Moved {
+        side: None,
+        path: "engine.apart",
+        now: Now::Gone("`begin_apart_us` is the time between batches, and 0 by default"),
+    },
+    Moved {
+        side: None,
+        path: "engine.gather",
+        now: Now::Gone("the GPU's copy engines bring inputs that lie apart"),
+    },
+];
 
 /// Finds the keys of `table` in a document.
 pub(super) fn moved_keys(table: &[Moved], side: Side, document: &Document, out: &mut Findings) {
