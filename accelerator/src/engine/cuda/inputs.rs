@@ -136,8 +136,8 @@ impl Inputs {
     }
 
     /// Copies the samples' runs where a sample is a single tensor of one size, and otherwise every
-    /// tensor of every sample, with zeros behind the ragged ones; nothing where the batch is read in
-    /// place.
+    /// tensor of every sample, with zeros behind the ragged ones. Copies nothing where the batch is
+    /// read in place.
     fn copy(&mut self, batch: &Batch, at: Option<usize>) -> Result<Staged, EngineError> {
         let (unpacker, memory) = (&self.unpacker, &self.memory);
         let to = |input: usize| memory[input].address() as usize;

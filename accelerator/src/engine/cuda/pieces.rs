@@ -66,8 +66,8 @@ impl Pieces {
         self.merge(ranges, runs)
     }
 
-    /// The pieces of samples, each its address and length: every tensor of each goes to its place in
-    /// its input, whose address `to` says. No sample has a length that the model cannot have.
+    /// The pieces of samples, given by address and length: every tensor goes to its place in its
+    /// input, whose address `to` returns. Every length is one that the model can have.
     pub fn of_tensors(
         &mut self,
         unpacker: &Unpacker,
