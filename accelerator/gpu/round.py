@@ -19,8 +19,6 @@ STEP, in any order:
     copies:MODEL      copies a batch on the wire (contiguous slots) and --local (scattered samples)
     onnx:MODEL        ONNX Runtime on the GPU, --onnxruntime being a library of onnxruntime-gpu: answers over the wire against its
                       own on the CPU, and the engine by itself (digits; resnet50 with seeded weights)
-    gather:MODEL      the same answers, and Offline over the wire, with `gather: copies` and with `gather: kernel`; slots few enough
-                      that long and short samples follow each other in them
     resident:MODEL    slots in the GPU's own memory beside slots in the host's: copies a batch, and the same answers?
     gpus:MODEL        Offline over the wire with one accelerator process on GPU 0, and on GPU 0 and 1; answers of both too
     two:MODEL         Offline over the wire with one accelerator on GPU 0, and with a second one on GPU 1
@@ -50,7 +48,7 @@ HOME = state.REPOSITORY / "target/gpu-round"
 STEPS = {
     f.__name__: f
     for f in (
-        building.export, building.plan, agreement.answers, agreement.gather, agreement.onnx, agreement.resident,
+        building.export, building.plan, agreement.answers, agreement.onnx, agreement.resident,
         speed.alone, speed.offline, speed.tune, speed.server, speed.copies, several.gpus, several.two, rails.rails,
         refusals.errors,
     )

@@ -2,7 +2,6 @@
 //!
 //! * `fabric`: the TCP fabric beside plain sockets.
 //! * `core`: the data structures that decide, in nanoseconds and allocations per operation.
-//! * `batches`: which rules for batches recover from which hiccup, in a model.
 //! * `rails`: the policies that choose rails, in a model.
 //! * `sockets`: plain sockets alone, over several rails.
 //! * `large`: ways of the kernel to move large payloads.
@@ -12,7 +11,6 @@
 //!   (with the feature `feed`).
 //! * `llm-server`: a pretended language-model server for `bench llm`.
 
-mod batches;
 mod core;
 mod fabric;
 #[cfg(feature = "feed")]
@@ -50,8 +48,6 @@ enum Bench {
     Fabric(fabric::Args),
     /// Tracker, arbiter, batcher, histograms, send token: cost of an operation.
     Core(core::Args),
-    /// Rules for batches: a model of engines with steps, and hiccups.
-    Batches(batches::Args),
     /// Rails chosen by health: a model of a large system, the cost of a decision, and designs.
     Rails(rails::Args),
     /// Plain sockets alone, over several rails with a thread each.
@@ -78,7 +74,6 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().bench {
         Bench::Fabric(args) => fabric::run(&args),
         Bench::Core(args) => core::run(&args),
-        Bench::Batches(args) => batches::run(&args),
         Bench::Rails(args) => rails::run(&args),
         Bench::Sockets(args) => sockets::run(&args),
         Bench::Large(args) => large::run(&args),

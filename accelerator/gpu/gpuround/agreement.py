@@ -1,4 +1,4 @@
-"""Steps that compare answers: over the wire, --local, in float32, of another engine, by another way to the GPU."""
+"""Steps that compare answers: over the wire, --local, in float32, of another engine."""
 
 import importlib.util
 import json
@@ -9,7 +9,7 @@ import sys
 
 from . import state
 from .models import MODELS, configs, engine
-from .processes import Accelerator, answered, cores, cpu_of, frontend, listed, short
+from .processes import Accelerator, answered, cores, frontend, listed, short
 
 
 def answers(model):
@@ -47,36 +47,6 @@ def answers(model):
         d, r = got[keep].astype(np.float64) - reference[keep], reference[keep].astype(np.float64)
         out["relative_error_to_float32"] = float(np.linalg.norm(d) / np.linalg.norm(r))
         out["whole_length_error"] = float(np.linalg.norm(got.astype(np.float64) - reference) / np.linalg.norm(reference.astype(np.float64)))
-    return out
-
-
-def gather(model):
-    """Both ways to the GPU, in turns. Their answers are compared with few slots, which long and short samples share."""
-    m = MODELS[model]
-    slots, out = m["slots"], {"offline": []}
-    said = {}
-    for way in ("copies", "kernel"):
-        m["slots"] = 2 * m["exact"]
-        f, a = configs(model, f"gather-{model}-{way}", engine(model, m["exact"], m["threads"], batch_sizes=[m["exact"]], gather=way))
-        m["slots"] = slots
-        with Accelerator(a, f"gather-{model}-{way}"):
-            kept = short(frontend(f, f"gather-{model}-{way}", "--mode", "accuracy", "--scenario", "offline"))
-        said[way] = answered(f"gather-{model}-{way}")
-        out[way] = {"answers": len(said[way]), "different": len(set(said[way].values())), **kept.get("gpu", {})}
-    out["same_bytes"] = sum(said["copies"][k] == said["kernel"].get(k) for k in said["copies"])
-    more = ("--scenario", "offline", "--duration-s", state.args.seconds, "--set", f"offline_expected_qps={m['qps']}")
-    for turn, way in enumerate(("copies", "kernel", "kernel", "copies")):
-        if state.left() < state.args.seconds * 1.5 + 15:
-            out["cut_short"] = True
-            break
-        text = engine(model, m["offline"], m["threads"], max_delay_us=20000, gather=way)
-        f, a = configs(model, f"gather-{model}-{turn}", text)
-        with Accelerator(a, f"gather-{model}-{turn}") as accelerator:
-            before = cpu_of(accelerator.process)
-            kept = short(frontend(f, f"gather-{model}-{turn}", *more))
-            kept = {"way": way, **kept, "accelerator_cpu_s": round(cpu_of(accelerator.process) - before, 1)}
-        state.say(json.dumps(kept)[:300])
-        out["offline"].append(kept)
     return out
 
 

@@ -100,7 +100,7 @@ def short(s):
                 "copies_per_batch": round(g["copies_in"] / n, 2), "copy_in_ms": round(g["copy_in_us"] / n / 1e3, 3),
                 "compute_ms": round(g["compute_us"] / n / 1e3, 3), "copy_out_ms": round(g["copy_out_us"] / n / 1e3, 3),
                 "gbyte_in": round(g["bytes_in"] / 1e9, 2), "padded": g["padded"],
-                "gathers": g.get("gathers", 0), "graphs": g.get("graphs", 0), "batches": n,
+                "graphs": g.get("graphs", 0), "batches": n,
             }
     return kept
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Apart, Begun, Estimates, Profile};
+use super::estimates::Estimates;
 
 /// Samples that there is room for from the start: as many as a connection can have in flight, so
 /// that it is not under load that memory is asked for.
@@ -17,6 +17,9 @@ pub struct Policy {
     pub max_delay_ns: u64,
     /// Nanoseconds from a sample's arrival to the time its answer is due, if there is one.
     pub latency_ns: Option<u64>,
+    /// Least time between the beginnings of two batches, in nanoseconds, while others run; 0 where
+    /// a batch begins as soon as a worker is free.
+    pub begin_apart_ns: u64,
 }
 
 /// What a free worker does next.
@@ -35,11 +38,11 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Batcher<T> {
     policy: Policy,
+    /// Ascending.
+    sizes: Box<[usize]>,
     estimates: Estimates,
-    profile: Profile,
-    apart: Apart,
-    /// As the profile has it.
-    enough: usize,
+    /// A batch may not begin before this time while others run, ns.
+    next_ns: u64,
     /// Ordered by time of arrival, so that the front is the oldest.
     pending: VecDeque<(u64, T)>,
 }
@@ -53,10 +56,9 @@ impl<T> Batcher<T> {
         };
         Batcher {
             policy,
+            sizes: sizes.into(),
             estimates: Estimates::default(),
-            profile: Profile::new(policy.max_batch, sizes),
-            apart: Apart::default(),
-            enough: policy.max_batch,
+            next_ns: 0,
             pending: VecDeque::with_capacity(ROOM.max(2 * policy.max_batch)),
         }
     }
@@ -90,57 +92,33 @@ impl<T> Batcher<T> {
             let latest = latency.saturating_sub(self.estimates.of(self.pending.len()));
             due = due.min(oldest.saturating_add(latest));
         }
-        let next = self.apart.next_ns();
-        if busy == 0 {
+        if self.pending.len() >= self.policy.max_batch {
+            due = now_ns;
+        }
+        let begin = due.max(self.next_ns);
+        if busy == 0 || begin <= now_ns {
             Step::Run
-        } else if self.pending.len() < self.enough && due > now_ns {
-            Step::WaitUntil(due.max(next))
-        } else if next > now_ns {
-            Step::WaitUntil(next)
         } else {
-            Step::Run
+            Step::WaitUntil(begin)
         }
     }
 
-    /// A batch ended, and took so long in the engine.
-    pub fn ended(&mut self, now_ns: u64, begun: Begun, ns: u64) {
-        self.apart.ends(now_ns, begun);
-        self.observe(begun.samples, ns);
-    }
-
-    fn observe(&mut self, samples: usize, ns: u64) {
+    /// A batch of so many samples took so long in the engine.
+    pub fn observe(&mut self, samples: usize, ns: u64) {
         self.estimates.observe(samples, ns);
-        self.profile.observe(samples, ns);
-        self.enough = self.profile.enough();
-    }
-
-    /// A batch of so many zeros took so long, before the first sample came.
-    pub fn warmed(&mut self, samples: usize, ns: u64) {
-        self.profile.warmed(samples, ns);
-        self.enough = self.profile.enough();
-    }
-
-    /// Sizes to find out with whether batches had better begin apart, the largest first, and what
-    /// each took alone, ns.
-    pub fn alone(&self) -> impl Iterator<Item = (usize, u64)> {
-        self.profile.alone()
-    }
-
-    /// Batches of so many, which take `alone_ns`, got through the engine in `own_ns` each where
-    /// they began apart, and that was quicker: from now on they do.
-    pub fn begin_apart(&mut self, alone_ns: u64, own_ns: f64) {
-        let beside = own_ns / alone_ns.max(1) as f64;
-        self.apart.start(self.profile.costs().map(|ns| ns * beside));
     }
 
     /// Moves the oldest samples, at most `max_batch`, to the end of `batch`: as many as the largest
-    /// size that they fill, or all of them where they fill none; or another number that gets the
-    /// queue down sooner ([`Profile::cut`]). They are a batch that begins.
-    pub fn take(&mut self, now_ns: u64, batch: &mut Vec<T>) -> Begun {
-        let n = self.profile.cut(self.pending.len()).min(self.pending.len());
+    /// listed size that they fill, or all of them where that is less than half. The batch begins.
+    pub fn take(&mut self, now_ns: u64, batch: &mut Vec<T>) {
+        let most = self.pending.len().min(self.policy.max_batch);
+        let filled = self.sizes.iter().rev().find(|size| **size <= most);
+        let n = match filled {
+            Some(size) if 2 * size >= most => *size,
+            _ => most,
+        };
         batch.extend(self.pending.drain(..n).map(|(_, sample)| sample));
-        let (place, part) = self.profile.part(n);
-        self.apart.begins(now_ns, place, part, n)
+        self.next_ns = now_ns.saturating_add(self.policy.begin_apart_ns);
     }
 
     /// Number of samples pending.
@@ -173,6 +151,8 @@ mod tests {
         policy: Policy,
         now: u64,
         busy_until: Vec<Option<u64>>,
+        /// When the last batch began.
+        began: Option<u64>,
         arrived: Vec<u64>,
         batches: Vec<Vec<usize>>,
     }
@@ -185,6 +165,7 @@ mod tests {
                 policy,
                 now: 0,
                 busy_until: vec![None; workers],
+                began: None,
                 arrived: Vec::new(),
                 batches: Vec::new(),
             }
@@ -205,6 +186,9 @@ mod tests {
                     Step::Run => {
                         let mut batch = Vec::new();
                         let pending = self.batcher.len();
+                        let before = self.began.replace(self.now).filter(|_| busy > 0);
+                        let apart = before.map_or(u64::MAX, |at| self.now - at);
+                        assert!(apart >= self.policy.begin_apart_ns, "{apart} ns apart");
                         self.batcher.take(self.now, &mut batch);
                         self.check_size(pending, batch.len());
                         self.batcher.observe(batch.len(), compute);
@@ -222,8 +206,12 @@ mod tests {
                             }
                             None => self.policy.max_delay_ns,
                         };
-                        assert_eq!(t, oldest + delay, "deadlines are exact");
-                        assert!(self.batcher.len() < self.policy.max_batch);
+                        let next = self.began.unwrap_or(0) + self.policy.begin_apart_ns;
+                        let due = match self.batcher.len() < self.policy.max_batch {
+                            true => oldest + delay,
+                            false => self.now,
+                        };
+                        assert_eq!(t, due.max(next), "deadlines are exact");
                         assert!(busy > 0, "an idle engine lets nobody wait");
                         return Some(t);
                     }
@@ -273,12 +261,14 @@ mod tests {
             max_batch in 1usize..9,
             max_delay_ns in 0u64..50,
             latency_ns in prop::option::of(1u64..80),
+            begin_apart_ns in prop_oneof![Just(0), 1u64..40],
             sizes in prop::collection::btree_set(1usize..9, 0..4),
             workers in 1usize..4,
             events in prop::collection::vec((0u64..40, 1usize..12, 1u64..60), 1..60),
         ) {
             let sizes: Vec<usize> = sizes.into_iter().filter(|s| *s <= max_batch).collect();
-            let mut w = World::new(Policy { max_batch, max_delay_ns, latency_ns }, &sizes, workers);
+            let policy = Policy { max_batch, max_delay_ns, latency_ns, begin_apart_ns };
+            let mut w = World::new(policy, &sizes, workers);
             for (gap, burst, compute) in events {
                 w.advance(w.now + gap, compute);
                 for _ in 0..burst {
@@ -299,8 +289,7 @@ mod tests {
 
         #[test]
         fn late_arrivals_are_put_in_order(times in prop::collection::vec(0u64..20, 1..40)) {
-            let policy = Policy { max_batch: 64, max_delay_ns: 5, latency_ns: None };
-            let mut b = Batcher::new(policy, &[]);
+            let mut b = batcher(64, 5, None, &[]);
             for (i, t) in times.iter().enumerate() {
                 b.push(*t, (*t, i));
             }
@@ -324,6 +313,7 @@ mod tests {
             max_batch,
             max_delay_ns,
             latency_ns,
+            begin_apart_ns: 0,
         };
         Batcher::new(policy, sizes)
     }
@@ -357,23 +347,38 @@ mod tests {
     }
 
     #[test]
-    fn more_than_enough_waits_for_nothing_and_is_cut() {
-        let mut b = batcher(8, 1000, None, &[]);
-        (0..5).for_each(|i| b.push(i, i));
-        assert_eq!(b.step(5, 1), Step::WaitUntil(1000));
-        // Four are as quick as one, five take twice as long.
-        (0..3).for_each(|_| b.observe(4, 100));
-        (0..3).for_each(|_| b.observe(5, 205));
-        b.observe(1, 95);
-        assert_eq!(b.step(5, 1), Step::Run);
-        let mut taken = Vec::new();
-        b.take(0, &mut taken);
-        assert_eq!(taken, [0, 1, 2, 3]);
-        assert_eq!(
-            b.step(5, 1),
-            Step::WaitUntil(1004),
-            "the rest has its own time"
+    fn all_that_is_pending_is_padded_where_listed_sizes_fill_less_than_half() {
+        let take = |pending: usize| {
+            let mut b = batcher(64, 100, None, &[1, 32, 64]);
+            (0..pending).for_each(|i| b.push(0, i));
+            let mut taken = Vec::new();
+            b.take(0, &mut taken);
+            taken.len()
+        };
+        let taken = [1, 2, 3, 31, 32, 63, 64, 200].map(take);
+        assert_eq!(taken, [1, 1, 3, 31, 32, 32, 64, 64]);
+    }
+
+    #[test]
+    fn a_batch_begins_so_long_after_the_one_before_unless_the_engine_is_idle() {
+        let mut b = Batcher::new(
+            Policy {
+                max_batch: 2,
+                max_delay_ns: 10,
+                latency_ns: None,
+                begin_apart_ns: 50,
+            },
+            &[],
         );
+        (0..4).for_each(|i| b.push(100, i));
+        assert_eq!(b.step(100, 1), Step::Run);
+        b.take(100, &mut Vec::new());
+        assert_eq!(b.step(101, 1), Step::WaitUntil(150), "though it is full");
+        assert_eq!(b.step(101, 0), Step::Run, "an idle engine");
+        assert_eq!(b.step(150, 1), Step::Run);
+        b.take(150, &mut Vec::new());
+        b.push(195, 4);
+        assert_eq!(b.step(196, 1), Step::WaitUntil(205), "later than 200");
     }
 
     #[test]

@@ -31,7 +31,7 @@ mod unpack;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use qdl::{
-    config::{EngineConfig, Gather, Provider},
+    config::{EngineConfig, Provider},
     fabric::Region,
     model::ModelSpec,
     rails::Score,
@@ -223,10 +223,9 @@ impl EngineParams {
                 provider: Provider::Cpu,
                 gpu: 0,
                 gpus: Vec::new(),
-                gather: Gather::Auto,
                 batch_sizes: Vec::new(),
                 latency_us: None,
-                apart: true,
+                begin_apart_us: 0,
                 precision: None,
                 profiles: Vec::new(),
                 optimization_level: None,
@@ -301,11 +300,7 @@ impl EngineParams {
             engine.kind,
             EngineKind::Tokens | EngineKind::Http | EngineKind::Llm
         ) {
-            line += &format!(
-                ", batches of up to {} samples, {} at a time",
-                engine.max_batch,
-                engine.workers()
-            );
+            line += &batching(engine);
         }
         if matches!(engine.kind, EngineKind::Onnx | EngineKind::Llm) {
             line += &format!(", intra_threads {}", engine.intra_threads);
@@ -317,6 +312,26 @@ impl EngineParams {
     pub(crate) fn delay(&self) -> Duration {
         Duration::from_micros(self.engine.delay_us)
     }
+}
+
+/// The rule for batches, behind the engine's name.
+fn batching(engine: &EngineConfig) -> String {
+    let mut line = format!(
+        ", batches of up to {} samples, {} at a time, after {} us at most",
+        engine.max_batch,
+        engine.workers(),
+        engine.max_delay_us
+    );
+    if let Some(us) = engine.latency_us {
+        line += &format!(", answers due after {us} us");
+    }
+    if !engine.batch_sizes.is_empty() {
+        line += &format!(", of sizes {:?}", engine.batch_sizes);
+    }
+    if engine.begin_apart_us > 0 {
+        line += &format!(", begun {} us apart", engine.begin_apart_us);
+    }
+    line
 }
 
 /// Makes the engine that `params` names. Models are loaded here once, so that a bad one is found at

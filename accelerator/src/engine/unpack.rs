@@ -11,10 +11,7 @@
 //! All ragged tensors of one sample have the same number of rows (elements along their first
 //! dimension), so the sample's length alone tells how many.
 
-use std::{
-    mem::size_of,
-    ptr::{self, NonNull},
-};
+use std::{mem::size_of, ptr};
 
 use qdl::model::{ModelSpec, TensorSpec};
 
@@ -26,37 +23,22 @@ use super::{Batch, EngineError, Lengths};
 struct Line([u8; 64]);
 
 /// Bytes that begin at a multiple of 64.
-#[derive(Debug)]
-enum Memory {
-    Own(Vec<Line>),
-    /// Somebody else's: address and bytes.
-    Lent(NonNull<u8>, usize),
-}
+#[derive(Debug, Default)]
+struct Memory(Vec<Line>);
 
 impl Memory {
     fn grow(&mut self, bytes: usize) {
-        if let Memory::Own(memory) = self {
-            let lines = bytes.div_ceil(size_of::<Line>());
-            if lines > memory.len() {
-                memory.resize(lines, Line([0; 64]));
-            }
+        let lines = bytes.div_ceil(size_of::<Line>());
+        if lines > self.0.len() {
+            self.0.resize(lines, Line([0; 64]));
         }
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        match self {
-            Memory::Own(memory) => {
-                let len = memory.len() * size_of::<Line>();
-                // SAFETY: `Line` is `len / Vec::len` bytes of `u8` without padding (its size equals
-                // its alignment), all of them initialised, and `&mut self` makes the access
-                // exclusive.
-                unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast::<u8>(), len) }
-            }
-            // SAFETY: promised in `Unpacker::lend`; `&mut self` makes the access exclusive.
-            Memory::Lent(address, len) => unsafe {
-                std::slice::from_raw_parts_mut(address.as_ptr(), *len)
-            },
-        }
+        let len = self.0.len() * size_of::<Line>();
+        // SAFETY: `Line` is `len / Vec::len` bytes of `u8` without padding (its size equals its
+        // alignment), all of them initialised, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>(), len) }
     }
 }
 
@@ -100,7 +82,7 @@ impl Unpacker {
             Field {
                 bytes,
                 row: rows.map(|rows| bytes / rows),
-                buffer: Memory::Own(Vec::new()),
+                buffer: Memory::default(),
             }
         };
         Ok(Unpacker {
@@ -139,14 +121,9 @@ impl Unpacker {
         }))
     }
 
-    /// Unpacks input `index` to memory of the caller's from now on. It does not grow: a batch that
-    /// does not fit panics.
-    ///
-    /// # Safety
-    /// `address` is writable for `bytes` initialised bytes, which nobody else touches while this
-    /// unpacks, for as long as it lives.
-    pub unsafe fn lend(&mut self, index: usize, address: NonNull<u8>, bytes: usize) {
-        self.fields[index].buffer = Memory::Lent(address, bytes);
+    /// True where samples of input `index` have different lengths.
+    pub fn is_ragged(&self, index: usize) -> bool {
+        self.fields[index].row.is_some()
     }
 
     /// Bytes of input `index` of a sample at its largest.

@@ -32,7 +32,6 @@ mod counters;
 mod queue;
 mod sequences;
 mod shared;
-mod together;
 mod warming;
 
 use std::{
@@ -111,6 +110,7 @@ impl Options {
             max_batch: self.engine.max_batch.clamp(1, MAX_BATCH),
             max_delay_ns: micros(self.engine.max_delay_us),
             latency_ns: self.engine.latency_us.map(micros),
+            begin_apart_ns: micros(self.engine.begin_apart_us),
         }
     }
 }
@@ -449,20 +449,8 @@ fn work(
         let max_batch = options.policy().max_batch;
         let batch = shared.batch()?;
         let sizes = &options.engine.batch_sizes;
-        let warm_up = warming::warm_up(worker.as_mut(), max_batch, sizes, &shared.measuring)?;
-        shared.warmed(&warm_up.took_ns);
-        if options.engine.apart {
-            let found = shared
-                .together
-                .find_out(worker.as_mut(), || shared.to_try())?;
-            if let Some(found) = found {
-                found.say();
-                if found.is_worth_it() {
-                    shared.begin_apart(found.alone_ns, found.apart_ns);
-                }
-            }
-        }
-        Ok((worker, batch, warm_up.figures))
+        let warm_up = warming::warm_up(worker.as_mut(), max_batch, sizes)?;
+        Ok((worker, batch, warm_up))
     }));
     let made = made.unwrap_or_else(|panic| {
         Err(EngineError::Panicked {
@@ -479,8 +467,6 @@ fn work(
             shared.serve(index, worker.as_mut(), batch);
         }
         Err(error) => {
-            // Nobody waits for this one.
-            shared.together.call_off();
             let _ = ready.send(Err(error));
         }
     }

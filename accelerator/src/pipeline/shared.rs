@@ -17,9 +17,9 @@ use qdl::{
     serve::{Arrival, Finished, Origin, respond_all},
 };
 
-use super::{counters::Cell, queue::Queue, together::Together};
+use super::{counters::Cell, queue::Queue};
 use crate::{
-    batcher::{Batcher, Begun, Step},
+    batcher::{Batcher, Step},
     engine::{
         Batch, Decompressor, Engine, EngineError, Fault, Inline, Lengths, Worker, panic_message,
     },
@@ -46,10 +46,6 @@ pub(super) struct Shared {
     pub engine: Arc<dyn Engine>,
     pub queue: Queue<Arrival>,
     pub events: EventCount,
-    /// Held by the worker that measures, while warming up, what batches take.
-    pub measuring: Mutex<()>,
-    /// Where workers find out, after that, whether batches had better begin apart.
-    pub together: Together,
     pub cells: Vec<CachePadded<Cell>>,
     pub in_flight: CachePadded<AtomicUsize>,
     state: Mutex<State>,
@@ -86,8 +82,6 @@ impl Shared {
             compression: options.compression,
             queue: Queue::new(options.queue),
             events: EventCount::default(),
-            measuring: Mutex::default(),
-            together: Together::new(options.engine.threads.max(1)),
             cells: (0..options.engine.threads.max(1))
                 .map(|_| Cell::new(policy.max_batch))
                 .collect(),
@@ -136,25 +130,6 @@ impl Shared {
     /// True while samples are taken.
     pub fn running(&self) -> bool {
         self.mode.load(SeqCst) == RUNNING
-    }
-
-    /// What sizes took when a worker was warmed up, in nanoseconds.
-    pub fn warmed(&self, took_ns: &[(usize, u64)]) {
-        let mut state = self.lock();
-        for &(samples, ns) in took_ns {
-            state.batcher.warmed(samples, ns);
-        }
-    }
-
-    /// The size that workers had better find out with, and what a batch of it took alone, ns.
-    pub fn to_try(&self) -> Option<(usize, u64)> {
-        let alone: Vec<_> = self.lock().batcher.alone().collect();
-        Together::size(&alone, self.cells.len())
-    }
-
-    /// Batches that take `alone_ns` got through in `own_ns` each, where they began apart.
-    pub fn begin_apart(&self, alone_ns: u64, own_ns: f64) {
-        self.lock().batcher.begin_apart(alone_ns, own_ns);
     }
 
     /// From a NIC thread: hands samples to the workers and wakes one of them.
@@ -213,9 +188,10 @@ impl Shared {
     ) -> Result<(), EngineError> {
         let mut finished = Vec::with_capacity(self.max_batch);
         let mut ran = None;
-        while let Some(begun) = self.next(&mut batch, ran) {
+        while self.next(&mut batch, ran) {
+            let samples = batch.len();
             let _taken = Taken {
-                samples: batch.len(),
+                samples,
                 in_flight: &self.in_flight,
             };
             // Declared later, so dropped earlier: samples are gone before they cease to count.
@@ -224,7 +200,7 @@ impl Shared {
                 Ok(took) => took,
                 Err(error) => self.run_apart(index, worker, batch.0, error, &mut finished)?,
             };
-            ran = Some((begun, took));
+            ran = Some((samples, took));
         }
         Ok(())
     }
@@ -291,16 +267,16 @@ impl Shared {
         Ok(clock::now_ns().saturating_sub(started))
     }
 
-    /// Waits for the next batch and puts it into `batch`; nothing when there is none to come. `ran`
-    /// is the last one, and how long it took.
-    fn next(&self, batch: &mut Batch, ran: Option<(Begun, u64)>) -> Option<Begun> {
+    /// Waits for the next batch and puts it into `batch`; false when there is none to come. `ran`
+    /// is the size of the last batch, and how long it took, in nanoseconds.
+    fn next(&self, batch: &mut Batch, ran: Option<(usize, u64)>) -> bool {
         let mut ran = ran;
         loop {
             let seen = self.events.epoch();
             let mut state = self.lock();
-            if let Some((begun, ns)) = ran.take() {
+            if let Some((samples, ns)) = ran.take() {
                 state.busy -= 1;
-                state.batcher.ended(clock::now_ns(), begun, ns);
+                state.batcher.observe(samples, ns);
             }
             // A full batch is all that the next step can ask for; the rest is younger and may stay
             // in the queue.
@@ -314,14 +290,13 @@ impl Shared {
             let step = match self.mode.load(SeqCst) {
                 RUNNING => state.batcher.step(now, state.busy),
                 DRAINING if !state.batcher.is_empty() => Step::Run,
-                _ => return None,
+                _ => return false,
             };
             let until = match step {
                 Step::Run => {
                     state.busy += 1;
-                    let mut begun = Begun::of(0);
                     batch.fill(self.sample_bytes, |arrivals| {
-                        begun = state.batcher.take(now, arrivals);
+                        state.batcher.take(now, arrivals);
                     });
                     let more = !state.batcher.is_empty() || !self.queue.is_empty();
                     drop(state);
@@ -329,7 +304,7 @@ impl Shared {
                         // A sleeper has to take it, or at least to mind its deadline.
                         self.events.notify();
                     }
-                    return Some(begun);
+                    return true;
                 }
                 Step::WaitUntil(t) => t,
                 Step::Wait => now.saturating_add(LONGEST_SLEEP_NS),
@@ -345,7 +320,6 @@ impl Shared {
         let _ = self
             .mode
             .compare_exchange(RUNNING, DRAINING, SeqCst, SeqCst);
-        self.together.call_off();
         self.events.notify_all();
         let deadline = Instant::now() + timeout;
         let mut guard = self

@@ -202,6 +202,7 @@ impl Batch {
                     max_batch: BATCH,
                     max_delay_ns: 1_000_000,
                     latency_ns: None,
+                    begin_apart_ns: 0,
                 },
                 &[],
             ),

@@ -132,20 +132,6 @@ pub enum Provider {
     Cuda,
 }
 
-/// How inputs that do not lie side by side get to a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Gather {
-    /// By the kernel where it is the faster one, or the only one: many small pieces, slots in the
-    /// GPU's own memory, several or ragged inputs.
-    #[default]
-    Auto,
-    /// By copies; several or ragged inputs are unpacked and padded on the CPU.
-    Copies,
-    /// By the kernel, wherever it can read the samples.
-    Kernel,
-}
-
 /// Engine and batcher: the same for an accelerator and for a frontend's `--local`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
@@ -197,10 +183,6 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(skip)]
     pub gpus: Vec<usize>,
-    /// How inputs that lie apart get to the GPU; default `auto`. For an engine that runs on one.
-    #[serde(default)]
-    #[garde(skip)]
-    pub gather: Gather,
     /// Sizes that batches are run at, ascending, the last of them `max_batch`; what falls between
     /// two is padded. Default: any size. `aoti` and `tensorrt` only.
     #[serde(default)]
@@ -212,11 +194,11 @@ pub struct EngineConfig {
     #[serde(default)]
     #[garde(custom(within_some(1..=MAX_DELAY_US)))]
     pub latency_us: Option<u64>,
-    /// Whether batches of several workers begin apart where warming up finds that they are quicker
-    /// so; default true. False: as workers become free.
-    #[serde(default = "yes")]
-    #[garde(skip)]
-    pub apart: bool,
+    /// Least time in microseconds between the beginnings of two batches of a GPU's workers; an idle
+    /// engine begins at once. Default 0: a batch begins as soon as a worker is free.
+    #[serde(default)]
+    #[garde(custom(within(0..=MAX_DELAY_US)))]
+    pub begin_apart_us: u64,
     /// What a plan computes in that is built from an ONNX model; default `fp16`. `tensorrt` only.
     #[serde(default)]
     #[garde(skip)]
@@ -249,11 +231,6 @@ pub struct EngineConfig {
 /// A default that is a number of things.
 fn count<const N: usize>() -> usize {
     N
-}
-
-/// A default that is true.
-fn yes() -> bool {
-    true
 }
 
 /// A default in microseconds.
@@ -363,13 +340,6 @@ impl EngineConfig {
                 "remove `provider`, or set `kind: onnx`",
             );
         }
-        if !self.uses_gpu() && self.gather != Gather::Auto {
-            out.add(
-                "engine.gather",
-                format!("engine `{kind}` uses no GPU"),
-                "remove `gather`, or set `kind: aoti`",
-            );
-        }
         if !self.kind.on_gpu() {
             if self.gpu != 0 && !self.uses_gpu() {
                 out.add(
@@ -473,7 +443,7 @@ impl EngineConfig {
             ("max_batch", self.max_batch != count::<64>()),
             ("max_delay_us", self.max_delay_us != micros::<500>()),
             ("latency_us", self.latency_us.is_some()),
-            ("apart", !self.apart),
+            ("begin_apart_us", self.begin_apart_us != 0),
             // A server's engine has threads of its own that read what it sends.
             (
                 "threads",

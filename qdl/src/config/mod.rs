@@ -57,7 +57,7 @@ pub use accelerator::{AcceleratorConfig, AcceleratorModel, ControlConfig};
 pub use auth::{Auth, AuthWord};
 pub use dataset::{DatasetConfig, DatasetKind, Dimension, SizeDistribution};
 pub use deadlines::Deadlines;
-pub use engine::{EngineConfig, EngineKind, Gather, Precision, Provider};
+pub use engine::{EngineConfig, EngineKind, Precision, Provider};
 pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, ModelFiles, QslMode, Verify};
 pub use health::HealthConfig;

@@ -40,6 +40,16 @@ pub(super) const MOVED: &[Moved] = &[
             "no doorbell waits for a time; `one_by_one: true` rings one for each sample, as 0 did",
         ),
     },
+    Moved {
+        side: None,
+        path: "engine.apart",
+        now: Now::Gone("`begin_apart_us` is the time between batches, and 0 by default"),
+    },
+    Moved {
+        side: None,
+        path: "engine.gather",
+        now: Now::Gone("the GPU's copy engines bring inputs that lie apart"),
+    },
 ];
 
 /// Finds the keys of `table` in a document.

@@ -19,8 +19,7 @@ pub struct GpuRecord {
     /// Samples that filled batches up to a size the
     /// engine runs, and whose answers were thrown away.
     pub padded: u64,
-    /// Copies of inputs to the GPU; one call that copies several pieces counts each piece, and a
-    /// kernel that gathers them counts once.
+    /// Copies of inputs to the GPU; one call that copies several pieces counts each piece.
     pub copies_in: u64,
     /// Bytes of those, over PCIe.
     pub bytes_in: u64,
@@ -31,8 +30,6 @@ pub struct GpuRecord {
     pub in_place: u64,
     /// Fences behind a NIC's writes to the GPU's memory, one for a batch where the GPU needs it.
     pub fences: u64,
-    /// Batches whose inputs a kernel gathered, and padded where they were ragged.
-    pub gathers: u64,
     /// Batches whose kernels were launched with one call,
     /// as a CUDA graph that was recorded while warming up.
     pub graphs: u64,
@@ -57,7 +54,6 @@ impl GpuRecord {
             (&mut self.gathered, before.gathered),
             (&mut self.in_place, before.in_place),
             (&mut self.fences, before.fences),
-            (&mut self.gathers, before.gathers),
             (&mut self.graphs, before.graphs),
             (&mut self.bytes_out, before.bytes_out),
             (&mut self.copy_in_us, before.copy_in_us),
@@ -111,10 +107,10 @@ mod tests {
         after.batches.record(8);
         after.batches.record(4);
         (after.copies_in, after.compute_us) = (5, 3000);
-        (after.gathers, after.graphs) = (1, 2);
+        after.graphs = 2;
         let d = after.since(&before);
         assert_eq!((d.copies_in, d.bytes_in, d.batches.samples()), (2, 0, 12));
-        assert_eq!((d.gathers, d.graphs), (1, 2));
+        assert_eq!(d.graphs, 2);
         let line = d.line().expect("two batches");
         assert!(line.contains("2 batches of 6.0"), "{line}");
         assert!(line.len() < 120, "{line}");

@@ -42,7 +42,6 @@ const MEASURE: Duration = Duration::from_secs(3600);
 /// There is none of this name, it cannot be built, or it failed.
 pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
-        "batches" => run_own(root, "batches", args),
         "core" => core::run(root, args),
         "defaults" => defaults::run(root, args),
         "fabric" => fabric::run(root, args),
@@ -91,7 +90,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
             warm_up::run(root)
         }
         _ => bail!(
-            "no measurement is called {name}; there are: batches, core, defaults, fabric, failover, feed, idle, large, limits, live, llm, loadgen, local, models, ofi, parts, rails, verbs, warm-up"
+            "no measurement is called {name}; there are: core, defaults, fabric, failover, feed, idle, large, limits, live, llm, loadgen, local, models, ofi, parts, rails, verbs, warm-up"
         ),
     }
 }

@@ -31,7 +31,7 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
-    cuda::{self, Device, How, Meter, Registry},
+    cuda::{self, Device, Meter, Registry},
     sizes::Sizes,
 };
 
@@ -41,7 +41,7 @@ pub struct Aoti {
     container: Arc<Container>,
     place: Place,
     sizes: Sizes,
-    how: How,
+    spin_us: u64,
 }
 
 /// Where it runs.
@@ -100,7 +100,7 @@ impl Aoti {
             container: Arc::new(container),
             place,
             sizes,
-            how: How::of(params),
+            spin_us: params.engine.spin_us,
         })
     }
 }
@@ -138,14 +138,7 @@ impl Engine for Aoti {
         match &self.place {
             Place::Gpu {
                 device, registry, ..
-            } => cuda::slots(
-                self.name(),
-                device,
-                registry,
-                &self.model,
-                self.how.gather,
-                bytes,
-            ),
+            } => cuda::slots(self.name(), device, registry, bytes),
             Place::Cpu => Err(EngineError::Slots {
                 engine: self.name(),
                 reason: "its model is compiled for the CPU".to_owned(),

@@ -26,9 +26,15 @@ impl OnGpu {
         registry: &Arc<Registry>,
         meter: &Arc<Meter>,
     ) -> Result<Self, EngineError> {
-        let (model, how) = (&engine.model, engine.how);
-        let stream =
-            StreamWorker::new(device, registry, meter, model, engine.sizes.largest(), how)?;
+        let (model, spin_us) = (&engine.model, engine.spin_us);
+        let stream = StreamWorker::new(
+            device,
+            registry,
+            meter,
+            model,
+            engine.sizes.largest(),
+            spin_us,
+        )?;
         Ok(OnGpu {
             container: engine.container.clone(),
             inputs: (0..model.inputs.len()).map(|i| stream.input(i)).collect(),

@@ -13,21 +13,16 @@ pub(super) struct Lists {
     bytes: Vec<usize>,
 }
 
-/// One piece, to where it goes in the input at `to`.
+/// One piece.
 ///
 /// # Errors
 /// The driver's.
 ///
 /// # Safety
-/// The piece is readable, and the input writable where the piece goes, until the stream has been
+/// The piece is readable, and the GPU's memory writable where it goes, until the stream has been
 /// waited for. The thread is bound.
-pub(super) unsafe fn one(
-    device: &Device,
-    stream: &Stream,
-    to: CUdeviceptr,
-    p: &Piece,
-) -> Result<(), EngineError> {
-    let to = to + p.to as CUdeviceptr;
+pub(super) unsafe fn one(device: &Device, stream: &Stream, p: &Piece) -> Result<(), EngineError> {
+    let to = p.to as CUdeviceptr;
     // SAFETY: the caller's promise. Memory of a GPU has the same addresses on all of them.
     let result = unsafe {
         match p.place {
@@ -53,14 +48,13 @@ impl Lists {
         &mut self,
         device: &Device,
         stream: &Stream,
-        to: CUdeviceptr,
         pieces: &[Piece],
     ) -> Result<(), EngineError> {
         self.to.clear();
         self.from.clear();
         self.bytes.clear();
         for p in pieces {
-            self.to.push(to + p.to as CUdeviceptr);
+            self.to.push(p.to as CUdeviceptr);
             self.from.push(p.from as CUdeviceptr);
             self.bytes.push(p.bytes);
         }

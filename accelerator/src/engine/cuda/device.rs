@@ -8,7 +8,6 @@ use std::{
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult};
 
-use super::kernel::{Kernel, Lazy};
 use crate::engine::EngineError;
 
 /// A GPU and its primary context, the one that CUDA's runtime and every library on top of it use
@@ -20,9 +19,6 @@ pub struct Device {
     capability: (i32, i32),
     context: CUcontext,
     batched: bool,
-    /// Kernels read registered memory of the host at the host's own addresses.
-    reads_host: bool,
-    gather: Lazy,
     direct: Direct,
 }
 
@@ -139,9 +135,6 @@ impl Device {
                 batched: sys::culib()
                     .get::<unsafe extern "C" fn()>(b"cuMemcpyBatchAsync_v2\0")
                     .is_ok(),
-                reads_host: asked(A::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM)
-                    != 0,
-                gather: Lazy::default(),
                 direct,
             }))
         }
@@ -165,11 +158,6 @@ impl Device {
     /// True where one call copies many pieces (`cuMemcpyBatchAsync`, CUDA 13).
     pub(super) fn copies_in_batches(&self) -> bool {
         self.batched
-    }
-
-    /// The kernel that gathers inputs, where it can run here. The thread is bound.
-    pub(super) fn gather(&self) -> Option<Arc<Kernel>> {
-        self.reads_host.then(|| self.gather.get(self)).flatten()
     }
 
     /// What it says of NICs that write to its memory.

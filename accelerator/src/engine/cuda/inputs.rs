@@ -4,16 +4,14 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use qdl::{config::Gather, model::ModelSpec};
+use qdl::model::ModelSpec;
 
 use super::{
     Device, Fence, Registry,
     copies::{self, Lists},
-    gather::List,
-    gatherer::Gatherer,
-    memory::{DeviceMemory, Pinned},
-    pieces::{self, Piece, Pieces, Way},
-    registry::{Place, Ranges},
+    memory::DeviceMemory,
+    pieces::{self, Pieces},
+    registry::Place,
     stream::{Event, Stream},
 };
 use crate::engine::{Batch, EngineError, unpack::Unpacker};
@@ -23,15 +21,10 @@ pub(super) struct Inputs {
     device: Arc<Device>,
     registry: Arc<Registry>,
     stream: Stream,
-    asked: Gather,
     unpacker: Unpacker,
-    /// Where a batch is unpacked that the kernel cannot gather; none for a single fixed input.
-    unpacked: Vec<Pinned>,
     memory: Vec<DeviceMemory>,
     pieces: Pieces,
     lists: Lists,
-    /// None where the kernel is not wanted, or the driver has none.
-    gatherer: Option<Gatherer>,
 }
 
 /// What a batch cost before its kernels.
@@ -42,8 +35,6 @@ pub(in crate::engine) struct Staged {
     pub(super) bytes: u64,
     pub(super) gathered: u64,
     pub(super) fenced: bool,
-    /// A kernel gathered it.
-    pub(super) kernel: bool,
     in_place: Option<usize>,
 }
 
@@ -66,60 +57,34 @@ impl Inputs {
     /// Buffers for batches of up to `max_batch` samples of the model. The thread is bound.
     ///
     /// # Errors
-    /// Memory that cannot be had, the tensor that cannot be served, or a kernel that is asked for
-    /// and not there.
+    /// Memory that cannot be had, or the tensor that cannot be served.
     pub fn new(
         device: &Arc<Device>,
         registry: &Arc<Registry>,
         model: &ModelSpec,
         max_batch: usize,
-        asked: Gather,
     ) -> Result<Self, EngineError> {
-        let mut unpacker = Unpacker::new(model).map_err(|(tensor, why)| EngineError::Param {
+        let unpacker = Unpacker::new(model).map_err(|(tensor, why)| EngineError::Param {
             field: "model",
             reason: format!("tensor `{tensor}` {why}"),
         })?;
         let stream = Stream::urgent(device)?;
-        let (mut memory, mut unpacked) = (Vec::new(), Vec::new());
+        let mut memory = Vec::new();
         for i in 0..model.inputs.len() {
             let bytes = unpacker.stride(i).checked_mul(max_batch);
             let bytes = bytes.ok_or_else(|| device.out_of_memory("taking memory for a batch"))?;
             memory.push(DeviceMemory::new(device, &stream, bytes)?);
-            if unpacker.single_fixed().is_none() {
-                let pinned = Pinned::new(device, bytes)?;
-                // SAFETY: the memory is initialised, `unpacked` keeps it for as long as the
-                // unpacker lives beside it, and the only other access, a copy to the GPU, is over
-                // before a batch is unpacked again.
-                unsafe { unpacker.lend(i, pinned.address(), pinned.len()) };
-                unpacked.push(pinned);
-            }
         }
-        let kernel = match asked {
-            Gather::Copies => None,
-            Gather::Auto | Gather::Kernel => device.gather(),
-        };
-        if kernel.is_none() && asked == Gather::Kernel {
-            return Err(EngineError::Param {
-                field: "gather",
-                reason: format!("{device:?} cannot run the kernel: remove `gather: kernel`"),
-            });
-        }
-        let rooms = (0..model.inputs.len()).map(|i| unpacker.stride(i));
-        let gatherer = kernel.map(|kernel| Gatherer::new(device, kernel, max_batch, rooms));
-        let inputs = Inputs {
-            gatherer: gatherer.transpose()?,
+        stream.synchronize()?;
+        Ok(Inputs {
             device: device.clone(),
             registry: registry.clone(),
             stream,
-            asked,
             unpacker,
-            unpacked,
             memory,
             pieces: Pieces::default(),
             lists: Lists::default(),
-        };
-        inputs.stream.synchronize()?;
-        Ok(inputs)
+        })
     }
 
     /// Address of input `index` on the GPU.
@@ -141,15 +106,7 @@ impl Inputs {
     ) -> Result<Staged, EngineError> {
         self.unpacker.check(batch)?;
         before.record(&self.stream)?;
-        let single = self.unpacker.single_fixed();
-        let staged = match single.filter(|size| batch.sample_bytes() == Some(*size)) {
-            Some(size) => self.runs(batch, size, at)?,
-            None if single.is_some() => self.each(batch)?,
-            None => match self.gathered(batch)? {
-                Some(staged) => staged,
-                None => self.unpacked(batch)?,
-            },
-        };
+        let staged = self.copy(batch, at)?;
         batch.count_copies(staged.copies, staged.bytes + staged.gathered);
         after.record(&self.stream)?;
         Ok(staged)
@@ -178,20 +135,27 @@ impl Inputs {
         self.stream.synchronize()
     }
 
-    /// The samples as they lie: their runs; nothing where they are on the GPU, side by side.
-    fn runs(
-        &mut self,
-        batch: &Batch,
-        size: usize,
-        at: Option<usize>,
-    ) -> Result<Staged, EngineError> {
+    /// Copies the samples' runs where a sample is a single tensor of one size, and otherwise every
+    /// tensor of every sample, with zeros behind the ragged ones. Copies nothing where the batch is
+    /// read in place.
+    fn copy(&mut self, batch: &Batch, at: Option<usize>) -> Result<Staged, EngineError> {
+        let (unpacker, memory) = (&self.unpacker, &self.memory);
+        let to = |input: usize| memory[input].address() as usize;
+        let size = unpacker.single_fixed();
+        let size = size.filter(|size| batch.sample_bytes() == Some(*size));
+        let mut staged = Staged::default();
         let ranges = self.registry.ranges();
-        let list = self.pieces.of(batch, size, &ranges);
-        let gpu = self.device.index();
-        let mut staged = Staged {
-            in_place: at.and_then(|at| pieces::in_place(list, &ranges, gpu, size, at)),
-            ..Staged::default()
+        let list = match size {
+            Some(size) => self.pieces.of_runs(batch, size, to(0), &ranges),
+            None => {
+                let samples = (0..batch.len()).map(|i| (batch.address(i), batch.input_len(i)));
+                self.pieces.of_tensors(unpacker, samples, to, &ranges)
+            }
         };
+        let gpu = self.device.index();
+        staged.in_place = size
+            .zip(at)
+            .and_then(|(size, at)| pieces::in_place(list, &ranges, gpu, size, at));
         drop(ranges);
         if list.iter().any(|p| matches!(p.place, Place::Gpu(_))) {
             staged.fenced = fenced(&self.device)?;
@@ -200,109 +164,23 @@ impl Inputs {
             return Ok(staged);
         }
         list.iter().for_each(|p| staged.count(p.place, p.bytes));
-        let (device, stream, to) = (&self.device, &self.stream, self.memory[0].address());
-        let kernel = self.gatherer.as_ref().map(|_| gpu);
-        let way = pieces::way(self.asked, list, kernel, device.copies_in_batches());
-        if let (Way::Kernel, Some(gatherer)) = (way, &mut self.gatherer) {
-            // SAFETY: pieces lie in samples that the batch keeps readable until the worker has
-            // waited for its kernels, which run after this stream; they end within `max_batch`
-            // samples of the input, as the batch does.
-            let launched = unsafe {
-                gatherer.launch(device, stream, |chunks| {
-                    list.iter()
-                        .all(|p| chunks.add(p.from as u64, to + p.to as u64, p.bytes, p.bytes))
-                })?
-            };
-            if launched {
-                (staged.copies, staged.kernel) = (1, true);
-                return Ok(staged);
-            }
-        }
         staged.copies = list.len() as u64;
-        // SAFETY: as above.
-        unsafe {
-            match way {
-                Way::Together => self.lists.all(device, stream, to, list)?,
-                Way::OneByOne | Way::Kernel => list
-                    .iter()
-                    .try_for_each(|p| copies::one(device, stream, to, p))?,
+        let (device, stream) = (&self.device, &self.stream);
+        for (i, memory) in memory.iter().enumerate() {
+            if unpacker.is_ragged(i) {
+                memory.clear(device, stream, unpacker.stride(i) * batch.len())?;
             }
         }
-        Ok(staged)
-    }
-
-    /// Samples of the one size that a single fixed input has, which the batch was not told of.
-    fn each(&mut self, batch: &Batch) -> Result<Staged, EngineError> {
-        let size = self.unpacker.stride(0);
-        let mut staged = Staged::default();
-        for i in 0..batch.len() {
-            let from = batch.address(i);
-            let piece = Piece {
-                from,
-                to: i * size,
-                bytes: size,
-                place: self.registry.ranges().at(from).0,
-            };
-            let to = self.memory[0].address();
-            // SAFETY: as in `runs`.
-            unsafe { copies::one(&self.device, &self.stream, to, &piece)? };
-            staged.count(piece.place, piece.bytes);
-            staged.copies += 1;
-        }
-        Ok(staged)
-    }
-
-    /// Several inputs, or ragged ones, by the kernel: each tensor of each sample to its place, and
-    /// zeros behind it. Nothing where there is no kernel, or it cannot read a sample where it lies.
-    fn gathered(&mut self, batch: &Batch) -> Result<Option<Staged>, EngineError> {
-        let Some(gatherer) = &mut self.gatherer else {
-            return Ok(None);
-        };
-        let mut staged = Staged {
-            copies: 1,
-            kernel: true,
-            ..Staged::default()
-        };
-        if !readable(
-            batch,
-            &self.registry.ranges(),
-            self.device.index(),
-            &mut staged,
-        ) {
-            return Ok(None);
-        }
-        if staged.gathered > 0 {
-            staged.fenced = fenced(&self.device)?;
-        }
-        let (unpacker, memory) = (&self.unpacker, &self.memory);
-        // SAFETY: samples are readable until the worker has waited for its kernels, which run after
-        // this stream; a batch has no more samples than the inputs have room for, and each tensor
-        // ends within its sample's room.
-        let launched = unsafe {
-            gatherer.launch(&self.device, &self.stream, |chunks| {
-                let samples = (0..batch.len()).map(|i| (batch.address(i), batch.input_len(i)));
-                list_of(unpacker, samples, |input| memory[input].address(), chunks)
-            })?
-        };
-        Ok(launched.then_some(staged))
-    }
-
-    /// The same on the CPU: unpacked and padded once on the way, then one copy for each input.
-    fn unpacked(&mut self, batch: &mut Batch) -> Result<Staged, EngineError> {
-        self.unpacker.unpack(batch)?;
-        let mut staged = Staged::default();
-        for (i, memory) in self.memory.iter().enumerate() {
-            let piece = Piece {
-                from: self.unpacked[i].address().as_ptr() as usize,
-                to: 0,
-                bytes: self.unpacker.stride(i) * batch.len(),
-                place: Place::Registered,
-            };
-            // SAFETY: the piece lies in the unpacker's buffers, which nobody writes before the
-            // stream has been waited for, and ends within `max_batch` samples, as the batch does.
-            unsafe { copies::one(&self.device, &self.stream, memory.address(), &piece)? };
-            staged.count(piece.place, piece.bytes);
-            staged.copies += 1;
+        // SAFETY: pieces lie in samples that the batch keeps readable until the worker has waited
+        // for its kernels, which run after this stream; they end within `max_batch` samples of
+        // their inputs, as the batch does and each tensor within its sample's room.
+        unsafe {
+            match pieces::in_one_call(list, device.copies_in_batches()) {
+                true => self.lists.all(device, stream, list)?,
+                false => list
+                    .iter()
+                    .try_for_each(|p| copies::one(device, stream, p))?,
+            }
         }
         Ok(staged)
     }
@@ -315,31 +193,110 @@ fn fenced(device: &Device) -> Result<bool, EngineError> {
     Ok(device.direct().fence == Fence::Flush)
 }
 
-/// Lists each tensor of each sample (its address and length), and where it goes in the inputs.
-/// False where that cannot be.
-pub(super) fn list_of(
-    unpacker: &Unpacker,
-    samples: impl Iterator<Item = (usize, usize)>,
-    input: impl Fn(usize) -> CUdeviceptr,
-    chunks: &mut List<'_>,
-) -> bool {
-    let mut samples = samples.enumerate();
-    samples.all(|(i, (address, len))| {
-        unpacker.parts(len).is_some_and(|mut parts| {
-            parts.all(|p| {
-                let (from, to) = (address + p.at, input(p.input) + (i * p.room) as u64);
-                chunks.add(from as u64, to, p.bytes, p.room)
-            })
-        })
-    })
-}
+#[cfg(test)]
+mod tests {
+    use cudarc::driver::sys;
+    use qdl::{
+        fabric::Region,
+        model::{DType, TensorSpec},
+        serve::{Arrival, Finished, Origin},
+    };
 
-/// True where this GPU's kernels can read every sample where it lies, each within one range; their
-/// bytes are counted.
-fn readable(batch: &Batch, ranges: &Ranges, gpu: usize, staged: &mut Staged) -> bool {
-    (0..batch.len()).all(|i| {
-        let (place, alike) = ranges.at(batch.address(i));
-        staged.count(place, batch.input_len(i));
-        place.readable_on(gpu) && alike >= batch.input_len(i)
-    })
+    use super::*;
+    use crate::engine::cuda::slots;
+
+    struct Nobody;
+
+    impl Origin for Nobody {
+        fn respond(&self, _: &[Finished]) {}
+
+        fn refuse(&self, _: u64, _: &str) {}
+    }
+
+    fn model(rows: usize) -> ModelSpec {
+        let tensor = |name: &str, dtype, shape, ragged| TensorSpec {
+            name: name.to_owned(),
+            dtype,
+            shape,
+            ragged,
+        };
+        ModelSpec {
+            name: "some".to_owned(),
+            inputs: vec![
+                tensor("ids", DType::I64, vec![rows], true),
+                tensor("scale", DType::I32, vec![3], false),
+                tensor("mask", DType::U8, vec![rows], true),
+            ],
+            output: tensor("output", DType::U8, vec![1], false),
+            other_outputs: Vec::new(),
+            compression: None,
+        }
+    }
+
+    /// Long and short samples in turn, so that zeros have to cover what the batch before left.
+    #[test]
+    #[ignore = "needs a GPU"]
+    fn on_a_gpu_ragged_inputs_have_zeros_behind_them_wherever_the_slots_are() {
+        const ROWS: usize = 40;
+        const SAMPLES: usize = 16;
+        let model = model(ROWS);
+        let stride = model.max_input_bytes().expect("a size");
+        let device = Device::open(0).expect("a GPU");
+        device.bind().expect("bound");
+        let registry = Arc::new(Registry::default());
+        let host = Arc::new(Region::new(stride * SAMPLES).expect("memory"));
+        registry.register(&device, &host);
+        let unregistered = Arc::new(Region::new(stride * SAMPLES).expect("memory"));
+        let on_gpu = slots("test", &device, &registry, stride * SAMPLES).expect("memory");
+        let origin: Arc<dyn Origin> = Arc::new(Nobody);
+        let events = [(); 2].map(|()| Event::new(&device).expect("an event"));
+        for region in [host, unregistered, on_gpu] {
+            let mut inputs = Inputs::new(&device, &registry, &model, SAMPLES).expect("inputs");
+            for round in 0..3 {
+                let mut want = vec![Vec::new(); model.inputs.len()];
+                let mut batch = Batch::with_capacity(SAMPLES);
+                batch.fill(None, |arrivals| {
+                    for i in 0..SAMPLES {
+                        let rows = 1 + (i + round) * 17 % ROWS;
+                        let mut sample = Vec::new();
+                        for (t, want) in model.inputs.iter().zip(&mut want) {
+                            let bytes = t.bytes().expect("a size");
+                            let own = if t.ragged { bytes / ROWS * rows } else { bytes };
+                            let part: Vec<u8> = (0..own).map(|b| (b + i) as u8 | 1).collect();
+                            sample.extend_from_slice(&part);
+                            want.extend(part);
+                            want.resize(want.len() + bytes - own, 0);
+                        }
+                        // SAFETY: the last batch is done; the arrivals have no output, and the
+                        // region outlives them.
+                        let arrival = unsafe {
+                            region.store(i * stride, &sample).expect("stored");
+                            let at = region.at(i * stride, sample.len()).expect("it fits");
+                            let none = std::ptr::NonNull::dangling().as_ptr();
+                            let len = sample.len() as u32;
+                            Arrival::new(at, len, none, 0, 0, 0, origin.clone())
+                        };
+                        arrivals.push(arrival.on_device(region.device().is_some()));
+                    }
+                });
+                let [before, after] = &events;
+                let staged = inputs
+                    .put(&mut batch, None, [before, after])
+                    .expect("copied");
+                inputs.settle().expect("copied");
+                assert_eq!(staged.copies as usize, SAMPLES * model.inputs.len());
+                for (i, want) in want.iter().enumerate() {
+                    let mut got = vec![0; want.len()];
+                    let from = inputs.address(i);
+                    // SAFETY: both have so many bytes.
+                    let read =
+                        unsafe { sys::cuMemcpyDtoH_v2(got.as_mut_ptr().cast(), from, got.len()) };
+                    device.check("reading back", read).expect("read");
+                    assert!(got == *want, "input {i} of round {round}, {region:?}");
+                }
+                let took = before.until(after);
+                println!("{} copies, {took:?}, {region:?}", staged.copies);
+            }
+        }
+    }
 }

@@ -84,10 +84,6 @@ impl Pinned {
         self.address
     }
 
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
     /// What a copy from the GPU left.
     ///
     /// # Safety

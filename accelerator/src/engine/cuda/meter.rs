@@ -33,8 +33,6 @@ pub struct Done {
     pub in_place: bool,
     /// A fence was needed before it.
     pub fenced: bool,
-    /// A kernel gathered its inputs.
-    pub gathered_by_kernel: bool,
     /// Its kernels were launched as a graph.
     pub graph: bool,
     /// Bytes of outputs.
@@ -57,7 +55,6 @@ pub struct Meter {
     gathered: AtomicU64,
     in_place: AtomicU64,
     fences: AtomicU64,
-    gathers: AtomicU64,
     graphs: AtomicU64,
     bytes_out: AtomicU64,
     copy_in_ns: AtomicU64,
@@ -78,7 +75,6 @@ impl Meter {
             gathered: AtomicU64::new(0),
             in_place: AtomicU64::new(0),
             fences: AtomicU64::new(0),
-            gathers: AtomicU64::new(0),
             graphs: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             copy_in_ns: AtomicU64::new(0),
@@ -101,7 +97,6 @@ impl Meter {
             (&self.gathered, done.gathered),
             (&self.in_place, done.in_place.into()),
             (&self.fences, done.fenced.into()),
-            (&self.gathers, done.gathered_by_kernel.into()),
             (&self.graphs, done.graph.into()),
             (&self.bytes_out, done.bytes_out),
             (&self.copy_in_ns, ns(done.copy_in)),
@@ -149,7 +144,6 @@ impl Meter {
             gathered: self.gathered.load(Relaxed),
             in_place: self.in_place.load(Relaxed),
             fences: self.fences.load(Relaxed),
-            gathers: self.gathers.load(Relaxed),
             graphs: self.graphs.load(Relaxed),
             bytes_out: self.bytes_out.load(Relaxed),
             copy_in_us: self.copy_in_ns.load(Relaxed) / 1000,
@@ -175,7 +169,6 @@ mod tests {
             gathered: 7,
             in_place: true,
             fenced: true,
-            gathered_by_kernel: true,
             graph: false,
             bytes_out: 40,
             copy_in: Duration::from_nanos(700),
@@ -185,7 +178,6 @@ mod tests {
         meter.batch(&done);
         meter.batch(&Done {
             samples: 99,
-            gathered_by_kernel: false,
             graph: true,
             ..done
         });
@@ -196,7 +188,7 @@ mod tests {
             (6, 4, 100, 80)
         );
         assert_eq!((r.gathered, r.in_place, r.fences), (14, 2, 2));
-        assert_eq!((r.gathers, r.graphs), (1, 1));
+        assert_eq!(r.graphs, 1);
         assert_eq!(
             (r.copy_in_us, r.compute_us),
             (1, 18),

@@ -16,8 +16,7 @@
 //! * [`Registry`]: the slots and QSL memory that the GPU may read where they lie.
 //! * `slots`: slots in the GPU's own memory, for a NIC to write; a batch of neighbours is read
 //!   there, without any copy.
-//! * `pieces`: which bytes are copied where, and how; plain data. `copies`: by the copy engines;
-//!   `gatherer`: by a kernel (`gather`).
+//! * `pieces`: which bytes are copied where; plain data. `copies`: the driver's calls for it.
 //! * `inputs`: one worker's inputs and how they get there; `stream_worker`: its stream, kernels and
 //!   outputs.
 //! * [`Meter`]: what a GPU has done.
@@ -27,11 +26,8 @@
 
 mod copies;
 mod device;
-mod gather;
-mod gatherer;
 mod graph;
 mod inputs;
-mod kernel;
 mod memory;
 mod meter;
 mod pieces;
@@ -48,4 +44,4 @@ pub(super) use graph::Graph;
 pub(super) use inputs::Staged;
 pub(super) use memory::DeviceMemory;
 pub(super) use slots::slots;
-pub(super) use stream_worker::{How, StreamWorker};
+pub(super) use stream_worker::StreamWorker;

@@ -1,16 +1,14 @@
-//! Which bytes of a batch are copied where: its runs, merged. Plain data.
-
-use qdl::config::Gather;
+//! Which bytes of a batch are copied where: its runs or its samples' tensors, merged. Plain data.
 
 use super::registry::{Place, Ranges};
-use crate::engine::{Batch, Run};
+use crate::engine::{Batch, unpack::Unpacker};
 
-/// One copy: bytes that lie without a gap, and where they go in the batch's input.
+/// One copy: bytes that lie without a gap, and where they go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     /// First byte.
     pub from: usize,
-    /// Offset in the input of the batch.
+    /// Where it goes on the GPU.
     pub to: usize,
     /// How many.
     pub bytes: usize,
@@ -37,49 +35,17 @@ pub(super) fn in_place(
     let (place, alike) = ranges.at(piece.from);
     let fits = size.checked_mul(at).is_some_and(|bytes| bytes <= alike);
     let here = place == Place::Gpu(gpu) && piece.from.is_multiple_of(ALIGNED);
-    (here && fits && piece.to == 0).then_some(piece.from)
-}
-
-/// How the pieces of a batch get to its input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// By the copy engine, a call for each.
-    OneByOne,
-    /// By the copy engine, one call for all.
-    Together,
-    /// By the kernel that gathers.
-    Kernel,
+    (here && fits).then_some(piece.from)
 }
 
 /// So many pieces are copied one call each.
 const ONE_BY_ONE: usize = 3;
-/// Pieces of up to so many bytes are the kernel's: on an H200 it takes a third of the time of
-/// copies there. Larger ones it brings sooner as well, but beside a model's kernels it costs them
-/// more than that: with ResNet-50's 147 KiB they took a fifth longer.
-const SMALL: usize = 8 << 10;
 
-/// Chooses. `kernel` is the GPU on which a kernel may gather, `batched` says that one call copies
-/// many pieces.
-pub(super) fn way(asked: Gather, pieces: &[Piece], kernel: Option<usize>, batched: bool) -> Way {
-    let by_kernel = kernel.is_some_and(|gpu| pieces.iter().all(|p| p.place.readable_on(gpu)));
-    let unregistered = pieces.iter().any(|p| p.place == Place::Unregistered);
-    match asked {
-        Gather::Kernel if by_kernel => return Way::Kernel,
-        _ if pieces.len() <= ONE_BY_ONE => return Way::OneByOne,
-        Gather::Auto if by_kernel => {
-            let bytes: usize = pieces.iter().map(|p| p.bytes).sum();
-            let on_gpu = pieces.iter().any(|p| matches!(p.place, Place::Gpu(_)));
-            if on_gpu || !batched || bytes <= SMALL.saturating_mul(pieces.len()) {
-                return Way::Kernel;
-            }
-        }
-        _ => {}
-    }
-    if batched && !unregistered {
-        Way::Together
-    } else {
-        Way::OneByOne
-    }
+/// True where one call copies all pieces: there are more than a few, and the driver need not stage
+/// any of them. `batched` says that it has the call.
+pub(super) fn in_one_call(pieces: &[Piece], batched: bool) -> bool {
+    let staged = pieces.iter().any(|p| p.place == Place::Unregistered);
+    batched && !staged && pieces.len() > ONE_BY_ONE
 }
 
 /// The pieces of one batch; kept from batch to batch, so that nothing is allocated once it has
@@ -91,32 +57,47 @@ pub(super) struct Pieces {
 
 impl Pieces {
     /// The pieces of a batch whose samples all have `size` bytes, as its runs were found with that
-    /// size.
-    pub fn of(&mut self, batch: &Batch, size: usize, ranges: &Ranges) -> &[Piece] {
-        self.merge(
-            size,
-            ranges,
-            batch
-                .runs()
-                .iter()
-                .map(|run| (batch.run_address(*run) as usize, *run)),
-        )
+    /// size; `to` is the address of the input.
+    pub fn of_runs(&mut self, batch: &Batch, size: usize, to: usize, ranges: &Ranges) -> &[Piece] {
+        let runs = batch.runs().iter().map(|run| {
+            let from = batch.run_address(*run) as usize;
+            (from, to + run.first * size, run.count * size)
+        });
+        self.merge(ranges, runs)
     }
 
-    /// Runs that follow each other in memory and in the batch become one piece, and no piece goes
-    /// beyond a border of registered memory: two connections' slots may lie side by side, and one
-    /// copy of both would be refused.
+    /// The pieces of samples, given by address and length: every tensor goes to its place in its
+    /// input, whose address `to` returns. Every length is one that the model can have.
+    pub fn of_tensors(
+        &mut self,
+        unpacker: &Unpacker,
+        samples: impl Iterator<Item = (usize, usize)>,
+        to: impl Fn(usize) -> usize,
+        ranges: &Ranges,
+    ) -> &[Piece] {
+        let parts = samples.enumerate().flat_map(|(i, (address, len))| {
+            let parts = unpacker.parts(len).into_iter().flatten();
+            parts.map(move |p| (i, address, p))
+        });
+        let stretches = parts.map(|(i, address, p)| {
+            let to = to(p.input) + i * p.room;
+            (address + p.at, to, p.bytes)
+        });
+        self.merge(ranges, stretches)
+    }
+
+    /// Merges stretches of bytes (where each lies, where it goes, how many): those that follow each
+    /// other at both ends become one piece, and no piece goes beyond a border of registered memory.
+    /// Two connections' slots may lie side by side, and the driver refuses one copy of both.
     fn merge(
         &mut self,
-        size: usize,
         ranges: &Ranges,
-        runs: impl Iterator<Item = (usize, Run)>,
+        stretches: impl Iterator<Item = (usize, usize, usize)>,
     ) -> &[Piece] {
         self.list.clear();
         // Bytes behind the last piece that it may still grow by.
         let mut room = 0;
-        for (from, run) in runs {
-            let (mut from, mut to, mut left) = (from, run.first * size, run.count * size);
+        for (mut from, mut to, mut left) in stretches {
             while left > 0 {
                 match self.list.last_mut() {
                     Some(last)
@@ -149,8 +130,10 @@ impl Pieces {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use qdl::model::{DType, ModelSpec, TensorSpec};
 
     use super::*;
+    use crate::engine::Run;
 
     proptest! {
         /// Copying by pieces gives what copying sample by sample gives, with no two pieces that
@@ -189,7 +172,10 @@ mod tests {
                 at = end;
             }
             let mut pieces = Pieces::default();
-            let list = pieces.merge(size, &ranges, runs.into_iter()).to_vec();
+            let stretches = runs
+                .into_iter()
+                .map(|(from, run)| (from, run.first * size, run.count * size));
+            let list = pieces.merge(&ranges, stretches).to_vec();
             let mut got = vec![0xAA; want.len()];
             for p in &list {
                 got[p.to..p.to + p.bytes].copy_from_slice(&memory[p.from..p.from + p.bytes]);
@@ -209,38 +195,87 @@ mod tests {
         }
     }
 
-    #[test]
-    fn many_small_pieces_are_the_kernels_and_few_or_large_ones_the_copy_engines() {
-        let pieces = |count: usize, bytes, place| -> Vec<Piece> {
-            let piece = |i| Piece {
-                from: i,
-                to: i,
-                bytes,
-                place,
+    /// Inputs, most of them ragged, of several widths.
+    fn models() -> impl Strategy<Value = ModelSpec> {
+        let tensor = (
+            prop::sample::select(vec![DType::U8, DType::I32, DType::I64]),
+            1usize..5,
+            any::<bool>(),
+        );
+        (1usize..40, prop::collection::vec(tensor, 1..4)).prop_map(|(rows, tensors)| {
+            let tensor = |name: &str, dtype, shape, ragged| TensorSpec {
+                name: name.to_owned(),
+                dtype,
+                shape,
+                ragged,
             };
-            (0..count).map(piece).collect()
+            let inputs = tensors
+                .into_iter()
+                .map(|(dtype, width, ragged)| tensor("input", dtype, vec![rows, width], ragged));
+            ModelSpec {
+                name: "some".to_owned(),
+                inputs: inputs.collect(),
+                output: tensor("output", DType::U8, vec![1], false),
+                other_outputs: Vec::new(),
+                compression: None,
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_tensor_comes_to_its_place_and_nothing_else_is_written(
+            model in models(),
+            samples in prop::collection::vec((0.0..1.0f64, 0usize..17), 1..7),
+        ) {
+            let unpacker = Unpacker::new(&model).expect("a model");
+            let rows = model.inputs[0].shape[0];
+            let (mut memory, mut places) = (Vec::new(), Vec::new());
+            let mut want = vec![Vec::new(); model.inputs.len()];
+            for (i, (share, gap)) in samples.iter().enumerate() {
+                memory.extend(std::iter::repeat_n(0xEE, *gap));
+                let own = 1 + (share * (rows - 1) as f64) as usize;
+                let begin = memory.len();
+                for (t, want) in model.inputs.iter().zip(&mut want) {
+                    let row = t.dtype.bytes() * t.shape[1];
+                    let bytes = row * if t.ragged { own } else { rows };
+                    let part: Vec<u8> = (0..bytes).map(|b| (b * 37 + i) as u8 | 1).collect();
+                    memory.extend_from_slice(&part);
+                    want.extend_from_slice(&part);
+                    want.extend(std::iter::repeat_n(0, row * rows - bytes));
+                }
+                places.push((begin, memory.len() - begin));
+            }
+            // The inputs far apart, as zeros: the memset comes before the copies.
+            const FAR: usize = 1 << 20;
+            let mut got: Vec<Vec<u8>> = want.iter().map(|w| vec![0; w.len()]).collect();
+            let mut pieces = Pieces::default();
+            let ranges = Ranges::default();
+            let samples = places.into_iter();
+            for p in pieces.of_tensors(&unpacker, samples, |input| input * FAR, &ranges) {
+                let to = &mut got[p.to / FAR][p.to % FAR..][..p.bytes];
+                prop_assert!(to.iter().all(|b| *b == 0), "nothing is copied twice");
+                to.copy_from_slice(&memory[p.from..][..p.bytes]);
+            }
+            prop_assert_eq!(got, want);
+        }
+    }
+
+    #[test]
+    fn many_pieces_go_by_one_call_where_the_driver_need_not_stage_them() {
+        let piece = |place| Piece {
+            from: 0,
+            to: 0,
+            bytes: 8,
+            place,
         };
-        let (here, host) = (Place::Gpu(1), Place::Registered);
-        let small = pieces(4, SMALL, host);
-        let large = pieces(4, SMALL + 1, host);
-        let auto = |list: &[Piece], kernel, batched| way(Gather::Auto, list, kernel, batched);
-        assert_eq!(auto(&small, Some(1), true), Way::Kernel);
-        assert_eq!(auto(&small[..3], Some(1), true), Way::OneByOne, "few");
-        assert_eq!(auto(&large, Some(1), true), Way::Together);
-        assert_eq!(auto(&large, Some(1), false), Way::Kernel, "no call for all");
-        assert_eq!(auto(&small, None, true), Way::Together, "no kernel");
-        assert_eq!(auto(&small, None, false), Way::OneByOne);
-        let own = pieces(4, 1 << 20, here);
-        assert_eq!(auto(&own, Some(1), true), Way::Kernel, "within the GPU");
-        assert_eq!(auto(&own, Some(0), true), Way::Together, "of another GPU");
-        let mut mixed = small.clone();
-        mixed[2].place = Place::Unregistered;
-        assert_eq!(auto(&mixed, Some(1), true), Way::OneByOne);
-        let asked = |asked, list: &[Piece]| way(asked, list, Some(1), true);
-        assert_eq!(asked(Gather::Kernel, &large[..1]), Way::Kernel);
-        assert_eq!(asked(Gather::Kernel, &mixed), Way::OneByOne, "it cannot");
-        assert_eq!(asked(Gather::Copies, &small), Way::Together);
-        assert_eq!(asked(Gather::Copies, &own), Way::Together);
+        let many = [Place::Registered, Place::Gpu(1)].repeat(2).into_iter();
+        let mut many: Vec<Piece> = many.map(piece).collect();
+        assert!(in_one_call(&many, true));
+        assert!(!in_one_call(&many[..3], true), "few");
+        assert!(!in_one_call(&many, false), "the driver has no such call");
+        many[2].place = Place::Unregistered;
+        assert!(!in_one_call(&many, true));
     }
 
     #[test]

@@ -22,17 +22,6 @@ pub enum Place {
     Gpu(usize),
 }
 
-impl Place {
-    /// True where kernels on this GPU can read it.
-    pub fn readable_on(self, gpu: usize) -> bool {
-        match self {
-            Place::Unregistered => false,
-            Place::Registered => true,
-            Place::Gpu(index) => index == gpu,
-        }
-    }
-}
-
 /// Ranges of addresses that GPUs may read. Plain data.
 #[derive(Debug, Default)]
 pub struct Ranges(BTreeMap<usize, (usize, Place)>);
@@ -103,8 +92,8 @@ impl Registry {
             sys::cuMemHostRegister_v2(
                 base.cast(),
                 len,
-                // For copies on any GPU, and for kernels that read it.
-                sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP,
+                // For copies to any GPU.
+                sys::CU_MEMHOSTREGISTER_PORTABLE,
             )
         };
         if result != CUresult::CUDA_SUCCESS {

@@ -8,11 +8,7 @@ use std::{
 };
 
 use cudarc::driver::sys::{self, CUdeviceptr};
-use qdl::{
-    config::Gather,
-    fabric::{DeviceMemory, Region},
-    model::ModelSpec,
-};
+use qdl::fabric::{DeviceMemory, Region};
 
 use super::{Device, Fence, Registry, stream::Stream};
 use crate::engine::EngineError;
@@ -24,7 +20,7 @@ const GRANULE: usize = 2 << 20;
 const PAGE: u64 = 4096;
 
 /// At least `bytes` of slots, zeros, of this GPU. Samples of a single input of one size are read
-/// there in place; of others only by the kernel that gathers.
+/// there in place; tensors of others are copied within the GPU.
 ///
 /// # Errors
 /// [`EngineError::Slots`], or the driver's.
@@ -32,26 +28,15 @@ pub(in crate::engine) fn slots(
     engine: &'static str,
     device: &Arc<Device>,
     registry: &Registry,
-    model: &ModelSpec,
-    gather: Gather,
     bytes: usize,
 ) -> Result<Arc<Region>, EngineError> {
-    let refuse = |reason: &str| {
-        Err(EngineError::Slots {
-            engine,
-            reason: reason.to_owned(),
-        })
-    };
     if device.direct().fence == Fence::Impossible {
-        return refuse("the driver offers no fence behind a NIC's writes");
+        return Err(EngineError::Slots {
+            engine,
+            reason: "the driver offers no fence behind a NIC's writes".to_owned(),
+        });
     }
     device.bind()?;
-    let apart = model.inputs.len() != 1 || !model.fixed_size();
-    if apart && (gather == Gather::Copies || device.gather().is_none()) {
-        return refuse(
-            "without the kernel that gathers, several or ragged inputs are unpacked on the CPU",
-        );
-    }
     let region = Arc::new(Region::of_device(Box::new(Memory::new(device, bytes)?)));
     registry.on_gpu(device, &region);
     Ok(region)

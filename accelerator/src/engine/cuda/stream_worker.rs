@@ -5,14 +5,13 @@
 //! stream                             after event 1 | kernels | event 2 | copy back | event 3
 //! ```
 //!
-//! Kernels that gather inputs are few warps that wait for PCIe most of the time; at the highest
-//! priority they begin while another worker's kernels fill the GPU, which is when they cost
-//! nothing.
+//! Zeros behind ragged inputs are written by a kernel of the driver's. At the highest priority it
+//! begins while another worker's kernels fill the GPU.
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr};
-use qdl::{config::Gather, model::ModelSpec};
+use qdl::model::ModelSpec;
 
 use super::{
     Device, Meter, Registry,
@@ -22,25 +21,7 @@ use super::{
     meter::Done,
     stream::{Event, Stream},
 };
-use crate::engine::{Batch, EngineError, EngineParams, outputs::Outputs};
-
-/// What the configuration says of every engine's way to a GPU.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct How {
-    /// Microseconds that a worker spins for its batch before it sleeps.
-    pub spin_us: u64,
-    /// How inputs that lie apart get there.
-    pub gather: Gather,
-}
-
-impl How {
-    pub fn of(params: &EngineParams) -> Self {
-        How {
-            spin_us: params.engine.spin_us,
-            gather: params.engine.gather,
-        }
-    }
-}
+use crate::engine::{Batch, EngineError, outputs::Outputs};
 
 /// See the module. Made and used on one thread.
 pub(in crate::engine) struct StreamWorker {
@@ -60,7 +41,8 @@ pub(in crate::engine) struct StreamWorker {
 }
 
 impl StreamWorker {
-    /// Buffers for batches of up to `max_batch` samples of the model.
+    /// Buffers for batches of up to `max_batch` samples of the model. A worker spins for `spin_us`
+    /// before it sleeps.
     ///
     /// # Errors
     /// Memory that cannot be had, or the tensor that cannot be served, and why.
@@ -70,10 +52,10 @@ impl StreamWorker {
         meter: &Arc<Meter>,
         model: &ModelSpec,
         max_batch: usize,
-        how: How,
+        spin_us: u64,
     ) -> Result<Self, EngineError> {
         device.bind()?;
-        let inputs = Inputs::new(device, registry, model, max_batch, how.gather)?;
+        let inputs = Inputs::new(device, registry, model, max_batch)?;
         let outputs = Outputs::new(model).map_err(|(tensor, why)| EngineError::Param {
             field: "model",
             reason: format!("tensor `{tensor}` {why}"),
@@ -92,7 +74,7 @@ impl StreamWorker {
             device: device.clone(),
             meter: meter.clone(),
             max_batch,
-            spin_ns: how.spin_us.saturating_mul(1000),
+            spin_ns: spin_us.saturating_mul(1000),
             graph: false,
         })
     }
@@ -236,7 +218,6 @@ impl StreamWorker {
                 gathered: staged.gathered,
                 in_place: staged.in_place().is_some(),
                 fenced: staged.fenced,
-                gathered_by_kernel: staged.kernel,
                 graph,
                 bytes_out: bytes as u64,
                 copy_in: start.until(copied),

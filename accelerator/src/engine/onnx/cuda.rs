@@ -19,7 +19,7 @@ use qdl::{
 use super::session::{Settings, check_output, one_line, view};
 use crate::engine::{
     Batch, EngineError, EngineParams, Worker,
-    cuda::{Device, How, Meter, Registry, Staged, StreamWorker},
+    cuda::{Device, Meter, Registry, Staged, StreamWorker},
 };
 
 /// The GPU of an engine, and what its workers share.
@@ -30,7 +30,7 @@ pub(super) struct Gpu {
     meter: Arc<Meter>,
     /// Samples that the buffers hold.
     largest: usize,
-    how: How,
+    spin_us: u64,
 }
 
 /// Whether the library, which is open, has the provider.
@@ -57,7 +57,7 @@ impl Gpu {
             registry: Arc::default(),
             meter: Arc::new(Meter::new(largest)),
             largest,
-            how: How::of(params),
+            spin_us: params.engine.spin_us,
         })
     }
 
@@ -96,7 +96,7 @@ impl OnGpu {
         gpu: &Gpu,
     ) -> Result<Self, EngineError> {
         let (device, registry, meter) = (&gpu.device, &gpu.registry, &gpu.meter);
-        let stream = StreamWorker::new(device, registry, meter, model, gpu.largest, gpu.how)?;
+        let stream = StreamWorker::new(device, registry, meter, model, gpu.largest, gpu.spin_us)?;
         let index = i32::try_from(device.index()).unwrap_or(i32::MAX);
         let provider = ep::CUDA::default()
             .with_device_id(index)

@@ -48,7 +48,7 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
-    cuda::{Device, How, Meter, Registry},
+    cuda::{Device, Meter, Registry},
     sizes::Sizes,
 };
 
@@ -79,7 +79,7 @@ struct TensorRt {
     output: usize,
     profiles: Profiles,
     sizes: Sizes,
-    how: How,
+    spin_us: u64,
 }
 
 impl TensorRtEngine {
@@ -180,7 +180,7 @@ impl TensorRtEngine {
             output,
             profiles,
             sizes,
-            how: How::of(params),
+            spin_us: params.engine.spin_us,
         })))
     }
 }

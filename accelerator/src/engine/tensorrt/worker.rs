@@ -41,7 +41,7 @@ impl OnGpu {
             &e.meter,
             &e.plan_model,
             largest,
-            e.how,
+            e.spin_us,
         )?;
         let output_bytes = e.plan_model.max_output_bytes().unwrap_or(0);
         let output = stream.memory(output_bytes.saturating_mul(largest))?;

@@ -47,6 +47,20 @@ fn a_renamed_key_names_the_new_one() {
 }
 
 #[test]
+fn keys_of_an_engine_that_are_gone_name_what_is_there() {
+    let yaml = ACCELERATOR.replace("kind: digest", "kind: digest, apart: false, gather: copies");
+    let all = text(accelerator(&yaml));
+    assert!(
+        all.contains("`begin_apart_us` is the time between batches"),
+        "{all}"
+    );
+    assert!(
+        all.contains("`gather` is no key of an accelerator any more"),
+        "{all}"
+    );
+}
+
+#[test]
 fn an_accelerator_has_no_echo_of_its_own() {
     let yaml = format!("{ACCELERATOR}deadlines: {{echo_interval_ms: 250}}\n");
     assert_eq!(

@@ -39,12 +39,6 @@ fn an_engine_on_a_gpu() {
         ))
     };
     assert!(digest("gpu: 1").contains("engine `digest` uses no GPU"));
-    assert!(digest("gather: kernel").contains("engine `digest` uses no GPU"));
-    assert_eq!(
-        aoti(", gather: copies").expect("good").engine.gather,
-        Gather::Copies
-    );
-    assert!(text(aoti(", gather: maybe")).contains("`maybe` is not a value of this key"));
     assert!(digest("batch_sizes: [64]").contains("engine `digest` runs batches of any size"));
     for key in ["precision: int8", "profiles: [64]", "optimization_level: 3"] {
         assert!(digest(key).contains("engine `digest` builds no plans"));
@@ -74,7 +68,7 @@ fn engines_that_batch_by_themselves() {
         "max_batch: 8",
         "max_delay_us: 1",
         "latency_us: 5",
-        "apart: false",
+        "begin_apart_us: 5",
         "threads: 2",
     ] {
         let all = text(tokens(&format!(", {key}")));

@@ -93,7 +93,12 @@ fn every_key_of_an_accelerator_has_an_effect() {
             "engine.max_delay_us",
         ),
         read("engine.latency_us", json!(7), engines, "engine.latency_us"),
-        read("engine.apart", json!(false), engines, "engine.apart"),
+        read(
+            "engine.begin_apart_us",
+            json!(7),
+            engines,
+            "engine.begin_apart_us",
+        ),
         read("engine.threads", json!(7), engines, "engine.threads"),
         read(
             "engine.intra_threads",
@@ -106,7 +111,6 @@ fn every_key_of_an_accelerator_has_an_effect() {
         read("engine.provider", json!("cuda"), engines, "engine.provider").given(onnx()),
         maps("engine.gpu", json!(7), "gpus").given(on_gpu()),
         maps("engine.gpus", json!([0, 1]), "gpus").given([two()]),
-        read("engine.gather", json!("copies"), engines, "engine.gather").given(on_gpu()),
         read(
             "engine.batch_sizes",
             json!([64]),
