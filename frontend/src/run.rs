@@ -40,7 +40,6 @@ use crate::{
     compliance,
     dataset::Dataset,
     exit::{ExitCode, Verdict},
-    flight::Dumps,
     guard::Guard,
     interrupt, left,
     live::{Known, LiveView, Place},
@@ -153,7 +152,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .noting(whose.clone())
         .at_rate(settings.target_qps());
     interrupt::listen();
-    let dumps = Dumps::new(args.record, settings.folder(), &config.node);
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
         let inputs = qsl.region().clone();
@@ -219,7 +217,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         throughput: None,
         meter: Meter::default(),
         gather: Gather::default(),
-        dumps,
         live: live_view,
         watchdog: Watchdog::new(limit_ns, now_ns()),
         after_the_last: AfterTheLast::new(limit_ns),
