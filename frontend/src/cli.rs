@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Parser, ValueEnum};
 use loadgen_bridge::TestMode;
@@ -118,11 +118,11 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Show the run while it goes on: as a page at this address, which a browser on this machine
-    /// opens (any other address needs the session's token), or with the word `tui` on this terminal
-    #[arg(long, value_name = "ADDRESS:PORT|tui", num_args = 0..=1,
-          default_missing_value = live::DEFAULT)]
-    pub live: Option<live::Place>,
+    /// Show the run while it goes on, as a page at this address, which a browser on this machine
+    /// opens; any other address needs the session's token
+    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1,
+          default_missing_value = live::DEFAULT, value_parser = live::address)]
+    pub live: Option<SocketAddr>,
 
     /// No progress and no summary on the screen: errors alone
     #[arg(short, long, conflicts_with = "verbose")]
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(args.scenario, Some(Scenario::SingleStream));
         assert_eq!(args.mode, Some(Mode::FindPeak));
         assert_eq!((args.target_qps, args.verbose), (Some(2000.0), 2));
-        assert_eq!(args.live, live::DEFAULT.parse().ok());
+        assert_eq!(args.live, live::address(live::DEFAULT).ok());
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(args.set, [pair("a", "1"), pair("b", "x=y")]);
     }
