@@ -206,18 +206,3 @@ fn what_is_wrong_with_the_place_is_one_line_before_the_run() {
     );
     assert!(!place.path("out").join("summary.json").exists());
 }
-
-#[test]
-fn a_flag_that_is_gone_names_its_replacement_in_one_line() {
-    let place = Place::new();
-    let config = place.digest_frontend(&[], "");
-    let all = [&SERVER[..], &["--local", "--record", "4"]].concat();
-    let ended = run(&place, place.frontend(&config, "out", &all));
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert!(
-        ended.stderr.starts_with("error: `--record` is gone: -v")
-            && ended.stderr.lines().count() == 1,
-        "{}",
-        ended.stderr
-    );
-}
