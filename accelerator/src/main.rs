@@ -2,7 +2,7 @@
 
 use std::{
     io::{IsTerminal, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use accelerator::node::Accelerator;
@@ -47,14 +47,6 @@ struct Arguments {
     /// Serve one frontend, then end.
     #[arg(long)]
     once: bool,
-    /// Record every decision of every thread in a ring of so many MiB for each of them, and write
-    /// the rings at the end of each session and on SIGUSR1 (flight-NODE.bin; `frontend flight`
-    /// reads it).
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..=4096))]
-    record: Option<u16>,
-    /// The folder that --record writes into.
-    #[arg(long, value_name = "DIR", default_value = ".", requires = "record")]
-    record_to: PathBuf,
     /// Debugging lines on standard error, beside who comes, goes and is lost; twice for everything.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -104,6 +96,10 @@ fn main() -> ! {
     if let Some(code) = topology().or_else(describe) {
         std::process::exit(i32::from(code));
     }
+    if let Some(gone) = qdl::config::moved_flag(std::env::args_os().skip(1)) {
+        eprintln!("error: {gone}");
+        std::process::exit(i32::from(SETUP));
+    }
     let arguments = Arguments::parse();
     let level = match (arguments.quiet, arguments.verbose) {
         (true, _) => tracing::Level::ERROR,
@@ -145,9 +141,6 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     for warning in qdl::run::pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
-    if let Some(mib) = arguments.record {
-        qdl::flight::start(usize::from(mib));
-    }
     // What a frontend is told of this node is what it was started with.
     let text = std::fs::read_to_string(&arguments.config).unwrap_or_default();
     let accelerator = match Accelerator::start(&config, &text, arguments.once) {
@@ -166,19 +159,8 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
         return OK;
     }
     let stopper = accelerator.stopper();
-    let flight = arguments.record.map(|_| {
-        arguments
-            .record_to
-            .join(format!("flight-{}.bin", config.node))
-    });
-    let (node, at_the_end) = (config.node.clone(), flight.clone());
     std::thread::spawn(move || {
-        let signal = loop {
-            match wait_for(&signals) {
-                libc::SIGUSR1 => dump(flight.as_deref(), &node),
-                signal => break signal,
-            }
-        };
+        let signal = wait_for(&signals);
         stopper.stop(&format!(
             "the accelerator was told to stop (signal {signal})"
         ));
@@ -199,7 +181,6 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
             // Nobody may be reading any more.
             let _ = write!(std::io::stdout(), "{}", report.text());
         }
-        dump(at_the_end.as_deref(), &config.node);
         for mismatch in &report.mismatches {
             eprintln!("error: counts do not agree: {mismatch}");
             code = MISMATCH;
@@ -214,15 +195,6 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     }
 }
 
-/// Writes what the flight recorder has, where it is on.
-fn dump(path: Option<&Path>, node: &str) {
-    let Some(path) = path else { return };
-    match qdl::flight::dump(path, node, 0, &[]) {
-        Ok(()) => tracing::info!("what was recorded is in {}", path.display()),
-        Err(e) => tracing::warn!("cannot write {}: {e}", path.display()),
-    }
-}
-
 fn block_signals() -> libc::sigset_t {
     // SAFETY: a zeroed set is made valid by sigemptyset before anything reads it, and it outlives
     // the calls.
@@ -231,7 +203,6 @@ fn block_signals() -> libc::sigset_t {
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGTERM);
         libc::sigaddset(&mut set, libc::SIGINT);
-        libc::sigaddset(&mut set, libc::SIGUSR1);
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
         set
     }

@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Parser, ValueEnum};
 use loadgen_bridge::TestMode;
@@ -13,7 +13,7 @@ use crate::{exit::HELP, live};
 /// and `frontend topology --yaml` one for this machine's NICs; both run as they are.
 /// `frontend tune` finds the highest rate that is VALID, and the knobs for it.
 /// `frontend describe` and `frontend submit` make a submission of runs. `frontend report` draws a
-/// run's page, and puts runs beside each other; `frontend flight` reads what `--record` wrote.
+/// run's page, and puts runs beside each other.
 ///
 /// The logs of LoadGen, summary.json, latency histograms and the run's page, report.html, come to
 /// lie in the output folder.
@@ -118,17 +118,11 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Record every decision of every thread in a ring of so many MiB for each of them, and write
-    /// the rings into the output folder at the end, when a connection is lost and on SIGUSR1
-    /// (flight-NODE.bin; `frontend flight DIR` reads it)
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub record: Option<u16>,
-
-    /// Show the run while it goes on: as a page at this address, which a browser on this machine
-    /// opens (any other address needs the session's token), or with the word `tui` on this terminal
-    #[arg(long, value_name = "ADDRESS:PORT|tui", num_args = 0..=1,
-          default_missing_value = live::DEFAULT)]
-    pub live: Option<live::Place>,
+    /// Show the run while it goes on, as a page at this address, which a browser on this machine
+    /// opens; any other address needs the session's token
+    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1,
+          default_missing_value = live::DEFAULT, value_parser = live::address)]
+    pub live: Option<SocketAddr>,
 
     /// No progress and no summary on the screen: errors alone
     #[arg(short, long, conflicts_with = "verbose")]
@@ -266,8 +260,6 @@ mod tests {
             "digest",
             "--seed",
             "7",
-            "--record",
-            "64",
             "--live",
             "-vv",
         ])
@@ -275,8 +267,7 @@ mod tests {
         assert_eq!(args.scenario, Some(Scenario::SingleStream));
         assert_eq!(args.mode, Some(Mode::FindPeak));
         assert_eq!((args.target_qps, args.verbose), (Some(2000.0), 2));
-        assert_eq!(args.record, Some(64));
-        assert_eq!(args.live, live::DEFAULT.parse().ok());
+        assert_eq!(args.live, live::address(live::DEFAULT).ok());
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(args.set, [pair("a", "1"), pair("b", "x=y")]);
     }

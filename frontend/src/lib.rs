@@ -34,7 +34,6 @@ pub mod compliance;
 pub mod dataset;
 pub mod describe;
 pub mod exit;
-pub mod flight;
 pub mod guard;
 pub mod init;
 pub mod interrupt;

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 
-use frontend::{cli, describe, exit::ExitCode, flight, init, live, run, tune};
+use frontend::{cli, describe, exit::ExitCode, init, live, run, tune};
 
 /// LoadGen allocates for every sample, on the thread that completes it, and gives back on that of
 /// its log. Its C++ goes by this allocator, too: a feature of the crate puts it in the place of the
@@ -76,9 +76,12 @@ fn main() {
         .or_else(tune::command)
         .or_else(submission)
         .or_else(report)
-        .or_else(flight::command)
     {
         std::process::exit(i32::from(code.code()));
+    }
+    if let Some(gone) = qdl::config::moved_flag(std::env::args_os().skip(1)) {
+        eprintln!("error: {gone}");
+        std::process::exit(i32::from(ExitCode::Setup.code()));
     }
     let args = cli::Args::parse();
     let level = match (args.quiet, args.verbose) {

@@ -18,11 +18,7 @@ const RATE_OVER_NS: u64 = 1_000_000_000;
 
 enum Screen {
     Bar(ProgressBar),
-    Plain {
-        next_ns: u64,
-    },
-    /// What stays, and no line: something else shows the run.
-    Notes,
+    Plain { next_ns: u64 },
     Quiet,
 }
 
@@ -61,16 +57,6 @@ impl Progress {
         }
     }
 
-    /// The same where something else shows the figures: lines that stay alone.
-    #[must_use]
-    pub fn notes_alone(mut self, alone: bool) -> Self {
-        if alone && !matches!(self.screen, Screen::Quiet) {
-            self.clear();
-            self.screen = Screen::Notes;
-        }
-        self
-    }
-
     /// A look at the figures.
     pub fn show(&mut self, now_ns: u64, figures: &Figures, done: &Throughput, outstanding: u64) {
         let now = || (now_ns, done.clone(), figures.tokens);
@@ -91,7 +77,7 @@ impl Progress {
                 *next_ns = now_ns.saturating_add(PLAIN_EVERY_NS);
                 say(&text());
             }
-            Screen::Plain { .. } | Screen::Notes | Screen::Quiet => {}
+            Screen::Plain { .. } | Screen::Quiet => {}
         }
     }
 
@@ -99,7 +85,7 @@ impl Progress {
     pub fn note(&self, text: &str) {
         match &self.screen {
             Screen::Bar(bar) => bar.println(text),
-            Screen::Plain { .. } | Screen::Notes => say(text),
+            Screen::Plain { .. } => say(text),
             Screen::Quiet => {}
         }
     }

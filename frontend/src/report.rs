@@ -21,7 +21,6 @@ use submission::left;
 use crate::{
     accuracy,
     exit::{ExitCode, Failure},
-    flight,
     phases::{self, Gathered},
     reasons,
     result::{self, Ours},
@@ -443,7 +442,6 @@ pub fn clear(settings: &Settings) -> Result<(), ReportError> {
     paths.extend(left::files(folder));
     paths.push(folder.join(ACCURACY_FILE));
     paths.push(folder.join(::report::FILE));
-    paths.extend(flight::files(folder));
     // What marks an invalid run goes last: should anything here fail, it still stands.
     paths.extend([TIMELINE_FILE, SUMMARY_FILE, INVALID_FILE].map(|name| folder.join(name)));
     for path in paths {

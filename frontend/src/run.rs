@@ -40,10 +40,9 @@ use crate::{
     compliance,
     dataset::Dataset,
     exit::{ExitCode, Verdict},
-    flight::Dumps,
     guard::Guard,
     interrupt, left,
-    live::{Known, LiveView, Place},
+    live::{Known, LiveView},
     local,
     memory::Estimate,
     meter::Meter,
@@ -129,10 +128,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut live_view = live_view(args, &config, &settings)?;
     report::clear(&settings)?;
-    let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet)
-        .notes_alone(args.live == Some(Place::Terminal));
-    if let Some(note) = live_view.iter().find_map(|(view, _)| view.note.as_ref()) {
-        progress.note(note);
+    let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet);
+    if let Some((view, _)) = &live_view {
+        progress.note(&view.note);
     }
     let loaded_bytes = qsl.region().len() as u64;
     let estimate = Estimate::of(&settings.test, qsl.total(), loaded_bytes);
@@ -153,7 +151,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .noting(whose.clone())
         .at_rate(settings.target_qps());
     interrupt::listen();
-    let dumps = Dumps::new(args.record, settings.folder(), &config.node);
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
         let inputs = qsl.region().clone();
@@ -219,7 +216,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         throughput: None,
         meter: Meter::default(),
         gather: Gather::default(),
-        dumps,
         live: live_view,
         watchdog: Watchdog::new(limit_ns, now_ns()),
         after_the_last: AfterTheLast::new(limit_ns),
@@ -265,7 +261,7 @@ fn live_view(
     config: &FrontendConfig,
     settings: &Settings,
 ) -> Result<Option<(LiveView, Known)>> {
-    let Some(place) = args.live else {
+    let Some(address) = args.live else {
         return Ok(None);
     };
     let nics = if args.local {
@@ -276,7 +272,7 @@ fn live_view(
     };
     let target = settings.target_qps();
     let known = Known::new(&config.node, &settings.test, target, nics);
-    let view = LiveView::open(place, config, known.nothing())?;
+    let view = LiveView::open(address, config, known.nothing())?;
     Ok(Some((view, known)))
 }
 

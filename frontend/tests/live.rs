@@ -1,5 +1,5 @@
 //! `--live` in real runs: the page and its events, who may read them, and that nobody who looks on
-//! holds a run up; the terminal through a pseudo terminal.
+//! holds a run up.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::Path,
     time::Duration,
 };
 
@@ -194,183 +194,15 @@ fn what_is_wrong_with_the_place_is_one_line_before_the_run() {
     let place = Place::new();
     let config = place.digest_frontend(&[], "");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let taken = taken_at(&taken);
-    for (live, words) in [(taken.1.as_str(), taken.1.as_str()), ("tui", "no terminal")] {
-        let all = [&SERVER[..], &["--local", "--live", live]].concat();
-        let ended = run(&place, place.frontend(&config, "out", &all));
-        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-        let lines: Vec<_> = ended.stderr.lines().collect();
-        assert_eq!(lines.len(), 1, "{lines:?}");
-        assert!(
-            lines[0].starts_with("error: --live") && lines[0].contains(words),
-            "{lines:?}"
-        );
-        assert!(!place.path("out").join("summary.json").exists());
-    }
-}
-
-fn taken_at(listener: &TcpListener) -> (&TcpListener, String) {
-    let address = listener.local_addr().expect("bound");
-    (listener, address.to_string())
-}
-
-/// A program on a terminal of its own.
-mod terminal {
-    use std::{
-        fs::File,
-        os::fd::{FromRawFd, OwnedFd},
-        process::{Child, Command},
-        sync::{Arc, Mutex},
-        thread,
-        time::Instant,
-    };
-
-    use super::*;
-
-    pub struct OnTerminal {
-        pub child: Child,
-        master: File,
-        slave: OwnedFd,
-        said: Arc<Mutex<Vec<u8>>>,
-        pub before: (u32, u32),
-    }
-
-    impl OnTerminal {
-        /// Starts it on 80 x 24 cells.
-        pub fn start(mut command: Command) -> OnTerminal {
-            let mut ends = [0; 2];
-            let size = libc::winsize {
-                ws_row: 24,
-                ws_col: 80,
-                ws_xpixel: 0,
-                ws_ypixel: 0,
-            };
-            let [master, slave] = &mut ends;
-            // SAFETY: two places for descriptors, and a size; no name and no settings are asked.
-            let made = unsafe {
-                libc::openpty(master, slave, std::ptr::null_mut(), std::ptr::null(), &size)
-            };
-            assert_eq!(made, 0, "a terminal");
-            // SAFETY: both were made just now, and nobody else has them.
-            let [master, slave] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-            let other = || slave.try_clone().expect("a descriptor");
-            let child = command
-                .env("TERM", "xterm-256color")
-                .stdin(other())
-                .stdout(other())
-                .stderr(other())
-                .spawn()
-                .expect("starts");
-            let said = Arc::<Mutex<Vec<u8>>>::default();
-            let mut reader = File::from(master.try_clone().expect("a descriptor"));
-            let heard = said.clone();
-            thread::spawn(move || {
-                let mut bytes = [0; 4096];
-                while let Ok(n @ 1..) = reader.read(&mut bytes) {
-                    heard.lock().expect("whole").extend(&bytes[..n]);
-                }
-            });
-            let mut on = OnTerminal {
-                child,
-                master: File::from(master),
-                slave,
-                said,
-                before: (0, 0),
-            };
-            on.before = on.modes();
-            on
-        }
-
-        pub fn said(&self) -> String {
-            String::from_utf8_lossy(&self.said.lock().expect("whole")).into_owned()
-        }
-
-        pub fn wait_for(&mut self, words: &str) {
-            let began = Instant::now();
-            while !self.said().contains(words) {
-                assert!(
-                    began.elapsed() < Duration::from_secs(60),
-                    "no {words:?} in {:?}",
-                    self.said()
-                );
-                thread::sleep(Duration::from_millis(10));
-            }
-        }
-
-        pub fn press(&mut self, keys: &[u8]) {
-            self.master.write_all(keys).expect("pressed");
-        }
-
-        pub fn end(&mut self) -> Option<i32> {
-            let began = Instant::now();
-            loop {
-                if let Some(status) = self.child.try_wait().expect("a child") {
-                    // What it said last is on its way.
-                    thread::sleep(Duration::from_millis(100));
-                    return status.code();
-                }
-                assert!(began.elapsed() < Duration::from_secs(60), "no end");
-                thread::sleep(Duration::from_millis(10));
-            }
-        }
-
-        /// How lines and echoes are handled now.
-        pub fn modes(&self) -> (u32, u32) {
-            let fd = std::os::fd::AsRawFd::as_raw_fd(&self.slave);
-            // SAFETY: an all-zero termios is a valid one, and it is filled in.
-            let mut modes: libc::termios = unsafe { std::mem::zeroed() };
-            // SAFETY: the descriptor is open, and there is room for the settings.
-            assert_eq!(unsafe { libc::tcgetattr(fd, &mut modes) }, 0);
-            (modes.c_lflag, modes.c_oflag)
-        }
-    }
-
-    impl Drop for OnTerminal {
-        fn drop(&mut self) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-}
-
-const TAKEN: &str = "\x1b[?1049h";
-const GIVEN_BACK: &str = "\x1b[?1049l";
-
-fn on_terminal(place: &Place) -> (terminal::OnTerminal, PathBuf) {
-    let config = place.digest_frontend(&[], "");
-    let all = [&SERVER[..], &["--local", "--live", "tui"]].concat();
-    let mut on = terminal::OnTerminal::start(place.frontend(&config, "out", &all));
-    on.wait_for(TAKEN);
-    on.wait_for("GOING");
-    assert_ne!(on.modes(), on.before, "keys come one by one");
-    (on, config)
-}
-
-#[test]
-fn the_terminal_is_drawn_on_and_given_back_before_the_summary() {
-    let place = Place::new();
-    let (mut on, _) = on_terminal(&place);
-    let code = on.end();
-    let said = on.said();
-    assert!(code.is_some_and(|c| c <= 1), "{code:?}: {said}");
-    let (drawn, after) = said.split_once(GIVEN_BACK).expect("given back");
-    assert!(drawn.contains("samples/s over time") && !after.contains(TAKEN));
-    assert!(after.contains("\x1b[?25h"), "the cursor is back: {after:?}");
+    let address = taken.local_addr().expect("bound").to_string();
+    let all = [&SERVER[..], &["--local", "--live", &address]].concat();
+    let ended = run(&place, place.frontend(&config, "out", &all));
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let lines: Vec<_> = ended.stderr.lines().collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(
-        after.contains("Server") && after.contains("LoadGen"),
-        "{after}"
+        lines[0].starts_with("error: --live") && lines[0].contains(&address),
+        "{lines:?}"
     );
-    assert_eq!(on.modes(), on.before);
-}
-
-#[test]
-fn ctrl_c_gives_the_terminal_back_and_ends_the_run() {
-    let place = Place::new();
-    let (mut on, _) = on_terminal(&place);
-    on.press(b"\x03");
-    assert_eq!(on.end(), Some(130), "{}", on.said());
-    let said = on.said();
-    let (_, after) = said.split_once(GIVEN_BACK).expect("given back");
-    assert!(after.contains("interrupted by SIGINT"), "{after}");
-    assert_eq!(on.modes(), on.before);
+    assert!(!place.path("out").join("summary.json").exists());
 }

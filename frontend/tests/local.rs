@@ -302,3 +302,18 @@ fn find_peak_finds_a_rate() {
     let rate = s["per_s"].as_f64().expect("a rate");
     assert!(rate > 50.0 && rate < 2500.0, "{rate}");
 }
+
+#[test]
+fn a_flag_that_is_gone_names_its_replacement_in_one_line() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let arguments = local(&["--scenario", "server", "--record", "4"]);
+    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let lines: Vec<_> = ended.stderr.lines().collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].starts_with("error: `--record` is gone: -v"),
+        "{lines:?}"
+    );
+}

@@ -23,7 +23,6 @@ pub mod connection;
 pub mod control;
 pub mod dispatch;
 pub mod fabric;
-pub mod flight;
 pub mod model;
 pub mod os;
 pub mod rails;

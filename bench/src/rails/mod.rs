@@ -4,13 +4,11 @@
 //! * `sim`: the model, which drives `qdl::rails` with a clock of its own.
 //! * `decision`: nanoseconds and allocations of a decision.
 //! * `algebra`: paths and their scores, wider than what a run needs.
-//! * `replay`: a real run's flight recorder, played again.
 //! * `design`: for which health a spine above the rails is worth having.
 
 mod algebra;
 mod decision;
 mod design;
-mod replay;
 mod sim;
 
 use std::path::PathBuf;
@@ -26,18 +24,6 @@ pub struct Args {
     /// Makes every run of the model so many times shorter.
     #[arg(long, default_value_t = 1)]
     shorten: u64,
-    /// Plays a frontend's flight recorder again (flight-NODE.bin) in place of all that.
-    #[arg(long, value_name = "FILE")]
-    replay: Option<PathBuf>,
-    /// Who chooses in the replay: as `arbiter` in the frontend's configuration.
-    #[arg(long, default_value = "least_outstanding", requires = "replay")]
-    policy: String,
-    /// Slots of each connection in the replay: `slots` of the summary's connections.
-    #[arg(long, default_value_t = 8192, requires = "replay")]
-    slots: usize,
-    /// Connections that the replay goes without, by index.
-    #[arg(long, value_delimiter = ',', requires = "replay")]
-    without: Vec<usize>,
     /// Where everything goes as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -52,15 +38,6 @@ struct Output {
 
 /// Runs the model, measures decisions, compares the designs; prints tables, writes the JSON.
 pub fn run(args: &Args) -> Result<()> {
-    if let Some(path) = &args.replay {
-        let what = replay::What {
-            policy: &args.policy,
-            slots: args.slots,
-            without: &args.without,
-        };
-        let played = replay::run(path, what)?;
-        return json::write(args.json.as_deref(), &played);
-    }
     let mut tables = Vec::new();
     for rails in [8, 64, 256] {
         tables.push(sim::congestion_table(rails, args.shorten)?);

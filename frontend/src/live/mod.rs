@@ -1,4 +1,4 @@
-//! `--live`: a run looked at while it goes on, in a browser or in the terminal.
+//! `--live`: a run looked at while it goes on, in a browser.
 //!
 //! Once a second, and only while somebody looks, the thread that watches the run anyway puts
 //! together what is known of it ([`SoFar`]): from the same counters, and the same ticks, that the
@@ -6,23 +6,17 @@
 //!
 //! | file | what it is for |
 //! | --- | --- |
-//! | [`place`] | where it is shown: an address, or the terminal |
 //! | [`gather`] | what is known of a run that goes on |
 //! | [`access`] | who may read it |
 //! | [`server`] | HTTP: the page, and a stream of events |
 //! | [`page`] | the page around the pictures, and its script |
-//! | [`tui`] | the terminal: taking it and giving it back |
-//! | [`screen`] | what is drawn there |
-//! | [`held`] | lines that would spoil it, until it is given back |
+//! | [`held`] | standard error, whose lines may be held back |
 
 mod access;
 mod gather;
 pub mod held;
 mod page;
-mod place;
-mod screen;
 mod server;
-mod tui;
 
 use std::{
     net::SocketAddr,
@@ -39,8 +33,9 @@ use report::{Over, SoFar, State};
 use tokio::sync::watch;
 
 pub use gather::{Known, Moment};
-pub use place::{DEFAULT, Place};
 
+/// The address that `--live` alone stands for.
+pub const DEFAULT: &str = "127.0.0.1:9417";
 /// Between two ticks of what is shown.
 const EVERY: Duration = Duration::from_secs(1);
 /// The end of a run waits no longer for those who look on.
@@ -68,15 +63,23 @@ pub enum LiveError {
     /// The token.
     #[error(transparent)]
     Token(#[from] qdl::control::AuthError),
-    /// No terminal.
-    #[error("--live tui: standard output is no terminal; --live alone serves a page instead")]
-    NoTerminal,
-    /// The terminal refuses.
-    #[error("--live tui: the terminal cannot be drawn on: {0}")]
-    Terminal(std::io::Error),
     /// No thread.
     #[error("--live: cannot start a thread: {0}")]
     Thread(std::io::Error),
+}
+
+/// Parses the value of `--live`.
+///
+/// # Errors
+/// A line that names the accepted format.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| match text {
+        "tui" => format!(
+            "there is no terminal screen: --live serves the page at {DEFAULT}, --live ADDRESS:PORT \
+             elsewhere"
+        ),
+        _ => format!("expected ADDRESS:PORT, as in {DEFAULT}, not {text:?}"),
+    })
 }
 
 /// Those who look on.
@@ -113,14 +116,13 @@ type Latest = watch::Receiver<Arc<SoFar>>;
 /// A run that is shown while it goes on.
 #[derive(Debug)]
 pub struct LiveView {
-    place: Place,
     latest: watch::Sender<Arc<SoFar>>,
     onlookers: Arc<Onlookers>,
     shown: Option<Instant>,
     /// Says that whoever draws is done.
     done: mpsc::Receiver<()>,
     /// In words, where it is to be seen.
-    pub note: Option<String>,
+    pub note: String,
 }
 
 impl LiveView {
@@ -128,24 +130,18 @@ impl LiveView {
     ///
     /// # Errors
     /// [`LiveError`]: nothing has begun.
-    pub fn open(place: Place, config: &FrontendConfig, first: SoFar) -> Result<Self, LiveError> {
+    pub fn open(
+        address: SocketAddr,
+        config: &FrontendConfig,
+        first: SoFar,
+    ) -> Result<Self, LiveError> {
         let (latest, seen) = watch::channel(Arc::new(first));
         let onlookers = Arc::<Onlookers>::default();
         let (tell, done) = mpsc::channel();
-        let note = match place {
-            Place::Terminal => {
-                tui::begin(seen, onlookers.one(), tell)?;
-                None
-            }
-            Place::Address(address) => {
-                let bound = server::bind(address, config)?;
-                let note = bound.note();
-                server::begin(bound, seen, onlookers.clone(), tell)?;
-                Some(note)
-            }
-        };
+        let bound = server::bind(address, config)?;
+        let note = bound.note();
+        server::begin(bound, seen, onlookers.clone(), tell)?;
         Ok(LiveView {
-            place,
             latest,
             onlookers,
             shown: None,
@@ -172,14 +168,11 @@ impl LiveView {
         self.latest.send_replace(Arc::new(so_far));
     }
 
-    /// Everything was answered. The terminal is given back: the summary is to be printed on it.
+    /// Shows that everything was answered.
     pub fn ending(&self, so_far: Option<SoFar>) {
         let mut last = so_far.unwrap_or_else(|| (**self.latest.borrow()).clone());
         last.state = State::Ending;
         self.show(last);
-        if self.place == Place::Terminal {
-            self.wait();
-        }
     }
 
     /// The run is over. Waits until everybody has heard of it, but no longer than a second.
@@ -187,22 +180,7 @@ impl LiveView {
         let mut last = (**self.latest.borrow()).clone();
         last.state = State::Over(over);
         self.show(last);
-        self.wait();
-    }
-
-    fn wait(&self) {
         let _ = self.done.recv_timeout(LINGER);
-        if self.place == Place::Terminal {
-            tui::restore();
-        }
-    }
-}
-
-impl Drop for LiveView {
-    fn drop(&mut self) {
-        if self.place == Place::Terminal {
-            tui::restore();
-        }
     }
 }
 
@@ -213,5 +191,20 @@ fn be_nice() {
     let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
     if set != 0 {
         tracing::debug!("the priority of the live view's thread could not be lowered");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_shown_at_an_address_alone() {
+        assert!(address(DEFAULT).is_ok_and(|a| a.ip().is_loopback()));
+        assert!(address("[::1]:0").is_ok());
+        let wrong = address("9417").expect_err("no address");
+        assert!(wrong.contains("ADDRESS:PORT"), "{wrong}");
+        let gone = address("tui").expect_err("no terminal screen");
+        assert!(gone.contains("--live serves the page"), "{gone}");
     }
 }

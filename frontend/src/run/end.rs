@@ -36,12 +36,6 @@ impl Watch {
         let found = self.tokens.as_ref().map(|t| t.findings());
         let found = found.unwrap_or_default();
         system.notes.extend(found.notes.iter().cloned());
-        if let Some(line) = self
-            .dumps
-            .end(self.sut.first_query_ns().unwrap_or(0), &self.connections)
-        {
-            self.progress.note(&line);
-        }
         let mut left = self.completers.left();
         let latencies: Vec<_> = left.iter_mut().map(|l| l.recorder.take_ticks()).collect();
         let last_ns = left.iter().map(|l| l.last_ns).max().unwrap_or(0);

@@ -11,10 +11,7 @@ use std::{
 
 use ::report::SoFar;
 use loadgen_bridge::{LoadgenError, THREAD, TestOutcome, register_issue_query_thread, run_test};
-use qdl::{
-    clock::now_ns, flight as recorder, os::thread_times, run::usage_of, stats::Figures,
-    wire::Stream,
-};
+use qdl::{clock::now_ns, os::thread_times, run::usage_of, stats::Figures, wire::Stream};
 
 use super::{Result, readings::Readings};
 use crate::{
@@ -22,7 +19,6 @@ use crate::{
     backend::Backend,
     completer::Completers,
     exit::{ExitCode, Verdict},
-    flight::Dumps,
     interrupt,
     live::{Known, LiveView, Moment},
     meter::Meter,
@@ -61,7 +57,6 @@ pub(super) struct Watch {
     pub(super) throughput: Option<Readings>,
     pub(super) meter: Meter,
     pub(super) gather: Gather,
-    pub(super) dumps: Dumps,
     /// Where it is shown while it goes on, and what is known of it for that.
     pub(super) live: Option<(LiveView, Known)>,
     pub(super) watchdog: Watchdog,
@@ -82,7 +77,6 @@ impl Watch {
         for _ in 0..settings.test.server_num_issue_query_threads {
             thread::Builder::new().name("issue".to_owned()).spawn(|| {
                 quick_timers();
-                recorder::ready();
                 // What keeps it from issuing keeps the test from beginning, which says so.
                 let _ = register_issue_query_thread();
             })?;
@@ -136,10 +130,6 @@ impl Watch {
     fn look(&mut self) {
         for note in self.notes.try_iter() {
             self.progress.note(&note);
-        }
-        let first_ns = self.sut.first_query_ns().unwrap_or(0);
-        if let Some(line) = self.dumps.look(first_ns, &self.connections) {
-            self.progress.note(&line);
         }
         if let Some(signal) = interrupt::requested() {
             let after = self.began.elapsed().as_secs_f64();
@@ -276,8 +266,6 @@ fn start_test(
     done: &Sender<std::result::Result<TestOutcome, LoadgenError>>,
 ) {
     quick_timers();
-    // LoadGen issues from this thread, where it has none of its own.
-    recorder::ready();
     let result = run_test(
         sut,
         qsl,

@@ -21,7 +21,7 @@
 //! | [`HttpConfig`] | the server that the engine `http` asks |
 //! | [`ConfigError`] | what is wrong, and where |
 //! | [`Written`] | which keys a file writes, and in which lines |
-//! | `moved` | keys of earlier versions, and what they are called now |
+//! | `moved` | keys and flags of earlier versions, each with its replacement |
 //!
 //! A new key: a field with its default in the struct of its mapping, a line in
 //! `docs/configuration.md`, an entry in the tests of `run::settings`.
@@ -68,6 +68,7 @@ pub use load::{
     load_accelerator, load_frontend, load_frontend_from, parse_accelerator, parse_frontend,
 };
 pub use loadgen::{LoadgenConfig, Scenario};
+pub use moved::moved_flag;
 pub use nic::{
     AdaptiveRouting, CONNECTIONS, Completion, CompletionMode, Gpus, GroupBy, MAX_AUTO_SLOTS,
     MIN_AUTO_SLOTS, NicAt, NicConfig,

@@ -1,4 +1,7 @@
 //! Keys of earlier versions: a file that still has one is told the new name, or why there is none.
+//! Flags of earlier versions: the error names the replacement.
+
+use std::ffi::OsString;
 
 use super::{
     document::Document,
@@ -71,4 +74,26 @@ pub(super) fn moved_keys(table: &[Moved], side: Side, document: &Document, out: 
             }
         }
     }
+}
+
+/// What replaces the flight recorder.
+const LOGGED: &str = "-v logs each loss, re-dispatch and reset of a connection";
+
+/// Flags and commands that neither program knows, each with its replacement.
+const MOVED_FLAGS: &[(&str, &str)] = &[
+    ("flight", LOGGED),
+    ("--record", LOGGED),
+    ("--record-to", LOGGED),
+];
+
+/// Returns the error message for the first flag of [`MOVED_FLAGS`] on a command line without its
+/// program name. A command is the first word or none.
+pub fn moved_flag(words: impl IntoIterator<Item = OsString>) -> Option<String> {
+    let mut words = words.into_iter().enumerate();
+    words.find_map(|(at, word)| {
+        let word = word.to_str()?.split('=').next()?;
+        let is_it = |old: &str| old == word && (at == 0 || old.starts_with('-'));
+        let (old, instead) = MOVED_FLAGS.iter().find(|(old, _)| is_it(old))?;
+        Some(format!("`{old}` is gone: {instead}"))
+    })
 }

@@ -152,9 +152,7 @@ impl PeerTask {
                         self.step(&handle, connection, epoch, &text, |l| l.lost_there(epoch));
                     }
                     Some(ClientEvent::ConnectionReset { connection, epoch }) => {
-                        if let Some(l) = self.connections.get_mut(usize::from(connection)) {
-                            l.life.reset_there(epoch);
-                        }
+                        self.reset_there(connection, epoch);
                     }
                     Some(ClientEvent::Heartbeat(counters)) => {
                         self.common.peer(self.index).heartbeat = Some((counters, now_ns()));
@@ -182,6 +180,21 @@ impl PeerTask {
                 }
             }
         }
+    }
+
+    /// The accelerator has let go of a lost connection.
+    fn reset_there(&mut self, connection: u16, epoch: u32) {
+        self.log_reset(connection, epoch, "there");
+        if let Some(l) = self.connections.get_mut(usize::from(connection)) {
+            l.life.reset_there(epoch);
+        }
+    }
+
+    fn log_reset(&self, connection: u16, epoch: u32, end: &str) {
+        tracing::debug!(
+            "{}: connection {connection} (epoch {epoch}) reset {end}",
+            self.common.peer(self.index).node
+        );
     }
 
     /// The accelerator's view of its interior and its NICs.
@@ -231,6 +244,7 @@ impl PeerTask {
             handle.connection_lost(number, epoch, cause);
         }
         if todo.tell_reset {
+            self.log_reset(number, epoch, "here");
             handle.connection_reset(number, epoch);
         }
         todo.go_on

@@ -176,6 +176,7 @@ impl Session {
         for (connection, epoch) in
             connections.collect(|l| l.readers() == 0, |l| self.settle(&l, lost))
         {
+            tracing::debug!("connection {connection} (epoch {epoch}) reset here");
             self.handle.connection_reset(connection, epoch);
         }
         connections.quarantined()
@@ -375,6 +376,7 @@ impl SessionHandler for Session {
         }
         self.losses.notify_one();
         if tell_reset {
+            tracing::debug!("connection {connection} (epoch {epoch}) reset here");
             self.handle.connection_reset(connection, epoch);
         }
         if give_up && let Some(shared) = self.shared.upgrade() {
@@ -383,11 +385,15 @@ impl SessionHandler for Session {
                 (c.session, c.connection, c.epoch) == (session, connection, epoch)
             };
             let cause = Broken::GivenUp(format!("the frontend lost it: {cause}"));
+            if !self.is_leaving() {
+                tracing::info!("connection {connection} (epoch {epoch}) lost: {cause}");
+            }
             shared.server.give_up(which, &cause);
         }
     }
 
     fn connection_reset(&self, connection: u16, epoch: u32) {
+        tracing::debug!("connection {connection} (epoch {epoch}) reset there");
         lock(&self.connections).reset_there(connection, epoch);
     }
 

@@ -6,7 +6,7 @@
 //! * `http`: the server of the engine `http`.
 //! * `nics`: the keys of a NIC, over TCP and over queue pairs.
 //! * `files`: every file in `configs/`.
-//! * `moved`: keys of earlier versions.
+//! * `moved`: keys and flags of earlier versions.
 //! * `reference`: `docs/configuration.md`.
 //! * `panics`: no panic on any bytes.
 

@@ -1,9 +1,9 @@
-//! Keys of earlier versions.
+//! Keys and flags of earlier versions.
 
 use super::{
     super::{
         document::Document,
-        moved::{Moved, Now, moved_keys},
+        moved::{Moved, Now, moved_flag, moved_keys},
         rules::{Findings, Side},
     },
     *,
@@ -73,4 +73,17 @@ both directions
   |                               ^^^
   = remove `echo_interval_ms`"
     );
+}
+
+#[test]
+fn a_flag_that_is_gone_names_its_replacement() {
+    let of = |line: &str| moved_flag(line.split(' ').map(Into::into));
+    let gone = |line: &str, word: &str| {
+        let logged = "-v logs each loss, re-dispatch and reset of a connection";
+        assert_eq!(of(line), Some(format!("`{word}` is gone: {logged}")));
+    };
+    gone("--config a.yaml --record 4", "--record");
+    gone("--record-to=there --config a.yaml", "--record-to");
+    gone("flight out", "flight");
+    assert_eq!(of("--config a.yaml --output flight"), None);
 }
