@@ -2,17 +2,15 @@
 //! the `Arbiter` and `RailArbiter` that a frontend runs, with a clock of its own.
 //!
 //! ```text
-//! LoadGen -> arbiter -> NIC x out -> one of E links -> NIC (d, x) in -> interior of d -> engine
-//! (Poisson)    ^         rate C      rate C/E each      rate C          where the rail is   |
-//!              |                     chosen by the                      not the GPU's own   |
-//!              |                     flow's hash                                            |
-//!              +--------------------- response: a fixed delay <-----------------------------+
+//! LoadGen -> arbiter -> NIC x out -> link -> NIC (d, x) in -> interior of d -> engine
+//! (Poisson)    ^         rate C      rate C    rate C         where the rail is    |
+//!              |                                              not the GPU's own    |
+//!              +-------------- response: a fixed delay <---------------------------+
 //! ```
 //!
 //! Each box is a queue served in order of arrival; a sample is stored in one before it goes to the
-//! next. Each flow (queue pair) keeps to the link that its hash names, as ECMP does. A congested
-//! rail's links have a tenth of their rate left from a quarter of the run on. The model leaves out
-//! packets, losses and batches.
+//! next. A congested rail's link has a tenth of its rate left from a quarter of the run on. The
+//! model leaves out packets, losses, batches and flows that collide on one of several links.
 
 use std::{
     cmp::Reverse,
@@ -26,7 +24,7 @@ use qdl::rails::{
 };
 use serde::Serialize;
 
-use super::queues::{ENGINE_NS, FLOWS, NIC_NS, NODES, Queues, Stage, Way};
+use super::queues::{ENGINE_NS, Flying, NIC_NS, NODES, Queues, Stage};
 
 /// Bytes of a sample.
 const LEN: u32 = 150_528;
@@ -42,7 +40,7 @@ const INTERIOR: f32 = 0.9;
 pub struct Scenario {
     /// K.
     pub rails: usize,
-    /// Rails `0, 1, ..` of which the links are congested.
+    /// Rails `0, 1, ..` whose link is congested.
     pub congested: usize,
     /// When congestion sets in.
     pub congested_ns: u64,
@@ -51,7 +49,7 @@ pub struct Scenario {
     /// How long samples arrive. Latencies count from the half of it on.
     duration_ns: u64,
     policy: Policy,
-    /// Seed of arrivals and hashes.
+    /// Seed of arrivals.
     seed: u64,
 }
 
@@ -95,13 +93,6 @@ pub struct Outcome {
     pub congested_share: f64,
 }
 
-struct Flying {
-    arrived_ns: u64,
-    posted_ns: u64,
-    connection: usize,
-    way: Way,
-}
-
 /// Chooses connections, as a dispatcher would.
 enum Chooser {
     Plain(Arbiter),
@@ -112,9 +103,8 @@ struct Model {
     rails: usize,
     chooser: Chooser,
     connections: Vec<ConnectionRail>,
-    /// Samples in flight by node and rail, and flows handed out.
+    /// Samples in flight by node and rail.
     in_flight: Vec<usize>,
-    flow: Vec<usize>,
 }
 
 /// GPUs in each node. The rails are shared out among them in order, as NICs are.
@@ -175,7 +165,6 @@ impl Model {
             rails,
             chooser,
             in_flight: vec![0; NODES * rails],
-            flow: vec![0; NODES * rails],
             connections,
         })
     }
@@ -197,25 +186,29 @@ impl Model {
         }
     }
 
-    fn way(&mut self, connection: usize) -> Way {
+    /// The next sample over a connection.
+    fn post(&mut self, connection: usize, number: u64, arrived_ns: u64, now: u64) -> Flying {
         let pair = self.pair(connection);
         self.in_flight[pair] += 1;
-        let flow = self.flow[pair];
-        self.flow[pair] = (flow + 1) % FLOWS;
         let l = &self.connections[connection];
-        Way {
+        Flying {
+            at_ns: now,
+            number,
+            stage: Stage::Out,
             node: l.peer,
             rail: l.nic,
-            flow,
             crosses: own_gpu(l.nic, self.rails) != l.target,
+            connection,
+            arrived_ns,
+            posted_ns: now,
         }
     }
 
-    fn completed(&mut self, now: u64, f: &Flying) {
+    fn completed(&mut self, f: &Flying) {
         let pair = self.pair(f.connection);
         self.in_flight[pair] -= 1;
         if let Chooser::Rails(a) = &self.chooser {
-            let network = (now - f.posted_ns).saturating_sub(ENGINE_NS);
+            let network = (f.at_ns - f.posted_ns).saturating_sub(ENGINE_NS);
             a.completed(f.connection, LEN, network);
         }
     }
@@ -227,41 +220,36 @@ impl Model {
 /// [`RailsError`] where the scenario has no rails or too many.
 pub fn run(s: &Scenario) -> Result<Outcome, RailsError> {
     let mut random = Rng::with_seed(s.seed);
-    let mut queues = Queues::new(s, &mut random);
+    let mut queues = Queues::new(s);
     let mut model = Model::new(s)?;
     let gap_ns = NIC_NS as f64 / (LOAD * s.arrivals as f64);
 
-    let mut events: BinaryHeap<Reverse<(u64, usize, Stage)>> = BinaryHeap::new();
-    let mut flying: Vec<Flying> = Vec::new();
-    let mut free: Vec<usize> = Vec::new();
+    let mut events: BinaryHeap<Reverse<Flying>> = BinaryHeap::new();
     let mut backlog: VecDeque<u64> = VecDeque::new();
     let mut latencies: Vec<u64> = Vec::new();
-    let mut congested = 0;
-    let mut next_arrival = 0;
+    let (mut congested, mut next_arrival, mut posted) = (0, 0, 0);
     loop {
-        let event = events.peek().map(|Reverse((at, ..))| *at);
+        let event = events.peek().map(|Reverse(f)| f.at_ns);
         let now = if next_arrival < s.duration_ns && event.is_none_or(|at| next_arrival <= at) {
             let now = next_arrival;
             backlog.push_back(now);
             next_arrival += (-(1.0 - random.f64()).ln() * gap_ns) as u64;
             now
         } else {
-            let Some(Reverse((now, i, stage))) = events.pop() else {
+            let Some(Reverse(mut f)) = events.pop() else {
                 break;
             };
-            if stage != Stage::Done {
-                let (at, next) = queues.enter(now, stage, &flying[i].way);
-                events.push(Reverse((at, i, next)));
+            if f.stage != Stage::Done {
+                queues.enter(&mut f);
+                events.push(Reverse(f));
                 continue;
             }
-            let f = &flying[i];
-            model.completed(now, f);
+            model.completed(&f);
             if f.arrived_ns >= s.duration_ns / 2 {
-                latencies.push(now - f.arrived_ns);
-                congested += usize::from(f.way.rail < s.congested);
+                latencies.push(f.at_ns - f.arrived_ns);
+                congested += usize::from(f.rail < s.congested);
             }
-            free.push(i);
-            now
+            f.at_ns
         };
         if let Chooser::Rails(a) = &model.chooser {
             a.tick(now, &mut |_, _| {});
@@ -270,19 +258,8 @@ pub fn run(s: &Scenario) -> Result<Outcome, RailsError> {
             && let Some(connection) = model.pick(now)
         {
             backlog.pop_front();
-            let sample = Flying {
-                arrived_ns,
-                posted_ns: now,
-                connection,
-                way: model.way(connection),
-            };
-            let i = free.pop().unwrap_or(flying.len());
-            if i == flying.len() {
-                flying.push(sample);
-            } else {
-                flying[i] = sample;
-            }
-            events.push(Reverse((now, i, Stage::Out)));
+            posted += 1;
+            events.push(Reverse(model.post(connection, posted, arrived_ns, now)));
         }
     }
     latencies.sort_unstable();

@@ -1,14 +1,9 @@
 //! NICs, links and nodes of the model: queues, each served in order of arrival.
 
-use fastrand::Rng;
-
 use super::model::Scenario;
 
 /// D: nodes at the far end.
 pub const NODES: usize = 4;
-/// Queue pairs between the two ends of a rail, and the links that they are hashed onto.
-pub const FLOWS: usize = 16;
-const LINKS: usize = 4;
 /// What is left of a congested link's rate.
 const LEFT: f64 = 0.1;
 /// Time a NIC takes for a sample: 150,528 bytes at 10 Gbit/s.
@@ -27,14 +22,21 @@ pub enum Stage {
     Done,
 }
 
-/// A sample's way.
-#[derive(Clone, Copy, Debug)]
-pub struct Way {
+/// A sample on its way. Ordered by its next event: two samples never have one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Flying {
+    /// When it is through its last queue.
+    pub at_ns: u64,
+    pub number: u64,
+    /// Where it goes next.
+    pub stage: Stage,
     pub node: usize,
     pub rail: usize,
-    pub flow: usize,
     /// Over the far node's interior.
     pub crosses: bool,
+    pub connection: usize,
+    pub arrived_ns: u64,
+    pub posted_ns: u64,
 }
 
 /// All queues, each as the time at which it is free.
@@ -44,8 +46,6 @@ pub struct Queues<'a> {
     links: Vec<u64>,
     into: Vec<u64>,
     interior: Vec<u64>,
-    /// Link of each (node, rail, flow).
-    hash: Vec<usize>,
 }
 
 /// When what arrives now at a queue and takes so long is through.
@@ -55,36 +55,34 @@ fn through(queue: &mut u64, now: u64, takes_ns: u64) -> u64 {
 }
 
 impl<'a> Queues<'a> {
-    pub fn new(s: &'a Scenario, random: &mut Rng) -> Self {
-        let ends = NODES * s.rails;
+    pub fn new(s: &'a Scenario) -> Self {
         Queues {
             out: vec![0; s.rails],
-            links: vec![0; s.rails * LINKS],
-            into: vec![0; ends],
+            links: vec![0; s.rails],
+            into: vec![0; NODES * s.rails],
             interior: vec![0; NODES],
-            hash: (0..ends * FLOWS).map(|_| random.usize(..LINKS)).collect(),
             s,
         }
     }
 
-    /// Puts a sample into the queue of its stage; returns when it is through, and its next stage.
-    pub fn enter(&mut self, now: u64, stage: Stage, w: &Way) -> (u64, Stage) {
-        let end = w.node * self.s.rails + w.rail;
-        match stage {
-            Stage::Out => (through(&mut self.out[w.rail], now, NIC_NS), Stage::Link),
+    /// Puts a sample into the queue of its stage: sets when it is through, and its next stage.
+    pub fn enter(&mut self, f: &mut Flying) {
+        let now = f.at_ns;
+        (f.at_ns, f.stage) = match f.stage {
+            Stage::Out => (through(&mut self.out[f.rail], now, NIC_NS), Stage::Link),
             Stage::Link => {
-                let mut takes = NIC_NS * LINKS as u64;
-                if w.rail < self.s.congested && now >= self.s.congested_ns {
+                let mut takes = NIC_NS;
+                if f.rail < self.s.congested && now >= self.s.congested_ns {
                     takes = (takes as f64 / LEFT) as u64;
                 }
-                let link = w.rail * LINKS + self.hash[end * FLOWS + w.flow];
-                (through(&mut self.links[link], now, takes), Stage::In)
+                (through(&mut self.links[f.rail], now, takes), Stage::In)
             }
             Stage::In => {
+                let end = f.node * self.s.rails + f.rail;
                 let at = through(&mut self.into[end], now, NIC_NS);
                 (
                     at,
-                    if w.crosses {
+                    if f.crosses {
                         Stage::Interior
                     } else {
                         Stage::Engine
@@ -94,10 +92,10 @@ impl<'a> Queues<'a> {
             Stage::Interior => {
                 // An interior carries twice what the node's NICs can bring.
                 let takes = (NIC_NS / (2 * self.s.rails as u64)).max(1);
-                let at = through(&mut self.interior[w.node], now, takes);
+                let at = through(&mut self.interior[f.node], now, takes);
                 (at + NIC_NS / 4, Stage::Engine)
             }
             Stage::Engine | Stage::Done => (now + ENGINE_NS, Stage::Done),
-        }
+        };
     }
 }
