@@ -2,16 +2,11 @@
 //! beside our own TCP fabric: `cargo xtask bench ofi [PROVIDER [ADDRESS...]]`.
 //!
 //! A sender and a receiver, one thread each, in this process: a payload there, 8 bytes back, 32 in
-//! flight on each NIC. Prints one JSON object for each row. `--speed PROGRAM PROVIDER ADDRESS` is
-//! another measurement: see `speed.rs`.
+//! flight on each NIC. Prints one JSON object for each row.
 #![allow(clippy::expect_used)]
 
 #[path = "ofi_bench/alone.rs"]
 mod alone;
-#[path = "ofi_bench/one_way.rs"]
-mod one_way;
-#[path = "ofi_bench/speed.rs"]
-mod speed;
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -50,8 +45,6 @@ pub struct Way {
     batch: usize,
     /// The sender looks for answers only after so many writes, or when nothing can be sent.
     look_every: usize,
-    /// A thread that finds nothing to do lets others have its core, as a NIC thread does.
-    yields: bool,
 }
 
 const PLAIN: Way = Way {
@@ -61,7 +54,6 @@ const PLAIN: Way = Way {
     pinned: false,
     batch: 1,
     look_every: 1,
-    yields: true,
 };
 
 /// The chapters, each with one thing more than the last.
@@ -216,8 +208,9 @@ fn write(slot: u16, use_count: u16, stride: usize, len: u32) -> Post {
     }
 }
 
-/// Answers whatever comes, until told to stop.
-fn answer(lanes: &mut [(Link, Endpoint)], yields: bool, stop: &AtomicBool) {
+/// Answers whatever comes, until told to stop. A thread that finds nothing to do lets others have
+/// its core, as a NIC thread does.
+fn answer(lanes: &mut [(Link, Endpoint)], stop: &AtomicBool) {
     let mut came = Vec::with_capacity(SLOTS);
     while !stop.load(Ordering::Relaxed) {
         let mut idle = true;
@@ -238,7 +231,7 @@ fn answer(lanes: &mut [(Link, Endpoint)], yields: bool, stop: &AtomicBool) {
                 let _ = link.tx.flush();
             }
         }
-        if idle && yields {
+        if idle {
             thread::yield_now();
         }
     }
@@ -309,10 +302,10 @@ fn exchange(lanes: Vec<Lane>, way: &Way, size: usize) -> Round {
         far.push((lane.far, lane.far_end));
     }
     let stop = Arc::new(AtomicBool::new(false));
-    let (stopping, pinned, yields) = (stop.clone(), way.pinned, way.yields);
+    let (stopping, pinned) = (stop.clone(), way.pinned);
     let receiver = thread::spawn(move || {
         pin(pinned, 1);
-        answer(&mut far, yields, &stopping);
+        answer(&mut far, &stopping);
         far
     });
     pin(way.pinned, 0);
@@ -323,7 +316,7 @@ fn exchange(lanes: Vec<Lane>, way: &Way, size: usize) -> Round {
             for sender in &mut *near {
                 done += sender.turn(way, size);
             }
-            if done == before && way.yields {
+            if done == before {
                 thread::yield_now();
             }
         }
@@ -379,8 +372,7 @@ fn print(name: &str, size: usize, r: &Round) {
 }
 
 fn main() {
-    let mut args = std::env::args().skip(1).peekable();
-    let speed = args.next_if(|a| a == "--speed").and_then(|_| args.next());
+    let mut args = std::env::args().skip(1);
     let provider = args.next().unwrap_or_else(|| "tcp;ofi_rxm".to_owned());
     let mut places: Vec<String> = args.collect();
     if places.is_empty() {
@@ -397,9 +389,6 @@ fn main() {
         })
         .collect();
     pin(false, 0);
-    if let Some(program) = speed {
-        return speed::run(&nics[0], &program);
-    }
     for size in [150_528usize, 64] {
         let chapters = chapters(nics.len());
         let alone = [

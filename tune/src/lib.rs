@@ -14,6 +14,7 @@
 //! | [`sprt`] | whether trials at one rate certify or refute it |
 //! | [`fit`] | margins against rates: the monotone curve, and where it meets the limit |
 //! | [`drift`] | whether margins have moved since the session began |
+//! | [`highest`] | a bracket and a bisection, fed with verdicts |
 //! | [`search`] | the highest rate |
 //! | [`knobs`] | settings compared in pairs |
 //! | [`session`] | a search, knobs, the search again, one full run |
@@ -23,6 +24,7 @@
 
 pub mod drift;
 pub mod fit;
+pub mod highest;
 pub mod knobs;
 pub mod others;
 pub mod page;

@@ -143,7 +143,7 @@ impl State {
     /// What trials at one rate say of it.
     pub fn word(&self, rate: f64) -> Word {
         let same = self.counted().filter(|s| s.rate == rate);
-        sprt::judge(same.map(|s| s.valid))
+        sprt::judge(&same.map(|s| s.valid).collect::<Vec<_>>())
     }
 
     /// Each rate with what is said of it, its trials and those that were VALID; ascending.

@@ -183,7 +183,7 @@ impl Client {
                     meter.answer(c.posted_ns[usize::from(imm.slot())], now);
                     c.free.push(imm.slot());
                 }
-                if now < deadline.0 {
+                if deadline.goes_on(now, meter.answered) {
                     let next = self.shape.next(i);
                     for _ in 0..arrived.len() {
                         self.send(next, now)?;
@@ -192,7 +192,7 @@ impl Client {
                 } else {
                     in_flight -= arrived.len();
                     ensure!(
-                        now < deadline.0 + 10_000_000_000,
+                        now < deadline.at_ns + 10_000_000_000,
                         "the fabric did not answer"
                     );
                 }

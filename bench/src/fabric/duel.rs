@@ -197,7 +197,8 @@ fn set(shape: Shape, cpus: [usize; 2], args: &Args, alternations: usize) -> Resu
             // Nobody is always the one that comes after the same other.
             let side = (i + alternation) % near.len();
             let ms = if alternation == 0 { 10 } else { args.round_ms };
-            let round = one(&mut near[side], side, &far, shape, ms)?;
+            let end = (ms, args.samples);
+            let round = one(&mut near[side], side, &far, shape, end)?;
             if alternation > 0 {
                 rounds[side].1.push(round);
             }
@@ -215,14 +216,21 @@ fn set(shape: Shape, cpus: [usize; 2], args: &Args, alternations: usize) -> Resu
     Ok(rounds)
 }
 
-fn one(near: &mut Near, side: usize, far: &FarThread, shape: Shape, ms: u64) -> Result<Round> {
+fn one(
+    near: &mut Near,
+    side: usize,
+    far: &FarThread,
+    shape: Shape,
+    (ms, samples): (u64, Option<u64>),
+) -> Result<Round> {
     let stop = match near {
         Near::Qdl(_) => None,
         _ => Some(far.begin(side)?),
     };
     let mut meter = Meter::new(shape.in_flight);
     let (cpu, begin) = (machine::cpu_us(), now_ns());
-    let deadline = Deadline::after_ms(ms);
+    let by_time = || Deadline::after_ms(ms);
+    let deadline = samples.map_or_else(by_time, Deadline::after_samples);
     match near {
         Near::Plain(c) => c.round(deadline, &mut meter)?,
         Near::Fabric(c) => c.round(deadline, &mut meter)?,

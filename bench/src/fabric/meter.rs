@@ -55,13 +55,33 @@ pub struct Round {
     pub cpu_us: f64,
 }
 
-/// The end of a round: a time on the clock, looked at by the client only.
+/// The end of a round: a time on the clock or so many answers, looked at by the client only.
 #[derive(Clone, Copy, Debug)]
-pub struct Deadline(pub u64);
+pub struct Deadline {
+    /// The time.
+    pub at_ns: u64,
+    /// The answers.
+    pub samples: u64,
+}
 
 impl Deadline {
     /// `ms` milliseconds from now.
     pub fn after_ms(ms: u64) -> Self {
-        Deadline(now_ns() + ms * 1_000_000)
+        Deadline {
+            at_ns: now_ns() + ms * 1_000_000,
+            samples: u64::MAX,
+        }
+    }
+
+    /// After so many answers, within ten minutes.
+    pub fn after_samples(samples: u64) -> Self {
+        let most = Self::after_ms(600_000);
+        Deadline { samples, ..most }
+    }
+
+    /// Whether the round goes on after so many answers.
+    #[inline]
+    pub fn goes_on(&self, now_ns: u64, answered: u64) -> bool {
+        now_ns < self.at_ns && answered < self.samples
     }
 }

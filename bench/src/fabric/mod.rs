@@ -43,6 +43,10 @@ pub struct Args {
     /// Milliseconds of a round.
     #[arg(long, default_value_t = 60)]
     round_ms: u64,
+    /// Ends each round, that which warms up included, after so many answers instead: to count
+    /// instructions a sample.
+    #[arg(long)]
+    samples: Option<u64>,
     /// Which contenders take part besides spinning plain sockets: sleep, fabric, qdl.
     #[arg(long, value_delimiter = ',', default_value = "sleep,fabric,qdl")]
     contenders: Vec<String>,
@@ -72,7 +76,7 @@ pub fn run(args: &Args) -> Result<()> {
         "TCP on loopback, client on CPU {}, server on CPU {}; {} alternations of {} ms",
         cpus[0], cpus[1], args.alternations, args.round_ms
     );
-    println!("{}", table::head());
+    let table = table::head();
     let mut rows = Vec::new();
     for sizes in &args.sizes {
         let (request, response) = sizes
@@ -94,7 +98,7 @@ pub fn run(args: &Args) -> Result<()> {
                 let rounds =
                     duel::measure(shape, cpus, args).with_context(|| format!("{shape:?}"))?;
                 let row = table::row(shape, &rounds);
-                println!("{}", row.line());
+                table.row(row.cells());
                 rows.push(row);
             }
         }

@@ -334,12 +334,12 @@ impl Client {
                         meter.answer(c.posted_ns[c.first], now);
                         c.first = (c.first + 1) % c.posted_ns.len();
                     }
-                    if now < deadline.0 {
+                    if deadline.goes_on(now, meter.answered) {
                         waiting[self.shape.next(i)] += got;
                     } else {
                         in_flight -= got;
                         ensure!(
-                            now < deadline.0 + 10_000_000_000,
+                            now < deadline.at_ns + 10_000_000_000,
                             "plain sockets did not answer"
                         );
                     }

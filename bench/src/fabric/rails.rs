@@ -68,6 +68,8 @@ struct Run {
     shape: Shape,
     dispatcher: OnceLock<Weak<Dispatcher>>,
     deadline_ns: AtomicU64,
+    /// Answers before the round's end.
+    left: AtomicU64,
     in_flight: AtomicU64,
     meter: Mutex<Meter>,
 }
@@ -100,10 +102,15 @@ impl Completer for Again {
             std::hint::black_box(r.payload);
         });
         let now = now_ns();
-        if now >= self.run.deadline_ns.load(Ordering::Relaxed) {
+        let left = self.run.left.load(Ordering::Relaxed);
+        if now >= self.run.deadline_ns.load(Ordering::Relaxed) || left == 0 {
             self.run.in_flight.fetch_sub(n, Ordering::Relaxed);
             return;
         }
+        // The completing thread alone writes it during a round.
+        self.run
+            .left
+            .store(left.saturating_sub(n), Ordering::Relaxed);
         if self.dispatcher.is_none() {
             self.dispatcher = self.run.dispatcher.get().and_then(Weak::upgrade);
         }
@@ -156,6 +163,7 @@ impl Rails {
             shape,
             dispatcher: OnceLock::new(),
             deadline_ns: AtomicU64::new(0),
+            left: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
             meter: Mutex::new(Meter::new(shape.in_flight)),
         });
@@ -229,13 +237,19 @@ impl Rails {
     /// One round; the calling thread only starts it and sleeps.
     pub fn round(&mut self, deadline: Deadline, meter: &mut Meter) -> Result<()> {
         let shape = self.run.shape;
-        self.run.deadline_ns.store(deadline.0, Ordering::Relaxed);
+        self.run.left.store(deadline.samples, Ordering::Relaxed);
+        self.run
+            .deadline_ns
+            .store(deadline.at_ns, Ordering::Relaxed);
         let n = shape.in_flight as u64;
         self.run.in_flight.store(n, Ordering::Relaxed);
         let now = now_ns();
         let first: Vec<_> = (0..n).map(|i| sample(&shape, i, now)).collect();
         self.dispatcher.issue(&first);
-        let mut left = deadline.0.saturating_sub(now_ns());
+        let mut left = match deadline.samples {
+            u64::MAX => deadline.at_ns.saturating_sub(now_ns()),
+            _ => 200_000,
+        };
         loop {
             std::thread::sleep(Duration::from_nanos(left));
             if self.run.in_flight.load(Ordering::Relaxed) == 0 && self.dispatcher.outstanding() == 0
@@ -243,7 +257,7 @@ impl Rails {
                 break;
             }
             ensure!(
-                now_ns() < deadline.0 + 10_000_000_000,
+                now_ns() < deadline.at_ns + 10_000_000_000,
                 "the dispatcher did not answer"
             );
             left = 200_000;

@@ -7,6 +7,7 @@ use super::{
     duel::{Contender, Rounds},
     meter::Round,
 };
+use crate::table::Table;
 
 /// One contender's medians.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -111,55 +112,62 @@ pub fn row(shape: Shape, rounds: &Rounds) -> Row {
     }
 }
 
-/// The table's head.
-pub fn head() -> String {
-    format!(
-        "{:>6} {:>5} {:>4} {:>2} | {:>9} {:>9} {:>9} {:>5} | {:>8} {:>8} {:>5} | {:>8} {:>8} | {:>6} {:>6} | {:>9} {:>5} {:>8}",
-        "req",
-        "resp",
-        "fly",
-        "cx",
-        "fabric/s",
-        "spin/s",
-        "sleep/s",
-        "ratio",
-        "p50 us",
-        "plain",
-        "ratio",
-        "p99 us",
-        "plain",
-        "cpu us",
-        "plain",
-        "qdl/s",
-        "ratio",
-        "qdl p50"
-    )
+/// Prints the table's heading.
+pub fn head() -> Table {
+    let columns = [
+        ("req", 6),
+        ("resp", 4),
+        ("fly", 3),
+        ("cx", 2),
+        ("fabric/s", 9),
+        ("spin/s", 9),
+        ("sleep/s", 9),
+        ("ratio", 5),
+        ("p50 us", 7),
+        ("plain", 7),
+        ("ratio", 5),
+        ("p99 us", 7),
+        ("plain", 7),
+        ("cpu us", 6),
+        ("plain", 6),
+        ("qdl/s", 9),
+        ("ratio", 5),
+        ("qdl p50", 7),
+    ];
+    Table::new(&columns)
 }
 
 impl Row {
-    /// One line of the table.
-    pub fn line(&self) -> String {
-        format!(
-            "{:>6} {:>5} {:>4} {:>2} | {:>9.0} {:>9.0} {:>9.0} {:>5.2} | {:>8.1} {:>8.1} {:>5.2} | {:>8.1} {:>8.1} | {:>6.2} {:>6.2} | {:>9.0} {:>5.2} {:>8.1}",
+    /// Its cells, in the order of [`head`].
+    pub fn cells(&self) -> Vec<String> {
+        let shape = [
             self.request,
             self.response,
             self.in_flight,
             self.connections,
-            self.per_s,
-            self.plain_spin.per_s,
-            self.plain_sleep.per_s,
-            self.ratio,
-            self.p50_us,
-            self.plain_p50_us,
-            self.p50_ratio,
-            self.p99_us,
-            self.plain_p99_us,
-            self.cpu_us,
-            self.plain_cpu_us,
-            self.qdl.per_s,
-            self.qdl_ratio,
-            self.qdl.p50_us
-        )
+        ];
+        let figures = [
+            (0, self.per_s),
+            (0, self.plain_spin.per_s),
+            (0, self.plain_sleep.per_s),
+            (2, self.ratio),
+            (1, self.p50_us),
+            (1, self.plain_p50_us),
+            (2, self.p50_ratio),
+            (1, self.p99_us),
+            (1, self.plain_p99_us),
+            (2, self.cpu_us),
+            (2, self.plain_cpu_us),
+            (0, self.qdl.per_s),
+            (2, self.qdl_ratio),
+            (1, self.qdl.p50_us),
+        ];
+        let figures = figures.map(|(digits, v)| format!("{v:.digits$}"));
+        shape
+            .map(|n| n.to_string())
+            .into_iter()
+            .chain(figures)
+            .collect()
     }
 }
 

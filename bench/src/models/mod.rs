@@ -16,7 +16,7 @@ use frontend::dataset::Dataset;
 use qdl::config::{FrontendConfig, load_frontend};
 use serde::Serialize;
 
-use crate::json;
+use crate::{json, table::Table};
 
 /// Samples of so many bytes on average, answers included, are measured beside plain sockets too:
 /// for smaller ones see `bench fabric`, whose plain sockets are written for them.
@@ -145,29 +145,26 @@ fn falls_short(row: &Measured) -> bool {
 }
 
 fn all(args: &Args, scratch: &Path) -> Result<Vec<Measured>> {
-    println!(
-        "{:<24} {:>8} {:>10} {:>10} {:>8} {:>8} {:>6}  {:>21}  {:>21}",
-        "model",
-        "samples",
-        "bytes",
-        "answer",
-        "GB/s",
-        "plain",
-        "ratio",
-        "frontend MiB",
-        "accelerator MiB"
-    );
-    println!(
-        "{:<24} {:>8} {:>10} {:>10} {:>8} {:>8} {:>6}  {:>10} {:>10}  {:>10} {:>10}",
-        "", "", "mean", "mean", "", "sockets", "", "announced", "used", "announced", "used"
-    );
+    let table = Table::new(&[
+        ("model", 24),
+        ("samples", 8),
+        ("mean bytes", 10),
+        ("answer", 10),
+        ("GB/s", 8),
+        ("plain", 8),
+        ("ratio", 6),
+        ("frontend says MiB", 10),
+        ("uses", 10),
+        ("accelerator says MiB", 10),
+        ("uses", 10),
+    ]);
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
     for (folder, suffix, count, times) in ROWS {
         if folder.contains(&args.only) {
             let row = prepare(args, scratch, folder, suffix, (count, times))?;
             match measure(args, scratch, &row) {
                 Ok(measured) => {
-                    print(&measured);
+                    table.row(measured.cells());
                     rows.push(measured);
                 }
                 Err(e) => {
@@ -181,23 +178,25 @@ fn all(args: &Args, scratch: &Path) -> Result<Vec<Measured>> {
     Ok(rows)
 }
 
-fn print(m: &Measured) {
-    let mib = |bytes: u64| format!("{:.0}", bytes as f64 / f64::from(1 << 20));
-    let or = |x: Option<f64>, digits| x.map_or("-".to_owned(), |x| format!("{x:.digits$}"));
-    println!(
-        "{:<24} {:>8} {:>10} {:>10} {:>8.3} {:>8} {:>6}  {:>10} {:>10}  {:>10} {:>10}",
-        m.model,
-        m.samples,
-        m.sample_bytes,
-        m.answer_bytes,
-        m.gb_per_s,
-        or(m.plain_gb_per_s, 3),
-        or(m.ratio, 3),
-        mib(m.frontend_announced),
-        mib(m.frontend_used),
-        mib(m.accelerator_announced),
-        mib(m.accelerator_used),
-    );
+impl Measured {
+    /// Its row of the table.
+    fn cells(&self) -> [String; 11] {
+        let mib = |bytes: u64| format!("{:.0}", bytes as f64 / f64::from(1 << 20));
+        let or = |x: Option<f64>| x.map_or("-".to_owned(), |x| format!("{x:.3}"));
+        [
+            self.model.clone(),
+            self.samples.to_string(),
+            self.sample_bytes.to_string(),
+            self.answer_bytes.to_string(),
+            format!("{:.3}", self.gb_per_s),
+            or(self.plain_gb_per_s),
+            or(self.ratio),
+            mib(self.frontend_announced),
+            mib(self.frontend_used),
+            mib(self.accelerator_announced),
+            mib(self.accelerator_used),
+        ]
+    }
 }
 
 /// The pair of files with fewer samples, at ports of this run's own.

@@ -11,9 +11,8 @@
 //!
 //! The *own path* of a sample is the better of two: the target's own rail in turn, and the rail
 //! whose turn it is here. A rail x is worth leaving that path exactly when `H(x) > m`, where m is
-//! the own path's score over `H(far)`; so one number divides the sorted list of rails. The wider
-//! algebra, where NICs of this node differ too, is in `bench/src/rails`, beside the comparison that
-//! it is for.
+//! the own path's score over `H(far)`; so one number divides the sorted list of rails. The theorem
+//! for NICs of this node that differ too is tested in `bench/src/rails/theorem.rs`.
 
 use super::{RailId, Score};
 

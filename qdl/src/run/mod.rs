@@ -47,15 +47,6 @@ pub use node::{Describe, EngineTotals, Node, NodeError, NodeParams, Stop};
 pub use settings::pinning_warnings;
 pub use usage::{usage, usage_of};
 
-/// What a cluster's dispatcher is made of, for measurements that put something else in the
-/// accelerators' place.
-pub mod made_of {
-    pub use super::{
-        cluster::plan,
-        settings::{dispatch, frontend_nic_thread},
-    };
-}
-
 use crate::response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES};
 
 /// Bytes of a cache line, so that neighbouring responses share none.

@@ -17,7 +17,6 @@
 //! * `objects` - the objects as libibverbs lays them out, created and destroyed
 //! * `table`, `queues` - the functions of [`raw::Api`](crate::raw::Api)
 
-pub mod answering;
 mod fabric;
 mod objects;
 mod queues;

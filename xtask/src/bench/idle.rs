@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use super::pair::{Nodes, Pair, write};
+use super::table::Table;
 use crate::process::Running;
 
 /// How long is looked.
@@ -24,10 +25,13 @@ const REST: Duration = Duration::from_secs(60);
 /// A program cannot be built, or ended early.
 pub fn run(root: &Path) -> Result<()> {
     let mut rows = Vec::new();
-    println!(
-        "\n{:<12} {:>12} {:>14} {:>14} {:>8}",
-        "connections", "samples/s", "frontend", "accelerator", "both"
-    );
+    let table = Table::new(&[
+        ("connections", 12),
+        ("samples/s", 12),
+        ("frontend", 14),
+        ("accelerator", 14),
+        ("both", 8),
+    ]);
     for (connections, qps) in [(1, "0.2"), (8, "0.2"), (8, "10")] {
         let pair = Pair::start(
             root,
@@ -57,12 +61,13 @@ pub fn run(root: &Path) -> Result<()> {
         let share = [0, 1].map(|i| (after[i] - before[i]) / seconds);
         end(&mut frontend)?;
         let percent = |s: f64| format!("{:.2} %", s * 100.0);
-        println!(
-            "{connections:<12} {qps:>12} {:>14} {:>14} {:>8}",
+        table.row([
+            connections.to_string(),
+            qps.to_owned(),
             percent(share[0]),
             percent(share[1]),
-            percent(share[0] + share[1])
-        );
+            percent(share[0] + share[1]),
+        ]);
         rows.push(json!({
             "connections": connections, "samples_per_s": qps.parse::<f64>().unwrap_or(0.0), "seconds": seconds,
             "frontend_core_share": share[0], "accelerator_core_share": share[1], "core_share": share[0] + share[1],
@@ -81,7 +86,7 @@ fn end(frontend: &mut Running) -> Result<()> {
 }
 
 /// User and system time of a process, all its threads, in seconds.
-pub(super) fn cpu_s(pid: u32) -> Result<f64> {
+fn cpu_s(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;
     ticks(&text)

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::pair::{Nodes, Pair, median, write};
+use super::table::Table;
 
 /// Turns of each; the medians are compared.
 const TURNS: usize = 3;
@@ -87,11 +88,7 @@ pub fn run(root: &Path) -> Result<()> {
             local.push(pair.run(&[&offline[..], &["--local"]].concat())?.per_s());
         }
         let (network, one) = (median(&mut wire), median(&mut local));
-        lines.push(format!(
-            "{:<9} Offline  {network:>12.1}/s {one:>12.1}/s  {:>6.3}",
-            model.name,
-            network / one
-        ));
+        lines.push(line(model.name, "Offline", [network, one], [None, None]));
         rows.push(json!({
             "model": model.name, "scenario": "Offline", "network_per_s": network, "local_per_s": one,
             "ratio": network / one,
@@ -114,11 +111,11 @@ pub fn run(root: &Path) -> Result<()> {
         }
         let [network, network_p50, network_p99] = wire.map(|mut v| median(&mut v));
         let [one, one_p50, one_p99] = local.map(|mut v| median(&mut v));
-        lines.push(format!(
-            "{:<9} Server   {network:>12.1}/s {one:>12.1}/s  {:>6.3}   p50 {network_p50:.0} us, {one_p50:.0} us; \
-             p99 {network_p99:.0} us, {one_p99:.0} us",
+        lines.push(line(
             model.name,
-            network / one
+            "Server",
+            [network, one],
+            [Some([network_p50, one_p50]), Some([network_p99, one_p99])],
         ));
         rows.push(json!({
             "model": model.name, "scenario": "Server", "target_qps": qps.parse::<f64>().unwrap_or(0.0),
@@ -127,11 +124,36 @@ pub fn run(root: &Path) -> Result<()> {
             "network_p99_us": network_p99, "local_p99_us": one_p99,
         }));
     }
-    println!(
-        "\n{:<9} {:<8} {:>14} {:>14}  {:>6}",
-        "model", "scenario", "network", "local", "ratio"
-    );
-    lines.iter().for_each(|line| println!("{line}"));
+    let table = Table::new(&[
+        ("model", 9),
+        ("scenario", 8),
+        ("network/s", 12),
+        ("local/s", 12),
+        ("ratio", 6),
+        ("p50 us, local", 14),
+        ("p99 us, local", 16),
+    ]);
+    lines.into_iter().for_each(|line| table.row(line));
     println!("Medians of {TURNS} turns; Server at {LOAD} of what Offline does in one process.");
     write(root, "local", &rows)
+}
+
+/// One row: rates and latencies over the network and in one process.
+fn line(
+    model: &str,
+    scenario: &str,
+    [network, local]: [f64; 2],
+    latencies: [Option<[f64; 2]>; 2],
+) -> Vec<String> {
+    let [p50, p99] =
+        latencies.map(|l| l.map_or_else(String::new, |[a, b]| format!("{a:.0}, {b:.0}")));
+    vec![
+        model.to_owned(),
+        scenario.to_owned(),
+        format!("{network:.1}"),
+        format!("{local:.1}"),
+        format!("{:.3}", network / local),
+        p50,
+        p99,
+    ]
 }

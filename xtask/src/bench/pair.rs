@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::demo::programs::{Accelerator, Profile, build};
@@ -35,7 +36,8 @@ pub struct Pair {
     root: PathBuf,
     program: PathBuf,
     config: PathBuf,
-    folder: PathBuf,
+    /// Where its runs leave their files.
+    out: PathBuf,
     accelerator: Accelerator,
 }
 
@@ -72,41 +74,51 @@ impl Pair {
     /// # Errors
     /// Whatever keeps the accelerator from being ready.
     pub fn start(root: &Path, nodes: &Nodes<'_>) -> Result<Self> {
-        let release = build(root, Profile::Release)?;
+        let programs = build(root, Profile::Release)?;
         let folder = root.join("target/bench").join(nodes.name);
-        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let control = port()?;
-        let accelerator = folder.join("accelerator.yaml");
-        let config = folder.join("frontend.yaml");
         let engine = nodes.engine;
-        fs::write(
-            &accelerator,
-            format!(
-                "node: bench-accelerator\ncontrol: {{listen: \"127.0.0.1:{control}\"}}\nmodel: {}\nengine: {engine}\n\
-                 nics: [{{listen: \"127.0.0.1:0\"}}]\n",
-                nodes.accelerator_model
-            ),
-        )?;
-        fs::write(
-            &config,
-            format!(
-                "node: bench-frontend\naccelerators: [{{control: \"127.0.0.1:{control}\"}}]\n\
-                 nics: [{{address: 127.0.0.1, connections: {}}}]\nengine: {engine}\n{}",
-                nodes.connections, nodes.frontend
-            ),
-        )?;
-        let running = Accelerator::start(
-            root,
-            &release.join("accelerator"),
-            &accelerator.to_string_lossy(),
-            &folder.join("accelerator.log"),
-        )?;
+        Self::with(root, &programs, &folder, |control| {
+            [
+                format!(
+                    "node: bench-accelerator\ncontrol: {{listen: \"{control}\"}}\nmodel: {}\n\
+                     engine: {engine}\nnics: [{{listen: \"127.0.0.1:0\"}}]\n",
+                    nodes.accelerator_model
+                ),
+                format!(
+                    "node: bench-frontend\naccelerators: [{{control: \"{control}\"}}]\n\
+                     nics: [{{address: 127.0.0.1, connections: {}}}]\nengine: {engine}\n{}",
+                    nodes.connections, nodes.frontend
+                ),
+            ]
+        })
+    }
+
+    /// Of the programs in a folder: writes the configurations of accelerator and frontend, made for
+    /// a control address, into another, and starts the accelerator.
+    ///
+    /// # Errors
+    /// Whatever keeps the accelerator from being ready.
+    pub fn with(
+        root: &Path,
+        programs: &Path,
+        folder: &Path,
+        configs: impl FnOnce(&str) -> [String; 2],
+    ) -> Result<Self> {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        let [accelerator, config] =
+            ["accelerator.yaml", "frontend.yaml"].map(|name| folder.join(name));
+        let texts = configs(&format!("127.0.0.1:{}", port()?));
+        for (path, text) in [&accelerator, &config].into_iter().zip(texts) {
+            fs::write(path, text).with_context(|| path.display().to_string())?;
+        }
+        let mut command = Command::new(programs.join("accelerator"));
+        command.arg("--config").arg(&accelerator).current_dir(root);
         Ok(Pair {
             root: root.to_owned(),
-            program: release.join("frontend"),
+            program: programs.join("frontend"),
             config,
-            folder,
-            accelerator: running,
+            out: folder.join("run"),
+            accelerator: Accelerator::start_in(&mut command, &folder.join("accelerator.log"))?,
         })
     }
 
@@ -115,10 +127,7 @@ impl Pair {
     /// # Errors
     /// It cannot be started.
     pub fn begin(&self, arguments: &[&str]) -> Result<Running> {
-        Running::start(
-            "frontend",
-            &mut self.command(arguments, &self.folder.join("run")),
-        )
+        Running::start("frontend", &mut self.command(arguments)?)
     }
 
     /// The accelerator's process id.
@@ -126,12 +135,13 @@ impl Pair {
         self.accelerator.id()
     }
 
-    /// Where its runs leave their files.
-    pub fn output(&self) -> PathBuf {
-        self.folder.join("run")
+    fn errors(&self) -> PathBuf {
+        self.out.with_extension("stderr")
     }
 
-    fn command(&self, arguments: &[&str], out: &Path) -> Command {
+    fn command(&self, arguments: &[&str]) -> Result<Command> {
+        // The summary of an earlier run must not be taken for this one's.
+        let _ = fs::remove_dir_all(&self.out);
         let mut command = Command::new(&self.program);
         command
             .arg("--config")
@@ -139,10 +149,11 @@ impl Pair {
             .args(arguments)
             .arg("--quiet")
             .arg("--output")
-            .arg(out)
+            .arg(&self.out)
             .current_dir(&self.root)
-            .stderr(Stdio::null());
-        command
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(self.errors())?);
+        Ok(command)
     }
 
     /// One run; a run that LoadGen finds invalid is no error.
@@ -150,33 +161,47 @@ impl Pair {
     /// # Errors
     /// A run that came to no result.
     pub fn run(&self, arguments: &[&str]) -> Result<Ran> {
-        let out = self.folder.join("run");
-        let mut command = self.command(arguments, &out);
+        let mut command = self.command(arguments)?;
         let status = process::run("frontend", &mut command, RUN)?;
         if !matches!(status.code(), Some(0 | 1)) {
-            bail!("{}: {status}", process::shown(&command));
+            let said = fs::read_to_string(self.errors()).unwrap_or_default();
+            let command = process::shown(&command);
+            bail!("{command}: {status}\n{}", said.trim_end());
         }
-        let path = out.join("summary.json");
-        let text =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Ran {
             valid: status.code() == Some(0),
-            summary: serde_json::from_str(&text)?,
+            summary: read(&self.out.join("summary.json"))?,
         })
     }
 }
 
-/// Writes the rows of a measurement.
+/// Reads a file of JSON.
+///
+/// # Errors
+/// It cannot be read, or is none.
+pub fn read(path: &Path) -> Result<Value> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
+}
+
+/// The folder of the results, made where it is missing.
+///
+/// # Errors
+/// It cannot be made.
+pub fn results(root: &Path) -> Result<PathBuf> {
+    let folder = root.join("target/bench");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    Ok(folder)
+}
+
+/// Writes the results of a measurement.
 ///
 /// # Errors
 /// The file.
-pub fn write(root: &Path, name: &str, rows: &[Value]) -> Result<()> {
-    let path = root.join("target/bench").join(format!("{name}.json"));
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
+pub fn write(root: &Path, name: &str, rows: &(impl Serialize + ?Sized)) -> Result<()> {
+    let path = results(root)?.join(format!("{name}.json"));
     let text = serde_json::to_string_pretty(rows)? + "\n";
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    fs::write(&path, text).with_context(|| path.display().to_string())?;
     println!("rows: target/bench/{name}.json");
     Ok(())
 }

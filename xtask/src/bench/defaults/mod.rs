@@ -1,125 +1,173 @@
 //! `cargo xtask bench defaults`: the defaults beside the best settings that a sweep finds by hand,
 //! row by row of work.
 //!
-//! Arguments: `[--programs FOLDER] [--turns N] [--seconds S] [--cores N]
-//! [--no-sweep] [WORK ...]`; without the sweep the defaults stand beside the bare minimum alone.
-//!
 //! The sweep tries each key alone, keeps the best, tries the others on top of it, and goes on until
 //! nothing brings 2 %. What it found and the defaults then take turns, with the bare minimum beside
 //! them: LoadGen over a null SUT on another thread, or plain sockets of as many connections and
 //! threads. With `--programs` nothing is built: `frontend`, `accelerator`, `qdl-bench` and
-//! `null_sut`, copied with this program to a machine without cargo, are enough.
+//! `null_sut`, copied with this program to a machine without cargo, are enough. On some of the
+//! cores: `taskset -c 0-3 cargo xtask bench defaults`.
 
-mod climb;
 mod trial;
-mod works;
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::{iter, thread, time::Duration};
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Duration,
+};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
 use serde_json::{Value, json};
+use tune::highest::{Highest, Rule};
 
 use super::{
     loadgen::{null_run, null_sut},
-    pair::{median, write},
+    pair::{median, read, write},
+    table::Table,
 };
 use crate::{demo::programs, process};
-use climb::climb;
-use trial::{Bench, Ran, SAMPLES, Trial, read};
-use works::{KEYS, Kind, Settings, WORKS, Work};
+use trial::{Bench, KEYS, Key, SAMPLES, Trial, line};
 
 /// What a key has to bring for the sweep to keep it.
 const GAIN: f64 = 1.02;
 /// Keys on top of one another.
 const DEPTH: usize = 3;
-/// Where searches begin.
+/// Rate at which a search begins that knows nothing, and below which none goes on.
 const FIRST: f64 = 200_000.0;
-/// Rates that runs of a known setting are given: above what it does, as Offline's samples are made
-/// for a time.
+const LEAST: f64 = 1000.0;
+/// Rate for which the first samples of Offline are made: the run says how many the time has room
+/// for.
 const FIRST_OFFLINE: f64 = 10_000.0;
-/// For one round of plain sockets, and for one run of the null SUT.
+/// For one round of plain sockets.
 const BESIDE: Duration = Duration::from_secs(120);
 
-/// What is asked for.
-struct Asked {
+/// How `bench defaults` is run.
+#[derive(Parser)]
+#[command(name = "cargo xtask bench defaults")]
+struct Args {
+    /// Folder of frontend, accelerator, qdl-bench and null_sut; without it they are built
+    #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
+    /// Turns of defaults, best settings and bare minimum
+    #[arg(long, default_value_t = 3)]
     turns: usize,
+    /// Seconds of a run
+    #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    cores: Option<usize>,
-    sweep: bool,
-    works: Vec<Work>,
+    /// Leaves out the sweep
+    #[arg(long)]
+    no_sweep: bool,
+    /// Rows, as `server-64B-2` or `offline-150528B-1`; without one all of them
+    rows: Vec<String>,
 }
 
-impl Asked {
-    fn of(args: &[OsString]) -> Result<Self> {
-        let mut asked = Asked {
-            programs: None,
-            turns: 3,
-            seconds: 1.0,
-            cores: None,
-            sweep: true,
-            works: Vec::new(),
-        };
-        let mut words = args.iter().map(|a| a.to_string_lossy().into_owned());
-        while let Some(word) = words.next() {
-            let mut value = || {
-                words
-                    .next()
-                    .with_context(|| format!("{word} takes a value"))
-            };
-            match word.as_str() {
-                "--programs" => asked.programs = Some(value()?.into()),
-                "--turns" => asked.turns = value()?.parse().context("--turns")?,
-                "--seconds" => asked.seconds = value()?.parse().context("--seconds")?,
-                "--no-sweep" => asked.sweep = false,
-                "--cores" => asked.cores = Some(value()?.parse().context("--cores")?),
-                name => match WORKS.iter().find(|w| w.name() == name) {
-                    Some(work) => asked.works.push(*work),
-                    None => {
-                        let all: Vec<_> = WORKS.iter().map(Work::name).collect();
-                        bail!("no work is called {name}; there are: {}", all.join(", "));
-                    }
-                },
-            }
-        }
-        if asked.works.is_empty() {
-            asked.works = WORKS.to_vec();
-        }
-        ensure!(asked.turns > 0, "--turns is at least 1");
-        Ok(asked)
+/// How queries come, and what counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The highest rate that LoadGen calls valid with 10 ms at the 99th percentile.
+    Server,
+    /// Samples a second.
+    Offline,
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    kind: Kind,
+    /// Bytes of a sample.
+    bytes: usize,
+    /// Entries of `nics` on either side.
+    nics: usize,
+    /// Connections of each, where the row sets them.
+    connections: Option<usize>,
+}
+
+impl Work {
+    /// `server-64B-2`, `server-64B-1x1`.
+    fn name(&self) -> String {
+        let kind = format!("{:?}", self.kind).to_lowercase();
+        let each = self.connections.map(|n| format!("x{n}"));
+        let each = each.unwrap_or_default();
+        format!("{kind}-{}B-{}{each}", self.bytes, self.nics)
     }
 }
+
+const fn work(kind: Kind, bytes: usize, nics: usize, connections: Option<usize>) -> Work {
+    Work {
+        kind,
+        bytes,
+        nics,
+        connections,
+    }
+}
+
+const WORKS: [Work; 10] = [
+    work(Kind::Server, 64, 1, Some(1)),
+    work(Kind::Server, 64, 1, None),
+    work(Kind::Server, 64, 2, None),
+    work(Kind::Server, 64, 4, None),
+    work(Kind::Offline, 64, 1, None),
+    work(Kind::Offline, 4_608, 1, None),
+    work(Kind::Offline, 150_528, 1, None),
+    work(Kind::Offline, 150_528, 2, None),
+    work(Kind::Offline, 150_528, 4, None),
+    work(Kind::Offline, 150_528, 8, None),
+];
 
 /// Prints the table as it grows and writes `target/bench/defaults.json`.
 ///
 /// # Errors
 /// A program cannot be built or started, or a run came to no result.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
-    let asked = Asked::of(args)?;
-    let programs = match &asked.programs {
+    let args = Args::parse_from([&["defaults".into()], args].concat());
+    ensure!(args.turns > 0, "--turns is at least 1");
+    let named = |name: &String| WORKS.iter().find(|w| w.name() == *name);
+    if let Some(name) = args.rows.iter().find(|name| named(name).is_none()) {
+        let all = WORKS.map(|w| w.name()).join(", ");
+        anyhow::bail!("no row is called {name}; there are: {all}");
+    }
+    let programs = match &args.programs {
         Some(folder) => std::path::absolute(folder)?,
         None => built(root)?,
     };
-    if let Some(cores) = asked.cores {
-        keep_to(cores)?;
-    }
     let bench = Bench {
+        root,
         programs,
         folder: root.join("target/bench/defaults"),
-        seconds: asked.seconds,
+        seconds: args.seconds,
     };
-    println!(
-        "\n{:<22} {:>12} {:>12} {:>6} {:>12} {:>7}  best settings",
-        "work", "default", "best", "ratio", "beside", "default"
-    );
+    let table = Table::new(&[
+        ("row", 22),
+        ("default", 12),
+        ("best", 12),
+        ("ratio", 6),
+        ("beside", 12),
+        ("default/beside", 7),
+        ("best settings", 0),
+    ]);
     let mut rows = Vec::new();
-    for work in &asked.works {
-        let row = measure(&bench, work, &asked).with_context(|| work.name())?;
-        println!("{}", row.line());
-        rows.push(row.json());
+    let all = args.rows.is_empty();
+    for work in WORKS
+        .iter()
+        .filter(|w| all || args.rows.contains(&w.name()))
+    {
+        let row = measure(&bench, work, &args).with_context(|| work.name())?;
+        let rate = |key: &str| format!("{:.0}", row[key].as_f64().unwrap_or(0.0));
+        let ratio = |key: &str| format!("{:.3}", row[key].as_f64().unwrap_or(0.0));
+        table.row([
+            work.name(),
+            rate("default"),
+            rate("best"),
+            ratio("ratio"),
+            rate("beside"),
+            ratio("default_to_beside"),
+            row["best_settings"].as_str().unwrap_or_default().to_owned(),
+        ]);
+        rows.push(row);
         write(root, "defaults", &rows)?;
     }
     Ok(())
@@ -130,127 +178,28 @@ fn built(root: &Path) -> Result<PathBuf> {
     let release = programs::build(root, programs::Profile::Release)?;
     let null = null_sut(root)?;
     super::build_own(root, &[])?;
-    std::fs::copy(null, release.join("null_sut"))?;
+    fs::copy(null, release.join("null_sut"))?;
     Ok(release)
 }
 
-/// Keeps this program and what it starts to the first so many cores it may run on.
-fn keep_to(cores: usize) -> Result<()> {
-    // SAFETY: an all-zero set is an empty one.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: `set` is writable and of the size that is told.
-    let got = unsafe { libc::sched_getaffinity(0, size, &raw mut set) };
-    ensure!(
-        got == 0,
-        "sched_getaffinity: {}",
-        std::io::Error::last_os_error()
-    );
-    let mut left = cores;
-    for cpu in 0..libc::CPU_SETSIZE as usize {
-        // SAFETY: `cpu` is below the size of a set.
-        unsafe {
-            if libc::CPU_ISSET(cpu, &set) && left > 0 {
-                left -= 1;
-            } else {
-                libc::CPU_CLR(cpu, &mut set);
-            }
-        }
-    }
-    ensure!(
-        left == 0,
-        "--cores {cores}: this program may run on {}",
-        cores - left
-    );
-    // SAFETY: `set` is a set of the size that is told.
-    let put = unsafe { libc::sched_setaffinity(0, size, &raw const set) };
-    ensure!(
-        put == 0,
-        "sched_setaffinity: {}",
-        std::io::Error::last_os_error()
-    );
-    Ok(())
-}
-
-/// What a row came to: rates, and CPU time where payloads are large.
-struct Row {
-    work: Work,
-    default: f64,
-    best: f64,
-    settings: Settings,
-    ratio: f64,
-    beside: f64,
-    to_beside: f64,
-    /// CPU seconds for a gigabyte: default, best, beside.
-    cpu: Option<[f64; 3]>,
-    /// Settings of the sweep that came to none, and why.
-    no_result: Vec<String>,
-}
-
-impl Row {
-    fn line(&self) -> String {
-        let cpu = self.cpu.map_or_else(String::new, |[d, b, s]| {
-            format!("  (CPU s/GB {d:.2}, {b:.2}, beside {s:.2})")
-        });
-        let failed = match self.no_result.len() {
-            0 => String::new(),
-            n => format!("  ({n} settings came to no result)"),
-        };
-        format!(
-            "{:<22} {:>12.0} {:>12.0} {:>6.3} {:>12.0} {:>7.3}  {}{cpu}{failed}",
-            self.work.name(),
-            self.default,
-            self.best,
-            self.ratio,
-            self.beside,
-            self.to_beside,
-            self.settings.line()
-        )
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "work": self.work.name(), "default": self.default, "best": self.best,
-            "best_settings": self.settings.said, "ratio": self.ratio,
-            "beside": self.beside, "default_to_beside": self.to_beside,
-            "no_result": self.no_result,
-            "cpu_s_per_gb": self.cpu.map(|[default, best, beside]| {
-                json!({"default": default, "best": best, "beside": beside})
-            }),
-        })
-    }
-}
-
 /// One row: the sweep, then turns.
-fn measure(bench: &Bench, work: &Work, asked: &Asked) -> Result<Row> {
-    let plain = Settings::default();
-    let first = Trial::start(bench, work, &plain)?.run(FIRST_OFFLINE)?;
-    let default = once(bench, work, &plain, Begin::Anywhere)?.0;
-    let (mut best, mut settings) = (default, plain.clone());
+fn measure(bench: &Bench<'_>, work: &Work, args: &Args) -> Result<Value> {
+    let first = Trial::start(bench, work, &[])?.run(FIRST_OFFLINE)?;
+    let connections = first.summary["connections"].as_array().map_or(1, Vec::len) / work.nics;
+    let default = once(bench, work, &[], None, 0.0)?;
+    let (mut best, mut settings) = (default, Vec::new());
     let mut no_result = Vec::new();
-    for _ in 0..if asked.sweep { DEPTH } else { 0 } {
-        let mut found: Option<(f64, Settings)> = None;
-        for key in KEYS
-            .iter()
-            .filter(|k| k.only.is_none_or(|only| only == work.kind))
-        {
-            let Some(tried) = settings.with(key) else {
-                continue;
-            };
+    for _ in 0..if args.no_sweep { 0 } else { DEPTH } {
+        let mut found: Option<(f64, Vec<&Key>)> = None;
+        let is_free = |key: &&Key| settings.iter().all(|k: &&Key| k.name != key.name);
+        for key in KEYS.iter().filter(is_free) {
+            let tried = [&settings[..], &[key]].concat();
             let least = found.as_ref().map_or(best, |f| f.0) * GAIN;
-            let rate = match once(bench, work, &tried, Begin::Above(least)) {
-                Ok((rate, _)) => rate,
+            match once(bench, work, &tried, None, least) {
+                Ok(rate) if rate > least => found = Some((rate, tried)),
+                Ok(_) => {}
                 // Settings that come to no result are none that anybody would choose.
-                Err(error) => {
-                    let line = format!("{}: {error:#}", tried.line());
-                    eprintln!("  {}: no result with {line}", work.name());
-                    no_result.push(line);
-                    continue;
-                }
-            };
-            if rate > least {
-                eprintln!("  {}: {rate:.0} with {}", work.name(), tried.line());
-                found = Some((rate, tried));
+                Err(error) => no_result.push(format!("{}: {error:#}", line(&tried))),
             }
         }
         match found {
@@ -259,142 +208,110 @@ fn measure(bench: &Bench, work: &Work, asked: &Asked) -> Result<Row> {
         }
     }
     let mut all: [Vec<f64>; 3] = Default::default();
-    let mut cpu: [Vec<f64>; 3] = Default::default();
-    let mut push = |i: usize, (rate, s): (f64, f64)| {
-        all[i].push(rate);
-        cpu[i].push(s);
-    };
-    let mut bare = Begin::Anywhere;
-    for _ in 0..asked.turns {
-        let ran = once(bench, work, &plain, Begin::At(default))?;
-        push(0, ran);
+    let mut bare = None;
+    for _ in 0..args.turns {
+        let ran = once(bench, work, &[], Some(default), 0.0)?;
+        all[0].push(ran);
         // Where nothing that was set brought anything, the defaults are the best settings.
-        push(
-            1,
-            match settings == plain {
-                true => ran,
-                false => once(bench, work, &settings, Begin::At(best))?,
-            },
-        );
-        let ran = beside(bench, work, first.connections, bare)?;
-        bare = Begin::At(ran.0);
-        push(2, ran);
+        all[1].push(match settings.is_empty() {
+            true => ran,
+            false => once(bench, work, &settings, Some(best), 0.0)?,
+        });
+        let ran = beside(bench, work, connections, bare)?;
+        bare = Some(ran);
+        all[2].push(ran);
     }
-    let ratios = |a: &[f64], b: &[f64]| {
-        let mut of: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
+    let ratio = |to: &[f64]| {
+        let mut of: Vec<f64> = all[0].iter().zip(to).map(|(a, b)| a / b).collect();
         median(&mut of)
     };
-    let ratio = ratios(&all[0], &all[1]);
-    let to_beside = ratios(&all[0], &all[2]);
+    let (ratio, to_beside) = (ratio(&all[1]), ratio(&all[2]));
     let [default, best, beside] = all.map(|mut v| median(&mut v));
-    let large = work.kind == Kind::Offline && work.bytes > 65_536;
-    Ok(Row {
-        work: *work,
-        default,
-        best,
-        settings,
-        ratio,
-        beside,
-        to_beside,
-        no_result,
-        cpu: large.then(|| cpu.map(|mut v| median(&mut v))),
-    })
+    Ok(json!({
+        "work": work.name(), "default": default, "best": best, "best_settings": line(&settings),
+        "ratio": ratio, "beside": beside, "default_to_beside": to_beside, "no_result": no_result,
+    }))
 }
 
-/// Where the search for a rate begins.
-#[derive(Clone, Copy, Debug)]
-enum Begin {
-    /// Nothing is known.
-    Anywhere,
-    /// It was so much before.
-    At(f64),
-    /// What comes to less is of no interest, and counts as 0.
-    Above(f64),
-}
-
-impl Begin {
-    fn first(self) -> f64 {
-        match self {
-            Begin::At(rate) | Begin::Above(rate) if rate > 0.0 => rate,
-            _ => FIRST,
-        }
+/// The highest rate that holds, within 5 %, begun at `first`: as few runs as will do for comparing
+/// settings. 0 where none holds.
+fn highest(first: f64, mut held: impl FnMut(f64) -> Result<bool>) -> Result<f64> {
+    let mut search = Highest::new(first)
+        .within(LEAST, f64::MAX)
+        .step(1.25)
+        .near(1.05)
+        .rule(Rule::Of { hold: 1, trials: 2 });
+    while let Some(rate) = search.next() {
+        search.tell(held(rate)?);
     }
+    Ok(search.found().unwrap_or(0.0))
 }
 
-/// What these settings come to: a rate, and CPU seconds for a gigabyte.
-fn once(bench: &Bench, work: &Work, settings: &Settings, begin: Begin) -> Result<(f64, f64)> {
+/// The rate that these settings come to, `known` about; at most `least` counts as 0.
+fn once(
+    bench: &Bench<'_>,
+    work: &Work,
+    settings: &[&Key],
+    known: Option<f64>,
+    least: f64,
+) -> Result<f64> {
     let trial = Trial::start(bench, work, settings)?;
+    let known = known.or(Some(least).filter(|least| *least > 0.0));
     match work.kind {
         Kind::Server => {
-            if let Begin::Above(least) = begin {
-                let (a, b) = (trial.run(least)?, trial.run(least)?);
-                if !a.valid && !b.valid {
-                    return Ok((0.0, 0.0));
-                }
-            }
             let held = |rate| trial.run(rate).map(|r| r.valid);
-            Ok((climb(begin.first(), held)?, 0.0))
+            if least > 0.0 && !held(least)? && !held(least)? {
+                return Ok(0.0);
+            }
+            highest(known.unwrap_or(FIRST), held)
         }
         Kind::Offline => {
-            // The first tells how many samples the time has room for.
-            let guess = match begin {
-                Begin::At(rate) | Begin::Above(rate) => rate,
-                Begin::Anywhere => trial.run(FIRST_OFFLINE)?.per_s,
-            };
-            let mut ran: Vec<Ran> = vec![trial.run(guess)?];
-            if !matches!(begin, Begin::Above(least) if ran[0].per_s <= least) {
-                ran.push(trial.run(guess)?);
+            let guess = known.map_or_else(|| trial.run(FIRST_OFFLINE).map(|r| r.per_s()), Ok)?;
+            let first = trial.run(guess)?.per_s();
+            if first <= least {
+                return Ok(0.0);
             }
-            ran.sort_by(|a, b| b.per_s.total_cmp(&a.per_s));
-            Ok((ran[0].per_s, ran[0].cpu_s_per_gb))
+            Ok(first.max(trial.run(guess)?.per_s()))
         }
     }
 }
 
 /// What stands beside the library: the null SUT on another thread, or plain sockets with so many
 /// connections on each NIC.
-fn beside(bench: &Bench, work: &Work, connections: usize, begin: Begin) -> Result<(f64, f64)> {
-    if work.kind == Kind::Offline {
-        let json = bench.folder.join("sockets.json");
-        let (mut rate, mut cpu) = (0.0, 0.0);
-        // A pair of threads for each NIC, or, as the library may have, for each connection. Not
-        // where they would share cores: a sender and a receiver on one core hand over in its cache,
-        // which no network does.
-        let cores = thread::available_parallelism().map_or(2, usize::from);
-        let by_connection = Some(work.rails * connections).filter(|threads| 2 * threads <= cores);
-        let threads = iter::once(work.rails).chain(by_connection);
-        let ways =
-            threads.flat_map(|threads| ["4", "16", "64"].map(|in_flight| (threads, in_flight)));
-        for (threads, in_flight) in ways {
-            let each = work.rails * connections / threads;
+fn beside(bench: &Bench<'_>, work: &Work, connections: usize, known: Option<f64>) -> Result<f64> {
+    if work.kind == Kind::Server {
+        let ms = format!("{:.0}", bench.seconds * 1000.0);
+        return highest(known.unwrap_or(FIRST), |rate| {
+            let qps = format!("{rate:.0}");
+            let arguments = ["--scenario", "server", "--target-qps", &qps];
+            let more = ["--duration-ms", &ms, "--complete", "thread"];
+            let (null, out) = (bench.programs.join("null_sut"), bench.folder.join("null"));
+            null_run(&null, &[arguments, more].concat(), &out).map(|(valid, _)| valid)
+        });
+    }
+    let json = bench.folder.join("sockets.json");
+    let mut best = 0.0_f64;
+    // A pair of threads for each NIC, or, as the library may have, for each connection. Not where
+    // they would share cores: a sender and a receiver on one core hand over in its cache, which no
+    // network does.
+    let cores = thread::available_parallelism().map_or(2, usize::from);
+    let by_connection = Some(work.nics * connections).filter(|threads| 2 * threads <= cores);
+    for threads in [work.nics].into_iter().chain(by_connection) {
+        for in_flight in ["4", "16", "64"] {
+            let each = work.nics * connections / threads;
             let mut command = Command::new(bench.programs.join("qdl-bench"));
             command
-                .arg("sockets")
+                .args(["sockets", "--in-flight", in_flight])
                 .args(["--rails", &threads.to_string()])
                 .args(["--connections", &each.to_string()])
                 .args(["--request", &work.bytes.to_string()])
-                .args(["--in-flight", in_flight])
                 .args(["--samples", &SAMPLES.to_string()])
                 .args(["--ms", &format!("{:.0}", bench.seconds * 1000.0)])
                 .arg("--json")
                 .arg(&json);
             process::run_quietly("qdl-bench sockets", &mut command, BESIDE)?;
-            let row = read(&json)?;
-            let of = |key: &str| row[key].as_f64().unwrap_or(0.0);
-            if of("per_s") > rate {
-                (rate, cpu) = (of("per_s"), of("cpu_s_per_gb"));
-            }
+            best = best.max(read(&json)?["per_s"].as_f64().unwrap_or(0.0));
         }
-        return Ok((rate, cpu));
     }
-    let null = bench.programs.join("null_sut");
-    let ms = format!("{:.0}", bench.seconds * 1000.0);
-    let rate = climb(begin.first(), |rate| {
-        let qps = format!("{rate:.0}");
-        let arguments = ["--scenario", "server", "--target-qps", &qps];
-        let more = ["--duration-ms", &ms, "--complete", "thread"];
-        let out = bench.folder.join("null");
-        null_run(&null, &[&arguments[..], &more[..]].concat(), &out).map(|(valid, _)| valid)
-    })?;
-    Ok((rate, 0.0))
+    Ok(best)
 }

@@ -13,6 +13,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use super::pair::write;
 use crate::demo::programs;
 use net::Rails;
 use run::{Act, Plan, Setup};
@@ -84,11 +85,7 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     if wanted("random") {
         rows.insert("random".to_owned(), random(&setup)?);
     }
-    let path = root.join("target/bench/failover.json");
-    let text = serde_json::to_string_pretty(&Value::Object(rows))?;
-    std::fs::write(&path, text).with_context(|| path.display().to_string())?;
-    println!("rows: target/bench/failover.json");
-    Ok(())
+    write(root, "failover", &rows)
 }
 
 const POLICIES: [(&str, &str); 3] = [
@@ -206,10 +203,10 @@ fn random(setup: &Setup<'_>) -> Result<Value> {
     println!("\n{schedules} schedules of cuts and restorations, from seed {seed}\n");
     let (mut samples, mut again, mut losses) = (0, 0, 0);
     let (mut worst, mut worst_at) = (0.0f64, String::new());
-    let mut random = run::Random(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     for i in 0..schedules {
         let acts = run::schedule(&mut random, RAILS, 2.5);
-        let policy = POLICIES[random.below(3) as usize];
+        let policy = POLICIES[random.usize(..3)];
         let run = setup
             .run(&Plan {
                 name: "random",

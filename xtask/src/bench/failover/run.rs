@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use fastrand::Rng;
 use serde_json::{Value, json};
 
 use super::net::{Rails, Side};
@@ -300,26 +301,13 @@ impl Outcome {
     }
 }
 
-/// SplitMix64.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-}
-
 /// Cuts and restorations within so many seconds; one rail is always left alone.
-pub fn schedule(random: &mut Random, rails: usize, seconds: f64) -> Vec<(f64, Act)> {
-    let spared = random.below(rails as u64) as usize;
+pub fn schedule(random: &mut Rng, rails: usize, seconds: f64) -> Vec<(f64, Act)> {
+    let spared = random.usize(..rails);
     let mut acts = Vec::new();
     for k in (0..rails).filter(|k| *k != spared) {
-        let silent = random.below(2) == 0;
-        let mut at = random.below((seconds * 1000.0) as u64);
+        let silent = random.bool();
+        let mut at = random.u64(..(seconds * 1000.0) as u64);
         let mut cut = true;
         while (at as f64) < seconds * 1000.0 {
             let act = if cut {
@@ -329,7 +317,7 @@ pub fn schedule(random: &mut Random, rails: usize, seconds: f64) -> Vec<(f64, Ac
             };
             acts.push((at as f64 / 1000.0, act));
             cut = !cut;
-            at += 50 + random.below(1200);
+            at += random.u64(50..1250);
         }
     }
     acts.sort_by(|a, b| a.0.total_cmp(&b.0));

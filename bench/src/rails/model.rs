@@ -1,0 +1,295 @@
+//! A discrete-event model of one frontend, D accelerators and the K rails between them. It drives
+//! the `Arbiter` and `RailArbiter` that a frontend runs, with a clock of its own.
+//!
+//! ```text
+//! LoadGen -> arbiter -> NIC x out -> link -> NIC (d, x) in -> interior of d -> engine
+//! (Poisson)    ^         rate C      rate C    rate C         where the rail is    |
+//!              |                                              not the GPU's own    |
+//!              +-------------- response: a fixed delay <---------------------------+
+//! ```
+//!
+//! Each box is a queue served in order of arrival; a sample is stored in one before it goes to the
+//! next. A congested rail's link has a tenth of its rate left from a quarter of the run on. The
+//! model leaves out packets, losses, batches and flows that collide on one of several links.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+};
+
+use fastrand::Rng;
+use qdl::rails::{
+    Arbiter, ConnectionRail, HealthCfgs, Load, PeerCfgs, Policy, RailArbiter, RailArbiterCfgs,
+    RailId, RailsError, Score,
+};
+use serde::Serialize;
+
+use super::queues::{ENGINE_NS, Flying, NIC_NS, NODES, Queues, Stage};
+
+/// Bytes of a sample.
+const LEN: u32 = 150_528;
+/// Samples arrive at this part of what all NICs can carry.
+const LOAD: f64 = 0.6;
+/// Samples in flight on one rail to one node.
+const SLOTS: usize = 64;
+/// Health of a node's interior: what the crossing costs an idle sample.
+const INTERIOR: f32 = 0.9;
+
+/// One run of the model.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// K.
+    pub rails: usize,
+    /// Rails `0, 1, ..` whose link is congested.
+    pub congested: usize,
+    /// When congestion sets in.
+    pub congested_ns: u64,
+    /// Samples arrive for as many rails as this.
+    arrivals: usize,
+    /// How long samples arrive. Latencies count from the half of it on.
+    duration_ns: u64,
+    policy: Policy,
+    /// Seed of arrivals.
+    seed: u64,
+}
+
+impl Scenario {
+    /// K rails, 5 % of them congested, at least one; a few hundred thousand samples.
+    pub fn new(rails: usize, policy: Policy, shorten: u64) -> Self {
+        let duration_ns = match rails {
+            0..32 => 8_000_000_000,
+            32..128 => 1_600_000_000,
+            _ => 800_000_000,
+        } / shorten;
+        Scenario {
+            rails,
+            congested: (rails * 5).div_ceil(100),
+            congested_ns: duration_ns / 4,
+            arrivals: rails,
+            duration_ns,
+            policy,
+            seed: 1,
+        }
+    }
+
+    /// The same without the congested rails; the others carry more.
+    #[must_use]
+    pub fn without_congested(self) -> Self {
+        Scenario {
+            rails: self.rails - self.congested,
+            congested: 0,
+            ..self
+        }
+    }
+}
+
+/// What came of the samples that arrived in the second half.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    pub samples: usize,
+    /// 99th percentile from arrival to response.
+    pub p99_us: f64,
+    /// Part of the samples that went by a congested rail.
+    pub congested_share: f64,
+}
+
+/// Chooses connections, as a dispatcher would.
+enum Chooser {
+    Plain(Arbiter),
+    Rails(RailArbiter),
+}
+
+struct Model {
+    rails: usize,
+    chooser: Chooser,
+    connections: Vec<ConnectionRail>,
+    /// Samples in flight by node and rail.
+    in_flight: Vec<usize>,
+}
+
+/// GPUs in each node. The rails are shared out among them in order, as NICs are.
+fn gpus(rails: usize) -> usize {
+    rails.clamp(1, 8)
+}
+
+fn own_gpu(rail: usize, rails: usize) -> usize {
+    rail * gpus(rails) / rails
+}
+
+impl Model {
+    fn new(s: &Scenario) -> Result<Self, RailsError> {
+        let rails = s.rails;
+        let by_health = s.policy.by_health();
+        let mut connections = Vec::new();
+        for (peer, nic) in (0..NODES).flat_map(|p| (0..rails).map(move |x| (p, x))) {
+            let rail = RailId(nic as u8);
+            for target in 0..gpus(rails) {
+                // The plain arbiter knows own rails only.
+                if by_health.is_some() || own_gpu(nic, rails) == target {
+                    connections.push(ConnectionRail {
+                        peer,
+                        rail,
+                        target,
+                        nic,
+                    });
+                }
+            }
+        }
+        let chooser = match by_health {
+            None => Chooser::Plain(Arbiter::new(s.policy)),
+            Some(policy) => {
+                let own = |gpu| {
+                    let mine = (0..rails).filter(|x| own_gpu(*x, rails) == gpu);
+                    mine.map(|x| RailId(x as u8)).collect()
+                };
+                let peer = PeerCfgs {
+                    policy,
+                    health: HealthCfgs::default(),
+                    rails,
+                    targets: (0..gpus(rails)).map(own).collect(),
+                };
+                let arbiter = RailArbiter::new(&RailArbiterCfgs {
+                    peers: vec![peer; NODES],
+                    connections: connections.clone(),
+                })?;
+                for connection in 0..connections.len() {
+                    arbiter.connection_up(0, connection, &mut |_| {});
+                }
+                for peer in 0..NODES {
+                    arbiter.told(peer, Score::from_f32(INTERIOR), []);
+                }
+                Chooser::Rails(arbiter)
+            }
+        };
+        Ok(Model {
+            rails,
+            chooser,
+            in_flight: vec![0; NODES * rails],
+            connections,
+        })
+    }
+
+    fn pair(&self, connection: usize) -> usize {
+        let l = &self.connections[connection];
+        l.peer * self.rails + l.nic
+    }
+
+    fn pick(&self, now: u64) -> Option<usize> {
+        let load = |connection: usize| Load {
+            up: true,
+            in_flight: self.in_flight[self.pair(connection)],
+            slots: SLOTS,
+        };
+        match &self.chooser {
+            Chooser::Plain(a) => a.pick(self.connections.len(), load),
+            Chooser::Rails(a) => a.pick(now, LEN, load),
+        }
+    }
+
+    /// The next sample over a connection.
+    fn post(&mut self, connection: usize, number: u64, arrived_ns: u64, now: u64) -> Flying {
+        let pair = self.pair(connection);
+        self.in_flight[pair] += 1;
+        let l = &self.connections[connection];
+        Flying {
+            at_ns: now,
+            number,
+            stage: Stage::Out,
+            node: l.peer,
+            rail: l.nic,
+            crosses: own_gpu(l.nic, self.rails) != l.target,
+            connection,
+            arrived_ns,
+            posted_ns: now,
+        }
+    }
+
+    fn completed(&mut self, f: &Flying) {
+        let pair = self.pair(f.connection);
+        self.in_flight[pair] -= 1;
+        if let Chooser::Rails(a) = &self.chooser {
+            let network = (f.at_ns - f.posted_ns).saturating_sub(ENGINE_NS);
+            a.completed(f.connection, LEN, network);
+        }
+    }
+}
+
+/// Runs the model.
+///
+/// # Errors
+/// [`RailsError`] where the scenario has no rails or too many.
+pub fn run(s: &Scenario) -> Result<Outcome, RailsError> {
+    let mut random = Rng::with_seed(s.seed);
+    let mut queues = Queues::new(s);
+    let mut model = Model::new(s)?;
+    let gap_ns = NIC_NS as f64 / (LOAD * s.arrivals as f64);
+
+    let mut events: BinaryHeap<Reverse<Flying>> = BinaryHeap::new();
+    let mut backlog: VecDeque<u64> = VecDeque::new();
+    let mut latencies: Vec<u64> = Vec::new();
+    let (mut congested, mut next_arrival, mut posted) = (0, 0, 0);
+    loop {
+        let event = events.peek().map(|Reverse(f)| f.at_ns);
+        let now = if next_arrival < s.duration_ns && event.is_none_or(|at| next_arrival <= at) {
+            let now = next_arrival;
+            backlog.push_back(now);
+            next_arrival += (-(1.0 - random.f64()).ln() * gap_ns) as u64;
+            now
+        } else {
+            let Some(Reverse(mut f)) = events.pop() else {
+                break;
+            };
+            if f.stage != Stage::Done {
+                queues.enter(&mut f);
+                events.push(Reverse(f));
+                continue;
+            }
+            model.completed(&f);
+            if f.arrived_ns >= s.duration_ns / 2 {
+                latencies.push(f.at_ns - f.arrived_ns);
+                congested += usize::from(f.rail < s.congested);
+            }
+            f.at_ns
+        };
+        if let Chooser::Rails(a) = &model.chooser {
+            a.tick(now, &mut |_, _| {});
+        }
+        while let Some(arrived_ns) = backlog.front().copied()
+            && let Some(connection) = model.pick(now)
+        {
+            backlog.pop_front();
+            posted += 1;
+            events.push(Reverse(model.post(connection, posted, arrived_ns, now)));
+        }
+    }
+    latencies.sort_unstable();
+    let samples = latencies.len();
+    let p99 = latencies.get(samples * 99 / 100).copied();
+    Ok(Outcome {
+        samples,
+        p99_us: p99.map_or(0.0, |ns| ns as f64 / 1000.0),
+        congested_share: congested as f64 / samples.max(1) as f64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_run() {
+        let mut s = Scenario::new(8, Policy::Best, 80);
+        let first = run(&s).expect("eight rails");
+        assert_eq!(run(&s).expect("eight rails"), first);
+        s.seed += 1;
+        assert_ne!(run(&s).expect("eight rails"), first);
+    }
+
+    #[test]
+    fn every_sample_comes_back() {
+        let s = Scenario::new(4, Policy::RoundRobin, 40);
+        let samples = run(&s).expect("four rails").samples as f64;
+        let expected = LOAD * 4.0 * (s.duration_ns / 2) as f64 / NIC_NS as f64;
+        assert!((samples / expected - 1.0).abs() < 0.1, "{samples}");
+    }
+}

@@ -1,0 +1,340 @@
+//! The highest rate that holds: a bracket by doubling, then bisection.
+//!
+//! ```
+//! use tune::highest::{Highest, Rule};
+//! let mut search = Highest::new(100.0).near(1.05).rule(Rule::Of { hold: 1, trials: 3 });
+//! while let Some(rate) = search.next() {
+//!     search.tell(rate <= 30_000.0);
+//! }
+//! let found = search.found().expect("one");
+//! assert!((30_000.0 / 1.05..=30_000.0).contains(&found));
+//! ```
+
+use crate::sprt::Word;
+
+/// How the trials at one rate decide whether it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// `hold` of at most `trials` must hold.
+    Of {
+        /// Trials that must hold.
+        hold: usize,
+        /// Trials at most.
+        trials: usize,
+    },
+    /// Wald's sequential test. While no rate is refuted, one trial that holds is enough to go up;
+    /// the rate of the result is tested in full. The refuted rate above the result is tested once
+    /// more at the end: a disturbance of some seconds must not decide.
+    Sequential,
+}
+
+/// The trials at one rate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tally {
+    /// The rate.
+    pub rate: f64,
+    /// Their verdicts, in order.
+    pub trials: Vec<bool>,
+    /// What they decide.
+    pub word: Word,
+    /// One trial held while no rate was refuted.
+    passed: bool,
+    /// Index of the first trial that counts, after the rate was refuted and is tested again.
+    again: Option<usize>,
+}
+
+impl Tally {
+    /// Trials that held.
+    pub fn held(&self) -> usize {
+        self.trials.iter().filter(|held| **held).count()
+    }
+}
+
+/// A search: [`Highest::next`] gives the rate to try, [`Highest::tell`] takes the verdict.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Highest {
+    first: f64,
+    least: f64,
+    most: f64,
+    step: f64,
+    near: f64,
+    whole: bool,
+    rule: Rule,
+    /// Ascending.
+    tallies: Vec<Tally>,
+}
+
+/// The largest step of the bracket.
+const LARGEST_STEP: f64 = 2.0;
+
+impl Highest {
+    /// A search from `first` on, without bounds: steps of 2, to 3 % by the sequential test.
+    pub fn new(first: f64) -> Self {
+        Highest {
+            first,
+            least: f64::MIN_POSITIVE,
+            most: f64::MAX,
+            step: LARGEST_STEP,
+            near: 1.03,
+            whole: false,
+            rule: Rule::Sequential,
+            tallies: Vec::new(),
+        }
+    }
+
+    /// Tries no rate below `least` or above `most`.
+    #[must_use]
+    pub fn within(self, least: f64, most: f64) -> Self {
+        let first = self.first.clamp(least, most);
+        Highest {
+            first,
+            least,
+            most,
+            ..self
+        }
+    }
+
+    /// The first step of the bracket, above 1. Each further step is the square of the last one, up
+    /// to 2.
+    #[must_use]
+    pub fn step(self, step: f64) -> Self {
+        Highest { step, ..self }
+    }
+
+    /// Ends where the lowest rate that fails is at most `ratio` times the highest that holds.
+    #[must_use]
+    pub fn near(self, ratio: f64) -> Self {
+        Highest {
+            near: ratio,
+            ..self
+        }
+    }
+
+    /// How the trials at one rate decide.
+    #[must_use]
+    pub fn rule(self, rule: Rule) -> Self {
+        Highest { rule, ..self }
+    }
+
+    /// Tries whole numbers only.
+    #[must_use]
+    pub fn whole(self) -> Self {
+        Highest {
+            whole: true,
+            first: self.first.round().max(1.0),
+            ..self
+        }
+    }
+
+    /// The rate to try now; `None` when the search is over.
+    pub fn next(&self) -> Option<f64> {
+        let retested = |t: &&Tally| t.again.is_some() && t.word == Word::Undecided;
+        if let Some(tally) = self.tallies.iter().find(retested) {
+            return Some(tally.rate);
+        }
+        let (held, failed) = (self.holding(), self.failed());
+        let undecided = |t: &Tally| (t.word == Word::Undecided).then_some(t.rate);
+        match (held, failed) {
+            (None, None) => Some(self.first),
+            (Some(h), None) if h.rate >= self.most => undecided(h),
+            (Some(h), None) => Some(self.rounded(h.rate * self.step)),
+            (None, Some(f)) if f.rate <= self.least => None,
+            (None, Some(f)) => Some(self.rounded(f.rate / self.step)),
+            (Some(h), Some(f)) => {
+                let middle = self.rounded((h.rate * f.rate).sqrt());
+                if f.rate > h.rate * self.near && h.rate < middle && middle < f.rate {
+                    return Some(middle);
+                }
+                let retest = self.rule == Rule::Sequential && f.again.is_none();
+                undecided(h).or(retest.then_some(f.rate))
+            }
+        }
+    }
+
+    /// Whether the trial at [`Highest::next`] held.
+    pub fn tell(&mut self, held: bool) {
+        let Some(rate) = self.next() else { return };
+        let bracket = self.holding().is_none() || self.failed().is_none();
+        let rising = self.failed().is_none();
+        let at = self.tallies.partition_point(|t| t.rate < rate);
+        if self.tallies.get(at).is_none_or(|t| t.rate != rate) {
+            let new = Tally {
+                rate,
+                trials: Vec::new(),
+                word: Word::Undecided,
+                passed: false,
+                again: None,
+            };
+            self.tallies.insert(at, new);
+        }
+        let tally = &mut self.tallies[at];
+        if tally.word == Word::Refuted {
+            tally.again = Some(tally.trials.len());
+        }
+        tally.trials.push(held);
+        tally.passed |= self.rule == Rule::Sequential && rising && held;
+        tally.word = self.rule.judge(&tally.trials[tally.again.unwrap_or(0)..]);
+        if bracket && (tally.passed || tally.word != Word::Undecided) {
+            self.step = (self.step * self.step).min(LARGEST_STEP.max(self.step));
+        }
+    }
+
+    /// The highest rate that holds by the rule.
+    pub fn found(&self) -> Option<f64> {
+        let certified = |t: &&Tally| t.word == Word::Certified;
+        self.tallies.iter().rev().find(certified).map(|t| t.rate)
+    }
+
+    /// The highest rate with a trial that held, below all refuted ones: the answer so far, which
+    /// the rule may not have decided.
+    pub fn best(&self) -> Option<&Tally> {
+        self.below_failed().iter().rev().find(|t| t.held() > 0)
+    }
+
+    /// The lowest refuted rate.
+    pub fn failed(&self) -> Option<&Tally> {
+        self.tallies.iter().find(|t| t.word == Word::Refuted)
+    }
+
+    /// All rates with their trials, ascending.
+    pub fn tallies(&self) -> &[Tally] {
+        &self.tallies
+    }
+
+    /// The lower end of the bracket.
+    fn holding(&self) -> Option<&Tally> {
+        let holds = |t: &&Tally| t.word == Word::Certified || t.passed;
+        self.below_failed().iter().rev().find(holds)
+    }
+
+    fn below_failed(&self) -> &[Tally] {
+        let refuted = |t: &Tally| t.word == Word::Refuted;
+        let end = self.tallies.iter().position(refuted);
+        &self.tallies[..end.unwrap_or(self.tallies.len())]
+    }
+
+    /// A rate within the bounds, whole or of four figures.
+    fn rounded(&self, rate: f64) -> f64 {
+        let rounded = if self.whole {
+            rate.round().max(1.0)
+        } else {
+            format!("{rate:.3e}").parse().unwrap_or(rate)
+        };
+        rounded.clamp(self.least, self.most)
+    }
+}
+
+impl Rule {
+    fn judge(self, trials: &[bool]) -> Word {
+        let Rule::Of { hold, trials: most } = self else {
+            return crate::sprt::judge(trials);
+        };
+        let held = trials.iter().filter(|held| **held).count();
+        if held >= hold {
+            Word::Certified
+        } else if held + most.saturating_sub(trials.len()) < hold {
+            Word::Refuted
+        } else {
+            Word::Undecided
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Runs a search on a system that holds up to `limit`; the trials it took.
+    fn run(search: &mut Highest, mut holds: impl FnMut(f64) -> bool) -> usize {
+        let mut trials = 0;
+        while let Some(rate) = search.next() {
+            trials += 1;
+            assert!(trials < 600, "no end: {search:?}");
+            search.tell(holds(rate));
+        }
+        trials
+    }
+
+    proptest! {
+        #[test]
+        fn the_limit_is_found_from_any_first_rate_with_any_rule(
+            limit in 1e-2..1e7_f64, first in 1e-2..1e7_f64, step in 1.05..2.0_f64,
+            near in 1.01..1.3_f64, hold in 0..3_usize, more in 0..3_usize,
+        ) {
+            let rule = match hold {
+                0 => Rule::Sequential,
+                _ => Rule::Of { hold, trials: hold + more },
+            };
+            let mut search = Highest::new(first).step(step).near(near).rule(rule);
+            let trials = run(&mut search, |rate| rate <= limit);
+            let found = search.found().expect("a rate");
+            prop_assert!(found <= limit && limit <= found * near * 1.001, "{found} of {limit}");
+            prop_assert!(trials < 200, "{trials} trials");
+        }
+
+        #[test]
+        fn bounds_end_a_search_and_no_rate_lies_beyond_them(
+            limit in 1.0..1e6_f64, least in 10.0..1e3_f64, factor in 1.0..100.0_f64,
+        ) {
+            let most = least * factor;
+            let mut search = Highest::new(100.0).within(least, most);
+            run(&mut search, |rate| {
+                assert!((least..=most).contains(&rate), "{rate}");
+                rate <= limit
+            });
+            prop_assert_eq!(search.found().is_none(), limit < least);
+            prop_assert!(limit < most || search.found() == Some(most));
+        }
+
+        #[test]
+        fn whole_numbers_are_found_exactly(limit in 1..500_u32, first in 0.3..500.0_f64) {
+            let mut search = Highest::new(first).within(1.0, 1e4).whole();
+            run(&mut search, |rate| {
+                assert_eq!(rate.fract(), 0.0);
+                rate <= f64::from(limit)
+            });
+            let found = search.found().expect("a rate");
+            let above = search.failed().expect("one").rate;
+            prop_assert!(found <= f64::from(limit) && f64::from(limit) < above);
+            prop_assert!(above == found + 1.0 || above <= found * 1.03, "{found} {above}");
+        }
+
+        #[test]
+        fn a_disturbance_of_three_trials_costs_trials_and_not_the_result(at in 0..30_usize) {
+            let mut n = 0;
+            let mut search = Highest::new(100.0);
+            run(&mut search, |rate| {
+                n += 1;
+                rate <= 1000.0 && !(at..at + 3).contains(&n)
+            });
+            let found = search.found().expect("a rate");
+            prop_assert!((1000.0 / 1.03..=1000.0).contains(&found), "{found}: {search:?}");
+        }
+    }
+
+    #[test]
+    fn one_trial_that_holds_is_enough_to_go_up_and_not_for_the_result() {
+        let mut search = Highest::new(8.0).within(1.0, 16.0);
+        search.tell(true);
+        assert_eq!((search.next(), search.found()), (Some(16.0), None));
+        assert_eq!(search.best().map(|t| (t.rate, t.held())), Some((8.0, 1)));
+        (0..4).for_each(|_| search.tell(true));
+        assert_eq!(search.found(), None);
+        search.tell(true);
+        assert_eq!((search.next(), search.found()), (None, Some(16.0)));
+    }
+
+    #[test]
+    fn failures_are_forgiven_as_the_rule_says() {
+        let mut search = Highest::new(10.0).rule(Rule::Of { hold: 2, trials: 3 });
+        search.tell(false);
+        search.tell(true);
+        assert_eq!(search.next(), Some(10.0));
+        search.tell(true);
+        assert_eq!((search.next(), search.found()), (Some(20.0), Some(10.0)));
+        search.tell(false);
+        search.tell(false);
+        assert_eq!(search.next(), Some(14.14));
+    }
+}
