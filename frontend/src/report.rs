@@ -250,7 +250,7 @@ impl Ended<'_> {
             .unwrap_or_default()
     }
 
-    /// LoadGen's own times, beside its bound on them, which Server alone has.
+    /// LoadGen's own time, beside its bound on it, which Server alone has.
     fn loadgen_view(&self, outcome: &TestOutcome) -> LoadgenView {
         let (test, l) = (&self.settings.test, &outcome.latencies);
         let us = |ns: u64| ns as f64 / 1000.0;
@@ -268,8 +268,6 @@ impl Ended<'_> {
         let bounded = server && !test.use_token_latencies;
         let scheduled = outcome.statistics.get("Scheduled samples per second");
         LoadgenView {
-            mean_us: us(l.mean),
-            p99_us: us(l.p99),
             scheduled_per_s: scheduled.copied().filter(|_| server),
             bounded_us: us(nearest.map_or(l.p99, |(_, ns)| *ns)),
             bound_us: bounded.then(|| us(test.server_target_latency_ns)),

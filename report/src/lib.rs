@@ -10,7 +10,7 @@
 //! | [`draw`] | SVG: scales, axes, shapes |
 //! | [`mod@html`] | escaping, tables, headings |
 //! | [`pictures`] | what each picture shows |
-//! | [`advice`] | what limited the run, what to turn, and what that may bring |
+//! | [`advice`] | what limited the run, and what to turn |
 //! | [`page`] | the whole page of one run |
 //! | [`live`] | a run that goes on |
 //! | [`compare`] | several runs: groups, differences, whether they are more than noise |

@@ -9,11 +9,8 @@
 //! Two nodes' clocks are never compared: the accelerator reports durations, the frontend knows the
 //! round trip, and `network` is the difference.
 
-mod absent;
 mod accuracy;
-mod advice;
 mod batches;
-mod contention;
 mod files;
 mod gpu;
 mod histograms;
@@ -29,7 +26,6 @@ mod places;
 mod record;
 mod render;
 mod render_loadgen;
-mod rules;
 mod served;
 mod settings;
 mod stage;

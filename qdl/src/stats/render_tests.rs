@@ -90,8 +90,6 @@ fn example() -> Summary {
         carried: Carried::new(30_000 * 4_608, 30_000 * 16, 3.155),
         evidence: Evidence {
             loadgen: Some(LoadgenView {
-                mean_us: 810.0,
-                p99_us: 862.0,
                 scheduled_per_s: Some(9_512.0),
                 bounded_us: 862.0,
                 bound_us: Some(10_000.0),

@@ -1,75 +1,21 @@
-//! What limited the run, what to turn, and what that may bring.
-//!
-//! Causes, figures and knobs are `qdl::stats`' own findings, the same as in the summary's last line
-//! and in `docs/tuning.md`. Beside them stands the most that turning the knob can bring, from this
-//! run's own figures: a stage cannot become shorter than nothing.
-//!
-//! What only a timeline can show, [`uneven`] finds; its rows are a table of the same page.
+//! What limited the run, and what to turn: `qdl::stats`' own findings, the same as in the summary's
+//! last line and in `docs/tuning.md`, behind what [`uneven`] finds in the timeline.
 
 mod uneven;
 
-use qdl::stats::{
-    Stage,
-    limits::{Cause, Finding},
-    text,
-};
+use qdl::stats::limits::{Cause, Finding};
 
 use crate::{
     html::{escape, paragraph, prose},
-    pictures::{percent, slowest, stages::Means},
+    pictures::slowest,
     run::Run,
 };
 
-/// The stages that a cause makes longer: turning its knob brings no more than they take. None where
-/// it is about a rate.
-fn stages(cause: Cause) -> &'static [Stage] {
-    match cause {
-        Cause::Accelerator | Cause::Rate | Cause::IssueThread | Cause::Cores => &[],
-        Cause::Link | Cause::SendBuffer | Cause::WakeUps | Cause::Network => &[Stage::Network],
-        Cause::Slots | Cause::Posting => &[Stage::IssueToPost],
-        Cause::MaxBatch | Cause::Engine => &[Stage::Queue, Stage::Compute],
-        Cause::EngineThreads => &[Stage::Queue],
-        Cause::NicThread => &[Stage::Network, Stage::Completion],
-        Cause::Completion => &[Stage::Completion],
-    }
-}
-
-/// The most that turning a cause's knob can bring, by this run's figures.
-pub fn at_most(cause: Cause, run: &Run) -> Option<String> {
-    let r = &run.summary.run;
-    let stages = stages(cause);
-    if cause == Cause::IssueThread {
-        let means = Means::of(run);
-        let (late, whole) = (means.scheduled?, means.loadgen?);
-        let share = percent(late / whole.max(1e-9));
-        let late = text::time_us(late);
-        return Some(format!(
-            "At most `scheduled -> issue`: {late} of LoadGen's mean, {share} of it."
-        ));
-    }
-    let mean = |s: Stage| r.stages.get(s).map_or(0.0, |row| row.mean_us);
-    let total = mean(Stage::Total);
-    if stages.is_empty() || total <= 0.0 {
-        return None;
-    }
-    let names: Vec<String> = stages.iter().map(|s| format!("`{}`", s.label())).collect();
-    let us: f64 = stages.iter().map(|s| mean(*s)).sum();
-    let share = percent(us / total);
-    Some(format!(
-        "At most {}: {} of {} on average, {share}.",
-        names.join(" and "),
-        text::time_us(us),
-        text::time_us(total)
-    ))
-}
-
-/// A finding's card: name, and what is seen, what it means, what to turn, what that brings.
-fn card(name: &str, rows: [&str; 4], first: bool) -> String {
+/// A card: its name, and what is seen, what it means, what to turn.
+fn card(name: &str, rows: [&str; 3], first: bool) -> String {
     let class = if first { "card first" } else { "card" };
-    let names = ["Seen", "Means", "Turn", "Brings"];
-    let rows: String = names
-        .iter()
-        .zip(rows)
+    let rows = ["Seen", "Means", "Turn"].iter().zip(rows);
+    let rows: String = rows
         .map(|(name, text)| format!("<dt>{name}</dt><dd>{}</dd>", prose(text)))
         .collect();
     format!(
@@ -78,38 +24,34 @@ fn card(name: &str, rows: [&str; 4], first: bool) -> String {
     )
 }
 
-fn of_finding(run: &Run, finding: &Finding, first: bool) -> String {
-    let row = finding.cause.row();
-    let at_most = at_most(finding.cause, run);
-    let at_most = at_most.map_or_else(String::new, |text| format!(" {text}"));
-    let brings = format!("{}.{at_most}", row.brings);
-    let rows = [&finding.figure, row.means, &finding.turn, &brings];
-    card(row.name, rows, first)
+fn of_finding(f: &Finding, first: bool) -> String {
+    card(f.cause.name(), [&f.figure, f.cause.means(), &f.turn], first)
 }
 
 /// The findings, the strongest first, behind what is uneven, which explains what totals only show;
 /// and what the slowest samples have in common.
 pub fn html(run: &Run) -> String {
     let limits = &run.summary.run.limits;
+    // A cause that only older versions name has no words here but its line's.
+    let findings = limits.findings.iter();
+    let findings: Vec<&Finding> = findings.filter(|f| f.cause != Cause::Other).collect();
     // A loss explains what is uneven, and not the other way round.
-    let findings = &limits.findings[..];
-    let lost = findings.first().filter(|f| f.cause == Cause::Accelerator);
-    let (lost, findings) = findings.split_at(usize::from(lost.is_some()));
+    let lost = findings.iter().filter(|f| f.cause == Cause::Accelerator);
+    let (lost, findings) = findings.split_at(lost.count());
     let mut cards = String::new();
     for finding in lost {
-        cards.push_str(&of_finding(run, finding, true));
+        cards.push_str(&of_finding(finding, cards.is_empty()));
     }
-    for u in uneven::of(run) {
-        let rows = [&u.seen, u.row.means, u.row.turn, u.row.brings];
-        cards.push_str(&card(u.row.name, rows, cards.is_empty()));
+    for (name, [seen, means, turn]) in uneven::of(run) {
+        cards.push_str(&card(name, [&seen, &means, &turn], cards.is_empty()));
     }
     for finding in findings {
-        cards.push_str(&of_finding(run, finding, cards.is_empty()));
+        cards.push_str(&of_finding(finding, cards.is_empty()));
     }
     let mut out = String::new();
-    if limits.findings.is_empty() {
+    if findings.is_empty() && lost.is_empty() {
         let line = match limits.line.as_str() {
-            "" => "Nobody has judged what limited this run.".to_owned(),
+            "" => "No judgement of what limited this run is on record.".to_owned(),
             line => format!("What limited this run: {line}."),
         };
         out.push_str(&paragraph(&line));

@@ -121,7 +121,6 @@ impl Socket {
             min_rtt_us: u64::from(min_rtt_us),
             busy_us: long(168)?,
             rwnd_limited_us: long(176)?,
-            sndbuf_limited_us: long(184)?,
         })
     }
 }

@@ -1,17 +1,12 @@
-//! What limited a run, for the line at its end: the causes, and what is known by which they are
-//! told apart. The judge is `stats::judge`.
-//!
-//! | file | purpose |
-//! | --- | --- |
-//! | [`Cause`], [`ROWS`] | how each shows, what it means, what to turn; also in `docs/tuning.md` |
-//! | [`NodeUse`], [`PathUse`] | what threads, engines and connections were used for |
+//! What limited a run: the causes ([`Cause`]), and the evidence that tells them apart ([`NodeUse`],
+//! [`PathUse`]). The judge is `stats::judge`.
 
 mod causes;
 mod usage;
 
 use serde::{Deserialize, Serialize};
 
-pub use causes::{Cause, ROWS, Row, TABLE_BEGINS, TABLE_ENDS, table};
+pub use causes::Cause;
 pub use usage::{DecompressedUse, EngineUse, NicUse, NodeUse, PathReading, PathUse, ThreadGroup};
 
 /// The name of the group of threads that LoadGen issues queries on.
@@ -33,10 +28,6 @@ pub struct Evidence {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadgenView {
-    /// Mean latency in microseconds.
-    pub mean_us: f64,
-    /// The 99th percentile.
-    pub p99_us: f64,
     /// Samples per second that it scheduled, in Server.
     pub scheduled_per_s: Option<f64>,
     /// The percentile that it bounds, in microseconds, or the one next to it that it reports.

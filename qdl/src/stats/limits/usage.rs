@@ -117,8 +117,6 @@ pub struct PathUse {
     pub busy_us: u64,
     /// Of the busy ones, those in which the peer's window was full.
     pub rwnd_limited_us: u64,
-    /// Of the busy ones, those in which the send buffer was too small.
-    pub sndbuf_limited_us: u64,
     /// Round trips of packets, in microseconds: the sum over the looks.
     pub rtt_us: u64,
     /// The shortest round trip of a packet, in microseconds; 0 before any was seen.
@@ -134,8 +132,6 @@ pub struct PathReading {
     pub busy_us: u64,
     /// Of those, with the peer's window full.
     pub rwnd_limited_us: u64,
-    /// Of those, with the send buffer too small.
-    pub sndbuf_limited_us: u64,
     /// The round trip of a packet, smoothed, in microseconds.
     pub rtt_us: u64,
     /// The shortest of the last minutes, in microseconds.
@@ -198,8 +194,6 @@ impl PathUse {
         self.looked_us += span_us;
         self.busy_us += since(now.busy_us, before.busy_us).min(span_us);
         self.rwnd_limited_us += since(now.rwnd_limited_us, before.rwnd_limited_us).min(span_us);
-        let sndbuf = since(now.sndbuf_limited_us, before.sndbuf_limited_us);
-        self.sndbuf_limited_us += sndbuf.min(span_us);
         self.retransmits += since(now.retransmits, before.retransmits);
         self.rtt_us += now.rtt_us;
         self.least_rtt(now.min_rtt_us);
@@ -211,7 +205,6 @@ impl PathUse {
         self.looked_us = self.looked_us.saturating_add(o.looked_us);
         self.busy_us = self.busy_us.saturating_add(o.busy_us);
         self.rwnd_limited_us = self.rwnd_limited_us.saturating_add(o.rwnd_limited_us);
-        self.sndbuf_limited_us = self.sndbuf_limited_us.saturating_add(o.sndbuf_limited_us);
         self.retransmits = self.retransmits.saturating_add(o.retransmits);
         self.rtt_us = self.rtt_us.saturating_add(o.rtt_us);
         self.least_rtt(o.min_rtt_us);
@@ -241,28 +234,15 @@ mod tests {
             ran_us,
             waited_us,
         };
-        let before = NodeUse {
-            clock_us: 1_000,
-            threads: vec![group("nic", 10, 5), group("gone", 3, 3)],
-            nics: NicUse {
-                threads: 2,
-                worked_us: 7,
-                sleeps: 1,
-            },
+        let reading = |clock_us, threads: &[ThreadGroup]| NodeUse {
+            clock_us,
+            threads: threads.to_vec(),
             ..NodeUse::default()
         };
-        let mut after = before.clone();
-        after.clock_us = 3_000;
-        after.threads = vec![group("engine", 9, 1), group("nic", 30, 6)];
-        after.nics.worked_us = 100;
-        let used = after.since(&before);
-        assert_eq!(
-            (used.clock_us, used.nics.worked_us, used.nics.sleeps),
-            (2_000, 93, 0)
-        );
-        assert_eq!(used.group("nic"), Some(&group("nic", 20, 1)));
-        assert_eq!(used.group("engine"), Some(&group("engine", 9, 1)));
-        assert_eq!(used.group("gone"), None);
+        let before = reading(1_000, &[group("nic", 10, 5), group("gone", 3, 3)]);
+        let after = reading(3_000, &[group("engine", 9, 1), group("nic", 30, 6)]);
+        let used = [group("engine", 9, 1), group("nic", 20, 1)];
+        assert_eq!(after.since(&before), reading(2_000, &used));
     }
 
     #[test]
