@@ -56,7 +56,7 @@ fn server_performance() {
         assert_eq!(outcome.sut_name, "SUT that was asked 2 times");
         let detail = fs::read_to_string(&outcome.files.detail).unwrap();
         assert!(detail.contains("SUT that was asked 1 times"));
-        assert!(outcome.detail.name_duration_ns.is_some());
+        assert!(outcome.detail.whole("get_sut_name_duration_ns").is_some());
         assert!(sut.issued.load(Ordering::Relaxed) > 100);
         assert_eq!(
             (
@@ -65,7 +65,7 @@ fn server_performance() {
             ),
             (1, 48)
         );
-        assert_eq!(outcome.parameters["target_qps"], "2000");
+        assert_eq!(outcome.detail.get("effective_target_qps"), Some("2000"));
     });
 }
 
@@ -343,8 +343,9 @@ fn a_user_conf_applies_once() {
             "{}",
             errors_of(&outcome)
         );
-        assert_eq!(outcome.parameters["target_qps"], "4000");
-        assert_eq!(outcome.parameters["target_latency (ns)"], "900000000");
+        assert_eq!(outcome.detail.whole("effective_target_qps"), Some(4000));
+        let latency = outcome.detail.whole("effective_target_latency_ns");
+        assert_eq!(latency, Some(900_000_000));
     });
 }
 

@@ -29,7 +29,6 @@ pub mod explain;
 pub mod guard;
 pub mod layout;
 pub mod left;
-pub mod log;
 pub mod official;
 pub mod rehearsal;
 pub mod round;

@@ -14,7 +14,6 @@ use crate::{
     describe::{Gpu, Memory, Nic, Node, form::Form},
     layout::{self, Tree},
     left::{self, Left, NodeNote, sha256_of},
-    log,
     round::Round,
 };
 
@@ -77,7 +76,7 @@ impl Sound {
 
     /// Sets a value in a detailed log; the run's record follows, so that this is the one fault.
     pub fn log(&self, run: &str, key: &str, value: &Value) {
-        let path = self.at(&format!("RESULTS/{run}/{}", log::DETAIL));
+        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
         let text = fs::read_to_string(&path).expect(run);
         let mut found = false;
         let lines = text.lines().map(|l| {
@@ -95,18 +94,19 @@ impl Sound {
 
     /// Adds a line to a detailed log; the record follows.
     pub fn add(&self, run: &str, line: &str) {
-        let path = self.at(&format!("RESULTS/{run}/{}", log::DETAIL));
+        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
         let text = fs::read_to_string(&path).expect(run);
         put(&path, &(text + line + "\n"));
         self.follow(run);
     }
 
     fn follow(&self, run: &str) {
-        let hash = sha256_of(&self.at(&format!("RESULTS/{run}/{}", log::DETAIL))).expect("a hash");
+        let hash =
+            sha256_of(&self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL))).expect("a hash");
         let scenario = run.split('/').next().expect("a scenario");
         let kind = run.split('/').nth(1).expect("a run");
         self.record(&format!("{scenario}/{kind}"), |left| {
-            left.logs.insert(log::DETAIL.to_owned(), hash);
+            left.logs.insert(loadgen_log::DETAIL.to_owned(), hash);
         });
     }
 
@@ -118,19 +118,25 @@ impl Sound {
         crate::error::write_json(&folder.join(left::FILE), &left).expect("written");
     }
 
-    /// Sets a field of a JSON file; `None` takes it out.
+    /// Sets the field at this path in a JSON file; `None` takes it out.
     pub fn json(&self, path: &str, field: &str, value: Option<Value>) {
         let path = self.at(path);
-        let mut all: serde_json::Map<String, Value> = crate::error::read_json(&path).expect("JSON");
+        let mut all: Value = crate::error::read_json(&path).expect("JSON");
+        let (above, name) = field.rsplit_once('/').unwrap_or(("", field));
+        let above = if above.is_empty() {
+            String::new()
+        } else {
+            format!("/{above}")
+        };
+        let fields = all
+            .pointer_mut(&above)
+            .and_then(Value::as_object_mut)
+            .expect(field);
         match value {
-            Some(value) => all.insert(field.to_owned(), value),
-            None => all.remove(field),
+            Some(value) => fields.insert(name.to_owned(), value),
+            None => fields.remove(name),
         };
         crate::error::write_json(&path, &all).expect("written");
-    }
-
-    pub fn system(&self, field: &str, value: Value) {
-        self.json("systems/sys.json", field, Some(value));
     }
 
     pub fn rename(&self, from: &str, to: &str) {
@@ -270,14 +276,17 @@ fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
         ]);
     }
     let text: Vec<_> = all.iter().map(|(key, value)| line(key, value)).collect();
-    put(&folder.join(log::DETAIL), &(text.join("\n") + "\n"));
-    put(&folder.join(log::SUMMARY), "MLPerf Results Summary\n");
+    put(&folder.join(loadgen_log::DETAIL), &(text.join("\n") + "\n"));
+    put(
+        &folder.join(loadgen_log::SUMMARY),
+        "MLPerf Results Summary\n",
+    );
     let answers = if kind == "performance" {
         "[\n]\n".to_owned()
     } else {
         "[\n{}\n]\n".repeat(3000)
     };
-    put(&folder.join(log::ACCURACY), &answers);
+    put(&folder.join(loadgen_log::ACCURACY), &answers);
     if kind == "accuracy" {
         let scores = "{'rouge1': '38.9', 'rouge2': '16.0', 'rougeL': '24.6', 'rougeLsum': '36.0', 'gen_len': 8167644}\n";
         put(&folder.join("accuracy.txt"), scores);
@@ -338,7 +347,7 @@ fn as_the_scripts_do(built: &Built) {
     for place in built.from.keys() {
         let scenario = built.tree.scenario(place);
         let accuracy = layout::run_folder(&scenario, layout::ACCURACY);
-        let log = accuracy.join(log::ACCURACY);
+        let log = accuracy.join(loadgen_log::ACCURACY);
         let hash = sha256_of(&log).expect("a hash");
         put(&log, "[\n...\n]\n");
         let text = accuracy.join("accuracy.txt");
@@ -355,7 +364,10 @@ fn as_the_scripts_do(built: &Built) {
              TEST06 verification complete\n"
         );
         put(&test.join("verify_accuracy.txt"), &words);
-        put(&test.join("accuracy").join(log::ACCURACY), "[\n{}\n]\n");
+        put(
+            &test.join("accuracy").join(loadgen_log::ACCURACY),
+            "[\n{}\n]\n",
+        );
     }
 }
 
