@@ -233,16 +233,10 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Prompts of many lengths from a seed.
 fn prompts(count: usize) -> Vec<Vec<i32>> {
-    let mut x = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut draw = |below: u64| {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x % below
-    };
+    let mut rng = fastrand::Rng::with_seed(1);
     let mut one = || {
-        let len = 1 + draw(100);
-        (0..len).map(|_| draw(VOCABULARY as u64) as i32).collect()
+        let len = rng.usize(1..=100);
+        (0..len).map(|_| rng.i32(..VOCABULARY)).collect()
     };
     (0..count).map(|_| one()).collect()
 }

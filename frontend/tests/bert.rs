@@ -36,15 +36,10 @@ while at < len(words):
 
 /// Texts that are never equal, from long to short and back: each row is a column of the sample.
 fn texts() -> Vec<Vec<[u64; 3]>> {
-    let mut x = 0x2545_F491_4F6C_DD1D_u64;
+    let mut rng = fastrand::Rng::with_seed(1);
     let mut text = |rows: usize| {
         (0..rows)
-            .map(|i| {
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
-                [x % 1000, 1, u64::from(2 * i >= rows)]
-            })
+            .map(|i| [rng.u64(..1000), 1, u64::from(2 * i >= rows)])
             .collect()
     };
     let lengths = (0..120).map(|i| if i % 2 == 0 { LENGTH } else { 1 + i % 20 });
