@@ -7,7 +7,9 @@ use std::{
     process::Command,
 };
 
-use common::{Place, Running, accelerator, fetched, free_ports, repository, run, wire_and_local};
+use common::{
+    Place, Running, accelerator, assert_has, fetched, free_ports, repository, run, wire_and_local,
+};
 
 const LENGTH: usize = 48;
 
@@ -176,11 +178,7 @@ fn an_engine_that_fails_in_mid_run_is_no_error_of_the_setup() {
     let arguments = ["--local", "--scenario", "offline", "--mode", "accuracy"];
     let ended = run(&place, place.frontend(&config, "out", &arguments));
     assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
-    assert!(
-        ended.stderr.contains("error: engine: sample "),
-        "{}",
-        ended.stderr
-    );
+    assert_has(&ended.stderr, &["error: engine: sample "]);
     let s = place.summary("out");
     assert_eq!(
         (&s["valid"], &s["exit"]["code"]),

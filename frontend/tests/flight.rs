@@ -5,7 +5,7 @@ mod common;
 
 use std::{path::Path, process::Command, time::Duration};
 
-use common::{Place, Running, accelerator_with, free_ports, run};
+use common::{Place, Running, accelerator_with, assert_has, free_ports, run};
 use qdl::flight::{Flight, Kind, Record};
 
 struct Rig {
@@ -101,10 +101,7 @@ fn every_sample_of_a_run_is_on_record_at_both_nodes() {
     }
     // The accelerators write theirs as the session ends, which is about now.
     let text = read(&folder, &[]);
-    assert!(
-        text.contains("posted") && text.contains("acc-a/0"),
-        "{text}"
-    );
+    assert_has(&text, &["posted", "acc-a/0"]);
     let both = ["acc-a", "acc-b"].map(|n| {
         let path = rig.place.path("there").join(format!("flight-{n}.bin"));
         let end = std::time::Instant::now() + Duration::from_secs(60);

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Place, Running, accelerator, free_ports, run};
+use common::{Place, Running, accelerator, assert_has, free_ports, run};
 use serde_json::Value;
 
 /// A run of some seconds, that a slow machine does not lose.
@@ -356,10 +356,7 @@ fn the_terminal_is_drawn_on_and_given_back_before_the_summary() {
     let (drawn, after) = said.split_once(GIVEN_BACK).expect("given back");
     assert!(drawn.contains("samples/s over time") && !after.contains(TAKEN));
     assert!(after.contains("\x1b[?25h"), "the cursor is back: {after:?}");
-    assert!(
-        after.contains("Server") && after.contains("LoadGen"),
-        "{after}"
-    );
+    assert_has(&after, &["Server", "LoadGen"]);
     assert_eq!(on.modes(), on.before);
 }
 

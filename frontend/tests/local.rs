@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Place, Running, fetched, offline, repository, run};
+use common::{Place, Running, assert_has, fetched, offline, repository, run};
 
 /// Runs that end after so little are not what LoadGen calls long enough.
 const SHORT: [&str; 2] = ["--duration-s", "0.3"];
@@ -114,11 +114,7 @@ fn a_response_that_is_not_its_samples_is_found() {
     let arguments = local(&["--scenario", "offline"]);
     let ended = run(&place, place.frontend(&config, "out", &arguments));
     assert_eq!(ended.code, Some(4), "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("error: verification: of "),
-        "{}",
-        ended.stderr
-    );
+    assert_has(&ended.stderr, &["error: verification: of "]);
     assert!(place.path("out").join("INVALID").is_file());
     assert_eq!(place.summary("out")["valid"], false);
     // Unasked, nobody compares, and the mark of the last run is gone.
@@ -185,11 +181,7 @@ fn the_watchdog_ends_a_run_whose_samples_stop_coming_back() {
     let arguments = ["--local", "--scenario", "server", "--target-qps", "100"];
     let ended = run(&place, place.frontend(&config, "out", &arguments));
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("no sample came back for 1 s"),
-        "{}",
-        ended.stderr
-    );
+    assert_has(&ended.stderr, &["no sample came back for 1 s"]);
     let s = place.summary("out");
     assert_eq!((&s["valid"], &s["samples"]), (&false.into(), &0.into()));
     assert_eq!(s["ledger"]["issued"], s["ledger"]["emptied"]);
@@ -204,11 +196,7 @@ fn an_interrupt_ends_a_run_in_good_order() {
     running.signal(libc::SIGINT);
     let ended = running.end();
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("interrupted by SIGINT"),
-        "{}",
-        ended.stderr
-    );
+    assert_has(&ended.stderr, &["interrupted by SIGINT"]);
     assert_eq!(place.summary("out")["exit"]["code"], 130);
     assert!(place.path("out").join("INVALID").is_file());
 }

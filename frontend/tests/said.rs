@@ -5,7 +5,7 @@ mod common;
 
 use std::{fs, path::Path};
 
-use common::{Ended, Place, accelerator, fetched, free_ports, repository, run};
+use common::{Ended, Place, accelerator, assert_has, fetched, free_ports, repository, run};
 use serde_json::Value;
 
 /// An engine of one sample every 2 ms.
@@ -278,11 +278,7 @@ fn compliance_tests_run_with_their_files_as_they_are() {
     let arguments = ["--scenario", "offline", "--compliance", "test02"];
     let ended = run(&place, place.frontend(&config, "none", &arguments));
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("with --checker DIR"),
-        "{}",
-        ended.stderr
-    );
+    assert_has(&ended.stderr, &["with --checker DIR"]);
 }
 
 #[test]
@@ -361,9 +357,9 @@ fn loadgens_result_stands_beside_ours() {
     assert_eq!(l["queries"], s["samples"]);
     assert_eq!(phases(&s), [s["samples"].as_u64().expect("a count")]);
     let reason = s["reasons"][0].as_str().expect("a reason");
-    assert!(
-        reason.contains("--target-qps, now 1000") && reason.contains("server_target_latency_ns"),
-        "{reason}"
+    assert_has(
+        &reason,
+        &["--target-qps, now 1000", "server_target_latency_ns"],
     );
     assert!(ended.stderr.contains(reason), "{}", ended.stderr);
     let text = &ended.stdout;
@@ -436,11 +432,7 @@ fn settings_say_where_they_came_from_and_what_they_went_before() {
         // Before the run as well as after it.
         assert!(ended.stderr.contains(note), "{}", ended.stderr);
     }
-    assert!(
-        ended.stdout.contains("instead of 100 (user.conf:1)"),
-        "{}",
-        ended.stdout
-    );
+    assert_has(&ended.stdout, &["instead of 100 (user.conf:1)"]);
 }
 
 #[test]

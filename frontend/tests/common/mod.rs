@@ -333,6 +333,14 @@ impl Drop for Running {
     }
 }
 
+/// Fails with the whole of `text` unless it has each of these words.
+#[track_caller]
+pub fn assert_has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "no `{word}` in {text}");
+    }
+}
+
 /// Runs to the end.
 pub fn run(place: &Place, command: Command) -> Ended {
     Running::start(place, "frontend", command).end()
