@@ -1,7 +1,7 @@
 //! Configurations in a folder of the test's own, and the two programs started on them.
 
 // Each test file uses another part of this.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 pub mod chance;
 pub mod netns;
@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use qdl::testkit::assert_has;
 use serde_json::Value;
 
 /// Anything here ends sooner, on however slow a machine; a test that waits so long has failed.
@@ -330,14 +331,6 @@ impl Drop for Running {
         // It may have ended already; either way nothing is left behind.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Fails with the whole of `text` unless it has each of these words.
-#[track_caller]
-pub fn assert_has(text: &str, words: &[&str]) {
-    for word in words {
-        assert!(text.contains(word), "no `{word}` in {text}");
     }
 }
 

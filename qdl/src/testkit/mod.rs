@@ -14,3 +14,11 @@ pub mod conformance;
 pub mod device_memory;
 pub mod machine;
 pub mod memory;
+
+/// Fails with the whole of `text` unless it has each of these words.
+#[track_caller]
+pub fn assert_has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "no `{word}` in {text}");
+    }
+}

@@ -24,6 +24,7 @@ mod relations;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::testkit::assert_has;
 
 /// A frontend's file down to its accelerators.
 const FRONTEND: &str = "\

@@ -118,10 +118,7 @@ fn engines_that_batch_by_themselves() {
     let bytes = text(accelerator(
         &ACCELERATOR.replace("kind: digest", "kind: tokens"),
     ));
-    assert!(
-        bytes.contains("how long prompts and answers can be"),
-        "{bytes}"
-    );
+    assert_has(&bytes, &["how long prompts and answers can be"]);
 }
 
 #[test]
@@ -143,10 +140,7 @@ fn plans_that_are_built() {
     assert_eq!(engine.optimization_level, Some(5));
     for profiles in ["[4]", "[8, 8]", "[0, 8]", "[8, 65537]"] {
         let all = text(tensorrt(&format!(", max_batch: 8, profiles: {profiles}")));
-        assert!(
-            all.contains("with max_batch 8") && all.contains("ascending"),
-            "{all}"
-        );
+        assert_has(&all, &["with max_batch 8", "ascending"]);
     }
     for (key, complaint) in [
         ("precision: int4", "`int4` is not a value of this key"),
@@ -371,10 +365,7 @@ fn a_shape_says_how_large_samples_are() {
     let each: Vec<_> = shape.iter().map(|d| (d.least, d.most, d.step)).collect();
     assert_eq!(each, [(1, 2, 1), (2, 2, 1)]);
     let large = text(shaped("[[1, 3], 2]"));
-    assert!(
-        large.contains("the largest sample has 6 bytes") && large.contains("fits no slot"),
-        "{large}"
-    );
+    assert_has(&large, &["the largest sample has 6 bytes", "fits no slot"]);
     for wrong in ["[0]", "[[3, 2]]", "[[1, 3, 0]]", "[]"] {
         let all = text(shaped(wrong));
         assert!(all.contains("[least, most, step]"), "{wrong}: {all}");
@@ -478,10 +469,7 @@ fn a_language_model_in_this_process() {
     }
     let other = ACCELERATOR.replace("kind: digest", "kind: digest, llm: {sequences: 8}");
     let all = text(accelerator(&other));
-    assert!(
-        all.contains("engine `digest` runs no language model"),
-        "{all}"
-    );
+    assert_has(&all, &["engine `digest` runs no language model"]);
 }
 
 #[test]
@@ -499,10 +487,7 @@ fn a_file_of_tokens_is_prompts_of_32_bits() {
     );
     with(prompt, ", vocab: 7").unwrap_or_else(|e| panic!("{e}"));
     let both = text(with(prompt, ", samples: a.tokens, vocab: 7"));
-    assert!(
-        both.contains("a file of tokens has samples of its own"),
-        "{both}"
-    );
+    assert_has(&both, &["a file of tokens has samples of its own"]);
     let wide = text(with(&prompt.replace("i32", "i64"), ", samples: a.tokens"));
     assert!(wide.contains("one input, a ragged row of i32"), "{wide}");
 }
