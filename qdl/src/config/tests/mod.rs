@@ -61,6 +61,14 @@ fn text<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> String {
         .join("\n")
 }
 
+/// Each line of `table` has keys and, behind `=>`, words of the complaint about them.
+fn assert_refused<T: std::fmt::Debug>(load: impl Fn(&str) -> Result<T, ConfigError>, table: &str) {
+    for (keys, complaint) in table.lines().filter_map(|line| line.split_once("=> ")) {
+        let all = text(load(keys.trim()));
+        assert!(all.contains(complaint), "{keys}: {all}");
+    }
+}
+
 /// The problems of a frontend that ends like this, each as `line:column what`.
 fn problems<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> Vec<String> {
     match result.unwrap_err() {

@@ -2,16 +2,17 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Display,
     fs,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
     build::{self, Built, Material},
-    describe::{Gpu, Memory, Nic, Node, form::Form},
+    describe::{Node, form::Form},
     layout::{self, Tree},
     left::{self, Left, NodeNote, sha256_of},
     round::Round,
@@ -195,7 +196,7 @@ fn put(path: &Path, text: &str) {
     fs::write(path, text).expect("written");
 }
 
-fn line(key: &str, value: &Value) -> String {
+fn line(key: &str, value: impl Display) -> String {
     format!(
         ":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 0.1, \"metadata\": {{\"is_error\": false}}}}"
     )
@@ -211,71 +212,43 @@ fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
         "PerformanceOnly"
     };
     let test = kind == "TEST06";
-    let mut all = vec![
-        ("loadgen_version", json!("6.0.17 @ d6147c7eb7")),
-        ("loadgen_git_status_message", json!("")),
-        ("sut_name", json!("Network SUT: acc-a (http)")),
-        ("qsl_reported_total_count", json!(13368)),
-        ("requested_use_token_latencies", json!(true)),
-        ("effective_scenario", json!(loadgen)),
-        ("effective_test_mode", json!(mode)),
-        (
-            "effective_samples_per_query",
-            json!(if interactive { 1 } else { 13368 }),
-        ),
-        (
-            "effective_target_latency_percentile",
-            json!(if interactive { 0.99 } else { 0.9 }),
-        ),
-        (
-            "effective_min_duration_ms",
-            json!(if test { 0 } else { 600_000 }),
-        ),
-        ("effective_min_sample_count", json!(13368)),
-        (
-            "effective_qsl_rng_seed",
-            json!(2_085_463_073_848_966_840_u64),
-        ),
-        (
-            "effective_sample_index_rng_seed",
-            json!(2_747_215_439_041_700_203_u64),
-        ),
-        (
-            "effective_schedule_rng_seed",
-            json!(16_159_082_839_903_944_936_u64),
-        ),
-        (
-            "effective_accuracy_log_sampling_target",
-            json!(if test { 100 } else { 0 }),
-        ),
-        ("effective_performance_issue_unique", json!(false)),
-        ("effective_performance_issue_same", json!(false)),
-        ("effective_performance_sample_count", json!(13368)),
-        ("effective_accuracy_sample_count", json!(13368)),
-        ("effective_sample_concatenate_permutation", json!(!test)),
-    ];
+    let (samples, percentile) = if interactive { (1, 0.99) } else { (13368, 0.9) };
+    let (duration, sampled) = if test { (0, 100) } else { (600_000, 0) };
+    let even = !test;
+    let mut log = format!(
+        r#"loadgen_version "6.0.17 @ d6147c7eb7"
+loadgen_git_status_message ""
+sut_name "Network SUT: acc-a (http)"
+qsl_reported_total_count 13368
+requested_use_token_latencies true
+effective_scenario "{loadgen}"
+effective_test_mode "{mode}"
+effective_samples_per_query {samples}
+effective_target_latency_percentile {percentile}
+effective_min_duration_ms {duration}
+effective_min_sample_count 13368
+effective_qsl_rng_seed 2085463073848966840
+effective_sample_index_rng_seed 2747215439041700203
+effective_schedule_rng_seed 16159082839903944936
+effective_accuracy_log_sampling_target {sampled}
+effective_performance_issue_unique false
+effective_performance_issue_same false
+effective_performance_sample_count 13368
+effective_accuracy_sample_count 13368
+effective_sample_concatenate_permutation {even}
+"#
+    );
     if interactive {
-        all.extend([
-            ("requested_server_ttft_latency", json!(500_000_000)),
-            ("requested_server_tpot_latency", json!(30_000_000)),
-            (
-                "result_first_token_99.00_percentile_latency_ns",
-                json!(300_000_000),
-            ),
-            (
-                "result_time_per_output_token_99.00_percentile_ns",
-                json!(20_000_000),
-            ),
-        ]);
+        log += "requested_server_ttft_latency 500000000\nrequested_server_tpot_latency 30000000\n\
+                result_first_token_99.00_percentile_latency_ns 300000000\n\
+                result_time_per_output_token_99.00_percentile_ns 20000000\n";
     }
     if kind != "accuracy" {
-        all.extend([
-            ("result_validity", json!("VALID")),
-            ("early_stopping_met", json!(true)),
-            ("result_samples_per_second", json!(120.5)),
-        ]);
+        log +=
+            "result_validity \"VALID\"\nearly_stopping_met true\nresult_samples_per_second 120.5\n";
     }
-    let text: Vec<_> = all.iter().map(|(key, value)| line(key, value)).collect();
+    let lines = log.lines().filter_map(|l| l.split_once(' '));
+    let text: Vec<_> = lines.map(|(key, value)| line(key, value)).collect();
     put(&folder.join(loadgen_log::DETAIL), &(text.join("\n") + "\n"));
     put(
         &folder.join(loadgen_log::SUMMARY),
@@ -372,26 +345,20 @@ fn as_the_scripts_do(built: &Built) {
 }
 
 fn form() -> Form {
-    let text = crate::describe::form::blank(&[]);
-    let mut text = text
-        .replace("submitter: \"\"", "submitter: org")
-        .replace("system: \"\" ", "system: sys ")
-        .replace("status: \"\"", "status: available")
-        .replace("  system_name: \"\"", "  system_name: Two nodes")
-        .replace("  framework: \"\"", "  framework: vLLM 0.9.1")
-        .replace("  cooling: \"\"", "  cooling: air")
-        .replace(
-            "  host_networking_topology: \"\"",
-            "  host_networking_topology: N/A",
-        )
-        .replace(
-            "  accelerator_interconnect: \"\"",
-            "  accelerator_interconnect: NVLink",
-        )
-        .replace(
-            "  accelerator_memory_configuration: \"\"",
-            "  accelerator_memory_configuration: HBM3",
-        );
+    let mut text = crate::describe::form::blank(&[]);
+    for (field, answer) in [
+        ("submitter", "org"),
+        ("system", "sys"),
+        ("status", "available"),
+        ("  system_name", "Two nodes"),
+        ("  framework", "vLLM 0.9.1"),
+        ("  cooling", "air"),
+        ("  host_networking_topology", "N/A"),
+        ("  accelerator_interconnect", "NVLink"),
+        ("  accelerator_memory_configuration", "HBM3"),
+    ] {
+        text = text.replace(&format!("\n{field}: \"\""), &format!("\n{field}: {answer}"));
+    }
     let models = "models:\n  llama3.1-8b: {input_data_types: int32, retraining: \"no\", \
                   starting_weights_filename: model.safetensors, weight_data_types: fp8, weight_transformations: quantized}\n";
     text = text.replace("models:\n", models);
@@ -410,48 +377,10 @@ fn describe_node(role: &str, name: &str) -> Node {
     } else {
         "10.0.0.2"
     };
-    Node {
-        node: name.to_owned(),
-        host: name.to_owned(),
-        role: role.to_owned(),
-        operating_system: "Debian 12".to_owned(),
-        kernel: "6.1".to_owned(),
-        processors: crate::describe::Processors {
-            model: "A processor".to_owned(),
-            sockets: 2,
-            cores_per_socket: 56,
-            threads: 224,
-            ..Default::default()
-        },
-        memory: Memory {
-            bytes: 1 << 40,
-            ecc: Some(true),
-            modules: vec!["16 x 65536 MB DDR5".to_owned()],
-        },
-        disks: vec![crate::describe::Disk {
-            name: "nvme0n1".to_owned(),
-            bytes: 960_000_000_000,
-            ..Default::default()
-        }],
-        nics: vec![Nic {
-            name: "eth0".to_owned(),
-            link_layer: "Ethernet".to_owned(),
-            model: "ConnectX-7".to_owned(),
-            driver: "mlx5_core".to_owned(),
-            media: Some("fiber".to_owned()),
-            speed_mbps: Some(200_000),
-            addresses: vec![address.to_owned()],
-            up: true,
-            ..Default::default()
-        }],
-        gpus: vec![Gpu {
-            name: "NVIDIA H200".to_owned(),
-            bytes: 151_000_000_000,
-            ecc: Some(true),
-            pcie: Some("PCIe Gen5 x16".to_owned()),
-            ..Default::default()
-        }],
-        gpu_driver: "NVIDIA driver 570, CUDA 12.8".to_owned(),
-        ..Node::default()
-    }
+    let text = include_str!("node.json");
+    let text = text
+        .replace("NAME", name)
+        .replace("ROLE", role)
+        .replace("ADDRESS", address);
+    serde_json::from_str(&text).expect("a node")
 }
