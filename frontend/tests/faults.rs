@@ -8,6 +8,7 @@ use std::{path::Path, process::Command, thread::sleep, time::Duration};
 
 use common::{
     Place, Running, accelerator, accelerator_in, chance::number, free_ports, netns::Star, offline,
+    words,
 };
 
 /// Quick to notice a loss, so that two hundred of them take minutes.
@@ -36,16 +37,7 @@ fn arguments(trial: &Trial) -> Vec<&'static str> {
         // Enough samples to be at it when the fault comes.
         offline("60000").to_vec()
     } else {
-        vec![
-            "--scenario",
-            "server",
-            "--target-qps",
-            "3000",
-            "--duration-s",
-            "1.5",
-            "--set",
-            "target_latency=60000",
-        ]
+        words("--scenario server --target-qps 3000 --duration-s 1.5 --set target_latency=60000")
     }
 }
 

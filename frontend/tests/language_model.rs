@@ -3,7 +3,7 @@
 mod common;
 
 use accelerator::engine::tokens::{Answers, answer};
-use common::{Place, accelerator, free_ports, run};
+use common::{Place, accelerator, free_ports, run, words};
 use qdl::config::TokensConfig;
 
 /// Prompts in the data set.
@@ -73,15 +73,7 @@ fn every_token_is_right_in_one_process() {
     let right = right(&prompts);
     let config = frontend(&place, &prompts, "accelerators: [{control: 127.0.0.1:1}]\n");
     let offline = ["--local", "--scenario", "offline", "--mode", "accuracy"];
-    let server = [
-        "--local",
-        "--scenario",
-        "server",
-        "--mode",
-        "accuracy",
-        "--target-qps",
-        "4000",
-    ];
+    let server = words("--local --scenario server --mode accuracy --target-qps 4000");
     for (out, arguments) in [("offline", &offline[..]), ("server", &server)] {
         let ended = run(&place, place.frontend(&config, out, arguments));
         assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);

@@ -5,7 +5,7 @@ mod common;
 
 use std::{fs, path::Path};
 
-use common::{Ended, Place, accelerator, assert_has, fetched, free_ports, repository, run};
+use common::{Ended, Place, accelerator, assert_has, fetched, free_ports, repository, run, words};
 use serde_json::Value;
 
 /// An engine of one sample every 2 ms.
@@ -137,18 +137,10 @@ fn a_submission_run_has_both_phases() {
     let place = Place::new();
     // Three sets of samples make one accuracy phase.
     let config = place.digest_frontend(&[], "performance_sample_count: 200\n");
-    let arguments = [
-        "--scenario",
-        "server",
-        "--mode",
-        "submission",
-        "--target-qps",
-        "2000",
-        "--duration-s",
-        "0.5",
-        "--set",
-        "target_latency=2000",
-    ];
+    let arguments = words(
+        "--scenario server --mode submission --target-qps 2000 --duration-s 0.5 --set \
+         target_latency=2000",
+    );
     let (ended, s) = local(&place, &config, "out", &arguments);
     assert_eq!(s["mode"], "submission");
     let names: Vec<_> = s["phases"]
@@ -309,16 +301,8 @@ fn loadgens_result_stands_beside_ours() {
     let place = Place::new();
     let config = place.digest_frontend(&[], SLOW);
     // Twice of what the engine can do, for long enough that the bound cannot be kept.
-    let arguments = [
-        "--scenario",
-        "server",
-        "--target-qps",
-        "1000",
-        "--duration-s",
-        "0.6",
-        "--set",
-        "target_latency=20",
-    ];
+    let arguments =
+        words("--scenario server --target-qps 1000 --duration-s 0.6 --set target_latency=20");
     let (ended, s) = local(&place, &config, "out", &arguments);
     assert_eq!((ended.code, &s["valid"]), (Some(1), &false.into()));
     let (l, own) = (&s["loadgen"], log(&place, "out", "summary"));
@@ -441,14 +425,7 @@ fn a_user_conf_with_nothing_for_this_run_says_so() {
     let config = place.digest_frontend(&[], "");
     let conf = place.write("user.conf", "digest.Server.target_qps = 100\n");
     let conf = conf.to_str().expect("text");
-    let arguments = [
-        "--scenario",
-        "offline",
-        "--samples",
-        "500",
-        "--duration-s",
-        "0",
-    ];
+    let arguments = words("--scenario offline --samples 500 --duration-s 0");
     let arguments = [&arguments[..], &["--user-conf", conf]].concat();
     let (ended, s) = local(&place, &config, "out", &arguments);
     let words = "no line is for model digest in Offline";

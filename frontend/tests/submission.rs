@@ -10,6 +10,7 @@ use common::{
     netns::Star,
     run,
     submission::{LLAMA, NODES, Rig, checkout, rules},
+    words,
 };
 
 #[test]
@@ -32,30 +33,15 @@ fn runs_become_a_tree_and_the_table_names_what_is_missing() {
     let ended = rig.submit("tree", &[]);
     assert_eq!(ended.code, Some(1), "{}{}", ended.stdout, ended.stderr);
     let found = rules(&ended.stdout);
-    for rule in [
-        "run.duration",
-        "record.override",
-        "record.network",
-        "record.machines",
-        "record.build",
-    ] {
+    for rule in words("run.duration record.override record.network record.machines record.build") {
         assert!(found.contains(rule), "{rule}: {}", ended.stdout);
     }
     // None of those that have nothing to do with time, machines and the scripts that did not run;
     // the nodes' descriptions and configurations came with the runs.
-    for rule in [
-        "run.seeds",
-        "run.limits",
-        "run.loaded",
-        "accuracy.samples",
-        "record.log",
-        "record.user-conf",
-        "record.yaml",
-        "record.described",
-        "record.prefix-cache",
-        "system.field",
-        "tree.diagram",
-    ] {
+    for rule in words(
+        "run.seeds run.limits run.loaded accuracy.samples record.log record.user-conf \
+         record.yaml record.described record.prefix-cache system.field tree.diagram",
+    ) {
         assert!(!found.contains(rule), "{rule}: {}", ended.stdout);
     }
     let own = rig.place.path("tree/network/org");
@@ -156,14 +142,10 @@ fn what_would_not_count_is_refused_before_anything_is_measured() {
     }
     // That it is one machine is said once.
     assert_eq!(said.matches("machine").count(), 2, "{said}");
-    for rule in [
-        "guard.override",
-        "guard.seeds",
-        "guard.limits",
-        "guard.counts",
-        "guard.user-conf",
-        "guard.prefix-cache",
-    ] {
+    for rule in words(
+        "guard.override guard.seeds guard.limits guard.counts guard.user-conf \
+         guard.prefix-cache",
+    ) {
         assert!(!said.contains(rule), "{said}");
     }
     // The same, asked for in the YAML.

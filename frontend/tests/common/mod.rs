@@ -64,6 +64,11 @@ pub fn accelerator_program() -> &'static Path {
     })
 }
 
+/// The words of a command line.
+pub fn words(text: &str) -> Vec<&str> {
+    text.split_whitespace().collect()
+}
+
 /// Arguments of an Offline run of so many samples, however long it takes.
 pub fn offline(samples: &str) -> [&str; 6] {
     [
