@@ -169,7 +169,7 @@ fn write(args: &InitArgs) -> Result<String> {
         Some(name) => name.clone(),
         None => {
             let stem = args.model.file_stem().unwrap_or_default();
-            qdl::topology::name(&stem.to_string_lossy(), "model")
+            qdl::topology::allowed_name(&stem.to_string_lossy(), "model")
         }
     };
     let mut params = EngineParams {

@@ -7,7 +7,7 @@ use qdl::{
     config::{CONNECTIONS, NicConfig},
     model::ModelSpec,
     run::{request_stride, response_stride},
-    topology::{FIRST_RUN, fill},
+    topology::{FIRST_RUN, fill_template},
 };
 use serde_json::Value;
 
@@ -170,7 +170,7 @@ pub(super) fn frontend(plan: &Plan, places: &Places, folder: &Path) -> String {
         ),
         ("model_file", path(&plan.model_file)),
     ]);
-    fill(include_str!("templates/frontend.yaml"), COMMENT, &values)
+    fill_template(include_str!("templates/frontend.yaml"), COMMENT, &values)
 }
 
 /// An accelerator's file, for `folder`, or one like it on its own machine.
@@ -196,7 +196,7 @@ pub(super) fn accelerator(plan: &Plan, at: &Place, places: &Places, folder: &Pat
         ("library", library.unwrap_or_default()),
         ("data", at.data.to_string()),
     ]);
-    fill(include_str!("templates/accelerator.yaml"), COMMENT, &values)
+    fill_template(include_str!("templates/accelerator.yaml"), COMMENT, &values)
 }
 
 fn token(places: &Places) -> String {
@@ -287,7 +287,7 @@ mod tests {
             assert_eq!((a.control.listen, a.engine.intra_threads), (at.listen, 3));
         }
         assert!(text.lines().all(|l| l.len() <= 100), "{text}");
-        let name = qdl::topology::name;
+        let name = qdl::topology::allowed_name;
         assert_eq!(name("Mein Modell (2)", "model"), "Mein-Modell--2-");
         assert_eq!(name("", "model"), "model");
     }

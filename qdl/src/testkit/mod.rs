@@ -15,7 +15,7 @@ pub mod device_memory;
 pub mod machine;
 pub mod memory;
 
-/// Fails with the whole of `text` unless it has each of these words.
+/// Panics with `text` if it lacks one of `words`.
 #[track_caller]
 pub fn assert_has(text: &str, words: &[&str]) {
     for word in words {

@@ -13,7 +13,7 @@
 //! | [`Topology::near`] | the cores and the memory that belong to a NIC |
 //! | [`Topology::matrix`] | for people |
 //! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | this machine's configuration |
-//! | [`fill`], [`FIRST_RUN`] | configurations from templates, and LoadGen's settings of an untried one |
+//! | [`fill_template`], [`FIRST_RUN`] | configurations from templates, and LoadGen's settings of an untried one |
 //! | [`interface_addresses`] | this machine's addresses |
 //! | [`LinkWatch`] | whether a NIC says that its link is down |
 //! | [`links`] | what NICs send over |
@@ -47,8 +47,8 @@ pub use link::LinkWatch;
 pub use matching::{NoSuchNics, spell_out};
 pub use near::device_of;
 pub use place::{Nearness, PciAddress, Place};
-pub use template::{FIRST_RUN, fill};
-pub use yaml::{Fabric, name};
+pub use template::{FIRST_RUN, fill_template};
+pub use yaml::{Fabric, allowed_name};
 
 /// A machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

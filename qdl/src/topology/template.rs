@@ -12,7 +12,7 @@ pub const FIRST_RUN: &str = include_str!("templates/first_run.yaml");
 
 /// Replaces each `<<key>>` of `template` by its value. A line with an empty value is left out. A
 /// comment behind two blanks moves to column `comments`.
-pub fn fill(template: &str, comments: usize, values: &[(&str, String)]) -> String {
+pub fn fill_template(template: &str, comments: usize, values: &[(&str, String)]) -> String {
     let mut text = String::new();
     'lines: for line in template.lines() {
         let (mut rest, comment) = match line.split_once("  # ") {
@@ -51,12 +51,12 @@ mod tests {
     #[test]
     fn a_line_without_its_value_is_left_out_and_comments_are_aligned() {
         let values = [("a", "<<b>>".to_owned()), ("b", String::new())];
-        let text = fill(
+        let text = fill_template(
             "# a\n\na: <<a>>, <<a>>  # one\nb: <<b>>  # two\nc: 1\n",
             12,
             &values,
         );
         assert_eq!(text, "# a\n\na: <<b>>, <<b>> # one\nc: 1\n");
-        assert_eq!(fill("a: 1  # one", 8, &[]), "a: 1     # one\n");
+        assert_eq!(fill_template("a: 1  # one", 8, &[]), "a: 1     # one\n");
     }
 }

@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::{FIRST_RUN, Nic, NicKind, Topology, fill};
+use super::{FIRST_RUN, Nic, NicKind, Topology, fill_template};
 
 /// How NICs are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Topology {
             .collect();
         let if_true = |is: bool, text: String| if is { text } else { String::new() };
         let values = [
-            ("node", name(node, "node")),
+            ("node", allowed_name(node, "node")),
             (
                 "found",
                 format!("{up} NIC(s) up, {gpus} GPU(s), {nodes} NUMA node(s)"),
@@ -98,7 +98,7 @@ impl Topology {
             ),
             ("nics", nics),
         ];
-        fill(template, 0, &values)
+        fill_template(template, 0, &values)
     }
 
     fn nic_yaml(
@@ -207,7 +207,7 @@ impl Topology {
 }
 
 /// `text` as a name that a configuration takes, `fallback` if it is empty.
-pub fn name(text: &str, fallback: &str) -> String {
+pub fn allowed_name(text: &str, fallback: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let name = text.chars().take(64);
     let name: String = name.map(|c| if is_allowed(c) { c } else { '-' }).collect();
