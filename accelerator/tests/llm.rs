@@ -21,6 +21,7 @@ use qdl::{
     config::LlmConfig,
     model::{DType, ModelSpec},
     serve::{Arrival, Finished, Origin, Part},
+    testkit::assert_has,
     wire::Stream,
 };
 
@@ -233,16 +234,10 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Prompts of many lengths from a seed.
 fn prompts(count: usize) -> Vec<Vec<i32>> {
-    let mut x = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut draw = |below: u64| {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x % below
-    };
+    let mut rng = fastrand::Rng::with_seed(1);
     let mut one = || {
-        let len = 1 + draw(100);
-        (0..len).map(|_| draw(VOCABULARY as u64) as i32).collect()
+        let len = rng.usize(1..=100);
+        (0..len).map(|_| rng.i32(..VOCABULARY)).collect()
     };
     (0..count).map(|_| one()).collect()
 }
@@ -461,10 +456,7 @@ fn what_does_not_fit_the_model_is_named_at_the_start() {
     assert!(long.contains("engine.llm.context: 280 positions") && long.contains("has 256"));
     let context = Some(99);
     let short = with((80, 24), LlmConfig { context, ..plain });
-    assert!(
-        short.contains("99 positions are too few for prompts of 80"),
-        "{short}"
-    );
+    assert_has(&short, &["99 positions are too few for prompts of 80"]);
     let max_tokens = Some(25);
     let most = with(
         (80, 24),
@@ -473,27 +465,18 @@ fn what_does_not_fit_the_model_is_named_at_the_start() {
             ..plain
         },
     );
-    assert!(
-        most.contains("llm.max_tokens: 25 tokens do not fit"),
-        "{most}"
-    );
+    assert_has(&most, &["llm.max_tokens: 25 tokens do not fit"]);
     let eos = Some(509);
     let end = with((80, 24), LlmConfig { eos, ..plain });
     assert!(end.contains("llm.eos: 509, and the model has 509"), "{end}");
     let mut of = tiny(1);
     of.spec.as_mut().expect("spec").inputs[0].dtype = DType::I64;
     let numbers = complaint(&of);
-    assert!(
-        numbers.contains("engine `llm` takes and gives token ids"),
-        "{numbers}"
-    );
+    assert_has(&numbers, &["engine `llm` takes and gives token ids"]);
     let mut of = tiny(1);
     of.file = Some(models("digits.onnx"));
     let other = complaint(&of);
-    assert!(
-        other.contains("tensor `input_ids`") && other.contains("export_llm.py"),
-        "{other}"
-    );
+    assert_has(&other, &["tensor `input_ids`", "export_llm.py"]);
     of.file = Some("/nowhere.onnx".into());
     assert!(complaint(&of).contains("/nowhere.onnx"));
 }

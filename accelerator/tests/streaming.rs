@@ -43,21 +43,10 @@ fn params(output: usize, most: usize, settings: &TokensConfig) -> EngineParams {
     })
 }
 
-/// Numbers from a seed.
-fn numbers(seed: u64) -> impl FnMut() -> u64 {
-    let mut x = seed | 1;
-    move || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x
-    }
-}
-
 fn random_prompts(n: usize, seed: u64) -> Vec<Vec<i32>> {
-    let mut next = numbers(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     (0..n)
-        .map(|_| (0..1 + next() % 64).map(|_| next() as i32).collect())
+        .map(|_| (0..rng.usize(1..=64)).map(|_| rng.i32(..)).collect())
         .collect()
 }
 

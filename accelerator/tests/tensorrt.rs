@@ -8,6 +8,8 @@ use std::{
     process::Command,
 };
 
+use qdl::testkit::assert_has;
+
 /// A folder with a model file of this name, and the accelerator's last line over it; the engine's
 /// keys beside `kind`.
 fn refused(name: &str, keys: &str, environment: &[(&str, &Path)]) -> String {
@@ -50,24 +52,18 @@ fn no_shim() -> [(&'static str, &'static Path); 1] {
 #[test]
 fn without_the_shim() {
     let text = refused("m.plan", "", &no_shim());
-    assert!(
-        text.contains("the shim over TensorRT was not found (looked for /nowhere/shim.so)"),
-        "{text}"
+    assert_has(
+        &text,
+        &["the shim over TensorRT was not found (looked for /nowhere/shim.so)"],
     );
-    assert!(
-        text.contains("cargo xtask tensorrt --include DIR"),
-        "{text}"
-    );
+    assert_has(&text, &["cargo xtask tensorrt --include DIR"]);
 }
 
 #[test]
 fn a_shim_that_is_none() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let text = refused("m.plan", "", &[("QDL_TENSORRT_SHIM", &file)]);
-    assert!(
-        text.contains("Cargo.toml: cannot be used by engine tensorrt"),
-        "{text}"
-    );
+    assert_has(&text, &["Cargo.toml: cannot be used by engine tensorrt"]);
 }
 
 #[test]
@@ -113,10 +109,7 @@ fn variable(name: &str) -> PathBuf {
 fn lean_no_library() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = refused("m.plan", "", &[("QDL_TENSORRT", folder.path())]);
-    assert!(
-        text.contains("TensorRT 11 was not found") && text.contains("libnvinfer.so.11"),
-        "{text}"
-    );
+    assert_has(&text, &["TensorRT 11 was not found", "libnvinfer.so.11"]);
 }
 
 #[test]
@@ -132,9 +125,9 @@ fn lean_a_library_that_is_no_tensorrt() {
 fn lean_a_library_of_another_version() {
     let other = variable("QDL_TENSORRT_OTHER");
     let text = refused("m.plan", "", &[("QDL_TENSORRT", &other)]);
-    assert!(
-        text.contains("is TensorRT 8.6.1, and libqdl_tensorrt.so was compiled for 11.4.0"),
-        "{text}"
+    assert_has(
+        &text,
+        &["is TensorRT 8.6.1, and libqdl_tensorrt.so was compiled for 11.4.0"],
     );
 }
 

@@ -132,6 +132,8 @@ fn below(folder: &Path, is_one: impl Fn(&Path) -> bool) -> Vec<String> {
 mod tests {
     use std::fs;
 
+    use qdl::testkit::assert_has;
+
     use super::*;
 
     fn checkout() -> tempfile::TempDir {
@@ -185,14 +187,11 @@ mod tests {
             error.to_string()
         };
         let no_test = error("TEST02");
-        assert!(
-            no_test.contains("no such test (it has TEST06)"),
-            "{no_test}"
-        );
+        assert_has(&no_test, &["no such test (it has TEST06)"]);
         let no_model = error("TEST01");
-        assert!(
-            no_model.contains("for the model digits (it has 3d-unet, whisper)"),
-            "{no_model}"
+        assert_has(
+            &no_model,
+            &["for the model digits (it has 3d-unet, whisper)"],
         );
     }
 }

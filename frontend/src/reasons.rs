@@ -64,7 +64,12 @@ fn too_little(limit: &LimitRecord, outcome: &TestOutcome, l: &LoadgenRecord) -> 
         Some(was) => format!("{} was {} of at least {asked}", limit.name, amount(was)),
         None => format!("{} was below {asked}", limit.name),
     };
-    let effective = |name: &str| outcome.detail.effective_number(name).filter(|n| *n > 0.0);
+    let effective = |name: &str| {
+        outcome
+            .detail
+            .number(&format!("effective_{name}"))
+            .filter(|n| *n > 0.0)
+    };
     // What ends a run before it is long enough.
     let cut = [
         ("max_duration_ms", effective("max_duration_ms")),

@@ -252,24 +252,17 @@ impl Ended<'_> {
 
     /// LoadGen's own time, beside its bound on it, which Server alone has.
     fn loadgen_view(&self, outcome: &TestOutcome) -> LoadgenView {
-        let (test, l) = (&self.settings.test, &outcome.latencies);
+        let test = &self.settings.test;
         let us = |ns: u64| ns as f64 / 1000.0;
-        let reported = [
-            (0.5, l.p50),
-            (0.9, l.p90),
-            (0.95, l.p95),
-            (0.97, l.p97),
-            (0.99, l.p99),
-            (0.999, l.p999),
-        ];
-        let far = |p: f64| (p - test.server_target_latency_percentile).abs();
-        let nearest = reported.iter().min_by(|a, b| far(a.0).total_cmp(&far(b.0)));
+        let far = |p: &f64| (p - test.server_target_latency_percentile).abs();
+        let reported = [0.5, 0.9, 0.95, 0.97, 0.99, 0.999].into_iter();
+        let nearest = reported.min_by(|a, b| far(a).total_cmp(&far(b)));
         let server = test.scenario == Scenario::Server;
         let bounded = server && !test.use_token_latencies;
         let scheduled = outcome.statistics.get("Scheduled samples per second");
         LoadgenView {
             scheduled_per_s: scheduled.copied().filter(|_| server),
-            bounded_us: us(nearest.map_or(l.p99, |(_, ns)| *ns)),
+            bounded_us: outcome.latency_ns(nearest.unwrap_or(0.99)) / 1000.0,
             bound_us: bounded.then(|| us(test.server_target_latency_ns)),
         }
     }

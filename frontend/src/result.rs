@@ -34,7 +34,7 @@ pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<Ours<'_>>) ->
     let ran = detail.mode();
     let scenario = detail.scenario();
     let judged = outcome.verdict != Verdict::NotJudged;
-    let result = |name: &str| detail.result_number(name).filter(|_| judged);
+    let result = |name: &str| detail.number(&format!("result_{name}")).filter(|_| judged);
     let latency = judged.then(|| latency(detail, scenario)).flatten();
     let total = ours
         .and_then(|ours| ours.stages.get(Stage::Total))
@@ -64,7 +64,7 @@ pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<Ours<'_>>) ->
     };
     let first = |names: &[&str]| names.iter().find_map(|name| result(name));
     LoadgenRecord {
-        version: detail.version.clone(),
+        version: detail.get("loadgen_version").map(str::to_owned),
         scenario: scenario.map_or_else(String::new, |s| s.name().to_owned()),
         mode: ran.map_or_else(String::new, |m| m.name().to_owned()),
         asked_mode: ran
@@ -94,17 +94,21 @@ pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<Ours<'_>>) ->
         errors: outcome.errors,
         warnings: outcome.warnings,
         warning_messages: detail.warning_messages.clone(),
-        effective: detail.effective.clone(),
+        effective: detail.effective(),
     }
 }
 
 fn tokens_measured(detail: &Detail) -> bool {
-    detail.requested.contains_key("server_ttft_latency")
+    detail.get("requested_server_ttft_latency").is_some()
 }
 
 /// A row of percentiles from results of these names; `{}` stands for `50.00`.
 fn row(detail: &Detail, [min, mean, max]: [&str; 3], percentile: &str) -> Option<LoadgenLatency> {
-    let us = |name: &str| detail.result_number(name).map(|ns| ns / 1000.0);
+    let us = |name: &str| {
+        detail
+            .number(&format!("result_{name}"))
+            .map(|ns| ns / 1000.0)
+    };
     let at = |p: &str| us(&percentile.replace("{}", p));
     Some(LoadgenLatency {
         min_us: us(min)?,
@@ -172,15 +176,18 @@ fn limits(outcome: &TestOutcome) -> Vec<LimitRecord> {
 
 /// Server's bounds on latency.
 fn bounds(detail: &Detail) -> Vec<LimitRecord> {
-    let met = detail.result_flag("perf_constraints_met").unwrap_or(false);
+    let met = detail.flag("result_perf_constraints_met").unwrap_or(false);
     let fraction = detail
-        .effective_number("target_latency_percentile")
+        .number("effective_target_latency_percentile")
         .unwrap_or(0.99);
     // Not 99.00000000000001.
     let percent = (fraction * 1e7).round() / 1e5;
     let bound = |what: &str, setting: &str, limit_ns: f64, percentile: &str| {
-        let name = percentile.replace("{}", &format!("{percent:.2}"));
-        let was = detail.result_number(&name);
+        let name = format!(
+            "result_{}",
+            percentile.replace("{}", &format!("{percent:.2}"))
+        );
+        let was = detail.number(&name);
         LimitRecord {
             name: format!("p{percent} {what}"),
             setting: setting.to_owned(),
@@ -192,7 +199,7 @@ fn bounds(detail: &Detail) -> Vec<LimitRecord> {
             met: was.map_or(met, |was| was <= limit_ns),
         }
     };
-    let requested = |name: &str| detail.requested.get(name).and_then(|v| v.parse().ok());
+    let requested = |name: &str| detail.number(&format!("requested_{name}"));
     let tokens = [
         (
             "TTFT",
@@ -212,7 +219,7 @@ fn bounds(detail: &Detail) -> Vec<LimitRecord> {
     if !of_tokens.is_empty() {
         return of_tokens;
     }
-    let latency = detail.effective_number("target_latency_ns");
+    let latency = detail.number("effective_target_latency_ns");
     let setting = "server_target_latency_ns";
     let latency = latency.map(|ns| bound("latency", setting, ns, "{}_percentile_latency_ns"));
     latency.into_iter().collect()
@@ -221,18 +228,18 @@ fn bounds(detail: &Detail) -> Vec<LimitRecord> {
 /// How long it took, by LoadGen's rule for the scenario.
 fn duration(outcome: &TestOutcome) -> Option<LimitRecord> {
     let detail = &outcome.detail;
-    let met = detail.result_flag("min_duration_met")?;
-    let limit = detail.effective_number("min_duration_ms")? * 1000.0;
-    let queries = detail.result_number("query_count");
+    let met = detail.flag("result_min_duration_met")?;
+    let limit = detail.number("effective_min_duration_ms")? * 1000.0;
+    let queries = detail.number("result_query_count");
     // It counts to the last query's time, and says how many there were a second until then.
     let by_rate = |rate: &str| {
-        let rate = detail.result_number(rate).filter(|rate| *rate > 0.0)?;
+        let rate = detail.number(rate).filter(|rate| *rate > 0.0)?;
         Some((queries? - 1.0) / rate * 1e6)
     };
     let was = match detail.scenario()? {
-        Scenario::Offline => detail.result_number("max_latency_ns").map(|ns| ns / 1000.0),
-        Scenario::Server => by_rate("scheduled_samples_per_sec"),
-        Scenario::SingleStream => by_rate("qps_with_loadgen_overhead"),
+        Scenario::Offline => detail.number("result_max_latency_ns").map(|ns| ns / 1000.0),
+        Scenario::Server => by_rate("result_scheduled_samples_per_sec"),
+        Scenario::SingleStream => by_rate("result_qps_with_loadgen_overhead"),
         Scenario::MultiStream => None,
     };
     // Of a rate of six figures: the last of them is not to contradict LoadGen's word.
@@ -249,19 +256,19 @@ fn duration(outcome: &TestOutcome) -> Option<LimitRecord> {
 }
 
 fn queries(detail: &Detail) -> Option<LimitRecord> {
-    let met = detail.result_flag("min_queries_met")?;
+    let met = detail.flag("result_min_queries_met")?;
     let offline = detail.scenario() == Some(Scenario::Offline);
-    let was = detail.result_number("query_count");
+    let was = detail.number("result_query_count");
     let (name, unit, limit, was) = match offline {
         // One query, of as many samples as it was made for.
         true => {
-            let samples = detail.effective_number("samples_per_query");
+            let samples = detail.number("effective_samples_per_query");
             let was = was.and_then(|queries| Some(queries * samples?));
-            let limit = detail.effective_number("min_sample_count");
+            let limit = detail.number("effective_min_sample_count");
             ("samples", LimitUnit::Samples, limit, was)
         }
         false => {
-            let limit = detail.effective_number("min_query_count");
+            let limit = detail.number("effective_min_query_count");
             ("queries", LimitUnit::Queries, limit, was)
         }
     };
@@ -278,7 +285,7 @@ fn queries(detail: &Detail) -> Option<LimitRecord> {
 
 fn early_stopping(outcome: &TestOutcome, scenario: Option<Scenario>) -> Option<EarlyStopping> {
     let detail = &outcome.detail;
-    let met = detail.result_flag("early_stopping_met")?;
+    let met = detail.flag("early_stopping_met")?;
     let texts = [
         "early_stopping_result",
         "early_stopping_ttft_result",
@@ -286,7 +293,7 @@ fn early_stopping(outcome: &TestOutcome, scenario: Option<Scenario>) -> Option<E
     ];
     let text: Vec<&str> = texts
         .iter()
-        .filter_map(|name| detail.results.get(*name))
+        .filter_map(|name| detail.get(name))
         .flat_map(|text| text.split(" * "))
         .map(str::trim)
         .filter(|text| !text.is_empty())
@@ -296,15 +303,15 @@ fn early_stopping(outcome: &TestOutcome, scenario: Option<Scenario>) -> Option<E
     }
     let text = text.join(" ");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let queries = detail.result_number("query_count").map(|n| n as u64);
+    let queries = detail.number("result_query_count").map(|n| n as u64);
     let more = number_behind(&text, "Would need to run at least ");
     let needs = match more {
         Some(more) => queries.map(|queries| queries + more),
         None => number_behind(&text, "Need to process at least "),
     };
     let estimate = match scenario {
-        Some(Scenario::SingleStream) => detail.result_number("early_stopping_latency_ss"),
-        Some(Scenario::MultiStream) => detail.result_number("early_stopping_latency_ms"),
+        Some(Scenario::SingleStream) => detail.number("early_stopping_latency_ss"),
+        Some(Scenario::MultiStream) => detail.number("early_stopping_latency_ms"),
         _ => None,
     };
     Some(EarlyStopping {

@@ -345,6 +345,8 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use qdl::testkit::assert_has;
+
     use super::*;
 
     fn digest(bytes: &[u8]) -> [u8; 8] {
@@ -474,16 +476,13 @@ mod tests {
             found.first.expect("a fault")
         };
         let text = fault(&[21], &[11, 12, 13]);
-        assert!(
-            text.contains("first token of sample 0 is 21, 11 was due"),
-            "{text}"
-        );
+        assert_has(&text, &["first token of sample 0 is 21, 11 was due"]);
         let text = fault(&[11], &[11, 12, 14]);
         assert!(text.contains("token 2 is 14, 13 was due"), "{text}");
         let text = fault(&[11], &[11, 12]);
-        assert!(
-            text.contains("2 tokens (8 bytes), 3 were due; token 2 is none, 13 was due"),
-            "{text}"
+        assert_has(
+            &text,
+            &["2 tokens (8 bytes), 3 were due; token 2 is none, 13 was due"],
         );
         let text = fault(&[11], &[11, 12, 13, 14]);
         assert!(text.contains("token 3 is 14, none was due"), "{text}");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, accelerator, free_ports, offline, run};
+use common::{Place, accelerator, assert_has, free_ports, offline, run};
 use serde_json::Value;
 
 /// Runs so many samples against an accelerator; both with more YAML of their own.
@@ -31,10 +31,7 @@ fn batches_are_full_though_not_every_slot_is_in_use() {
     let allowed = number(&total["allowed"]);
     assert!((3 * 256..3 * 2048).contains(&allowed), "{allowed}");
     assert!(number(&total["in_flight_max"]) < 2048);
-    assert!(
-        text.contains("slots        6,144 on 3 connections, "),
-        "{text}"
-    );
+    assert_has(&text, &["slots        6,144 on 3 connections, "]);
     let batches = s["accelerators"][0]["batches"].as_object().expect("sizes");
     let count: u64 = batches.values().map(number).sum();
     // 32 of them are full, were it not for the first and the last.

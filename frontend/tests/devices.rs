@@ -5,7 +5,7 @@ mod common;
 
 use std::{path::Path, process::Command};
 
-use common::{Place, accelerator, accelerator_program, free_ports, run};
+use common::{Place, accelerator, accelerator_program, assert_has, free_ports, run};
 
 /// Names the library that a program opens; none goes by this name.
 const LIBRARY: (&str, &str) = ("QDL_LIBIBVERBS", "libibverbs-of-nobody.so.1");
@@ -46,10 +46,7 @@ fn without_libibverbs_a_device_gives_one_clear_line() {
     for text in refused(|c| {
         c.env(LIBRARY.0, LIBRARY.1);
     }) {
-        assert!(
-            text.contains("nics[0]") && text.contains("no libibverbs on this machine"),
-            "{text}"
-        );
+        assert_has(&text, &["nics[0]", "no libibverbs on this machine"]);
     }
 }
 

@@ -7,11 +7,8 @@ mod common;
 use std::{path::Path, process::Command, thread::sleep, time::Duration};
 
 use common::{
-    Place, Running, accelerator, accelerator_in,
-    chance::{Random, number},
-    free_ports,
-    netns::Star,
-    offline,
+    Place, Running, accelerator, accelerator_in, chance::number, free_ports, netns::Star, offline,
+    words,
 };
 
 /// Quick to notice a loss, so that two hundred of them take minutes.
@@ -40,16 +37,7 @@ fn arguments(trial: &Trial) -> Vec<&'static str> {
         // Enough samples to be at it when the fault comes.
         offline("60000").to_vec()
     } else {
-        vec![
-            "--scenario",
-            "server",
-            "--target-qps",
-            "3000",
-            "--duration-s",
-            "1.5",
-            "--set",
-            "target_latency=60000",
-        ]
+        words("--scenario server --target-qps 3000 --duration-s 1.5 --set target_latency=60000")
     }
 }
 
@@ -227,14 +215,14 @@ fn trials(kinds: &[Fault], default: u64) {
     let turns = kinds.len() as u64;
     let mut struck = [0u64; 2];
     for i in 0..count {
-        let mut random = Random(seed.wrapping_mul(1_000_003) + i);
+        let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(1_000_003) + i);
         let fault = kinds[(i % turns) as usize];
         let trial = Trial {
             fault,
             second: (i / turns).is_multiple_of(2),
-            offline: random.below(3) == 0,
-            at: random.below(1200),
-            connections: 1 + random.below(4),
+            offline: random.u64(..3) == 0,
+            at: random.u64(..1200),
+            connections: 1 + random.u64(..4),
         };
         let what = format!(
             "fault {i} of seed {seed}: {fault:?} after {} ms, {} connections, second accelerator {}, {}",

@@ -3,7 +3,7 @@
 mod common;
 
 use accelerator::engine::tokens::{Answers, answer};
-use common::{Place, accelerator, free_ports, run};
+use common::{Place, accelerator, free_ports, run, words};
 use qdl::config::TokensConfig;
 
 /// Prompts in the data set.
@@ -22,17 +22,10 @@ const ENGINE: &str = "engine: {kind: tokens, tokens: {sequences: 24, step_us: 40
 
 /// Prompts of every length, from a seed.
 fn prompts() -> Vec<Vec<i32>> {
-    let mut x = 0x2545_F491_4F6C_DD1D_u64;
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x
-    };
+    let mut rng = fastrand::Rng::with_seed(1);
     let mut prompt = || {
-        (0..1 + next() % PROMPT as u64)
-            .map(|_| (next() % 32_000) as i32)
-            .collect()
+        let len = rng.usize(1..=PROMPT);
+        (0..len).map(|_| rng.i32(..32_000)).collect()
     };
     (0..PROMPTS).map(|_| prompt()).collect()
 }
@@ -80,15 +73,7 @@ fn every_token_is_right_in_one_process() {
     let right = right(&prompts);
     let config = frontend(&place, &prompts, "accelerators: [{control: 127.0.0.1:1}]\n");
     let offline = ["--local", "--scenario", "offline", "--mode", "accuracy"];
-    let server = [
-        "--local",
-        "--scenario",
-        "server",
-        "--mode",
-        "accuracy",
-        "--target-qps",
-        "4000",
-    ];
+    let server = words("--local --scenario server --mode accuracy --target-qps 4000");
     for (out, arguments) in [("offline", &offline[..]), ("server", &server)] {
         let ended = run(&place, place.frontend(&config, out, arguments));
         assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);

@@ -9,8 +9,8 @@ mod common;
 use std::{path::Path, process::Command};
 
 use common::{
-    Ended, Place, Running, accelerator, accelerator_in, accelerator_program, free_ports,
-    netns::Namespace, offline, run,
+    Ended, Place, Running, accelerator, accelerator_in, accelerator_program, assert_has,
+    free_ports, netns::Namespace, offline, run,
 };
 use serde_json::Value;
 
@@ -192,10 +192,7 @@ fn without_libfabric_sockets_do_as_ever_and_ofi_is_refused_in_one_line() {
         (frontend, place.digest_frontend(&[1], "")),
     ] {
         let line = refused(&place, program, &config, none);
-        assert!(
-            line.contains("no libfabric on this machine") && line.contains("libfabric1"),
-            "{line}"
-        );
+        assert_has(&line, &["no libfabric on this machine", "libfabric1"]);
     }
     let place = Place::new();
     let [port] = free_ports();

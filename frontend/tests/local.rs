@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Place, Running, fetched, offline, repository, run};
+use common::{Place, Running, assert_has, fetched, offline, repository, run, words};
 
 /// Runs that end after so little are not what LoadGen calls long enough.
 const SHORT: [&str; 2] = ["--duration-s", "0.3"];
@@ -38,36 +38,14 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
     let place = Place::new();
     let config = place.digest_frontend(&[], "");
     let cases: [&[&str]; 5] = [
-        &[
-            "--scenario",
-            "server",
-            "--target-qps",
-            "5000",
-            "--set",
-            "target_latency=1000",
-        ],
+        &words("--scenario server --target-qps 5000 --set target_latency=1000"),
         &offline("50000"),
         &["--scenario", "single-stream", "--set", "min_duration=0"],
-        &[
-            "--scenario",
-            "multi-stream",
-            "--set",
-            "min_duration=0",
-            "--samples",
-            "700",
-        ],
-        &[
-            "--scenario",
-            "server",
-            "--target-qps",
-            "5000",
-            "--set",
-            "target_latency=1000",
-            "--set",
-            "server_num_issue_query_threads=2",
-            "--set",
-            "server_coalesce_queries=true",
-        ],
+        &words("--scenario multi-stream --set min_duration=0 --samples 700"),
+        &words(
+            "--scenario server --target-qps 5000 --set target_latency=1000 --set \
+             server_num_issue_query_threads=2 --set server_coalesce_queries=true",
+        ),
     ];
     for case in cases {
         let ended = run(&place, place.frontend(&config, "out", &local(case)));
@@ -114,22 +92,13 @@ fn a_response_that_is_not_its_samples_is_found() {
     let arguments = local(&["--scenario", "offline"]);
     let ended = run(&place, place.frontend(&config, "out", &arguments));
     assert_eq!(ended.code, Some(4), "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("error: verification: of "),
-        "{}",
-        ended.stderr
-    );
+    assert_has(&ended.stderr, &["error: verification: of "]);
     assert!(place.path("out").join("INVALID").is_file());
     assert_eq!(place.summary("out")["valid"], false);
     // Unasked, nobody compares, and the mark of the last run is gone.
-    let arguments = local(&[
-        "--scenario",
-        "offline",
-        "--set",
-        "min_duration=0",
-        "--verify",
-        "none",
-    ]);
+    let arguments = local(&words(
+        "--scenario offline --set min_duration=0 --verify none",
+    ));
     let ended = run(&place, place.frontend(&config, "out", &arguments));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(!place.path("out").join("INVALID").exists());
@@ -157,17 +126,10 @@ fn digits_in_server() {
     fetched("models/digits.onnx");
     let place = Place::new();
     let config = repository().join("configs/demo/frontend.yaml");
-    let arguments = [
-        "--local",
-        "--scenario",
-        "server",
-        "--target-qps",
-        "1500",
-        "--duration-s",
-        "1",
-        "--set",
-        "target_latency=2000",
-    ];
+    let arguments = words(
+        "--local --scenario server --target-qps 1500 --duration-s 1 --set \
+         target_latency=2000",
+    );
     let ended = run(&place, place.frontend(&config, "out", &arguments));
     assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
     let s = place.summary("out");
@@ -185,11 +147,7 @@ fn the_watchdog_ends_a_run_whose_samples_stop_coming_back() {
     let arguments = ["--local", "--scenario", "server", "--target-qps", "100"];
     let ended = run(&place, place.frontend(&config, "out", &arguments));
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("no sample came back for 1 s"),
-        "{}",
-        ended.stderr
-    );
+    assert_has(&ended.stderr, &["no sample came back for 1 s"]);
     let s = place.summary("out");
     assert_eq!((&s["valid"], &s["samples"]), (&false.into(), &0.into()));
     assert_eq!(s["ledger"]["issued"], s["ledger"]["emptied"]);
@@ -204,11 +162,7 @@ fn an_interrupt_ends_a_run_in_good_order() {
     running.signal(libc::SIGINT);
     let ended = running.end();
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("interrupted by SIGINT"),
-        "{}",
-        ended.stderr
-    );
+    assert_has(&ended.stderr, &["interrupted by SIGINT"]);
     assert_eq!(place.summary("out")["exit"]["code"], 130);
     assert!(place.path("out").join("INVALID").is_file());
 }
@@ -247,15 +201,7 @@ fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
 fn an_accuracy_run_answers_every_sample_once() {
     let place = Place::new();
     let config = place.digest_frontend(&[], "performance_sample_count: 64\n");
-    let arguments = [
-        "--local",
-        "--scenario",
-        "server",
-        "--mode",
-        "accuracy",
-        "--target-qps",
-        "5000",
-    ];
+    let arguments = words("--local --scenario server --mode accuracy --target-qps 5000");
     let ended = run(&place, place.frontend(&config, "out", &arguments));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let indices: Vec<u64> = place.answers("out").iter().map(|a| a.0).collect();
@@ -270,25 +216,12 @@ fn find_peak_finds_a_rate() {
         &[],
         "engine: {kind: digest, max_batch: 1, delay_us: 2000}\n",
     );
-    let arguments = [
-        "--local",
-        "--samples",
-        "20",
-        "--scenario",
-        "server",
-        "--mode",
-        "find-peak",
-        "--target-qps",
-        "100",
-        "--duration-s",
-        "0.2",
-        "--set",
-        "target_latency=200",
-        "--set",
-        "server_find_peak_qps_decimals_of_precision=0",
-        "--set",
-        "server_find_peak_qps_boundary_step_size=4",
-    ];
+    let arguments = words(
+        "--local --samples 20 --scenario server --mode find-peak --target-qps 100 \
+         --duration-s 0.2 --set target_latency=200 --set \
+         server_find_peak_qps_decimals_of_precision=0 --set \
+         server_find_peak_qps_boundary_step_size=4",
+    );
     let ended = run(&place, place.frontend(&config, "out", &arguments));
     // So few queries may not be enough for LoadGen to call the rate valid.
     assert!(

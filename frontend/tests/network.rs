@@ -5,7 +5,7 @@ mod common;
 use std::{path::Path, thread::sleep, time::Duration};
 
 use common::{
-    Place, Running, accelerator, accelerator_with, fetched, free_ports, offline, run,
+    Place, Running, accelerator, accelerator_with, assert_has, fetched, free_ports, offline, run,
     wire_and_local,
 };
 
@@ -76,10 +76,7 @@ fn a_hundred_thousand_digests_over_six_connections() {
         assert_eq!(facts(&s["accelerators"][0]["facts"]).1, other);
         assert!(program.is_string() && program != other);
         let name = s["name"].as_str().expect("a name");
-        assert!(
-            name.contains("Network SUT") && name.contains("acc-a") && name.contains("acc-b"),
-            "{name}"
-        );
+        assert_has(&name, &["Network SUT", "acc-a", "acc-b"]);
         assert!(s["name_round_trip_us"].as_f64() > Some(0.0));
         let copies = if qsl.is_empty() { 0 } else { 100_000 };
         assert_eq!(s["staged_copies"], copies, "{out}");
@@ -353,11 +350,7 @@ fn a_second_frontend_is_told_that_one_is_served() {
     )
     .end();
     assert_eq!(second.code, Some(2), "{}", second.stderr);
-    assert!(
-        second.stderr.contains("one frontend at a time"),
-        "{}",
-        second.stderr
-    );
+    assert_has(&second.stderr, &["one frontend at a time"]);
     let first = first.end();
     assert_eq!(first.code, Some(0), "{}", first.stderr);
 }
@@ -395,11 +388,7 @@ fn nodes_of_one_name_and_another_model_are_refused() {
     let other = place.write("other.yaml", yaml.replace("20000", "30000"));
     let ended = run(&place, place.frontend(&other, "out", &server("1")));
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("30000") && ended.stderr.contains("20000"),
-        "{}",
-        ended.stderr
-    );
+    assert_has(&ended.stderr, &["30000", "20000"]);
 }
 
 #[test]
@@ -411,12 +400,9 @@ fn wrong_answers_over_the_wire_are_found() {
     let config = place.digest_frontend(&[port], "");
     let ended = run(&place, place.frontend(&config, "out", &server("0.3")));
     assert_eq!(ended.code, Some(4), "{}{}", ended.stdout, ended.stderr);
-    assert!(
-        ended
-            .stderr
-            .contains("does the accelerator run the engine `digest`?"),
-        "{}",
-        ended.stderr
+    assert_has(
+        &ended.stderr,
+        &["does the accelerator run the engine `digest`?"],
     );
 }
 
@@ -459,10 +445,7 @@ fn an_accelerator_compares_its_counts_when_its_frontend_has_left() {
     let said = acc.end();
     assert_eq!(said.code, Some(0), "{}", said.stderr);
     let served = told.join("\n");
-    assert!(
-        served.contains("reconciled   received = arrived"),
-        "{served}"
-    );
+    assert_has(&served, &["reconciled   received = arrived"]);
     assert!(!served.contains("lost"), "{served}");
 }
 

@@ -12,7 +12,8 @@ use std::{
 
 use assert_cmd::assert::OutputAssertExt;
 use common::{
-    Place, accelerator_in, accelerator_program, fetched, free_ports, netns::Star, repository, run,
+    Place, accelerator_in, accelerator_program, assert_has, fetched, free_ports, netns::Star,
+    repository, run,
 };
 
 fn frontend() -> Command {
@@ -79,10 +80,7 @@ fn the_commands_that_init_prints_end_in_a_valid_run_as_they_are() {
         .arg("--labels")
         .arg(folder.join("points.labels.i64"));
     let printed = said(command);
-    assert!(
-        printed.contains("points: point: f32[16] -> class: i64[1]"),
-        "{printed}"
-    );
+    assert_has(&printed, &["points: point: f32[16] -> class: i64[1]"]);
     assert!(printed.contains("samples  1000\n"), "{printed}");
     let commands = commands(&printed);
     let [serve, check, measure] = &commands[..] else {
@@ -117,11 +115,7 @@ fn the_commands_that_init_prints_end_in_a_valid_run_as_they_are() {
     accuracy.args(["--mode", "accuracy"]);
     let ended = run(&place, accuracy);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(
-        ended.stdout.contains("accuracy     90.000 %"),
-        "{}",
-        ended.stdout
-    );
+    assert_has(&ended.stdout, &["accuracy     90.000 %"]);
 }
 
 /// Models that are more than one input, one output and any batch, and data of NumPy's.
@@ -157,12 +151,10 @@ fn several_inputs_and_outputs_fixed_batches_and_arrays_need_nothing_else() {
         command.arg("--samples").arg(folder.join(data));
         command.arg("--labels").arg(folder.join(labels));
         let printed = said(command);
-        assert!(
-            printed.contains(
-                "scores: f32[4], class: i64[1]\n\
-                 class    largest of scores (4 values), as --class says\nsamples  1000"
-            ),
-            "{printed}"
+        assert_has(
+            &printed,
+            &["scores: f32[4], class: i64[1]\n\
+                 class    largest of scores (4 values), as --class says\nsamples  1000"],
         );
         let _accelerator = common::accelerator(&place, &folder.join("accelerator.yaml"));
         for (mode, word) in [
@@ -273,10 +265,7 @@ fn a_check_of_a_frontend_asks_nobody_and_finds_what_a_run_would() {
     assert!(!place.path("out").exists(), "nothing is left behind");
     assert_eq!(said(check(&["--quiet"])), "");
     let page = said(check(&["--local"]));
-    assert!(
-        page.contains("--local: digest, batches of up to 8"),
-        "{page}"
-    );
+    assert_has(&page, &["--local: digest, batches of up to 8"]);
 
     let text = refused(check(&["--set", "min_qery_count=3"]));
     assert!(text.contains("min_query_count"), "{text}");
@@ -335,9 +324,9 @@ fn over_a_cable_init_makes_a_token_and_the_run_is_valid() {
         .arg("--samples")
         .arg(folder.join("points.samples.f32"));
     let printed = said(command);
-    assert!(
-        printed.contains("# on 10.97.0.2, beside copies of points.onnx and token"),
-        "{printed}"
+    assert_has(
+        &printed,
+        &["# on 10.97.0.2, beside copies of points.onnx and token"],
     );
     let text = fs::read_to_string(folder.join("frontend.yaml")).expect("written");
     assert!(

@@ -9,7 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::{Ended, Place, Running, accelerator, fetched, free_ports, repository, run};
+use common::{
+    Ended, Place, Running, accelerator, assert_has, fetched, free_ports, repository, run,
+};
 use serde_json::Value;
 
 const ACCURACY: [&str; 4] = ["--scenario", "offline", "--mode", "accuracy"];
@@ -156,11 +158,7 @@ fn several_outputs_of_two_accelerators_are_scored_for_each() {
         all.iter().map(own).sum()
     };
     assert_eq!((count("right"), count("answers")), (54, 60));
-    assert!(
-        ended.stdout.contains("accuracy     90.000 %: 54 of 60"),
-        "{}",
-        ended.stdout
-    );
+    assert_has(&ended.stdout, &["accuracy     90.000 %: 54 of 60"]);
     assert!(
         ["acc-a", "acc-b"].iter().any(|acc| {
             let line = format!("             {acc} ");
@@ -193,10 +191,12 @@ fn labels_in_int32_for_scores_in_f32_are_read_as_said_or_refused() {
     let config = frontend(&place, "detect.onnx", SCORES_FIRST, &plain, &[]);
     let ended = local(&place, &config);
     let line = refused(&ended);
-    assert!(
-        line.contains("labels.i32: 240 bytes are no labels of i64 for 60 samples")
-            && line.contains("`labels: {file: labels.i32, dtype: i32}`"),
-        "{line}"
+    assert_has(
+        &line,
+        &[
+            "labels.i32: 240 bytes are no labels of i64 for 60 samples",
+            "`labels: {file: labels.i32, dtype: i32}`",
+        ],
     );
     let said =
         |dtype: &str| plain.replace("labels: ", &format!("labels: {{dtype: {dtype}, file: ")) + "}";
@@ -236,12 +236,9 @@ fn a_npy_is_its_array_and_no_raw_bytes() {
     // Without labels there is no figure, and that is said.
     let s = place.summary("out");
     assert_eq!(s["accuracy"], Value::Null);
-    assert!(
-        ended
-            .stdout
-            .contains("accuracy     no figure: the data set has no `labels`"),
-        "{}",
-        ended.stdout
+    assert_has(
+        &ended.stdout,
+        &["accuracy     no figure: the data set has no `labels`"],
     );
 
     let other = place.write("other.npy", npy("<i4", "10, 3", &words[..120]));
@@ -249,9 +246,9 @@ fn a_npy_is_its_array_and_no_raw_bytes() {
     let config = frontend(&place, "scalar.onnx", one, &data, &[]);
     let ended = local(&place, &config);
     let line = refused(&ended);
-    assert!(
-        line.contains("other.npy: it is int32 (10, 3)") && line.contains("int64 (N, 3) is wanted"),
-        "{line}"
+    assert_has(
+        &line,
+        &["other.npy: it is int32 (10, 3)", "int64 (N, 3) is wanted"],
     );
     let image = place.write("image.raw", [&b"\x89PNG\r\n\x1a\n"[..], &[0; 40]].concat());
     let data = format!("samples: {}", image.display());

@@ -5,7 +5,7 @@ mod common;
 
 use std::{fs, path::Path};
 
-use common::{Ended, Place, accelerator, fetched, free_ports, repository, run};
+use common::{Ended, Place, accelerator, assert_has, fetched, free_ports, repository, run, words};
 use serde_json::Value;
 
 /// An engine of one sample every 2 ms.
@@ -137,18 +137,10 @@ fn a_submission_run_has_both_phases() {
     let place = Place::new();
     // Three sets of samples make one accuracy phase.
     let config = place.digest_frontend(&[], "performance_sample_count: 200\n");
-    let arguments = [
-        "--scenario",
-        "server",
-        "--mode",
-        "submission",
-        "--target-qps",
-        "2000",
-        "--duration-s",
-        "0.5",
-        "--set",
-        "target_latency=2000",
-    ];
+    let arguments = words(
+        "--scenario server --mode submission --target-qps 2000 --duration-s 0.5 --set \
+         target_latency=2000",
+    );
     let (ended, s) = local(&place, &config, "out", &arguments);
     assert_eq!(s["mode"], "submission");
     let names: Vec<_> = s["phases"]
@@ -278,11 +270,7 @@ fn compliance_tests_run_with_their_files_as_they_are() {
     let arguments = ["--scenario", "offline", "--compliance", "test02"];
     let ended = run(&place, place.frontend(&config, "none", &arguments));
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("with --checker DIR"),
-        "{}",
-        ended.stderr
-    );
+    assert_has(&ended.stderr, &["with --checker DIR"]);
 }
 
 #[test]
@@ -313,16 +301,8 @@ fn loadgens_result_stands_beside_ours() {
     let place = Place::new();
     let config = place.digest_frontend(&[], SLOW);
     // Twice of what the engine can do, for long enough that the bound cannot be kept.
-    let arguments = [
-        "--scenario",
-        "server",
-        "--target-qps",
-        "1000",
-        "--duration-s",
-        "0.6",
-        "--set",
-        "target_latency=20",
-    ];
+    let arguments =
+        words("--scenario server --target-qps 1000 --duration-s 0.6 --set target_latency=20");
     let (ended, s) = local(&place, &config, "out", &arguments);
     assert_eq!((ended.code, &s["valid"]), (Some(1), &false.into()));
     let (l, own) = (&s["loadgen"], log(&place, "out", "summary"));
@@ -361,9 +341,9 @@ fn loadgens_result_stands_beside_ours() {
     assert_eq!(l["queries"], s["samples"]);
     assert_eq!(phases(&s), [s["samples"].as_u64().expect("a count")]);
     let reason = s["reasons"][0].as_str().expect("a reason");
-    assert!(
-        reason.contains("--target-qps, now 1000") && reason.contains("server_target_latency_ns"),
-        "{reason}"
+    assert_has(
+        &reason,
+        &["--target-qps, now 1000", "server_target_latency_ns"],
     );
     assert!(ended.stderr.contains(reason), "{}", ended.stderr);
     let text = &ended.stdout;
@@ -436,11 +416,7 @@ fn settings_say_where_they_came_from_and_what_they_went_before() {
         // Before the run as well as after it.
         assert!(ended.stderr.contains(note), "{}", ended.stderr);
     }
-    assert!(
-        ended.stdout.contains("instead of 100 (user.conf:1)"),
-        "{}",
-        ended.stdout
-    );
+    assert_has(&ended.stdout, &["instead of 100 (user.conf:1)"]);
 }
 
 #[test]
@@ -449,14 +425,7 @@ fn a_user_conf_with_nothing_for_this_run_says_so() {
     let config = place.digest_frontend(&[], "");
     let conf = place.write("user.conf", "digest.Server.target_qps = 100\n");
     let conf = conf.to_str().expect("text");
-    let arguments = [
-        "--scenario",
-        "offline",
-        "--samples",
-        "500",
-        "--duration-s",
-        "0",
-    ];
+    let arguments = words("--scenario offline --samples 500 --duration-s 0");
     let arguments = [&arguments[..], &["--user-conf", conf]].concat();
     let (ended, s) = local(&place, &config, "out", &arguments);
     let words = "no line is for model digest in Offline";

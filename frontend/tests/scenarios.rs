@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Ended, Place, Running, accelerator, free_ports, offline, run};
+use common::{Ended, Place, Running, accelerator, free_ports, offline, run, words};
 use serde_json::Value;
 
 /// Two accelerators of digests and the frontend's configuration.
@@ -78,14 +78,7 @@ fn short<'a>(scenario: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn single_stream_sends_one_sample_at_a_time() {
     let rig = Rig::new();
-    let arguments = [
-        "--scenario",
-        "single-stream",
-        "--target-qps",
-        "100000",
-        "--duration-s",
-        "0.6",
-    ];
+    let arguments = words("--scenario single-stream --target-qps 100000 --duration-s 0.6");
     // LoadGen makes its queries beforehand, as many as
     // the target would need: it must not run out of them.
     let s = rig.valid("out", &arguments);
@@ -136,14 +129,10 @@ fn server_with_several_issue_threads_and_coalescing() {
     rig.valid("threads", &threads);
     let both = short(
         "server",
-        &[
-            "--target-qps",
-            "3000",
-            "--set",
-            "server_num_issue_query_threads=2",
-            "--set",
-            "coalesce_queries=1",
-        ],
+        &words(
+            "--target-qps 3000 --set server_num_issue_query_threads=2 --set \
+             coalesce_queries=1",
+        ),
     );
     rig.valid("both", &both);
 }
@@ -180,22 +169,11 @@ fn find_peak_ends_with_a_rate_that_the_engines_can_do() {
     // Two engines that do nothing for 5 ms with each sample:
     // 400/s are completed at most, whatever the machine.
     let rig = Rig::with("engine: {kind: digest, max_batch: 1, delay_us: 5000}\n");
-    let arguments = [
-        "--scenario",
-        "server",
-        "--mode",
-        "find-peak",
-        "--target-qps",
-        "100",
-        "--duration-s",
-        "0.2",
-        "--set",
-        "target_latency=200",
-        "--set",
-        "target_latency_percentile=0.5",
-        "--set",
-        "server_find_peak_qps_decimals_of_precision=0",
-    ];
+    let arguments = words(
+        "--scenario server --mode find-peak --target-qps 100 --duration-s 0.2 --set \
+         target_latency=200 --set target_latency_percentile=0.5 --set \
+         server_find_peak_qps_decimals_of_precision=0",
+    );
     let ended = rig.run("out", &arguments);
     // LoadGen looks for a rate within the bound on latency alone; whether its last run was long
     // enough to be called valid is another matter.

@@ -6,10 +6,11 @@ mod common;
 use std::{fs, path::Path};
 
 use common::{
-    Place, accelerator_in,
+    Place, accelerator_in, assert_has,
     netns::Star,
     run,
     submission::{LLAMA, NODES, Rig, checkout, rules},
+    words,
 };
 
 #[test]
@@ -27,39 +28,20 @@ fn runs_become_a_tree_and_the_table_names_what_is_missing() {
     );
     let ended = rig.submit("none", &[]);
     assert_eq!(ended.code, Some(2), "{}", ended.stdout);
-    assert!(
-        ended.stderr.contains("fields.cooling: air, liquid"),
-        "{}",
-        ended.stderr
-    );
+    assert_has(&ended.stderr, &["fields.cooling: air, liquid"]);
     rig.form();
     let ended = rig.submit("tree", &[]);
     assert_eq!(ended.code, Some(1), "{}{}", ended.stdout, ended.stderr);
     let found = rules(&ended.stdout);
-    for rule in [
-        "run.duration",
-        "record.override",
-        "record.network",
-        "record.machines",
-        "record.build",
-    ] {
+    for rule in words("run.duration record.override record.network record.machines record.build") {
         assert!(found.contains(rule), "{rule}: {}", ended.stdout);
     }
     // None of those that have nothing to do with time, machines and the scripts that did not run;
     // the nodes' descriptions and configurations came with the runs.
-    for rule in [
-        "run.seeds",
-        "run.limits",
-        "run.loaded",
-        "accuracy.samples",
-        "record.log",
-        "record.user-conf",
-        "record.yaml",
-        "record.described",
-        "record.prefix-cache",
-        "system.field",
-        "tree.diagram",
-    ] {
+    for rule in words(
+        "run.seeds run.limits run.loaded accuracy.samples record.log record.user-conf \
+         record.yaml record.described record.prefix-cache system.field tree.diagram",
+    ) {
         assert!(!found.contains(rule), "{rule}: {}", ended.stdout);
     }
     let own = rig.place.path("tree/network/org");
@@ -70,10 +52,7 @@ fn runs_become_a_tree_and_the_table_names_what_is_missing() {
             .is_file()
     );
     let readme = fs::read_to_string(scenario.join("README.md")).expect("a README");
-    assert!(
-        readme.contains("--scenario server") && readme.contains("--duration-s 1"),
-        "{readme}"
-    );
+    assert_has(&readme, &["--scenario server", "--duration-s 1"]);
     for (role, node) in [("frontend", "lg"), ("accelerator", "acc-a")] {
         let path = own.join(format!("documentation/nodes/sys/{role}-{node}.json"));
         let text = fs::read_to_string(&path).expect("a description");
@@ -86,11 +65,7 @@ fn runs_become_a_tree_and_the_table_names_what_is_missing() {
     // A tree that is there is not written over.
     let again = rig.submit("tree", &[]);
     assert_eq!(again.code, Some(2));
-    assert!(
-        again.stderr.contains("is there already"),
-        "{}",
-        again.stderr
-    );
+    assert_has(&again.stderr, &["is there already"]);
 }
 
 #[test]
@@ -147,11 +122,7 @@ fn what_would_not_count_is_refused_before_anything_is_measured() {
         let command = rig.place.frontend(&rig.config(model, more), "out", &all);
         let ended = run(&rig.place, command);
         assert_eq!(ended.code, Some(2), "{}{}", ended.stdout, ended.stderr);
-        assert!(
-            ended.stderr.contains("nothing was measured"),
-            "{}",
-            ended.stderr
-        );
+        assert_has(&ended.stderr, &["nothing was measured"]);
         let log = rig.place.path("out/mlperf_log_detail.txt");
         assert!(!log.exists(), "it was measured");
         ended.stderr
@@ -171,14 +142,10 @@ fn what_would_not_count_is_refused_before_anything_is_measured() {
     }
     // That it is one machine is said once.
     assert_eq!(said.matches("machine").count(), 2, "{said}");
-    for rule in [
-        "guard.override",
-        "guard.seeds",
-        "guard.limits",
-        "guard.counts",
-        "guard.user-conf",
-        "guard.prefix-cache",
-    ] {
+    for rule in words(
+        "guard.override guard.seeds guard.limits guard.counts guard.user-conf \
+         guard.prefix-cache",
+    ) {
         assert!(!said.contains(rule), "{said}");
     }
     // The same, asked for in the YAML.
@@ -187,13 +154,10 @@ fn what_would_not_count_is_refused_before_anything_is_measured() {
         said
     );
     let said = with(&["--set", "min_duration_ms=1000"]);
-    assert!(
-        said.contains("guard.override: min_duration_ms is set by --set"),
-        "{said}"
-    );
-    assert!(
-        said.contains("guard.duration: min_duration_ms is 1000 (--set), the round's 600000"),
-        "{said}"
+    assert_has(&said, &["guard.override: min_duration_ms is set by --set"]);
+    assert_has(
+        &said,
+        &["guard.duration: min_duration_ms is 1000 (--set), the round's 600000"],
     );
     let said = with(&["--local"]);
     assert!(said.contains("guard.local"), "{said}");
@@ -216,17 +180,10 @@ fn a_run_that_would_not_count_says_so_in_its_summary() {
     let rig = Rig::new(&LLAMA);
     let flags = ["--scenario", "offline", "--duration-s", "1"];
     let ended = rig.run("llama3_1-8b", "out", &flags);
-    assert!(
-        ended.stdout.contains("would not count in a submission"),
-        "{}",
-        ended.stdout
-    );
+    assert_has(&ended.stdout, &["would not count in a submission"]);
     let summary = rig.place.summary("out");
     let all = summary["would_not_count"].to_string();
-    assert!(
-        all.contains("guard.duration") && all.contains("guard.machines"),
-        "{all}"
-    );
+    assert_has(&all, &["guard.duration", "guard.machines"]);
 }
 
 #[test]
@@ -252,11 +209,8 @@ fn two_namespaces_of_one_host_are_one_host() {
     command.args(["--scenario", "server", "--submission", "v6.1"]);
     let ended = run(&place, command);
     assert_eq!(ended.code, Some(2), "{}", ended.stdout);
-    assert!(
-        ended
-            .stderr
-            .contains("guard.machines: acc-a runs on this machine"),
-        "{}",
-        ended.stderr
+    assert_has(
+        &ended.stderr,
+        &["guard.machines: acc-a runs on this machine"],
     );
 }

@@ -25,6 +25,8 @@ const SHORT: [&str; 13] = [
     "test.files",
 ];
 
+const RATES: &str = "*.Offline.target_qps = 20\n*.Server.target_qps = 2000\n";
+
 const LLAMA2: Case = Case {
     folder: "llama2-70b-99.9",
     scenarios: &[
@@ -36,7 +38,7 @@ const LLAMA2: Case = Case {
     long: None,
     tests: &[("TEST06", "TEST06", TEST06)],
     scores: "{'rouge1': 44.5, 'rouge2': 22.1, 'rougeL': 28.7, 'gen_len': 7236000, 'tokens_per_sample': 294.5}\n",
-    user_conf: "*.Offline.target_qps = 20\n*.Server.target_qps = 2000\n",
+    user_conf: RATES,
 };
 
 const DEEPSEEK: Case = Case {
@@ -46,12 +48,19 @@ const DEEPSEEK: Case = Case {
         ("Interactive", "server", "deepseek-r1-interactive"),
     ],
     samples: 4388,
-    tokens: Some((3, 8)),
-    long: None,
-    tests: &[("TEST06", "TEST06", TEST06)],
     scores: "{'exact_match': 82.1, 'tokens_per_sample': 3886.2, 'num_samples': 4388}\n",
-    user_conf: "*.Offline.target_qps = 20\n*.Server.target_qps = 2000\n",
+    ..LLAMA2
 };
+
+const TEST07: &str = "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243781796\n\
+    *.*.accuracy_log_sampling_target = 990\n*.*.min_query_count = 990\n*.*.min_duration = 0\n\
+    *.*.performance_issue_unique = 1\n*.*.sample_concatenate_permutation = 0\n\
+    *.*.test07_accuracy_threshold = 60.698\n";
+
+const TEST09: &str = "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243781796\n\
+    *.*.accuracy_log_sampling_target = 10000\n*.*.min_query_count = 6396\n*.*.min_duration = 0\n\
+    *.*.performance_issue_unique = 1\n*.*.sample_concatenate_permutation = 0\n\
+    *.*.test09_min_output_tokens = 1150.38\n*.*.test09_max_output_tokens = 1406.02\n";
 
 /// TEST09 wants answers of the reference's mean length.
 const GPT_OSS: Case = Case {
@@ -61,27 +70,14 @@ const GPT_OSS: Case = Case {
         ("Interactive", "server", "gpt-oss-120b-interactive"),
     ],
     samples: 6396,
-    tokens: Some((3, 8)),
     long: Some(("TEST09", (1200, 1350))),
     tests: &[
-        (
-            "TEST07",
-            "TEST07/gpt-oss-120b",
-            "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243781796\n*.*.accuracy_log_sampling_target = 990\n\
-             *.*.min_query_count = 990\n*.*.min_duration = 0\n*.*.performance_issue_unique = 1\n\
-             *.*.sample_concatenate_permutation = 0\n*.*.test07_accuracy_threshold = 60.698\n",
-        ),
-        (
-            "TEST09",
-            "TEST09/gpt-oss-120b",
-            "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243781796\n*.*.accuracy_log_sampling_target = 10000\n\
-             *.*.min_query_count = 6396\n*.*.min_duration = 0\n*.*.performance_issue_unique = 1\n\
-             *.*.sample_concatenate_permutation = 0\n*.*.test09_min_output_tokens = 1150.38\n\
-             *.*.test09_max_output_tokens = 1406.02\n",
-        ),
+        ("TEST07", "TEST07/gpt-oss-120b", TEST07),
+        ("TEST09", "TEST09/gpt-oss-120b", TEST09),
     ],
     scores: "{'exact_match': 83.2, 'num_samples': 4395}\n",
     user_conf: "*.Offline.target_qps = 20\n*.Offline.min_query_count = 6396\n*.Server.target_qps = 2000\n",
+    ..LLAMA2
 };
 
 const QWEN: Case = Case {
@@ -92,35 +88,33 @@ const QWEN: Case = Case {
     ],
     samples: 48289,
     tokens: None,
-    long: None,
     tests: &[],
     scores: "{\"category\": {\"f1\": 0.7921}}\n",
-    user_conf: "*.Offline.target_qps = 20\n*.Server.target_qps = 2000\n",
+    ..LLAMA2
 };
 
 const TEST01: &str = "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243781796\n\
-                      *.*.accuracy_log_sampling_target = 64\n";
+    *.*.accuracy_log_sampling_target = 64\n";
 
 const UNET: Case = Case {
     folder: "3d-unet-99.9",
     scenarios: &[("Offline", "offline", "3d-unet")],
     samples: 43,
     tokens: None,
-    long: None,
     tests: &[("TEST01", "TEST01/3d-unet", TEST01)],
     scores: "Accuracy: mean = 0.86200, kidney = 0.93400, tumor = 0.79000\n",
     user_conf: "*.Offline.target_qps = 20\n",
+    ..LLAMA2
 };
 
 const WHISPER: Case = Case {
     folder: "whisper",
     scenarios: &[("Offline", "offline", "whisper")],
     samples: 1633,
-    tokens: Some((3, 8)),
-    long: None,
     tests: &[("TEST01", "TEST01/whisper", TEST01)],
     scores: "Word Error Rate: 2.05%, accuracy=97.95%\n",
-    user_conf: "*.Offline.target_qps = 20\n",
+    user_conf: UNET.user_conf,
+    ..LLAMA2
 };
 
 /// The checker's complaints are those that were listed before it ran, and a tree whose runs were

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Place, Running, accelerator, free_ports, run};
+use common::{Place, Running, accelerator, free_ports, run, words};
 use qdl::stats::timeline::{NodeSide, Timeline};
 use serde_json::Value;
 
@@ -216,18 +216,10 @@ fn each_scenario_adds_up_and_is_told_tick_by_tick() {
 #[test]
 fn what_lies_before_the_issue_is_what_loadgens_trace_says() {
     let rig = rig();
-    let arguments = [
-        "--scenario",
-        "server",
-        "--target-qps",
-        "800",
-        "--duration-s",
-        "0.8",
-        "--set",
-        "target_latency=3000",
-        "--set",
-        "enable_trace=1",
-    ];
+    let arguments = words(
+        "--scenario server --target-qps 800 --duration-s 0.8 --set target_latency=3000 \
+         --set enable_trace=1",
+    );
     let (s, _) = ran(&rig, "out", &arguments);
     let path = rig.place.path("out").join("mlperf_log_trace.json");
     let text = std::fs::read_to_string(path).expect("a trace");
@@ -257,16 +249,8 @@ fn what_lies_before_the_issue_is_what_loadgens_trace_says() {
 #[test]
 fn a_killed_accelerator_tells_nothing_and_the_loss_is_told_with_its_time() {
     let mut rig = rig();
-    let arguments = [
-        "--scenario",
-        "server",
-        "--target-qps",
-        "400",
-        "--duration-s",
-        "5",
-        "--set",
-        "target_latency=10000",
-    ];
+    let arguments =
+        words("--scenario server --target-qps 400 --duration-s 5 --set target_latency=10000");
     let mut command = rig.place.frontend(&rig.config, "out", &arguments);
     command.arg("-v");
     let mut frontend = Running::start(&rig.place, "frontend", command);

@@ -15,10 +15,7 @@ use std::{
 };
 
 use common::{
-    Ended, Place, Running, accelerator, accelerator_in,
-    chance::{Random, number},
-    free_ports,
-    netns::Star,
+    Ended, Place, Running, accelerator, accelerator_in, chance::number, free_ports, netns::Star,
     offline, sockets,
 };
 use serde_json::Value;
@@ -134,15 +131,15 @@ struct Struck {
 
 impl Trial {
     fn nth(i: u64, seed: u64, kinds: &[Fault]) -> Self {
-        let mut random = Random(seed.wrapping_mul(1_000_003) + i);
+        let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(1_000_003) + i);
         let turns = kinds.len() as u64;
         Trial {
             fault: kinds[(i % turns) as usize],
             stream: ["first", "all"][((i / turns + i % turns) % 2) as usize],
             second: i / turns % 3 != 1,
-            offline: random.below(3) == 0,
-            at: random.below(1200),
-            connections: 1 + random.below(4),
+            offline: random.u64(..3) == 0,
+            at: random.u64(..1200),
+            connections: 1 + random.u64(..4),
         }
     }
 

@@ -5,7 +5,7 @@ mod common;
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use common::{Place, Running, accelerator, free_ports};
+use common::{Place, Running, accelerator, assert_has, free_ports};
 
 /// A session on a system of some 400 samples a second, and a bound that a busy machine keeps too.
 fn tune(config: &Path, session: &Path, more: &[&str]) -> Command {
@@ -46,10 +46,7 @@ fn a_session_that_was_interrupted_goes_on_and_every_trial_is_on_its_page() {
     let trials = before.len() - 1;
     assert!(trials >= 3, "{}", ended.stderr);
     let page = fs::read_to_string(session.join("tune.md")).expect("a page");
-    assert!(
-        page.contains("interrupted") && page.contains("| 3 | "),
-        "{page}"
-    );
+    assert_has(&page, &["interrupted", "| 3 | "]);
 
     // So short a budget that it ends soon, whatever the machine does.
     let command = tune(&config, &session, &["--budget-min", "0.6"]);
@@ -78,9 +75,5 @@ fn a_session_that_was_interrupted_goes_on_and_every_trial_is_on_its_page() {
     let command = tune(&config, &place.path("other"), &[]);
     let ended = Running::start(&place, "tune", command).end();
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert!(
-        ended.stdout.contains("did not measure: exit code 2"),
-        "{}",
-        ended.stdout
-    );
+    assert_has(&ended.stdout, &["did not measure: exit code 2"]);
 }

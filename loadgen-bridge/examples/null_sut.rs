@@ -315,10 +315,13 @@ fn main() -> ExitCode {
         Some(Figure::Latency { percentile, ns }) => format!("{percentile}th percentile {ns} ns"),
         None => "no figure".to_owned(),
     };
-    let latencies = &outcome.latencies;
     let mut text = format!(
         "{verdict}: {figure}; p50 {} ns, p99 {} ns\nSUT {:?}; {} errors, {} warnings\n",
-        latencies.p50, latencies.p99, outcome.sut_name, outcome.errors, outcome.warnings
+        outcome.latency_ns(0.5),
+        outcome.latency_ns(0.99),
+        outcome.sut_name,
+        outcome.errors,
+        outcome.warnings
     );
     for reason in outcome.reasons.iter().chain(&outcome.detail.error_messages) {
         text.push_str(&format!("  {reason}\n"));

@@ -362,7 +362,7 @@ fn integer(text: &str) -> Result<u64, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Scenario;
+    use loadgen_log::Scenario;
 
     fn check(text: &str, model: &str, kind: Kind) -> Result<(), LoadgenError> {
         let folder = tempfile::tempdir().unwrap();

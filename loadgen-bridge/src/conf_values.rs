@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::conf::parse;
 use crate::error::LoadgenError;
-use crate::settings::Scenario;
+use loadgen_log::Scenario;
 
 /// One line that concerns a model in a scenario.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -128,14 +128,4 @@ pub enum LoadgenError {
         /// Why.
         why: String,
     },
-    /// The accuracy log is not what LoadGen writes.
-    #[error("{path}:{line}: {why}")]
-    AccuracyLog {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong with it.
-        why: String,
-    },
 }

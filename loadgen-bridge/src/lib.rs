@@ -18,16 +18,14 @@
 //! | `run`, `control` | a test, and how it is stopped |
 //! | `sample` | samples and responses, as LoadGen lays them out |
 //! | `log_room` | how LoadGen's log is kept from losing what a quick thread completes |
-//! | `summary`, `detail`, `accuracy` | what LoadGen wrote, read back |
+//! | `summary` | LoadGen's summary, read back; crate `loadgen-log` reads the other logs |
 //! | `raw` | the shim's declarations |
 
-mod accuracy;
 #[cfg(feature = "bench")]
 mod bench;
 mod conf;
 mod conf_values;
 mod control;
-mod detail;
 mod error;
 mod log_room;
 mod log_settings;
@@ -37,13 +35,14 @@ mod sample;
 mod settings;
 mod summary;
 
-pub use accuracy::{AccuracyLog, AccuracyRecord};
 #[cfg(feature = "bench")]
 pub use bench::null_sut_cpp;
 pub use conf::{known_models, passed_over};
 pub use conf_values::{ConfValue, conf_values};
-pub use detail::{Detail, Phase, PhaseKind};
 pub use error::LoadgenError;
+pub use loadgen_log::{
+    AccuracyLog, AccuracyRecord, Detail, LogError, Phase, PhaseKind, Scenario, TestMode,
+};
 pub use log_room::{log_may_be_outgrown, outgrow_log};
 pub use log_settings::{LogFiles, LogSettings, LoggingMode};
 pub use run::{
@@ -51,5 +50,5 @@ pub use run::{
     run_test,
 };
 pub use sample::{QuerySample, QuerySampleResponse, ResponseId, complete, first_token_complete};
-pub use settings::{Scenario, TestMode, TestSettings};
-pub use summary::{Figure, Latencies, TestOutcome, Verdict};
+pub use settings::TestSettings;
+pub use summary::{Figure, TestOutcome, Verdict};

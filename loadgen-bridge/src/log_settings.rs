@@ -81,7 +81,7 @@ impl Default for LogSettings {
 }
 
 /// The files of one run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogFiles {
     /// The result, for people.
     pub summary: PathBuf,

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::Path;
 
-use crate::detail::Detail;
+use loadgen_log::Detail;
+
 use crate::error::LoadgenError;
 use crate::log_settings::LogFiles;
 
@@ -13,13 +14,14 @@ use crate::log_settings::LogFiles;
 const SUMMARY_AT_MOST: u64 = 16 << 20;
 
 /// LoadGen's word on a performance run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Verdict {
     /// All constraints were met.
     Valid,
     /// Some were not; [`TestOutcome::reasons`] says which.
     Invalid,
     /// An accuracy run is not judged.
+    #[default]
     NotJudged,
 }
 
@@ -39,32 +41,8 @@ pub enum Figure {
     },
 }
 
-/// Latencies as LoadGen computed them, in ns: of samples, in
-/// MultiStream of queries. All 0 where the summary has none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Latencies {
-    /// The shortest.
-    pub min: u64,
-    /// The mean.
-    pub mean: u64,
-    /// The longest.
-    pub max: u64,
-    /// The 50th percentile.
-    pub p50: u64,
-    /// The 90th percentile.
-    pub p90: u64,
-    /// The 95th percentile.
-    pub p95: u64,
-    /// The 97th percentile.
-    pub p97: u64,
-    /// The 99th percentile.
-    pub p99: u64,
-    /// The 99.9th percentile.
-    pub p999: u64,
-}
-
 /// A run that LoadGen brought to its end.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct TestOutcome {
     /// LoadGen's word.
     pub verdict: Verdict,
@@ -72,8 +50,6 @@ pub struct TestOutcome {
     pub reasons: Vec<String>,
     /// The scenario's figure; none after an accuracy run.
     pub figure: Option<Figure>,
-    /// Latencies.
-    pub latencies: Latencies,
     /// The SUT's name in the summary; empty after an accuracy run.
     pub sut_name: String,
     /// Errors that LoadGen logged. A submission must have none, whatever the verdict.
@@ -83,8 +59,6 @@ pub struct TestOutcome {
     /// Every `name : number` of the summary's results
     /// and additional statistics, under LoadGen's names.
     pub statistics: BTreeMap<String, f64>,
-    /// The settings that LoadGen ran with, as the summary lists them.
-    pub parameters: BTreeMap<String, String>,
     /// What the detailed log says beyond that.
     pub detail: Detail,
     /// Where the logs are.
@@ -102,20 +76,25 @@ impl TestOutcome {
             path: path.to_owned(),
             why,
         };
-        let open = |path: &Path| File::open(path).map_err(|error| failed(path, error.to_string()));
         let mut summary = String::new();
-        let file = open(&files.summary)?;
-        let read = file.take(SUMMARY_AT_MOST).read_to_string(&mut summary);
-        read.map_err(|error| failed(&files.summary, error.to_string()))?;
-        let detail = BufReader::new(open(&files.detail)?);
+        File::open(&files.summary)
+            .and_then(|file| file.take(SUMMARY_AT_MOST).read_to_string(&mut summary))
+            .map_err(|error| failed(&files.summary, error.to_string()))?;
         let mut outcome = parse_summary(&summary, files);
         if !outcome.1 {
             let why = "LoadGen has not written its last lines; was the run cut short?".to_owned();
             return Err(failed(&outcome.0.files.summary, why));
         }
-        outcome.0.detail = Detail::read(detail)
+        outcome.0.detail = Detail::open(&outcome.0.files.detail)
             .map_err(|error| failed(&outcome.0.files.detail, error.to_string()))?;
         Ok(outcome.0)
+    }
+
+    /// A percentile of the latency of samples (in MultiStream of queries) in ns; 0 where the summary
+    /// has none.
+    pub fn latency_ns(&self, percentile: f64) -> f64 {
+        let name = format!("{:.2} percentile latency (ns)", percentile * 100.0);
+        self.statistics.get(&name).copied().unwrap_or(0.0)
     }
 
     /// Whether LoadGen calls it valid.
@@ -127,17 +106,8 @@ impl TestOutcome {
 /// The outcome, and whether the summary is whole.
 fn parse_summary(text: &str, files: LogFiles) -> (TestOutcome, bool) {
     let mut outcome = TestOutcome {
-        verdict: Verdict::NotJudged,
-        reasons: Vec::new(),
-        figure: None,
-        latencies: Latencies::default(),
-        sut_name: String::new(),
-        errors: 0,
-        warnings: 0,
-        statistics: BTreeMap::new(),
-        parameters: BTreeMap::new(),
-        detail: Detail::default(),
         files,
+        ..TestOutcome::default()
     };
     let mut whole = false;
     let mut in_parameters = false;
@@ -168,7 +138,8 @@ fn parse_summary(text: &str, files: LogFiles) -> (TestOutcome, bool) {
             }
             continue;
         }
-        if line.starts_with("Test Parameters Used") {
+        if in_parameters || line.starts_with("Test Parameters Used") {
+            // The detailed log has them, too.
             in_parameters = true;
         } else if line.starts_with("Recommendations:") {
             recommending = true;
@@ -186,9 +157,7 @@ fn parse_summary(text: &str, files: LogFiles) -> (TestOutcome, bool) {
             recommending = false;
             let constraint = key.starts_with("  ");
             let (key, value) = (key.trim(), value.trim());
-            if in_parameters {
-                outcome.parameters.insert(key.to_owned(), value.to_owned());
-            } else if constraint {
+            if constraint {
                 if value == "NO" {
                     outcome.reasons.push(format!("{key}: no"));
                 }
@@ -218,22 +187,6 @@ fn parse_summary(text: &str, files: LogFiles) -> (TestOutcome, bool) {
 
 impl TestOutcome {
     fn take_number(&mut self, key: &str, number: f64) {
-        let latencies = &mut self.latencies;
-        let known = match key {
-            "Min latency (ns)" => Some(&mut latencies.min),
-            "Mean latency (ns)" => Some(&mut latencies.mean),
-            "Max latency (ns)" => Some(&mut latencies.max),
-            "50.00 percentile latency (ns)" => Some(&mut latencies.p50),
-            "90.00 percentile latency (ns)" => Some(&mut latencies.p90),
-            "95.00 percentile latency (ns)" => Some(&mut latencies.p95),
-            "97.00 percentile latency (ns)" => Some(&mut latencies.p97),
-            "99.00 percentile latency (ns)" => Some(&mut latencies.p99),
-            "99.90 percentile latency (ns)" => Some(&mut latencies.p999),
-            _ => None,
-        };
-        if let Some(latency) = known {
-            *latency = number as u64;
-        }
         match key {
             "Completed samples per second" => {
                 self.figure = Some(Figure::CompletedSamplesPerSecond(number))
@@ -256,66 +209,13 @@ impl TestOutcome {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
-    fn files() -> LogFiles {
-        let path = PathBuf::new;
-        LogFiles {
-            summary: path(),
-            detail: path(),
-            accuracy: path(),
-            trace: path(),
-        }
-    }
-
-    const SERVER: &str = "\
-================================================
-MLPerf Results Summary
-================================================
-SUT name : Network SUT: a
-Scenario : Server
-Mode     : PerformanceOnly
-Completed samples per second    : 98.75
-Result is : INVALID
-  Performance constraints satisfied : NO
-  Min duration satisfied : Yes
-  Min queries satisfied : Yes
-  Early stopping satisfied: NO
-Recommendations:
- * Reduce target QPS to improve latency.
-Early Stopping Result:
- * Run unsuccessful.
- * Processed 100 queries.
- * Would need to run at least 5 more queries,
- with the run being successful if every additional
- query were under latency.
-
-================================================
-Additional Stats
-================================================
-Scheduled samples per second : 99.10
-Min latency (ns)                : 12
-Max latency (ns)                : 9000
-Mean latency (ns)               : 700
-50.00 percentile latency (ns)   : 600
-99.90 percentile latency (ns)   : 8999
-
-================================================
-Test Parameters Used
-================================================
-samples_per_query : 1
-target_qps : 100
-
-1 warning encountered. See detailed log.
-
-2 ERRORS encountered. See detailed log.
-";
+    const SERVER: &str = include_str!("../tests/data/server_summary.txt");
 
     #[test]
     fn a_server_run_is_read() {
-        let (outcome, whole) = parse_summary(SERVER, files());
+        let (outcome, whole) = parse_summary(SERVER, LogFiles::default());
         assert!(whole);
         assert_eq!(outcome.verdict, Verdict::Invalid);
         assert_eq!(
@@ -333,23 +233,16 @@ target_qps : 100
             Some(Figure::CompletedSamplesPerSecond(98.75))
         );
         assert_eq!(outcome.sut_name, "Network SUT: a");
-        assert_eq!(
-            (
-                outcome.latencies.min,
-                outcome.latencies.p50,
-                outcome.latencies.p999
-            ),
-            (12, 600, 8999)
-        );
+        assert_eq!(outcome.latency_ns(0.5), 600.0);
+        assert_eq!(outcome.latency_ns(0.999), 8999.0);
         assert_eq!((outcome.errors, outcome.warnings), (2, 1));
         assert_eq!(outcome.statistics["Scheduled samples per second"], 99.1);
-        assert_eq!(outcome.parameters["target_qps"], "100");
     }
 
     #[test]
     fn a_stream_run_and_an_offline_run_have_their_figures() {
         let text = "90.0th percentile latency (ns) : 1234\nNo errors encountered during test.\n";
-        let (outcome, whole) = parse_summary(text, files());
+        let (outcome, whole) = parse_summary(text, LogFiles::default());
         assert!(whole);
         assert_eq!(
             outcome.figure,
@@ -358,7 +251,7 @@ target_qps : 100
                 ns: 1234
             })
         );
-        let (outcome, whole) = parse_summary("Samples per second: 6.71e+07\n", files());
+        let (outcome, whole) = parse_summary("Samples per second: 6.71e+07\n", LogFiles::default());
         assert!(!whole, "no last lines");
         assert_eq!(outcome.figure, Some(Figure::SamplesPerSecond(6.71e7)));
     }

@@ -19,6 +19,12 @@ use loadgen_bridge::{
     outgrow_log, register_issue_query_thread, run_test,
 };
 
+#[track_caller]
+fn assert_valid(outcome: &TestOutcome) {
+    let word = (outcome.verdict, outcome.errors);
+    assert_eq!(word, (Verdict::Valid, 0), "{}", errors_of(outcome));
+}
+
 fn errors_of(outcome: &TestOutcome) -> String {
     format!("{:?} {:?}", outcome.reasons, outcome.detail.error_messages)
 }
@@ -42,12 +48,7 @@ fn server_performance() {
             folder,
             &settings(Scenario::Server, TestMode::PerformanceOnly),
         );
-        assert_eq!(
-            (outcome.verdict, outcome.errors),
-            (Verdict::Valid, 0),
-            "{}",
-            errors_of(&outcome)
-        );
+        assert_valid(&outcome);
         assert!(
             matches!(outcome.figure, Some(Figure::CompletedSamplesPerSecond(rate)) if rate > 0.0)
         );
@@ -56,7 +57,7 @@ fn server_performance() {
         assert_eq!(outcome.sut_name, "SUT that was asked 2 times");
         let detail = fs::read_to_string(&outcome.files.detail).unwrap();
         assert!(detail.contains("SUT that was asked 1 times"));
-        assert!(outcome.detail.name_duration_ns.is_some());
+        assert!(outcome.detail.whole("get_sut_name_duration_ns").is_some());
         assert!(sut.issued.load(Ordering::Relaxed) > 100);
         assert_eq!(
             (
@@ -65,7 +66,7 @@ fn server_performance() {
             ),
             (1, 48)
         );
-        assert_eq!(outcome.parameters["target_qps"], "2000");
+        assert_eq!(outcome.detail.get("effective_target_qps"), Some("2000"));
     });
 }
 
@@ -76,12 +77,7 @@ fn offline_performance() {
         settings.min_duration_ms = 0;
         settings.min_query_count = 5000;
         let (outcome, sut, _) = run_inline(folder, &settings);
-        assert_eq!(
-            (outcome.verdict, outcome.errors),
-            (Verdict::Valid, 0),
-            "{}",
-            errors_of(&outcome)
-        );
+        assert_valid(&outcome);
         assert!(matches!(outcome.figure, Some(Figure::SamplesPerSecond(rate)) if rate > 0.0));
         assert_eq!(sut.issued.load(Ordering::Relaxed), 5000);
         // Performance mode logs no responses.
@@ -232,12 +228,7 @@ fn completion_on_another_thread() {
             None,
         )
         .unwrap();
-        assert_eq!(
-            (outcome.verdict, outcome.errors),
-            (Verdict::Valid, 0),
-            "{}",
-            errors_of(&outcome)
-        );
+        assert_valid(&outcome);
         // LoadGen has seen what this thread wrote, and has made room.
         let detail = fs::read_to_string(folder.join("logs/mlperf_log_detail.txt")).unwrap();
         assert!(detail.contains("Logging allocation detected"), "{detail}");
@@ -255,12 +246,7 @@ fn several_issue_threads() {
         let mut settings = settings(Scenario::Server, TestMode::PerformanceOnly);
         settings.server_num_issue_query_threads = 3;
         let (outcome, _, _) = run_inline(folder, &settings);
-        assert_eq!(
-            (outcome.verdict, outcome.errors),
-            (Verdict::Valid, 0),
-            "{}",
-            errors_of(&outcome)
-        );
+        assert_valid(&outcome);
         for thread in threads {
             thread.join().unwrap().unwrap();
         }
@@ -297,12 +283,7 @@ fn token_latencies() {
         settings.server_tpot_latency = 5_000_000_000;
         let qsl = Arc::new(Samples::new(64, 64));
         let outcome = run_test(Arc::new(Tokens), qsl, &settings, &logs(folder), None).unwrap();
-        assert_eq!(
-            (outcome.verdict, outcome.errors),
-            (Verdict::Valid, 0),
-            "{}",
-            errors_of(&outcome)
-        );
+        assert_valid(&outcome);
         assert!(outcome.statistics["Completed tokens per second"] > 0.0);
     });
 }
@@ -337,14 +318,10 @@ fn a_user_conf_applies_once() {
             Err(LoadgenError::SecondConf { .. })
         ));
         let (outcome, _, _) = run_inline(folder, &settings);
-        assert_eq!(
-            (outcome.verdict, outcome.errors),
-            (Verdict::Valid, 0),
-            "{}",
-            errors_of(&outcome)
-        );
-        assert_eq!(outcome.parameters["target_qps"], "4000");
-        assert_eq!(outcome.parameters["target_latency (ns)"], "900000000");
+        assert_valid(&outcome);
+        assert_eq!(outcome.detail.whole("effective_target_qps"), Some(4000));
+        let latency = outcome.detail.whole("effective_target_latency_ns");
+        assert_eq!(latency, Some(900_000_000));
     });
 }
 

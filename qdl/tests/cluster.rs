@@ -16,6 +16,7 @@ use std::{
 
 use fake::Fake;
 use harness::*;
+use qdl::testkit::assert_has;
 use qdl::{
     dispatch::{Completer, Response, Sample, SampleTimes},
     run::{Cluster, ClusterListener, SampleMemory},
@@ -90,16 +91,10 @@ fn with_no_accelerator_left_the_run_is_aborted_within_the_deadline_and_names_the
         .expect("alive")
         .clone()
         .expect("aborted");
-    assert!(
-        cause.contains("acc-a (127.0.0.1:") && cause.contains("lost"),
-        "{cause}"
-    );
+    assert_has(&cause, &["acc-a (127.0.0.1:", "lost"]);
     let unnamed = front.cluster.name().expect_err("nobody is there");
     let unnamed = unnamed.to_string();
-    assert!(
-        unnamed.contains("acc-a (127.0.0.1:") && unnamed.contains("did not answer Name()"),
-        "{unnamed}"
-    );
+    assert_has(&unnamed, &["acc-a (127.0.0.1:", "did not answer Name()"]);
     let Front { cluster, book } = front;
     cluster.finish();
     assert!(
@@ -366,8 +361,5 @@ fn slots_beyond_the_memory_budget_are_refused_in_words() {
         .err()
         .expect("refused")
         .to_string();
-    assert!(
-        error.contains("memory_mib") && error.contains("acc-a"),
-        "{error}"
-    );
+    assert_has(&error, &["memory_mib", "acc-a"]);
 }

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use harness::*;
 use qdl::config::NicConfig;
+use qdl::testkit::assert_has;
 
 /// The device of the frontend and the accelerator's, each rail one port of it.
 fn devices() -> [String; 2] {
@@ -96,10 +97,7 @@ fn fabrics_that_differ_are_named_at_both_ends() {
     let node = Running::start("acc-a", "127.0.0.1:0", &m, 1 << 30);
     let config = config_with(&[&node], &m, &format!("  - device: {one}\n"), "");
     let text = Front::try_connect(&config, 4, 1).err().expect("refused");
-    assert!(
-        text.contains("asks for the ib fabric") && text.contains("acc-a is tcp"),
-        "{text}"
-    );
+    assert_has(&text, &["asks for the ib fabric", "acc-a is tcp"]);
 }
 
 #[test]
@@ -111,8 +109,5 @@ fn slots_beyond_the_budget_are_refused_in_words() {
     let node = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 20, vec![nic]);
     let config = config_with(&[&node], &m, &format!("  - device: {one}\n"), "");
     let text = Front::try_connect(&config, 4, 1).err().expect("refused");
-    assert!(
-        text.contains("memory_mib") && text.contains("acc-a"),
-        "{text}"
-    );
+    assert_has(&text, &["memory_mib", "acc-a"]);
 }

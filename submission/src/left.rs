@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     error::{self, Error},
-    layout, log,
+    layout,
 };
 
 /// The folder of the copies.
@@ -190,7 +190,11 @@ impl Left {
     /// # Errors
     /// [`Error::Read`], [`Error::Write`].
     pub fn end(mut self, folder: &Path, exit: u8, reason: &str) -> Result<(), Error> {
-        for name in [log::SUMMARY, log::DETAIL, log::ACCURACY] {
+        for name in [
+            loadgen_log::SUMMARY,
+            loadgen_log::DETAIL,
+            loadgen_log::ACCURACY,
+        ] {
             let path = folder.join(name);
             if path.is_file() {
                 self.logs.insert(name.to_owned(), sha256_of(&path)?);
@@ -270,7 +274,7 @@ mod tests {
         let kept = files(&folder).filter(|p| p.is_file());
         assert_eq!(kept.count(), 3, "what a later run takes away");
         fs::write(&source, "changed").expect("written");
-        fs::write(folder.join(log::DETAIL), "abc").expect("written");
+        fs::write(folder.join(loadgen_log::DETAIL), "abc").expect("written");
         left.end(&folder, 1, "INVALID").expect("ended");
         let left = Left::read(&folder).expect("read").expect("there");
         assert_eq!((left.exit, left.format), (Some(1), FORMAT));
@@ -281,7 +285,7 @@ mod tests {
         );
         assert_ne!(note.sha256, sha256_of(&source).expect("a hash"));
         assert_eq!(
-            left.logs[log::DETAIL],
+            left.logs[loadgen_log::DETAIL],
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
         assert_eq!(left.logs.len(), 1);

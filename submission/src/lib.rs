@@ -1,14 +1,13 @@
 //! From runs to the folder that is handed in: what a round asks for, what a run leaves behind, what
 //! a machine is, and whether all of it counts.
 //!
-//! It reads LoadGen's logs and writes JSON, Markdown and SVG; of `qdl` it knows the topology alone.
+//! It reads LoadGen's logs (`loadgen-log`) and writes JSON, Markdown and SVG; of `qdl` it knows the topology alone.
 //! What depends on the round is data (`configs/rounds`), what the rules say is one list
 //! ([`rules::ALL`]), which `docs/rules.md` explains.
 //!
 //! | module | what it is for |
 //! | --- | --- |
 //! | [`round`] | one round's models, limits, seeds, counts and tests |
-//! | [`log`] | LoadGen's logs, read back |
 //! | [`left`] | what a run leaves behind beside them: who ran what, with which files |
 //! | [`guard`] | whether a run would count, before it is measured |
 //! | [`describe`] | a machine, the form for what no machine knows, the system's JSON, the diagram |
@@ -29,7 +28,6 @@ pub mod explain;
 pub mod guard;
 pub mod layout;
 pub mod left;
-pub mod log;
 pub mod official;
 pub mod rehearsal;
 pub mod round;

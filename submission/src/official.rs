@@ -12,7 +12,6 @@ use crate::{
     error::{self, Error},
     layout::{self, Place},
     left::{AUDIT_CONFIG, FOLDER},
-    log,
     round::{Round, Test, loadgen_scenario},
 };
 
@@ -135,7 +134,7 @@ impl Official {
 
     fn fill(&self, arg: &str, with: &Values<'_>) -> String {
         let audit = with.run.join(FOLDER).join(AUDIT_CONFIG);
-        let log = with.run.join(log::ACCURACY);
+        let log = with.run.join(loadgen_log::ACCURACY);
         let values = [
             ("{run}", with.run.display().to_string()),
             ("{scenario}", with.scenario.display().to_string()),

@@ -35,17 +35,6 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Mean batch size; 0 where there was no batch.
-    pub fn mean_batch(&self) -> f64 {
-        if self.batches == 0 {
-            0.0
-        } else {
-            self.samples as f64 / self.batches as f64
-        }
-    }
-}
-
-impl Counters {
     /// Adds another pipeline's.
     pub fn add(&mut self, o: &Counters) {
         self.batches += o.batches;

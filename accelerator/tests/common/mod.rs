@@ -77,15 +77,8 @@ impl Samples {
     /// Samples of random sizes from a seed, one after the other.
     pub fn random(sizes: &[usize], capacity: usize, expect: Option<Answer>) -> Arc<Self> {
         let total: usize = sizes.iter().sum();
-        let mut x = 0x9E37_79B9_7F4A_7C15_u64;
-        let bytes: Vec<u8> = (0..total)
-            .map(|_| {
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
-                x as u8
-            })
-            .collect();
+        let mut bytes = vec![0; total];
+        fastrand::Rng::with_seed(1).fill(&mut bytes);
         let mut at = 0;
         let places = sizes
             .iter()

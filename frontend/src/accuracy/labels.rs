@@ -176,6 +176,8 @@ fn is_class(class: i64, output: &TensorSpec) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use qdl::testkit::assert_has;
+
     use super::{super::tests::output, *};
 
     /// What comes of a file with this end and content for a data set of so many samples.
@@ -213,11 +215,13 @@ mod tests {
     fn labels_of_32_bits_are_what_is_said_of_them_and_never_guessed() {
         let (scores, file) = (output(DType::F32, &[4]), i32s(&[3, 0, 2, 1]));
         let text = labels(&file, ".i32", None, 4, &scores).expect_err("nobody said");
-        assert!(
-            text.contains("16 bytes are no labels of i64 for 4 samples, 32 are")
-                && text.contains("would fit i32 or f32: say which")
-                && text.contains("`labels: {file: l.i32, dtype: i32}`"),
-            "{text}"
+        assert_has(
+            &text,
+            &[
+                "16 bytes are no labels of i64 for 4 samples, 32 are",
+                "would fit i32 or f32: say which",
+                "`labels: {file: l.i32, dtype: i32}`",
+            ],
         );
         let text = labels(&file, ".i32", Some(DType::I8), 4, &scores).expect_err("of one byte");
         assert!(text.contains("would fit i32 or f32"), "{text}");
@@ -278,17 +282,11 @@ mod tests {
         let text = labels(&i32s(&[3, 1, 2, 1]), "", None, 2, &class).expect_err("too large");
         assert!(text.contains("label of sample 0 is 4294967299"), "{text}");
         let text = labels(&i64s(&[0, 4]), "", None, 2, &scores).expect_err("no fifth score");
-        assert!(
-            text.contains("sample 1 is 4") && text.contains("classes 0 to 3"),
-            "{text}"
-        );
+        assert_has(&text, &["sample 1 is 4", "classes 0 to 3"]);
         let text = labels(&i64s(&[0, -1]), "", None, 2, &scores).expect_err("negative");
         assert!(text.contains("sample 1 is -1"), "{text}");
         let text = labels(&[0; 30], "", Some(DType::I32), 4, &scores).expect_err("30 bytes");
-        assert!(
-            text.contains("30 bytes") && text.contains("16 are"),
-            "{text}"
-        );
+        assert_has(&text, &["30 bytes", "16 are"]);
         let absent = LabelsConfig {
             file: "/no/labels".into(),
             dtype: None,
@@ -322,15 +320,9 @@ mod tests {
             Ok(want)
         );
         let text = labels(&npy, "", Some(DType::I64), 5, &scores).expect_err("of 32 bits");
-        assert!(
-            text.contains("int32 (5, 1)") && text.contains("leave `dtype` out"),
-            "{text}"
-        );
+        assert_has(&text, &["int32 (5, 1)", "leave `dtype` out"]);
         let text = labels(&npy, "", None, 6, &scores).expect_err("five");
-        assert!(
-            text.contains("it has 5 labels, and the data set 6 samples"),
-            "{text}"
-        );
+        assert_has(&text, &["it has 5 labels, and the data set 6 samples"]);
         let text = labels(&fixture("pixels.npy"), "", None, 5, &scores).expect_err("two");
         assert!(text.contains("one number for each sample"), "{text}");
         let text = labels(b"PAR1....PAR1", "", None, 1, &scores).expect_err("a table");

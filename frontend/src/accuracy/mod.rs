@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loadgen_bridge::{AccuracyLog, LoadgenError};
+use loadgen_bridge::{AccuracyLog, LogError};
 use qdl::{
     config::{DatasetKind, LabelsConfig},
     model::{ModelSpec, TensorSpec},
@@ -56,7 +56,7 @@ pub enum AccuracyError {
     },
     /// LoadGen's log.
     #[error(transparent)]
-    Log(#[from] LoadgenError),
+    Log(#[from] LogError),
     /// The log names a sample that the data set does not have.
     #[error("{}: it answers sample {index}, and the data set has {samples}", path.display())]
     Index {

@@ -1,5 +1,6 @@
 //! Random bytes from a seed, and lengths of every magnitude.
 
+use fastrand::Rng;
 use qdl::config::{Dimension, SizeDistribution};
 
 use super::{Dataset, DatasetError, Lengths, Source, length};
@@ -24,8 +25,8 @@ impl Dataset {
                 count,
             },
             SizeDistribution::LogUniform => {
-                let mut stream = Stream::new(seed, u64::MAX);
-                let mut draw = || log_uniform(stream.next(), shortest.max(1), longest);
+                let mut rng = stream(seed, u64::MAX);
+                let mut draw = || log_uniform(rng.u64(..), shortest.max(1), longest);
                 Lengths::Each((0..count).map(|_| draw()).collect())
             }
         };
@@ -44,10 +45,10 @@ impl Dataset {
         seed: u64,
     ) -> Result<Self, DatasetError> {
         let name = format!("random shapes, seed {seed}");
-        let mut stream = Stream::new(seed, u64::MAX);
+        let mut rng = stream(seed, u64::MAX);
         let mut draw = |d: &Dimension| {
             let choices = d.most.saturating_sub(d.least) / d.step.max(1) + 1;
-            d.least + d.step * (stream.next() % choices as u64) as usize
+            d.least + d.step * rng.usize(..choices)
         };
         let mut sample = || {
             let each = shape.iter().map(&mut draw);
@@ -73,10 +74,7 @@ impl Dataset {
 
 /// The bytes of one sample of one seed.
 pub(super) fn fill(seed: u64, index: usize, to: &mut [u8]) {
-    let mut stream = Stream::new(seed, index as u64);
-    for chunk in to.chunks_mut(8) {
-        chunk.copy_from_slice(&stream.next().to_le_bytes()[..chunk.len()]);
-    }
+    stream(seed, index as u64).fill(to);
 }
 
 /// A length between `min` and `max` of which every
@@ -89,26 +87,9 @@ fn log_uniform(bits: u64, min: u32, max: u32) -> u32 {
     len.clamp(min, max)
 }
 
-/// SplitMix64: random enough that no two samples share a digest, and as fast as memory.
-pub(super) struct Stream(u64);
-
-impl Stream {
-    /// The stream of one sample of one seed.
-    pub(super) fn new(seed: u64, index: u64) -> Self {
-        let mut mixed = Stream(seed);
-        let first = mixed.next();
-        mixed.0 = first ^ index.wrapping_mul(0xD1B5_4A32_D192_ED03);
-        mixed.next();
-        mixed
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
+/// The generator of one sample of one seed.
+pub(super) fn stream(seed: u64, index: u64) -> Rng {
+    Rng::with_seed(seed ^ index.wrapping_mul(0xD1B5_4A32_D192_ED03))
 }
 
 #[cfg(test)]

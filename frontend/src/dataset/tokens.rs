@@ -1,6 +1,6 @@
 //! Texts from a seed.
 
-use super::{Dataset, DatasetError, Lengths, Source, length, random::Stream};
+use super::{Dataset, DatasetError, Lengths, Source, length, random::stream};
 
 /// What one input of a text is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +37,13 @@ pub(super) struct Tokens {
 
 impl Tokens {
     pub(super) fn read(&self, index: usize, to: &mut [u8]) {
-        let mut stream = Stream::new(self.seed, index as u64);
+        let mut rng = stream(self.seed, index as u64);
         let width = self.width;
         let rows = to.len() / (width * self.columns.len());
         for (column, row) in self.columns.iter().zip(to.chunks_exact_mut(rows * width)) {
             for (i, token) in row.chunks_exact_mut(width).enumerate() {
                 let value = match column {
-                    Column::Words => stream.next() % self.vocab,
+                    Column::Words => rng.u64(..self.vocab),
                     Column::Mask => 1,
                     Column::Segments => u64::from(i >= rows.div_ceil(2)),
                 };
@@ -68,10 +68,10 @@ impl Dataset {
         if count == 0 || row == 0 || max == 0 {
             return Err(DatasetError::Empty { what: name });
         }
-        let mut stream = Stream::new(tokens.seed, u64::MAX);
+        let mut rng = stream(tokens.seed, u64::MAX);
         let (min, span) = (min.clamp(1, max), (max - min.clamp(1, max)) as u64 + 1);
         // `max` rows fit 32 bits, and none is longer.
-        let mut draw = || ((min + (stream.next() % span) as usize) * row) as u32;
+        let mut draw = || ((min + rng.u64(..span) as usize) * row) as u32;
         Ok(Dataset {
             name,
             lengths: Lengths::Each((0..count).map(|_| draw()).collect()),

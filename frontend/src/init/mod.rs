@@ -167,7 +167,10 @@ fn write(args: &InitArgs) -> Result<String> {
 
     let name = match &args.name {
         Some(name) => name.clone(),
-        None => yaml::name(&args.model.file_stem().unwrap_or_default().to_string_lossy()),
+        None => {
+            let stem = args.model.file_stem().unwrap_or_default();
+            qdl::topology::allowed_name(&stem.to_string_lossy(), "model")
+        }
     };
     let mut params = EngineParams {
         model: name,

@@ -7,7 +7,7 @@ use qdl::{
     config::{CONNECTIONS, NicConfig},
     model::ModelSpec,
     run::{request_stride, response_stride},
-    topology::FIRST_RUN,
+    topology::{FIRST_RUN, fill_template},
 };
 use serde_json::Value;
 
@@ -21,8 +21,6 @@ use super::{
 const BUDGET: usize = 4096 << 20;
 /// Where comments begin.
 const COMMENT: usize = 32;
-/// Longest name of a model.
-const NAME: usize = 64;
 
 /// What the files are made from.
 #[derive(Clone, Debug)]
@@ -87,18 +85,21 @@ impl Model {
         self.outputs.iter().map(text).collect()
     }
 
-    /// The keys `inputs`, `output` and, where there are more, `other_outputs`.
-    fn yaml(&self) -> String {
-        let item = |t: &Value| format!("    - {}\n", tensor(t));
-        let mut y = "  inputs:\n".to_owned();
-        y.extend(self.inputs.iter().map(item));
+    /// The values of both templates that are of the model alone.
+    fn values(&self) -> Vec<(&'static str, String)> {
+        let list = |tensors: &[Value]| {
+            let items = tensors.iter().map(|t| format!("    - {}", tensor(t)));
+            items.collect::<Vec<_>>().join("\n")
+        };
         let (first, others) = self.outputs.split_at(1);
-        y.extend(first.iter().map(|t| format!("  output: {}\n", tensor(t))));
-        if !others.is_empty() {
-            y += &said("  other_outputs:", "packed behind it");
-            y.extend(others.iter().map(item));
-        }
-        y
+        let more = if others.is_empty() { "" } else { " " };
+        vec![
+            ("name", scalar(&self.name)),
+            ("inputs", list(&self.inputs)),
+            ("output", first.iter().map(tensor).collect()),
+            ("more", more.to_owned()),
+            ("other_outputs", list(others)),
+        ]
     }
 }
 
@@ -127,22 +128,7 @@ fn scalar(text: &str) -> String {
         return text.to_owned();
     }
     // JSON's strings are YAML's.
-    Value::from(text).to_string()
-}
-
-/// A model's name that a configuration takes.
-pub(super) fn name(text: &str) -> String {
-    let ok = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let name: String = text
-        .chars()
-        .take(NAME)
-        .map(|c| if ok(c) { c } else { '-' })
-        .collect();
-    if name.is_empty() {
-        "model".to_owned()
-    } else {
-        name
-    }
+    quoted(text)
 }
 
 /// Slots of one connection, where as many as two usually have exceed an accelerator's budget.
@@ -158,150 +144,75 @@ pub(super) fn slots(model: &ModelSpec) -> Option<usize> {
 /// The frontend's file, for `folder`.
 pub(super) fn frontend(plan: &Plan, places: &Places, folder: &Path) -> String {
     let path = |file: &Path| scalar(&named_from(folder, file));
-    let mut y = "\
-# The frontend: LoadGen runs here. `frontend --config` this file; with --check it looks, and ends.
-# Paths are relative to this file's folder; docs/configuration.md explains every key.
-
-node: frontend
-"
-    .to_owned();
-    y += &auth(places);
-    y += "\n# One sample, without the batch. The accelerator's model must be the same.\n";
-    y += &format!(
-        "model:\n  name: {}\n{}",
-        scalar(&plan.model.name),
-        plan.model.yaml()
-    );
-    y += &format!(
-        "\ndataset:\n  kind: raw\n  samples: {}\n",
-        path(&plan.samples)
-    );
-    if let Some(labels) = &plan.labels {
-        let labels = path(labels);
-        y += &match &plan.labels_dtype {
-            Some(dtype) => format!("  labels: {{file: {labels}, dtype: {}}}\n", scalar(dtype)),
-            None => format!("  labels: {labels}\n"),
-        };
-    }
-    if let Some(loaded) = plan.loaded {
-        let key = format!("performance_sample_count: {loaded}");
-        y += &said(
-            &key,
-            "loaded at a time: all of them would take too much memory",
-        );
-    }
-    y += "\naccelerators:\n";
-    for at in &places.accelerators {
-        y += &format!("  - control: {}\n", scalar_address(&at.control));
-    }
-    y += &format!(
-        "\nnics:\n  - address: {}\n",
-        scalar_address(&places.address.to_string())
-    );
-    y += &match plan.slots {
-        Some(slots) => {
-            let slots = format!("    connections: 1\n    slots: {slots}");
-            said(
-                &slots,
-                "large samples: as many as 4096 MiB hold on the accelerator",
-            )
-        }
-        None => said(
-            "    connections: auto",
-            "to each accelerator, by the cores that there are",
+    let labels = plan.labels.as_deref().map(path);
+    let labels = labels.map(|labels| match &plan.labels_dtype {
+        Some(dtype) => format!("{{file: {labels}, dtype: {}}}", scalar(dtype)),
+        None => labels,
+    });
+    let accelerators = places.accelerators.iter();
+    let accelerators = accelerators.map(|at| format!("  - control: {}\n", quoted(&at.control)));
+    let connections = if plan.slots.is_some() { "1" } else { "auto" };
+    let mut values = plan.model.values();
+    values.extend([
+        ("token", token(places)),
+        ("samples", path(&plan.samples)),
+        ("labels", labels.unwrap_or_default()),
+        ("loaded", optional(plan.loaded)),
+        ("accelerators", accelerators.collect()),
+        ("address", quoted(&places.address.to_string())),
+        ("connections", connections.to_owned()),
+        ("slots", optional(plan.slots)),
+        ("first_run", FIRST_RUN.to_owned()),
+        ("intra_threads", plan.intra_threads.to_string()),
+        (
+            "library",
+            plan.library.as_deref().map(path).unwrap_or_default(),
         ),
-    };
-    y.push('\n');
-    y += FIRST_RUN;
-    y += "\n# The same run in one process, to compare with: --local.\n";
-    y += &local_engine(plan, folder);
-    y += &format!("model_file: {}\n", path(&plan.model_file));
-    y
+        ("model_file", path(&plan.model_file)),
+    ]);
+    fill_template(include_str!("templates/frontend.yaml"), COMMENT, &values)
 }
 
 /// An accelerator's file, for `folder`, or one like it on its own machine.
 pub(super) fn accelerator(plan: &Plan, at: &Place, places: &Places, folder: &Path) -> String {
-    let file = match at.is_here {
+    let model_file = match at.is_here {
         true => named_from(folder, &plan.model_file),
         // It is copied there beside this file.
-        false => plan
-            .model_file
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned(),
+        false => {
+            let name = plan.model_file.file_name().unwrap_or_default();
+            name.to_string_lossy().into_owned()
+        }
     };
-    let mut y = "\
-# An accelerator: the model runs here. `accelerator --config` this file; with --check it looks.
-# Paths are relative to this file's folder; docs/configuration.md explains every key.
-
-"
-    .to_owned();
-    y += &said(&format!("node: {}", at.node()), "unique among all nodes");
-    let control = format!("control: {{listen: \"{}\"}}", at.listen);
-    y += &format!("\n{}", said(&control, "where frontends come to"));
-    y += &auth(places);
-    y += &format!(
-        "\nmodel:\n  name: {}\n  file: {}\n{}",
-        scalar(&plan.model.name),
-        scalar(&file),
-        plan.model.yaml()
-    );
-    let intra = if at.is_here { plan.intra_threads } else { 1 };
-    y += "\nengine:\n  kind: onnx\n";
-    for (key, comment) in [
-        ("max_batch: 64".to_owned(), "most samples in a batch"),
-        (
-            "max_delay_us: 500".to_owned(),
-            "a sample waits so long for company while the engine is busy",
-        ),
-        ("threads: 1".to_owned(), "batches at the same time"),
-        (
-            format!("intra_threads: {intra}"),
-            "cores that each of them takes",
-        ),
-    ] {
-        y += &said(&format!("  {key}"), comment);
-    }
-    if let Some(library) = plan.library.as_ref().filter(|_| at.is_here) {
-        y += &format!("  library: {}\n", scalar(&named_from(folder, library)));
-    }
-    let listen = format!("  - listen: \"{}\"", at.data);
-    let comment = match at.data.port() {
-        0 => "where data connections arrive; port 0: the system chooses",
-        _ => "where data connections arrive",
-    };
-    y += &format!("\nnics:\n{}", said(&listen, comment));
-    y
+    let library = plan.library.as_deref().filter(|_| at.is_here);
+    let library = library.map(|library| scalar(&named_from(folder, library)));
+    let intra_threads = if at.is_here { plan.intra_threads } else { 1 };
+    let mut values = plan.model.values();
+    values.extend([
+        ("node", at.node()),
+        ("control", at.listen.to_string()),
+        ("token", token(places)),
+        ("file", scalar(&model_file)),
+        ("intra_threads", intra_threads.to_string()),
+        ("library", library.unwrap_or_default()),
+        ("data", at.data.to_string()),
+    ]);
+    fill_template(include_str!("templates/accelerator.yaml"), COMMENT, &values)
 }
 
-fn local_engine(plan: &Plan, folder: &Path) -> String {
-    let mut y = "engine:\n  kind: onnx\n".to_owned();
-    y += &format!("  intra_threads: {}\n", plan.intra_threads);
-    if let Some(library) = &plan.library {
-        y += &format!("  library: {}\n", scalar(&named_from(folder, library)));
-    }
-    y
-}
-
-fn auth(places: &Places) -> String {
-    match places.need_token() {
-        true => said(
-            &format!("token_file: {TOKEN}"),
-            "the same bytes on every node",
-        ),
-        false => String::new(),
+fn token(places: &Places) -> String {
+    if places.need_token() {
+        TOKEN.to_owned()
+    } else {
+        String::new()
     }
 }
 
-/// A line with its comment, which stand below one another.
-fn said(yaml: &str, comment: &str) -> String {
-    let width = COMMENT + yaml.rfind('\n').map_or(0, |at| at + 1);
-    format!("{yaml:<width$} # {comment}\n")
+fn optional(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-/// An address always stands in quotes: its colons are no mapping's.
-fn scalar_address(text: &str) -> String {
+/// Text in quotes: an address's colons are no mapping's.
+fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
@@ -376,6 +287,9 @@ mod tests {
             assert_eq!((a.control.listen, a.engine.intra_threads), (at.listen, 3));
         }
         assert!(text.lines().all(|l| l.len() <= 100), "{text}");
+        let name = qdl::topology::allowed_name;
+        assert_eq!(name("Mein Modell (2)", "model"), "Mein-Modell--2-");
+        assert_eq!(name("", "model"), "model");
     }
 
     #[test]
@@ -402,8 +316,6 @@ mod tests {
         for odd in ["on", "1e5", "a: b", "#x", "", "-a", ".nan", "é", "a\"b"] {
             assert!(scalar(odd).starts_with('"'), "{odd}");
         }
-        assert_eq!(name("Mein Modell (2)"), "Mein-Modell--2-");
-        assert_eq!(name(""), "model");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Endings of runs: their codes, their words, and what they leave in the folder.
 
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
 
-use loadgen_bridge::{Detail, Latencies, LogSettings, TestSettings};
+use loadgen_bridge::{LogSettings, TestSettings};
 use qdl::stats::{LOOPBACK_NOTE, Ledger, SampleTimes, TokenSizes, TokenTime};
 
 use super::*;
@@ -26,16 +26,9 @@ fn settings(folder: &Path) -> Settings {
 fn outcome(settings: &Settings, verdict: Word) -> TestOutcome {
     TestOutcome {
         verdict,
-        reasons: vec![],
         figure: Some(Figure::CompletedSamplesPerSecond(49.5)),
-        latencies: Latencies::default(),
-        sut_name: String::new(),
-        errors: 0,
-        warnings: 0,
-        detail: Detail::default(),
-        statistics: BTreeMap::new(),
-        parameters: BTreeMap::new(),
         files: settings.log.files(),
+        ..TestOutcome::default()
     }
 }
 

@@ -1,8 +1,5 @@
 //! LoadGen's result from what its logs hold.
 
-use std::{collections::BTreeMap, path::PathBuf};
-
-use loadgen_bridge::{Latencies, LogFiles};
 use qdl::stats::{Histograms, SampleTimes, Stage};
 
 use super::*;
@@ -18,24 +15,11 @@ fn detail(lines: &[(&str, &str)]) -> Detail {
 }
 
 fn outcome(verdict: Verdict, lines: &[(&str, &str)]) -> TestOutcome {
-    let path = PathBuf::new;
     TestOutcome {
         verdict,
         reasons: vec!["LoadGen's own words".to_owned()],
-        figure: None,
-        latencies: Latencies::default(),
-        sut_name: String::new(),
-        errors: 0,
-        warnings: 0,
-        statistics: BTreeMap::new(),
-        parameters: BTreeMap::new(),
         detail: detail(lines),
-        files: LogFiles {
-            summary: path(),
-            detail: path(),
-            accuracy: path(),
-            trace: path(),
-        },
+        ..TestOutcome::default()
     }
 }
 

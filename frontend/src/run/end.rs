@@ -119,8 +119,11 @@ impl Watch {
         let Some(mode) = mode else {
             return (None, None);
         };
-        let sampled = ["accuracy_log_probability", "accuracy_log_sampling_target"];
-        let sampled = sampled.map(|name| outcome.detail.effective_number(name));
+        let sampled = [
+            "effective_accuracy_log_probability",
+            "effective_accuracy_log_sampling_target",
+        ];
+        let sampled = sampled.map(|name| outcome.detail.number(name));
         if mode == TestMode::SubmissionRun && sampled.iter().flatten().any(|n| *n > 0.0) {
             let note = "no figure: the performance phase logged some of its answers too, random \
                  repeats; run --mode accuracy, or without accuracy_log_probability and \

@@ -1,7 +1,7 @@
 //! Configurations in a folder of the test's own, and the two programs started on them.
 
 // Each test file uses another part of this.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 pub mod chance;
 pub mod netns;
@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use qdl::testkit::assert_has;
 use serde_json::Value;
 
 /// Anything here ends sooner, on however slow a machine; a test that waits so long has failed.
@@ -61,6 +62,11 @@ pub fn accelerator_program() -> &'static Path {
         }
         program
     })
+}
+
+/// The words of a command line.
+pub fn words(text: &str) -> Vec<&str> {
+    text.split_whitespace().collect()
 }
 
 /// Arguments of an Offline run of so many samples, however long it takes.

@@ -1,7 +1,5 @@
 //! How long a node waits for what. Nothing waits for ever.
 
-use std::time::Duration;
-
 use garde::Validate;
 use serde::Deserialize;
 
@@ -73,44 +71,15 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// [`Self::connect_ms`].
-    pub fn connect(&self) -> Duration {
-        Duration::from_millis(self.connect_ms)
-    }
-
-    /// [`Self::lost_ms`].
-    pub fn lost(&self) -> Duration {
-        Duration::from_millis(self.lost_ms)
-    }
-
-    /// [`Self::echo_interval_ms`].
-    pub fn echo_interval(&self) -> Duration {
-        Duration::from_millis(self.echo_interval_ms)
-    }
-
-    /// [`Self::echo_timeout_ms`].
-    pub fn echo_timeout(&self) -> Duration {
-        Duration::from_millis(self.echo_timeout_ms)
-    }
-
-    /// [`Self::heartbeat_interval_ms`].
-    pub fn heartbeat_interval(&self) -> Duration {
-        Duration::from_millis(self.heartbeat_interval_ms)
-    }
-
-    /// [`Self::heartbeat_timeout_ms`].
-    pub fn heartbeat_timeout(&self) -> Duration {
-        Duration::from_millis(self.heartbeat_timeout_ms)
-    }
-
-    /// [`Self::name_ms`].
-    pub fn name(&self) -> Duration {
-        Duration::from_millis(self.name_ms)
-    }
-
-    /// [`Self::drain_ms`].
-    pub fn drain(&self) -> Duration {
-        Duration::from_millis(self.drain_ms)
+    durations! {
+        connect from_millis connect_ms;
+        lost from_millis lost_ms;
+        echo_interval from_millis echo_interval_ms;
+        echo_timeout from_millis echo_timeout_ms;
+        heartbeat_interval from_millis heartbeat_interval_ms;
+        heartbeat_timeout from_millis heartbeat_timeout_ms;
+        name from_millis name_ms;
+        drain from_millis drain_ms;
     }
 
     /// How the deadlines of a node go together.

@@ -3,7 +3,6 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use garde::Validate;
@@ -227,34 +226,13 @@ impl HttpConfig {
         }
     }
 
-    /// [`Self::connect_ms`].
-    pub fn connect(&self) -> Duration {
-        Duration::from_millis(self.connect_ms)
-    }
-
-    /// [`Self::first_token_s`].
-    pub fn first_token(&self) -> Duration {
-        Duration::from_secs(self.first_token_s)
-    }
-
-    /// [`Self::next_token_s`].
-    pub fn next_token(&self) -> Duration {
-        Duration::from_secs(self.next_token_s)
-    }
-
-    /// [`Self::busy_s`].
-    pub fn busy(&self) -> Duration {
-        Duration::from_secs(self.busy_s)
-    }
-
-    /// [`Self::ready_s`].
-    pub fn ready(&self) -> Duration {
-        Duration::from_secs(self.ready_s)
-    }
-
-    /// [`Self::stop_s`].
-    pub fn stop_within(&self) -> Duration {
-        Duration::from_secs(self.stop_s)
+    durations! {
+        connect from_millis connect_ms;
+        first_token from_secs first_token_s;
+        next_token from_secs next_token_s;
+        busy from_secs busy_s;
+        ready from_secs ready_s;
+        stop_within from_secs stop_s;
     }
 
     /// Makes its paths the process's own. The program is looked for in `PATH`, and left alone.

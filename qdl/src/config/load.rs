@@ -86,27 +86,6 @@ fn load<C: Root>(path: &Path) -> Result<C, ConfigError> {
     Source::read(path)?.load()
 }
 
-impl ConfigError {
-    /// A problem that shows only later, at a key of a file that was loaded, as in
-    /// `loadgen.settings.server_target_qps`: points at its value.
-    pub fn at_key(
-        file: impl AsRef<Path>,
-        key: &str,
-        what: impl Into<String>,
-        help: Option<String>,
-    ) -> Self {
-        let source = match Source::read(file.as_ref()) {
-            Ok(source) => source,
-            Err(error) => return error,
-        };
-        source.invalid(vec![Finding {
-            path: key.to_owned(),
-            what: what.into(),
-            help,
-        }])
-    }
-}
-
 struct Source {
     text: String,
     origin: String,

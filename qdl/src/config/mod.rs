@@ -26,6 +26,16 @@
 //! A new key: a field with its default in the struct of its mapping, a line in
 //! `docs/configuration.md`, an entry in the tests of `run::settings`.
 
+/// Methods that give a key of milliseconds or seconds as a [`std::time::Duration`].
+macro_rules! durations {
+    ($($name:ident $from:ident $key:ident;)*) => {$(
+        #[doc = concat!("[`Self::", stringify!($key), "`].")]
+        pub fn $name(&self) -> std::time::Duration {
+            std::time::Duration::$from(self.$key)
+        }
+    )*};
+}
+
 mod accelerator;
 mod auth;
 mod dataset;

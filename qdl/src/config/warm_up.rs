@@ -1,7 +1,5 @@
 //! What connections do before LoadGen's clock.
 
-use std::time::Duration;
-
 use garde::Validate;
 use serde::Deserialize;
 
@@ -37,13 +35,8 @@ impl WarmUpConfig {
         self.budget_ms > 0
     }
 
-    /// [`Self::budget_ms`].
-    pub fn budget(&self) -> Duration {
-        Duration::from_millis(self.budget_ms)
-    }
-
-    /// [`Self::deadline_ms`].
-    pub fn deadline(&self) -> Duration {
-        Duration::from_millis(self.deadline_ms)
+    durations! {
+        budget from_millis budget_ms;
+        deadline from_millis deadline_ms;
     }
 }

@@ -72,6 +72,7 @@ mod grants;
 mod imm;
 pub(crate) mod parts;
 mod region;
+mod sources;
 
 pub mod ib;
 pub mod ofi;
@@ -216,6 +217,17 @@ impl Post {
             len: 0,
             at: 0,
             imm: Imm::control(message),
+        }
+    }
+
+    /// Adds this write to what the sending half has done.
+    pub(crate) fn count(&self, counts: &mut FabricCounts) {
+        if self.imm.is_control() {
+            counts.control += 1;
+        } else {
+            counts.writes += 1;
+            counts.parts += u64::from(self.imm.more());
+            counts.bytes += u64::from(self.len);
         }
     }
 }

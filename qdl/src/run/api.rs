@@ -1,11 +1,11 @@
 //! What a [`Cluster`](super::Cluster) is handed and calls back, and how it fails.
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use crate::{
     control::{AuthError, ControlError},
     dispatch::{DispatchError, Sample, WarmUpError},
-    fabric::{Region, ib::IbError, ofi::OfiError, tcp::TcpError},
+    fabric::{Region, tcp::TcpError},
     rails::RailsError,
 };
 
@@ -29,6 +29,26 @@ pub trait ClusterListener: Send + Sync {
     fn note(&self, line: &str);
 }
 
+/// A NIC that cannot be used as it is configured, or a connection on it that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("nics[{index}]: {source}")]
+pub struct NicError {
+    /// Which entry of `nics`.
+    index: usize,
+    /// What failed.
+    source: Box<dyn Error + Send + Sync>,
+}
+
+impl NicError {
+    /// Says of an error that it is of entry `index`.
+    pub(super) fn of<E: Into<Box<dyn Error + Send + Sync>>>(index: usize) -> impl Fn(E) -> Self {
+        move |source| NicError {
+            index,
+            source: source.into(),
+        }
+    }
+}
+
 /// A cluster that could not be brought up.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
@@ -46,41 +66,12 @@ pub enum ClusterError {
         /// What failed.
         source: TcpError,
     },
-    /// What data connections of a TCP NIC are to be like.
-    #[error("nics[{index}]: {source}")]
-    Tcp {
-        /// Which entry of `nics`.
-        index: usize,
-        /// What failed.
-        source: TcpError,
-    },
+    /// A NIC, or a connection on it.
+    #[error(transparent)]
+    Nic(#[from] NicError),
     /// Slots or threads.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
-    /// An RDMA device, or a queue pair on it.
-    #[error("nics[{index}]: {source}")]
-    Ib {
-        /// Which entry of `nics`.
-        index: usize,
-        /// What failed.
-        source: IbError,
-    },
-    /// A NIC of libfabric, or a connection on it.
-    #[error("nics[{index}]: {source}")]
-    Ofi {
-        /// Which entry of `nics`.
-        index: usize,
-        /// What failed.
-        source: OfiError,
-    },
-    /// A NIC and what it was granted do not fit.
-    #[error("nics[{index}]: {problem}")]
-    Nic {
-        /// Which entry of `nics`.
-        index: usize,
-        /// What is wrong with it.
-        problem: String,
-    },
     /// A model or configuration whose slots make no sense.
     #[error("{0}")]
     Slots(String),

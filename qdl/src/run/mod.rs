@@ -37,7 +37,7 @@ mod side;
 mod transport;
 mod usage;
 
-pub use api::{ClusterError, ClusterListener, SampleMemory};
+pub use api::{ClusterError, ClusterListener, NicError, SampleMemory};
 pub use cluster::Cluster;
 pub use crew::{accelerator_crew, frontend_crew, settle_connections};
 pub use describe::{Described, descriptions};

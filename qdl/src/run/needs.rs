@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 
-use super::{ClusterError, cluster::plan, request_stride, response_stride, settings};
+use super::{ClusterError, NicError, cluster::plan, request_stride, response_stride, settings};
 use crate::{
     config::{FrontendConfig, NicAt},
     fabric::{
@@ -90,20 +90,19 @@ impl SlotNeeds {
             match nic.at() {
                 NicAt::Tcp(address) => {
                     // A port of the system's choice, let go at once: only the address counts.
-                    UdpSocket::bind((address.ip(), 0)).map_err(|e| ClusterError::Nic {
-                        index,
-                        problem: format!("{} is no address of this machine: {e}", address.ip()),
-                    })?;
+                    UdpSocket::bind((address.ip(), 0))
+                        .map_err(|e| format!("{} is no address of this machine: {e}", address.ip()))
+                        .map_err(NicError::of(index))?;
                 }
                 NicAt::Ib(device) => {
                     check_memory(device, self.frontend_bytes())
                         .and_then(|()| IbDevice::open(nic).map(drop))
-                        .map_err(|source| ClusterError::Ib { index, source })?;
+                        .map_err(NicError::of(index))?;
                 }
                 NicAt::Ofi { .. } => {
                     OfiDevice::open(nic)
                         .map(drop)
-                        .map_err(|source| ClusterError::Ofi { index, source })?;
+                        .map_err(NicError::of(index))?;
                 }
             }
         }

@@ -13,6 +13,7 @@ use tokio::{net::TcpListener, sync::watch};
 
 use super::{
     accept::let_in,
+    api::NicError,
     budget::Budget,
     crew::{accelerator_crew, near},
     facts::node_facts,
@@ -27,11 +28,7 @@ use super::{
 use crate::{
     config::{AcceleratorConfig, NicAt},
     control::{self, AuthError, ControlError, ErrorCode, ServerParams},
-    fabric::{
-        ib::IbError,
-        ofi::OfiError,
-        tcp::{TcpCfgs, TcpDevice, TcpError},
-    },
+    fabric::tcp::{TcpCfgs, TcpDevice, TcpError},
     model::ModelSpec,
     os::Near,
     rails::Score,
@@ -91,22 +88,9 @@ pub enum NodeError {
     /// The data ports.
     #[error(transparent)]
     Data(#[from] TcpError),
-    /// An RDMA device.
-    #[error("nics[{index}]: {source}")]
-    Ib {
-        /// Which entry of `nics`.
-        index: usize,
-        /// What failed.
-        source: IbError,
-    },
-    /// A NIC of libfabric.
-    #[error("nics[{index}]: {source}")]
-    Ofi {
-        /// Which entry of `nics`.
-        index: usize,
-        /// What failed.
-        source: OfiError,
-    },
+    /// A NIC of RDMA or of libfabric.
+    #[error(transparent)]
+    Nic(#[from] NicError),
     /// The token.
     #[error(transparent)]
     Auth(#[from] AuthError),
@@ -204,10 +188,10 @@ impl Node {
                 }
                 NicAt::Ib(_) => IbNic::open(nic)
                     .map(ServerNic::Ib)
-                    .map_err(|source| NodeError::Ib { index, source })?,
+                    .map_err(NicError::of(index))?,
                 NicAt::Ofi { .. } => OfiNic::open(nic, 1)
                     .map(ServerNic::Ofi)
-                    .map_err(|source| NodeError::Ofi { index, source })?,
+                    .map_err(NicError::of(index))?,
             });
         }
         let control = runtime.block_on(control::Server::bind(

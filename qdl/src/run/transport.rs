@@ -14,7 +14,7 @@ use std::{
 };
 
 use super::{
-    api::ClusterError,
+    api::{ClusterError, NicError},
     lock,
     ofi_nic::{OfiNic, dial},
     settings,
@@ -25,7 +25,7 @@ use crate::{
     fabric::{
         Endpoint, Link, Region,
         ib::{IbCfgs, IbConnection, IbDevice, IbEnd, IbError, IbResources, Traffic, check_memory},
-        ofi::OfiConnection,
+        ofi::{OfiConnection, OfiError},
         probe,
         tcp::{self, Preamble, TcpCfgs, TcpDevice},
     },
@@ -194,31 +194,26 @@ impl ClientNic {
         match nic.at() {
             NicAt::Tcp(address) => Ok(ClientNic::Tcp {
                 local: address.ip(),
-                congestion: settings::congestion(nic)
-                    .map_err(|source| ClusterError::Tcp { index, source })?,
+                congestion: settings::congestion(nic).map_err(NicError::of(index))?,
                 cfgs: settings::tcp(nic, deadlines),
             }),
             NicAt::Ib(device) => {
-                let open = || {
+                let open = || -> Result<_, IbError> {
                     check_memory(device, slots)?;
                     let nic = IbNic::open(nic)?;
                     nic.resources.keep(sources)?;
                     Ok(nic)
                 };
-                open()
-                    .map(ClientNic::Ib)
-                    .map_err(|source| ClusterError::Ib { index, source })
+                Ok(ClientNic::Ib(open().map_err(NicError::of(index))?))
             }
             NicAt::Ofi { .. } => {
-                let open = || {
+                let open = || -> Result<_, OfiError> {
                     let nic = OfiNic::open(nic, accelerators * nic.connections())?;
                     nic.check_memory(slots)?;
                     nic.keep(sources)?;
                     Ok(nic)
                 };
-                open()
-                    .map(ClientNic::Ofi)
-                    .map_err(|source| ClusterError::Ofi { index, source })
+                Ok(ClientNic::Ofi(open().map_err(NicError::of(index))?))
             }
         }
     }
@@ -232,16 +227,12 @@ impl ClientNic {
         match self {
             ClientNic::Tcp { .. } => Ok((Prepared::Tcp, RequestTransport::Tcp {})),
             ClientNic::Ib(nic) => {
-                let half = nic
-                    .prepare(endpoint())
-                    .map_err(|source| ClusterError::Ib { index, source })?;
+                let half = nic.prepare(endpoint()).map_err(NicError::of(index))?;
                 let end = half.end();
                 Ok((Prepared::Ib(Box::new(half)), RequestTransport::Ib { end }))
             }
             ClientNic::Ofi(nic) => {
-                let half = nic
-                    .prepare(endpoint())
-                    .map_err(|source| ClusterError::Ofi { index, source })?;
+                let half = nic.prepare(endpoint()).map_err(NicError::of(index))?;
                 let end = half.end().clone();
                 Ok((Prepared::Ofi(Box::new(half)), RequestTransport::Ofi { end }))
             }
@@ -282,18 +273,17 @@ impl ClientNic {
                 })?;
                 Ok(tcp::link(stream, endpoint(), cfgs)?)
             }
-            (ClientNic::Ib(_), Prepared::Ib(half), GrantTransport::Ib { end }) => half
-                .connect(end)
-                .map_err(|source| ClusterError::Ib { index, source }),
-            (ClientNic::Ofi(_), Prepared::Ofi(half), GrantTransport::Ofi { end }) => {
-                dial(*half, end, deadline)
-                    .await
-                    .map_err(|source| ClusterError::Ofi { index, source })
+            (ClientNic::Ib(_), Prepared::Ib(half), GrantTransport::Ib { end }) => {
+                Ok(half.connect(end).map_err(NicError::of(index))?)
             }
-            (_, _, granted) => Err(ClusterError::Nic {
-                index,
-                problem: format!("{node} granted a {} connection", granted.fabric()),
-            }),
+            (ClientNic::Ofi(_), Prepared::Ofi(half), GrantTransport::Ofi { end }) => {
+                let link = dial(*half, end, deadline).await;
+                Ok(link.map_err(NicError::of(index))?)
+            }
+            (_, _, granted) => {
+                let problem = format!("{node} granted a {} connection", granted.fabric());
+                Err(NicError::of(index)(problem).into())
+            }
         }
     }
 }

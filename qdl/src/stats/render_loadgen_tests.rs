@@ -2,6 +2,7 @@ use super::{
     super::{EarlyStopping, Histograms, SampleTimes, Summary},
     *,
 };
+use crate::testkit::assert_has;
 
 fn latency() -> LoadgenLatency {
     LoadgenLatency {
@@ -171,9 +172,9 @@ bound is LoadGen's word. It counts from the time for which a sample was schedule
     assert!(words.join(" ").contains(peak), "{text}");
     assert!(text.contains("stages of    step 3, the peak"), "{text}");
     // Neither the last step's rate nor the first step's target stands beside the whole.
-    assert!(
-        text.contains("samples      6 in 2.00 s, 3 phases and what lay between\n"),
-        "{text}"
+    assert_has(
+        &text,
+        &["samples      6 in 2.00 s, 3 phases and what lay between\n"],
     );
     assert!(!text.contains("target"), "{text}");
 }
@@ -259,10 +260,7 @@ fn a_peak_that_does_not_last_and_none_at_all_say_so() {
     run.phases[0].kept = Some(false);
     run.loadgen = Some(LoadgenRecord::default());
     let text = text(run);
-    assert!(
-        text.contains("peak         none: the first rate was too high"),
-        "{text}"
-    );
+    assert_has(&text, &["peak         none: the first rate was too high"]);
 }
 
 #[test]
@@ -294,9 +292,9 @@ fn a_mode_that_was_not_asked_for_is_said() {
         }),
         ..RunRecord::default()
     });
-    assert!(
-        text.contains("mode         LoadGen ran PerformanceOnly, though AccuracyOnly"),
-        "{text}"
+    assert_has(
+        &text,
+        &["mode         LoadGen ran PerformanceOnly, though AccuracyOnly"],
     );
 }
 

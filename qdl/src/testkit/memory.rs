@@ -147,13 +147,7 @@ impl Tx for MemoryTx {
         }
         let inline = (post.len as usize <= INLINE_LIMIT).then(|| self.payload(post));
         self.counts.inline += u64::from(inline.is_some());
-        if post.imm.is_control() {
-            self.counts.control += 1;
-        } else {
-            self.counts.writes += 1;
-            self.counts.parts += u64::from(post.imm.more());
-            self.counts.bytes += u64::from(post.len);
-        }
+        post.count(&mut self.counts);
         self.queue.push_back((*post, inline));
         self.posted += 1;
         Ok(())

@@ -14,3 +14,11 @@ pub mod conformance;
 pub mod device_memory;
 pub mod machine;
 pub mod memory;
+
+/// Panics with `text` if it lacks one of `words`.
+#[track_caller]
+pub fn assert_has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "no `{word}` in {text}");
+    }
+}

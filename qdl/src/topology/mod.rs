@@ -13,7 +13,7 @@
 //! | [`Topology::near`] | the cores and the memory that belong to a NIC |
 //! | [`Topology::matrix`] | for people |
 //! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | this machine's configuration |
-//! | [`FIRST_RUN`] | what LoadGen is told in a file that nobody has tried yet |
+//! | [`fill_template`], [`FIRST_RUN`] | configurations from templates, and LoadGen's settings of an untried one |
 //! | [`interface_addresses`] | this machine's addresses |
 //! | [`LinkWatch`] | whether a NIC says that its link is down |
 //! | [`links`] | what NICs send over |
@@ -21,7 +21,6 @@
 
 mod addresses;
 mod command;
-mod first_run;
 mod groups;
 mod layer;
 mod link;
@@ -30,6 +29,7 @@ mod matrix;
 mod near;
 mod place;
 mod read;
+mod template;
 mod yaml;
 
 #[cfg(test)]
@@ -41,14 +41,14 @@ pub use crate::os::{BadCpuList, CpuList};
 use addresses::parse_addresses;
 pub use addresses::{Addresses, interface_addresses};
 pub use command::{CommandError, Node, command};
-pub use first_run::FIRST_RUN;
 pub use groups::NicGroup;
 pub use layer::links;
 pub use link::LinkWatch;
 pub use matching::{NoSuchNics, spell_out};
 pub use near::device_of;
 pub use place::{Nearness, PciAddress, Place};
-pub use yaml::Fabric;
+pub use template::{FIRST_RUN, fill_template};
+pub use yaml::{Fabric, allowed_name};
 
 /// A machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

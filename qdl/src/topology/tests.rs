@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::testkit::assert_has;
 use crate::{
     config::{Auto, NicAt, NicConfig, Scenario, parse_accelerator, parse_frontend},
     testkit::machine,
@@ -97,10 +98,7 @@ fn sockets_need_not_be_alike() {
 
     assert_eq!(t.pinning_warning("mlx5_4", &[20, 61]), None);
     let warning = t.pinning_warning("ens4", &[20, 3]).expect("core 3 is far");
-    assert!(
-        warning.contains("NUMA node 1") && warning.contains("core 3"),
-        "{warning}"
-    );
+    assert_has(&warning, &["NUMA node 1", "core 3"]);
 }
 
 #[test]
@@ -273,10 +271,7 @@ fn the_matrix_names_everything() {
         ]
     );
     assert!(text.contains("GPU1  NODE  mlx5_4"), "{text}");
-    assert!(
-        text.contains("100 Gbit/s") && text.contains("down"),
-        "{text}"
-    );
+    assert_has(&text, &["100 Gbit/s", "down"]);
     assert!(text.lines().all(|l| l == l.trim_end()));
 }
 

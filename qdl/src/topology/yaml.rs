@@ -5,12 +5,9 @@
 //! first thing to find out is whether bytes get across. Such a run is VALID as it is
 //! ([`FIRST_RUN`]). Model, data set and the other node's address are what is left to fill in.
 
-use std::{
-    fmt::Write,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::{FIRST_RUN, Nic, NicKind, Topology};
+use super::{FIRST_RUN, Nic, NicKind, Topology, fill_template};
 
 /// How NICs are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,24 +44,9 @@ struct Entry<'a> {
 impl Topology {
     /// Configuration of a frontend on this machine.
     pub fn frontend_yaml(&self, node: &str, fabric: Fabric) -> String {
-        let entries = self.entries(fabric);
-        let control = self.control_address(&entries);
-        let mut y = head("frontend", node, self);
-        let _ = writeln!(y, "node: {}", name(node));
-        auth(&mut y, control);
-        let _ = write!(
-            y,
-            "\nmodel:\n  name: digest\n  inputs:\n    - {{name: input, dtype: u8, shape: [{SAMPLE_BYTES}], ragged: true}}\n  \
-             output: {{name: output, dtype: u8, shape: [8]}}\n\n\
-             dataset: {{kind: random, count: 1024, min_bytes: {SAMPLE_BYTES}, max_bytes: {SAMPLE_BYTES}, distribution: fixed}}\n\
-             verify: digest\n\n\
-             accelerators:\n  - control: {}    # where the accelerator listens\n\n",
-            SocketAddr::new(control, CONTROL_PORT)
-        );
-        self.nics_yaml(&mut y, &entries, |y, e| {
-            if let Some(a) = e.address {
-                let _ = writeln!(y, "  - address: {a}");
-            }
+        let template = include_str!("templates/frontend.yaml");
+        let mut y = self.yaml(template, node, fabric, |e| {
+            Some(format!("address: {}", e.address?))
         });
         y.push('\n');
         y.push_str(FIRST_RUN);
@@ -73,63 +55,70 @@ impl Topology {
 
     /// Configuration of an accelerator on this machine.
     pub fn accelerator_yaml(&self, node: &str, fabric: Fabric) -> String {
-        let entries = self.entries(fabric);
-        let control = self.control_address(&entries);
-        let mut y = head("accelerator", node, self);
-        let _ = writeln!(y, "node: {}", name(node));
-        let _ = writeln!(
-            y,
-            "control: {{listen: \"{}\"}}",
-            SocketAddr::new(control, CONTROL_PORT)
-        );
-        auth(&mut y, control);
-        let _ = write!(
-            y,
-            "\nmodel: {{name: digest, max_input_bytes: {SAMPLE_BYTES}}}\nengine: {{kind: digest, max_batch: 64, max_delay_us: 200}}\n"
-        );
-        let budget = entries.len() * QUEUE_PAIRS * 2 * MIB_PER_CONNECTION;
-        if budget > DEFAULT_BUDGET_MIB {
-            let _ = writeln!(y, "memory_mib: {budget}    # slots of every queue pair");
-        }
-        y.push('\n');
-        let mut port = DATA_PORT;
-        self.nics_yaml(&mut y, &entries, |y, e| {
-            if let Some(a) = e.address {
-                let _ = writeln!(y, "  - listen: \"{}\"", SocketAddr::new(a, port));
-                port += 1;
-            }
-        });
-        y
+        let mut ports = DATA_PORT..;
+        let template = include_str!("templates/accelerator.yaml");
+        self.yaml(template, node, fabric, |e| {
+            let listen = SocketAddr::new(e.address?, ports.next()?);
+            Some(format!("listen: \"{listen}\""))
+        })
     }
 
-    fn nics_yaml(
+    fn yaml(
         &self,
-        y: &mut String,
-        entries: &[Entry<'_>],
-        mut socket: impl FnMut(&mut String, &Entry<'_>),
-    ) {
-        y.push_str("nics:\n");
-        for e in entries {
-            match e.nic.map(|n| (&n.kind, n)) {
-                Some((NicKind::Rdma { port, .. }, n)) if e.address.is_none() => {
-                    let _ = write!(
-                        y,
-                        "  - device: {}\n    port: {port}\n    queue_pairs: {QUEUE_PAIRS}\n",
-                        n.name
-                    );
-                    if let Some(g) = self.gpu_of(e.index) {
-                        let _ = writeln!(y, "    gpu: {g}");
-                    }
-                }
-                _ => socket(y, e),
+        template: &str,
+        node: &str,
+        fabric: Fabric,
+        mut socket: impl FnMut(&Entry<'_>) -> Option<String>,
+    ) -> String {
+        let entries = self.entries(fabric);
+        let control = self.control_address(&entries);
+        let budget = entries.len() * QUEUE_PAIRS * 2 * MIB_PER_CONNECTION;
+        let up = self.nics.iter().filter(|n| n.up).count();
+        let (gpus, nodes) = (self.gpus.len(), self.nodes.len());
+        let nics: String = entries
+            .iter()
+            .map(|e| self.nic_yaml(e, &mut socket))
+            .collect();
+        let if_true = |is: bool, text: String| if is { text } else { String::new() };
+        let values = [
+            ("node", allowed_name(node, "node")),
+            (
+                "found",
+                format!("{up} NIC(s) up, {gpus} GPU(s), {nodes} NUMA node(s)"),
+            ),
+            ("auth", if_true(!control.is_loopback(), "none".to_owned())),
+            ("bytes", SAMPLE_BYTES.to_string()),
+            (
+                "control",
+                SocketAddr::new(control, CONTROL_PORT).to_string(),
+            ),
+            (
+                "budget",
+                if_true(budget > DEFAULT_BUDGET_MIB, budget.to_string()),
+            ),
+            ("nics", nics),
+        ];
+        fill_template(template, 0, &values)
+    }
+
+    fn nic_yaml(
+        &self,
+        e: &Entry<'_>,
+        socket: &mut impl FnMut(&Entry<'_>) -> Option<String>,
+    ) -> String {
+        let mut keys = Vec::new();
+        match e.nic.map(|n| (&n.kind, n)) {
+            Some((NicKind::Rdma { port, .. }, n)) if e.address.is_none() => {
+                keys.extend([format!("device: {}", n.name), format!("port: {port}")]);
+                keys.push(format!("queue_pairs: {QUEUE_PAIRS}"));
+                keys.extend(self.gpu_of(e.index).map(|g| format!("gpu: {g}")));
             }
-            if let Some(numa) = e.nic.and_then(|n| n.place.numa) {
-                let _ = writeln!(y, "    numa: {numa}");
-            }
-            if let Some(cpu) = e.cpu {
-                let _ = writeln!(y, "    cpus: [{cpu}]");
-            }
+            _ => keys.extend(socket(e)),
         }
+        let numa = e.nic.and_then(|n| n.place.numa);
+        keys.extend(numa.map(|numa| format!("numa: {numa}")));
+        keys.extend(e.cpu.map(|cpu| format!("cpus: [{cpu}]")));
+        format!("  - {}\n", keys.join("\n    "))
     }
 
     /// NICs that go into a file. Without any, this machine can talk to itself.
@@ -217,37 +206,13 @@ impl Topology {
     }
 }
 
-fn head(what: &str, node: &str, t: &Topology) -> String {
-    format!(
-        "# {what} {}: {} NIC(s) up, {} GPU(s), {} NUMA node(s), as found on this machine.\n\n",
-        name(node),
-        t.nics.iter().filter(|n| n.up).count(),
-        t.gpus.len(),
-        t.nodes.len()
-    )
-}
-
-fn auth(y: &mut String, control: IpAddr) {
-    if !control.is_loopback() {
-        y.push_str(
-            "auth: none    # anybody who reaches the address may connect; better: `token_file: FILE`, the same on \
-             both nodes\n",
-        );
-    }
-}
-
-/// A node's name with nothing in it that a configuration does not allow.
-fn name(text: &str) -> String {
-    let ok = |c: char| {
-        if c.is_ascii_alphanumeric() || "._-".contains(c) {
-            c
-        } else {
-            '-'
-        }
-    };
-    let name: String = text.chars().take(64).map(ok).collect();
+/// `text` as a name that a configuration takes, `fallback` if it is empty.
+pub fn allowed_name(text: &str, fallback: &str) -> String {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let name = text.chars().take(64);
+    let name: String = name.map(|c| if is_allowed(c) { c } else { '-' }).collect();
     if name.is_empty() {
-        "node".to_owned()
+        fallback.to_owned()
     } else {
         name
     }

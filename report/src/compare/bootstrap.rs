@@ -4,6 +4,7 @@
 //!
 //! The seed is fixed: the same runs give the same page.
 
+use fastrand::Rng;
 use qdl::stats::timeline::Timeline;
 
 use crate::run::{Latencies, Run};
@@ -11,19 +12,6 @@ use crate::run::{Latencies, Run};
 /// How often everything is drawn anew.
 pub const DRAWS: usize = 800;
 const SEED: u64 = 0x5161_6c6c_7964_6e6f;
-
-/// SplitMix64.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
-    }
-}
 
 /// What one draw of a group came to.
 #[derive(Clone, Debug, Default)]
@@ -53,15 +41,15 @@ fn timelines<'a>(runs: &[&'a Run]) -> Option<Vec<&'a Timeline>> {
     all.iter().all(|t| t.ticks.len() >= 8).then_some(all)
 }
 
-fn once(timelines: &[&Timeline], chance: &mut Chance) -> Draw {
+fn once(timelines: &[&Timeline], rng: &mut Rng) -> Draw {
     let (mut draw, mut completed, mut seconds) = (Draw::default(), 0u64, 0.0);
     for _ in 0..timelines.len() {
-        let timeline = timelines[chance.below(timelines.len())];
+        let timeline = timelines[rng.usize(..timelines.len())];
         let n = timeline.ticks.len();
         let block = block(n);
         let mut drawn = 0;
         while drawn < n {
-            let from = chance.below(n);
+            let from = rng.usize(..n);
             let length = block.min(n - drawn);
             for i in 0..length {
                 // Round the end, so that every tick is as likely as any other.
@@ -80,8 +68,8 @@ fn once(timelines: &[&Timeline], chance: &mut Chance) -> Draw {
 /// As many draws of these runs as are made; `None` where one kept no timeline.
 pub fn draws(runs: &[&Run], which: u64) -> Option<Vec<Draw>> {
     let timelines = timelines(runs)?;
-    let mut chance = Chance(SEED ^ which.wrapping_mul(0x9e37_79b9));
-    Some((0..DRAWS).map(|_| once(&timelines, &mut chance)).collect())
+    let mut rng = Rng::with_seed(SEED ^ which.wrapping_mul(0x9e37_79b9));
+    Some((0..DRAWS).map(|_| once(&timelines, &mut rng)).collect())
 }
 
 /// The 2.5th and the 97.5th percentile, and the median.
@@ -106,11 +94,11 @@ mod tests {
 
     /// Ticks whose latencies wander by `spread` around `us`.
     fn run(us: f64, spread: f64, seed: u64) -> Run {
-        let mut chance = Chance(seed);
+        let mut rng = Rng::with_seed(seed);
         let mut tick = || {
             let mut all = Latencies::default();
             for _ in 0..200 {
-                let share = chance.below(1_000) as f64 / 1_000.0;
+                let share = rng.f64();
                 let ns = us * (1.0 + spread * share) * 1_000.0;
                 all.add(&[(latency_bucket(ns as u64), 1)]);
             }

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use fastrand::Rng;
 use qdl::stats::{
     AcceleratorRecord, BatchSizes, ConnectionRecord, EarlyStopping, Exit, FabricCounts, GivenValue,
     GpuRecord, Histograms, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, RailChange,
@@ -17,23 +18,10 @@ use qdl::stats::{
 };
 use report::Run;
 
-/// SplitMix64.
-pub struct Chance(pub u64);
-
-impl Chance {
-    pub fn share(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) as f64 / u64::MAX as f64
-    }
-
-    /// Mostly about `us`, now and then many times that.
-    pub fn time_ns(&mut self, us: f64) -> u64 {
-        let tail = 1.0 / (1.0 - 0.999 * self.share());
-        (us * 1000.0 * (0.6 + 0.4 * self.share()) * tail.powf(0.45)) as u64
-    }
+/// Mostly about `us`, now and then many times that.
+fn time_ns(rng: &mut Rng, us: f64) -> u64 {
+    let tail = 1.0 / (1.0 - 0.999 * rng.f64());
+    (us * 1000.0 * (0.6 + 0.4 * rng.f64()) * tail.powf(0.45)) as u64
 }
 
 /// What is made.
@@ -63,18 +51,18 @@ impl Default for Made {
 
 const TICK_MS: u64 = 100;
 
-fn sample(chance: &mut Chance, made: &Made, slow: f64) -> SampleTimes {
-    let post = chance.time_ns(1.2);
-    let network = chance.time_ns(made.network_us * slow);
+fn sample(rng: &mut Rng, made: &Made, slow: f64) -> SampleTimes {
+    let post = time_ns(rng, 1.2);
+    let network = time_ns(rng, made.network_us * slow);
     let (queue_us, compute_us) = (
-        (chance.time_ns(60.0) / 1000) as u32,
-        (chance.time_ns(35.0) / 1000) as u32,
+        (time_ns(rng, 60.0) / 1000) as u32,
+        (time_ns(rng, 35.0) / 1000) as u32,
     );
     let seen = post + network + u64::from(queue_us + compute_us) * 1000;
     SampleTimes {
         posted_ns: post,
         seen_ns: seen,
-        completed_ns: seen + chance.time_ns(3.0),
+        completed_ns: seen + time_ns(rng, 3.0),
         queue_us,
         compute_us,
         bytes_out: 1_000,
@@ -98,7 +86,7 @@ fn slow_sample(t: &SampleTimes, at_s: f64, connection: u32) -> SlowSample {
 
 /// One tick; the third connection is congested in the middle of the run.
 fn tick(
-    chance: &mut Chance,
+    rng: &mut Rng,
     made: &Made,
     at: usize,
     histograms: &mut Histograms,
@@ -108,15 +96,15 @@ fn tick(
     let mut tick = Tick {
         issued: made.samples as u64,
         completed: made.samples as u64,
-        in_flight: (chance.share() * 40.0) as u64,
+        in_flight: (rng.f64() * 40.0) as u64,
         connections: vec![ConnectionTick::default(); made.connections],
         ..Tick::default()
     };
     let mut buckets = std::collections::BTreeMap::new();
     for _ in 0..made.samples {
-        let connection = (chance.share() * made.connections as f64) as usize;
+        let connection = (rng.f64() * made.connections as f64) as usize;
         let slow = if middle && connection == 2 { 9.0 } else { 1.0 };
-        let times = sample(chance, made, slow);
+        let times = sample(rng, made, slow);
         histograms.record(&times);
         *buckets
             .entry(latency_bucket(times.completed_ns))
@@ -125,12 +113,12 @@ fn tick(
         c.samples += 1;
         c.bytes_out += 1_000;
         c.bytes_in += 8;
-        c.in_flight = 1 + (chance.share() * 9.0) as u64;
-        c.rtt_us = Some((40.0 * slow * (0.8 + 0.4 * chance.share())) as u64);
+        c.in_flight = 1 + (rng.f64() * 9.0) as u64;
+        c.rtt_us = Some((40.0 * slow * (0.8 + 0.4 * rng.f64())) as u64);
         c.score = Some(if slow > 1.0 { 0.2 } else { 0.97 });
-        c.retransmits += u64::from(slow > 1.0 && chance.share() < 0.02);
+        c.retransmits += u64::from(slow > 1.0 && rng.f64() < 0.02);
         c.window_limited_us = if slow > 1.0 { 30_000 } else { 0 };
-        let at_s = (at as f64 + chance.share()) * TICK_MS as f64 / 1000.0;
+        let at_s = (at as f64 + rng.f64()) * TICK_MS as f64 / 1000.0;
         slowest.push(slow_sample(&times, at_s, connection as u32));
     }
     tick.latency = buckets.into_iter().collect();
@@ -139,21 +127,21 @@ fn tick(
     tick
 }
 
-fn threads(chance: &mut Chance, ticks: usize, names: &[(&str, f64)]) -> Vec<ThreadSide> {
+fn threads(rng: &mut Rng, ticks: usize, names: &[(&str, f64)]) -> Vec<ThreadSide> {
     let permille = |share: f64| (share * 1000.0).clamp(0.0, 1000.0) as u16;
     names
         .iter()
         .map(|(name, busy)| ThreadSide {
             name: (*name).to_owned(),
             on_core: (0..ticks)
-                .map(|_| permille(busy * (0.7 + 0.5 * chance.share())))
+                .map(|_| permille(busy * (0.7 + 0.5 * rng.f64())))
                 .collect(),
-            waited: (0..ticks).map(|_| permille(0.1 * chance.share())).collect(),
+            waited: (0..ticks).map(|_| permille(0.1 * rng.f64())).collect(),
         })
         .collect()
 }
 
-fn side(chance: &mut Chance, node: &str, made: &Made, engine: bool) -> NodeSide {
+fn side(rng: &mut Rng, node: &str, made: &Made, engine: bool) -> NodeSide {
     let names: &[(&str, f64)] = match engine {
         true => &[("engine-0", 0.7), ("nic-0", 0.4), ("qdl-control", 0.01)],
         false => &[
@@ -163,20 +151,20 @@ fn side(chance: &mut Chance, node: &str, made: &Made, engine: bool) -> NodeSide 
             ("qdl-control", 0.01),
         ],
     };
-    let engines = |chance: &mut Chance| EngineTick {
+    let engines = |rng: &mut Rng| EngineTick {
         arrived: made.samples as u64,
         answered: made.samples as u64,
-        batches: vec![(1, 9), (4, 12), (16, (3.0 * chance.share()) as u64)],
-        computed_us: 60_000 + (30_000.0 * chance.share()) as u64,
+        batches: vec![(1, 9), (4, 12), (16, (3.0 * rng.f64()) as u64)],
+        computed_us: 60_000 + (30_000.0 * rng.f64()) as u64,
         copied_us: 8_000,
     };
     NodeSide {
         node: node.to_owned(),
         tick_ms: 100,
         begins_s: 0.02,
-        threads: threads(chance, made.ticks, names),
+        threads: threads(rng, made.ticks, names),
         engines: match engine {
-            true => (0..made.ticks).map(|_| engines(chance)).collect(),
+            true => (0..made.ticks).map(|_| engines(rng)).collect(),
             false => Vec::new(),
         },
     }
@@ -192,11 +180,11 @@ fn event(at_s: f64, kind: &str, text: &str) -> Event {
 
 /// The run's summary, timeline and histograms.
 pub fn parts(made: &Made) -> (Summary, Timeline, Histograms) {
-    let mut chance = Chance(made.seed);
+    let mut rng = Rng::with_seed(made.seed);
     let mut histograms = Histograms::new();
     let mut slowest = Vec::new();
     let ticks: Vec<Tick> = (0..made.ticks)
-        .map(|i| tick(&mut chance, made, i, &mut histograms, &mut slowest))
+        .map(|i| tick(&mut rng, made, i, &mut histograms, &mut slowest))
         .collect();
     let end = made.ticks as f64 * TICK_MS as f64 / 1000.0;
     let timeline = Timeline {
@@ -225,8 +213,8 @@ pub fn parts(made: &Made) -> (Summary, Timeline, Histograms) {
         ],
         slowest,
         nodes: vec![
-            side(&mut chance, "front", made, false),
-            side(&mut chance, "acc-01", made, true),
+            side(&mut rng, "front", made, false),
+            side(&mut rng, "acc-01", made, true),
         ],
     };
     (summary(made, &timeline, &histograms), timeline, histograms)

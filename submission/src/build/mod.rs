@@ -15,7 +15,6 @@ use crate::{
     error::{self, Error},
     layout::{self, Place, Tree},
     left::{self, AUDIT_CONFIG, FRONTEND_YAML, USER_CONF},
-    log,
     round::Round,
 };
 
@@ -100,9 +99,9 @@ fn put(
 ) -> Result<(), Error> {
     let scenario = tree.scenario(place);
     let logs = layout::run_folder(&scenario, kind.name());
-    let mut names = vec![log::SUMMARY, log::DETAIL];
+    let mut names = vec![loadgen_log::SUMMARY, loadgen_log::DETAIL];
     if *kind == Kind::Accuracy {
-        names.extend([log::ACCURACY, "accuracy.txt"]);
+        names.extend([loadgen_log::ACCURACY, "accuracy.txt"]);
         let model = material.round.models.get(&run.model);
         names.extend(
             model

@@ -5,12 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use loadgen_log::Detail;
+
 use crate::{
     describe::Node,
     error::{self, Error},
     layout::{self, folders},
     left::{self, AUDIT_CONFIG, FOLDER, Left},
-    log::{self, Detail},
     round::Round,
     rules::audit_configs,
 };
@@ -90,7 +91,7 @@ pub fn find(
             return Err(Error::Usage(format!(
                 "--runs {}: there is no {} in it, nor {DEPTH} folders below",
                 folder.display(),
-                log::DETAIL
+                loadgen_log::DETAIL
             )));
         }
         for folder in found {
@@ -125,7 +126,7 @@ pub fn nodes(runs: &[Run]) -> Result<Vec<Node>, Error> {
 }
 
 fn logs_below(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
-    if folder.join(log::DETAIL).is_file() {
+    if folder.join(loadgen_log::DETAIL).is_file() {
         found.push(folder.to_owned());
     } else if depth > 0 {
         for name in folders(folder) {
@@ -142,7 +143,8 @@ fn one(
 ) -> Result<Run, String> {
     let left = Left::read(folder).map_err(|e| e.to_string())?;
     let left = left.ok_or("it has no run.json: run it again with this frontend")?;
-    let detail = Detail::read(&folder.join(log::DETAIL)).map_err(|e| e.to_string())?;
+    let detail = Detail::open(&folder.join(loadgen_log::DETAIL))
+        .map_err(|e| format!("{}: {e}", loadgen_log::DETAIL))?;
     let models = round.models_of(&left.model);
     let in_form = models.iter().find(|(name, _)| wanted.contains(name));
     let Some((model, interactive)) = in_form.or(models.last()) else {

@@ -160,34 +160,20 @@ fn is_field(name: &str) -> bool {
 
 /// A form to fill in, with the models of a round.
 pub fn blank(models: &[(&str, &[String])]) -> String {
-    let mut text = "# What no machine knows of a system, for `frontend submit --form`. An empty field that must say\n\
-        # something is an error when the tree is made; what machines fill in may stay empty here, and\n\
-        # what stands here goes before it.\n\n\
-        submitter: \"\"        # the organization: name of its folder\n\
-        system: \"\"           # name of the system's folder and JSON: 2x_dgx_h200_cx7\n\
-        status: \"\"           # available, preview or rdi\n\n\
-        # yes or no: whether memory has ECC and it is on, where the kernel does not say\n\
-        host_memory_ecc: \"\"\n\
-        accelerator_memory_ecc: \"\"\n\n\
-        fields:\n"
-        .to_owned();
-    for field in FIELDS {
-        text += &format!("  # {}\n  {}: \"\"\n", field.meaning, field.name);
-    }
-    text += "\n# Switches, routers and load balancers between the nodes; [] where they are wired to each other.\n\
-             # `connects` names cables as NODE:NIC; without it, every NIC that carries samples is meant.\n\
-             switches: []\n\
-             #  - {name: leaf-1, model: \"\", software: \"\", connects: [\"frontend-1:eth0\"]}\n\n\
-             # measurements.json, for each model that you hand in: remove the others.\n\
-             models:\n";
+    let field = |f: &Field| format!("  # {}\n  {}: \"\"\n", f.meaning, f.name);
+    let mut asked = String::new();
     for (model, fields) in models {
-        text += &format!("  {model}:\n");
+        asked += &format!("  {model}:\n");
         for field in *fields {
-            text += &format!("    {field}: \"\"    # {}\n", measurement(field));
+            asked += &format!("    {field}: \"\"    # {}\n", measurement(field));
         }
     }
-    text += "\n# The accuracy command of TEST07, with {accuracy_log} in it, by model.\naccuracy_scripts: {}\n";
-    text
+    include_str!("form.yaml")
+        .replace(
+            "  # FIELDS\n",
+            &FIELDS.iter().map(field).collect::<String>(),
+        )
+        .replace("  # MODELS\n", &asked)
 }
 
 fn measurement(field: &str) -> &'static str {

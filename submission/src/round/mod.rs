@@ -7,10 +7,7 @@ use std::{
 
 use serde::Deserialize;
 
-use crate::{
-    error::{self, Error},
-    log,
-};
+use crate::error::{self, Error};
 
 /// The rounds that are built in, by name.
 const BUILT_IN: &[(&str, &str)] = &[("v6.1", include_str!("../../../configs/rounds/v6.1.yaml"))];
@@ -319,7 +316,7 @@ impl Model {
 
     /// The command that makes accuracy.txt of the run in `folder`.
     pub fn accuracy_command(&self, checker: &str, folder: &str) -> String {
-        let log = format!("{folder}/{}", log::ACCURACY);
+        let log = format!("{folder}/{}", loadgen_log::ACCURACY);
         let with = [
             ("{python}", "python3"),
             ("{checker}", checker),

@@ -8,7 +8,7 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     let folder = layout::run_folder(&result.folder, layout::ACCURACY);
     let ran = runs.iter().find(|r| r.run == layout::ACCURACY);
     text(look, result, &folder, ran);
-    let log = folder.join(log::ACCURACY);
+    let log = folder.join(loadgen_log::ACCURACY);
     let make = command(look, result, layout::ACCURACY);
     match log.metadata() {
         Err(_) => look.say_make(ACCURACY_LOG, &log, "it is not there", make.clone()),
@@ -30,7 +30,12 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
         if found != Some(wanted) {
             let found = found.unwrap_or(0);
             let what = format!("{found} samples, the data set has {wanted}");
-            look.say_make(ACCURACY_SAMPLES, &folder.join(log::DETAIL), what, make);
+            look.say_make(
+                ACCURACY_SAMPLES,
+                &folder.join(loadgen_log::DETAIL),
+                what,
+                make,
+            );
         }
     }
     for name in &result.model.accuracy_files {
@@ -81,9 +86,9 @@ fn text(look: &mut Look<'_>, result: &Result<'_>, folder: &Path, ran: Option<&Ra
         );
     };
     // The log in the tree is cut, so the run's record says what the whole log's hash was.
-    let whole = ran.and_then(|r| r.left.as_ref()?.logs.get(log::ACCURACY).cloned());
+    let whole = ran.and_then(|r| r.left.as_ref()?.logs.get(loadgen_log::ACCURACY).cloned());
     let whole = whole.or_else(|| {
-        let log = folder.join(log::ACCURACY);
+        let log = folder.join(loadgen_log::ACCURACY);
         let uncut = log.metadata().is_ok_and(|m| m.len() < 4096);
         uncut.then(|| sha256_of(&log).ok()).flatten()
     });

@@ -6,7 +6,7 @@ const NS_PER_MS: u64 = 1_000_000;
 
 /// Server, Interactive, and what the others are judged by.
 pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Detail) {
-    let at = layout::run_folder(&result.folder, &ran.run).join(log::DETAIL);
+    let at = layout::run_folder(&result.folder, &ran.run).join(loadgen_log::DETAIL);
     let make = command(look, result, &ran.run);
     // Most tests' runs are not judged by their latency but by their verifiers.
     let own = run::is_measured(look, ran);

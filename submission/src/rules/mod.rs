@@ -16,10 +16,11 @@ use std::{collections::BTreeMap, path::Path};
 
 pub use compliance::audit_configs;
 
+use loadgen_log::Detail;
+
 use crate::{
     layout::{self, Place, Tree},
     left::Left,
-    log::{self, Detail},
     round::{Model, Round},
 };
 
@@ -245,9 +246,9 @@ fn check_result(look: &mut Look<'_>, result: &Result<'_>) {
 /// A run's log and record.
 pub(crate) fn read(look: &mut Look<'_>, result: &Result<'_>, run: &str) -> Ran {
     let folder = layout::run_folder(&result.folder, run);
-    let path = folder.join(log::DETAIL);
+    let path = folder.join(loadgen_log::DETAIL);
     let make = command(look, result, run);
-    let missing: Vec<_> = [log::SUMMARY, log::DETAIL]
+    let missing: Vec<_> = [loadgen_log::SUMMARY, loadgen_log::DETAIL]
         .into_iter()
         .filter(|name| !filled(&folder.join(name)))
         .collect();
@@ -259,9 +260,9 @@ pub(crate) fn read(look: &mut Look<'_>, result: &Result<'_>, run: &str) -> Ran {
             make.clone(),
         );
     }
-    let detail = match Detail::read(&path) {
+    let detail = match Detail::open(&path) {
         Ok(detail) => Some(detail),
-        Err(_) if missing.contains(&log::DETAIL) => None,
+        Err(_) if missing.contains(&loadgen_log::DETAIL) => None,
         Err(error) => {
             look.say_make(RUN_LOG, &path, error.to_string(), make);
             None

@@ -86,7 +86,7 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
     let folder = layout::run_folder(&result.folder, &ran.run);
     for (name, hash) in &left.logs {
         // The accuracy log is cut: accuracy.txt has its hash.
-        if name == log::ACCURACY {
+        if name == loadgen_log::ACCURACY {
             continue;
         }
         let path = folder.join(name);

@@ -8,7 +8,7 @@ use crate::round::loadgen_scenario;
 /// Checks that hold for every run.
 pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran) {
     let Some(detail) = &ran.detail else { return };
-    let at = layout::run_folder(&result.folder, &ran.run).join(log::DETAIL);
+    let at = layout::run_folder(&result.folder, &ran.run).join(loadgen_log::DETAIL);
     let make = command(look, result, &ran.run);
     let is_accuracy = ran.run == layout::ACCURACY;
     let mut say = |rule, what: String| look.say_make(rule, &at, what, make.clone());
@@ -19,8 +19,8 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran) {
             format!("line {line} is no JSON: the checker ends there"),
         );
     }
-    if let Some(first) = detail.errors.first() {
-        let n = detail.errors.len();
+    if let Some(first) = detail.error_messages.first() {
+        let n = detail.errors;
         say(RUN_ERRORS, format!("{n} errors; the first: {first}"));
     }
     let mode = detail.text("effective_test_mode");
@@ -84,7 +84,7 @@ fn name(detail: &Detail, holds: &str, say: &mut dyn FnMut(&'static Rule, String)
 /// What LoadGen was told, in a run that is measured.
 fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Detail) {
     let (round, model) = (look.round, result.model);
-    let at = layout::run_folder(&result.folder, &ran.run).join(log::DETAIL);
+    let at = layout::run_folder(&result.folder, &ran.run).join(loadgen_log::DETAIL);
     let make = command(look, result, &ran.run);
     let held = is_measured(look, ran);
     let mut say = |rule, what: String| look.say_make(rule, &at, what, make.clone());
@@ -189,7 +189,7 @@ pub(super) fn together(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     let with_log = runs.iter().filter_map(|r| Some((r, r.detail.as_ref()?)));
     let mut first: Option<(&str, BTreeSet<String>, String)> = None;
     for (ran, detail) in with_log {
-        let at = layout::run_folder(&result.folder, &ran.run).join(log::DETAIL);
+        let at = layout::run_folder(&result.folder, &ran.run).join(loadgen_log::DETAIL);
         let nodes: BTreeSet<String> = detail.nodes().into_iter().collect();
         let loadgen = detail.text("loadgen_version");
         if !detail.text("loadgen_git_status_message").trim().is_empty() {

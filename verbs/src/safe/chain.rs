@@ -238,7 +238,7 @@ impl SendChain {
     }
 }
 
-pub(super) fn sge(slice: LocalSlice) -> raw::ibv_sge {
+fn sge(slice: LocalSlice) -> raw::ibv_sge {
     raw::ibv_sge {
         addr: slice.addr,
         length: slice.len,

@@ -84,12 +84,8 @@ pub struct Access(u32);
 impl Access {
     /// Reading by this device alone: enough for memory that is only sent from.
     pub const LOCAL_READ: Self = Self(0);
-    /// Writing by this device (receives).
-    pub const LOCAL_WRITE: Self = Self(raw::IBV_ACCESS_LOCAL_WRITE);
     /// Writing by peers; the specification wants local writing with it.
     pub const REMOTE_WRITE: Self = Self(raw::IBV_ACCESS_REMOTE_WRITE | raw::IBV_ACCESS_LOCAL_WRITE);
-    /// Reading by peers.
-    pub const REMOTE_READ: Self = Self(raw::IBV_ACCESS_REMOTE_READ);
     /// PCIe writes may overtake each other, which fast NICs need for their full rate. A completion
     /// still comes after the data that it completes. Left out silently where library, kernel or
     /// device do not know it.

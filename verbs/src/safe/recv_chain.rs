@@ -3,33 +3,24 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use super::chain::{PushError, sge};
+use super::chain::PushError;
 use super::entries::{Entries, Entry};
-use super::mr::LocalSlice;
 use crate::error::PostError;
 use crate::raw;
 
-/// A receive and what its `sg_list` points to.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RecvEntry {
-    wr: raw::ibv_recv_wr,
-    sge: raw::ibv_sge,
-}
+// SAFETY: the entry is the work request.
+unsafe impl Entry for raw::ibv_recv_wr {
+    type Wr = Self;
 
-// SAFETY: `repr(C)`, and `wr` is the first field.
-unsafe impl Entry for RecvEntry {
-    type Wr = raw::ibv_recv_wr;
-
-    unsafe fn next(entry: *mut Self) -> *mut *mut raw::ibv_recv_wr {
+    unsafe fn next(entry: *mut Self) -> *mut *mut Self {
         // SAFETY: the caller's promise.
-        unsafe { &raw mut (*entry).wr.next }
+        unsafe { &raw mut (*entry).next }
     }
 }
 
 /// Receives waiting to be posted together.
 pub struct RecvChain {
-    entries: Entries<RecvEntry>,
+    entries: Entries<raw::ibv_recv_wr>,
 }
 
 // SAFETY: the pointers in the entries lead into the chain's own buffer, which moves with it.
@@ -45,9 +36,8 @@ impl RecvChain {
             sg_list: ptr::null_mut(),
             num_sge: 0,
         };
-        let sge = raw::ibv_sge::default();
         Self {
-            entries: Entries::new(RecvEntry { wr, sge }, capacity),
+            entries: Entries::new(wr, capacity),
         }
     }
 
@@ -63,45 +53,15 @@ impl RecvChain {
         self.entries.is_empty()
     }
 
-    /// How many more fit in.
-    #[must_use]
-    pub fn room(&self) -> usize {
-        self.entries.room()
-    }
-
-    /// Drops what waits.
-    pub fn clear(&mut self) {
-        self.entries.clear();
-    }
-
     /// Appends a receive without memory: what an RDMA WRITE with immediate consumes.
     ///
     /// # Errors
     ///
     /// [`PushError::Full`].
     pub fn push(&mut self, wr_id: u64) -> Result<(), PushError> {
-        self.push_entry(wr_id, None)
-    }
-
-    /// Appends a receive into `slice`, which a peer's SEND fills.
-    ///
-    /// # Errors
-    ///
-    /// [`PushError::Full`].
-    pub fn push_into(&mut self, wr_id: u64, slice: LocalSlice) -> Result<(), PushError> {
-        self.push_entry(wr_id, Some(slice))
-    }
-
-    fn push_entry(&mut self, wr_id: u64, slice: Option<LocalSlice>) -> Result<(), PushError> {
         let index = self.entries.free()?;
-        let entry = self.entries.at(index);
         // SAFETY: the free entry.
-        unsafe {
-            (*entry).sge = slice.map(sge).unwrap_or_default();
-            (*entry).wr.wr_id = wr_id;
-            (*entry).wr.sg_list = &raw mut (*entry).sge;
-            (*entry).wr.num_sge = c_int::from(slice.is_some());
-        }
+        unsafe { (*self.entries.at(index)).wr_id = wr_id };
         self.entries.filled();
         Ok(())
     }

@@ -77,13 +77,9 @@ pub(super) async fn ready(
 ///
 /// # Errors
 /// In words, where an answer that is needed does not come.
-pub(super) async fn about(
-    client: &Client,
-    dialect: &dyn Dialect,
-    ask: &Ask,
-) -> Result<About, String> {
+pub(super) async fn about(client: &Client, dialect: &Dialect, ask: &Ask) -> Result<About, String> {
     let mut about = About::default();
-    for question in dialect.questions() {
+    for question in dialect.questions {
         let answered = one(client, question, ask, &mut about).await;
         match answered {
             Err(why) if question.needed => return Err(why),
@@ -125,7 +121,7 @@ async fn one(
 pub(super) fn judge(
     about: About,
     config: &HttpConfig,
-    dialect: &dyn Dialect,
+    dialect: &Dialect,
     ask: &mut Ask,
 ) -> Result<(Vec<String>, PrefixCache), String> {
     let mut warnings = about.notes;
@@ -177,8 +173,8 @@ pub(super) fn judge(
 }
 
 /// What the server says goes before what its configuration says of it.
-fn prefix_cache(said: Option<bool>, config: &HttpConfig, dialect: &dyn Dialect) -> PrefixCache {
-    let off = dialect.without_prefix_cache();
+fn prefix_cache(said: Option<bool>, config: &HttpConfig, dialect: &Dialect) -> PrefixCache {
+    let off = dialect.without_prefix_cache;
     let (state, how) = match (said, &config.prefix_cache_off) {
         (Some(true), _) => (CacheState::On, off.to_owned()),
         (Some(false), _) => (CacheState::Off, "the server says so".to_owned()),

@@ -51,7 +51,7 @@ impl Sink for Sequence {
 /// The server, as one thread speaks with it.
 pub(super) struct Server {
     pub client: Client,
-    pub dialect: &'static dyn Dialect,
+    pub dialect: &'static Dialect,
     pub ask: Ask,
     pub config: HttpConfig,
     pub counters: Arc<Counters>,
@@ -76,8 +76,8 @@ impl Server {
         max_tokens: usize,
         sink: &mut impl Sink,
     ) -> Result<Whole, Trouble> {
-        let body = self.dialect.body(&self.ask, prompt, max_tokens);
-        let body = Bytes::from(body.map_err(|e| Trouble::Prompt(e.to_string()))?);
+        let body = (self.dialect.body)(&self.ask, prompt, max_tokens);
+        let body = Bytes::from(body.to_string());
         let (mut answer, asked) = self.begin(&body, sink).await?;
         let mut account = Account::new(&self.ask, prompt.len(), max_tokens);
         let last = self
@@ -107,7 +107,7 @@ impl Server {
             let after = self.config.first_token();
             let until = asked + after;
             self.counters.requests.fetch_add(1, Relaxed);
-            let path = self.dialect.path();
+            let path = self.dialect.path;
             let request = self.client.post(path, body.clone(), until, after);
             let silent = Trouble::Silent { tokens: 0, after };
             let (status, words) = match wanted(sink, until, request).await.ok_or(silent)?? {
@@ -160,7 +160,7 @@ impl Server {
                 None => return Err(cut("it ended before the answer did".to_owned())),
             };
             let Some(data) = event.data else { continue };
-            let brought = account.take(self.dialect.read(&data, tokens)?)?;
+            let brought = account.take((self.dialect.read)(&data, tokens)?)?;
             if account.came() > tokens {
                 steps += 1;
                 after = self.config.next_token();

@@ -157,13 +157,3 @@ fn a_long_line_is_cut_around_the_place() {
     let shown = error.lines().nth(2).unwrap();
     assert!(shown.chars().count() < 130, "{shown}");
 }
-
-#[test]
-fn a_later_problem_can_point_at_its_key() {
-    let file = configs().join("demo/frontend.yaml");
-    let key = "loadgen.settings.server_target_qps";
-    let error = ConfigError::at_key(&file, key, "no such setting", None).to_string();
-    assert!(error.contains("frontend.yaml:"), "{error}");
-    assert!(error.contains("server_target_qps: 2000"), "{error}");
-    assert!(error.ends_with("^^^^"), "{error}");
-}

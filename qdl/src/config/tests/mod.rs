@@ -24,6 +24,7 @@ mod relations;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::testkit::assert_has;
 
 /// A frontend's file down to its accelerators.
 const FRONTEND: &str = "\
@@ -58,6 +59,14 @@ fn text<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> String {
         .map(str::trim_end)
         .collect::<Vec<_>>()
         .join("\n")
+}
+
+/// Each line of `table` has keys and, behind `=>`, words of the complaint about them.
+fn assert_refused<T: std::fmt::Debug>(load: impl Fn(&str) -> Result<T, ConfigError>, table: &str) {
+    for (keys, complaint) in table.lines().filter_map(|line| line.split_once("=> ")) {
+        let all = text(load(keys.trim()));
+        assert!(all.contains(complaint), "{keys}: {all}");
+    }
 }
 
 /// The problems of a frontend that ends like this, each as `line:column what`.

@@ -91,20 +91,11 @@ fn labels_are_a_path_or_say_their_type() {
         ("/base/l.bin".into(), Some(DType::I32))
     );
     let all = text(labelled("{file: l.bin, type: i32}", scores));
-    assert!(
-        all.contains("unknown key `type`") && all.contains("file, dtype"),
-        "{all}"
-    );
+    assert_has(&all, &["unknown key `type`", "file, dtype"]);
     let all = text(labelled("{file: l.bin, dtype: int32}", scores));
-    assert!(
-        all.contains("it must be: u8, i8, i32, i64, f16, bf16, f32"),
-        "{all}"
-    );
+    assert_has(&all, &["it must be: u8, i8, i32, i64, f16, bf16, f32"]);
     let all = text(labelled("[l.bin]", scores));
-    assert!(
-        all.contains("a path, or `{file: PATH, dtype: i32}`"),
-        "{all}"
-    );
+    assert_has(&all, &["a path, or `{file: PATH, dtype: i32}`"]);
 }
 
 #[test]
@@ -155,10 +146,7 @@ fn a_compression_is_undone_by_workers_within_the_budget() {
         "max_input_bytes: 67108864, compression: lz4",
         "max_batch: 64",
     ));
-    assert!(
-        large.contains("memory_mib leaves nothing for slots"),
-        "{large}"
-    );
+    assert_has(&large, &["memory_mib leaves nothing for slots"]);
     let other = text(with("max_input_bytes: 4, compression: rar", "max_batch: 1"));
     assert!(other.contains("rar") && other.contains("lz4"), "{other}");
     let file = ACCELERATOR
@@ -174,10 +162,7 @@ fn a_compression_is_undone_by_workers_within_the_budget() {
         )
         .replace("kind: digest", "kind: tokens");
     let prompts = text(accelerator(&prompts));
-    assert!(
-        prompts.contains("engine `tokens` reads prompts where they land"),
-        "{prompts}"
-    );
+    assert_has(&prompts, &["engine `tokens` reads prompts where they land"]);
     let direct = ACCELERATOR
         .replace("max_input_bytes: 4", "max_input_bytes: 4, compression: lz4")
         .replace(

@@ -8,6 +8,7 @@ use crate::control::{
     message::VERSION,
     shell::{Served, greet},
 };
+use crate::testkit::assert_has;
 
 fn open_server() -> ServerParams {
     ServerParams {
@@ -117,10 +118,7 @@ async fn a_frame_cut_short_is_not_a_clean_end() {
             raw.hear().await;
         })
         .await;
-        assert!(
-            text.contains(&format!("inside a frame, {cut} bytes into it")),
-            "{text}"
-        );
+        assert_has(&text, &[&format!("inside a frame, {cut} bytes into it")]);
     }
 }
 
@@ -170,16 +168,10 @@ async fn both_sides_report_both_versions() {
     let here = accelerator_on(LONG, |mut raw| async move {
         raw.say(theirs).await;
         let there = raw.refusal("version").await;
-        assert!(
-            there.contains(&format!("version {VERSION}")) && there.contains("99"),
-            "{there}"
-        );
+        assert_has(&there, &[&format!("version {VERSION}"), "99"]);
     })
     .await;
-    assert!(
-        here.contains("version 99") && here.contains(&format!("speaks {VERSION}")),
-        "{here}"
-    );
+    assert_has(&here, &["version 99", &format!("speaks {VERSION}")]);
 
     let (l, address) = listener().await;
     let frontend = tokio::spawn(ClientSession::connect(open_client(address)));
@@ -190,9 +182,9 @@ async fn both_sides_report_both_versions() {
     theirs["role"] = json!("accelerator");
     raw.say(theirs).await;
     let there = raw.refusal("version").await;
-    assert!(
-        there.contains(&format!("version {VERSION}")) && there.contains(&(VERSION + 1).to_string()),
-        "{there}"
+    assert_has(
+        &there,
+        &[&format!("version {VERSION}"), &(VERSION + 1).to_string()],
     );
     let e = frontend.await.expect("ran").expect_err("an error");
     assert!(

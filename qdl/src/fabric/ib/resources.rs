@@ -4,16 +4,16 @@
 //! and shared by all connections. A connection's window is registered for it alone, since the key
 //! is what lets a peer write: it is gone with the connection.
 
-use std::{
-    ptr::NonNull,
-    sync::{Arc, Mutex, PoisonError, Weak},
-};
+use std::sync::Arc;
 
-use verbs::{Access, Memory, Mr, Pd};
+use verbs::{Access, Mr, Pd};
 
 use super::{CELL_BYTES, IbDevice, IbError};
 use crate::{
-    fabric::{DeviceMemory, Region, Window},
+    fabric::{
+        DeviceMemory, Region, Window,
+        sources::{Part, Sources},
+    },
     os::available_memory,
 };
 
@@ -22,43 +22,7 @@ use crate::{
 pub struct IbResources {
     device: Arc<IbDevice>,
     pd: Arc<Pd>,
-    /// Sources by the address of their region. A registration keeps its region alive, so an address
-    /// is not used again while its entry lives.
-    sources: Mutex<Vec<(usize, Weak<Mr>)>>,
-    /// Those that stay registered while no connection is up.
-    kept: Mutex<Vec<Arc<Mr>>>,
-}
-
-/// Part of a region, registered for itself.
-struct Part {
-    region: Arc<Region>,
-    offset: usize,
-    len: usize,
-}
-
-// SAFETY: the part was checked to lie within the region when it was
-// made, and the region stays mapped as long as it lives. References
-// to its bytes are made under the slot protocol only (see `Region`).
-unsafe impl Memory for Part {
-    fn addr(&self) -> NonNull<u8> {
-        let at = self.region.base().wrapping_add(self.offset);
-        NonNull::new(at).unwrap_or(NonNull::dangling())
-    }
-
-    fn len(&self) -> usize {
-        self.len
-    }
-}
-
-impl Part {
-    fn new(region: &Arc<Region>, offset: usize, len: usize) -> Result<Arc<Self>, IbError> {
-        region.at(offset, len)?;
-        Ok(Arc::new(Part {
-            region: region.clone(),
-            offset,
-            len,
-        }))
-    }
+    sources: Sources<Mr>,
 }
 
 impl IbResources {
@@ -71,8 +35,7 @@ impl IbResources {
         Ok(Arc::new(IbResources {
             device,
             pd,
-            sources: Mutex::default(),
-            kept: Mutex::default(),
+            sources: Sources::default(),
         }))
     }
 
@@ -90,20 +53,9 @@ impl IbResources {
     /// # Errors
     /// [`IbError::Verbs`].
     pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, IbError> {
-        let key = Arc::as_ptr(region) as usize;
-        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.retain(|(_, mr)| mr.strong_count() > 0);
-        if let Some(mr) = sources
-            .iter()
-            .find_map(|(k, mr)| (*k == key).then(|| mr.upgrade()).flatten())
-        {
-            return Ok(mr);
-        }
-        let part = Part::new(region, 0, region.len())?;
         let access = Access::LOCAL_READ | Access::RELAXED_ORDERING;
-        let mr = self.register(&part, access)?;
-        sources.push((key, Arc::downgrade(&mr)));
-        Ok(mr)
+        let register = |part| self.register(&part, access);
+        self.sources.get(region, register)
     }
 
     /// Keeps these sources registered whether a connection is
@@ -113,11 +65,7 @@ impl IbResources {
     /// [`IbError::Verbs`].
     pub fn keep(&self, regions: &[Arc<Region>]) -> Result<(), IbError> {
         for region in regions {
-            let mr = self.source(region)?;
-            self.kept
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(mr);
+            self.sources.keep(self.source(region)?);
         }
         Ok(())
     }

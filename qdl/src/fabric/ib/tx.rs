@@ -253,13 +253,7 @@ impl Tx for IbTx {
         if !pushed {
             return Err(PostError::Full);
         }
-        if post.imm.is_control() {
-            self.counts.control += 1;
-        } else {
-            self.counts.writes += 1;
-            self.counts.parts += u64::from(post.imm.more());
-            self.counts.bytes += u64::from(post.len);
-        }
+        post.count(&mut self.counts);
         Ok(())
     }
 

@@ -17,12 +17,12 @@ use ofi::{Depths, Endpoint as Raw, RemoteRegion, Target};
 use super::{
     CELL_BYTES, OfiCfgs, OfiEnd, OfiError, OfiForm, OfiRegion, OfiResources,
     cfgs::{EACH, SPARE},
-    resources::{Part, random_key},
+    resources::random_key,
     rx::OfiRx,
     shared::Shared,
     tx::{OfiTx, Staging},
 };
-use crate::fabric::{Broken, Endpoint, Link, Region};
+use crate::fabric::{Broken, Endpoint, Link, Region, sources::Part};
 
 /// Bytes of an address at most, in any provider's format.
 const MAX_ADDRESS: usize = 256;

@@ -254,14 +254,11 @@ impl Tx for OfiTx {
             let bits = post.imm.bits().into();
             let send = EACH * place + usize::from(sends);
             self.waiting.push_back(self.bare(send, bits));
-            self.counts.control += 1;
             sends + 1
         } else {
-            self.counts.writes += 1;
-            self.counts.parts += u64::from(post.imm.more());
-            self.counts.bytes += u64::from(post.len);
             self.push(post, place)
         };
+        post.count(&mut self.counts);
         self.shared.sends.begin(sends);
         Ok(())
     }

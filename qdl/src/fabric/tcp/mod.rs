@@ -71,30 +71,13 @@ impl Socket {
 
     /// Bytes that the peer's system has acknowledged so far.
     fn confirmed(&self) -> Option<u64> {
-        // Of `struct tcp_info` the beginning: 8 bytes, 24 numbers of 32 bits, two rates, then
-        // `tcpi_bytes_acked`, all of it in every kernel since 4.1.
-        const WORDS: usize = 16;
-        const ACKED: usize = 15;
-        let mut info = [0u64; WORDS];
-        let mut len = size_of_val(&info) as libc::socklen_t;
-        // SAFETY: the descriptor is open, and the kernel writes
-        // at most `len` bytes, which is what `info` has.
-        let got = unsafe {
-            libc::getsockopt(
-                self.fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                info.as_mut_ptr().cast(),
-                &mut len,
-            )
-        };
-        (got == 0 && len as usize == size_of_val(&info)).then_some(info[ACKED])
+        // `tcpi_bytes_acked`, in every kernel since 4.1.
+        let info = self.tcp_info::<128>()?;
+        Some(u64::from_ne_bytes(info[120..].try_into().ok()?))
     }
 
-    /// What the system knows of the way there and back.
-    fn path(&self) -> Option<PathReading> {
-        // `struct tcp_info` up to `tcpi_sndbuf_limited`, in every kernel since 4.10.
-        const BYTES: usize = 192;
+    /// The first bytes of the kernel's `struct tcp_info`.
+    fn tcp_info<const BYTES: usize>(&self) -> Option<[u8; BYTES]> {
         let mut info = [0u8; BYTES];
         let mut len = BYTES as libc::socklen_t;
         // SAFETY: the descriptor is open, and the kernel writes
@@ -108,9 +91,13 @@ impl Socket {
                 &mut len,
             )
         };
-        if got != 0 || len as usize != BYTES {
-            return None;
-        }
+        (got == 0 && len as usize == BYTES).then_some(info)
+    }
+
+    /// What the system knows of the way there and back.
+    fn path(&self) -> Option<PathReading> {
+        // Up to `tcpi_sndbuf_limited`, in every kernel since 4.10.
+        let info = self.tcp_info::<192>()?;
         let short = |at: usize| Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?));
         let long = |at: usize| Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?));
         // The kernel's word for "none seen yet".

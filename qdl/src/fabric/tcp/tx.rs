@@ -149,14 +149,8 @@ impl Tx for TcpTx {
         let staged = &mut self.staging[start..self.staged];
         let (header, payload) = staged.split_at_mut(self.header_bytes);
         frame::write(header, post.imm, post.at, post.len);
-        if post.imm.is_control() {
-            self.counts.control += 1;
-        } else {
-            self.counts.writes += 1;
-            self.counts.parts += u64::from(post.imm.more());
-            self.counts.bytes += u64::from(post.len);
-            self.counts.inline += u64::from(copied == len);
-        }
+        post.count(&mut self.counts);
+        self.counts.inline += u64::from(!post.imm.is_control() && copied == len);
         if len > 0 {
             let source = &self.endpoint.sources[usize::from(post.source.0)];
             if copied > 0 {

@@ -2,19 +2,19 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Display,
     fs,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
     build::{self, Built, Material},
-    describe::{Gpu, Memory, Nic, Node, form::Form},
+    describe::{Node, form::Form},
     layout::{self, Tree},
     left::{self, Left, NodeNote, sha256_of},
-    log,
     round::Round,
 };
 
@@ -77,7 +77,7 @@ impl Sound {
 
     /// Sets a value in a detailed log; the run's record follows, so that this is the one fault.
     pub fn log(&self, run: &str, key: &str, value: &Value) {
-        let path = self.at(&format!("RESULTS/{run}/{}", log::DETAIL));
+        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
         let text = fs::read_to_string(&path).expect(run);
         let mut found = false;
         let lines = text.lines().map(|l| {
@@ -95,18 +95,19 @@ impl Sound {
 
     /// Adds a line to a detailed log; the record follows.
     pub fn add(&self, run: &str, line: &str) {
-        let path = self.at(&format!("RESULTS/{run}/{}", log::DETAIL));
+        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
         let text = fs::read_to_string(&path).expect(run);
         put(&path, &(text + line + "\n"));
         self.follow(run);
     }
 
     fn follow(&self, run: &str) {
-        let hash = sha256_of(&self.at(&format!("RESULTS/{run}/{}", log::DETAIL))).expect("a hash");
+        let hash =
+            sha256_of(&self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL))).expect("a hash");
         let scenario = run.split('/').next().expect("a scenario");
         let kind = run.split('/').nth(1).expect("a run");
         self.record(&format!("{scenario}/{kind}"), |left| {
-            left.logs.insert(log::DETAIL.to_owned(), hash);
+            left.logs.insert(loadgen_log::DETAIL.to_owned(), hash);
         });
     }
 
@@ -118,19 +119,25 @@ impl Sound {
         crate::error::write_json(&folder.join(left::FILE), &left).expect("written");
     }
 
-    /// Sets a field of a JSON file; `None` takes it out.
+    /// Sets the field at this path in a JSON file; `None` takes it out.
     pub fn json(&self, path: &str, field: &str, value: Option<Value>) {
         let path = self.at(path);
-        let mut all: serde_json::Map<String, Value> = crate::error::read_json(&path).expect("JSON");
+        let mut all: Value = crate::error::read_json(&path).expect("JSON");
+        let (above, name) = field.rsplit_once('/').unwrap_or(("", field));
+        let above = if above.is_empty() {
+            String::new()
+        } else {
+            format!("/{above}")
+        };
+        let fields = all
+            .pointer_mut(&above)
+            .and_then(Value::as_object_mut)
+            .expect(field);
         match value {
-            Some(value) => all.insert(field.to_owned(), value),
-            None => all.remove(field),
+            Some(value) => fields.insert(name.to_owned(), value),
+            None => fields.remove(name),
         };
         crate::error::write_json(&path, &all).expect("written");
-    }
-
-    pub fn system(&self, field: &str, value: Value) {
-        self.json("systems/sys.json", field, Some(value));
     }
 
     pub fn rename(&self, from: &str, to: &str) {
@@ -189,7 +196,7 @@ fn put(path: &Path, text: &str) {
     fs::write(path, text).expect("written");
 }
 
-fn line(key: &str, value: &Value) -> String {
+fn line(key: &str, value: impl Display) -> String {
     format!(
         ":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 0.1, \"metadata\": {{\"is_error\": false}}}}"
     )
@@ -205,79 +212,54 @@ fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
         "PerformanceOnly"
     };
     let test = kind == "TEST06";
-    let mut all = vec![
-        ("loadgen_version", json!("6.0.17 @ d6147c7eb7")),
-        ("loadgen_git_status_message", json!("")),
-        ("sut_name", json!("Network SUT: acc-a (http)")),
-        ("qsl_reported_total_count", json!(13368)),
-        ("requested_use_token_latencies", json!(true)),
-        ("effective_scenario", json!(loadgen)),
-        ("effective_test_mode", json!(mode)),
-        (
-            "effective_samples_per_query",
-            json!(if interactive { 1 } else { 13368 }),
-        ),
-        (
-            "effective_target_latency_percentile",
-            json!(if interactive { 0.99 } else { 0.9 }),
-        ),
-        (
-            "effective_min_duration_ms",
-            json!(if test { 0 } else { 600_000 }),
-        ),
-        ("effective_min_sample_count", json!(13368)),
-        (
-            "effective_qsl_rng_seed",
-            json!(2_085_463_073_848_966_840_u64),
-        ),
-        (
-            "effective_sample_index_rng_seed",
-            json!(2_747_215_439_041_700_203_u64),
-        ),
-        (
-            "effective_schedule_rng_seed",
-            json!(16_159_082_839_903_944_936_u64),
-        ),
-        (
-            "effective_accuracy_log_sampling_target",
-            json!(if test { 100 } else { 0 }),
-        ),
-        ("effective_performance_issue_unique", json!(false)),
-        ("effective_performance_issue_same", json!(false)),
-        ("effective_performance_sample_count", json!(13368)),
-        ("effective_accuracy_sample_count", json!(13368)),
-        ("effective_sample_concatenate_permutation", json!(!test)),
-    ];
+    let (samples, percentile) = if interactive { (1, 0.99) } else { (13368, 0.9) };
+    let (duration, sampled) = if test { (0, 100) } else { (600_000, 0) };
+    let even = !test;
+    let mut log = format!(
+        r#"loadgen_version "6.0.17 @ d6147c7eb7"
+loadgen_git_status_message ""
+sut_name "Network SUT: acc-a (http)"
+qsl_reported_total_count 13368
+requested_use_token_latencies true
+effective_scenario "{loadgen}"
+effective_test_mode "{mode}"
+effective_samples_per_query {samples}
+effective_target_latency_percentile {percentile}
+effective_min_duration_ms {duration}
+effective_min_sample_count 13368
+effective_qsl_rng_seed 2085463073848966840
+effective_sample_index_rng_seed 2747215439041700203
+effective_schedule_rng_seed 16159082839903944936
+effective_accuracy_log_sampling_target {sampled}
+effective_performance_issue_unique false
+effective_performance_issue_same false
+effective_performance_sample_count 13368
+effective_accuracy_sample_count 13368
+effective_sample_concatenate_permutation {even}
+"#
+    );
     if interactive {
-        all.extend([
-            ("requested_server_ttft_latency", json!(500_000_000)),
-            ("requested_server_tpot_latency", json!(30_000_000)),
-            (
-                "result_first_token_99.00_percentile_latency_ns",
-                json!(300_000_000),
-            ),
-            (
-                "result_time_per_output_token_99.00_percentile_ns",
-                json!(20_000_000),
-            ),
-        ]);
+        log += "requested_server_ttft_latency 500000000\nrequested_server_tpot_latency 30000000\n\
+                result_first_token_99.00_percentile_latency_ns 300000000\n\
+                result_time_per_output_token_99.00_percentile_ns 20000000\n";
     }
     if kind != "accuracy" {
-        all.extend([
-            ("result_validity", json!("VALID")),
-            ("early_stopping_met", json!(true)),
-            ("result_samples_per_second", json!(120.5)),
-        ]);
+        log +=
+            "result_validity \"VALID\"\nearly_stopping_met true\nresult_samples_per_second 120.5\n";
     }
-    let text: Vec<_> = all.iter().map(|(key, value)| line(key, value)).collect();
-    put(&folder.join(log::DETAIL), &(text.join("\n") + "\n"));
-    put(&folder.join(log::SUMMARY), "MLPerf Results Summary\n");
+    let lines = log.lines().filter_map(|l| l.split_once(' '));
+    let text: Vec<_> = lines.map(|(key, value)| line(key, value)).collect();
+    put(&folder.join(loadgen_log::DETAIL), &(text.join("\n") + "\n"));
+    put(
+        &folder.join(loadgen_log::SUMMARY),
+        "MLPerf Results Summary\n",
+    );
     let answers = if kind == "performance" {
         "[\n]\n".to_owned()
     } else {
         "[\n{}\n]\n".repeat(3000)
     };
-    put(&folder.join(log::ACCURACY), &answers);
+    put(&folder.join(loadgen_log::ACCURACY), &answers);
     if kind == "accuracy" {
         let scores = "{'rouge1': '38.9', 'rouge2': '16.0', 'rougeL': '24.6', 'rougeLsum': '36.0', 'gen_len': 8167644}\n";
         put(&folder.join("accuracy.txt"), scores);
@@ -338,7 +320,7 @@ fn as_the_scripts_do(built: &Built) {
     for place in built.from.keys() {
         let scenario = built.tree.scenario(place);
         let accuracy = layout::run_folder(&scenario, layout::ACCURACY);
-        let log = accuracy.join(log::ACCURACY);
+        let log = accuracy.join(loadgen_log::ACCURACY);
         let hash = sha256_of(&log).expect("a hash");
         put(&log, "[\n...\n]\n");
         let text = accuracy.join("accuracy.txt");
@@ -355,31 +337,28 @@ fn as_the_scripts_do(built: &Built) {
              TEST06 verification complete\n"
         );
         put(&test.join("verify_accuracy.txt"), &words);
-        put(&test.join("accuracy").join(log::ACCURACY), "[\n{}\n]\n");
+        put(
+            &test.join("accuracy").join(loadgen_log::ACCURACY),
+            "[\n{}\n]\n",
+        );
     }
 }
 
 fn form() -> Form {
-    let text = crate::describe::form::blank(&[]);
-    let mut text = text
-        .replace("submitter: \"\"", "submitter: org")
-        .replace("system: \"\" ", "system: sys ")
-        .replace("status: \"\"", "status: available")
-        .replace("  system_name: \"\"", "  system_name: Two nodes")
-        .replace("  framework: \"\"", "  framework: vLLM 0.9.1")
-        .replace("  cooling: \"\"", "  cooling: air")
-        .replace(
-            "  host_networking_topology: \"\"",
-            "  host_networking_topology: N/A",
-        )
-        .replace(
-            "  accelerator_interconnect: \"\"",
-            "  accelerator_interconnect: NVLink",
-        )
-        .replace(
-            "  accelerator_memory_configuration: \"\"",
-            "  accelerator_memory_configuration: HBM3",
-        );
+    let mut text = crate::describe::form::blank(&[]);
+    for (field, answer) in [
+        ("submitter", "org"),
+        ("system", "sys"),
+        ("status", "available"),
+        ("  system_name", "Two nodes"),
+        ("  framework", "vLLM 0.9.1"),
+        ("  cooling", "air"),
+        ("  host_networking_topology", "N/A"),
+        ("  accelerator_interconnect", "NVLink"),
+        ("  accelerator_memory_configuration", "HBM3"),
+    ] {
+        text = text.replace(&format!("\n{field}: \"\""), &format!("\n{field}: {answer}"));
+    }
     let models = "models:\n  llama3.1-8b: {input_data_types: int32, retraining: \"no\", \
                   starting_weights_filename: model.safetensors, weight_data_types: fp8, weight_transformations: quantized}\n";
     text = text.replace("models:\n", models);
@@ -398,48 +377,10 @@ fn describe_node(role: &str, name: &str) -> Node {
     } else {
         "10.0.0.2"
     };
-    Node {
-        node: name.to_owned(),
-        host: name.to_owned(),
-        role: role.to_owned(),
-        operating_system: "Debian 12".to_owned(),
-        kernel: "6.1".to_owned(),
-        processors: crate::describe::Processors {
-            model: "A processor".to_owned(),
-            sockets: 2,
-            cores_per_socket: 56,
-            threads: 224,
-            ..Default::default()
-        },
-        memory: Memory {
-            bytes: 1 << 40,
-            ecc: Some(true),
-            modules: vec!["16 x 65536 MB DDR5".to_owned()],
-        },
-        disks: vec![crate::describe::Disk {
-            name: "nvme0n1".to_owned(),
-            bytes: 960_000_000_000,
-            ..Default::default()
-        }],
-        nics: vec![Nic {
-            name: "eth0".to_owned(),
-            link_layer: "Ethernet".to_owned(),
-            model: "ConnectX-7".to_owned(),
-            driver: "mlx5_core".to_owned(),
-            media: Some("fiber".to_owned()),
-            speed_mbps: Some(200_000),
-            addresses: vec![address.to_owned()],
-            up: true,
-            ..Default::default()
-        }],
-        gpus: vec![Gpu {
-            name: "NVIDIA H200".to_owned(),
-            bytes: 151_000_000_000,
-            ecc: Some(true),
-            pcie: Some("PCIe Gen5 x16".to_owned()),
-            ..Default::default()
-        }],
-        gpu_driver: "NVIDIA driver 570, CUDA 12.8".to_owned(),
-        ..Node::default()
-    }
+    let text = include_str!("node.json");
+    let text = text
+        .replace("NAME", name)
+        .replace("ROLE", role)
+        .replace("ADDRESS", address);
+    serde_json::from_str(&text).expect("a node")
 }

@@ -1,22 +1,10 @@
 //! LoadGen's detail log: what it measured, under its own names.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
-
-/// LoadGen's name for the log, in the folder of a run.
-const FILE: &str = "mlperf_log_detail.txt";
-/// What stands before the object of a line.
-const LEAD: &str = ":::MLLOG ";
-
-/// A line, as far as it is looked at.
-#[derive(Deserialize)]
-struct Line {
-    key: String,
-    value: serde_json::Value,
-}
+use loadgen_log::{DETAIL, Detail};
+use serde::Serialize;
 
 /// Two percentiles, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -50,25 +38,18 @@ pub struct Run {
 
 /// Reads the log of the run whose folder this is.
 pub fn read(folder: &Path) -> Result<Run> {
-    let path = folder.join(FILE);
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("cannot read {}", path.display()))?;
-    parse(&text).with_context(|| format!("{}", path.display()))
+    let path = folder.join(DETAIL);
+    let of = || path.display().to_string();
+    of_log(&Detail::open(&path).with_context(of)?).with_context(of)
 }
 
-fn parse(text: &str) -> Result<Run> {
-    let lines = text.lines().filter_map(|line| line.strip_prefix(LEAD));
-    // A later line of one key goes before an earlier one.
-    let values: BTreeMap<String, serde_json::Value> = lines
-        .filter_map(|line| serde_json::from_str::<Line>(line).ok())
-        .map(|line| (line.key, line.value))
-        .collect();
+fn of_log(log: &Detail) -> Result<Run> {
     let number = |key: &str| {
-        let value = values.get(key).and_then(serde_json::Value::as_f64);
+        let value = log.number(key);
         value.with_context(|| format!("LoadGen has not logged {key}"))
     };
     let word = |key: &str| {
-        let value = values.get(key).and_then(serde_json::Value::as_str);
+        let value = log.get(key);
         value.with_context(|| format!("LoadGen has not logged {key}"))
     };
     let both = |before: &str, behind: &str| -> Result<Percentiles> {
@@ -113,13 +94,12 @@ fn parse(text: &str) -> Result<Run> {
 mod tests {
     use super::*;
 
-    fn log(of: &[(&str, &str)]) -> String {
+    fn parse(of: &[(&str, &str)]) -> Result<Run> {
         let line = |(key, value): &(&str, &str)| {
-            format!(
-                ":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 1.5, \"namespace\": \"mlperf::logging\"}}\n"
-            )
+            format!(":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 1.5}}\n")
         };
-        of.iter().map(line).collect::<String>() + "something else\n"
+        let text: String = of.iter().map(line).collect();
+        of_log(&Detail::read(text.as_bytes())?)
     }
 
     const SERVER: [(&str, &str); 12] = [
@@ -139,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_server_run_is_read_from_loadgens_own_names() {
-        let run = parse(&log(&SERVER)).unwrap();
+        let run = parse(&SERVER).unwrap();
         assert_eq!((run.samples, run.tokens, run.valid), (64, 640, true));
         let ttft = run.ttft_us.unwrap();
         assert_eq!((ttft.p50, ttft.p99), (90.5, 200.0));
@@ -149,7 +129,7 @@ mod tests {
 
     #[test]
     fn offline_has_no_first_tokens() {
-        let run = parse(&log(&[
+        let run = parse(&[
             ("effective_scenario", "\"Offline\""),
             ("result_validity", "\"INVALID\""),
             ("result_query_count", "1"),
@@ -158,7 +138,7 @@ mod tests {
             ("result_tokens_per_second", "150.05"),
             ("result_50.00_percentile_latency_ns", "1000"),
             ("result_99.00_percentile_latency_ns", "2000"),
-        ]))
+        ])
         .unwrap();
         assert_eq!((run.samples, run.tokens, run.valid), (248, 3001, false));
         assert_eq!((run.ttft_us, run.tpot_us), (None, None));
@@ -166,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        let error = parse(&log(&SERVER[..11])).unwrap_err().to_string();
+        let error = parse(&SERVER[..11]).unwrap_err().to_string();
         assert!(
             error.contains("result_99.00_percentile_latency_ns"),
             "{error}"

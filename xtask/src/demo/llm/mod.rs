@@ -134,7 +134,10 @@ pub fn run(root: &Path) -> Result<i32> {
 
 /// Has the answers of a run's accuracy log read and compared with the capitals.
 fn score(root: &Path, folder: &Path) -> Result<Score> {
-    let (log, models) = (folder.join(accuracy::FILE), root.join(".deps/models"));
+    let (log, models) = (
+        folder.join(loadgen_log::ACCURACY),
+        root.join(".deps/models"),
+    );
     let wrote = setup::script(root, QUESTIONS, &[Path::new("score"), &log, &models])?;
     let Some(line) = wrote.lines().rfind(|line| line.starts_with('{')) else {
         bail!("{QUESTIONS}: no score for {}", log.display());
@@ -318,7 +321,7 @@ mod tests {
     fn equal_answers_are_counted_and_a_row_shows_milliseconds() {
         let answers = |of: &[(u64, &str)]| {
             of.iter()
-                .map(|(i, ids)| (*i, (*ids).to_owned()))
+                .map(|(i, ids)| (*i, ids.as_bytes().to_vec()))
                 .collect::<Answers>()
         };
         let wire = answers(&[(0, "aa"), (1, "bb"), (2, "cc")]);

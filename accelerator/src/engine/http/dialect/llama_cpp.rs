@@ -16,28 +16,39 @@
 //! Source: llama.cpp's `tools/server/README.md` and `tools/server/server-context.cpp`
 //! (`process_token`, `send_partial_response`).
 
-use qdl::config::Temperature;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::{
-    About, Ask, Dialect, Finish, Question, Step, Tokens, json, openai,
+    About, Ask, Dialect, Finish, Question, Step, Tokens, openai,
     trouble::{self, Trouble},
 };
 
 /// See the module.
-pub(super) struct LlamaCpp;
-
-#[derive(Serialize)]
-struct Body<'a> {
-    prompt: &'a [i32],
-    n_predict: usize,
-    temperature: Temperature,
-    ignore_eos: bool,
-    cache_prompt: bool,
-    return_tokens: bool,
-    stream: bool,
-}
+pub(super) const DIALECT: Dialect = Dialect {
+    path: "/completion",
+    body: |ask, prompt, max_tokens| {
+        json!({
+            "prompt": prompt,
+            "n_predict": max_tokens,
+            "temperature": ask.temperature,
+            "ignore_eos": ask.ignore_eos,
+            "cache_prompt": false,
+            "return_tokens": true,
+            "stream": true,
+        })
+    },
+    read,
+    questions: &[
+        openai::MODELS,
+        Question {
+            paths: &["/props"],
+            read: props,
+            needed: true,
+        },
+    ],
+    without_prefix_cache: "its requests say `cache_prompt: false` already",
+};
 
 #[derive(Deserialize)]
 struct Chunk {
@@ -67,65 +78,26 @@ struct Timings {
     cache_n: Option<usize>,
 }
 
-impl Dialect for LlamaCpp {
-    fn path(&self) -> &'static str {
-        "/completion"
+fn read(data: &str, _so_far: usize) -> Result<Step, Trouble> {
+    let chunk: Chunk = super::json(data)?;
+    if let Some(error) = &chunk.error {
+        return Err(trouble::said(error));
     }
-
-    fn body(&self, ask: &Ask, prompt: &[i32], max_tokens: usize) -> serde_json::Result<Vec<u8>> {
-        serde_json::to_vec(&Body {
-            prompt,
-            n_predict: max_tokens,
-            temperature: ask.temperature,
-            ignore_eos: ask.ignore_eos,
-            cache_prompt: false,
-            return_tokens: true,
-            stream: true,
-        })
-    }
-
-    fn read(&self, data: &str, _so_far: usize) -> Result<Step, Trouble> {
-        let chunk: Chunk = json(data)?;
-        if let Some(error) = &chunk.error {
-            return Err(trouble::said(error));
-        }
-        let finish = chunk.stop.then_some(match chunk.stop_type {
-            Some(StopType::Eos | StopType::Word) => Finish::Stop,
-            Some(StopType::Limit) => Finish::Length,
-            Some(StopType::Other) | None => Finish::Other,
-        });
-        Ok(Step {
-            tokens: chunk.tokens,
-            finish,
-            completion: chunk.tokens_predicted.filter(|_| chunk.stop),
-            prompt: chunk.tokens_evaluated.filter(|_| chunk.stop),
-            cached: chunk.timings.and_then(|t| t.cache_n),
-            queue_s: None,
-            done: chunk.stop,
-        })
-    }
-
-    fn questions(&self) -> &'static [Question] {
-        &QUESTIONS
-    }
-
-    fn without_prefix_cache(&self) -> &'static str {
-        "its requests say `cache_prompt: false` already"
-    }
+    let finish = chunk.stop.then_some(match chunk.stop_type {
+        Some(StopType::Eos | StopType::Word) => Finish::Stop,
+        Some(StopType::Limit) => Finish::Length,
+        Some(StopType::Other) | None => Finish::Other,
+    });
+    Ok(Step {
+        tokens: chunk.tokens,
+        finish,
+        completion: chunk.tokens_predicted.filter(|_| chunk.stop),
+        prompt: chunk.tokens_evaluated.filter(|_| chunk.stop),
+        cached: chunk.timings.and_then(|t| t.cache_n),
+        queue_s: None,
+        done: chunk.stop,
+    })
 }
-
-const QUESTIONS: [Question; 2] = [
-    Question {
-        paths: &["/v1/models"],
-        read: openai::models,
-        needed: true,
-    },
-    Question {
-        paths: &["/props"],
-        read: props,
-        needed: true,
-    },
-];
 
 #[derive(Deserialize)]
 struct Props {

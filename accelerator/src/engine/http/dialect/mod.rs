@@ -18,6 +18,7 @@ mod vllm;
 
 use qdl::config::{self, Temperature};
 use serde::Deserialize;
+use serde_json::Value;
 use smallvec::SmallVec;
 
 use self::trouble::Trouble;
@@ -116,31 +117,27 @@ pub(super) struct Question {
 }
 
 /// One way of speaking with a server.
-pub(super) trait Dialect: Send + Sync {
+pub(super) struct Dialect {
     /// Where answers are asked for.
-    fn path(&self) -> &'static str;
-
-    /// The body of a request for one streamed answer, of `max_tokens` at most.
-    fn body(&self, ask: &Ask, prompt: &[i32], max_tokens: usize) -> serde_json::Result<Vec<u8>>;
-
-    /// Reads the data of one event of an answer that has `so_far` tokens.
-    fn read(&self, data: &str, so_far: usize) -> Result<Step, Trouble>;
-
-    /// What is asked at the start, once the server is ready.
-    fn questions(&self) -> &'static [Question];
-
+    pub path: &'static str,
+    /// The body of a request for one streamed answer, of at most so many tokens.
+    pub body: fn(&Ask, &[i32], usize) -> Value,
+    /// Reads the data of one event of an answer that has so many tokens.
+    pub read: fn(&str, usize) -> Result<Step, Trouble>,
+    /// Asked at the start, once the server is ready.
+    pub questions: &'static [Question],
     /// What turns its prefix cache off.
-    fn without_prefix_cache(&self) -> &'static str;
+    pub without_prefix_cache: &'static str,
 }
 
 /// The dialect that the configuration names.
-pub(super) fn of(kind: config::Dialect) -> &'static dyn Dialect {
+pub(super) fn of(kind: config::Dialect) -> &'static Dialect {
     match kind {
-        config::Dialect::Vllm => &vllm::Completions,
-        config::Dialect::VllmGenerate => &vllm::Generate,
-        config::Dialect::Sglang => &sglang::Sglang,
-        config::Dialect::TensorRtLlm => &tensorrt_llm::TensorRtLlm,
-        config::Dialect::LlamaCpp => &llama_cpp::LlamaCpp,
+        config::Dialect::Vllm => &vllm::COMPLETIONS,
+        config::Dialect::VllmGenerate => &vllm::GENERATE,
+        config::Dialect::Sglang => &sglang::DIALECT,
+        config::Dialect::TensorRtLlm => &tensorrt_llm::DIALECT,
+        config::Dialect::LlamaCpp => &llama_cpp::DIALECT,
     }
 }
 

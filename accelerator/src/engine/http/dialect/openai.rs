@@ -7,27 +7,23 @@
 //! data: [DONE]
 //! ```
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::{
-    About, Ask, Finish, Step, Tokens, json, short,
+    About, Ask, Finish, Question, Step, Tokens, json, short,
     trouble::{self, Trouble},
 };
 
 /// What ends a stream.
 pub(super) const DONE: &str = "[DONE]";
 
-/// Asks for the counts behind the last token.
-#[derive(Serialize)]
-pub(super) struct StreamOptions {
-    include_usage: bool,
-}
-
-/// See [`StreamOptions`].
-pub(super) const WITH_USAGE: StreamOptions = StreamOptions {
-    include_usage: true,
+/// Which models the server has.
+pub(super) const MODELS: Question = Question {
+    paths: &["/v1/models"],
+    read: models,
+    needed: true,
 };
 
 #[derive(Deserialize)]
@@ -118,7 +114,7 @@ struct Meta {
 }
 
 /// Reads `/v1/models`, which every one of these servers has.
-pub(super) fn models(body: &str, ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {
+fn models(body: &str, ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {
     let models: Models = serde_json::from_str(body)?;
     let ours = models.data.iter().find(|m| m.id == ask.model);
     if let Some(model) = ours.or(models.data.first()) {

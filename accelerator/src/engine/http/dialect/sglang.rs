@@ -18,34 +18,42 @@
 //! Source: SGLang's `python/sglang/srt/managers/tokenizer_manager.py` and
 //! `python/sglang/srt/entrypoints/http_server.py`.
 
-use qdl::config::Temperature;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::{
-    About, Ask, Dialect, Finish, Question, Step, Tokens, json, openai, short,
+    About, Ask, Dialect, Finish, Question, Step, Tokens, openai, short,
     trouble::{self, Trouble},
 };
 
 /// See the module.
-pub(super) struct Sglang;
-
-#[derive(Serialize)]
-struct Body<'a> {
-    input_ids: &'a [i32],
-    sampling_params: Sampling<'a>,
-    stream: bool,
-}
-
-#[derive(Serialize)]
-struct Sampling<'a> {
-    max_new_tokens: usize,
-    min_new_tokens: usize,
-    temperature: Temperature,
-    ignore_eos: bool,
-    stop_token_ids: &'a [u32],
-    skip_special_tokens: bool,
-}
+pub(super) const DIALECT: Dialect = Dialect {
+    path: "/generate",
+    body: |ask, prompt, max_tokens| {
+        json!({
+            "input_ids": prompt,
+            "sampling_params": {
+                "max_new_tokens": max_tokens,
+                "min_new_tokens": ask.min_tokens.min(max_tokens),
+                "temperature": ask.temperature,
+                "ignore_eos": ask.ignore_eos,
+                "stop_token_ids": ask.stop,
+                "skip_special_tokens": false,
+            },
+            "stream": true,
+        })
+    },
+    read,
+    questions: &[
+        openai::MODELS,
+        Question {
+            paths: &["/server_info", "/get_server_info"],
+            read: server_info,
+            needed: false,
+        },
+    ],
+    without_prefix_cache: "start SGLang with --disable-radix-cache",
+};
 
 #[derive(Deserialize)]
 struct Chunk {
@@ -71,100 +79,58 @@ struct Reason {
     status_code: Option<Value>,
 }
 
-impl Dialect for Sglang {
-    fn path(&self) -> &'static str {
-        "/generate"
+fn read(data: &str, so_far: usize) -> Result<Step, Trouble> {
+    if data == openai::DONE {
+        return Ok(Step::done());
     }
-
-    fn body(&self, ask: &Ask, prompt: &[i32], max_tokens: usize) -> serde_json::Result<Vec<u8>> {
-        serde_json::to_vec(&Body {
-            input_ids: prompt,
-            sampling_params: Sampling {
-                max_new_tokens: max_tokens,
-                min_new_tokens: ask.min_tokens.min(max_tokens),
-                temperature: ask.temperature,
-                ignore_eos: ask.ignore_eos,
-                stop_token_ids: &ask.stop,
-                skip_special_tokens: false,
-            },
-            stream: true,
-        })
+    let chunk: Chunk = super::json(data)?;
+    if let Some(error) = &chunk.error {
+        return Err(trouble::said(error));
     }
-
-    fn read(&self, data: &str, so_far: usize) -> Result<Step, Trouble> {
-        if data == openai::DONE {
-            return Ok(Step::done());
-        }
-        let chunk: Chunk = json(data)?;
-        if let Some(error) = &chunk.error {
-            return Err(trouble::said(error));
-        }
-        let Some(meta) = chunk.meta_info else {
-            return Err(Trouble::Garbled(format!("no meta_info in {}", short(data))));
-        };
-        if let Some(reason) = &meta.finish_reason
-            && reason.kind == Finish::Other
-        {
-            let code = reason.status_code.as_ref().and_then(Value::as_u64);
-            let words = reason.message.as_ref().map(Value::to_string);
-            let words = words.unwrap_or_else(|| short(data));
-            return Err(trouble::said_with(code, &words));
-        }
-        let mut tokens = chunk.output_ids.unwrap_or_default();
-        let completion = meta.completion_tokens;
-        match completion {
-            Some(all) if tokens.len() >= all => {
-                if tokens.len() < so_far {
-                    return Err(Trouble::Lost {
-                        said: all,
-                        came: so_far,
-                    });
-                }
-                tokens.drain(..so_far);
-            }
-            // An event without ids at all is for the account to judge.
-            Some(all) if so_far + tokens.len() != all && !tokens.is_empty() => {
+    let Some(meta) = chunk.meta_info else {
+        return Err(Trouble::Garbled(format!("no meta_info in {}", short(data))));
+    };
+    if let Some(reason) = &meta.finish_reason
+        && reason.kind == Finish::Other
+    {
+        let code = reason.status_code.as_ref().and_then(Value::as_u64);
+        let words = reason.message.as_ref().map(Value::to_string);
+        let words = words.unwrap_or_else(|| short(data));
+        return Err(trouble::said_with(code, &words));
+    }
+    let mut tokens = chunk.output_ids.unwrap_or_default();
+    let completion = meta.completion_tokens;
+    match completion {
+        Some(all) if tokens.len() >= all => {
+            if tokens.len() < so_far {
                 return Err(Trouble::Lost {
                     said: all,
-                    came: so_far + tokens.len(),
+                    came: so_far,
                 });
             }
-            _ => {}
+            tokens.drain(..so_far);
         }
-        let finish = meta.finish_reason.map(|r| r.kind);
-        Ok(Step {
-            tokens,
-            finish,
-            // In the middle the list may be ahead of it.
-            completion: completion.filter(|_| finish.is_some()),
-            prompt: meta.prompt_tokens,
-            cached: meta.cached_tokens,
-            queue_s: meta.queue_time,
-            done: false,
-        })
+        // An event without ids at all is for the account to judge.
+        Some(all) if so_far + tokens.len() != all && !tokens.is_empty() => {
+            return Err(Trouble::Lost {
+                said: all,
+                came: so_far + tokens.len(),
+            });
+        }
+        _ => {}
     }
-
-    fn questions(&self) -> &'static [Question] {
-        &QUESTIONS
-    }
-
-    fn without_prefix_cache(&self) -> &'static str {
-        "start SGLang with --disable-radix-cache"
-    }
+    let finish = meta.finish_reason.map(|r| r.kind);
+    Ok(Step {
+        tokens,
+        finish,
+        // In the middle the list may be ahead of it.
+        completion: completion.filter(|_| finish.is_some()),
+        prompt: meta.prompt_tokens,
+        cached: meta.cached_tokens,
+        queue_s: meta.queue_time,
+        done: false,
+    })
 }
-
-const QUESTIONS: [Question; 2] = [
-    Question {
-        paths: &["/v1/models"],
-        read: openai::models,
-        needed: true,
-    },
-    Question {
-        paths: &["/server_info", "/get_server_info"],
-        read: server_info,
-        needed: false,
-    },
-];
 
 #[derive(Deserialize)]
 struct ServerInfo {

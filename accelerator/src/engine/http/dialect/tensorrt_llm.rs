@@ -9,71 +9,30 @@
 //! Source: TensorRT-LLM's `tensorrt_llm/serve/openai_protocol.py`,
 //! `tensorrt_llm/serve/postprocess_handlers.py` and `docs/source/commands/trtllm-serve.rst`.
 
-use qdl::config::Temperature;
-use serde::Serialize;
+use serde_json::json;
 
-use super::{
-    Ask, Dialect, Question, Step,
-    openai::{self, StreamOptions, WITH_USAGE},
-    trouble::Trouble,
-};
+use super::{Dialect, openai};
 
 /// See the module.
-pub(super) struct TensorRtLlm;
-
-#[derive(Serialize)]
-struct Body<'a> {
-    model: &'a str,
-    prompt: &'a [i32],
-    max_tokens: usize,
-    min_tokens: usize,
-    temperature: Temperature,
-    ignore_eos: bool,
-    stop_token_ids: &'a [u32],
-    include_stop_str_in_output: bool,
-    add_special_tokens: bool,
-    detokenize: bool,
-    stream: bool,
-    stream_options: StreamOptions,
-}
-
-impl Dialect for TensorRtLlm {
-    fn path(&self) -> &'static str {
-        "/v1/completions"
-    }
-
-    fn body(&self, ask: &Ask, prompt: &[i32], max_tokens: usize) -> serde_json::Result<Vec<u8>> {
-        serde_json::to_vec(&Body {
-            model: &ask.model,
-            prompt,
-            max_tokens,
-            min_tokens: ask.min_tokens.min(max_tokens),
-            temperature: ask.temperature,
-            ignore_eos: ask.ignore_eos,
-            stop_token_ids: &ask.stop,
-            include_stop_str_in_output: true,
-            add_special_tokens: false,
-            detokenize: false,
-            stream: true,
-            stream_options: WITH_USAGE,
+pub(super) const DIALECT: Dialect = Dialect {
+    path: "/v1/completions",
+    body: |ask, prompt, max_tokens| {
+        json!({
+            "model": ask.model,
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "min_tokens": ask.min_tokens.min(max_tokens),
+            "temperature": ask.temperature,
+            "ignore_eos": ask.ignore_eos,
+            "stop_token_ids": ask.stop,
+            "include_stop_str_in_output": true,
+            "add_special_tokens": false,
+            "detokenize": false,
+            "stream": true,
+            "stream_options": {"include_usage": true},
         })
-    }
-
-    fn read(&self, data: &str, _so_far: usize) -> Result<Step, Trouble> {
-        openai::read(data)
-    }
-
-    fn questions(&self) -> &'static [Question] {
-        const {
-            &[Question {
-                paths: &["/v1/models"],
-                read: openai::models,
-                needed: true,
-            }]
-        }
-    }
-
-    fn without_prefix_cache(&self) -> &'static str {
-        "start trtllm-serve with `kv_cache_config: {enable_block_reuse: false}` in its options file"
-    }
-}
+    },
+    read: |data, _| openai::read(data),
+    questions: &[openai::MODELS],
+    without_prefix_cache: "start trtllm-serve with `kv_cache_config: {enable_block_reuse: false}` in its options file",
+};

@@ -14,143 +14,60 @@
 //! `vllm/entrypoints/serve/disagg/{protocol,serving}.py`, and its page *Production Metrics* for
 //! `vllm:cache_config_info`.
 
-use qdl::config::Temperature;
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::{
-    About, Ask, Dialect, Question, Step,
-    openai::{self, StreamOptions, WITH_USAGE},
-    trouble::Trouble,
-};
+use super::{About, Ask, Dialect, Question, openai};
 
 /// `/v1/completions`.
-pub(super) struct Completions;
-
-#[derive(Serialize)]
-struct Completion<'a> {
-    model: &'a str,
-    prompt: &'a [i32],
-    #[serde(flatten)]
-    sampling: Sampling<'a>,
-    stream: bool,
-    stream_options: StreamOptions,
-    return_token_ids: bool,
-}
-
-#[derive(Serialize)]
-struct Sampling<'a> {
-    max_tokens: usize,
-    min_tokens: usize,
-    temperature: Temperature,
-    ignore_eos: bool,
-    stop_token_ids: &'a [u32],
-}
-
-impl<'a> Sampling<'a> {
-    fn of(ask: &'a Ask, max_tokens: usize) -> Self {
-        Sampling {
-            max_tokens,
-            min_tokens: ask.min_tokens.min(max_tokens),
-            temperature: ask.temperature,
-            ignore_eos: ask.ignore_eos,
-            stop_token_ids: &ask.stop,
-        }
-    }
-}
-
-impl Dialect for Completions {
-    fn path(&self) -> &'static str {
-        "/v1/completions"
-    }
-
-    fn body(&self, ask: &Ask, prompt: &[i32], max_tokens: usize) -> serde_json::Result<Vec<u8>> {
-        serde_json::to_vec(&Completion {
-            model: &ask.model,
-            prompt,
-            sampling: Sampling::of(ask, max_tokens),
-            stream: true,
-            stream_options: WITH_USAGE,
-            return_token_ids: true,
-        })
-    }
-
-    fn read(&self, data: &str, _so_far: usize) -> Result<Step, Trouble> {
-        openai::read(data)
-    }
-
-    fn questions(&self) -> &'static [Question] {
-        &QUESTIONS
-    }
-
-    fn without_prefix_cache(&self) -> &'static str {
-        WITHOUT_PREFIX_CACHE
-    }
-}
+pub(super) const COMPLETIONS: Dialect = Dialect {
+    path: "/v1/completions",
+    body: |ask, prompt, max_tokens| {
+        let mut body = sampling(ask, max_tokens);
+        body["model"] = json!(ask.model);
+        body["prompt"] = json!(prompt);
+        body["stream"] = json!(true);
+        body["stream_options"] = json!({"include_usage": true});
+        body["return_token_ids"] = json!(true);
+        body
+    },
+    read: |data, _| openai::read(data),
+    questions: &[
+        openai::MODELS,
+        Question {
+            paths: &["/metrics"],
+            read: metrics,
+            needed: false,
+        },
+    ],
+    without_prefix_cache: "start vLLM with --no-enable-prefix-caching",
+};
 
 /// `/inference/v1/generate`.
-pub(super) struct Generate;
-
-#[derive(Serialize)]
-struct Generation<'a> {
-    model: &'a str,
-    token_ids: &'a [i32],
-    sampling_params: WithoutText<'a>,
-    stream: bool,
-    stream_options: StreamOptions,
-}
-
-#[derive(Serialize)]
-struct WithoutText<'a> {
-    #[serde(flatten)]
-    sampling: Sampling<'a>,
-    detokenize: bool,
-}
-
-impl Dialect for Generate {
-    fn path(&self) -> &'static str {
-        "/inference/v1/generate"
-    }
-
-    fn body(&self, ask: &Ask, prompt: &[i32], max_tokens: usize) -> serde_json::Result<Vec<u8>> {
-        serde_json::to_vec(&Generation {
-            model: &ask.model,
-            token_ids: prompt,
-            sampling_params: WithoutText {
-                sampling: Sampling::of(ask, max_tokens),
-                detokenize: false,
-            },
-            stream: true,
-            stream_options: WITH_USAGE,
+pub(super) const GENERATE: Dialect = Dialect {
+    path: "/inference/v1/generate",
+    body: |ask, prompt, max_tokens| {
+        let mut without_text = sampling(ask, max_tokens);
+        without_text["detokenize"] = json!(false);
+        json!({
+            "model": ask.model,
+            "token_ids": prompt,
+            "sampling_params": without_text,
+            "stream": true,
+            "stream_options": {"include_usage": true},
         })
-    }
+    },
+    ..COMPLETIONS
+};
 
-    fn read(&self, data: &str, _so_far: usize) -> Result<Step, Trouble> {
-        openai::read(data)
-    }
-
-    fn questions(&self) -> &'static [Question] {
-        &QUESTIONS
-    }
-
-    fn without_prefix_cache(&self) -> &'static str {
-        WITHOUT_PREFIX_CACHE
-    }
+fn sampling(ask: &Ask, max_tokens: usize) -> Value {
+    json!({
+        "max_tokens": max_tokens,
+        "min_tokens": ask.min_tokens.min(max_tokens),
+        "temperature": ask.temperature,
+        "ignore_eos": ask.ignore_eos,
+        "stop_token_ids": ask.stop,
+    })
 }
-
-const WITHOUT_PREFIX_CACHE: &str = "start vLLM with --no-enable-prefix-caching";
-
-const QUESTIONS: [Question; 2] = [
-    Question {
-        paths: &["/v1/models"],
-        read: openai::models,
-        needed: true,
-    },
-    Question {
-        paths: &["/metrics"],
-        read: metrics,
-        needed: false,
-    },
-];
 
 /// The label is `True`, `False`, or in old versions `None`, which meant the version's default.
 fn metrics(body: &str, _ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {

@@ -2,6 +2,7 @@
 
 use qdl::{
     config::{Dialect, HttpConfig},
+    testkit::assert_has,
     wire::CacheState,
 };
 use serde_json::json;
@@ -97,9 +98,9 @@ fn a_server_that_is_not_ready_is_waited_for() {
     let server = saying(Dialect::LlamaCpp, "/health", 503, loading);
     let error = outcome(&server, Dialect::LlamaCpp, |http| http.ready_s = 1);
     let error = error.expect_err("it is never ready");
-    assert!(
-        error.contains("not ready after 1 s (it answers 503 to /health: Loading model)"),
-        "{error}"
+    assert_has(
+        &error,
+        &["not ready after 1 s (it answers 503 to /health: Loading model)"],
     );
 }
 
@@ -248,9 +249,9 @@ fn a_vocabulary_that_nobody_knows() {
         http.vocab = Some(VOCAB + 1)
     });
     let error = error.expect_err("they differ");
-    assert!(
-        error.contains("its vocabulary has 1000 ids, and engine.http.vocab says 1001"),
-        "{error}"
+    assert_has(
+        &error,
+        &["its vocabulary has 1000 ids, and engine.http.vocab says 1001"],
     );
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use fastrand::Rng;
+
 use super::*;
 use crate::control::{
     core::{Link, accelerator::Refusal},
@@ -9,24 +11,8 @@ use crate::control::{
 };
 use crate::wire::Description;
 
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
+fn is_chosen(rng: &mut Rng, percent: u64) -> bool {
+    rng.u64(..100) < percent
 }
 
 /// What befalls the connection.
@@ -85,24 +71,24 @@ const ACCELERATOR: usize = 1;
 
 impl History {
     fn new(seed: u64) -> Self {
-        let mut rng = Rng(seed);
-        let delay = 1 + rng.below(20) * MS;
-        let every = Duration::from_millis(20 + rng.below(30));
+        let mut rng = Rng::with_seed(seed);
+        let delay = 1 + rng.u64(..20) * MS;
+        let every = Duration::from_millis(20 + rng.u64(..30));
         let gone_after = 2 * every + Duration::from_nanos(2 * delay);
         let with = |node: &str, auth: &Auth| Local {
             heartbeat: HeartbeatCfgs { every, gone_after },
             auth: auth.clone(),
             ..local(node)
         };
-        let auth = if rng.chance(10) {
+        let auth = if is_chosen(&mut rng, 10) {
             token("0123456789abcdef")
         } else {
             Auth::None
         };
-        let fault = match rng.below(8) {
+        let fault = match rng.u64(..8) {
             0 => Fault::Cut,
-            1 => Fault::Hole(rng.below(3) as usize),
-            2 => Fault::Stuck(rng.below(2) as usize),
+            1 => Fault::Hole(rng.u64(..3) as usize),
+            2 => Fault::Stuck(rng.u64(..2) as usize),
             _ => Fault::None,
         };
         let side = || Side {
@@ -115,7 +101,7 @@ impl History {
             f: frontend(with("fe-1", &auth)),
             a: accelerator(with("acc-1", &auth)),
             fault,
-            fault_at: rng.below(300) * MS,
+            fault_at: rng.u64(..300) * MS,
             rng,
             now: 0,
             delay,
@@ -134,9 +120,9 @@ impl History {
 
     /// Until both sides have nothing left to do; at the end of its run an owner takes its leave.
     fn run(&mut self) -> u64 {
-        let mut act_at = self.rng.below(40) * MS;
+        let mut act_at = self.rng.u64(..40) * MS;
         // Past the handshake: before it there is nothing to take leave of.
-        let leave_at = (150 + self.rng.below(250)) * MS;
+        let leave_at = (150 + self.rng.u64(..250)) * MS;
         let mut cut = false;
         for _ in 0..20_000 {
             self.settle();
@@ -164,10 +150,10 @@ impl History {
             self.deliver();
             if self.now >= act_at && act_at < leave_at {
                 self.act();
-                act_at = self.now + 1 + self.rng.below(30) * MS;
+                act_at = self.now + 1 + self.rng.u64(..30) * MS;
             }
             if self.now >= leave_at && self.f.link().cause().is_none() {
-                match self.rng.below(3) {
+                match self.rng.u64(..3) {
                     0 => self
                         .a
                         .link_mut()
@@ -206,18 +192,18 @@ impl History {
 
     /// Something that an owner does by itself.
     fn act(&mut self) {
-        let connection_of = |rng: &mut Rng| rng.below(4) as u16;
+        let connection_of = |rng: &mut Rng| rng.u64(..4) as u16;
         let token = self.answers.len();
-        match self.rng.below(9) {
+        match self.rng.u64(..9) {
             0..=2 => {
                 let number = connection_of(&mut self.rng);
                 let last = self.asked.entry(number).or_insert(0);
                 // Now and then one that is not higher, which is refused.
-                let epoch = (*last + u32::from(self.rng.chance(90))).max(1);
+                let epoch = (*last + u32::from(is_chosen(&mut self.rng, 90))).max(1);
                 *last = epoch;
                 self.f.open(vec![connection(number, epoch)], token);
                 self.answers.push(0);
-                if self.f.link().in_session() && self.rng.chance(40) {
+                if self.f.link().in_session() && is_chosen(&mut self.rng, 40) {
                     self.f
                         .link_mut()
                         .connection_lost(number, epoch, "no answer in time");
@@ -261,7 +247,7 @@ impl History {
 
     fn opened(&mut self) {
         let (_, connections) = self.opening.take().expect("checked");
-        if self.rng.chance(70) {
+        if is_chosen(&mut self.rng, 70) {
             self.granted
                 .extend(connections.iter().map(|l| (l.connection, l.epoch)));
             self.a.opened(Ok(connections.iter().map(grant).collect()));
@@ -347,7 +333,7 @@ impl History {
             return;
         }
         let last = self.pipes[from].items.back().map_or(0, |(at, _)| *at);
-        let at = last.max(self.now + self.rng.below(self.delay));
+        let at = last.max(self.now + self.rng.u64(..self.delay));
         self.pipes[from].items.push_back((at, item));
     }
 
@@ -365,11 +351,11 @@ impl History {
                     let last = self.granted.get(&l.connection).copied().unwrap_or(0);
                     assert!(l.epoch > last, "epochs grow");
                 }
-                self.opening = Some((self.now + self.rng.below(80) * MS, connections));
+                self.opening = Some((self.now + self.rng.u64(..80) * MS, connections));
             }
             Asked::Name(id) => self.a.named(id, "acc".to_owned()),
             Asked::Describe => {
-                let refused = self.rng.chance(20);
+                let refused = is_chosen(&mut self.rng, 20);
                 self.a.described(match refused {
                     false => Ok(Description::default()),
                     true => Err(Refusal {
@@ -380,7 +366,7 @@ impl History {
             }
             Asked::Side(id, at) => self.a.side_is(id, (at + 1, "x".to_owned())),
             Asked::Drain => {
-                if self.rng.chance(30) {
+                if is_chosen(&mut self.rng, 30) {
                     self.a.drained(
                         Counters::default(),
                         &Default::default(),

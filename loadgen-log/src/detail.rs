@@ -1,5 +1,4 @@
-//! What LoadGen's detailed log says and its summary does not: the settings it ran with, what each
-//! constraint came to, and the phases of a run.
+//! LoadGen's detailed log: the settings of a run, its results, its errors and its phases.
 //!
 //! LoadGen writes a line before it issues a series of queries (`generated_query_count`), and
 //! before that one that says what the series is for: `Starting accuracy mode`, one series for each
@@ -7,10 +6,18 @@
 //! each rate that is tried. The verdict on a rate stands nowhere: what LoadGen tries next shows it.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, Result};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Error, ErrorKind, Result};
+use std::path::Path;
 
-use crate::settings::{Scenario, TestMode};
+use serde::de::IgnoredAny;
 
+use crate::scenario::{Scenario, TestMode};
+
+/// Begins each line that LoadGen writes.
+const MARKER: &str = ":::MLLOG";
+/// Longer lines (lists of loaded samples) are not kept, in bytes.
+const KEPT_LINE: usize = 16 << 10;
 /// How many of LoadGen's error messages are kept, and of its warnings.
 const MESSAGES_KEPT: usize = 20;
 
@@ -43,32 +50,41 @@ pub struct Phase {
     pub samples: u64,
 }
 
-/// What the detailed log says. Values are LoadGen's own text, without quotation marks.
+/// The detailed log. Of each key the first value counts, as in the official checker.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Detail {
-    /// LoadGen's version: `6.0.17 @ d6147c7eb7`.
-    pub version: Option<String>,
-    /// What LoadGen ran with, `audit.config` included: names without `effective_`.
-    pub effective: BTreeMap<String, String>,
-    /// The fields of `TestSettings` that are for the scenario, `audit.config` included: names
-    /// without `requested_`.
-    pub requested: BTreeMap<String, String>,
-    /// What came of it: names without `result_`, and `early_stopping_*`.
-    pub results: BTreeMap<String, String>,
+    /// LoadGen's own text of each value, without quotation marks.
+    values: BTreeMap<String, String>,
     /// The phases, in the order they were run.
     pub phases: Vec<Phase>,
     /// The rate that find-peak ended with, in queries per second.
     pub peak_qps: Option<f64>,
-    /// How long the SUT took to tell its name the first time, in ns.
-    pub name_duration_ns: Option<u64>,
-    /// What the first 20 errors say.
+    /// Errors that LoadGen logged.
+    pub errors: usize,
+    /// Texts of the first 20 errors.
     pub error_messages: Vec<String>,
-    /// What the first 20 warnings say.
+    /// Texts of the first 20 warnings.
     pub warning_messages: Vec<String>,
+    /// Numbers, from 1, of LoadGen's lines that are not JSON. The official checker ends at the first.
+    pub unreadable: Vec<usize>,
 }
 
 impl Detail {
-    /// Reads a log to its end. Lines that it does not know are passed over.
+    /// Reads the log at `path`.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or does not begin as LoadGen's log does.
+    pub fn open(path: &Path) -> Result<Self> {
+        let mut log = BufReader::new(File::open(path)?);
+        if !log.fill_buf()?.starts_with(MARKER.as_bytes()) {
+            let why = "it does not begin with :::MLLOG: it is no detailed log of LoadGen";
+            return Err(Error::new(ErrorKind::InvalidData, why));
+        }
+        Self::read(log)
+    }
+
+    /// Reads a log to its end. Lines without LoadGen's marker are skipped.
     ///
     /// # Errors
     ///
@@ -77,52 +93,84 @@ impl Detail {
         let mut detail = Detail::default();
         let mut series = Series::default();
         let mut line = Vec::new();
-        loop {
+        for number in 1.. {
             line.clear();
             if log.read_until(b'\n', &mut line)? == 0 {
-                return Ok(detail);
+                break;
             }
-            detail.line(&String::from_utf8_lossy(&line), &mut series);
+            if let Some(json) = String::from_utf8_lossy(&line).strip_prefix(MARKER) {
+                detail.line(number, json, &mut series);
+            }
         }
+        Ok(detail)
     }
 
     /// The scenario that LoadGen ran.
     pub fn scenario(&self) -> Option<Scenario> {
-        let name = self.effective.get("scenario")?;
-        let all = [
-            Scenario::SingleStream,
-            Scenario::MultiStream,
-            Scenario::Server,
-            Scenario::Offline,
-        ];
-        all.into_iter().find(|s| s.name() == name)
+        let name = self.get("effective_scenario")?;
+        Scenario::ALL.into_iter().find(|s| s.name() == name)
     }
 
     /// The mode that LoadGen ran.
     pub fn mode(&self) -> Option<TestMode> {
-        let name = self.effective.get("test_mode")?;
+        let name = self.get("effective_test_mode")?;
         TestMode::ALL.into_iter().find(|m| m.name() == name)
     }
 
-    /// One of the effective settings as a number.
-    pub fn effective_number(&self, name: &str) -> Option<f64> {
-        self.effective.get(name)?.parse().ok()
+    /// LoadGen's text for `key`.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.values.get(key).map(String::as_str)
     }
 
-    /// One of the results as a number.
-    pub fn result_number(&self, name: &str) -> Option<f64> {
-        self.results.get(name)?.parse().ok()
+    /// LoadGen's text for `key`; empty if the log does not have it.
+    pub fn text(&self, key: &str) -> String {
+        self.get(key).unwrap_or_default().to_owned()
     }
 
-    /// One of the results as a yes or no.
-    pub fn result_flag(&self, name: &str) -> Option<bool> {
-        self.results.get(name)?.parse().ok()
+    /// A count or a seed.
+    pub fn whole(&self, key: &str) -> Option<u64> {
+        self.get(key)?.parse().ok()
     }
 
-    fn line(&mut self, line: &str, series: &mut Series) {
+    /// Any number.
+    pub fn number(&self, key: &str) -> Option<f64> {
+        self.get(key)?.parse().ok()
+    }
+
+    /// `true` or `false`; LoadGen writes numbers for some.
+    pub fn flag(&self, key: &str) -> Option<bool> {
+        let text = self.get(key)?;
+        text.parse()
+            .ok()
+            .or_else(|| Some(text.parse::<f64>().ok()? != 0.0))
+    }
+
+    /// The settings that LoadGen ran with, `audit.config` included: names without `effective_`.
+    pub fn effective(&self) -> BTreeMap<String, String> {
+        let own = |(key, value): (&String, &String)| {
+            Some((key.strip_prefix("effective_")?.to_owned(), value.clone()))
+        };
+        self.values.iter().filter_map(own).collect()
+    }
+
+    /// The names of the nodes behind "Network SUT: a + b", each without its text in brackets.
+    pub fn nodes(&self) -> Vec<String> {
+        let name = self.get("sut_name").unwrap_or_default();
+        let nodes = name.split_once(':').map_or("", |(_, nodes)| nodes);
+        let nodes = nodes.split(" + ").map(str::trim);
+        nodes
+            .filter(|n| !n.is_empty())
+            .map(|n| n.split(" (").next().unwrap_or(n).to_owned())
+            .collect()
+    }
+
+    fn line(&mut self, number: usize, json: &str, series: &mut Series) {
+        if serde_json::from_str::<IgnoredAny>(json).is_err() {
+            self.unreadable.push(number);
+        }
         // LoadGen escapes nothing, so this is not always JSON;
         // what it writes around key and value is always the same.
-        let Some((key, rest)) = line
+        let Some((key, rest)) = json
             .split_once("\"key\": \"")
             .and_then(|(_, rest)| rest.split_once("\", \"value\": "))
         else {
@@ -132,40 +180,27 @@ impl Detail {
             return;
         };
         let value = value.trim_matches('"');
-        let text = || value.to_owned();
-        if line.contains("\"is_error\": true") {
+        if json.contains("\"is_error\": true") {
+            self.errors += 1;
             if self.error_messages.len() < MESSAGES_KEPT {
-                self.error_messages.push(text());
+                self.error_messages.push(value.to_owned());
             }
             if value.contains("Initial lower bound does not satisfy") {
                 self.judge(false);
             }
         }
-        if line.contains("\"is_warning\": true") && self.warning_messages.len() < MESSAGES_KEPT {
-            self.warning_messages.push(text());
+        if json.contains("\"is_warning\": true") && self.warning_messages.len() < MESSAGES_KEPT {
+            self.warning_messages.push(value.to_owned());
         }
-        if let Some(name) = key.strip_prefix("effective_") {
-            self.effective.insert(name.to_owned(), text());
-        } else if let Some(name) = key.strip_prefix("requested_") {
-            self.requested.insert(name.to_owned(), text());
-        } else if let Some(name) = key.strip_prefix("result_") {
-            self.results.insert(name.to_owned(), text());
-        } else if key.starts_with("early_stopping_") {
-            self.results.insert(key.to_owned(), text());
-        } else {
-            match key {
-                "loadgen_version" => self.version = Some(text()),
-                "get_sut_name_duration_ns" if self.name_duration_ns.is_none() => {
-                    self.name_duration_ns = value.parse().ok();
-                }
-                "generic_message" => self.message(value, series),
-                "generated_query_count" => series.queries = value.parse().unwrap_or(0),
-                "generated_samples_per_query" => {
-                    let samples = value.parse().unwrap_or(0);
-                    self.series(series, samples);
-                }
-                _ => {}
-            }
+        match key {
+            "generic_message" => self.message(value, series),
+            "generated_query_count" => series.queries = value.parse().unwrap_or(0),
+            "generated_samples_per_query" => self.series(series, value.parse().unwrap_or(0)),
+            _ => {}
+        }
+        if json.len() <= KEPT_LINE {
+            let first = self.values.entry(key.to_owned());
+            first.or_insert_with(|| value.to_owned());
         }
     }
 
@@ -296,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_warnings_and_the_names_duration() {
+    fn errors_and_warnings_are_kept_and_a_broken_line_is_named() {
         let log = b":::MLLOG {\"key\": \"get_sut_name_duration_ns\", \"value\": 4711, \
             \"time_ms\": 0.1, \"x\": 1}\n\
             :::MLLOG {\"key\": \"error_runtime\", \"value\": \"it \"broke\"\", \"time_ms\": 2.0, \
@@ -305,8 +340,9 @@ mod tests {
             \"time_ms\": 3.0, \"metadata\": {\"is_error\": false, \"is_warning\": true, \
             \"file\": \"logging.cc\"}}\n";
         let detail = Detail::read(&log[..]).unwrap();
-        assert_eq!(detail.name_duration_ns, Some(4711));
+        assert_eq!(detail.whole("get_sut_name_duration_ns"), Some(4711));
         assert_eq!(detail.error_messages, ["it \"broke"]);
+        assert_eq!((detail.errors, &detail.unreadable[..]), (1, &[2][..]));
         assert_eq!(detail.warning_messages, ["Logging allocation"]);
     }
 
@@ -316,19 +352,27 @@ mod tests {
             ("effective_scenario", "\"Server\""),
             ("effective_test_mode", "\"SubmissionRun\""),
             ("effective_target_qps", "300"),
-            ("requested_server_target_qps", "300"),
+            ("effective_qsl_rng_seed", "2085463073848966840"),
+            ("effective_qsl_rng_seed", "7"),
+            ("effective_use_token_latencies", "1"),
             ("result_perf_constraints_met", "false"),
-            ("result_99.00_percentile_latency_ns", "9347565"),
-            ("early_stopping_met", "true"),
+            (
+                "sut_name",
+                "\"Network SUT: acc-a (llm on tokens) + acc-b (no answer)\"",
+            ),
         ]);
         assert_eq!(detail.scenario(), Some(Scenario::Server));
         assert_eq!(detail.mode(), Some(TestMode::SubmissionRun));
-        assert_eq!(detail.effective_number("target_qps"), Some(300.0));
-        assert_eq!(detail.requested["server_target_qps"], "300");
-        assert_eq!(detail.result_flag("perf_constraints_met"), Some(false));
-        assert_eq!(detail.result_flag("early_stopping_met"), Some(true));
-        let p99 = detail.result_number("99.00_percentile_latency_ns");
-        assert_eq!(p99, Some(9_347_565.0));
+        assert_eq!(detail.number("effective_target_qps"), Some(300.0));
+        assert_eq!(detail.effective()["target_qps"], "300");
+        assert_eq!(
+            detail.whole("effective_qsl_rng_seed"),
+            Some(2_085_463_073_848_966_840)
+        );
+        assert_eq!(detail.flag("result_perf_constraints_met"), Some(false));
+        assert_eq!(detail.flag("effective_use_token_latencies"), Some(true));
+        assert_eq!(detail.whole("not_there"), None);
+        assert_eq!(detail.nodes(), ["acc-a", "acc-b"]);
         assert_eq!(read(&[]).mode(), None);
     }
 
@@ -351,6 +395,17 @@ mod tests {
             phase(PhaseKind::Performance, 1, 178, 178),
         ];
         assert_eq!(read(&lines).phases, expected);
+    }
+
+    #[test]
+    fn a_file_that_is_no_log_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(crate::DETAIL);
+        for text in ["", "hello\n"] {
+            std::fs::write(&path, text).unwrap();
+            let error = Detail::open(&path).unwrap_err().to_string();
+            assert!(error.contains("no detailed log of LoadGen"), "{error}");
+        }
     }
 
     /// The rates that were tried and what they came to.

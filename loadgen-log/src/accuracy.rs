@@ -6,10 +6,20 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::error::LoadgenError;
-
 /// The longest record that is read, in bytes of the file, which has two per byte of the response.
 const RECORD_AT_MOST: u64 = 1 << 30;
+
+/// The accuracy log is not what LoadGen writes.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}:{line}: {why}")]
+pub struct LogError {
+    /// The file.
+    pub path: PathBuf,
+    /// The line, from 1; 0 if the file cannot be opened.
+    pub line: usize,
+    /// What is wrong with it.
+    pub why: String,
+}
 
 /// One response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,9 +71,9 @@ impl AccuracyLog<BufReader<File>> {
     /// # Errors
     ///
     /// The file cannot be opened.
-    pub fn open(path: &Path) -> Result<Self, LoadgenError> {
+    pub fn open(path: &Path) -> Result<Self, LogError> {
         let opened = File::open(path);
-        let file = opened.map_err(|error| LoadgenError::AccuracyLog {
+        let file = opened.map_err(|error| LogError {
             path: path.to_owned(),
             line: 0,
             why: format!("cannot open it: {error}"),
@@ -84,8 +94,8 @@ impl<R: BufRead> AccuracyLog<R> {
         }
     }
 
-    fn error(&self, why: String) -> LoadgenError {
-        LoadgenError::AccuracyLog {
+    fn error(&self, why: String) -> LogError {
+        LogError {
             path: self.path.clone(),
             line: self.line,
             why,
@@ -93,7 +103,7 @@ impl<R: BufRead> AccuracyLog<R> {
     }
 
     /// The next line without white space around it; empty at the end of the file.
-    fn next_line(&mut self) -> Result<&[u8], LoadgenError> {
+    fn next_line(&mut self) -> Result<&[u8], LogError> {
         loop {
             self.buffer.clear();
             self.line += 1;
@@ -110,7 +120,7 @@ impl<R: BufRead> AccuracyLog<R> {
         }
     }
 
-    fn record(&mut self) -> Result<Option<AccuracyRecord>, LoadgenError> {
+    fn record(&mut self) -> Result<Option<AccuracyRecord>, LogError> {
         if self.place == Place::Start {
             match self.next_line()? {
                 b"[" => self.place = Place::Records { comma: true },
@@ -161,7 +171,7 @@ fn decode(record: &[u8]) -> Result<AccuracyRecord, String> {
 }
 
 impl<R: BufRead> Iterator for AccuracyLog<R> {
-    type Item = Result<AccuracyRecord, LoadgenError>;
+    type Item = Result<AccuracyRecord, LogError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let record = self.record();

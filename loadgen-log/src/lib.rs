@@ -1,0 +1,16 @@
+//! Reads the logs that LoadGen leaves in a run's folder. This crate needs no C++.
+
+mod accuracy;
+mod detail;
+mod scenario;
+
+pub use accuracy::{AccuracyLog, AccuracyRecord, LogError};
+pub use detail::{Detail, Phase, PhaseKind};
+pub use scenario::{Scenario, TestMode};
+
+/// Name of the summary in a run's folder.
+pub const SUMMARY: &str = "mlperf_log_summary.txt";
+/// Name of the detailed log.
+pub const DETAIL: &str = "mlperf_log_detail.txt";
+/// Name of the accuracy log.
+pub const ACCURACY: &str = "mlperf_log_accuracy.json";

@@ -1,0 +1,107 @@
+//! LoadGen's scenarios and modes.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How queries arrive, and what the result is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(i32)]
+pub enum Scenario {
+    /// One sample at a time, the next when it is answered; a percentile of the latency.
+    #[serde(
+        alias = "single_stream",
+        alias = "single-stream",
+        alias = "singlestream"
+    )]
+    SingleStream = 0,
+    /// N samples at a time, the next when they are answered; a percentile of the query's latency.
+    #[serde(alias = "multi_stream", alias = "multi-stream", alias = "multistream")]
+    MultiStream = 1,
+    /// Single samples at Poisson-distributed times; whether
+    /// a percentile of the latency keeps its bound.
+    #[serde(alias = "server")]
+    Server = 2,
+    /// All samples at once; samples per second.
+    #[serde(alias = "offline")]
+    Offline = 3,
+}
+
+impl Scenario {
+    /// All of them.
+    pub const ALL: [Scenario; 4] = [
+        Scenario::SingleStream,
+        Scenario::MultiStream,
+        Scenario::Server,
+        Scenario::Offline,
+    ];
+
+    /// LoadGen's spelling, as in `user.conf`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scenario::SingleStream => "SingleStream",
+            Scenario::MultiStream => "MultiStream",
+            Scenario::Server => "Server",
+            Scenario::Offline => "Offline",
+        }
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What kind of run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(i32)]
+pub enum TestMode {
+    /// Accuracy, then performance.
+    #[serde(alias = "submission_run", alias = "submission")]
+    SubmissionRun = 0,
+    /// Every sample once, and every response into the accuracy log.
+    #[serde(alias = "accuracy_only", alias = "accuracy")]
+    AccuracyOnly = 1,
+    /// The scenario's traffic, measured.
+    #[serde(alias = "performance_only", alias = "performance")]
+    PerformanceOnly = 2,
+    /// The highest rate that is valid in Server. Other scenarios do not have it.
+    #[serde(
+        alias = "find_peak_performance",
+        alias = "find_peak",
+        alias = "find-peak"
+    )]
+    FindPeakPerformance = 3,
+}
+
+impl TestMode {
+    /// All of them.
+    pub const ALL: [TestMode; 4] = [
+        TestMode::SubmissionRun,
+        TestMode::AccuracyOnly,
+        TestMode::PerformanceOnly,
+        TestMode::FindPeakPerformance,
+    ];
+
+    /// Whether every sample is asked for once, and every response logged.
+    pub fn has_accuracy(self) -> bool {
+        matches!(self, TestMode::SubmissionRun | TestMode::AccuracyOnly)
+    }
+
+    /// LoadGen's spelling.
+    pub fn name(self) -> &'static str {
+        match self {
+            TestMode::SubmissionRun => "SubmissionRun",
+            TestMode::AccuracyOnly => "AccuracyOnly",
+            TestMode::PerformanceOnly => "PerformanceOnly",
+            TestMode::FindPeakPerformance => "FindPeakPerformance",
+        }
+    }
+}
+
+impl fmt::Display for TestMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
