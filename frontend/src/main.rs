@@ -2,7 +2,7 @@
 
 use clap::Parser;
 
-use frontend::{cli, describe, exit::ExitCode, init, live, run, tune};
+use frontend::{cli, describe, exit::ExitCode, init, run, tune};
 
 /// LoadGen allocates for every sample, on the thread that completes it, and gives back on that of
 /// its log. Its C++ goes by this allocator, too: a feature of the crate puts it in the place of the
@@ -92,7 +92,7 @@ fn main() {
     };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(live::held::Stderr)
+        .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();

@@ -9,8 +9,6 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use qdl::stats::{Figures, Throughput};
 
-use crate::live::held;
-
 /// Nanoseconds between plain lines.
 const PLAIN_EVERY_NS: u64 = 5_000_000_000;
 /// Nanoseconds over which the rate is taken.
@@ -100,7 +98,7 @@ impl Progress {
 
 fn say(text: &str) {
     // A standard error that nobody reads is no reason to end a run.
-    let _ = writeln!(held::Stderr, "{text}");
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 fn line(what: &str, figures: &Figures, rate: f64, token_rate: f64, outstanding: u64) -> String {

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Place, Running, accelerator, assert_has, free_ports, run};
+use common::{Place, Running, accelerator, free_ports, run};
 use serde_json::Value;
 
 /// A run of some seconds, that a slow machine does not lose.

@@ -10,11 +10,9 @@
 //! | [`access`] | who may read it |
 //! | [`server`] | HTTP: the page, and a stream of events |
 //! | [`page`] | the page around the pictures, and its script |
-//! | [`held`] | standard error, whose lines may be held back |
 
 mod access;
 mod gather;
-pub mod held;
 mod page;
 mod server;
 
