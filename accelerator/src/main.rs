@@ -168,6 +168,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     if let Some(line) = accelerator.content() {
         tracing::info!("{line}");
     }
+    tracing::info!("engine {}", accelerator.engine());
     if let Some((cold, warm)) = accelerator.warm_up() {
         tracing::info!("engine warmed up: {cold} us for the first sample, {warm} us warm");
     }
