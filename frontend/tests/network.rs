@@ -76,7 +76,7 @@ fn a_hundred_thousand_digests_over_six_connections() {
         assert_eq!(facts(&s["accelerators"][0]["facts"]).1, other);
         assert!(program.is_string() && program != other);
         let name = s["name"].as_str().expect("a name");
-        assert_has(&name, &["Network SUT", "acc-a", "acc-b"]);
+        assert_has(name, &["Network SUT", "acc-a", "acc-b"]);
         assert!(s["name_round_trip_us"].as_f64() > Some(0.0));
         let copies = if qsl.is_empty() { 0 } else { 100_000 };
         assert_eq!(s["staged_copies"], copies, "{out}");

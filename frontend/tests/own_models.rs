@@ -192,7 +192,7 @@ fn labels_in_int32_for_scores_in_f32_are_read_as_said_or_refused() {
     let ended = local(&place, &config);
     let line = refused(&ended);
     assert_has(
-        &line,
+        line,
         &[
             "labels.i32: 240 bytes are no labels of i64 for 60 samples",
             "`labels: {file: labels.i32, dtype: i32}`",
@@ -247,7 +247,7 @@ fn a_npy_is_its_array_and_no_raw_bytes() {
     let ended = local(&place, &config);
     let line = refused(&ended);
     assert_has(
-        &line,
+        line,
         &["other.npy: it is int32 (10, 3)", "int64 (N, 3) is wanted"],
     );
     let image = place.write("image.raw", [&b"\x89PNG\r\n\x1a\n"[..], &[0; 40]].concat());

@@ -342,7 +342,7 @@ fn loadgens_result_stands_beside_ours() {
     assert_eq!(phases(&s), [s["samples"].as_u64().expect("a count")]);
     let reason = s["reasons"][0].as_str().expect("a reason");
     assert_has(
-        &reason,
+        reason,
         &["--target-qps, now 1000", "server_target_latency_ns"],
     );
     assert!(ended.stderr.contains(reason), "{}", ended.stderr);

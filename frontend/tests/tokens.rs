@@ -245,7 +245,7 @@ fn an_answer_of_one_token_makes_the_run_invalid_and_says_whose() {
     assert_eq!(s["valid"], false);
     assert_eq!(s["tokens"]["too_short"], s["samples"]);
     let reason = s["exit"]["reason"].as_str().expect("words");
-    assert_has(&reason, &["was answered with 1 token by acc-"]);
+    assert_has(reason, &["was answered with 1 token by acc-"]);
 }
 
 /// Quick to notice that nobody is left.
