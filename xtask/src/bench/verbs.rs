@@ -1,6 +1,5 @@
-//! `cargo xtask bench verbs`: what the software of the `ib` fabric costs for each work request, with
-//! the device stubbed at the provider's table of operations, so that a regression shows without a
-//! NIC.
+//! `cargo xtask bench verbs`: what the software of the `ib` fabric costs for each work request. The
+//! device is stubbed at the provider's table of operations, so a regression shows without a NIC.
 
 use std::path::Path;
 
