@@ -27,7 +27,7 @@ use crate::{
 /// Queries within the bound that Server takes at least, at its usual percentile of 99: early
 /// stopping wants 99 % confidence, and ln(0.01) / ln(0.99) is 458.2 (LoadGen's
 /// `early_stopping.cc`).
-const SERVER_QUERIES: u64 = 459;
+pub(crate) const SERVER_QUERIES: u64 = 459;
 
 /// Opens what is left to open, and prints the page. `labels`: there are some, and they fit.
 /// `uncounted`: why the run would not count in a submission, a line each.

@@ -11,7 +11,7 @@ use crate::{exit::HELP, live};
 ///
 /// `frontend init --model M.onnx --samples FILE` writes a configuration for a model of your own,
 /// and `frontend topology --yaml` one for this machine's NICs; both run as they are.
-/// `frontend tune` finds the highest rate that is VALID, and the knobs for it.
+/// `frontend tune` finds the highest rate at which runs are VALID, and the settings for it.
 /// `frontend describe` and `frontend submit` make a submission of runs. `frontend report` draws a
 /// run's page, and puts runs beside each other.
 ///

@@ -340,7 +340,7 @@ impl Settings {
     }
 }
 
-fn scenario(s: config::Scenario) -> Scenario {
+pub(crate) fn scenario(s: config::Scenario) -> Scenario {
     match s {
         config::Scenario::SingleStream => Scenario::SingleStream,
         config::Scenario::MultiStream => Scenario::MultiStream,

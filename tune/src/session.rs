@@ -1,369 +1,338 @@
-//! A session: rough searches and knobs in turns, the search itself, and one full run.
+//! A session: the search for the rate, each key's values in turn, and one full run.
 
 use std::collections::BTreeMap;
 
 use crate::{
-    fit,
-    knobs::{self, Compared, Knob},
-    random,
-    search::{Goal, Outcome, Search, State},
+    highest::{Highest, Rule, Tally},
     sprt::Word,
-    system::{Halt, Record, Setting, System, Tell, Trial, Why},
+    system::{Halt, Record, Setting, System, Why},
 };
 
-/// What a session is to do.
+/// The scenario, which says what a rate is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Queries per second.
+    #[default]
+    Server,
+    /// Samples per query: whole numbers.
+    MultiStream,
+    /// The samples per second that LoadGen expects, from which it makes its one query. A run is
+    /// INVALID where that query is too small: the rate goes up then.
+    Offline,
+}
+
+impl Kind {
+    /// The unit of the rate.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Kind::Server => "queries/s",
+            Kind::MultiStream => "samples/query",
+            Kind::Offline => "samples/s expected",
+        }
+    }
+}
+
+/// A key with its values.
 #[derive(Clone, Debug, PartialEq)]
+pub struct Knob {
+    /// `nics[].connections`.
+    pub key: String,
+    /// Its value in the configuration.
+    pub now: String,
+    /// The values to try.
+    pub values: Vec<String>,
+}
+
+/// The task of a session.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// What is searched for.
-    pub goal: Goal,
+    /// The scenario.
+    pub kind: Kind,
+    /// The first rate.
+    pub first: f64,
+    /// The lowest rate to try.
+    pub least: f64,
+    /// The highest rate to try.
+    pub most: f64,
+    /// The search ends where a rate at most this times the result fails. A key's value is kept if
+    /// it gives this times the rate.
+    pub near: f64,
     /// Seconds of a trial.
     pub seconds: f64,
-    /// Seconds of the run that confirms; none: nothing is confirmed.
+    /// Queries of a trial, at least.
+    pub samples: u64,
+    /// Seconds of the full run, if there is to be one.
     pub full_seconds: Option<f64>,
-    /// What all trials may cost, in seconds.
+    /// Seconds of all trials.
     pub budget_s: f64,
-    /// Of all random numbers.
+    /// The seed of all trials' seeds.
     pub seed: u64,
-    /// Knobs that may be turned.
+    /// Keys to compare.
     pub knobs: Vec<Knob>,
-    /// How the rate is called: `queries/s`.
-    pub unit: String,
 }
 
-/// What a session knows.
-#[derive(Clone, Debug, PartialEq)]
+/// One search, with some keys changed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Searched {
+    /// The changed keys.
+    pub knobs: BTreeMap<String, String>,
+    /// The rates tried.
+    pub tallies: Vec<Tally>,
+    /// The certified rate.
+    pub found: Option<f64>,
+    /// Offline: the mean samples per second completed at the last rate.
+    achieved: f64,
+}
+
+impl Searched {
+    /// The highest rate with a VALID trial that is not refuted.
+    fn best(&self) -> Option<&Tally> {
+        let holds = |t: &&Tally| t.word != Word::Refuted && t.held() > 0;
+        self.tallies.iter().rev().find(holds)
+    }
+}
+
+/// A session and its results.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Session {
-    /// What it is to do.
+    /// Its task.
     pub plan: Plan,
-    /// Everything that ran.
-    pub trials: Vec<Trial>,
-    /// Rough searches.
-    pub rough: Vec<State>,
-    /// Rounds of comparing knobs.
-    pub compared: Vec<Vec<Compared>>,
-    /// Knobs that are better turned.
-    pub chosen: BTreeMap<String, String>,
-    /// The search.
-    pub search: State,
+    /// Its searches: the configuration as it is, then the keys' other values.
+    pub searches: Vec<Searched>,
+    /// Index of the search with the result.
+    best: Option<usize>,
+    /// The rate and record of the last INVALID trial without changed keys.
+    pub invalid: Option<(f64, Record)>,
     /// The full run.
-    pub confirmed: Option<Record>,
-    /// What all of it has cost, in seconds.
+    pub full: Option<Record>,
+    /// Trials so far.
+    pub trials: u64,
+    /// Their cost in seconds.
     pub spent_s: f64,
-    /// What ended it before its time.
+    /// Why it ended early.
     pub halt: Option<Halt>,
+    last_cost_s: f64,
 }
 
-/// The part of the budget that knobs may take.
-const KNOBS: f64 = 0.6;
-/// Rounds of comparing knobs.
-const ROUNDS: usize = 6;
-/// A full run costs so much more than its seconds, at most.
+/// The full run costs so many times its seconds.
 const FULL: f64 = 1.2;
+/// The first step up with a better value of a key.
+const STEP: f64 = 1.25;
+/// Offline's expected rate is so many times the completed one, so that a run is long enough.
+const EXPECT: f64 = 1.1;
 
 impl Session {
-    /// Nothing has run.
+    /// A session without trials.
     pub fn new(plan: Plan) -> Self {
-        Session {
-            plan,
-            trials: Vec::new(),
-            rough: Vec::new(),
-            compared: Vec::new(),
-            chosen: BTreeMap::new(),
-            search: State::default(),
-            confirmed: None,
-            spent_s: 0.0,
-            halt: None,
+        let none = Session::default();
+        Session { plan, ..none }
+    }
+
+    /// Runs it to its end or until `system` halts it.
+    pub fn go(&mut self, system: &mut dyn System) {
+        self.halt = self.search_all(system).err();
+        let spent = matches!(self.halt, None | Some(Halt::Budget));
+        if let (true, Some(at), Some(_)) = (spent, self.best, self.plan.full_seconds) {
+            let rate = self.found().unwrap_or(self.plan.first);
+            match self.trial(system, at, true, rate) {
+                Ok(record) => self.full = Some(record),
+                Err(halt) => self.halt = Some(halt),
+            }
         }
     }
 
-    /// Runs all of it, or as much as there is time for.
-    pub fn go(&mut self, system: &mut dyn System, tell: &mut dyn Tell) {
-        let full = self.plan.full_seconds.map_or(0.0, |s| s * FULL);
-        let all = self.plan.budget_s;
-        let mut outcome = Ok(());
-        if !self.plan.knobs.is_empty() {
-            let until = (all - full) * KNOBS;
-            outcome = self.turn_knobs(system, tell, until);
-        }
-        if !matches!(outcome, Err(Halt::Interrupted | Halt::Unmeasured(_))) {
-            let goal = Goal {
-                first: self.roughly().unwrap_or(self.plan.goal.first),
-                ..self.plan.goal.clone()
-            };
-            let mut state = State::default();
-            outcome = self.search(system, tell, &goal, &mut state, (all - full).max(1.0));
-            self.search = state;
-        }
-        if outcome == Err(Halt::Budget) {
-            self.search.certified = self.search.certified.or_else(|| self.next_best());
-        }
-        if !matches!(outcome, Err(Halt::Interrupted | Halt::Unmeasured(_)))
-            && let (Some(rate), Some(seconds)) = (self.search.certified, self.plan.full_seconds)
-        {
-            let confirmed = self.confirm(system, tell, rate, seconds);
-            outcome = outcome.and(confirmed);
-        }
-        self.halt = outcome.err();
+    /// The certified rate.
+    pub fn found(&self) -> Option<f64> {
+        self.searches[self.best?].found
     }
 
-    /// Where the last rough search saw the limit.
-    fn roughly(&self) -> Option<f64> {
-        let estimate = self.rough.last()?.estimate.as_ref()?;
-        Some(self.plan.goal.rate(estimate.x))
+    /// The keys changed for it.
+    pub fn changed(&self) -> BTreeMap<String, String> {
+        let best = self.best.map(|best| self.searches[best].knobs.clone());
+        best.unwrap_or_default()
     }
 
-    /// Where the budget came first: the best rate that trials certify and the fit does not
-    /// contradict.
-    fn next_best(&self) -> Option<f64> {
-        let x = |rate: f64| self.plan.goal.x(rate);
-        let most = self
-            .search
-            .estimate
-            .as_ref()
-            .map_or(f64::MAX, |e| e.x - 2.0 * e.error);
-        let words = self.search.words();
-        let sound = words
-            .iter()
-            .filter(|w| w.1 == Word::Certified && x(w.0) <= most);
-        sound.map(|w| w.0).max_by(|a, b| x(*a).total_cmp(&x(*b)))
+    fn search_all(&mut self, system: &mut dyn System) -> Result<(), Halt> {
+        self.search(system, BTreeMap::new())?;
+        for knob in self.plan.knobs.clone() {
+            for value in knob.values.iter().filter(|value| **value != knob.now) {
+                if self.found().is_none_or(|rate| rate >= self.plan.most) {
+                    return Ok(());
+                }
+                let mut knobs = self.changed();
+                knobs.insert(knob.key.clone(), value.clone());
+                self.search(system, knobs)?;
+            }
+        }
+        Ok(())
     }
 
     fn search(
         &mut self,
         system: &mut dyn System,
-        tell: &mut dyn Tell,
-        goal: &Goal,
-        state: &mut State,
-        until: f64,
+        knobs: BTreeMap<String, String>,
     ) -> Result<(), Halt> {
-        let knobs = self.chosen.clone();
-        let mut drifts = 0;
-        let mut run = |why, rate, state: &State| {
-            for drift in &state.drifts[drifts..] {
-                tell.note(&format!(
-                    "drift: {}; what came before is discarded",
-                    drift.what
-                ));
-            }
-            drifts = state.drifts.len();
-            let seed = random::seed(self.plan.seed, self.trials.len() as u64);
-            let believes = believes(goal, state, &self.plan.unit);
-            let setting = self.setting(rate, &knobs, seed);
-            let record = self.trial(system, tell, why, setting, until, &believes)?;
-            let part = record.part.unwrap_or(1.0);
-            Ok((self.trials.len(), record, part))
+        let at = self.searches.len();
+        let new = Searched::default();
+        self.searches.push(Searched { knobs, ..new });
+        let offline = self.plan.kind == Kind::Offline;
+        let ended = match offline {
+            true => self.expected(system, at),
+            false => self.highest(system, at),
         };
-        Search::new(goal, state, &mut run).go()
+        let (new, best) = (
+            &self.searches[at],
+            self.best.map(|best| &self.searches[best]),
+        );
+        // Except in Offline the search began above the best rate.
+        let beats = |best: &Searched| !offline || new.achieved > best.achieved * self.plan.near;
+        if new.found.is_some() && best.is_none_or(beats) {
+            self.best = Some(at);
+        }
+        ended
     }
 
-    fn setting(&self, rate: f64, knobs: &BTreeMap<String, String>, seed: u64) -> Setting {
-        Setting {
-            rate,
-            knobs: knobs.clone(),
-            seconds: self.plan.seconds,
-            seed,
+    fn highest(&mut self, system: &mut dyn System, at: usize) -> Result<(), Halt> {
+        let plan = &self.plan;
+        let whole = plan.kind == Kind::MultiStream;
+        let beat = self.found().map(|rate| rate * plan.near);
+        let beat = beat.map(|rate| if whole { rate.ceil() } else { rate }.min(plan.most));
+        let (first, least) = (beat.unwrap_or(plan.first), beat.unwrap_or(plan.least));
+        let search = Highest::new(first).within(least, plan.most);
+        let mut search = search.near(plan.near);
+        if beat.is_some() {
+            search = search.step(STEP);
+        }
+        if whole {
+            search = search.whole();
+        }
+        while let Some(rate) = search.next() {
+            let record = self.trial(system, at, false, rate)?;
+            search.tell(record.valid);
+            self.searches[at].tallies = search.tallies().to_vec();
+            self.searches[at].found = search.found();
+        }
+        Ok(())
+    }
+
+    /// Offline: the expected rate at which runs are long enough, from the completed one.
+    fn expected(&mut self, system: &mut dyn System, at: usize) -> Result<(), Halt> {
+        let mut tally = Tally::at(self.found().unwrap_or(self.plan.first));
+        loop {
+            let rate = tally.rate;
+            let record = self.trial(system, at, false, rate)?;
+            tally.add(record.valid, Rule::Sequential);
+            let searched = &mut self.searches[at];
+            searched.achieved += (record.achieved - searched.achieved) / tally.trials.len() as f64;
+            searched.tallies.retain(|t| t.rate != rate);
+            searched.tallies.push(tally.clone());
+            searched.found = (tally.word == Word::Certified).then_some(rate);
+            if searched.found.is_some() || record.achieved == 0.0 {
+                return Ok(());
+            }
+            let enough = (EXPECT * record.achieved).ceil();
+            if !record.valid {
+                tally = Tally::at(enough.max((EXPECT * rate).ceil()));
+            } else if searched.tallies.len() == 1 && rate > 2.0 * enough {
+                tally = Tally::at(enough);
+            }
         }
     }
 
+    /// Runs a trial of the search `at`, and again with more queries while it is too short.
     fn trial(
         &mut self,
         system: &mut dyn System,
-        tell: &mut dyn Tell,
-        why: Why,
-        setting: Setting,
-        until: f64,
-        believes: &str,
-    ) -> Result<Record, Halt> {
-        let costs = self.trials.last().map_or(0.0, |t| t.record.cost_s);
-        if self.spent_s + costs > until {
-            return Err(Halt::Budget);
-        }
-        let mut record = system.run(why, &setting)?;
-        self.spent_s += record.cost_s;
-        record.part.get_or_insert(self.spent_s / until);
-        let trial = Trial {
-            number: self.trials.len() + 1,
-            why,
-            setting,
-            record: record.clone(),
-        };
-        tell.trial(&trial, believes);
-        self.trials.push(trial);
-        Ok(record)
-    }
-
-    /// Searches roughly, compares, turns what is better, and again until nothing is.
-    fn turn_knobs(
-        &mut self,
-        system: &mut dyn System,
-        tell: &mut dyn Tell,
-        until: f64,
-    ) -> Result<(), Halt> {
-        let mut knobs = self.plan.knobs.clone();
-        for _ in 0..ROUNDS {
-            let goal = Goal {
-                first: self.roughly().unwrap_or(self.plan.goal.first),
-                rough: true,
-                ..self.plan.goal.clone()
-            };
-            let mut state = State::default();
-            let outcome = self.search(system, tell, &goal, &mut state, until);
-            let known = state.estimate.clone();
-            self.rough.push(state);
-            outcome?;
-            let Some(known) = known else {
-                return Ok(());
-            };
-            let mut found = Vec::new();
-            let outcome = self.compare(system, tell, &knobs, &known, until, &mut found);
-            let better: Vec<Compared> = found.iter().filter(|c| c.better).cloned().collect();
-            self.compared.push(found);
-            outcome?;
-            if better.is_empty() {
-                tell.note("knobs: nothing else makes a difference; the rest stays as it is");
-                return Ok(());
-            }
-            for c in better {
-                tell.note(&format!(
-                    "knobs: {} {} is better than {} in {} of {} pairs",
-                    c.key,
-                    c.value,
-                    c.with,
-                    c.wins(),
-                    c.gains.len()
-                ));
-                self.chosen.insert(c.key.clone(), c.value.clone());
-                knobs
-                    .iter_mut()
-                    .filter(|k| k.key == c.key)
-                    .for_each(|k| k.now.clone_from(&c.value));
-            }
-        }
-        Ok(())
-    }
-
-    fn compare(
-        &mut self,
-        system: &mut dyn System,
-        tell: &mut dyn Tell,
-        knobs: &[Knob],
-        known: &fit::Estimate,
-        until: f64,
-        found: &mut Vec<Compared>,
-    ) -> Result<(), Halt> {
-        // A little above the limit: there margins tell most.
-        let rate = self.plan.goal.rate(known.x + 0.02);
-        let held = self.chosen.clone();
-        let round = self.compared.len() as u64;
-        let mut run = |turned: &BTreeMap<String, String>, block: usize| {
-            let mut knobs = held.clone();
-            knobs.extend(turned.clone());
-            let seed = random::seed(self.plan.seed ^ 0x7061_6972, round * 100 + block as u64);
-            let setting = self.setting(rate, &knobs, seed);
-            let words: Vec<_> = turned.iter().map(|(k, v)| format!("{k} {v}")).collect();
-            let as_is = words.is_empty();
-            let believes = format!(
-                "knobs at {rate}: block {}, {}",
-                block + 1,
-                if as_is {
-                    "as it is".to_owned()
-                } else {
-                    words.join(", ")
-                }
-            );
-            let record = self.trial(system, tell, Why::Pair, setting, until, &believes)?;
-            Ok(record.log_margin())
-        };
-        knobs::compare(knobs, known.slope.min(20.0), found, &mut run)
-    }
-
-    /// One full run with a seed of its own.
-    fn confirm(
-        &mut self,
-        system: &mut dyn System,
-        tell: &mut dyn Tell,
+        at: usize,
+        full: bool,
         rate: f64,
-        seconds: f64,
-    ) -> Result<(), Halt> {
-        let seed = random::seed(self.plan.seed ^ 0x0066_756c_6c00, 1);
-        let setting = Setting {
-            seconds,
-            ..self.setting(rate, &self.chosen.clone(), seed)
+    ) -> Result<Record, Halt> {
+        let why = [Why::Search, Why::Knob][at.min(1)];
+        let why = if full { Why::Full } else { why };
+        let seconds = self.plan.full_seconds.filter(|_| full);
+        let mut setting = Setting {
+            why,
+            rate,
+            knobs: self.searches[at].knobs.clone(),
+            seconds: seconds.unwrap_or(self.plan.seconds),
+            samples: self.plan.samples,
+            seed: 0,
         };
-        let believes = format!("the full run at {rate} {}", self.plan.unit);
-        let record = self.trial(system, tell, Why::Confirm, setting, f64::MAX, &believes)?;
-        self.confirmed = Some(record);
-        Ok(())
+        let known = self.known(at);
+        loop {
+            // Both parts fit into a float's 53 bits: JSON keeps the number.
+            let number = if full { 0 } else { self.trials + 1 };
+            setting.seed = ((self.plan.seed & 0xffff_ffff) << 20) + number;
+            let issuing = match self.plan.kind {
+                Kind::Server => setting.samples as f64 / rate,
+                Kind::MultiStream | Kind::Offline => 0.0,
+            };
+            let certified = self.searches.iter().any(|s| s.found.is_some());
+            let reserved = self.plan.full_seconds.filter(|_| certified).unwrap_or(0.0) * FULL;
+            let left = self.plan.budget_s - self.spent_s - reserved;
+            if !full && self.last_cost_s.max(issuing) > left {
+                return Err(Halt::Budget);
+            }
+            let record = system.run(&setting, &known)?;
+            self.trials += 1;
+            self.spent_s += record.cost_s;
+            self.last_cost_s = record.cost_s;
+            if !record.valid && why == Why::Search {
+                self.invalid = Some((rate, record.clone()));
+            }
+            match record.needs {
+                Some(needs) if needs > setting.samples => {
+                    setting.samples = needs + needs / 4;
+                }
+                _ => return Ok(record),
+            }
+        }
     }
 
-    /// How it came out, in one line.
+    /// The knowledge before a trial, in one line.
+    fn known(&self, at: usize) -> String {
+        let searched = &self.searches[at];
+        let refuted = searched.tallies.iter().find(|t| t.word == Word::Refuted);
+        let rate = |t: Option<&Tally>| t.map_or("?".to_owned(), |t| t.rate.to_string());
+        let (low, high) = (rate(searched.best()), rate(refuted));
+        let mut text = String::new();
+        for (key, value) in &searched.knobs {
+            text += &format!("{key} {value}, ");
+        }
+        match self.plan.kind {
+            Kind::Offline => text,
+            Kind::Server | Kind::MultiStream => text + &format!("limit between {low} and {high}"),
+        }
+    }
+
+    /// The result in one line.
     pub fn line(&self) -> String {
-        let unit = &self.plan.unit;
-        let s = &self.search;
-        let mut text = match (s.certified, s.outcome) {
+        let unit = self.plan.kind.unit();
+        let best = self.searches.first().and_then(Searched::best);
+        let mut text = match (self.found(), best) {
             (Some(rate), _) => format!("certified: {rate} {unit}"),
-            (None, Some(Outcome::Never)) => {
-                format!(
-                    "not VALID even at {} {unit}: refuted there",
-                    self.plan.goal.least
-                )
+            (None, Some(t)) => {
+                let (rate, held, trials) = (t.rate, t.held(), t.trials.len());
+                format!("best so far: {rate} {unit}, VALID {held} of {trials}")
             }
-            (None, Some(Outcome::Endless)) => {
-                format!(
-                    "VALID even at {} {unit}, above which nothing was tried",
-                    self.plan.goal.most
-                )
-            }
-            (None, _) => "no rate is certified".to_owned(),
+            (None, None) => format!("no trial was VALID ({unit})"),
         };
-        if let Some(e) = s.estimate.as_ref().filter(|_| s.certified.is_none()) {
-            text += &format!("; {}", limit(&self.plan.goal, e, unit));
+        if self.found() == Some(self.plan.most) {
+            text += ", the highest rate allowed (--most)";
         }
-        if s.certified.is_some() && s.outcome.is_none() {
-            text += "; the budget did not let the limit be found as near as was wanted";
-        }
-        match &self.confirmed {
-            Some(record) if record.valid => text += "; the full run is VALID",
-            Some(_) => text += "; the full run is INVALID: the rate is not confirmed",
-            None => {}
-        }
-        match &self.halt {
-            None => {}
-            Some(Halt::Interrupted) => text += "; interrupted",
-            Some(Halt::Budget) => text += "; the budget is spent",
-            Some(Halt::Unmeasured(why)) => {
-                text += &format!("; ended by a trial that did not measure: {why}")
+        text += match &self.full {
+            Some(record) if record.valid => "; the full run is VALID",
+            Some(_) => "; the full run is INVALID: the rate is not confirmed",
+            None => "",
+        };
+        let more = (self.plan.budget_s / 30.0).ceil();
+        text + &match &self.halt {
+            Some(Halt::Budget) => {
+                format!("; the budget is spent: --budget-min {more} with the same flags goes on")
             }
+            Some(Halt::Interrupted) => "; interrupted: the same flags go on".to_owned(),
+            Some(Halt::Unmeasured(why)) => format!("; a trial did not measure: {why}"),
+            None => String::new(),
         }
-        text
     }
-}
-
-/// Where the limit is, with what it may be off.
-pub fn limit(goal: &Goal, e: &fit::Estimate, unit: &str) -> String {
-    format!(
-        "limit near {} {unit} +- {:.1} %",
-        goal.rate(e.x),
-        200.0 * e.error
-    )
-}
-
-/// What a search believes, in one line.
-fn believes(goal: &Goal, state: &State, unit: &str) -> String {
-    let Some(e) = state
-        .estimate
-        .as_ref()
-        .filter(|e| e.x.is_finite() && e.error < 0.5)
-    else {
-        let curve = fit::isotonic(&state.points());
-        let shown =
-            |step: Option<fit::Step>| step.map_or("?".to_owned(), |s| goal.rate(s.x).to_string());
-        let (below, above) = fit::crossing(&curve);
-        return format!("limit between {} and {} {unit}", shown(below), shown(above));
-    };
-    let last = state.seen.last().filter(|s| s.why == Why::Certify);
-    let word = last.map_or(String::new(), |s| {
-        format!("; {} {}", s.rate, state.word(s.rate).as_str())
-    });
-    limit(goal, e, unit) + &word
 }

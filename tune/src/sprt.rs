@@ -1,11 +1,11 @@
 //! Wald's sequential test: is VALID at this rate a coin of 0.9, or one of 0.5?
 
-/// The chance that is not good enough.
-pub const POOR: f64 = 0.5;
-/// The chance that is.
-pub const GOOD: f64 = 0.9;
-/// How often the test may err, either way.
-pub const ERROR: f64 = 0.05;
+/// The chance of VALID that is not good enough.
+const POOR: f64 = 0.5;
+/// The chance that is good enough.
+const GOOD: f64 = 0.9;
+/// The rate of either error.
+const ERROR: f64 = 0.05;
 
 /// Five straight successes weigh (0.9 / 0.5)^5 = 18.9 to 1, where 5 % asks for 19 to 1. They are
 /// enough: Wald's bounds are approximate by more than that.
@@ -14,13 +14,14 @@ const NEARLY: f64 = 0.01;
 const MOST: usize = 30;
 
 /// What the trials at one rate decide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Word {
     /// The rate holds.
     Certified,
     /// It does not.
     Refuted,
     /// More trials are needed.
+    #[default]
     Undecided,
 }
 

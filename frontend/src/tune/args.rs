@@ -6,15 +6,13 @@ use clap::Parser;
 
 use crate::cli::{Scenario, key_value};
 
-/// Finds the highest rate that is VALID, and the knobs for it, by many short runs of this program.
+/// Finds the highest rate at which runs are VALID by many short runs of this program, then tries
+/// other values of some keys.
 ///
-/// Server: queries per second within the bound on latency, or on TTFT and TPOT. MultiStream:
-/// samples
-/// per query within --bound-ms. Offline: the offline_expected_qps that makes a run long enough and
-/// no longer. Accelerators keep running; their own knobs can be turned with --local alone.
+/// Server: queries per second. MultiStream: samples per query within --bound-ms. Offline: the
+/// least expected samples per second that make a run long enough. The accelerators must stay up.
 ///
-/// Started again with the same flags it goes on where it ended. docs/tune.md says what it believes
-/// and why.
+/// The same flags go on with an interrupted session. docs/tune.md explains the result.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "frontend tune", max_term_width = 100)]
 pub struct TuneArgs {
@@ -30,51 +28,53 @@ pub struct TuneArgs {
     #[arg(long)]
     pub local: bool,
 
-    /// Folder for the journal, the page and the runs
+    /// Folder of the journal, the result and the runs
     #[arg(long, value_name = "DIR", default_value = "results/tune")]
     pub session: PathBuf,
 
-    /// What all of it may take, in minutes
+    /// Minutes of all trials; the full run's are among them once a rate is certified
     #[arg(long, value_name = "MIN", default_value_t = 30.0)]
     pub budget_min: f64,
 
-    /// Seconds of each trial
+    /// Seconds of each trial, at least
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     pub seconds: f64,
 
-    /// Seconds of the run that confirms; 0: none [default: ten times a trial's]
+    /// Seconds of the full run at the end; 0: none [default: ten times a trial's]
     #[arg(long, value_name = "S")]
     pub full_s: Option<f64>,
 
-    /// The rate to begin at [default: that of the configuration]
+    /// The first rate [default: that of the configuration]
     #[arg(long, value_name = "Q")]
     pub from: Option<f64>,
 
-    /// Nothing is tried below [default: a thousandth of --from]
+    /// The lowest rate to try [default: a thousandth of --from]
     #[arg(long, value_name = "Q")]
     pub least: Option<f64>,
 
-    /// Nothing is tried above [default: a thousand times --from]
+    /// The highest rate to try [default: a million times --from]
     #[arg(long, value_name = "Q")]
     pub most: Option<f64>,
 
-    /// How near below the limit the rate is to be, in percent
+    /// The gap in percent between the result and a rate that fails; a value that raises the rate
+    /// by less is not kept
     #[arg(long, value_name = "%", default_value_t = 3.0)]
     pub within: f64,
 
-    /// MultiStream: the most that the 99th percentile of a query may take, in milliseconds
+    /// MultiStream: the bound on the 99th percentile of a query's latency, in milliseconds
     #[arg(long, value_name = "MS")]
     pub bound_ms: Option<f64>,
 
-    /// The fewest queries of a trial
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub samples: u64,
+    /// The fewest queries of a trial [default: the fewest that LoadGen's early stopping takes]
+    #[arg(long, value_name = "N")]
+    pub samples: Option<u64>,
 
-    /// Which knobs are turned: `none`, `auto`, or those of --knob alone
+    /// Keys whose values are tried: `none`, `auto` (slots, connections, nic_threads, with --local
+    /// max_batch; and those of --knob), or `listed` (those of --knob)
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub knobs: Knobs,
 
-    /// A key and the values it may have; repeatable: nics[].slots=16,64,256
+    /// A key and its values to try; repeatable: nics[].slots=16,64,256
     #[arg(long = "knob", value_name = "KEY=A,B", value_parser = key_value)]
     pub knob: Vec<(String, String)>,
 
@@ -91,28 +91,28 @@ pub struct TuneArgs {
     #[arg(long, value_name = "MS", conflicts_with = "local")]
     pub warm_up_ms: Option<u64>,
 
-    /// The frontend whose runs are the trials, to tune another build [default: this program]
+    /// The frontend that runs the trials, to tune another build [default: this program]
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
 
-    /// Of the session's random numbers, and through them of LoadGen's
+    /// The seed of LoadGen's random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
 
-/// Which knobs are turned.
+/// The keys whose values are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Knobs {
     /// None
     None,
-    /// Those that this page knows for the configuration, and those of --knob
+    /// The built-in list, and those of --knob
     Auto,
     /// Those of --knob
     Listed,
 }
 
 impl TuneArgs {
-    /// What every trial is told as it is.
+    /// The flags that every trial gets unchanged.
     pub fn passed_on(&self) -> Vec<String> {
         let mut words = Vec::new();
         if self.local {

@@ -1,4 +1,4 @@
-//! A trial is a run of this same program: LoadGen runs once in a process.
+//! A trial is a run of this program as a child process: LoadGen runs once in a process.
 
 use std::{
     fs::{self, File},
@@ -8,62 +8,72 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use tune::{Halt, Limit, Record, Setting, System, Why};
+use tune::{Halt, Kind, Limit, Record, Setting, System, Why};
 
 use super::{args::TuneArgs, yaml::Yaml};
-use crate::{cli::Scenario, interrupt};
+use crate::{check::SERVER_QUERIES, interrupt};
 
-/// How often a trial is looked at.
+/// The interval between two looks at a child.
 const TICK: Duration = Duration::from_millis(10);
-/// A run that was told to end has so long.
+/// The time that an interrupted run has to end.
 const GRACE: Duration = Duration::from_secs(15);
-/// The bits of a seed of LoadGen's that tell its three generators apart.
+/// LoadGen's three generators, with bits that tell their seeds apart.
 const SEEDS: [(&str, u64); 3] = [
     ("qsl_rng_seed", 0x51),
     ("sample_index_rng_seed", 0x1d),
     ("schedule_rng_seed", 0x5c),
 ];
+/// With more of its bound used than this, a trial is lengthened to [`MOST_QUERIES`] at most: its
+/// percentile is so near the bound that early stopping may ask for any number.
+const CLOSE: f64 = 0.8;
+/// Queries of a lengthened trial near its bound.
+const MOST_QUERIES: u64 = 8 * SERVER_QUERIES;
 
 /// Runs trials.
 pub struct Runner<'a> {
     pub args: &'a TuneArgs,
-    pub scenario: Scenario,
+    pub kind: Kind,
     pub yaml: Yaml,
     /// The folder that the configuration's paths are relative to.
     pub base: PathBuf,
 }
 
 impl System for Runner<'_> {
-    fn run(&mut self, why: Why, setting: &Setting) -> Result<Record, Halt> {
+    fn run(&mut self, setting: &Setting, _: &str) -> Result<Record, Halt> {
+        let began = Instant::now();
+        let full = setting.why == Why::Full;
+        let folder = self.args.session.join(if full { "full" } else { "trial" });
+        let ended = self.child(&folder, setting);
         if interrupt::requested().is_some() {
             return Err(Halt::Interrupted);
         }
-        let began = Instant::now();
-        let folder = if why == Why::Confirm { "full" } else { "trial" };
-        let folder = self.args.session.join(folder);
-        let unmeasured = |e: anyhow::Error| Halt::Unmeasured(format!("{e:#}"));
-        let (status, said) = self.child(&folder, setting).map_err(unmeasured)?;
-        match status.code() {
-            Some(0 | 1) => {}
-            _ if interrupt::requested().is_some() => return Err(Halt::Interrupted),
-            Some(130) => return Err(Halt::Interrupted),
+        let record = ended.and_then(|(status, stderr)| match status.code() {
+            Some(0 | 1) => self.read(&folder),
             code => {
                 let code = code.map_or_else(|| status.to_string(), |c| format!("exit code {c}"));
-                let last = said.lines().rfind(|l| l.starts_with("error:"));
-                let last = last.or(said.lines().last()).unwrap_or("it said nothing");
-                return Err(Halt::Unmeasured(format!("{code}: {last}")));
+                let last = stderr.lines().rfind(|l| l.starts_with("error:"));
+                let last = last.or(stderr.lines().last()).unwrap_or("no message");
+                bail!("{code}: {last}")
             }
-        }
-        let mut record = self.read(&folder).map_err(unmeasured)?;
+        });
+        let mut record = match record {
+            // The configuration refuses this value: the session goes on without it.
+            Err(error) if setting.why == Why::Knob => {
+                let mut record = Record::default();
+                record.limited_by = format!("{error:#}");
+                record
+            }
+            record => record.map_err(|error| Halt::Unmeasured(format!("{error:#}")))?,
+        };
         record.cost_s = began.elapsed().as_secs_f64();
         Ok(record)
     }
 }
 
 impl Runner<'_> {
-    /// One run; its standard error.
+    /// Runs a trial; returns its standard error.
     fn child(&self, folder: &Path, setting: &Setting) -> Result<(ExitStatus, String)> {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let mut yaml = self.yaml.clone();
@@ -72,10 +82,10 @@ impl Runner<'_> {
         }
         let config = self.args.session.join("trial.yaml");
         yaml.write(&config)?;
-        let said = folder.join("stderr.txt");
+        let stderr = folder.join("stderr.txt");
         let program = match &self.args.program {
             Some(program) => program.clone(),
-            None => std::env::current_exe().context("this program's own file")?,
+            None => std::env::current_exe().context("the path of this program")?,
         };
         let mut command = Command::new(program);
         command.arg("--config").arg(&config);
@@ -84,113 +94,99 @@ impl Runner<'_> {
         }
         command.arg("--output").arg(folder);
         command.args(["--mode", "performance", "--quiet"]);
-        command.args(self.args.passed_on());
-        command.args(self.rate(setting));
+        command.args(self.args.passed_on()).args(self.rate(setting));
         for (name, bits) in SEEDS {
-            // LoadGen's own generators are different ones, and so are their seeds.
-            let seed = setting.seed ^ bits;
-            command.arg("--set").arg(format!("{name}={seed}"));
+            command
+                .arg("--set")
+                .arg(format!("{name}={}", setting.seed ^ bits));
         }
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(&said)?);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(File::create(&stderr)?);
         let mut child = command.spawn().context("a trial cannot be started")?;
-        let mut told: Option<Instant> = None;
+        let mut asked: Option<Instant> = None;
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;
             }
-            match told {
+            match asked {
                 None if interrupt::requested().is_some() => {
                     let id = libc::pid_t::try_from(child.id())?;
-                    // SAFETY: a child that has not been waited for keeps its id. From a terminal it
-                    // has the signal already: a second one ends it at once, which is as well.
+                    // SAFETY: a child that has not been waited for keeps its id. From a terminal
+                    // it has the signal already; a second one ends it at once.
                     unsafe { libc::kill(id, libc::SIGTERM) };
-                    told = Some(Instant::now());
+                    asked = Some(Instant::now());
                 }
                 Some(since) if since.elapsed() > GRACE => child.kill()?,
                 _ => {}
             }
             thread::sleep(TICK);
         };
-        Ok((status, fs::read_to_string(&said).unwrap_or_default()))
+        Ok((status, fs::read_to_string(&stderr).unwrap_or_default()))
     }
 
-    /// The flags that say the rate.
+    /// The flags of the rate and the length.
     fn rate(&self, setting: &Setting) -> Vec<String> {
-        let (rate, seconds) = (setting.rate, setting.seconds);
-        let (name, least) = match self.scenario {
-            Scenario::Server => ("server", self.args.samples),
-            Scenario::MultiStream => ("multi-stream", self.args.samples),
-            Scenario::SingleStream => ("single-stream", self.args.samples),
-            Scenario::Offline => ("offline", 1),
+        let (scenario, (flag, before)) = match self.kind {
+            Kind::Server => ("server", ("--target-qps", "")),
+            Kind::Offline => ("offline", ("--target-qps", "")),
+            Kind::MultiStream => ("multi-stream", ("--set", "samples_per_query=")),
         };
-        let mut words = vec!["--scenario".to_owned(), name.to_owned()];
-        match self.scenario {
-            Scenario::MultiStream => {
-                words.extend(["--set".to_owned(), format!("samples_per_query={rate}")]);
-            }
-            _ => words.extend(["--target-qps".to_owned(), rate.to_string()]),
-        }
-        words.extend(["--duration-s".to_owned(), seconds.to_string()]);
-        words.extend(["--samples".to_owned(), least.to_string()]);
-        words
+        let (rate, seconds) = (setting.rate, setting.seconds);
+        let words = format!(
+            "--scenario {scenario} {flag} {before}{rate} --duration-s {seconds} --samples {}",
+            setting.samples
+        );
+        words.split(' ').map(str::to_owned).collect()
     }
 
-    /// What the run left behind.
+    /// Reads the run's summary.
     fn read(&self, folder: &Path) -> Result<Record> {
         let path = folder.join("summary.json");
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let summary: Value = serde_json::from_str(&text)?;
-        record(&summary, self.scenario, self.args.bound_ms)
-            .with_context(|| path.display().to_string())
+        record(&summary, self.kind, self.args.bound_ms).with_context(|| path.display().to_string())
     }
 }
 
 /// The record of a run, from its summary.
-fn record(summary: &Value, scenario: Scenario, bound_ms: Option<f64>) -> Result<Record> {
+fn record(summary: &Value, kind: Kind, bound_ms: Option<f64>) -> Result<Record> {
     let loadgen = &summary["loadgen"];
-    let mut valid = loadgen["valid"]
-        .as_bool()
-        .context("LoadGen did not judge it")?;
-    let mut limits = Vec::new();
+    let valid = loadgen["valid"].as_bool();
+    let mut valid = valid.context("LoadGen did not judge it")?;
+    let queries = loadgen["queries"].as_f64().unwrap_or(0.0);
+    let (mut limits, mut longer) = (Vec::new(), None);
     for limit in loadgen["limits"].as_array().into_iter().flatten() {
         let (Some(was), Some(bound)) = (limit["was"].as_f64(), limit["limit"].as_f64()) else {
             continue;
         };
         let name = limit["name"].as_str().unwrap_or_default().to_owned();
-        let at_most = limit["at_most"].as_bool().unwrap_or(false);
-        match scenario {
-            // Its one query has to last; the longer it lasts, the further from the limit.
-            Scenario::Offline if name == "duration" => limits.push(Limit {
-                name,
-                was: bound,
-                bound: was,
-            }),
-            _ if at_most => limits.push(Limit { name, was, bound }),
-            _ => {}
+        if limit["at_most"].as_bool() == Some(true) {
+            limits.push(Limit { name, was, bound });
+        } else if was < bound && was > 0.0 && kind == Kind::MultiStream {
+            // LoadGen makes MultiStream's queries beforehand: they were too few for the duration.
+            longer = Some((1.1 * queries * bound / was) as u64);
         }
     }
-    if let (Scenario::MultiStream, Some(bound)) = (scenario, bound_ms) {
+    if let (Kind::MultiStream, Some(bound)) = (kind, bound_ms) {
         let was = loadgen["latency"]["p99_us"].as_f64();
         let was = was.context("it has no 99th percentile")?;
-        let bound = bound * 1000.0;
+        let (name, bound) = ("p99 query latency".to_owned(), bound * 1000.0);
         valid &= was <= bound;
-        limits.push(Limit {
-            name: "p99 query latency".to_owned(),
-            was,
-            bound,
-        });
+        limits.push(Limit { name, was, bound });
     }
+    let early = &loadgen["early_stopping"];
+    let unsure = early["needs"]
+        .as_u64()
+        .filter(|_| early["met"].as_bool() == Some(false));
+    let part = limits.iter().map(Limit::part).fold(0.0, f64::max);
+    let unsure = unsure.filter(|needs| part <= CLOSE || *needs <= MOST_QUERIES);
+    let line = summary["limits"]["line"].as_str();
     Ok(Record {
         valid,
+        needs: longer.max(unsure).filter(|_| !valid && part <= 1.0),
         limits,
         achieved: summary["per_s"].as_f64().unwrap_or(0.0),
-        limited_by: summary["limits"]["line"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned(),
+        limited_by: line.unwrap_or_default().to_owned(),
         ..Record::default()
     })
 }
@@ -200,33 +196,48 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn limit(name: &str, was: f64, limit: f64, at_most: bool) -> Value {
+        json!({"name": name, "was": was, "limit": limit, "at_most": at_most})
+    }
+
     #[test]
-    fn limits_on_latency_are_margins_and_others_are_not() {
-        let limit = |name: &str, was: f64, limit: f64, at_most: bool| json!({"name": name, "was": was, "limit": limit, "at_most": at_most});
-        let summary = json!({
-            "per_s": 7.5,
-            "limits": {"line": "slots: all are in use"},
-            "loadgen": {
-                "valid": true,
-                "latency": {"p99_us": 3000.0},
-                "limits": [
-                    limit("p99 TTFT", 100.0, 200.0, true),
-                    limit("p99 TPOT", 30.0, 40.0, true),
-                    limit("duration", 2e6, 1e6, false),
-                ],
-            },
-        });
-        let of = |scenario, bound| record(&summary, scenario, bound).expect("sound");
-        let server = of(Scenario::Server, None);
+    fn the_nearest_limit_on_latency_binds_and_the_bound_of_multi_stream_is_ours() {
+        let ttft = limit("p99 TTFT", 100.0, 200.0, true);
+        let tpot = limit("p99 TPOT", 30.0, 40.0, true);
+        let limits = [ttft, tpot, limit("duration", 2e6, 1e6, false)];
+        let latency = json!({"p99_us": 3000.0});
+        let loadgen = json!({"valid": true, "latency": latency, "limits": limits});
+        let summary = json!({"per_s": 7.5, "limits": {"line": "slots"}, "loadgen": loadgen});
+        let of = |kind, bound| record(&summary, kind, bound).expect("sound");
+        let server = of(Kind::Server, None);
         let binds = server.binds().expect("two limits");
         assert_eq!((server.limits.len(), binds.name.as_str()), (2, "p99 TPOT"));
-        assert_eq!((server.achieved, server.valid), (7.5, true));
-        assert_eq!(server.limited_by, "slots: all are in use");
-        let offline = of(Scenario::Offline, None);
-        let duration = offline.limits.iter().find(|l| l.name == "duration");
-        assert!((duration.expect("one").log_margin() - 0.5_f64.ln()).abs() < 1e-12);
-        assert!(of(Scenario::MultiStream, Some(4.0)).valid);
-        assert!(!of(Scenario::MultiStream, Some(2.0)).valid);
-        assert!(record(&json!({"loadgen": null}), Scenario::Server, None).is_err());
+        assert_eq!(
+            (server.achieved, server.limited_by.as_str()),
+            (7.5, "slots")
+        );
+        assert!(of(Kind::MultiStream, Some(4.0)).valid);
+        assert!(!of(Kind::MultiStream, Some(2.0)).valid);
+        assert!(record(&json!({"loadgen": null}), Kind::Server, None).is_err());
+    }
+
+    #[test]
+    fn a_trial_needs_more_queries_only_where_its_bounds_are_kept() {
+        for (kind, part, needs, duration, expected) in [
+            (Kind::Server, 0.29, 459, 2.0, Some(459)),
+            (Kind::Server, 0.29, 90_000, 2.0, Some(90_000)),
+            (Kind::Server, 0.95, 1000, 2.0, Some(1000)),
+            (Kind::Server, 0.95, 90_000, 2.0, None),
+            (Kind::Server, 1.01, 459, 2.0, None),
+            (Kind::MultiStream, 0.9, 662, 0.1, Some(1100)),
+        ] {
+            let duration = limit("duration", duration, 1.0, false);
+            let limits = [limit("p99 latency", part, 1.0, true), duration];
+            let early = json!({"met": false, "needs": needs});
+            let mut loadgen = json!({"valid": false, "queries": 100, "limits": limits});
+            loadgen["early_stopping"] = early;
+            let record = record(&json!({"loadgen": loadgen}), kind, None).expect("sound");
+            assert_eq!(record.needs, expected, "{part} {needs}");
+        }
     }
 }

@@ -1,6 +1,8 @@
-//! The trials of a session on disk, one line of JSON each, so that it can go on.
+//! The journal of a session: a line of JSON for each trial. A session that starts again takes
+//! their records from it, and runs what follows.
 
 use std::{
+    collections::VecDeque,
     fs::{self, File, OpenOptions},
     io::Write,
     path::Path,
@@ -8,59 +10,117 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use tune::Trial;
+use tune::{Halt, Record, Setting, System, Trial, Why};
 
-/// A journal that is written.
-#[derive(Debug)]
-pub struct Journal(File);
+/// A journal, and the system of the trials that it lacks.
+pub struct Journal<'a> {
+    file: File,
+    past: VecDeque<Trial>,
+    /// Full runs: with a larger budget, trials come before the next one.
+    full: VecDeque<Trial>,
+    system: &'a mut dyn System,
+    trials: usize,
+    spent_s: f64,
+    budget_s: f64,
+}
 
-impl Journal {
-    /// Opens the journal of this session, and what it holds already. `head` says what the session
-    /// is: a journal of another one is refused.
-    pub fn open(path: &Path, head: &Value) -> Result<(Self, Vec<Trial>)> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error).with_context(|| path.display().to_string()),
-        };
-        // A line without an end was being written when the session was broken off.
-        let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
-        let mut lines = whole.lines();
-        let mut trials = Vec::new();
-        if let Some(first) = lines.next() {
-            let theirs: Value = serde_json::from_str(first).unwrap_or_default();
-            if theirs != *head {
-                bail!(
-                    "{}: it is the journal of another session (another configuration, or other flags): give another \
-                     --session folder, or remove this one",
-                    path.display()
-                );
-            }
-            for (i, line) in lines.enumerate() {
-                let trial = serde_json::from_str(line);
-                trials.push(trial.with_context(|| format!("{}:{}", path.display(), i + 2))?);
-            }
-        }
+impl<'a> Journal<'a> {
+    /// Opens the journal of the session that `head` describes. Errors if it is another session's.
+    pub fn open(
+        path: &Path,
+        head: &Value,
+        system: &'a mut dyn System,
+        budget_s: f64,
+    ) -> Result<Self> {
+        let at = || path.display().to_string();
         let file = OpenOptions::new().create(true).append(true).open(path);
-        let file = file.with_context(|| path.display().to_string())?;
-        file.set_len(whole.len() as u64)?;
-        let mut journal = Journal(file);
-        if whole.is_empty() {
-            journal.line(&head.to_string())?;
+        let file = file.with_context(at)?;
+        let text = fs::read_to_string(path).with_context(at)?;
+        // A line without an end was being written when the session was interrupted.
+        let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
+        file.set_len(whole.len() as u64).with_context(at)?;
+        let mut trials = VecDeque::new();
+        for (i, line) in whole.lines().enumerate().skip(1) {
+            let trial = serde_json::from_str::<Trial>(line);
+            trials.push_back(trial.with_context(|| format!("{}:{}", at(), i + 1))?);
         }
-        Ok((journal, trials))
-    }
-
-    /// Adds a trial.
-    pub fn add(&mut self, trial: &Trial) -> Result<()> {
-        self.line(&serde_json::to_string(trial)?)
+        let trials = trials.into_iter();
+        let (full, past) = trials.partition(|t: &Trial| t.setting.why == Why::Full);
+        let mut journal = Journal {
+            file,
+            past,
+            full,
+            system,
+            trials: 0,
+            spent_s: 0.0,
+            budget_s,
+        };
+        match whole.lines().next() {
+            None => journal.line(&head.to_string())?,
+            Some(first) if serde_json::from_str::<Value>(first).ok().as_ref() == Some(head) => {
+                eprintln!("going on behind {} trials of {}", journal.past.len(), at());
+            }
+            Some(_) => bail!(
+                "{}: it is the journal of another session (another configuration, or other flags): \
+                 give another --session folder, or remove this one",
+                at()
+            ),
+        }
+        Ok(journal)
     }
 
     fn line(&mut self, text: &str) -> Result<()> {
-        self.0.write_all(format!("{text}\n").as_bytes())?;
-        // A machine that goes down shall not take an hour's trials with it.
-        self.0.sync_data()?;
+        self.file.write_all(format!("{text}\n").as_bytes())?;
+        // A power failure must not lose an hour of trials.
+        self.file.sync_data()?;
         Ok(())
+    }
+
+    /// The record of the trial, if it ran before.
+    fn replay(&mut self, setting: &Setting) -> Result<Option<Record>> {
+        if setting.why == Why::Full {
+            let same = self.full.iter().find(|t| t.setting == *setting);
+            return Ok(same.map(|t| t.record.clone()));
+        }
+        match self.past.pop_front() {
+            Some(trial) if trial.setting != *setting => bail!(
+                "the journal has a trial at {} where this session runs one at {}: give another \
+                 --session folder",
+                trial.setting.rate,
+                setting.rate
+            ),
+            trial => Ok(trial.map(|t| t.record)),
+        }
+    }
+
+    fn add(&mut self, setting: &Setting, record: &Record) -> Result<()> {
+        let (setting, record) = (setting.clone(), record.clone());
+        self.line(&serde_json::to_string(&Trial { setting, record })?)
+    }
+}
+
+impl System for Journal<'_> {
+    fn run(&mut self, setting: &Setting, known: &str) -> Result<Record, Halt> {
+        let failed = |e: anyhow::Error| Halt::Unmeasured(format!("{e:#}"));
+        self.trials += 1;
+        let past = self.replay(setting).map_err(failed)?;
+        if let Some(record) = past {
+            self.spent_s += record.cost_s;
+            return Ok(record);
+        }
+        let record = self.system.run(setting, known)?;
+        self.spent_s += record.cost_s;
+        self.add(setting, &record).map_err(failed)?;
+        let minutes = |s: f64| format!("{}:{:02}", (s / 60.0) as u64, (s % 60.0) as u64);
+        eprintln!(
+            "trial {:3}  {:>10}  {:50}  {known}  [{} of {}]",
+            self.trials,
+            setting.rate,
+            record.text(),
+            minutes(self.spent_s),
+            minutes(self.budget_s)
+        );
+        Ok(record)
     }
 }
 
@@ -68,34 +128,53 @@ impl Journal {
 mod tests {
     use super::*;
     use serde_json::json;
-    use tune::{Record, Setting, Why};
+    use tune::{Plan, Session};
+
+    /// VALID up to 1,000 a second; interrupted after so many trials.
+    struct Upto(usize);
+
+    impl System for Upto {
+        fn run(&mut self, setting: &Setting, _: &str) -> Result<Record, Halt> {
+            self.0 = self.0.checked_sub(1).ok_or(Halt::Interrupted)?;
+            let mut record = Record::default();
+            (record.valid, record.cost_s) = (setting.rate <= 1000.0, 1.5);
+            Ok(record)
+        }
+    }
 
     #[test]
-    fn what_was_written_comes_back_but_for_a_torn_line() {
+    fn an_interrupted_session_goes_on_with_a_larger_budget_as_if_it_had_not_been() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("journal.jsonl");
-        let trial = Trial {
-            number: 1,
-            why: Why::Near,
-            setting: Setting {
-                rate: 15_870.25,
-                seconds: 1.5,
-                seed: (1 << 52) - 1,
-                ..Setting::default()
-            },
-            record: Record::default(),
+        let session = |head: Value, runs: usize, budget_s: f64| {
+            let mut system = Upto(runs);
+            let mut journal = Journal::open(&path, &head, &mut system, budget_s)?;
+            let mut plan = Plan::default();
+            (plan.first, plan.least, plan.most, plan.near) = (90.0, 1.0, 1e6, 1.03);
+            (plan.seconds, plan.full_seconds, plan.budget_s) = (1.0, Some(2.0), budget_s);
+            let mut session = Session::new(plan);
+            session.go(&mut journal);
+            anyhow::Ok((session, runs - system.0))
         };
-        let (mut journal, none) = Journal::open(&path, &json!({"a": 1})).expect("new");
-        assert_eq!(none, []);
-        journal.add(&trial).expect("written");
-        let torn = fs::read_to_string(&path).expect("there") + "{\"number\": 2, ";
+        let (first, ran) = session(json!(1), 7, 60.0).expect("a session");
+        assert_eq!((first.halt, ran), (Some(Halt::Interrupted), 7));
+        let torn = fs::read_to_string(&path).expect("there") + "{\"setting\": 2, ";
         fs::write(&path, torn).expect("written");
-        let (mut journal, kept) = Journal::open(&path, &json!({"a": 1})).expect("the same");
-        assert_eq!(kept, std::slice::from_ref(&trial));
-        journal.add(&trial).expect("written");
-        let (_, kept) = Journal::open(&path, &json!({"a": 1})).expect("the same");
-        assert_eq!(kept.len(), 2);
-        let error = Journal::open(&path, &json!({"a": 2})).expect_err("another");
+        // This one ends with its budget, and with a full run of the rate certified by then.
+        let (second, _) = session(json!(1), 100, 30.0).expect("the same");
+        assert!(
+            second.full.is_some() && second.halt == Some(Halt::Budget),
+            "{second:?}"
+        );
+        let (third, ran) = session(json!(1), 100, 300.0).expect("the same");
+        assert!((970.0..=1000.0).contains(&third.found().expect("a rate")));
+        assert_eq!(
+            (third.halt.as_ref(), ran as u64),
+            (None, third.trials + 1 - second.trials)
+        );
+        let (again, ran) = session(json!(1), 0, 300.0).expect("the same");
+        assert_eq!((again, ran), (third, 0));
+        let error = session(json!(2), 0, 1.0).expect_err("another");
         assert!(error.to_string().contains("another session"), "{error}");
     }
 }

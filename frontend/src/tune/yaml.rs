@@ -1,11 +1,11 @@
 //! The configuration of a trial: the user's, with some keys changed.
 //!
-//! It is written as JSON, which is YAML too. Comments are lost, so the user's own file is left
-//! alone, and the page says line by line what to change in it.
+//! It is written as JSON, which is YAML. Comments are lost: the user's file stays as it is, and
+//! the page has the change line by line.
 
 use std::{fs, path::Path};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::{Map, Value};
 
 /// A file as it was read.
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 pub struct Yaml(Value);
 
 impl Yaml {
-    /// Reads a file that was loaded before: it is sound.
+    /// Reads a file that was loaded before.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let options = serde_saphyr::options! { strict_booleans: true };
@@ -21,25 +21,26 @@ impl Yaml {
         Ok(Yaml(value.with_context(|| path.display().to_string())?))
     }
 
-    /// What the file says of a key, of the first where it is one of several (`nics[].slots`).
+    /// The value of a key; of `nics[].slots` the first entry's.
     pub fn get(&self, key: &str) -> Option<String> {
-        let mut at = &self.0;
-        for word in key.split('.') {
-            at = match word.strip_suffix("[]") {
-                Some(list) => at.get(list)?.get(0)?,
-                None => at.get(word)?,
-            };
-        }
-        Some(match at {
+        let path = format!("/{}", key.replace("[]", "/0").replace('.', "/"));
+        self.0.pointer(&path).map(|value| match value {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         })
     }
 
-    /// Sets a key; of `nics[].slots` those of all entries.
+    /// Sets a key; `nics[].slots` in every entry.
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-        put(&mut self.0, key, &value)
+        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+        let Some((list, rest)) = key.split_once("[].") else {
+            return put(&mut self.0, key, value);
+        };
+        let entries = self.0.get_mut(list).and_then(Value::as_array_mut);
+        let entries = entries.with_context(|| format!("{key}: there is no list `{list}`"))?;
+        entries
+            .iter_mut()
+            .try_for_each(|entry| put(entry, rest, value.clone()))
     }
 
     /// Writes it.
@@ -49,28 +50,17 @@ impl Yaml {
     }
 }
 
-fn put(at: &mut Value, key: &str, value: &Value) -> Result<()> {
-    let (word, rest) = key.split_once('.').unwrap_or((key, ""));
-    if let Some(list) = word.strip_suffix("[]") {
-        let Some(Value::Array(entries)) = at.get_mut(list) else {
-            bail!("{key}: the configuration has no list `{list}`");
-        };
-        return entries
-            .iter_mut()
-            .try_for_each(|entry| put(entry, rest, value));
+fn put(mut at: &mut Value, key: &str, value: Value) -> Result<()> {
+    for word in key.split('.') {
+        if at.is_null() {
+            *at = Value::Object(Map::new());
+        }
+        let map = at.as_object_mut();
+        let map = map.with_context(|| format!("{key}: the parent of `{word}` is no mapping"))?;
+        at = map.entry(word).or_insert(Value::Null);
     }
-    if at.is_null() {
-        *at = Value::Object(Map::new());
-    }
-    let Value::Object(map) = at else {
-        bail!("{key}: what it is in is no mapping");
-    };
-    let place = map.entry(word).or_insert(Value::Null);
-    if rest.is_empty() {
-        *place = value.clone();
-        return Ok(());
-    }
-    put(place, rest, value)
+    *at = value;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -81,22 +71,22 @@ mod tests {
     fn keys_are_read_and_set_in_every_entry_of_a_list() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("f.yaml");
-        let text = "engine: {kind: \"null\"}\nnics:\n  - {slots: 4}\n  - {slots: 8}\n\
-                    a: yes # a text\n";
+        let text = "engine: {kind: \"null\"}\nnics: [{slots: 4}, {slots: 8}]\na: yes # text\n";
         fs::write(&path, text).expect("written");
         let mut yaml = Yaml::read(&path).expect("sound");
         assert_eq!(yaml.get("nics[].slots").as_deref(), Some("4"));
         assert_eq!(yaml.get("nics[].connections"), None);
         yaml.set("nics[].slots", "16").expect("a key");
-        yaml.set("nics[].completion.mode", "event")
-            .expect("a new key");
-        yaml.set("loadgen.settings.x", "2.5")
-            .expect("a new mapping");
+        yaml.set("nics[].completion.mode", "event").expect("new");
+        yaml.set("loadgen.settings.x", "2.5").expect("new");
         assert!(yaml.set("node[].x", "1").is_err());
         yaml.write(&path).expect("written");
         let again = Yaml::read(&path).expect("JSON is YAML");
         assert_eq!(again.0["nics"][1]["slots"], 16);
-        assert_eq!(again.0["nics"][1]["completion"]["mode"], "event");
+        assert_eq!(
+            again.get("nics[].completion.mode").as_deref(),
+            Some("event")
+        );
         assert_eq!(again.get("loadgen.settings.x").as_deref(), Some("2.5"));
         assert_eq!(again.0["engine"]["kind"], "null");
         assert_eq!(again.0["a"], "yes");
