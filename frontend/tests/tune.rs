@@ -51,12 +51,22 @@ fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configurat
     let command = tune(&config, &session, &["--budget-min", "0.6"]);
     let ended = Running::start(&place, "tune", command).end_within(Duration::from_secs(120));
     assert!(matches!(ended.code, Some(0 | 1)), "{:?}", ended.code);
-    assert_has(&ended.stderr, &[&format!("going on behind {trials} trials")]);
+    assert_has(
+        &ended.stderr,
+        &[&format!("going on behind {trials} trials")],
+    );
     let after = lines(&journal);
     assert_eq!(after[..before.len()], before[..]);
     let page = fs::read_to_string(session.join("tune.md")).expect("a page");
     let certified = page.contains("| certified |");
-    assert_has(&ended.stdout, &[if certified { "certified: " } else { "best so far: " }]);
+    assert_has(
+        &ended.stdout,
+        &[if certified {
+            "certified: "
+        } else {
+            "best so far: "
+        }],
+    );
     assert_eq!(session.join("tuned.yaml").is_file(), certified, "{page}");
 
     let command = tune(&config, &session, &["--seed", "2"]);

@@ -74,8 +74,6 @@ pub(crate) struct SendCounts {
 pub(crate) struct Posted {
     /// Writes posted.
     pub posted: usize,
-    /// The doorbell was rung.
-    pub rang: bool,
     /// That carried bytes, if only of what was posted before.
     pub carried: bool,
     /// The link failed. The NIC's thread, once it is awake, finds that noted.
@@ -156,7 +154,6 @@ impl SendHalf {
         self.token.drive(|s| {
             let done = self.post(s, out);
             total.posted += done.posted;
-            total.rang |= done.rang;
             total.carried |= done.carried;
             if let Some(cause) = done.broken {
                 self.fail(&cause);
@@ -207,7 +204,6 @@ impl SendHalf {
             if done.broken.is_some() || (burst == 0 && !must_flush) {
                 return done;
             }
-            done.rang = true;
             self.flushing.store(true, Ordering::SeqCst);
             let before = tx.carried();
             let flushed = tx.flush();

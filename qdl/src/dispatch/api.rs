@@ -146,8 +146,8 @@ pub struct DispatchCfgs {
     pub policy: Policy,
     /// Signs of life.
     pub echo: EchoCfgs,
-    /// Largest burst that the thread that issues it posts, in payload bytes: NIC threads post larger
-    /// ones. 0: NIC threads post all.
+    /// Largest burst that the issuing thread posts, in payload bytes; NIC threads post larger ones.
+    /// 0: NIC threads post all.
     pub post_up_to: u64,
     /// How long a thread issues to the same connection, unless a burst is full before.
     pub stay_ns: u64,

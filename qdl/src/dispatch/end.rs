@@ -20,12 +20,11 @@ use crate::{
     wire::Stream,
 };
 
-/// Samples left to a connection in a row: enough to make a system call worth its while, few enough
-/// that several connections share what comes evenly.
+/// Most samples of a burst: enough for one system call, few enough that connections share evenly
+/// what comes.
 pub(super) const BURST: usize = 64;
 
-/// Most samples that wait in a connection's own queue: more than come in while its NIC thread is
-/// busy with a turn.
+/// Most samples in a connection's ring: more than are issued during one turn of its NIC thread.
 const LEFT: usize = 4 * BURST;
 
 /// What a connection is made of.

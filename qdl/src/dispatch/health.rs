@@ -20,7 +20,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
 };
 
-use super::{Connection, DispatchEvent, Sample, Shared, posting::ForSleepers};
+use super::{Connection, DispatchEvent, Sample, Shared};
 use crate::{
     clock::now_ns,
     connection::token::SendToken,
@@ -102,7 +102,7 @@ impl Shared {
         let now = now_ns();
         let mut left = samples.iter();
         if !self.has_backlog() {
-            let mut for_sleepers = ForSleepers::default();
+            let mut for_sleepers = 0;
             while let Some(sample) = left.as_slice().first() {
                 let Some((connection, is_idle)) = self.assign(h, now, sample) else {
                     break;

@@ -1,10 +1,10 @@
 //! The frontend's side of the library: give it samples, it calls back with responses.
 //!
 //! ```text
-//!   issue(samples) --> the ring of a connection with a free slot, chosen by the arbiter: the issuing
-//!                  |   thread posts it, or the connection's NIC thread does (`posting`)
-//!                  \-> no slot, or more bursts than connections: the backlog, from which NIC threads
-//!                      post as slots come free
+//!   issue(samples) --> the ring of a connection with a free slot, chosen by the arbiter: the
+//!                  |   issuing thread posts it, or the NIC thread does (`posting`)
+//!                  \-> no slot, or more bursts than connections: the backlog, from which NIC
+//!                      threads post as slots come free
 //! ```
 //!
 //! The backlog is one for all connections, not one for each: a sample is

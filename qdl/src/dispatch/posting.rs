@@ -100,10 +100,6 @@ impl Burst {
     }
 }
 
-/// Bytes that the issuing thread has posted in one call for NIC threads that sleep.
-#[derive(Debug, Default)]
-pub(super) struct ForSleepers(u64);
-
 impl Dispatcher {
     /// Sends samples. Returns at once; each is completed exactly once: from a NIC thread, or from
     /// the thread that empties the backlog once the run was given up.
@@ -153,7 +149,7 @@ impl Shared {
     fn give(&self, samples: &[Sample]) -> usize {
         let dispatcher = ptr::from_ref(self).addr();
         let mut stay = STAY.get();
-        let mut for_sleepers = ForSleepers::default();
+        let mut for_sleepers = 0;
         let mut given = 0;
         while let Some(first) = samples.get(given) {
             let mut burst = Burst::first(&samples[given..]);
@@ -207,7 +203,7 @@ impl Shared {
         connection: &Connection,
         sample: &Sample,
         is_idle: bool,
-        for_sleepers: &mut ForSleepers,
+        for_sleepers: &mut u64,
     ) {
         let burst = Burst {
             samples: 1,
@@ -224,13 +220,14 @@ impl Shared {
 
     /// A burst was put into a connection's ring: posts what the ring holds if the burst is small
     /// and `posts` says so or the NIC thread sleeps; otherwise leaves it to the NIC thread, which
-    /// is woken if it sleeps. Returns false where the connection is down.
+    /// is woken if it sleeps. `for_sleepers` counts the bytes that this call has posted for
+    /// sleeping NIC threads. Returns false where the connection is down.
     fn post_or_leave(
         &self,
         connection: &Connection,
         burst: Burst,
         posts: bool,
-        for_sleepers: &mut ForSleepers,
+        for_sleepers: &mut u64,
     ) -> bool {
         // Either the connection is seen to be down here, or the thread that takes it down sees the
         // samples; and a NIC thread that is awake sees them before it sleeps.
@@ -241,11 +238,11 @@ impl Shared {
             return false;
         }
         let thread = self.handles().get(connection.share);
-        let sleeper = thread.filter(|t| t.needs_waking());
+        let sleeper = thread.filter(|t| t.is_asleep());
         let is_small = self.is_small(burst.bytes);
-        if is_small && (posts || (sleeper.is_some() && self.is_small(for_sleepers.0))) {
+        if is_small && (posts || (sleeper.is_some() && self.is_small(*for_sleepers))) {
             if sleeper.is_some() {
-                for_sleepers.0 += burst.bytes;
+                *for_sleepers += burst.bytes;
             }
             self.drive(connection);
             return true;

@@ -1,7 +1,7 @@
 //! A queue of samples, first in, first out, that takes and gives several with one lock.
 //!
 //! The lock is on the way of samples, once for a doorbell's worth of them and never for one that is
-//! posted by whoever issues it: it is held while at most [`ROW`] samples are copied, which takes
+//! posted by whoever issues it: it is held while at most [`BURST`] samples are copied, which takes
 //! less than claiming them one by one would. A row that is taken whole is not copied, and one that
 //! is brought whole was made before.
 
@@ -12,9 +12,6 @@ use std::{
 };
 
 use super::{Sample, end::BURST};
-
-/// Samples that are handed on together, at most.
-const ROW: usize = BURST;
 
 /// Empty rows kept for those who bring few samples at a time.
 const SPARE: usize = 4;
@@ -40,12 +37,12 @@ impl Inner {
     /// Puts a sample behind the last.
     fn push(&mut self, sample: Sample) {
         match self.rows.back_mut() {
-            Some(row) if row.samples.len() < row.samples.capacity().min(ROW) => {
+            Some(row) if row.samples.len() < row.samples.capacity().min(BURST) => {
                 row.samples.push(sample);
             }
             _ => {
                 let spare = self.spare.pop();
-                let mut samples = spare.unwrap_or_else(|| Vec::with_capacity(ROW));
+                let mut samples = spare.unwrap_or_else(|| Vec::with_capacity(BURST));
                 samples.push(sample);
                 self.rows.push_back(Row { samples, from: 0 });
             }
@@ -56,7 +53,7 @@ impl Inner {
     /// not kept.
     fn drop_first(&mut self) -> Option<Vec<Sample>> {
         let mut empty = self.rows.pop_front()?.samples;
-        if empty.capacity() < ROW || self.spare.len() >= SPARE {
+        if empty.capacity() < BURST || self.spare.len() >= SPARE {
             return Some(empty);
         }
         empty.clear();
@@ -73,13 +70,13 @@ impl Rows {
     /// Puts samples behind the last, a row at a time: the first of many may be taken while the
     /// others are still to come.
     pub fn push(&self, mut samples: impl ExactSizeIterator<Item = Sample>) {
-        if samples.len() > ROW {
-            let rows = samples.len().div_ceil(ROW);
+        if samples.len() > BURST {
+            let rows = samples.len().div_ceil(BURST);
             self.lock().rows.reserve(rows);
         }
-        while samples.len() >= ROW {
-            let mut row = Vec::with_capacity(ROW);
-            row.extend(samples.by_ref().take(ROW));
+        while samples.len() >= BURST {
+            let mut row = Vec::with_capacity(BURST);
+            row.extend(samples.by_ref().take(BURST));
             self.lock().rows.push_back(Row {
                 samples: row,
                 from: 0,
@@ -172,7 +169,7 @@ mod tests {
                 rows.push(samples(pushed..pushed + n).into_iter());
                 pushed += n;
                 rows.take(most, &mut taken);
-                prop_assert!(taken.len() <= most.min(ROW));
+                prop_assert!(taken.len() <= most.min(BURST));
                 prop_assert!(most == 0 || came == pushed || !taken.is_empty());
                 let used = taken.len().saturating_sub(back);
                 rows.put_back(&taken[used..]);
@@ -182,14 +179,14 @@ mod tests {
                 }
             }
             while came < pushed {
-                rows.take(ROW, &mut taken);
+                rows.take(BURST, &mut taken);
                 prop_assert!(!taken.is_empty());
                 for s in &taken {
                     prop_assert_eq!(s.id, came);
                     came += 1;
                 }
             }
-            rows.take(ROW, &mut taken);
+            rows.take(BURST, &mut taken);
             prop_assert!(taken.is_empty());
         }
     }

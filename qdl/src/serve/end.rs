@@ -318,7 +318,7 @@ impl ServeConnection {
     /// Whether parts that were queued before this are left to the NIC thread: it is awake, and it
     /// has a core, since not too many wait.
     fn leaves_parts(&self) -> bool {
-        let is_awake = |nic: &NicThreadHandle| !nic.needs_waking();
+        let is_awake = |nic: &NicThreadHandle| !nic.is_asleep();
         self.nic.get().is_some_and(is_awake) && self.answers.waiting() <= CROWD
     }
 

@@ -11,6 +11,7 @@ mod rooms;
 mod sanitize;
 mod source;
 mod steps;
+mod walk;
 
 use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
@@ -163,6 +164,7 @@ pub fn sources(root: &Path) -> Result<i32> {
 fn check_sources(root: &Path, steps: &mut Steps) {
     steps.check("columns", || columns::check(root));
     steps.check("rooms", || rooms::check(root));
+    steps.check("walk", || walk::check(root));
 }
 
 /// Unit and integration tests: cargo-nextest where there is one, as it runs all of them at once and

@@ -81,23 +81,11 @@ impl NicThreadHandle {
         }
     }
 
-    /// Whether it sleeps, or is about to and has yet to look once more, and nobody is about to wake
-    /// it. What the caller made known before is seen by the look of a thread that does not.
-    pub fn needs_waking(&self) -> bool {
+    /// Whether the thread sleeps, or is about to and has yet to look once more; also while another
+    /// thread is about to wake it, which may lose its core before it does. A thread that is awake
+    /// sees what the caller made known before.
+    pub fn is_asleep(&self) -> bool {
         // Pairs with the fence in `run`, as that of `wake`.
-        fence(Ordering::SeqCst);
-        self.0.state.load(Ordering::SeqCst) == ASLEEP
-    }
-
-    /// Whether it slept a moment ago: a hint, and cheap.
-    pub fn seems_asleep(&self) -> bool {
-        self.0.state.load(Ordering::Relaxed) != AWAKE
-    }
-
-    /// Whether it sleeps, or is about to and has yet to look once more, even if somebody else is
-    /// about to wake it: that may take its time. What the caller made known before is seen by the
-    /// look of a thread that does not.
-    pub fn sleeps_now(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.state.load(Ordering::SeqCst) != AWAKE
     }

@@ -54,14 +54,14 @@ fn a_thread_that_somebody_is_about_to_wake_still_sleeps() {
     let stop = work.stop.clone();
     let (handle, thread) = sleeper(work);
     let end = Instant::now() + Duration::from_secs(20);
-    while !handle.sleeps_now() {
+    while !handle.is_asleep() {
         assert!(Instant::now() < end, "it never slept");
         std::thread::yield_now();
     }
     // A waker that is preempted before it writes.
     assert!(handle.0.claim());
     assert!(
-        handle.sleeps_now(),
+        handle.is_asleep(),
         "whoever trusts it to look waits for another"
     );
     stop.store(true, Ordering::SeqCst);
