@@ -7,7 +7,7 @@
 //!
 //! * [`engine`] runs batches: `null`, `digest` and `onnx` behind one trait; or it batches by itself
 //!   and answers token by token: `tokens`.
-//! * [`batcher`] decides which samples run together and when: a plain data structure, the clock
+//! * `batcher` decides which samples run together and when: a plain data structure, the clock
 //!   passed in.
 //! * [`pipeline`] is the shell around both: the queue, the worker threads, the counters.
 //! * [`pipelines`] has one of them for each GPU.
@@ -18,7 +18,7 @@
 //! Nothing but [`node`] knows a socket. The accelerator binary feeds the [`pipelines::Pipelines`]
 //! from its NIC threads; `frontend --local` feeds the same from LoadGen, in one process.
 
-pub mod batcher;
+mod batcher;
 pub mod check;
 pub mod engine;
 mod event_count;
