@@ -137,7 +137,7 @@ pub fn once(root: &Path, programs: &Path, table: &Table, plant: &Plant) -> Resul
     let out = folder.join("run");
     let mut frontend = command("frontend", Side::Frontend, near)?;
     frontend
-        .args("--warm-up-ms 100 --set min_query_count=1 --scenario".split(' '))
+        .args("--warm-up-ms 100 --scenario".split(' '))
         .args(plant.load.split(' '))
         .arg("--output")
         .arg(&out)
