@@ -1,8 +1,8 @@
 //! What limited a run: a plain function of its record.
 //!
 //! "Limited" differs by scenario. *Server* has an aim: where the scheduled rate came back and
-//! LoadGen's percentile kept its bound with a fifth to spare, nothing limited it. *Offline* measures
-//! a rate, *SingleStream* and *MultiStream* a latency: something always sets those.
+//! LoadGen's percentile kept its bound with a fifth to spare, nothing limited it. *Offline*
+//! measures a rate, *SingleStream* and *MultiStream* a latency: something always sets those.
 //!
 //! The rules compare shares and ratios, so they hold on slow and busy machines. They stand in the
 //! order of [`Cause`]: an earlier cause has the later ones as consequences.

@@ -54,8 +54,8 @@ fn connection(run: &Run) -> Option<Card> {
         return None;
     }
     let seen = format!(
-        "`{}` carried {} of the samples and {} of the slowest {}; its packets' round trip was {} on \
-         average, {} on the others",
+        "`{}` carried {} of the samples and {} of the slowest {}; its packets' round trip was {} \
+         on average, {} on the others",
         own.name,
         percent(fair),
         percent(share),
@@ -64,8 +64,8 @@ fn connection(run: &Run) -> Option<Card> {
         text::time_us(others)
     );
     let means = "that way is congested, or its far end does not read: the others are not";
-    let turn = "look at its link and its switch ports; `arbiter: health_spray`, `health_best_fit` or \
-                `best` steer samples around it";
+    let turn = "look at its link and its switch ports; `arbiter: health_spray`, `health_best_fit` \
+                or `best` steer samples around it";
     Some(("one connection", [seen, means.to_owned(), turn.to_owned()]))
 }
 
@@ -95,8 +95,8 @@ fn thread(run: &Run) -> Option<Card> {
         );
         let means = "it shares its core with something that does not sleep: its connections are \
                      late for that, and not for the network";
-        let turn = "`nics[].cpus`: a core that nothing else runs on; fewer spinning threads on that \
-                    one";
+        let turn = "`nics[].cpus`: a core that nothing else runs on; fewer spinning threads on \
+                    that one";
         Some(("one NIC thread", [seen, means.to_owned(), turn.to_owned()]))
     })
 }
