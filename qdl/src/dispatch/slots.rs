@@ -34,8 +34,7 @@ fn in_use(granted: usize, stride: usize, works_on: u64, sharing: usize) -> usize
         .saturating_mul(BATCHES)
         .div_ceil(sharing.max(1) as u64);
     (CACHED_BYTES / stride.max(1))
-        .min(MOST_CACHED)
-        .max(LEAST)
+        .clamp(LEAST, MOST_CACHED)
         .max(usize::try_from(batches).unwrap_or(usize::MAX))
         .min(granted)
 }
