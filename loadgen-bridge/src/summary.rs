@@ -90,8 +90,8 @@ impl TestOutcome {
         Ok(outcome.0)
     }
 
-    /// A percentile of the latency of samples (in MultiStream of queries) in ns; 0 where the summary
-    /// has none.
+    /// A percentile of the latency of samples (in MultiStream of queries) in ns; 0 where the
+    /// summary has none.
     pub fn latency_ns(&self, percentile: f64) -> f64 {
         let name = format!("{:.2} percentile latency (ns)", percentile * 100.0);
         self.statistics.get(&name).copied().unwrap_or(0.0)

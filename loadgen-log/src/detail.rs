@@ -65,7 +65,8 @@ pub struct Detail {
     pub error_messages: Vec<String>,
     /// Texts of the first 20 warnings.
     pub warning_messages: Vec<String>,
-    /// Numbers, from 1, of LoadGen's lines that are not JSON. The official checker ends at the first.
+    /// Numbers, from 1, of LoadGen's lines that are not JSON. The official checker ends at the
+    /// first.
     pub unreadable: Vec<usize>,
 }
 

@@ -1,8 +1,8 @@
 //! From runs to the folder that is handed in: what a round asks for, what a run leaves behind, what
 //! a machine is, and whether all of it counts.
 //!
-//! It reads LoadGen's logs (`loadgen-log`) and writes JSON, Markdown and SVG; of `qdl` it knows the topology alone.
-//! What depends on the round is data (`configs/rounds`), what the rules say is one list
+//! It reads LoadGen's logs (`loadgen-log`) and writes JSON, Markdown and SVG; of `qdl` it knows the
+//! topology alone. What depends on the round is data (`configs/rounds`), what the rules say is one list
 //! ([`rules::ALL`]), which `docs/rules.md` explains.
 //!
 //! | module | what it is for |

@@ -362,8 +362,8 @@ impl Shared {
         self.handles().iter().for_each(NicThreadHandle::wake);
     }
 
-    /// Posts a connection's ring and (but by health) the backlog, or leaves both to the owner of its
-    /// token.
+    /// Posts a connection's ring and (but by health) the backlog, or leaves both to the owner of
+    /// its token.
     fn drive(&self, connection: &Connection) -> Posted {
         self.drive_with(connection, iter::empty())
     }

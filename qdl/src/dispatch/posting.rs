@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a call of LoadGen --> bursts --> a connection's ring --> the issuing thread posts
-//!                     |                                  \-> the NIC thread posts, in its next turn
+//!                     |                                  \-> the NIC thread posts in its next turn
 //!                     \-> more bursts than connections, or no room: the backlog
 //! ```
 //!

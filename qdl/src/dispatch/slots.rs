@@ -3,8 +3,8 @@
 //!
 //! Memory is granted for many slots. Samples in flight beyond the need wait in queues, and their
 //! memory leaves the caches. So a connection uses its first slots alone
-//! ([`Tracker::allow`](crate::connection::tracker::Tracker::allow)), as many as [`in_use`] says. The
-//! number is computed when a connection or an accelerator comes or goes, never from a rate.
+//! ([`Tracker::allow`](crate::connection::tracker::Tracker::allow)), as many as [`in_use`] says.
+//! The number is computed when a connection or an accelerator comes or goes, never from a rate.
 
 use std::sync::{
     Mutex, PoisonError,

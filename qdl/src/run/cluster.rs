@@ -211,8 +211,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Limits the slots in use where `slots` is `auto`, now that every engine has said what it works
-    /// on at once.
+    /// Limits the slots in use where `slots` is `auto`, now that every engine has said what it
+    /// works on at once.
     fn limit_slots(&self) {
         let (common, dispatcher) = (&self.common, self.common.dispatcher());
         let auto = |i| {

@@ -13,7 +13,7 @@
 //! | [`Topology::near`] | the cores and the memory that belong to a NIC |
 //! | [`Topology::matrix`] | for people |
 //! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | this machine's configuration |
-//! | [`fill_template`], [`FIRST_RUN`] | configurations from templates, and LoadGen's settings of an untried one |
+//! | [`fill_template`], [`FIRST_RUN`] | configurations from templates, settings of a first run |
 //! | [`interface_addresses`] | this machine's addresses |
 //! | [`LinkWatch`] | whether a NIC says that its link is down |
 //! | [`links`] | what NICs send over |
