@@ -19,4 +19,4 @@ pub mod sprt;
 pub mod system;
 
 pub use session::{Kind, Knob, Plan, Session};
-pub use system::{Halt, Limit, Record, Setting, System, Trial, Why};
+pub use system::{Halt, Limit, Record, Setting, System, Trial};

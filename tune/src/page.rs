@@ -14,7 +14,9 @@ pub fn markdown(session: &Session, config: &str, diff: &[String]) -> String {
     }
     if let Some((rate, record)) = &session.invalid {
         let (text, by) = (record.text(), &record.limited_by);
-        page += &format!("## Limit\n\nLast INVALID trial, at {rate}: {text}. Its run: {by}\n\n");
+        page += &format!(
+            "## Limit\n\nThe last trial that failed, at {rate}: {text}. Its run: {by}\n\n"
+        );
     }
     page += "## Rates\n\n| changed | rate | decision | VALID |\n| --- | --- | --- | --- |\n";
     page + &session.searches.iter().map(rows).collect::<String>()

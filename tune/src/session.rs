@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     highest::{Highest, Rule, Tally},
     sprt::Word,
-    system::{Halt, Record, Setting, System, Why},
+    system::{Halt, Record, Setting, System},
 };
 
 /// The scenario, which says what a rate is.
@@ -247,11 +247,9 @@ impl Session {
         full: bool,
         rate: f64,
     ) -> Result<Record, Halt> {
-        let why = [Why::Search, Why::Knob][at.min(1)];
-        let why = if full { Why::Full } else { why };
         let seconds = self.plan.full_seconds.filter(|_| full);
         let mut setting = Setting {
-            why,
+            full,
             rate,
             knobs: self.searches[at].knobs.clone(),
             seconds: seconds.unwrap_or(self.plan.seconds),
@@ -277,7 +275,7 @@ impl Session {
             self.trials += 1;
             self.spent_s += record.cost_s;
             self.last_cost_s = record.cost_s;
-            if !record.valid && why == Why::Search {
+            if !record.valid && at == 0 && !full {
                 self.invalid = Some((rate, record.clone()));
             }
             match record.needs {
@@ -300,7 +298,7 @@ impl Session {
             text += &format!("{key} {value}, ");
         }
         match self.plan.kind {
-            Kind::Offline => text,
+            Kind::Offline => text.trim_end_matches(", ").to_owned(),
             Kind::Server | Kind::MultiStream => text + &format!("limit between {low} and {high}"),
         }
     }

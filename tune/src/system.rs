@@ -4,24 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The purpose of a trial.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Why {
-    /// The search for the rate.
-    #[default]
-    Search,
-    /// A key's other value.
-    Knob,
-    /// The full run at the end.
-    Full,
-}
-
 /// The setting of one trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
-    /// Its purpose.
-    pub why: Why,
+    /// The full run at the end.
+    #[serde(default)]
+    pub full: bool,
     /// Queries per second, samples per query, or Offline's expected samples per second.
     pub rate: f64,
     /// Keys that differ from the configuration: `nics[].connections`.
@@ -84,7 +72,8 @@ impl Record {
         match (self.needs, self.binds()) {
             (Some(needs), _) => format!("{word}: too short, it needs {needs} queries"),
             (None, Some(l)) => format!("{word}: {} {:.0} % of its bound", l.name, 100.0 * l.part()),
-            (None, None) => format!("{word}: {}", self.limited_by),
+            (None, None) if self.achieved == 0.0 => format!("{word}: {}", self.limited_by),
+            (None, None) => format!("{word}: {:.0}/s", self.achieved),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use tune::{Halt, Kind, Knob, Limit, Plan, Record, Session, Setting, System, Why, page};
+use tune::{Halt, Kind, Knob, Limit, Plan, Record, Session, Setting, System, page};
 
 /// Queries per second.
 const CAPACITY: f64 = 10_000.0;
@@ -16,21 +16,13 @@ fn queue(load: f64) -> f64 {
     -(1.0 - load).max(0.002).ln() - 10_f64.ln() + 20.0 * (load - 0.998).max(0.0)
 }
 
-fn wall(load: f64) -> f64 {
-    if load <= 1.0 { -2.3 } else { 3.5 }
-}
-
-/// An engine of batches: latencies hardly move up to eight tenths of the capacity.
-fn engine(load: f64) -> f64 {
-    -2.3 + 20.0 * (load - 0.8).max(0.0)
-}
-
 const QUEUE: Shape = (queue, 0.05, 0.0);
 const NOISY: Shape = (queue, 0.2, 0.0);
 const DISTURBED: Shape = (queue, 0.05, 4.0);
-const WALL: Shape = (wall, 0.2, 0.0);
+const WALL: Shape = (|load| if load <= 1.0 { -2.3 } else { 3.5 }, 0.2, 0.0);
 const SQUARE: Shape = (|load| 2.0 * load.ln(), 0.05, 0.0);
-const ENGINE: Shape = (engine, 0.5, 3.0);
+/// Latencies hardly move up to eight tenths of the capacity.
+const ENGINE: Shape = (|load| -2.3 + 20.0 * (load - 0.8).max(0.0), 0.5, 3.0);
 
 /// A system of a shape. More `slots` double its capacity, too many do not start.
 struct Pretended {
@@ -124,7 +116,7 @@ fn session(plan: Plan, system: &mut dyn System) -> Session {
 
 #[test]
 fn nearly_all_sessions_end_where_most_runs_are_valid_and_not_far_below() {
-    let (mut right, mut all, mut wrong) = (0, 0, Vec::new());
+    let (mut all, mut wrong) = (0, Vec::new());
     let shapes = [QUEUE, NOISY, DISTURBED, WALL, SQUARE, ENGINE];
     for (i, shape) in shapes.into_iter().enumerate() {
         let mut system = Pretended::new(shape, 1);
@@ -134,14 +126,16 @@ fn nearly_all_sessions_end_where_most_runs_are_valid_and_not_far_below() {
             let session = session(plan, &mut Pretended::new(shape, seed));
             let found = session.found().unwrap_or(0.0);
             all += 1;
-            if found >= sure / 1.05 && found <= poor * 1.01 {
-                right += 1;
-            } else {
+            if found < sure / 1.05 || found > poor * 1.01 {
                 wrong.push((i, found, sure, poor));
             }
         }
     }
-    assert!(right * 100 >= all * 95, "{right} of {all}: {wrong:?}");
+    assert!(
+        wrong.len() * 20 <= all,
+        "{} of {all}: {wrong:?}",
+        wrong.len()
+    );
 }
 
 #[test]
@@ -157,7 +151,7 @@ fn a_trial_that_is_too_short_is_lengthened_and_the_search_never_goes_down_for_it
     let rate = session.found().expect("a rate");
     assert!((0.85 * CAPACITY..0.93 * CAPACITY).contains(&rate), "{rate}");
     let last = tried.last().expect("trials");
-    assert_eq!((last.why, last.rate), (Why::Full, rate));
+    assert_eq!((last.full, last.rate), (true, rate));
     let same = tried.iter().filter(|t| t.seed == last.seed);
     assert_eq!(same.count(), 1, "a seed of its own");
 }

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use tune::{Halt, Kind, Limit, Record, Setting, System, Why};
+use tune::{Halt, Kind, Limit, Record, Setting, System};
 
 use super::{args::TuneArgs, yaml::Yaml};
 use crate::{check::SERVER_QUERIES, interrupt};
@@ -43,8 +43,8 @@ pub struct Runner<'a> {
 impl System for Runner<'_> {
     fn run(&mut self, setting: &Setting, _: &str) -> Result<Record, Halt> {
         let began = Instant::now();
-        let full = setting.why == Why::Full;
-        let folder = self.args.session.join(if full { "full" } else { "trial" });
+        let folder = if setting.full { "full" } else { "trial" };
+        let folder = self.args.session.join(folder);
         let ended = self.child(&folder, setting);
         if interrupt::requested().is_some() {
             return Err(Halt::Interrupted);
@@ -60,10 +60,9 @@ impl System for Runner<'_> {
         });
         let mut record = match record {
             // The configuration refuses this value: the session goes on without it.
-            Err(error) if setting.why == Why::Knob => {
-                let mut record = Record::default();
-                record.limited_by = format!("{error:#}");
-                record
+            Err(error) if !setting.full && !setting.knobs.is_empty() => {
+                let (limited_by, none) = (format!("{error:#}"), Record::default());
+                Record { limited_by, ..none }
             }
             record => record.map_err(|error| Halt::Unmeasured(format!("{error:#}")))?,
         };
@@ -156,15 +155,16 @@ fn record(summary: &Value, kind: Kind, bound_ms: Option<f64>) -> Result<Record> 
     let queries = loadgen["queries"].as_f64().unwrap_or(0.0);
     let (mut limits, mut longer) = (Vec::new(), None);
     for limit in loadgen["limits"].as_array().into_iter().flatten() {
-        let (Some(was), Some(bound)) = (limit["was"].as_f64(), limit["limit"].as_f64()) else {
+        let Some(bound) = limit["limit"].as_f64() else {
             continue;
         };
         let name = limit["name"].as_str().unwrap_or_default().to_owned();
-        if limit["at_most"].as_bool() == Some(true) {
+        if let (Some(true), Some(was)) = (limit["at_most"].as_bool(), limit["was"].as_f64()) {
             limits.push(Limit { name, was, bound });
-        } else if was < bound && was > 0.0 && kind == Kind::MultiStream {
+        } else if name == "duration" && kind == Kind::MultiStream && limit["met"] == false {
             // LoadGen makes MultiStream's queries beforehand: they were too few for the duration.
-            longer = Some((1.1 * queries * bound / was) as u64);
+            let was = summary["duration_s"].as_f64().unwrap_or(0.0) * 1e6;
+            longer = Some((1.1 * queries * bound / was.max(1.0)) as u64);
         }
     }
     if let (Kind::MultiStream, Some(bound)) = (kind, bound_ms) {
@@ -197,7 +197,7 @@ mod tests {
     use serde_json::json;
 
     fn limit(name: &str, was: f64, limit: f64, at_most: bool) -> Value {
-        json!({"name": name, "was": was, "limit": limit, "at_most": at_most})
+        json!({"name": name, "was": was, "limit": limit, "at_most": at_most, "met": false})
     }
 
     #[test]
@@ -231,12 +231,15 @@ mod tests {
             (Kind::Server, 1.01, 459, 2.0, None),
             (Kind::MultiStream, 0.9, 662, 0.1, Some(1100)),
         ] {
-            let duration = limit("duration", duration, 1.0, false);
-            let limits = [limit("p99 latency", part, 1.0, true), duration];
+            let limits = [
+                limit("p99 latency", part, 1.0, true),
+                limit("duration", 0.0, 1e6, false),
+            ];
             let early = json!({"met": false, "needs": needs});
             let mut loadgen = json!({"valid": false, "queries": 100, "limits": limits});
             loadgen["early_stopping"] = early;
-            let record = record(&json!({"loadgen": loadgen}), kind, None).expect("sound");
+            let summary = json!({"loadgen": loadgen, "duration_s": duration});
+            let record = record(&summary, kind, None).expect("sound");
             assert_eq!(record.needs, expected, "{part} {needs}");
         }
     }

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use tune::{Halt, Record, Setting, System, Trial, Why};
+use tune::{Halt, Record, Setting, System, Trial};
 
 /// A journal, and the system of the trials that it lacks.
 pub struct Journal<'a> {
@@ -45,7 +45,7 @@ impl<'a> Journal<'a> {
             trials.push_back(trial.with_context(|| format!("{}:{}", at(), i + 1))?);
         }
         let trials = trials.into_iter();
-        let (full, past) = trials.partition(|t: &Trial| t.setting.why == Why::Full);
+        let (full, past) = trials.partition(|t: &Trial| t.setting.full);
         let mut journal = Journal {
             file,
             past,
@@ -78,7 +78,7 @@ impl<'a> Journal<'a> {
 
     /// The record of the trial, if it ran before.
     fn replay(&mut self, setting: &Setting) -> Result<Option<Record>> {
-        if setting.why == Why::Full {
+        if setting.full {
             let same = self.full.iter().find(|t| t.setting == *setting);
             return Ok(same.map(|t| t.record.clone()));
         }

@@ -49,7 +49,8 @@ fn tune(args: &TuneArgs) -> Result<ExitCode> {
     let config = config::load_frontend(&args.config)?;
     let (kind, key) = kind(args, &config)?;
     let yaml = Yaml::read(&args.config)?;
-    let plan = plan(args, kind, key, &config, &yaml)?;
+    let device = config.nics.iter().any(|n| n.device.is_some());
+    let plan = plan(args, kind, key, device, &yaml)?;
     fs::create_dir_all(&args.session).with_context(|| args.session.display().to_string())?;
     // A session may go on with another budget.
     let mut same = plan.clone();
@@ -72,7 +73,7 @@ fn tune(args: &TuneArgs) -> Result<ExitCode> {
     let mut journal = Journal::open(&path, &head, &mut runner, plan.budget_s)?;
     let mut session = Session::new(plan);
     session.go(&mut journal);
-    let diff = diff(args, key, &session, yaml)?;
+    let diff = diff(args, key, &session, &yaml)?;
     let path = args.session.join("tune.md");
     let mut text = page::markdown(&session, &args.config.to_string_lossy(), &diff);
     if !args.local {
@@ -84,12 +85,12 @@ fn tune(args: &TuneArgs) -> Result<ExitCode> {
     lines.extend(diff);
     lines.push(format!("page: {}", path.display()));
     let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
-    Ok(match (&session.halt, &session.full, session.found()) {
-        (Some(Halt::Unmeasured(_)), _, _) => ExitCode::Setup,
-        (Some(Halt::Interrupted), _, _) => ExitCode::Interrupted,
-        (_, Some(full), _) if !full.valid => ExitCode::Invalid,
-        (_, _, None) => ExitCode::Invalid,
-        _ => ExitCode::Good,
+    let valid = session.full.as_ref().is_none_or(|full| full.valid);
+    Ok(match session.halt {
+        Some(Halt::Unmeasured(_)) => ExitCode::Setup,
+        Some(Halt::Interrupted) => ExitCode::Interrupted,
+        Some(Halt::Budget) | None if valid && session.found().is_some() => ExitCode::Good,
+        Some(Halt::Budget) | None => ExitCode::Invalid,
     })
 }
 
@@ -109,20 +110,10 @@ fn kind(args: &TuneArgs, config: &FrontendConfig) -> Result<(Kind, &'static str)
     Ok((kind, key))
 }
 
-fn plan(
-    args: &TuneArgs,
-    kind: Kind,
-    key: &str,
-    config: &FrontendConfig,
-    yaml: &Yaml,
-) -> Result<Plan> {
-    for (flag, value) in [
-        ("--seconds", args.seconds),
-        ("--within", args.within),
-        ("--budget-min", args.budget_min),
-    ] {
+fn plan(args: &TuneArgs, kind: Kind, key: &str, device: bool, yaml: &Yaml) -> Result<Plan> {
+    for value in [args.seconds, args.within, args.budget_min] {
         if !(value > 0.0 && value < 1e6) {
-            bail!("{flag} {value}: it must be a number above 0");
+            bail!("--seconds, --within or --budget-min is {value}: it must be a number above 0");
         }
     }
     let (default, floor, samples) = match kind {
@@ -150,57 +141,51 @@ fn plan(
         full_seconds: (full > 0.0).then_some(full),
         budget_s: args.budget_min * 60.0,
         seed: args.seed,
-        knobs: knobs(args, config.nics.iter().any(|n| n.device.is_some()), yaml)?,
+        knobs: knobs(args, device, yaml)?,
     })
 }
 
-/// The built-in list: a key, its default, and its values.
-type Candidate = (&'static str, &'static str, &'static [&'static str]);
+/// A key of the built-in list, its default, and its values.
+type Candidate<'a> = (&'a str, &'a str, &'a str);
 
-const AUTO: &[&str] = &["auto", "1", "2", "4"];
-const OWN: &[Candidate] = &[
-    ("nics[].slots", "auto", &["auto", "32", "128", "512"]),
-    ("nics[].connections", "auto", AUTO),
-    ("nic_threads", "auto", AUTO),
-];
+const SLOTS: Candidate<'_> = ("nics[].slots", "auto", "auto,32,128,512");
+const CONNECTIONS: Candidate<'_> = ("nics[].connections", "auto", "auto,1,2,4");
 /// A NIC with `device` has queue pairs for connections.
-const DEVICE: &[Candidate] = &[
-    OWN[0],
-    ("nics[].queue_pairs", "4", &["1", "4", "8"]),
-    OWN[2],
-];
-/// An engine in this process.
-const LOCAL: &[Candidate] = &[("engine.max_batch", "1", &["1", "8", "32", "128"])];
+const QUEUE_PAIRS: Candidate<'_> = ("nics[].queue_pairs", "4", "1,4,8");
+const THREADS: Candidate<'_> = ("nic_threads", "auto", "auto,1,2,4");
+/// Of an engine in this process.
+const BATCH: Candidate<'_> = ("engine.max_batch", "1", "1,8,32,128");
 
 fn knobs(args: &TuneArgs, device: bool, yaml: &Yaml) -> Result<Vec<Knob>> {
-    let list = match (args.knobs, args.local, device) {
+    let built_in: &[Candidate<'_>] = match (args.knobs, args.local, device) {
         (Knobs::None, ..) => return Ok(Vec::new()),
         (Knobs::Listed, ..) => &[],
-        (Knobs::Auto, true, _) => LOCAL,
-        (Knobs::Auto, false, true) => DEVICE,
-        (Knobs::Auto, false, false) => OWN,
+        (Knobs::Auto, true, _) => &[BATCH],
+        (Knobs::Auto, false, true) => &[SLOTS, QUEUE_PAIRS, THREADS],
+        (Knobs::Auto, false, false) => &[SLOTS, CONNECTIONS, THREADS],
     };
-    let listed = |key: &str| args.knob.iter().any(|(k, _)| k == key);
-    let list = list.iter().filter(|(key, ..)| !listed(key));
-    let list = list.map(|(key, now, values)| ((*key).to_owned(), *now, values.join(",")));
-    let mut knobs: Vec<(String, &str, String)> = list.collect();
-    for (key, values) in &args.knob {
+    for (key, _) in &args.knob {
         // The file must have a place for it.
-        yaml.clone()
-            .set(key, "0")
-            .with_context(|| format!("--knob {key}"))?;
-        knobs.push((key.clone(), "default", values.clone()));
+        let set = yaml.clone().set(key, "0");
+        set.with_context(|| format!("--knob {key}"))?;
     }
-    let knob = |(key, now, values): (String, &str, String)| {
-        let now = yaml.get(&key).unwrap_or_else(|| now.to_owned());
-        let values = values.split(',').map(|v| v.trim().to_owned()).collect();
-        Knob { key, now, values }
-    };
-    Ok(knobs.into_iter().map(knob).collect())
+    let listed = args
+        .knob
+        .iter()
+        .map(|(key, values)| (key.as_str(), "default", values.as_str()));
+    let other = |c: &&Candidate<'_>| args.knob.iter().all(|(key, _)| key != c.0);
+    let all = built_in.iter().filter(other).copied().chain(listed);
+    Ok(all
+        .map(|(key, default, values)| Knob {
+            key: key.to_owned(),
+            now: yaml.get(key).unwrap_or_else(|| default.to_owned()),
+            values: values.split(',').map(|v| v.trim().to_owned()).collect(),
+        })
+        .collect())
 }
 
 /// The change to the configuration, line by line; writes `tuned.yaml`.
-fn diff(args: &TuneArgs, key: &str, session: &Session, yaml: Yaml) -> Result<Vec<String>> {
+fn diff(args: &TuneArgs, key: &str, session: &Session, yaml: &Yaml) -> Result<Vec<String>> {
     let Some(rate) = session.found() else {
         return Ok(Vec::new());
     };
