@@ -28,7 +28,7 @@ fn sentence(page: &str) -> &str {
 
 #[test]
 fn a_difference_is_found_and_its_setting_named() {
-    let page = html(&[made("plain", 90.0, 1), with(made("slow", 200.0, 2), "8")]);
+    let page = html(&[made("plain", 90.0, 1), with(made("slow", 400.0, 2), "8")]);
     std::fs::write(
         std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("compare.html"),
         &page,

@@ -192,10 +192,10 @@ fn a_run_that_was_too_short_names_the_rate_to_give() {
         ("result_max_latency_ns", "3510000"),
         ("result_samples_per_second", "28522.1"),
     ];
-    let (_, reasons) = read(Verdict::Invalid, &[SHORT, &shorter].concat());
+    let (_, reasons) = read(Verdict::Invalid, &[&shorter[..], SHORT].concat());
     let words = "raise --target-qps to 57045, twice what was completed: 3.51 ms are too short";
     assert!(reasons[0].contains(words), "{reasons:?}");
-    let cut = [SHORT, &[("effective_max_duration_ms", "500")]].concat();
+    let cut = [&[("effective_max_duration_ms", "500")], SHORT].concat();
     let (_, reasons) = read(Verdict::Invalid, &cut);
     let expected = "duration was 559 ms of at least 600 ms; max_duration_ms, 500, ended the run: \
                     raise it, or lower min_duration_ms";

@@ -25,6 +25,12 @@ impl Items {
                 let name = name.unwrap_or_default().to_owned();
                 self.methods.push((name, String::new()));
                 method = Some(self.methods.len() - 1);
+            } else if let [name, from, key] = line.split_whitespace().collect::<Vec<_>>()[..]
+                && ["from_millis", "from_secs"].contains(&from)
+            {
+                // A line of `durations!`.
+                self.methods
+                    .push((name.to_owned(), format!("self.{key}\n")));
             } else if line == "    }" {
                 method = None;
             } else if let Some(method) = method {
