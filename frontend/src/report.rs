@@ -8,6 +8,7 @@ use std::{
 };
 
 use loadgen_bridge::{Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
+use qdl::config::parse_accelerator;
 use qdl::stats::{
     Accuracy, Carried, Exit, Histograms, LoadgenRecord, Mode, PhaseKind, PhaseRecord, RunRecord,
     SaveError, SettingRecord, Stage, Summary, SystemRecord, Throughput, TokenRecord,
@@ -201,9 +202,24 @@ impl Ended<'_> {
                 node: self.used.clone(),
                 loadgen: outcome.map(|o| self.loadgen_view(o)),
             },
-            system: self.system.clone(),
+            system: self.system(),
             ..RunRecord::default()
         }
+    }
+
+    /// What the system under test counted, with each accelerator's rule for batches from the copy
+    /// of its configuration.
+    fn system(&self) -> SystemRecord {
+        let mut system = self.system.clone();
+        let copies = self.settings.folder().join(left::FOLDER);
+        for a in &mut system.accelerators {
+            let copy = copies.join(left::accelerator_yaml(&a.node));
+            let text = fs::read_to_string(&copy).unwrap_or_default();
+            let config = parse_accelerator(&text, &copy.to_string_lossy(), &copies).ok();
+            let batching = config.and_then(|c| accelerator::engine::batching(&c.engine));
+            a.batching = batching.unwrap_or_default();
+        }
+        system
     }
 
     /// The mode that LoadGen ran, or was to run where it came to no end.

@@ -296,11 +296,8 @@ impl EngineParams {
         {
             line += &format!(", ONNX Runtime {}", library.display());
         }
-        if !matches!(
-            engine.kind,
-            EngineKind::Tokens | EngineKind::Http | EngineKind::Llm
-        ) {
-            line += &batching(engine);
+        if let Some(batches) = batching(engine) {
+            line += &format!(", batches of {batches}");
         }
         if matches!(engine.kind, EngineKind::Onnx | EngineKind::Llm) {
             line += &format!(", intra_threads {}", engine.intra_threads);
@@ -314,10 +311,16 @@ impl EngineParams {
     }
 }
 
-/// The rule for batches, behind the engine's name.
-fn batching(engine: &EngineConfig) -> String {
+/// The rule for an engine's batches, in one line; `None` where the engine batches by itself.
+pub fn batching(engine: &EngineConfig) -> Option<String> {
+    if matches!(
+        engine.kind,
+        EngineKind::Tokens | EngineKind::Http | EngineKind::Llm
+    ) {
+        return None;
+    }
     let mut line = format!(
-        ", batches of up to {} samples, {} at a time, after {} us at most",
+        "up to {} samples, {} at a time, after {} us at most",
         engine.max_batch,
         engine.workers(),
         engine.max_delay_us
@@ -331,7 +334,7 @@ fn batching(engine: &EngineConfig) -> String {
     if engine.begin_apart_us > 0 {
         line += &format!(", begun {} us apart", engine.begin_apart_us);
     }
-    line
+    Some(line)
 }
 
 /// Makes the engine that `params` names. Models are loaded here once, so that a bad one is found at

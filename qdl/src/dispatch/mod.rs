@@ -34,7 +34,7 @@ use std::{
     iter,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -84,6 +84,8 @@ pub(crate) struct Shared {
     health: OnceLock<Health>,
     /// Set before the first sample, where slots are `auto`.
     limits: OnceLock<Limits>,
+    /// The connection that had the last burst, of those to each peer.
+    last_of_peer: Box<[CachePadded<AtomicUsize>]>,
     owner: Arc<dyn Owner>,
     aborted: AtomicBool,
     issued: CachePadded<AtomicU64>,
@@ -149,7 +151,11 @@ impl Dispatcher {
                 )
             })
             .collect::<Result<Box<[_]>, _>>()?;
+        let peers = connections.iter().map(|c| c.cfgs.peer + 1).max();
         let shared = Arc::new(Shared {
+            last_of_peer: (0..peers.unwrap_or(0))
+                .map(|_| CachePadded::default())
+                .collect(),
             connections,
             sources: cfgs.sources,
             staged_from: cfgs.staged_from,

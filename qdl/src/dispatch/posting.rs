@@ -9,7 +9,9 @@
 //! A burst has at most [`BURST`] samples and [`BURST_BYTES`], and at least one sample. It goes to
 //! the connection of this thread's last burst if that is less than `stay_ns` ago, both together
 //! are within one burst, and the connection has room; otherwise to the connection that the arbiter
-//! names. `docs/architecture.md`, *Who posts*, has the rule and its measurements.
+//! names. Of an accelerator's connections the one that had the last burst has an advantage of one
+//! burst in flight: its NIC threads are awake. `docs/architecture.md`, *Who posts*, has the rule
+//! and its measurements.
 
 use std::{
     cell::Cell,
@@ -155,8 +157,7 @@ impl Shared {
             let mut burst = Burst::first(&samples[given..]);
             let mut is_crowded = false;
             if !stay.takes(dispatcher, &burst, first.issued_ns, self.stay_ns) {
-                let load = |i: usize| self.connections[i].load();
-                let Some(chosen) = self.arbiter.pick(self.connections.len(), load) else {
+                let Some(chosen) = self.pick(first) else {
                     break;
                 };
                 let connection = &self.connections[chosen];
@@ -195,6 +196,27 @@ impl Shared {
         }
         STAY.set(stay);
         given
+    }
+
+    /// The connection that the arbiter names for a burst that begins with this sample; `None` where
+    /// none has room.
+    fn pick(&self, first: &Sample) -> Option<usize> {
+        let advantage = BURST_BYTES / u64::from(first.len).max(1);
+        let advantage = BURST.min(advantage as usize);
+        let last = |c: &Connection| &self.last_of_peer[c.cfgs.peer];
+        let chosen = self.arbiter.pick(self.connections.len(), |i| {
+            let connection = &self.connections[i];
+            let load = connection.load();
+            match last(connection).load(Ordering::Relaxed) == i {
+                true => load,
+                false => load.handicapped(advantage),
+            }
+        })?;
+        let last = last(&self.connections[chosen]);
+        if last.load(Ordering::Relaxed) != chosen {
+            last.store(chosen, Ordering::Relaxed);
+        }
+        Some(chosen)
     }
 
     /// The same decision for one sample that a policy by health has put into a connection's ring.

@@ -21,6 +21,11 @@ impl Dispatcher {
         regions.flat_map(|r| r.nodes()).collect()
     }
 
+    /// How many NIC threads there are.
+    pub fn nic_threads(&self) -> usize {
+        self.crew.threads()
+    }
+
     /// Which thread posts a sample.
     pub fn posting_rule(&self) -> PostingRule {
         PostingRule {

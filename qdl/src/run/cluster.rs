@@ -435,6 +435,7 @@ impl Cluster {
             events,
             sides,
             readings: self.readings(),
+            nic_threads: common.dispatcher().nic_threads() as u64,
             sleeps: counts.sleeps,
             woken: counts.wakeups,
             places: Places {

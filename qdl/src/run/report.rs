@@ -42,6 +42,8 @@ pub(super) fn accelerator(peer: &PeerState, connections: usize) -> AcceleratorRe
         dropped_late: counters.dropped_late,
         copies: counters.copies,
         batches: peer.batches.clone(),
+        // The frontend's to read from the copy of the node's configuration.
+        batching: String::new(),
         gpus: peer.gpus.clone(),
         used: match &peer.used {
             [Some(before), Some(now)] => now.since(before),

@@ -104,6 +104,9 @@ pub struct AcceleratorRecord {
     pub copies: u64,
     /// Sizes of the batches it says it has run.
     pub batches: BatchSizes,
+    /// The rule for its batches, from its configuration; empty where the engine batches by itself.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub batching: String,
     /// Each of its GPUs that its engine used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuRecord>,
@@ -283,6 +286,8 @@ pub struct SystemRecord {
     /// What this node says of itself and its machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub facts: Option<NodeFacts>,
+    /// NIC threads of this node; 0 in folders of earlier versions.
+    pub nic_threads: u64,
     /// Times that NIC threads went to sleep.
     pub sleeps: u64,
     /// Times that NIC threads were woken by another thread:

@@ -356,6 +356,20 @@ impl Page {
         self.fact("slots", &slots, None);
     }
 
+    /// The rules for batches: one line where all accelerators have the same.
+    fn batching(&mut self, all: &[AcceleratorRecord]) {
+        let Some(first) = all.first().filter(|a| !a.batching.is_empty()) else {
+            return;
+        };
+        if all.iter().all(|a| a.batching == first.batching) {
+            return self.fact("batches", &first.batching, None);
+        }
+        for (i, a) in all.iter().enumerate() {
+            let line = format!("{}: {}", a.node, a.batching);
+            self.fact(if i == 0 { "batches" } else { "" }, &line, None);
+        }
+    }
+
     fn counts(&mut self, run: &RunRecord) {
         let (l, n) = (&run.system.ledger, text::grouped);
         let total = run.total();
@@ -383,6 +397,7 @@ impl Page {
         );
         self.fact("backlog", &waited, None);
         self.slots(run, &total);
+        self.batching(&run.system.accelerators);
         if let Some(rule) = run.system.posting_rule {
             let up_to = match rule.up_to_bytes {
                 0 => "NIC threads post all bursts".to_owned(),
@@ -401,7 +416,11 @@ impl Page {
         }
         if !run.system.connections.is_empty() {
             let threads = format!(
-                "NIC threads slept {}; connections woke them {}, other threads {}",
+                "{} slept {}; connections woke them {}, other threads {}",
+                match run.system.nic_threads {
+                    0 => "NIC threads".to_owned(),
+                    threads => text::counted(threads, "NIC thread"),
+                },
                 text::counted(run.system.sleeps, "time"),
                 text::counted(total.wakeups, "time"),
                 n(run.system.woken)

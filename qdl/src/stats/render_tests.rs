@@ -120,6 +120,7 @@ fn example() -> Summary {
             backlog_max: 12,
             backlogged: 40,
             handed_over: 7,
+            nic_threads: 2,
             sleeps: 11_000,
             woken: 7,
             ledger: Ledger {
@@ -219,7 +220,7 @@ copies       0 staged (0 B), 30,000 by the fabric (480 kB)
 backlog      40 samples found no free slot, at most 12 at once; 7 had one and were left to a NIC
              thread
 slots        512 on 2 connections, 192 of them in use; at most 64 in flight on one
-threads      NIC threads slept 11,000 times; connections woke them 10,000 times, other threads 7
+threads      2 NIC threads slept 11,000 times; connections woke them 10,000 times, other threads 7
 losses       none
 reconciled   issued = completed = recorded; posted, arrived and answered agree
 exit         0, LoadGen says valid

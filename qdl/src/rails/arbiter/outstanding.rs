@@ -26,6 +26,15 @@ impl Load {
         self.up && self.in_flight < self.slots
     }
 
+    /// As if so many more were in flight, with as much room as it has.
+    pub fn handicapped(self, more: usize) -> Self {
+        Load {
+            in_flight: self.in_flight + more,
+            slots: self.slots + more,
+            ..self
+        }
+    }
+
     /// Samples that it takes now.
     pub fn room(self) -> usize {
         self.slots.saturating_sub(self.in_flight)
