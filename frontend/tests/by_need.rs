@@ -40,17 +40,6 @@ fn batches_are_full_though_not_every_slot_is_in_use() {
 }
 
 #[test]
-fn slots_that_are_given_are_all_in_use() {
-    let nics = "nics: [{address: 127.0.0.1, connections: 2, slots: 300}]\n";
-    let (s, _) = summary("", nics, "2000");
-    let total = &s["connections_total"];
-    assert_eq!(
-        (number(&total["slots"]), number(&total["allowed"])),
-        (600, 600)
-    );
-}
-
-#[test]
 fn nics_share_threads_as_the_configuration_says() {
     let several = |key: &str, n: usize| {
         let entries = vec![format!("{{{key}}}"); n].join(", ");

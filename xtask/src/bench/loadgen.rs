@@ -26,7 +26,7 @@ const BUILD: Duration = Duration::from_secs(3600);
 /// Rate at which searches begin, and below which none goes on.
 const FIRST: f64 = 100_000.0;
 const LEAST: f64 = 500.0;
-/// Turns of Offline, and of find-peak.
+/// Turns of Offline.
 const TURNS: usize = 3;
 /// Samples of an Offline run: of a null SUT, which does
 /// tens of millions in a second, and of the whole path.
@@ -43,9 +43,6 @@ const WHOLE_PATH: Nodes<'_> = Nodes {
     engine: "{kind: \"null\"}",
     connections: 1,
 };
-/// What both searches of [`run_find_peak`] are told.
-const LIMITED: &[&str] = &["--duration-s", "2", "--set", "target_latency=50"];
-
 /// One SUT.
 struct Sut {
     name: &'static str,
@@ -172,41 +169,6 @@ pub fn run(root: &Path) -> Result<()> {
     write(root, "loadgen", &rows)
 }
 
-/// LoadGen's own search beside ours, over the whole path, where the engine is the limit: prints a
-/// table and writes `target/bench/loadgen-find-peak.json`. Where the cores are the limit a stall of
-/// some milliseconds decides a run of a second; ours tries again then, LoadGen's does not.
-///
-/// # Errors
-/// A program cannot be built or came to no result.
-pub fn run_find_peak(root: &Path) -> Result<()> {
-    let pair = Pair::start(
-        root,
-        &Nodes {
-            name: "loadgen-find-peak",
-            engine: "{kind: \"null\", max_batch: 8, delay_us: 500}",
-            ..WHOLE_PATH
-        },
-    )?;
-    let mut search = search(1000.0);
-    while let Some(rate) = search.next() {
-        let qps = format!("{rate:.0}");
-        let arguments = ["--scenario", "server", "--target-qps", &qps];
-        search.tell(pair.run(&[&arguments[..], LIMITED].concat())?.valid);
-    }
-    let found = search.found().context("no rate was valid")?;
-    println!(
-        "\nthe whole path, an engine that sleeps 500 us for each 8 samples; highest rate within 50 ms"
-    );
-    println!("search     {found:>10.0}/s");
-    let mut rows = vec![json!({"by": "search", "server_per_s": found})];
-    for _ in 0..TURNS {
-        let peak = find_peak(&pair, found)?;
-        println!("find-peak  {peak:>10.0}/s  {:.3}", peak / found);
-        rows.push(json!({"by": "find-peak", "server_per_s": peak, "server_ratio": peak / found}));
-    }
-    write(root, "loadgen-find-peak", &rows)
-}
-
 /// Builds the null SUT; where it lies.
 pub(super) fn null_sut(root: &Path) -> Result<PathBuf> {
     let mut build = process::cargo(root);
@@ -273,17 +235,4 @@ fn offline_rate(root: &Path, null: &Path, pair: &Pair, sut: &Sut) -> Result<f64>
     arguments.extend(["--duration-ms", "60"]);
     arguments.extend(kind);
     Ok(null_run(null, &arguments, &null_out(root))?.1)
-}
-
-/// What LoadGen's own search finds, beginning at half of what ours found.
-fn find_peak(pair: &Pair, found: f64) -> Result<f64> {
-    let qps = format!("{:.0}", found / 2.0);
-    let mut arguments = vec!["--scenario", "server", "--mode", "find-peak"];
-    arguments.extend(["--target-qps", &qps]);
-    arguments.extend(LIMITED);
-    arguments.extend(["--set", "server_find_peak_qps_decimals_of_precision=0"]);
-    let ran = pair.run(&arguments)?;
-    ran.summary["per_s"]
-        .as_f64()
-        .context("no rate in summary.json")
 }

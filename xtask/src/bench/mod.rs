@@ -48,14 +48,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
         "failover" => failover::run(root, args),
         "idle" => takes_none().and_then(|()| idle::run(root)),
         "limits" => limits::run(root, args),
-        "loadgen" => {
-            let only = args.first().and_then(|a| a.to_str());
-            match (only, args.len()) {
-                (None, 0) => loadgen::run(root),
-                (Some("find-peak"), 1) => loadgen::run_find_peak(root),
-                _ => bail!("bench loadgen takes no arguments, or the word find-peak"),
-            }
-        }
+        "loadgen" => takes_none().and_then(|()| loadgen::run(root)),
         "local" => takes_none().and_then(|()| local::run(root)),
         "models" => {
             let programs = programs::build(root, programs::Profile::Release)?;

@@ -48,22 +48,19 @@ pub struct Plant {
     engine: String,
     /// Bytes of a sample.
     bytes: u32,
-    /// Each of the accelerator's entries of `nics`, beside the address.
+    /// The accelerator's entry of `nics`, beside the address.
     #[serde(default)]
     far: String,
-    /// The frontend's entries of `nics`, beside the addresses.
-    near: Vec<String>,
-    /// Another line of the frontend's configuration.
-    #[serde(default)]
-    more: String,
+    /// The frontend's entry of `nics`, beside the address.
+    near: String,
     /// The scenario, and the frontend's other arguments.
     load: String,
     /// `stopped`: the accelerator, for 1.5 s. `crowded NAME`: the frontend's first thread of this
     /// name shares the first core with loops that never sleep.
     #[serde(default)]
     during: String,
-    /// Of each link between the nodes in place of loopback, and of the second link.
-    mbit: Option<[u32; 2]>,
+    /// Of the link between the nodes in place of loopback.
+    mbit: Option<u32>,
     /// The pretended server's time to the first token and to each other.
     server_ms: Option<[String; 2]>,
 }
@@ -79,12 +76,10 @@ pub struct Said {
 }
 
 impl Said {
-    /// The page names this plant's card first, and the line its cause. Only a page tells one
-    /// connection or thread from the others.
+    /// The page names this plant's card first, and the line its cause.
     pub fn is_right(&self, plant: &Plant) -> bool {
         let card = plant.card.as_deref().unwrap_or(NOTHING);
-        let named = self.line.starts_with(&format!("{card}: "));
-        self.card == card && (named || card.starts_with("one "))
+        self.card == card && self.line.starts_with(&format!("{card}: "))
     }
 }
 
@@ -97,13 +92,8 @@ pub fn once(root: &Path, programs: &Path, table: &Table, plant: &Plant) -> Resul
     // An earlier run's files must not be taken for this one's.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let mut rails = None;
-    if let Some([mbit, second]) = plant.mbit {
-        let rails = rails.insert(Rails::new(plant.near.len(), mbit, "cubic")?);
-        if plant.near.len() > 1 {
-            rails.shape(1, second)?;
-        }
-    }
+    let rails = plant.mbit.map(|mbit| Rails::new(1, mbit, "cubic"));
+    let rails = rails.transpose()?;
     let mut url = String::new();
     let mut server = None;
     if let Some(ms) = &plant.server_ms {
@@ -174,7 +164,7 @@ fn configurations(
     rails: Option<&Rails>,
 ) -> Result<[String; 2]> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    // The control plane has a link of its own behind the others.
+    // The control plane has a link of its own behind the other.
     let (control, auth) = match rails {
         None => (format!("127.0.0.1:{port}"), ""),
         Some(r) => (
@@ -182,13 +172,10 @@ fn configurations(
             "auth: none\n",
         ),
     };
-    let (mut far, mut near) = (String::new(), String::new());
-    for (k, more) in plant.near.iter().enumerate() {
-        let at = |side| rails.map_or("127.0.0.1".to_owned(), |r| r.address(side, k));
-        let (listen, address) = (at(Side::Accelerator), at(Side::Frontend));
-        far += &format!("  - {{listen: \"{listen}:0\", {}}}\n", plant.far);
-        near += &format!("  - {{address: {address}, {more}}}\n");
-    }
+    let at = |side| rails.map_or("127.0.0.1".to_owned(), |r| r.address(side, 0));
+    let (listen, address) = (at(Side::Accelerator), at(Side::Frontend));
+    let far = format!("  - {{listen: \"{listen}:0\", {}}}\n", plant.far);
+    let near = format!("  - {{address: {address}, {}}}\n", plant.near);
     // A thread that waits for its core is not to be lost: that is another cause.
     let deadlines = "deadlines: {heartbeat_timeout_ms: 20000, echo_timeout_ms: 20000";
     Ok([
@@ -199,8 +186,7 @@ fn configurations(
         ),
         format!(
             "node: front\n{auth}accelerators: [{{control: \"{control}\"}}]\nmodel: {asked}\n\
-             dataset: {dataset}\nnics:\n{near}{deadlines}, lost_ms: 30000}}\n{}\n",
-            plant.more
+             dataset: {dataset}\nnics:\n{near}{deadlines}, lost_ms: 30000}}\n"
         ),
     ])
 }

@@ -1,7 +1,5 @@
 //! What limited the run, and what to turn: `qdl::stats`' own findings, the same as in the summary's
-//! last line and in `docs/tuning.md`, behind what [`uneven`] finds in the timeline.
-
-mod uneven;
+//! last line and in `docs/tuning.md`.
 
 use qdl::stats::limits::{Cause, Finding};
 
@@ -28,28 +26,18 @@ fn of_finding(f: &Finding, first: bool) -> String {
     card(f.cause.name(), [&f.figure, f.cause.means(), &f.turn], first)
 }
 
-/// The findings, the strongest first, behind what is uneven, which explains what totals only show;
-/// and what the slowest samples have in common.
+/// The findings, the strongest first, and what the slowest samples have in common.
 pub fn html(run: &Run) -> String {
     let limits = &run.summary.run.limits;
     // A cause that only older versions name has no words here but its line's.
     let findings = limits.findings.iter();
-    let findings: Vec<&Finding> = findings.filter(|f| f.cause != Cause::Other).collect();
-    // A loss explains what is uneven, and not the other way round.
-    let lost = findings.iter().filter(|f| f.cause == Cause::Accelerator);
-    let (lost, findings) = findings.split_at(lost.count());
-    let mut cards = String::new();
-    for finding in lost {
-        cards.push_str(&of_finding(finding, cards.is_empty()));
-    }
-    for (name, [seen, means, turn]) in uneven::of(run) {
-        cards.push_str(&card(name, [&seen, &means, &turn], cards.is_empty()));
-    }
-    for finding in findings {
-        cards.push_str(&of_finding(finding, cards.is_empty()));
-    }
+    let findings = findings.filter(|f| f.cause != Cause::Other);
+    let cards: String = findings
+        .enumerate()
+        .map(|(i, finding)| of_finding(finding, i == 0))
+        .collect();
     let mut out = String::new();
-    if findings.is_empty() && lost.is_empty() {
+    if cards.is_empty() {
         let line = match limits.line.as_str() {
             "" => "No judgement of what limited this run is on record.".to_owned(),
             line => format!("What limited this run: {line}."),
