@@ -102,13 +102,12 @@ impl Shared {
         let now = now_ns();
         let mut left = samples.iter();
         if !self.has_backlog() {
-            let mut for_sleepers = 0;
             while let Some(sample) = left.as_slice().first() {
                 let Some((connection, is_idle)) = self.assign(h, now, sample) else {
                     break;
                 };
                 let connection = &self.connections[connection];
-                self.post_or_leave_one(connection, sample, is_idle, &mut for_sleepers);
+                self.post_or_leave_one(connection, sample, is_idle);
                 left.next();
             }
         }

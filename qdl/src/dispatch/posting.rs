@@ -27,8 +27,15 @@ use crate::{clock::now_ns, connection::NicThreadHandle};
 pub(super) const BURST_BYTES: u64 = 64 << 10;
 
 /// More samples than this in a connection's ring mean that its NIC thread has no core: the issuing
-/// thread posts.
-const CROWD: usize = BURST;
+/// thread posts. Twice what is issued during a turn of a NIC thread that has one.
+const CROWD: usize = 2 * BURST;
+
+/// Bursts of a stay that the issuing thread posts for a NIC thread that sleeps: as many system
+/// calls take as long as its wake-up, so the next burst wakes it.
+const FOR_SLEEPER: u32 = 4;
+
+/// No round trip is shorter: a connection that had a burst less than this ago is not idle.
+const ROUND_TRIP_NS: u64 = 4_000;
 
 /// The connection that a thread issues to, and how much more of one burst fits there.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +48,8 @@ struct Stay {
     /// Samples that fit: within a burst, and with a free slot each.
     samples: usize,
     bytes: u64,
+    /// Bursts that the thread has posted for the NIC thread, which slept.
+    for_sleeper: u32,
 }
 
 impl Stay {
@@ -50,6 +59,7 @@ impl Stay {
         issued_ns: 0,
         samples: 0,
         bytes: 0,
+        for_sleeper: 0,
     };
 
     /// Whether the whole burst goes where the last one went.
@@ -151,11 +161,10 @@ impl Shared {
     fn give(&self, samples: &[Sample]) -> usize {
         let dispatcher = ptr::from_ref(self).addr();
         let mut stay = STAY.get();
-        let mut for_sleepers = 0;
         let mut given = 0;
         while let Some(first) = samples.get(given) {
             let mut burst = Burst::first(&samples[given..]);
-            let mut is_crowded = false;
+            let (mut is_new, mut is_crowded) = (false, false);
             if !stay.takes(dispatcher, &burst, first.issued_ns, self.stay_ns) {
                 let Some(chosen) = self.pick(first) else {
                     break;
@@ -167,14 +176,17 @@ impl Shared {
                     issued_ns: first.issued_ns,
                     samples: BURST.min(connection.load().room()),
                     bytes: BURST_BYTES.max(burst.bytes),
+                    for_sleeper: 0,
                 };
-                is_crowded = connection.assigned() > CROWD;
+                (is_new, is_crowded) = (true, connection.assigned() > CROWD);
                 if stay.samples < burst.samples {
                     burst = Burst::first(&samples[given..given + stay.samples]);
                 }
             }
             let connection = &self.connections[stay.connection];
-            let is_idle = connection.is_idle();
+            // Its lines are other threads' to write: they are read only where it may be idle.
+            let is_recent = first.issued_ns.saturating_sub(stay.issued_ns) < ROUND_TRIP_NS;
+            let is_idle = (is_new || !is_recent) && connection.is_idle();
             let next = &samples[given..given + burst.samples];
             let pushed = next
                 .iter()
@@ -190,7 +202,8 @@ impl Shared {
             stay.bytes = stay.bytes.saturating_sub(burst.bytes);
             stay.issued_ns = first.issued_ns;
             burst.samples = pushed;
-            if !self.post_or_leave(connection, burst, is_idle || is_crowded, &mut for_sleepers) {
+            let posts = is_idle || is_crowded;
+            if !self.post_or_leave(connection, burst, posts, &mut stay.for_sleeper) {
                 stay = Stay::NONE;
             }
         }
@@ -225,14 +238,13 @@ impl Shared {
         connection: &Connection,
         sample: &Sample,
         is_idle: bool,
-        for_sleepers: &mut u64,
     ) {
         let burst = Burst {
             samples: 1,
             bytes: u64::from(sample.len),
         };
         let posts = is_idle || connection.assigned() > CROWD;
-        self.post_or_leave(connection, burst, posts, for_sleepers);
+        self.post_or_leave(connection, burst, posts, &mut 0);
     }
 
     /// Whether the issuing thread may post so many bytes.
@@ -242,30 +254,31 @@ impl Shared {
 
     /// A burst was put into a connection's ring: posts what the ring holds if the burst is small
     /// and `posts` says so or the NIC thread sleeps; otherwise leaves it to the NIC thread, which
-    /// is woken if it sleeps. `for_sleepers` counts the bytes that this call has posted for
-    /// sleeping NIC threads. Returns false where the connection is down.
+    /// is woken if it sleeps. `for_sleeper` counts the bursts of this stay that were posted for the
+    /// sleeping NIC thread. Returns false where the connection is down.
     fn post_or_leave(
         &self,
         connection: &Connection,
         burst: Burst,
         posts: bool,
-        for_sleepers: &mut u64,
+        for_sleeper: &mut u32,
     ) -> bool {
-        // Either the connection is seen to be down here, or the thread that takes it down sees the
-        // samples; and a NIC thread that is awake sees them before it sleeps.
-        fence(Ordering::SeqCst);
+        // Behind the fence of `is_asleep` either the connection is seen to be down, or the thread
+        // that takes it down sees the samples; and a NIC thread that is awake sees them before it
+        // sleeps.
+        let thread = self.handles().get(connection.share);
+        let sleeper = thread.filter(|t| t.is_asleep());
         if !connection.up.load(Ordering::SeqCst) {
             self.take_assigned_back(connection);
             self.wake_all();
             return false;
         }
-        let thread = self.handles().get(connection.share);
-        let sleeper = thread.filter(|t| t.is_asleep());
-        let is_small = self.is_small(burst.bytes);
-        if is_small && (posts || (sleeper.is_some() && self.is_small(*for_sleepers))) {
-            if sleeper.is_some() {
-                *for_sleepers += burst.bytes;
-            }
+        let posts = match sleeper {
+            Some(_) => *for_sleeper < FOR_SLEEPER,
+            None => posts,
+        };
+        if posts && self.is_small(burst.bytes) {
+            *for_sleeper += u32::from(sleeper.is_some());
             self.drive(connection);
             return true;
         }
@@ -332,6 +345,7 @@ mod tests {
             issued_ns: 1_000,
             samples: 3,
             bytes: 100,
+            for_sleeper: 0,
         };
         let burst = |samples, bytes| Burst { samples, bytes };
         assert!(stay.takes(7, &burst(3, 100), 1_499, 500));
