@@ -237,7 +237,7 @@ fn prompts(count: usize) -> Vec<Vec<i32>> {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut one = || {
         let len = rng.usize(1..=100);
-        (0..len).map(|_| rng.i32(..VOCABULARY)).collect()
+        (0..len).map(|_| rng.i32(0..VOCABULARY)).collect()
     };
     (0..count).map(|_| one()).collect()
 }
