@@ -25,7 +25,7 @@ fn prompts() -> Vec<Vec<i32>> {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut prompt = || {
         let len = rng.usize(1..=PROMPT);
-        (0..len).map(|_| rng.i32(..32_000)).collect()
+        (0..len).map(|_| rng.i32(0..32_000)).collect()
     };
     (0..PROMPTS).map(|_| prompt()).collect()
 }
