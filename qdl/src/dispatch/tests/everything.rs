@@ -94,10 +94,8 @@ fn a_connection_counts_what_it_did_and_the_counts_agree() {
     assert_eq!(sum(|l| l.tx.writes), n);
     assert_eq!(sum(|l| l.rx.writes), n);
     assert_eq!(sum(|l| l.rx.bytes), n * RESPONSE as u64);
-    assert!(
-        connections.iter().all(|l| l.in_flight_max == 1),
-        "{connections:?}"
-    );
+    let most = connections.iter().map(|l| l.in_flight_max).max();
+    assert_eq!(most, Some(1), "{connections:?}");
     assert!(
         sum(|l| l.wakeups) > 0,
         "nothing woke a sleeper: {connections:?}"
