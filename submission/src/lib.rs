@@ -2,8 +2,8 @@
 //! a machine is, and whether all of it counts.
 //!
 //! It reads LoadGen's logs (`loadgen-log`) and writes JSON, Markdown and SVG; of `qdl` it knows the
-//! topology alone. What depends on the round is data (`configs/rounds`), what the rules say is one list
-//! ([`rules::ALL`]), which `docs/rules.md` explains.
+//! topology alone. What depends on the round is data (`configs/rounds`), what the rules say is one
+//! list ([`rules::ALL`]), which `docs/rules.md` explains.
 //!
 //! | module | what it is for |
 //! | --- | --- |
