@@ -7,7 +7,7 @@
 //!
 //! A sample is picked for before it is posted, so that bytes count against a rail from the decision
 //! on. From then on it belongs to its connection, and only a thread that drives that connection
-//! posts it: `posting` decides which, sample by sample.
+//! posts it: `posting` decides which, once for what a call gives to a connection.
 //! Every pick ends in exactly one `completed` or `taken_back`: the sample is answered, or could not
 //! be posted, or its connection was lost or its rail is congested before it was posted.
 //!
@@ -16,16 +16,22 @@
 //! draws from the backlog by itself: a sample waits rather than go by a rail that is congested.
 
 use std::{
+    cell::Cell,
     iter,
     sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
 };
 
-use super::{Connection, DispatchEvent, Sample, Shared};
+use super::{Connection, DispatchEvent, Sample, Shared, posting::Burst};
 use crate::{
     clock::now_ns,
     connection::token::SendToken,
     rails::{Change, RailArbiter, RailState},
 };
+
+thread_local! {
+    /// What a call gave to each connection, and whether that was idle before.
+    static BURSTS: Cell<Vec<(usize, Burst, bool)>> = const { Cell::new(Vec::new()) };
+}
 
 /// Asks whether a NIC of this node, by its index, says of
 /// itself that it is down; `None` where it cannot be asked.
@@ -100,19 +106,26 @@ impl Shared {
     /// [`super::Dispatcher::issue`] by health.
     pub(super) fn issue_by_health(&self, h: &Health, samples: &[Sample]) {
         let now = now_ns();
-        let mut left = samples.iter();
+        let mut given = 0;
         if !self.has_backlog() {
-            while let Some(sample) = left.as_slice().first() {
+            let mut bursts = BURSTS.take();
+            for sample in samples {
                 let Some((connection, is_idle)) = self.assign(h, now, sample) else {
                     break;
                 };
-                let connection = &self.connections[connection];
-                self.post_or_leave_one(connection, sample, is_idle);
-                left.next();
+                match bursts.iter_mut().find(|(c, ..)| *c == connection) {
+                    Some((_, burst, _)) => burst.add(sample),
+                    None => bursts.push((connection, Burst::of(sample), is_idle)),
+                }
+                given += 1;
             }
+            for (connection, burst, is_idle) in bursts.drain(..) {
+                self.post_or_leave_given(&self.connections[connection], burst, is_idle);
+            }
+            BURSTS.set(bursts);
         }
-        if left.len() > 0 {
-            self.leave_to_others(left.copied());
+        if given < samples.len() {
+            self.leave_to_others(samples[given..].iter().copied());
         }
         if self.has_backlog() {
             self.distribute(h);

@@ -1,4 +1,4 @@
-//! Who posts a sample: the thread that issues it, or its connection's NIC thread.
+//! Which thread posts a sample: the issuing thread, or its connection's NIC thread.
 //!
 //! ```text
 //!   a call of LoadGen --> bursts --> a connection's ring --> the issuing thread posts
@@ -10,8 +10,8 @@
 //! the connection of this thread's last burst if that is less than `stay_ns` ago, both together
 //! are within one burst, and the connection has room; otherwise to the connection that the arbiter
 //! names. Of an accelerator's connections the one that had the last burst has an advantage of one
-//! burst in flight: its NIC threads are awake. `docs/architecture.md`, *Who posts*, has the rule
-//! and its measurements.
+//! burst in flight: its NIC threads are awake. The rule stands in `docs/architecture.md`, *Which
+//! thread posts*, and its measurements in `bench/README.md`.
 
 use std::{
     cell::Cell,
@@ -76,26 +76,35 @@ thread_local! {
 }
 
 /// The first samples of a call, as many as go together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Burst {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Burst {
     samples: usize,
     bytes: u64,
 }
 
 impl Burst {
+    /// One sample.
+    pub fn of(sample: &Sample) -> Burst {
+        Burst {
+            samples: 1,
+            bytes: u64::from(sample.len),
+        }
+    }
+
+    /// One sample more.
+    pub fn add(&mut self, sample: &Sample) {
+        self.samples += 1;
+        self.bytes += u64::from(sample.len);
+    }
+
     /// The first burst of `samples`: none where there are no samples.
     fn first(samples: &[Sample]) -> Burst {
-        let mut burst = Burst {
-            samples: 0,
-            bytes: 0,
-        };
+        let mut burst = Burst::default();
         for s in samples.iter().take(BURST) {
-            let bytes = burst.bytes + u64::from(s.len);
-            if burst.samples > 0 && bytes > BURST_BYTES {
+            if burst.samples > 0 && burst.bytes + u64::from(s.len) > BURST_BYTES {
                 break;
             }
-            burst.samples += 1;
-            burst.bytes = bytes;
+            burst.add(s);
         }
         burst
     }
@@ -164,7 +173,7 @@ impl Shared {
         let mut given = 0;
         while let Some(first) = samples.get(given) {
             let mut burst = Burst::first(&samples[given..]);
-            let (mut is_new, mut is_crowded) = (false, false);
+            let mut is_crowded = false;
             if !stay.takes(dispatcher, &burst, first.issued_ns, self.stay_ns) {
                 let Some(chosen) = self.pick(first) else {
                     break;
@@ -173,12 +182,13 @@ impl Shared {
                 stay = Stay {
                     dispatcher,
                     connection: chosen,
-                    issued_ns: first.issued_ns,
+                    // Whether it is idle is looked at.
+                    issued_ns: 0,
                     samples: BURST.min(connection.load().room()),
                     bytes: BURST_BYTES.max(burst.bytes),
                     for_sleeper: 0,
                 };
-                (is_new, is_crowded) = (true, connection.assigned() > CROWD);
+                is_crowded = connection.assigned() > CROWD;
                 if stay.samples < burst.samples {
                     burst = Burst::first(&samples[given..given + stay.samples]);
                 }
@@ -186,7 +196,7 @@ impl Shared {
             let connection = &self.connections[stay.connection];
             // Its lines are other threads' to write: they are read only where it may be idle.
             let is_recent = first.issued_ns.saturating_sub(stay.issued_ns) < ROUND_TRIP_NS;
-            let is_idle = (is_new || !is_recent) && connection.is_idle();
+            let is_idle = !is_recent && connection.is_idle();
             let next = &samples[given..given + burst.samples];
             let pushed = next
                 .iter()
@@ -232,17 +242,8 @@ impl Shared {
         Some(chosen)
     }
 
-    /// The same decision for one sample that a policy by health has put into a connection's ring.
-    pub(super) fn post_or_leave_one(
-        &self,
-        connection: &Connection,
-        sample: &Sample,
-        is_idle: bool,
-    ) {
-        let burst = Burst {
-            samples: 1,
-            bytes: u64::from(sample.len),
-        };
+    /// The same decision for samples that a policy by health has put into a connection's ring.
+    pub(super) fn post_or_leave_given(&self, connection: &Connection, burst: Burst, is_idle: bool) {
         let posts = is_idle || connection.assigned() > CROWD;
         self.post_or_leave(connection, burst, posts, &mut 0);
     }

@@ -53,6 +53,27 @@ fn by_health_everything_comes_back_in_bursts_of_any_size() {
 }
 
 #[test]
+fn by_health_a_call_rings_once_for_what_it_gives_to_a_connection() {
+    // Its NIC thread sleeps: the issuing thread posts.
+    let b = Bench::by_health_waiting(1, 64, 1 << 20, Policy::Best, Wait::asleep());
+    b.connect(0, 1, &Over::Tcp);
+    b.wait_up(1);
+    let (calls, size) = (50, 16);
+    for call in 0..calls {
+        let of_call = call * size..(call + 1) * size;
+        let samples: Vec<_> = of_call.map(|id| b.sample(id)).collect();
+        b.dispatcher.issue(&samples);
+        assert!(b.dispatcher.drain(Duration::from_secs(10)));
+    }
+    b.dispatcher.stop();
+    b.check(calls * size);
+    let tx = b.dispatcher.connection_records()[0].tx;
+    assert_eq!(tx.writes, calls * size);
+    // A NIC thread that wakes up rings for what a call has left, too.
+    assert!(tx.syscalls <= 2 * calls, "{tx:?}");
+}
+
+#[test]
 fn by_health_an_abort_completes_what_waits() {
     by_health(|b| {
         // No connection ever comes up.

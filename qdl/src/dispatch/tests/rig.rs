@@ -201,15 +201,19 @@ impl Bench {
 
     /// By health: a NIC for each of the two NIC threads.
     pub fn by_health(connections: usize, slots: usize, up_to: usize, policy: Policy) -> Self {
-        let bench = Bench::with(
-            connections,
-            slots,
-            Arc::new(Digest),
-            false,
-            up_to,
-            policy,
-            Wait::default(),
-        );
+        Bench::by_health_waiting(connections, slots, up_to, policy, Wait::default())
+    }
+
+    /// The same with NIC threads that wait so.
+    pub fn by_health_waiting(
+        connections: usize,
+        slots: usize,
+        up_to: usize,
+        policy: Policy,
+        wait: Wait,
+    ) -> Self {
+        let service = Arc::new(Digest);
+        let bench = Bench::with(connections, slots, service, false, up_to, policy, wait);
         let all = vec![RailId(0), RailId(1)];
         let arbiter = RailArbiter::new(&RailArbiterCfgs {
             peers: vec![PeerCfgs {
