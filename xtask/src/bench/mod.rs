@@ -11,6 +11,7 @@ mod loadgen;
 mod local;
 mod ofi;
 mod pair;
+#[path = "../../../bench/src/table.rs"]
 mod table;
 mod verbs;
 

@@ -205,9 +205,9 @@ mod tests {
     use super::*;
     use crate::engine::cuda::slots;
 
-    struct Nobody;
+    struct NoFrontend;
 
-    impl Origin for Nobody {
+    impl Origin for NoFrontend {
         fn respond(&self, _: &[Finished]) {}
 
         fn refuse(&self, _: u64, _: &str) {}
@@ -248,7 +248,7 @@ mod tests {
         registry.register(&device, &host);
         let unregistered = Arc::new(Region::new(stride * SAMPLES).expect("memory"));
         let on_gpu = slots("test", &device, &registry, stride * SAMPLES).expect("memory");
-        let origin: Arc<dyn Origin> = Arc::new(Nobody);
+        let origin: Arc<dyn Origin> = Arc::new(NoFrontend);
         let events = [(); 2].map(|()| Event::new(&device).expect("an event"));
         for region in [host, unregistered, on_gpu] {
             let mut inputs = Inputs::new(&device, &registry, &model, SAMPLES).expect("inputs");

@@ -64,7 +64,7 @@ pub(super) fn run<W: NicWork>(
         events.clear();
         thread.state.store(ASLEEP, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // Arms every work: one that is left out wakes nobody.
+        // Arms every work: a work that is left out would wake no thread.
         let ready = works.iter_mut().filter_map(|w| {
             let armed = w.arm();
             (armed == Armed::Ready).then_some(())
