@@ -157,10 +157,7 @@ fn nic_values(nic: &NicConfig, stride: usize, put: &mut impl FnMut(&str, String)
             "send_buffer_bytes",
             buffer.map_or_else(|| "system".to_owned(), |bytes| bytes.to_string()),
         );
-        put(
-            "post_from_issue_thread_up_to",
-            nic.post_from_issue_thread_up_to.to_string(),
-        );
+        put("post_from_issue_thread_up_to", nic.post_up_to().to_string());
     }
     let cores = |cpus: &Vec<usize>| {
         let each: Vec<String> = cpus.iter().map(usize::to_string).collect();

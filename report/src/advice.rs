@@ -30,14 +30,17 @@ fn of_finding(f: &Finding, first: bool) -> String {
 pub fn html(run: &Run) -> String {
     let limits = &run.summary.run.limits;
     // A cause that only older versions name has no words here but its line's.
-    let findings = limits.findings.iter();
-    let findings = findings.filter(|f| f.cause != Cause::Other);
+    let findings = limits.findings.iter().enumerate();
     let cards: String = findings
-        .enumerate()
+        .filter(|(_, f)| f.cause != Cause::Other)
         .map(|(i, finding)| of_finding(finding, i == 0))
         .collect();
+    let is_other = limits
+        .findings
+        .first()
+        .is_some_and(|f| f.cause == Cause::Other);
     let mut out = String::new();
-    if cards.is_empty() {
+    if cards.is_empty() || is_other {
         let line = match limits.line.as_str() {
             "" => "No judgement of what limited this run is on record.".to_owned(),
             line => format!("What limited this run: {line}."),

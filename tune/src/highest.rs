@@ -204,7 +204,7 @@ impl Highest {
         let rounded = if self.whole {
             rate.round().max(1.0)
         } else {
-            format!("{rate:.3e}").parse().unwrap_or(rate)
+            four_figures(rate)
         };
         rounded.clamp(self.least, self.most)
     }
@@ -224,6 +224,11 @@ impl Rule {
             Word::Undecided
         }
     }
+}
+
+/// A rate rounded to four figures: short in a file, and the same when read again.
+pub(crate) fn four_figures(rate: f64) -> f64 {
+    format!("{rate:.3e}").parse().unwrap_or(rate)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    highest::{Highest, Rule, Tally},
+    highest::{Highest, Rule, Tally, four_figures},
     sprt::Word,
     system::{Halt, Record, Setting, System},
 };
@@ -196,7 +196,10 @@ impl Session {
         let plan = &self.plan;
         let whole = plan.kind == Kind::MultiStream;
         let beat = self.found().map(|rate| rate * plan.near);
-        let beat = beat.map(|rate| if whole { rate.ceil() } else { rate }.min(plan.most));
+        let beat = beat.map(|rate| match whole {
+            true => rate.ceil().min(plan.most),
+            false => four_figures(rate).min(plan.most),
+        });
         let (first, least) = (beat.unwrap_or(plan.first), beat.unwrap_or(plan.least));
         let search = Highest::new(first).within(least, plan.most);
         let mut search = search.near(plan.near);
@@ -232,9 +235,13 @@ impl Session {
             }
             let enough = (EXPECT * record.achieved).ceil();
             if !record.valid {
-                tally = Tally::at(enough.max((EXPECT * rate).ceil()));
+                let next = enough.max((EXPECT * rate).ceil()).min(self.plan.most);
+                if next <= rate {
+                    return Ok(());
+                }
+                tally = Tally::at(next);
             } else if searched.tallies.len() == 1 && rate > 2.0 * enough {
-                tally = Tally::at(enough);
+                tally = Tally::at(enough.max(self.plan.least));
             }
         }
     }
@@ -275,14 +282,16 @@ impl Session {
             self.trials += 1;
             self.spent_s += record.cost_s;
             self.last_cost_s = record.cost_s;
-            if !record.valid && at == 0 && !full {
-                self.invalid = Some((rate, record.clone()));
-            }
             match record.needs {
                 Some(needs) if needs > setting.samples => {
                     setting.samples = needs + needs / 4;
                 }
-                _ => return Ok(record),
+                _ => {
+                    if !record.valid && at == 0 && !full {
+                        self.invalid = Some((rate, record.clone()));
+                    }
+                    return Ok(record);
+                }
             }
         }
     }
@@ -313,7 +322,7 @@ impl Session {
                 let (rate, held, trials) = (t.rate, t.held(), t.trials.len());
                 format!("best so far: {rate} {unit}, VALID {held} of {trials}")
             }
-            (None, None) => format!("no trial was VALID ({unit})"),
+            (None, None) => format!("no rate held ({unit})"),
         };
         if self.found() == Some(self.plan.most) {
             text += ", the highest rate allowed (--most)";

@@ -49,6 +49,10 @@ impl System for Runner<'_> {
         if interrupt::requested().is_some() {
             return Err(Halt::Interrupted);
         }
+        // Exit code 2 is a configuration that does not run: the session goes on without the value.
+        let refuses = |(status, _): &(ExitStatus, String)| status.code() == Some(2);
+        let is_refused =
+            !setting.full && !setting.knobs.is_empty() && ended.as_ref().is_ok_and(refuses);
         let record = ended.and_then(|(status, stderr)| match status.code() {
             Some(0 | 1) => self.read(&folder),
             code => {
@@ -59,8 +63,7 @@ impl System for Runner<'_> {
             }
         });
         let mut record = match record {
-            // The configuration refuses this value: the session goes on without it.
-            Err(error) if !setting.full && !setting.knobs.is_empty() => {
+            Err(error) if is_refused => {
                 let (limited_by, none) = (format!("{error:#}"), Record::default());
                 Record { limited_by, ..none }
             }

@@ -58,6 +58,8 @@ fn tune(args: &TuneArgs) -> Result<ExitCode> {
     let head = json!({
         "tune": env!("CARGO_PKG_VERSION"), "configuration": fs::read_to_string(&args.config)?,
         "passed_on": args.passed_on(), "bound_ms": args.bound_ms, "plan": format!("{same:?}"),
+        "program": args.program,
+        "user_conf": args.user_conf.as_ref().map(fs::read_to_string).transpose()?,
     });
     interrupt::listen();
     let parent = args.config.parent().unwrap_or(Path::new(""));
@@ -126,6 +128,10 @@ fn plan(args: &TuneArgs, kind: Kind, key: &str, device: bool, yaml: &Yaml) -> Re
     let first: f64 = first.unwrap_or(default);
     let least = args.least.unwrap_or(first / 1000.0).max(floor);
     let most = args.most.unwrap_or(first * 1e6);
+    let (least, most) = match kind {
+        Kind::MultiStream => (least.ceil(), most.floor()),
+        Kind::Server | Kind::Offline => (least, most),
+    };
     if !(least <= first && first <= most) {
         bail!("--from {first}: it is not between --least {least} and --most {most}");
     }

@@ -16,6 +16,8 @@ use super::{
 };
 use crate::{os::Congestion, wire::MAX_SLOTS};
 
+/// `post_from_issue_thread_up_to` by default: such a copy takes as long as some system calls.
+const POST_UP_TO: usize = 16 << 10;
 /// Memory that `slots: auto` gives the slots of one connection, in bytes. Where a NIC has more
 /// connections to an accelerator than [`CONNECTIONS`], or queue pairs than [`QUEUE_PAIRS`], they
 /// share what those would have.
@@ -100,10 +102,10 @@ pub struct NicConfig {
     #[serde(deserialize_with = "system_or_number")]
     #[garde(custom(within_some(4096..=1 << 30)))]
     pub send_buffer_bytes: Option<usize>,
-    /// Largest burst that the issuing thread posts, in payload bytes; default 16384. NIC threads
-    /// post larger ones, with 0 all. A frontend's; the least of its NICs counts.
+    /// Largest burst that the issuing thread posts, in payload bytes; default (`auto`) 16384.
+    /// NIC threads post larger ones, with 0 all. A frontend's; the least of its NICs counts.
     #[garde(skip)]
-    pub post_from_issue_thread_up_to: usize,
+    pub post_from_issue_thread_up_to: Auto<usize>,
 
     /// Name of a libfabric provider, as `fi_info` lists it: `efa`, `verbs;ofi_rxm`. It makes this
     /// NIC one of the fabric `ofi`, at both ends.
@@ -200,7 +202,7 @@ impl Default for NicConfig {
             connections: Auto::Auto,
             congestion: Congestion::Auto,
             send_buffer_bytes: Some(1 << 20),
-            post_from_issue_thread_up_to: 16 << 10,
+            post_from_issue_thread_up_to: Auto::Fixed(POST_UP_TO),
             ofi: None,
             domain: None,
             matching: None,
@@ -325,6 +327,13 @@ impl NicConfig {
     /// Name of the RDMA device; empty on a TCP NIC.
     pub fn device(&self) -> &str {
         self.device.as_deref().unwrap_or_default()
+    }
+
+    /// Bytes of the largest burst that the issuing thread posts.
+    pub fn post_up_to(&self) -> usize {
+        self.post_from_issue_thread_up_to
+            .fixed()
+            .unwrap_or(POST_UP_TO)
     }
 
     /// Connections or queue pairs to each accelerator.

@@ -35,10 +35,8 @@ pub(crate) trait Outgoing {
 pub(crate) enum Next {
     /// It was posted.
     Posted,
-    /// There is none.
+    /// There is none, or no slot for it, or the fabric did not take it: it is where it was.
     Nothing,
-    /// There is no slot for it, or the fabric did not take it after all. It is where it was.
-    Full,
     /// Nothing can be sent any more. Boxed: of every write this says what became of it.
     Broken(Box<Broken>),
 }
@@ -46,7 +44,7 @@ pub(crate) enum Next {
 impl From<PostError> for Next {
     fn from(error: PostError) -> Self {
         match error {
-            PostError::Full => Next::Full,
+            PostError::Full => Next::Nothing,
             PostError::Broken(b) => Next::Broken(b.into()),
             e @ PostError::OutOfBounds { .. } => {
                 let cause = Broken::GivenUp(format!("a payload cannot be sent: {e}"));
@@ -194,7 +192,7 @@ impl SendHalf {
                 }
                 match out.post_next(tx, counts) {
                     Next::Posted => burst += 1,
-                    Next::Nothing | Next::Full => break,
+                    Next::Nothing => break,
                     Next::Broken(b) => done.broken = Some(*b),
                 }
             }

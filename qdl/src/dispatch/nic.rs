@@ -476,7 +476,7 @@ impl NicWork for FrontendNic {
         if !self.inbox.is_empty() || !self.leaving.is_empty() || self.up.iter().any(work) {
             return Armed::Ready;
         }
-        arm_all(self.up.iter_mut().map(|u| &mut u.half.rx))
+        arm_all(self.up.iter_mut().map(|u| u.half.rx.arm()))
     }
 
     fn woken_by(&mut self, fd: RawFd) {

@@ -119,7 +119,7 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
         let (shared, connection) = (self.shared, self.connection);
         if self.slots.is_empty() {
             if !connection.tracker.has_free() {
-                return Next::Full;
+                return Next::Nothing;
             }
             let more = self.more();
             if more == 0 {
@@ -128,7 +128,7 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
             let left_of_burst = self.burst.saturating_sub(self.posted);
             self.slots = connection.tracker.reserve_some(more.min(left_of_burst));
             if self.slots.is_empty() {
-                return Next::Full;
+                return Next::Nothing;
             }
         }
         // Those taken have their slots: none of what comes now goes before them. They are posted

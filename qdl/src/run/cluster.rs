@@ -468,7 +468,9 @@ impl Drop for Cluster {
 ///
 /// # Errors
 /// [`ClusterError::Slots`]: sizes that overflow, or too many connections.
-pub fn plan(config: &FrontendConfig) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
+pub(super) fn plan(
+    config: &FrontendConfig,
+) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
     let too_large =
         || ClusterError::Slots(format!("model {}: its sizes overflow", config.model.name));
     let request = request_stride(&config.model).ok_or_else(too_large)?;

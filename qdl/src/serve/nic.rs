@@ -133,8 +133,8 @@ impl ServeNic {
             drop(rx);
             let c = connection.cfgs();
             tracing::debug!(
-                "connection {} (epoch {}) had {} arrivals in {} CQEs; {} responses in {} work requests, {} of them inline, \
-                 {} signaled, {} doorbells",
+                "connection {} (epoch {}) had {} arrivals in {} CQEs; {} responses in {} work requests, \
+                 {} of them inline, {} signaled, {} doorbells",
                 c.connection,
                 c.epoch,
                 received.writes,
@@ -227,7 +227,7 @@ impl NicWork for ServeNic {
         if !self.inbox.is_empty() || !self.leaving.is_empty() || self.up.iter().any(work) {
             return Armed::Ready;
         }
-        arm_all(self.up.iter_mut().map(|u| &mut u.half.rx))
+        arm_all(self.up.iter_mut().map(|u| u.half.rx.arm()))
     }
 
     fn woken_by(&mut self, fd: RawFd) {

@@ -88,7 +88,7 @@ impl<'a> Responses<'a> {
                 }
                 Next::Posted
             }
-            Err(PostError::Full) if c.answers.push(ready) => Next::Full,
+            Err(PostError::Full) if c.answers.push(ready) => Next::Nothing,
             Err(e) => {
                 c.give_up(ready);
                 e.into()

@@ -93,7 +93,7 @@ fn said(changes: &[Value]) -> (Option<Cause>, String) {
     if let Some(first) = limits.findings.first() {
         assert_eq!(limits.line, first.line(), "the strongest finding's line");
     }
-    (limits.cause(), limits.line)
+    (limits.findings.first().map(|f| f.cause), limits.line)
 }
 
 fn names(cause: impl Into<Option<Cause>>, words: &str, changes: &[Value]) {

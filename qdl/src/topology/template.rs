@@ -24,7 +24,9 @@ pub fn fill_template(template: &str, comments: usize, values: &[(&str, String)])
             let (key, behind) = behind.split_once(">>").unwrap_or((behind, ""));
             let value = values.iter().find(|(of, _)| *of == key);
             match value.map(|(_, value)| value.as_str()) {
-                None | Some("") => continue 'lines,
+                Some("") => continue 'lines,
+                // Left as it is, so that the configuration's check finds it.
+                None => yaml.extend([before, "<<", key, ">>"]),
                 Some(value) => yaml.extend([before, value]),
             }
             rest = behind;

@@ -76,8 +76,8 @@ impl Server {
         max_tokens: usize,
         sink: &mut impl Sink,
     ) -> Result<Whole, Trouble> {
-        let body = (self.dialect.body)(&self.ask, prompt, max_tokens);
-        let body = Bytes::from(body.to_string());
+        let body = self.dialect.body(&self.ask, prompt, max_tokens);
+        let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
         let (mut answer, asked) = self.begin(&body, sink).await?;
         let mut account = Account::new(&self.ask, prompt.len(), max_tokens);
         let last = self

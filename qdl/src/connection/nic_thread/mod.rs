@@ -33,7 +33,7 @@ use self::{
     turning::run,
 };
 use crate::{
-    fabric::{Armed, Rx},
+    fabric::Armed,
     os::{CpuList, Near, affinity},
 };
 
@@ -76,13 +76,11 @@ pub enum Turn {
     Stop,
 }
 
-/// Arms every connection, whatever the others say: one that was passed over would wake nobody.
-pub(crate) fn arm_all<'a>(connections: impl Iterator<Item = &'a mut Box<dyn Rx>>) -> Armed {
-    let ready = connections.filter_map(|rx| (rx.arm() == Armed::Ready).then_some(()));
-    if ready.count() > 0 {
-        Armed::Ready
-    } else {
-        Armed::Sleep
+/// Whether any was ready. All are armed first: one that is left out would wake no thread.
+pub(crate) fn arm_all(armed: impl Iterator<Item = Armed>) -> Armed {
+    match armed.filter(|a| *a == Armed::Ready).count() {
+        0 => Armed::Sleep,
+        _ => Armed::Ready,
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use mio::{Events, Interest, Poll, Token, unix::SourceFd};
 
 use super::{
-    NicThreadCfgs, NicWork, Turn,
+    NicThreadCfgs, NicWork, Turn, arm_all,
     handle::{ASLEEP, AWAKE, Thread, WAKER},
     spin::Wait,
 };
@@ -64,12 +64,7 @@ pub(super) fn run<W: NicWork>(
         events.clear();
         thread.state.store(ASLEEP, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // Arms every work: a work that is left out would wake no thread.
-        let ready = works.iter_mut().filter_map(|w| {
-            let armed = w.arm();
-            (armed == Armed::Ready).then_some(())
-        });
-        if ready.count() == 0 {
+        if arm_all(works.iter_mut().map(NicWork::arm)) == Armed::Sleep {
             thread.sleeps.fetch_add(1, Ordering::Relaxed);
             let ns = next_tick.saturating_sub(now).max(1000);
             // An interrupted sleep is a short one.

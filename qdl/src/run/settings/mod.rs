@@ -76,7 +76,11 @@ pub(super) fn nic_thread(index: usize, nic: &NicConfig, near: &Near) -> NicThrea
 }
 
 /// The same on a frontend, where it may look at health.
-pub fn frontend_nic_thread(index: usize, config: &FrontendConfig, near: &Near) -> NicThreadCfgs {
+pub(super) fn frontend_nic_thread(
+    index: usize,
+    config: &FrontendConfig,
+    near: &Near,
+) -> NicThreadCfgs {
     let mut cfgs = nic_thread(index, &config.nics[index], near);
     if config.arbiter.by_health().is_some() {
         cfgs.tick_ns = cfgs.tick_ns.min(HEALTH_TICK_NS);
@@ -128,9 +132,9 @@ pub(super) fn link(nic: &NicConfig) -> LinkWatch {
 }
 
 /// The dispatcher's, but for its connections and its memory.
-pub fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
+pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
     let d = &config.deadlines;
-    let up_to = |n: &NicConfig| n.post_from_issue_thread_up_to as u64;
+    let up_to = |n: &NicConfig| n.post_up_to() as u64;
     let spin_us = config.nics.iter().map(|n| n.completion.spin_us);
     DispatchCfgs {
         policy: config.arbiter,

@@ -68,8 +68,8 @@ const ROWS: [(Cause, [&str; 4]); 8] = [
         Cause::Slots,
         [
             "slots",
-            "nearly every slot is in use on average, and there are fewer than the engines' \
-             batches hold, or nothing else is busy",
+            "seven tenths of the slots and more are in use on average, and there are fewer than \
+             the engines' batches hold, or nothing else is busy",
             "samples wait for a slot, and batches are smaller than they could be",
             "raise `slots` or `connections` of `nics` on the frontend",
         ],
@@ -87,8 +87,7 @@ const ROWS: [(Cause, [&str; 4]); 8] = [
         Cause::EngineThreads,
         [
             "engine threads",
-            "the one engine thread computes all the time, its node has cores left; `batch wait` \
-             is large",
+            "the one engine thread computes all the time, its node has cores left",
             "batches wait for each other",
             "raise `engine.threads`; where that brings nothing, it is the model's own speed",
         ],

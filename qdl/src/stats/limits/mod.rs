@@ -57,13 +57,6 @@ pub struct Limits {
     pub findings: Vec<Finding>,
 }
 
-impl Limits {
-    /// The strongest; `None` where nothing limited the run.
-    pub fn cause(&self) -> Option<Cause> {
-        self.findings.first().map(|f| f.cause)
-    }
-}
-
 impl Finding {
     /// One line for people.
     pub fn line(&self) -> String {

@@ -27,9 +27,9 @@ use super::{
 /// See the module.
 pub(super) const DIALECT: Dialect = Dialect {
     path: "/completion",
-    body: |ask, prompt, max_tokens| {
+    prompt: "prompt",
+    rest: |ask, max_tokens| {
         json!({
-            "prompt": prompt,
             "n_predict": max_tokens,
             "temperature": ask.temperature,
             "ignore_eos": ask.ignore_eos,

@@ -120,14 +120,37 @@ pub(super) struct Question {
 pub(super) struct Dialect {
     /// Where answers are asked for.
     pub path: &'static str,
-    /// The body of a request for one streamed answer, of at most so many tokens.
-    pub body: fn(&Ask, &[i32], usize) -> Value,
+    /// The key of the prompt's ids in a request.
+    pub prompt: &'static str,
+    /// The other keys of a request for one streamed answer, of at most so many tokens.
+    pub rest: fn(&Ask, usize) -> Value,
     /// Reads the data of one event of an answer that has so many tokens.
     pub read: fn(&str, usize) -> Result<Step, Trouble>,
     /// Asked at the start, once the server is ready.
     pub questions: &'static [Question],
     /// What turns its prefix cache off.
     pub without_prefix_cache: &'static str,
+}
+
+impl Dialect {
+    /// The body of a request. The ids are written from where they lie: a prompt may have 100,000.
+    ///
+    /// # Errors
+    /// None that a server can cause.
+    pub fn body(
+        &self,
+        ask: &Ask,
+        prompt: &[i32],
+        max_tokens: usize,
+    ) -> serde_json::Result<Vec<u8>> {
+        let mut body = serde_json::to_vec(&(self.rest)(ask, max_tokens))?;
+        // The closing brace of the other keys, of which each dialect has some.
+        body.pop();
+        body.extend_from_slice(format!(",\"{}\":", self.prompt).as_bytes());
+        serde_json::to_writer(&mut body, prompt)?;
+        body.push(b'}');
+        Ok(body)
+    }
 }
 
 /// The dialect that the configuration names.

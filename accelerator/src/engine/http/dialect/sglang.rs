@@ -29,9 +29,9 @@ use super::{
 /// See the module.
 pub(super) const DIALECT: Dialect = Dialect {
     path: "/generate",
-    body: |ask, prompt, max_tokens| {
+    prompt: "input_ids",
+    rest: |ask, max_tokens| {
         json!({
-            "input_ids": prompt,
             "sampling_params": {
                 "max_new_tokens": max_tokens,
                 "min_new_tokens": ask.min_tokens.min(max_tokens),

@@ -16,10 +16,10 @@ use super::{Dialect, openai};
 /// See the module.
 pub(super) const DIALECT: Dialect = Dialect {
     path: "/v1/completions",
-    body: |ask, prompt, max_tokens| {
+    prompt: "prompt",
+    rest: |ask, max_tokens| {
         json!({
             "model": ask.model,
-            "prompt": prompt,
             "max_tokens": max_tokens,
             "min_tokens": ask.min_tokens.min(max_tokens),
             "temperature": ask.temperature,
@@ -34,5 +34,6 @@ pub(super) const DIALECT: Dialect = Dialect {
     },
     read: |data, _| openai::read(data),
     questions: &[openai::MODELS],
-    without_prefix_cache: "start trtllm-serve with `kv_cache_config: {enable_block_reuse: false}` in its options file",
+    without_prefix_cache: "start trtllm-serve with \
+        `kv_cache_config: {enable_block_reuse: false}` in its options file",
 };

@@ -21,10 +21,10 @@ use super::{About, Ask, Dialect, Question, openai};
 /// `/v1/completions`.
 pub(super) const COMPLETIONS: Dialect = Dialect {
     path: "/v1/completions",
-    body: |ask, prompt, max_tokens| {
+    prompt: "prompt",
+    rest: |ask, max_tokens| {
         let mut body = sampling(ask, max_tokens);
         body["model"] = json!(ask.model);
-        body["prompt"] = json!(prompt);
         body["stream"] = json!(true);
         body["stream_options"] = json!({"include_usage": true});
         body["return_token_ids"] = json!(true);
@@ -45,12 +45,12 @@ pub(super) const COMPLETIONS: Dialect = Dialect {
 /// `/inference/v1/generate`.
 pub(super) const GENERATE: Dialect = Dialect {
     path: "/inference/v1/generate",
-    body: |ask, prompt, max_tokens| {
+    prompt: "token_ids",
+    rest: |ask, max_tokens| {
         let mut without_text = sampling(ask, max_tokens);
         without_text["detokenize"] = json!(false);
         json!({
             "model": ask.model,
-            "token_ids": prompt,
             "sampling_params": without_text,
             "stream": true,
             "stream_options": {"include_usage": true},
