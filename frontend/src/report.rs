@@ -14,7 +14,7 @@ use qdl::stats::{
     SaveError, SettingRecord, Stage, Summary, SystemRecord, Throughput, TokenRecord,
     limits::{Evidence, LoadgenView, NodeUse},
     timeline::Timeline,
-    with_losses,
+    with_losses, with_refusals,
 };
 use qdl::wire::Stream;
 use submission::left;
@@ -386,10 +386,10 @@ impl Ended<'_> {
 
     /// A good word, and what was lost nevertheless.
     fn with_losses(&self, word: &str) -> String {
-        match with_losses(&self.system.losses) {
-            Some(with) => format!("{word}, {with}"),
-            None => word.to_owned(),
-        }
+        let failed = with_refusals(&self.system.refusals, self.system.ledger.refused);
+        let lost = with_losses(&self.system.losses);
+        let with = lost.into_iter().chain(failed);
+        with.fold(word.to_owned(), |words, with| format!("{words}, {with}"))
     }
 
     /// Writes everything into the result folder.

@@ -127,7 +127,7 @@ impl Sut {
                     len,
                     issued_ns: now,
                     first: None,
-                    losses: 0,
+                    tries: Default::default(),
                 });
             }
             if let Some(verifier) = &self.verifier {

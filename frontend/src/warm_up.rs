@@ -77,7 +77,7 @@ impl WarmLibrary {
                 len,
                 issued_ns: 0,
                 first: None,
-                losses: 0,
+                tries: Default::default(),
             };
             let kept = longest.entry(size_class(len)).or_insert(sample);
             if kept.len < len {

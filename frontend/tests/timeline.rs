@@ -153,7 +153,8 @@ fn check_slowest(s: &Value, t: &Timeline) {
     );
     let connections = s["connections"].as_array().map_or(0, Vec::len);
     for s in &t.slowest {
-        let parts = s.post_ns + s.network_ns + s.wait_ns + s.inference_ns + s.completion_ns;
+        let parts =
+            s.failed_ns + s.post_ns + s.network_ns + s.wait_ns + s.inference_ns + s.completion_ns;
         assert!(parts.abs_diff(s.total_ns) <= 2_000, "{s:?}");
         assert!(
             (s.connection as usize) < connections && s.at_s > 0.0,

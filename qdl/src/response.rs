@@ -9,14 +9,55 @@
 //! ```
 //!
 //! Little-endian u32 each. `length` counts the payload alone, of a response in parts that of the
-//! first. The two durations are the accelerator's own: how long the sample waited for its batch,
-//! and how long the batch was in the engine. The last of several parts ends with a trailer:
+//! first. Two bits above the use count say that the engine refused the sample ([`Refusal`]): the
+//! payload is then the reason, UTF-8, not an answer. The two durations are the accelerator's own:
+//! how long the sample waited for its batch, and how long the batch was in the engine. The last of
+//! several parts ends with a trailer:
 //!
 //! ```text
 //!   first part  [ header | payload ]
 //!   more parts           [ payload ]
 //!   last part            [ payload | trailer ]
 //! ```
+//!
+//! Of an answer that is refused in the middle, the last part holds the reason, and the same two
+//! bits stand above the number of parts.
+
+/// Most bytes of a reason within a response.
+pub const MAX_REASON: usize = 256;
+
+/// The engine has no answer: what the payload says instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The whole reason.
+    Whole,
+    /// As much of it as the slot holds; the rest comes over the control plane.
+    Cut,
+}
+
+impl Refusal {
+    const REFUSED: u32 = 1 << 31;
+    const CUT: u32 = 1 << 30;
+
+    fn mark(word: u32, refusal: Option<Refusal>) -> u32 {
+        word | match refusal {
+            None => 0,
+            Some(Refusal::Whole) => Refusal::REFUSED,
+            Some(Refusal::Cut) => Refusal::REFUSED | Refusal::CUT,
+        }
+    }
+
+    /// The word without its two bits, and what those say; `None` where they make no sense.
+    fn unmark(word: u32) -> Option<(u32, Option<Refusal>)> {
+        let rest = word & !(Refusal::REFUSED | Refusal::CUT);
+        Some(match word - rest {
+            0 => (rest, None),
+            Refusal::REFUSED => (rest, Some(Refusal::Whole)),
+            Refusal::CUT => return None,
+            _ => (rest, Some(Refusal::Cut)),
+        })
+    }
+}
 
 /// Bytes of the trailer.
 pub const RESPONSE_TRAILER_BYTES: usize = 16;
@@ -29,6 +70,8 @@ pub struct ResponseTrailer {
     pub len: u32,
     /// How many parts, this one included.
     pub parts: u32,
+    /// The last part holds a reason, not the end of the answer.
+    pub refusal: Option<Refusal>,
     /// Microseconds from when the engine took the sample to when this part was posted.
     pub compute_us: u32,
     /// Microseconds from the sample's arrival to the posting of a part, on average over all of
@@ -40,7 +83,8 @@ impl ResponseTrailer {
     /// To the wire.
     pub fn encode(&self) -> [u8; RESPONSE_TRAILER_BYTES] {
         let mut b = [0; RESPONSE_TRAILER_BYTES];
-        let words = [self.len, self.parts, self.compute_us, self.mean_us];
+        let parts = Refusal::mark(self.parts, self.refusal);
+        let words = [self.len, parts, self.compute_us, self.mean_us];
         for (to, word) in b.chunks_exact_mut(4).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
@@ -51,9 +95,11 @@ impl ResponseTrailer {
     /// `parts` in number; `None` where they contradict that.
     pub fn decode(b: &[u8; RESPONSE_TRAILER_BYTES], len: u32, parts: u32) -> Option<Self> {
         let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+        let (told, refusal) = Refusal::unmark(word(4))?;
         let trailer = ResponseTrailer {
             len: word(0),
-            parts: word(4),
+            parts: told,
+            refusal,
             compute_us: word(8),
             mean_us: word(12),
         };
@@ -71,6 +117,8 @@ pub struct ResponseHeader {
     pub len: u32,
     /// Use count of the slot, as in the immediate.
     pub use_count: u16,
+    /// The payload is a reason, not an answer.
+    pub refusal: Option<Refusal>,
     /// Microseconds between arrival and the start of the batch.
     pub queue_us: u32,
     /// Microseconds of the batch in the engine.
@@ -83,7 +131,7 @@ impl ResponseHeader {
         let mut b = [0; RESPONSE_HEADER_BYTES];
         let words = [
             self.len,
-            u32::from(self.use_count),
+            Refusal::mark(u32::from(self.use_count), self.refusal),
             self.queue_us,
             self.compute_us,
         ];
@@ -100,9 +148,11 @@ impl ResponseHeader {
             let b = b.get(i * 4..i * 4 + 4)?;
             Some(u32::from_le_bytes(b.try_into().ok()?))
         };
+        let (told, refusal) = Refusal::unmark(word(1)?)?;
         let header = ResponseHeader {
             len: word(0)?,
-            use_count: u16::try_from(word(1)?).ok()?,
+            use_count: u16::try_from(told).ok()?,
+            refusal,
             queue_us: word(2)?,
             compute_us: word(3)?,
         };
@@ -117,10 +167,20 @@ mod tests {
 
     use super::*;
 
+    fn refusals() -> impl Strategy<Value = Option<Refusal>> {
+        prop::sample::select(vec![None, Some(Refusal::Whole), Some(Refusal::Cut)])
+    }
+
     proptest! {
         #[test]
-        fn trailers_survive_and_must_agree(len: u32, parts: u32, compute_us: u32, mean_us: u32) {
-            let t = ResponseTrailer { len, parts, compute_us, mean_us };
+        fn trailers_survive_and_must_agree(
+            len in any::<u32>(),
+            parts in 0u32..1 << 30,
+            us in any::<(u32, u32)>(),
+            refusal in refusals(),
+        ) {
+            let (compute_us, mean_us) = us;
+            let t = ResponseTrailer { len, parts, refusal, compute_us, mean_us };
             prop_assert_eq!(ResponseTrailer::decode(&t.encode(), len, parts), Some(t));
             prop_assert_eq!(ResponseTrailer::decode(&t.encode(), len ^ 1, parts), None);
             prop_assert_eq!(ResponseTrailer::decode(&t.encode(), len, parts ^ 1), None);
@@ -130,10 +190,10 @@ mod tests {
         fn survives_and_must_agree(
             len in 0u32..1 << 30,
             use_count in 0u16..0x8000,
-            q: u32,
-            c: u32,
+            (q, c) in any::<(u32, u32)>(),
+            refusal in refusals(),
         ) {
-            let h = ResponseHeader { len, use_count, queue_us: q, compute_us: c };
+            let h = ResponseHeader { len, use_count, refusal, queue_us: q, compute_us: c };
             let b = h.encode();
             prop_assert_eq!(ResponseHeader::decode(&b, len + 16, use_count), Some(h));
             prop_assert_eq!(ResponseHeader::decode(&b, len + 17, use_count), None);

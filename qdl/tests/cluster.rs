@@ -363,3 +363,39 @@ fn slots_beyond_the_memory_budget_are_refused_in_words() {
         .to_string();
     assert_has(&error, &["memory_mib", "acc-a"]);
 }
+
+/// Answers with so many bytes, whatever the model's output has.
+struct Answers(u32);
+
+impl Service for Answers {
+    fn arrived(&self, arrivals: &mut Vec<qdl::serve::Arrival>) {
+        let each = arrivals.drain(..).map(|a| {
+            let done = qdl::serve::Finished {
+                ticket: a.ticket(),
+                len: self.0,
+                queue_us: 0,
+                compute_us: 0,
+                sent: qdl::serve::Sent::default(),
+            };
+            (a, done)
+        });
+        qdl::serve::respond_all(each, &mut Vec::new());
+    }
+}
+
+#[test]
+fn an_answer_of_a_length_that_the_model_cannot_have_is_none() {
+    let m = model();
+    assert!(!m.output.ragged && m.max_output_bytes() == Some(8));
+    // A slot has room for 48 bytes, so that an answer that is too long arrives as it is.
+    for len in [0, 3, 7, 30] {
+        let service: Arc<dyn Service> = Arc::new(Answers(len));
+        let nics = vec![tcp_nic()];
+        let node = Running::serving("acc-a", "127.0.0.1:0", &m, 1 << 30, nics, &service);
+        let front = Front::connect(&config(&[&node], &m, 1, ""), 4, 1);
+        front.issue(0..1);
+        front.wait_noted(&format!("an answer of {len} bytes"));
+        let seen = front.book.seen[0].load(Ordering::Relaxed);
+        assert_eq!(seen, 0, "{len} bytes were completed");
+    }
+}

@@ -192,7 +192,7 @@ fn a_part_allocates_nothing() {
                 len: 8,
                 issued_ns: now_ns(),
                 first: None,
-                losses: 0,
+                tries: Default::default(),
             }]);
             let arrival = take.recv_timeout(patience).expect("it arrives");
             allocated += answer(arrival, &mut scratch);

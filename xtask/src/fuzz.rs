@@ -114,7 +114,7 @@ fn seed(root: &Path, target: &str, corpus: &Path) -> Result<()> {
             Ok(())
         }
         "control_frames" => {
-            let json: &[u8] = br#"{"type":"heartbeat","seq":1,"counters":{"arrived":1,"responded":1,"dropped_late":0,"batches":1,"copies":0}}"#;
+            let json: &[u8] = br#"{"type":"heartbeat","seq":1,"counters":{"arrived":1,"responded":1,"refused":0,"dropped_late":0,"batches":1,"copies":0}}"#;
             let mut frame = vec![255];
             frame.extend((json.len() as u32).to_be_bytes());
             frame.extend(json);

@@ -16,7 +16,7 @@ use qdl::{
 
 use serde::Serialize;
 
-use super::{EngineError, Lengths};
+use super::{EngineError, Lengths, lengths};
 
 /// Where one decompressed sample lies: offset and bytes.
 type Place = (usize, usize);
@@ -73,7 +73,7 @@ impl Decompressor {
         // Nobody waits for its pages in mid-run, and what was announced is what is taken.
         region.prefault();
         // A model that has none cannot be served: its workers say why.
-        let lengths = (!any).then(|| Lengths::of(model).ok()).flatten();
+        let lengths = (!any).then(|| Lengths::of_inputs(model).ok()).flatten();
         Ok(Some(Decompressor {
             region: Arc::new(region),
             largest,
@@ -136,7 +136,7 @@ impl Decompressor {
             });
         }
         match &self.lengths {
-            Some(lengths) if lengths.rows(len).is_none() => Err(lengths.refusal(len)),
+            Some(taken) if taken.rows(len).is_none() => Err(lengths::refusal(taken, len)),
             _ => Ok(()),
         }
     }

@@ -175,10 +175,8 @@ pub enum EngineError {
     },
 
     /// A sample whose length the model cannot have.
-    #[error("a sample of {got} bytes arrived; model `{model}` takes {want}")]
+    #[error("a sample of {got} bytes arrived; the model takes {want}")]
     SampleSize {
-        /// The model's name.
-        model: String,
         /// What it takes, in words.
         want: String,
         /// Bytes that arrived.

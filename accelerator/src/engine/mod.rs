@@ -16,7 +16,7 @@ mod decompress;
 mod digest;
 mod error;
 pub mod http;
-mod lengths;
+pub(crate) mod lengths;
 pub mod llm;
 mod null;
 pub mod onnx;

@@ -15,7 +15,7 @@ use std::{mem::size_of, ptr};
 
 use qdl::model::{ModelSpec, TensorSpec};
 
-use super::{Batch, EngineError, Lengths};
+use super::{Batch, EngineError, Lengths, lengths};
 
 /// A cache line, and the alignment that every element type and vector instruction is content with.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,7 @@ impl Unpacker {
     /// # Errors
     /// The name of the tensor that cannot be unpacked, and why.
     pub fn new(model: &ModelSpec) -> Result<Self, (String, String)> {
-        let lengths = Lengths::of(model)?;
+        let lengths = Lengths::of_inputs(model).map_err(|e| (e.tensor, e.reason.to_owned()))?;
         let field = |t: &TensorSpec| {
             let bytes = t.bytes().unwrap_or_default();
             let rows = t.shape.first().filter(|_| t.ragged);
@@ -220,7 +220,7 @@ impl Unpacker {
 
     fn rows(&self, len: usize) -> Result<usize, EngineError> {
         let rows = self.lengths.rows(len);
-        rows.ok_or_else(|| self.lengths.refusal(len))
+        rows.ok_or_else(|| lengths::refusal(&self.lengths, len))
     }
 
     /// The buffer of input `index`.

@@ -34,7 +34,7 @@ use super::{
     shared::{ABANDONED, DRAINING, OnFatal, RUNNING},
 };
 use crate::engine::{
-    Engine, EngineError, Lengths, Sequence, Streaming, panic_message,
+    Engine, EngineError, Lengths, Sequence, Streaming, lengths, panic_message,
     streaming::{self, Outcome, Places},
 };
 
@@ -83,7 +83,7 @@ impl Sequences {
         on_fatal: OnFatal,
     ) -> Result<Self, EngineError> {
         let model = engine.model();
-        let lengths = (!engine.takes_any_bytes()).then(|| Lengths::of(model).ok());
+        let lengths = (!engine.takes_any_bytes()).then(|| Lengths::of_inputs(model).ok());
         let most = engine.streaming().map_or(0, Streaming::in_flight).max(1);
         let inner = Arc::new(Inner {
             queue: Queue::new(options.queue),
@@ -242,7 +242,7 @@ impl Inner {
             return;
         }
         self.in_flight.fetch_add(arrivals.len(), SeqCst);
-        let refused = Lengths::sort(self.lengths.as_ref(), arrivals, |a| self.queue.push(a));
+        let refused = lengths::sort(self.lengths.as_ref(), arrivals, |a| self.queue.push(a));
         self.left(refused);
         self.draw();
     }

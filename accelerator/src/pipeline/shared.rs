@@ -21,7 +21,8 @@ use super::{counters::Cell, queue::Queue};
 use crate::{
     batcher::{Batcher, Step},
     engine::{
-        Batch, Decompressor, Engine, EngineError, Fault, Inline, Lengths, Worker, panic_message,
+        Batch, Decompressor, Engine, EngineError, Fault, Inline, Lengths, Worker, lengths,
+        panic_message,
     },
     event_count::EventCount,
 };
@@ -76,7 +77,7 @@ impl Shared {
             .flatten();
         // A model that has none cannot be served: its workers say why.
         let as_they_are = !engine.takes_any_bytes() && options.compression.is_none();
-        let lengths = as_they_are.then(|| Lengths::of(model).ok());
+        let lengths = as_they_are.then(|| Lengths::of_inputs(model).ok());
         Shared {
             lengths: lengths.flatten(),
             compression: options.compression,
@@ -142,7 +143,7 @@ impl Shared {
             return;
         }
         self.in_flight.fetch_add(arrivals.len(), SeqCst);
-        let refused = Lengths::sort(self.lengths.as_ref(), arrivals, |a| self.queue.push(a));
+        let refused = lengths::sort(self.lengths.as_ref(), arrivals, |a| self.queue.push(a));
         if refused > 0 {
             self.in_flight.fetch_sub(refused, SeqCst);
         }

@@ -91,7 +91,7 @@ fn sample(shape: &Shape, n: u64, now: u64) -> Sample {
         len: shape.request as u32,
         issued_ns: now,
         first: None,
-        losses: 0,
+        tries: Default::default(),
     }
 }
 

@@ -71,7 +71,7 @@ fn a_sample_is_completed_once_whatever_comes_for_it() {
         len: 8,
         issued_ns: 0,
         first: None,
-        losses: 0,
+        tries: Default::default(),
     };
     let rest = completers.unanswered(&[64, 192, 192].map(sample));
     assert_eq!(ids(&rest), [192]);
@@ -243,7 +243,7 @@ fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
         len: 8,
         issued_ns: 0,
         first,
-        losses: 0,
+        tries: Default::default(),
     };
     for scenario in [Scenario::Server, Scenario::Offline] {
         let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));

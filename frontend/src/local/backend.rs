@@ -5,7 +5,7 @@
 
 use std::{
     sync::{
-        Arc, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -21,9 +21,9 @@ use qdl::{
         token::SendToken,
         tracker::{InFlight, Tracker},
     },
-    dispatch::{self, Completer, Response, Sample},
+    dispatch::{self, Completer, Contradiction, First, Refused, Response, Sample},
     fabric::{Grants, Imm, Region, RegionError},
-    run::node_facts,
+    run::{Refusals, Todo, node_facts},
     serve::{Arrival, Finished, Origin, Part, Service},
     stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord, limits::NodeUse},
     wire::{EngineInfo, Stream},
@@ -106,6 +106,9 @@ pub struct LocalBackend {
     emptied: AtomicU64,
     late: AtomicU64,
     posted: AtomicU64,
+    refusals: Mutex<Refusals>,
+    /// First, second and third refusals of a sample.
+    refused: [AtomicU64; 3],
 }
 
 impl LocalBackend {
@@ -141,7 +144,13 @@ impl LocalBackend {
             emptied: AtomicU64::new(0),
             late: AtomicU64::new(0),
             posted: AtomicU64::new(0),
+            refusals: Mutex::default(),
+            refused: Default::default(),
         }))
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn aborted(&self) -> bool {
@@ -243,7 +252,7 @@ impl LocalBackend {
                 index: in_flight.sample.index,
                 connection: 0,
                 payload: payload.unwrap_or_default(),
-                whole: f.sent.parts == 0,
+                whole: f.sent.parts == 0 && in_flight.sample.first.is_none(),
             }
         };
         completer.complete(&mut seen.iter().map(response));
@@ -270,14 +279,34 @@ impl LocalBackend {
         let at = usize::from(slot) * self.stride + from;
         // SAFETY: the engine writes behind these bytes, and no more to them.
         let payload = unsafe { self.outputs.bytes(at, to.saturating_sub(from)) };
-        let first = self.begun.part(slot, &in_flight, part, now_ns());
+        let begins = self.begun.part(slot, &in_flight, part, now_ns());
+        let payload = payload.unwrap_or_default();
+        let token = payload.get(..4).filter(|_| begins).map(|t| {
+            let token = t.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
+            let at_ns = now_ns();
+            First { token, at_ns }
+        });
+        let reported = in_flight.sample.first;
+        let first = begins && reported.is_none();
+        match (token, reported) {
+            (Some(token), None) => self.tracker.first_came(slot, token),
+            (Some(again), Some(reported)) if again.token != reported.token => {
+                cell.completer.contradicted(Contradiction {
+                    index: in_flight.sample.index,
+                    reported: reported.token,
+                    again: again.token,
+                    connection: 0,
+                });
+            }
+            _ => {}
+        }
         let part = dispatch::Part {
             id: in_flight.sample.id,
             index: in_flight.sample.index,
             at: part.from,
-            payload: payload.unwrap_or_default(),
+            payload,
             first,
-            losses: 0,
+            losses: in_flight.sample.tries.losses,
         };
         cell.completer.parts(&mut std::iter::once(part));
     }
@@ -395,6 +424,7 @@ impl Backend for LocalBackend {
                 emptied: self.emptied.load(Ordering::Acquire),
                 posted: self.posted.load(Ordering::Relaxed),
                 responses: self.completed(),
+                refused: [0, 1, 2].map(|i| self.refused[i].load(Ordering::Relaxed)),
                 late_dropped: self.late.load(Ordering::Relaxed),
                 ..Ledger::default()
             },
@@ -411,6 +441,7 @@ impl Backend for LocalBackend {
                 },
                 ..AcceleratorRecord::default()
             }],
+            refusals: self.refusals().records().to_vec(),
             backlog_max: self.backlog_max.load(Ordering::Relaxed),
             backlogged: self.backlogged.load(Ordering::Relaxed),
             handed_over: self.handed_over.load(Ordering::Relaxed),
@@ -443,11 +474,40 @@ impl Origin for LocalBackend {
     }
 
     fn refuse(&self, ticket: u64, why: &str) {
-        // The sample is this run's own: an answer that is not to come makes the run invalid.
-        let slot = Imm::from_bits(ticket as u32).slot();
-        let index = self.tracker.arrived(slot).map_or(0, |f| f.sample.index);
-        let cause = format!("engine: sample {index}: {why}");
-        self.parts.verdict.fail(ExitCode::Lost, cause);
+        let imm = Imm::from_bits(ticket as u32);
+        let slot = imm.slot();
+        let taken = self.grants.take(imm).is_ok();
+        let Some(in_flight) = self.tracker.arrived(slot).filter(|_| taken) else {
+            self.late.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let mut sample = in_flight.sample;
+        sample.tries.refused(now_ns());
+        let nth = usize::from(sample.tries.refusals.clamp(1, 3)) - 1;
+        self.refused[nth].fetch_add(1, Ordering::Relaxed);
+        self.tracker.release(slot);
+        let told = Refused {
+            connection: 0,
+            epoch: 0,
+            imm,
+            index: Some(sample.index),
+            refusals: sample.tries.refusals,
+            reason: why.to_owned(),
+            is_cut: false,
+        };
+        let todo = self.refusals().refused(&self.parts.node, 0, &told);
+        match todo {
+            Todo::Nothing => {}
+            Todo::Note(line) => tracing::warn!("{line}"),
+            Todo::End(words) | Todo::EndSoon(words) => {
+                self.parts.verdict.fail(ExitCode::Lost, words);
+            }
+        }
+        self.backlog.push(sample);
+        self.pump(|| None);
+        if self.aborted() {
+            self.empty_backlog();
+        }
     }
 }
 
@@ -490,7 +550,7 @@ mod tests {
             len: 64,
             issued_ns: 0,
             first: None,
-            losses: 0,
+            tries: Default::default(),
         };
         assert!(local.arrival(0, &sample(4090), 0).is_none());
         assert!(local.arrival(0, &sample(4032), 0).is_some());

@@ -116,7 +116,7 @@ fn sample(i: usize) -> Sample {
         len: 4 * prompt(i).len() as u32,
         issued_ns: qdl::clock::now_ns(),
         first: None,
-        losses: 0,
+        tries: Default::default(),
     }
 }
 

@@ -60,8 +60,40 @@ pub struct Sample {
     /// The first token of its answer, where that was reported before the connection that brought
     /// it was lost: it is not reported again.
     pub first: Option<First>,
-    /// Connections that were lost while it was in flight on them.
+    /// What became of it before.
+    pub tries: Tries,
+}
+
+/// Attempts of a sample that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tries {
+    /// Connections that were lost while it was in flight on them; at most [`Tries::MOST`] count.
     pub losses: u16,
+    /// Times an accelerator refused it, 3 at most.
+    pub refusals: u8,
+    /// When the last of them ended, on [`crate::clock`]; 0 without one.
+    pub failed_ns: u64,
+}
+
+impl Tries {
+    /// Losses that are told apart: two bits of the record's 16 are refusals.
+    const MOST: u16 = (1 << 14) - 1;
+
+    /// One more connection was lost.
+    pub fn lost(&mut self, now_ns: u64) {
+        self.losses = (self.losses + 1).min(Tries::MOST);
+        self.failed_ns = now_ns;
+    }
+
+    /// An accelerator refused it once more.
+    pub fn refused(&mut self, now_ns: u64) {
+        self.refusals = (self.refusals + 1).min(3);
+        self.failed_ns = now_ns;
+    }
+
+    fn bits(&self) -> u64 {
+        u64::from(self.losses.min(Tries::MOST)) | u64::from(self.refusals.min(3)) << 14
+    }
 }
 
 /// What the tracker kept about a slot in flight.
@@ -81,7 +113,7 @@ struct Record {
     id: AtomicU64,
     index: AtomicU64,
     offset: AtomicU64,
-    /// From the top: losses, source, and the length in the lower half.
+    /// From the top: refusals, losses, source, and the length in the lower half.
     source_len: AtomicU64,
     issued_ns: AtomicU64,
     posted_ns: AtomicU64,
@@ -114,6 +146,8 @@ impl Record {
 pub struct Tracker {
     grants: Arc<Grants>,
     records: Box<[Record]>,
+    /// [`Tries::failed_ns`] of each slot's sample, where it has failed before: seldom touched.
+    failed_ns: Box<[AtomicU64]>,
     free: FreeSlots,
     /// How many slots are handed out: the first so many. Written now and then, read for each
     /// sample.
@@ -128,6 +162,7 @@ impl Tracker {
         Tracker {
             grants,
             records: (0..slots).map(|_| Record::default()).collect(),
+            failed_ns: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             free: FreeSlots::new(slots),
             allowance: AtomicU32::new(slots as u32),
             in_flight: CachePadded::new(AtomicU32::new(0)),
@@ -209,11 +244,13 @@ impl Tracker {
         r.index.store(sample.index, Ordering::Relaxed);
         r.offset.store(sample.offset as u64, Ordering::Relaxed);
         r.source_len.store(
-            u64::from(sample.losses) << 48
-                | u64::from(sample.source.0) << 32
-                | u64::from(sample.len),
+            sample.tries.bits() << 48 | u64::from(sample.source.0) << 32 | u64::from(sample.len),
             Ordering::Relaxed,
         );
+        if sample.tries.bits() != 0 {
+            let failed_ns = sample.tries.failed_ns;
+            self.failed_ns[usize::from(slot)].store(failed_ns, Ordering::Relaxed);
+        }
         r.issued_ns.store(sample.issued_ns, Ordering::Relaxed);
         r.posted_ns.store(posted_ns, Ordering::Relaxed);
         r.set_first(sample.first);
@@ -226,6 +263,11 @@ impl Tracker {
     pub fn arrived(&self, slot: u16) -> Option<InFlight> {
         let r = self.records.get(usize::from(slot))?;
         let source_len = r.source_len.load(Ordering::Relaxed);
+        let bits = (source_len >> 48) as u16;
+        let failed_ns = match bits {
+            0 => 0,
+            _ => self.failed_ns[usize::from(slot)].load(Ordering::Relaxed),
+        };
         Some(InFlight {
             sample: Sample {
                 id: r.id.load(Ordering::Relaxed),
@@ -235,7 +277,11 @@ impl Tracker {
                 len: source_len as u32,
                 issued_ns: r.issued_ns.load(Ordering::Relaxed),
                 first: r.first(),
-                losses: (source_len >> 48) as u16,
+                tries: Tries {
+                    losses: bits & Tries::MOST,
+                    refusals: (bits >> 14) as u8,
+                    failed_ns,
+                },
             },
             posted_ns: r.posted_ns.load(Ordering::Relaxed),
         })
@@ -297,7 +343,11 @@ mod tests {
                 token: id * 5,
                 at_ns: id + 9,
             }),
-            losses: (id * 257) as u16,
+            tries: Tries {
+                losses: (id * 257) as u16 & Tries::MOST,
+                refusals: (id % 3) as u8 + 1,
+                failed_ns: id + 5,
+            },
         }
     }
 
@@ -476,7 +526,7 @@ mod loom_tests {
             len: 0,
             issued_ns: 0,
             first: None,
-            losses: 0,
+            tries: Default::default(),
         }
     }
 

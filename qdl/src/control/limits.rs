@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-use super::message::{ConnectionRequest, MAX_TEXT, Message, Scores};
+use super::message::{ConnectionRequest, MAX_REFUSAL, MAX_TEXT, Message, Scores};
 
 /// Longest node name, in bytes.
 pub const MAX_NODE: usize = 64;
@@ -120,6 +120,7 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
             )
         }
         Message::ConnectionLost { cause: text, .. } => check_text("cause", text),
+        Message::RefusedSample { text, .. } => check_words("text", text, 0..=MAX_REFUSAL),
         Message::Refused { text, .. } | Message::Error { text, .. } => check_text("text", text),
         Message::Heartbeat {
             scores: Some(Scores { rails, .. }),

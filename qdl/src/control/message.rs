@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Version of the protocol, both planes.
-pub const VERSION: u64 = 7;
+pub const VERSION: u64 = 8;
 
 /// Which side of a session a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -143,7 +143,9 @@ pub struct Counters {
     pub arrived: u64,
     /// Responses posted.
     pub responded: u64,
-    /// Samples that got no response: refused, dropped, or too late for their connection.
+    /// Refusals posted in the place of responses.
+    pub refused: u64,
+    /// Samples that got no response: dropped, or too late for their connection.
     pub dropped_late: u64,
     /// Batches the engines ran.
     pub batches: u64,
@@ -429,6 +431,20 @@ pub enum Message {
         /// In words.
         cause: String,
     },
+    /// The accelerator's whole reason for a refusal whose slot held only a part of it.
+    RefusedSample {
+        /// Number of the connection.
+        connection: u16,
+        /// Its epoch.
+        epoch: u32,
+        /// The slot.
+        slot: u16,
+        /// The use of the slot that was refused.
+        #[serde(rename = "use")]
+        use_count: u16,
+        /// In words, at most [`MAX_REFUSAL`] bytes.
+        text: String,
+    },
     /// The sender's end of a lost connection is torn down
     /// and no batch of its reads the connection's slots.
     ConnectionReset {
@@ -450,7 +466,7 @@ pub enum Message {
 
 impl Message {
     /// The value of `type` of every message, in the order of the enum.
-    pub const TYPES: [&'static str; 21] = [
+    pub const TYPES: [&'static str; 22] = [
         "hello",
         "answer",
         "model",
@@ -469,6 +485,7 @@ impl Message {
         "refused",
         "heartbeat",
         "connection_lost",
+        "refused_sample",
         "connection_reset",
         "bye",
         "error",
@@ -495,12 +512,16 @@ impl Message {
             Message::Refused { .. } => 15,
             Message::Heartbeat { .. } => 16,
             Message::ConnectionLost { .. } => 17,
-            Message::ConnectionReset { .. } => 18,
-            Message::Bye {} => 19,
-            Message::Error { .. } => 20,
+            Message::RefusedSample { .. } => 18,
+            Message::ConnectionReset { .. } => 19,
+            Message::Bye {} => 20,
+            Message::Error { .. } => 21,
         }]
     }
 }
+
+/// Longest reason of one refused sample, in bytes.
+pub const MAX_REFUSAL: usize = 512;
 
 /// Longest reason in words, in bytes.
 pub const MAX_TEXT: usize = 2048;
@@ -512,7 +533,7 @@ pub fn clip(text: &str) -> String {
 }
 
 /// As [`clip`], with a limit of its own.
-pub(super) fn clip_to(text: &str, bytes: usize) -> String {
+pub(in crate::control) fn clip_to(text: &str, bytes: usize) -> String {
     let mut out = String::new();
     for c in text.chars() {
         if out.len() + c.len_utf8() + '…'.len_utf8() > bytes {

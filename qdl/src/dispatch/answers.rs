@@ -14,7 +14,10 @@ use crate::{
     clock::now_ns,
     connection::tracker::InFlight,
     fabric::{Broken, Imm, Window},
-    response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader, ResponseTrailer},
+    response::{
+        MAX_REASON, RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader,
+        ResponseTrailer,
+    },
 };
 
 /// In [`Coming::parts`]: one of them made no sense, and none that follows does.
@@ -72,6 +75,7 @@ impl Seen {
             && mine.sample.issued_ns == theirs.sample.issued_ns
             && mine.sample.len == theirs.sample.len
             && mine.sample.first == theirs.sample.first
+            && mine.sample.tries == theirs.sample.tries
             && self.header.len == other.header.len
             && self.header.queue_us == other.header.queue_us
             && self.header.compute_us == other.header.compute_us
@@ -93,6 +97,21 @@ pub(super) struct Came {
     pub contradictions: Vec<Contradiction>,
     /// Samples whose answers make no sense, by connection and slot: they go again.
     pub spoilt: Vec<(usize, u16, Sample)>,
+    pub refused: Vec<Refused>,
+}
+
+/// A sample that its accelerator has refused.
+pub(super) struct Refused {
+    /// Place of its connection among those that are up.
+    pub up: usize,
+    pub connection: usize,
+    pub imm: Imm,
+    pub sample: Sample,
+    /// Where in the payload the reason lies.
+    pub at: u32,
+    pub len: u32,
+    /// More of it comes over the control plane.
+    pub is_cut: bool,
 }
 
 impl Came {
@@ -105,7 +124,10 @@ impl Came {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty() && self.seen.is_empty() && self.spoilt.is_empty()
+        self.pieces.is_empty()
+            && self.seen.is_empty()
+            && self.spoilt.is_empty()
+            && self.refused.is_empty()
     }
 }
 
@@ -120,6 +142,8 @@ enum Write {
         parts: u32,
         mean_us: u32,
     },
+    /// A reason instead, or in the place of the rest.
+    Refused { refusal: Refusal, at: u32, len: u32 },
 }
 
 impl Coming {
@@ -134,6 +158,10 @@ impl Coming {
         if at == 0 {
             let header = ResponseHeader::decode(bytes, arrived, imm.use_count())?;
             let residence = header.queue_us.saturating_add(header.compute_us);
+            if let (Some(refusal), more) = (header.refusal, imm.more()) {
+                let (at, len) = (0, header.len);
+                return (!more).then_some(Write::Refused { refusal, at, len });
+            }
             if !imm.more() {
                 return Some(Write::End {
                     header,
@@ -162,10 +190,15 @@ impl Coming {
             .payload
             .checked_add(u32::try_from(payload.len()).ok()?)?;
         let trailer = ResponseTrailer::decode(trailer, len, self.parts)?;
+        if let Some(refusal) = trailer.refusal {
+            let len = len - at;
+            return Some(Write::Refused { refusal, at, len });
+        }
         Some(Write::End {
             header: ResponseHeader {
                 len,
                 use_count: imm.use_count(),
+                refusal: None,
                 queue_us: self.queue_us,
                 compute_us: trailer.compute_us,
             },
@@ -208,19 +241,28 @@ impl Shared {
         // either way the record is ours to read.
         let in_flight = connection.tracker.arrived(slot);
         let (write, in_flight) = match (write, in_flight) {
-            (Some(write), Some(in_flight)) if self.holds_a_token(&write, at) => (write, in_flight),
+            (Some(write), Some(in_flight)) if self.is_of_the_model(&write, at) => {
+                (write, in_flight)
+            }
             (_, in_flight) => {
                 coming.spoil();
                 // Where the grant is open still, the sample is found when the connection is swept.
                 if let Some(in_flight) = in_flight.filter(|_| !imm.more()) {
                     came.spoilt.push((connection.index, slot, in_flight.sample));
                 }
-                let what = match at {
-                    0 => "response header",
-                    _ => "response trailer",
-                };
-                let value = u64::from(len);
-                return Err(Broken::BadFrame { what, value });
+                return Err(match (write, &self.answers) {
+                    (Some(Write::End { header, .. }), Some(lengths)) => Broken::GivenUp(format!(
+                        "an answer of {} bytes, where the model's have {lengths}",
+                        header.len
+                    )),
+                    _ => Broken::BadFrame {
+                        what: match at {
+                            0 => "response header",
+                            _ => "response trailer",
+                        },
+                        value: u64::from(len),
+                    },
+                });
             }
         };
         let sample = in_flight.sample;
@@ -250,6 +292,15 @@ impl Shared {
                     first: token.is_some() && sample.first.is_none(),
                 });
             }
+            Write::Refused { refusal, at, len } => came.refused.push(Refused {
+                up,
+                connection: connection.index,
+                imm,
+                sample,
+                at,
+                len,
+                is_cut: refusal == Refusal::Cut,
+            }),
             Write::End { header, .. } if warms_up => {
                 connection.tracker.release(slot);
                 self.warmed(connection, &in_flight, &header);
@@ -276,9 +327,16 @@ impl Shared {
         Ok(())
     }
 
-    /// A first part is there for its token.
-    fn holds_a_token(&self, write: &Write, at: u32) -> bool {
-        at > 0 || !matches!(write, Write::Part { len, .. } if *len < self.token_bytes)
+    /// A first part holds at least its token, and an answer has a length that the model can have.
+    fn is_of_the_model(&self, write: &Write, at: u32) -> bool {
+        match write {
+            Write::Part { len, .. } => at > 0 || *len >= self.token_bytes,
+            Write::End { header, .. } => {
+                let lengths = self.answers.as_ref();
+                lengths.is_none_or(|l| l.rows(header.len as usize).is_some())
+            }
+            Write::Refused { len, .. } => *len as usize <= MAX_REASON,
+        }
     }
 
     /// The first token of an answer, little-endian; `None` where there is none.
@@ -328,7 +386,10 @@ mod tests {
             for (i, len) in sizes.iter().copied().enumerate() {
                 let mut bytes = vec![7; len as usize];
                 if i == 0 {
-                    let header = ResponseHeader { len, use_count, queue_us: 5, compute_us: 6 };
+                    let header =
+                        ResponseHeader {
+                        len, use_count, refusal: None, queue_us: 5, compute_us: 6,
+                    };
                     bytes.splice(0..0, header.encode());
                 }
                 let write = coming.read(&bytes, imm.with_more(), at);
@@ -341,12 +402,14 @@ mod tests {
             let trailer = ResponseTrailer {
                 len: len + wrong_len,
                 parts: parts + wrong_parts,
+                refusal: None,
                 compute_us: 8,
                 mean_us: 9,
             };
             let mut bytes = vec![7; last as usize];
             bytes.extend(trailer.encode());
-            let header = ResponseHeader { len, use_count, queue_us: 5, compute_us: 8 };
+            let header =
+                ResponseHeader { len, use_count, refusal: None, queue_us: 5, compute_us: 8 };
             let end = Write::End { header, parts, mean_us: 9 };
             let right = (wrong_len, wrong_parts) == (0, 0);
             prop_assert_eq!(coming.read(&bytes, imm, at), right.then_some(end));

@@ -5,7 +5,8 @@ use std::{io, sync::Arc};
 use super::{ConnectionCfgs, Sample, SampleTimes};
 use crate::{
     connection::{CrewPlan, EchoCfgs, NicThreadCfgs},
-    fabric::{Broken, Region, RegionError},
+    fabric::{Broken, Imm, Region, RegionError},
+    model::Lengths,
     rails::{Change, Policy},
     wire::Stream,
 };
@@ -115,6 +116,9 @@ pub enum DispatchEvent {
         /// Why that was lost.
         cause: Broken,
     },
+    /// An accelerator refused a sample, which is tried again. After the third time it goes on
+    /// still: to give the run up is the owner's to do.
+    Refused(Refused),
     /// A rail went out of service, or came back. Under a policy by health alone.
     Rail {
         /// Index of the peer it leads to.
@@ -122,6 +126,25 @@ pub enum DispatchEvent {
         /// Which, and from what to what.
         change: Change,
     },
+}
+
+/// A sample that its accelerator did not answer, by its own word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Index of the connection that brought the refusal, and its epoch.
+    pub connection: usize,
+    /// See there.
+    pub epoch: u32,
+    /// The slot and its use.
+    pub imm: Imm,
+    /// The sample's index, as issued; `None`: it warmed up.
+    pub index: Option<u64>,
+    /// Times it was refused, this one included.
+    pub refusals: u8,
+    /// The accelerator's words, without what no terminal should be shown.
+    pub reason: String,
+    /// More of them come over the control plane.
+    pub is_cut: bool,
 }
 
 /// Completes samples of an aborted run with no bytes at all, and hears of events.
@@ -167,6 +190,8 @@ pub struct DispatchCfgs {
     pub stream: Stream,
     /// Bytes of one token of an answer, at most 8, where answers are tokens.
     pub token_bytes: u32,
+    /// Lengths that an answer can have; `None`: any.
+    pub answers: Option<Lengths>,
 }
 
 impl Default for DispatchCfgs {
@@ -187,6 +212,7 @@ impl Default for DispatchCfgs {
             send_depth: 256,
             stream: Stream::None,
             token_bytes: 4,
+            answers: None,
         }
     }
 }
@@ -204,6 +230,8 @@ pub struct DispatchCounts {
     pub completed_empty: u64,
     /// Samples sent again because their connection was lost.
     pub again: u64,
+    /// Refusals: first, second and third (and later) of a sample.
+    pub refused: [u64; 3],
     /// Requests posted, those sent again included.
     pub posted: u64,
     /// Connections lost.

@@ -41,6 +41,10 @@ impl FrontendNic {
             connection.tracker.release(slot);
             shared.goes_again(connection, sample, worn);
         }
+        for refused in self.came.refused.drain(..) {
+            let epoch = self.up.get(refused.up).map_or(0, |u| u.epoch);
+            shared.refused(epoch, &refused);
+        }
         handed
     }
 
@@ -64,7 +68,7 @@ impl FrontendNic {
                 // again before it is released, after its last part or with its connection.
                 payload: unsafe { payload(window, p.slot, p.at, p.len) },
                 first: p.first,
-                losses: p.in_flight.sample.losses,
+                losses: p.in_flight.sample.tries.losses,
             }
         };
         self.completer.parts(&mut pieces.iter().map(part));
@@ -139,6 +143,7 @@ impl FrontendNic {
             let after_us = (after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
             let times = SampleTimes {
                 issued_ns: f.sample.issued_ns,
+                failed_ns: f.sample.tries.failed_ns,
                 posted_ns: f.posted_ns,
                 seen_ns: now,
                 completed_ns: done,

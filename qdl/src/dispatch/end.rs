@@ -75,8 +75,10 @@ pub(super) struct Connection {
     pub counts: Mutex<ConnectionRecord>,
     /// Samples posted, for the reconciliation; those that warmed it up included.
     pub posted: CachePadded<AtomicU64>,
-    /// Answers to samples that warmed it up.
+    /// Answers to samples that warmed it up, refusals included.
     pub warmed: AtomicU64,
+    /// Refusals of others.
+    pub refused: AtomicU64,
     /// What its NIC thread shows of it while the run goes on.
     pub now: Now,
     /// Where samples are copied to that do not lie in registered memory.
@@ -116,6 +118,7 @@ impl Connection {
             counts: Mutex::default(),
             posted: CachePadded::default(),
             warmed: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             now: Now::default(),
             staging,
             cfgs,
@@ -141,6 +144,15 @@ impl Connection {
             up: self.up.load(Ordering::Relaxed),
             in_flight: self.tracker.in_flight() + self.assigned(),
             slots: self.tracker.allowance(),
+        }
+    }
+
+    /// The same; down where it may not be chosen.
+    pub fn load_if(&self, may: impl Fn(&Connection) -> bool) -> Load {
+        let load = self.load();
+        Load {
+            up: load.up && may(self),
+            ..load
         }
     }
 
@@ -189,6 +201,7 @@ impl Connection {
             blocked: sent.blocked,
             posted: self.posted_for_callers(),
             warmed: self.warmed.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
             ..self.counts().clone()
         }
     }
@@ -216,6 +229,10 @@ impl Connection {
 
     /// Posts one sample by a slot that is reserved for it. Returns the bytes that had to be copied
     /// for it.
+    ///
+    /// # Errors
+    /// The post's own, and whether the sample is still the caller's: it is not where the peer has
+    /// answered it meanwhile, which closed the slot's grant.
     pub fn post(
         &self,
         link: &mut dyn Tx,
@@ -223,7 +240,7 @@ impl Connection {
         staged_from: Option<&Region>,
         (slot, sample): (u16, &Sample),
         now: u64,
-    ) -> Result<usize, PostError> {
+    ) -> Result<usize, (PostError, bool)> {
         let mut post = Post {
             source: sample.source,
             offset: sample.offset,
@@ -249,14 +266,16 @@ impl Connection {
         }
         let Some(imm) = self.tracker.begin(slot, sample, now) else {
             self.tracker.release(slot);
-            return Err(PostError::Full);
+            return Err((PostError::Full, true));
         };
         post.imm = imm;
-        link.post(&post).map(|()| copied).inspect_err(|_| {
-            // It never left, so nobody can have answered it.
-            if self.window.grants().revoke(slot) {
+        link.post(&post).map(|()| copied).map_err(|e| {
+            // Whoever closes the grant owns the sample: this thread, or one that took an answer.
+            let is_ours = self.window.grants().revoke(slot);
+            if is_ours {
                 self.tracker.release(slot);
             }
+            (e, is_ours)
         })
     }
 }

@@ -72,7 +72,18 @@ impl Shared {
     /// Gives a sample to a connection: its index, and whether it was idle. `None` when none has
     /// room.
     fn assign(&self, h: &Health, now: u64, sample: &Sample) -> Option<(usize, bool)> {
-        let load = |i: usize| self.connections[i].load();
+        self.assign_to(h, now, sample, |_| true)
+    }
+
+    /// The same among some connections alone.
+    pub(super) fn assign_to(
+        &self,
+        h: &Health,
+        now: u64,
+        sample: &Sample,
+        may: impl Fn(&Connection) -> bool,
+    ) -> Option<(usize, bool)> {
+        let load = |i: usize| self.connections[i].load_if(&may);
         let index = h.arbiter.pick(now, sample.len, load)?;
         let connection = &self.connections[index];
         let is_idle = connection.is_idle();
@@ -89,18 +100,14 @@ impl Shared {
         Some((index, is_idle))
     }
 
-    /// Takes back what was given to a connection and not
-    /// posted. Returns how many samples that were.
-    pub(super) fn take_assigned_back(&self, connection: &Connection) -> usize {
-        let mut n = 0;
+    /// Takes back what was given to a connection and not posted.
+    pub(super) fn take_assigned_back(&self, connection: &Connection) {
         while let Some(sample) = connection.assigned.pop() {
             if let Some(h) = self.health.get() {
                 h.arbiter.taken_back(connection.index, sample.len);
             }
             self.push_all(iter::once(sample));
-            n += 1;
         }
-        n
     }
 
     /// [`super::Dispatcher::issue`] by health.

@@ -25,6 +25,7 @@ mod health;
 mod nic;
 mod posting;
 mod readings;
+mod refused;
 mod requests;
 mod rows;
 mod slots;
@@ -44,12 +45,12 @@ use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
 pub use crate::{
-    connection::tracker::{First, Sample},
+    connection::tracker::{First, Sample, Tries},
     stats::SampleTimes,
 };
 pub use api::{
     Completer, Contradiction, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent,
-    DispatchNic, Owner, Part, Response,
+    DispatchNic, Owner, Part, Refused, Response,
 };
 pub use end::ConnectionCfgs;
 pub use health::NicDown;
@@ -59,6 +60,7 @@ use crate::{
     clock::now_ns,
     connection::{self, CrewPlan, EchoCfgs, MakeWork, NicThreadHandle, Posted},
     fabric::{Broken, Endpoint, Link, Region},
+    model::Lengths,
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
 
@@ -96,8 +98,11 @@ pub(crate) struct Shared {
     /// Parts handed over that others follow, by share.
     parts: Box<[CachePadded<AtomicU64>]>,
     token_bytes: u32,
+    answers: Option<Lengths>,
     completed_empty: AtomicU64,
     again: AtomicU64,
+    /// Refusals: first, second, third and later of a sample.
+    refused: [AtomicU64; 3],
     connections_lost: AtomicU64,
     echo: EchoCfgs,
     /// The thread of each share.
@@ -174,8 +179,10 @@ impl Dispatcher {
             completed: shares.iter().map(|_| CachePadded::default()).collect(),
             parts: shares.iter().map(|_| CachePadded::default()).collect(),
             token_bytes: cfgs.token_bytes.clamp(1, 8),
+            answers: cfgs.answers,
             completed_empty: AtomicU64::new(0),
             again: AtomicU64::new(0),
+            refused: Default::default(),
             connections_lost: AtomicU64::new(0),
             echo: cfgs.echo,
             nic_threads: OnceLock::new(),

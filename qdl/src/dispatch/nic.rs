@@ -31,11 +31,10 @@ use crate::{
 };
 
 /// So many connections may be lost with a sample in flight on them before it is said to be
-/// [`DispatchEvent::WornOut`]. A sample that an accelerator refuses takes a connection with it each
-/// time, and for ever; but connections are also lost through no fault of their samples, and one
-/// with a long answer is in flight on many. Were half of its attempts lost so, which is a run of
-/// one fault for each two answers, 64 in a row come once in 10^19; were it nine out of ten, once in
-/// 850.
+/// [`DispatchEvent::WornOut`]: a sample that an accelerator dies of takes its connections along
+/// for ever. But connections are also lost through no fault of their samples, and one with a long
+/// answer is in flight on many. Were half of its attempts lost so, which is a run of one fault for
+/// each two answers, 64 in a row come once in 10^19; were it nine out of ten, once in 850.
 const LOSSES: u16 = 64;
 
 /// How often a connection's way is looked at: one system call, for ten in a second.
@@ -72,7 +71,7 @@ pub(super) enum Command {
 /// A connection that is up.
 pub(super) struct Up {
     pub(super) connection: usize,
-    epoch: u32,
+    pub(super) epoch: u32,
     half: Receiving,
     echo: Echo,
     /// The peer was asked for a sign of life and gave none; what it has said by the next poll
@@ -281,7 +280,7 @@ impl FrontendNic {
         if let Some(sample) = worn {
             shared.owner.event(DispatchEvent::WornOut {
                 index: sample.index,
-                losses: sample.losses,
+                losses: sample.tries.losses,
                 connection: index,
                 cause,
             });
@@ -506,8 +505,9 @@ impl Shared {
         if sample.id == WARM_UP_ID {
             return false;
         }
-        sample.losses = sample.losses.saturating_add(1);
-        if sample.losses >= LOSSES && worn.is_none_or(|w| w.losses < sample.losses) {
+        sample.tries.lost(now_ns());
+        let losses = sample.tries.losses;
+        if losses >= LOSSES && worn.is_none_or(|w| w.tries.losses < losses) {
             *worn = Some(sample);
         }
         if let Some(h) = self.health.get() {

@@ -306,7 +306,7 @@ mod tests {
             len: *len,
             issued_ns: 1,
             first: None,
-            losses: 0,
+            tries: Default::default(),
         };
         lengths.iter().enumerate().map(sample).collect()
     }

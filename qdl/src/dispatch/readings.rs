@@ -73,6 +73,7 @@ impl Dispatcher {
             // Read last: what is completed was issued before.
             issued: s.issued.load(Ordering::Acquire),
             again: s.again.load(Ordering::Relaxed),
+            refused: [0, 1, 2].map(|i| s.refused[i].load(Ordering::Relaxed)),
             posted: s
                 .connections
                 .iter()

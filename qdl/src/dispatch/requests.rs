@@ -153,7 +153,7 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
                 let sources = shared.sources.len();
                 connection.post(tx, sources, staged, (slot, sample), self.now)
             }
-            None => Err(PostError::Full),
+            None => Err((PostError::Full, true)),
         };
         match posted {
             Ok(copied) => {
@@ -162,8 +162,10 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
                 counts.staged_bytes += copied as u64;
                 Next::Posted
             }
-            Err(e) => {
-                shared.not_posted(connection, *sample);
+            Err((e, is_ours)) => {
+                if is_ours {
+                    shared.not_posted(connection, *sample);
+                }
                 e.into()
             }
         }

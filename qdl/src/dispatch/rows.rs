@@ -151,7 +151,7 @@ mod tests {
             len: 1,
             issued_ns: 1,
             first: None,
-            losses: 0,
+            tries: Default::default(),
         })
         .collect()
     }

@@ -31,6 +31,8 @@ pub const WARM_UP_ID: u64 = u64::MAX;
 
 /// Samples over each connection, one at a time, that its warm latency is the median of.
 const WARM: usize = 5;
+/// Refusals in a row that end a warm-up.
+const REFUSED: u32 = 3;
 /// How long a sender waits before it looks again whether there is room.
 const AGAIN: Duration = Duration::from_micros(50);
 
@@ -127,6 +129,8 @@ struct State {
     /// Network times since the last look.
     answers: Vec<(usize, u64)>,
     answered: u64,
+    /// Refusals since the last answer.
+    refused: u32,
     lost: Option<(usize, Broken)>,
 }
 
@@ -157,6 +161,19 @@ impl WarmUp {
         }
     }
 
+    /// A sample was refused: like one that was not posted, until too many are in a row.
+    pub fn refused(&self, connection: usize, reason: String) {
+        let refused = {
+            let mut state = self.lock();
+            state.refused += 1;
+            state.refused
+        };
+        if refused >= REFUSED {
+            self.lost(connection, &Broken::GivenUp(format!("refused: {reason}")));
+        }
+        self.answer(connection, None);
+    }
+
     /// Returns whether it was the only sample on its way.
     fn answer(&self, connection: usize, network_ns: Option<u64>) -> bool {
         let mut state = self.lock();
@@ -166,6 +183,7 @@ impl WarmUp {
         if let Some(ns) = network_ns {
             state.answers.push((connection, ns));
             state.answered += 1;
+            state.refused = 0;
         }
         if state.owes().is_none() {
             self.moved.notify_all();

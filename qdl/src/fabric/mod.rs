@@ -314,6 +314,13 @@ pub enum Broken {
 }
 
 impl Broken {
+    /// Whether it says more than that the peer is not there any more.
+    pub fn says_why(&self) -> bool {
+        let gone = [libc::ECONNRESET, libc::EPIPE, libc::ECONNABORTED];
+        !matches!(self, Broken::Closed)
+            && !matches!(self, Broken::Io { errno, .. } if gone.contains(errno))
+    }
+
     /// Whether it was found out by waiting for a sign of life, for as long
     /// as the configuration's deadlines say. A socket whose payload nobody
     /// acknowledges ends by the same deadline (`TCP_USER_TIMEOUT`).

@@ -34,6 +34,7 @@ use crate::{
         WarmUpReport,
     },
     fabric::MAX_SLOTS,
+    model::Lengths,
     os::Near,
     stats::{Places, SystemRecord, limits::NicUse},
     topology::LinkWatch,
@@ -70,6 +71,8 @@ impl Cluster {
         listener: Arc<dyn ClusterListener>,
     ) -> Result<Cluster, ClusterError> {
         let (connections, connection_of) = plan(config)?;
+        let answers = Lengths::of_outputs(&config.model)
+            .map_err(|e| ClusterError::Slots(format!("model {}: {e}", config.model.name)))?;
         let d = &config.deadlines;
         let slots = connections
             .iter()
@@ -98,6 +101,7 @@ impl Cluster {
             staged_from: memory.staged_from,
             connections,
             crew: Some(crew),
+            answers: Some(answers),
             ..settings::dispatch(config)
         };
         let (losses, inboxes): (Vec<_>, Vec<_>) = config
@@ -408,6 +412,9 @@ impl Cluster {
             })
             .collect();
         let (_, losses) = self.happened();
+        let refusals = (0..common.peers.len())
+            .flat_map(|i| common.peer(i).refusals.records().to_vec())
+            .collect();
         let rails = (0..common.peers.len())
             .filter_map(|p| {
                 let node = common.peer(p).node.clone();
@@ -419,6 +426,7 @@ impl Cluster {
         let counts = common.dispatcher().counts();
         let (staged_copies, staged_bytes) = common.dispatcher().staged();
         SystemRecord {
+            refusals,
             ledger: super::report::ledger(&counts, warm_up.as_ref()),
             accelerators,
             connections,

@@ -5,7 +5,7 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::mpsc;
@@ -15,6 +15,7 @@ use super::{
     health::{ConnectionEnd, RailMap},
     outage::Outages,
     peer::LocalLoss,
+    refusals::{Refusals, Todo},
     settings,
     transport::ClientNic,
 };
@@ -50,6 +51,8 @@ pub(super) struct PeerState {
     pub lost_sessions: Vec<LostSession>,
     /// What was lost when.
     pub outages: Outages,
+    /// What it refused.
+    pub refusals: Refusals,
     /// What it was used for when LoadGen's clock was about to start, and at the end.
     pub used: [Option<NodeUse>; 2],
 }
@@ -155,6 +158,24 @@ impl Common {
     }
 }
 
+/// How long the reason for the run's end may take to come from an accelerator.
+const REASON: Duration = Duration::from_secs(1);
+
+/// Ends the run once an accelerator has had the time to say why, unless it has ended by then.
+fn abort_soon(common: &Arc<Common>, words: impl FnOnce(&Common) -> String + Send + 'static) {
+    let common = Arc::downgrade(common);
+    let end = move || {
+        std::thread::sleep(REASON);
+        if let Some(common) = common.upgrade() {
+            common.abort(&words(&common));
+        }
+    };
+    // Where no thread is to be had, the run goes on, and this is called again.
+    let _ = std::thread::Builder::new()
+        .name("qdl-reason".to_owned())
+        .spawn(end);
+}
+
 /// What the dispatcher tells goes to the look-out of the peer it concerns.
 /// Held weakly: the dispatcher is a part of what it tells. It is stopped before the last of that
 /// goes.
@@ -184,11 +205,31 @@ impl Owner for ClusterOwner {
                 connection,
                 cause,
             } => {
-                return common.abort(&format!(
-                    "sample {index} was sent {losses} times, and each time the connection that carried it was \
-                     lost, at last {}: {cause}; the accelerators' logs say what they refuse",
-                    common.connection_name(connection)
-                ));
+                return abort_soon(&common, move |common| {
+                    let (peer, _) = common.connection_of[connection];
+                    let why = common.peer(peer).outages.last_cause();
+                    format!(
+                        "sample {index} was sent {losses} times, and each time the connection that \
+                         carried it was lost, at last {}: {}",
+                        common.connection_name(connection),
+                        why.unwrap_or_else(|| cause.to_string())
+                    )
+                });
+            }
+            DispatchEvent::Refused(refused) => {
+                let (peer, number) = common.connection_of[refused.connection];
+                let todo = {
+                    let mut peer = common.peer(peer);
+                    let node = peer.node.clone();
+                    peer.refusals.refused(&node, number, &refused)
+                };
+                return match todo {
+                    Todo::Nothing => {}
+                    Todo::Note(_) if common.is_closing() => {}
+                    Todo::Note(line) => common.listener.note(&line),
+                    Todo::End(words) => common.abort(&words),
+                    Todo::EndSoon(words) => abort_soon(&common, move |_| words),
+                };
             }
             DispatchEvent::Rail { peer, change } => {
                 if let Some(rails) = common.rails.get() {

@@ -1,6 +1,9 @@
 //! Connections that a frontend asks for: made within the memory there is, and handed out.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+};
 
 use super::{
     lock, node::Shared, request_stride, response_stride, served::Session, settings,
@@ -180,6 +183,15 @@ impl Session {
             grant,
         } = made;
         let (number, nic_index) = ((grant.connection, grant.epoch), usize::from(grant.nic));
+        let (handle, reasons) = (self.handle.clone(), self.reasons.clone());
+        let (connection_number, epoch) = (grant.connection, grant.epoch);
+        connection.on_reason(Box::new(move |imm, why| {
+            // Of more than a session may send, the refusals themselves are counted.
+            if reasons.fetch_add(1, Ordering::Relaxed) < MAX_REASONS {
+                let use_of = (connection_number, epoch, imm.slot(), imm.use_count());
+                handle.refused_sample(use_of, why);
+            }
+        }));
         let key = link.is_none().then_some(grant.key.0);
         let wanted = lock(&self.connections).granted(number, connection.clone(), nic_index, key);
         if let Some(link) = link.filter(|_| wanted) {
@@ -188,6 +200,9 @@ impl Session {
         grant
     }
 }
+
+/// Most whole reasons of refused samples that a session sends.
+const MAX_REASONS: u64 = 256;
 
 /// The address by which the frontend reached the control plane serves for data too, where none is
 /// configured.

@@ -30,6 +30,7 @@ mod outage;
 mod peer;
 mod permitted;
 mod places;
+mod refusals;
 mod report;
 mod served;
 mod settings;
@@ -44,6 +45,7 @@ pub use describe::{Described, descriptions};
 pub use facts::node_facts;
 pub use needs::{NicNeeds, SlotNeeds};
 pub use node::{Describe, EngineTotals, Node, NodeError, NodeParams, Stop};
+pub use refusals::{Refusals, Todo};
 pub use settings::pinning_warnings;
 pub use usage::{usage, usage_of};
 

@@ -153,6 +153,7 @@ pub(super) struct Shared {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Settled {
     pub responded: u64,
+    pub refused: u64,
     pub late: u64,
     pub parts: u64,
 }
@@ -305,6 +306,7 @@ impl Node {
                     losses: tokio::sync::Notify::new(),
                     ended: Mutex::default(),
                     lost: Mutex::default(),
+                    reasons: Arc::default(),
                     drained: Drained::default(),
                     side: Side::default(),
                     links: links.clone(),

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::stats::{LossRecord, SilentOn};
+use crate::{
+    fabric::Broken,
+    stats::{LossRecord, SilentOn},
+};
 
 /// Most outages that are kept apart; later ones are counted in with the last.
 const MOST: usize = 256;
@@ -21,6 +24,8 @@ pub(super) struct Outage {
     silent_on: Option<SilentOn>,
     /// When nothing was missing any more.
     back_ns: Option<u64>,
+    /// The cause says no more than that the peer closed it.
+    bare: bool,
     /// The session ended too.
     session: bool,
     /// With it the accelerator was out of reach.
@@ -91,6 +96,7 @@ impl Outages {
                 by_silence,
                 silent_on: by_silence.then_some(SilentOn::Data),
                 back_ns: None,
+                bare: false,
                 session: false,
                 whole: false,
                 lost: BTreeSet::new(),
@@ -104,13 +110,17 @@ impl Outages {
     }
 
     /// A connection was lost, by its number, and with it the way of so many samples.
-    pub fn lost(&mut self, number: u16, at_ns: u64, cause: &str, by_silence: bool, again: u64) {
+    pub fn lost(&mut self, number: u16, at_ns: u64, cause: &Broken, again: u64) {
         // The last one's, where that began with the session's end.
         let same = self.all.last().is_some_and(|o| o.session);
         for o in &mut self.all {
             o.down.remove(&number);
         }
-        if let Some(o) = self.begun(at_ns, cause, by_silence, same) {
+        let (words, by_silence) = (cause.to_string(), cause.by_silence());
+        if let Some(o) = self.begun(at_ns, &words, by_silence, same) {
+            if o.lost.is_empty() && !o.session {
+                o.bare = !cause.says_why();
+            }
             o.lost.insert(number);
             o.down.insert(number);
             o.losses += 1;
@@ -122,13 +132,29 @@ impl Outages {
         }
     }
 
+    /// The accelerator says why it lost a connection. True where that was not known.
+    pub fn reason(&mut self, number: u16, words: &str) -> bool {
+        let of_it = |o: &&mut Outage| o.bare && o.lost.contains(&number);
+        let Some(o) = self.all.iter_mut().rev().find(of_it) else {
+            return false;
+        };
+        o.cause = format!("the accelerator lost it: {words}");
+        o.bare = false;
+        true
+    }
+
+    /// Why the last of it was lost.
+    pub fn last_cause(&self) -> Option<String> {
+        Some(self.all.last()?.cause.clone())
+    }
+
     /// The control session ended: what it ended with says more than a socket does.
     pub fn session_over(&mut self, at_ns: u64, cause: &str, by_silence: bool) {
         let same = self.is_whole();
         if let Some(o) = self.begun(at_ns, cause, by_silence, same)
             && !o.session
         {
-            (o.session, o.whole) = (true, true);
+            (o.session, o.whole, o.bare) = (true, true, false);
             cause.clone_into(&mut o.cause);
             o.silent_on = by_silence.then_some(SilentOn::Control);
         }
@@ -201,12 +227,33 @@ mod tests {
         ns.checked_sub(100).map(|ns| ns as f64)
     }
 
+    fn given_up(why: &str) -> Broken {
+        Broken::GivenUp(why.to_owned())
+    }
+
+    fn silent() -> Broken {
+        Broken::Silent("silent".to_owned())
+    }
+
+    #[test]
+    fn the_accelerators_reason_takes_the_place_of_a_bare_end_and_of_no_other() {
+        let mut o = Outages::new(2);
+        o.lost(0, 110, &Broken::Closed, 3);
+        assert!(!o.reason(1, "of another connection"));
+        assert!(o.reason(0, "slot 4: bad frame") && !o.reason(0, "said again"));
+        let told = o.tell("a", seconds).expect("news");
+        assert_eq!(told.why, "the accelerator lost it: slot 4: bad frame");
+        o.lost(1, 120, &silent(), 3);
+        assert!(!o.reason(1, "later"));
+        assert_eq!(o.last_cause().as_deref(), Some("silent"));
+    }
+
     #[test]
     fn what_goes_at_once_is_one_loss_and_the_session_says_why() {
         let mut o = Outages::new(3);
         assert!(!o.is_news() && !o.is_whole());
         for i in 0..3 {
-            o.lost(i, 112 + u64::from(i), "the peer closed it", false, 5);
+            o.lost(i, 112 + u64::from(i), &Broken::Closed, 5);
             assert_eq!(o.is_whole(), i == 2);
         }
         o.session_over(116, "it was killed", false);
@@ -238,12 +285,12 @@ mod tests {
         o.session_over(110, "it was killed", false);
         let _ = o.tell("a", seconds);
         // A thread that hung took them down late.
-        (0..2).for_each(|i| o.lost(i, 150, "given up", false, 4));
+        (0..2).for_each(|i| o.lost(i, 150, &given_up("given up"), 4));
         let records = o.records("a", seconds);
         assert_eq!((records.len(), records[0].again), (1, 8));
 
         let mut o = Outages::new(2);
-        (0..2).for_each(|i| o.lost(i, 110, "silent", true, 4));
+        (0..2).for_each(|i| o.lost(i, 110, &silent(), 4));
         let told = o.tell("a", seconds).expect("news");
         assert_eq!(told.silent_on, Some(SilentOn::Data));
         o.session_over(150, "not heard of for 2 s", true);
@@ -253,7 +300,7 @@ mod tests {
         assert_eq!(records[0].silent_on, Some(SilentOn::Control));
         // Killed: the session's end goes before the silence of a connection.
         let mut o = Outages::new(1);
-        o.lost(0, 110, "silent", true, 4);
+        o.lost(0, 110, &silent(), 4);
         o.session_over(111, "it was killed", false);
         assert_eq!(o.records("a", seconds)[0].silent_on, None);
     }
@@ -261,9 +308,9 @@ mod tests {
     #[test]
     fn what_is_lost_later_is_another_loss_and_each_comes_back_by_itself() {
         let mut o = Outages::new(2);
-        o.lost(1, 90, "reset", false, 1);
+        o.lost(1, 90, &given_up("reset"), 1);
         let _ = o.tell("a", seconds);
-        o.lost(0, 150, "silent", true, 2);
+        o.lost(0, 150, &silent(), 2);
         assert!(o.is_whole() && o.is_news());
         assert!(o.up(1, 160) && !o.up(1, 161) && !o.is_whole());
         let records = o.records("a", seconds);
@@ -281,7 +328,7 @@ mod tests {
     fn a_path_that_flaps_for_hours_is_put_on_record_within_bounds() {
         let mut o = Outages::new(1);
         for i in 0..2 * MOST as u64 {
-            o.lost(0, i, "x", false, 1);
+            o.lost(0, i, &Broken::Closed, 1);
             assert!(o.up(0, i));
         }
         let records = o.records("a", seconds);

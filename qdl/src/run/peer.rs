@@ -25,6 +25,8 @@ use crate::{
 
 /// What is lost at about one time is told of in one line, so long after the first of it.
 const TOGETHER: Duration = Duration::from_millis(250);
+/// The same where nothing is known but that the peer closed a connection: it may say why.
+const REASON: Duration = Duration::from_secs(1);
 
 /// A connection's local side was destroyed.
 #[derive(Debug)]
@@ -148,11 +150,22 @@ impl PeerTask {
             tokio::select! {
                 event = session.events.next() => match event {
                     Some(ClientEvent::ConnectionLost { connection, epoch, cause }) => {
+                        self.reason(connection, &cause);
                         let text = format!("the accelerator lost it: {cause}");
                         self.step(&handle, connection, epoch, &text, |l| l.lost_there(epoch));
                     }
                     Some(ClientEvent::ConnectionReset { connection, epoch }) => {
                         self.reset_there(connection, epoch);
+                    }
+                    Some(ClientEvent::RefusedSample(use_of, words)) => {
+                        let end = {
+                            let mut peer = self.common.peer(self.index);
+                            let node = peer.node.clone();
+                            peer.refusals.reason(&node, use_of, &words)
+                        };
+                        if let Some(words) = end {
+                            self.common.abort(&words);
+                        }
                     }
                     Some(ClientEvent::Heartbeat(counters)) => {
                         self.common.peer(self.index).heartbeat = Some((counters, now_ns()));
@@ -271,12 +284,22 @@ impl PeerTask {
             "{}: connection {index} (epoch {epoch}) lost: {cause}; {again} samples go again",
             peer.node
         );
-        let (words, silent) = (cause.to_string(), cause.by_silence());
-        peer.outages
-            .lost(*index, *at_ns, &words, silent, *again as u64);
+        peer.outages.lost(*index, *at_ns, cause, *again as u64);
         if peer.outages.is_news() {
-            self.tell_at
-                .get_or_insert_with(|| Instant::now() + TOGETHER);
+            let wait = match cause.says_why() {
+                true => TOGETHER,
+                false => REASON,
+            };
+            self.tell_at.get_or_insert_with(|| Instant::now() + wait);
+        }
+    }
+
+    /// The accelerator says why it lost a connection.
+    fn reason(&mut self, number: u16, cause: &str) {
+        if self.common.peer(self.index).outages.reason(number, cause)
+            && let Some(at) = &mut self.tell_at
+        {
+            *at = (*at).min(Instant::now() + TOGETHER);
         }
     }
 

@@ -68,6 +68,8 @@ pub(super) struct Session {
     /// Those that were lost, and not closed by the frontend as it took its leave: number and
     /// epoch.
     pub lost: Mutex<HashSet<(u16, u32)>>,
+    /// Whole reasons of refused samples that the frontend was sent.
+    pub reasons: Arc<AtomicU64>,
     /// What had arrived when a drain was answered.
     pub drained: Drained,
     pub links: Arc<[LinkWatch]>,
@@ -137,9 +139,12 @@ impl Session {
         let mut connections = lock(&self.connections);
         let news = connections.lost_here(l.connection, l.epoch);
         self.losses.notify_one();
-        if news {
+        // Where the frontend lost it first, it still does not know why.
+        if news || !matches!(l.cause, Broken::Closed | Broken::GivenUp(_)) {
             self.handle
                 .connection_lost(l.connection, l.epoch, &l.cause.to_string());
+        }
+        if news {
             let (connection, epoch, cause) = (l.connection, l.epoch, &l.cause);
             // At the end of a run the frontend closes its connections before it says so. Behind a
             // drain an end is an end, whatever the socket calls it, but for a broken protocol.
@@ -191,6 +196,7 @@ impl Session {
         if let Some(shared) = self.shared.upgrade() {
             let mut settled = lock(&shared.settled);
             settled.responded += connection.responded();
+            settled.refused += connection.refused();
             settled.late += connection.late();
             settled.parts += connection.parts();
         }
@@ -274,6 +280,7 @@ impl Session {
             now = *lock(&shared.settled);
             for connection in connections.slots() {
                 now.responded += connection.responded();
+                now.refused += connection.refused();
                 now.late += connection.late();
                 now.parts += connection.parts();
             }
@@ -282,6 +289,7 @@ impl Session {
         let mut counters = Counters {
             arrived: shared.server.counts().arrived - self.arrived_before,
             responded: now.responded - before.responded,
+            refused: now.refused - before.refused,
             dropped_late: now.late - before.late,
             parts: now.parts - before.parts,
             ..Counters::default()
@@ -291,7 +299,7 @@ impl Session {
         counters.batches = engine.batches.since(&self.engine_before.batches).batches();
         (
             counters,
-            counters.arrived <= counters.responded + counters.dropped_late,
+            counters.arrived <= counters.responded + counters.refused + counters.dropped_late,
         )
     }
 }

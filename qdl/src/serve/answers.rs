@@ -10,18 +10,22 @@
 //! A slot that answers in parts is in the queue once, however many of its parts wait there: what
 //! could not be posted yet leaves with what follows it, so that nothing here grows without bound.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
-use crate::{fabric::Imm, response::ResponseTrailer, wire::Stream};
+use crate::{
+    fabric::Imm,
+    response::{Refusal, ResponseTrailer},
+    wire::Stream,
+};
 
 /// Something to post.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ready {
-    /// An answer in one piece, header included.
-    Whole { imm: Imm, bytes: u32 },
+    /// An answer in one piece, or a refusal of one that had no part yet; header included.
+    Whole { imm: Imm, bytes: u32, refused: bool },
     /// The slot of one that has grown.
     Part(u16),
 }
@@ -42,6 +46,8 @@ pub(super) struct Growing {
     /// Where the first part ends.
     first: AtomicU32,
     compute_us: AtomicU32,
+    /// It ends with a reason: one more than [`Refusal`]'s place, or 0.
+    refusal: AtomicU8,
     /// Microseconds from the sample's arrival to the newest part (32 bits), [`LAST`], [`BYTES`].
     state: AtomicU64,
     /// The slot is in the queue.
@@ -68,6 +74,19 @@ impl Growing {
     pub fn begin(&self, imm: Imm, first: u32) {
         self.imm.store(imm.bits(), Ordering::Relaxed);
         self.first.store(first, Ordering::Relaxed);
+        self.refusal.store(0, Ordering::Relaxed);
+    }
+
+    /// Bytes of the slot that are final, header included; 0 before its first part.
+    pub fn grown(&self) -> u32 {
+        (self.state.load(Ordering::Relaxed) & BYTES) as u32
+    }
+
+    /// The answer ends at `to` with a reason in the place of its rest.
+    pub fn refuse(&self, to: u32, refusal: Refusal) {
+        let told = if refusal == Refusal::Whole { 1 } else { 2 };
+        self.refusal.store(told, Ordering::Relaxed);
+        self.grow(to, 0, self.compute_us.load(Ordering::Relaxed), true);
     }
 
     /// Its slot is final up to `to`.
@@ -104,6 +123,11 @@ impl Growing {
             ResponseTrailer {
                 len: ready - crate::response::RESPONSE_HEADER_BYTES as u32,
                 parts,
+                refusal: match self.refusal.load(Ordering::Relaxed) {
+                    0 => None,
+                    1 => Some(Refusal::Whole),
+                    _ => Some(Refusal::Cut),
+                },
                 compute_us: self.compute_us.load(Ordering::Relaxed),
                 mean_us: u32::try_from(sum_us / u64::from(parts)).unwrap_or(u32::MAX),
             }
@@ -263,6 +287,7 @@ mod tests {
         let trailer = ResponseTrailer {
             len: 20,
             parts: 3,
+            refusal: None,
             compute_us: 50,
             mean_us: (35 + 35 + 55) / 3,
         };
@@ -277,10 +302,28 @@ mod tests {
         let trailer = ResponseTrailer {
             len: 4,
             parts: 2,
+            refusal: None,
             compute_us: 3,
             mean_us: 3,
         };
         assert_eq!(pieces(&answers), [(0, 20, None), (20, 20, Some(trailer))]);
+    }
+
+    #[test]
+    fn a_refusal_in_the_middle_ends_the_answer_with_its_reason() {
+        let answers = Answers::new(4, Stream::All);
+        let g = answers.growing(2).expect("a slot");
+        g.begin(Imm::new(2, 1), 20);
+        g.grow(24, 0, 7, false);
+        assert_eq!(g.grown(), 24);
+        g.refuse(30, Refusal::Cut);
+        answers.push(Ready::Part(2));
+        let ends = pieces(&answers);
+        let (_, to, trailer) = ends[1];
+        assert_eq!((ends.len(), to), (2, 30));
+        let trailer = trailer.expect("the last");
+        assert_eq!((trailer.refusal, trailer.len), (Some(Refusal::Cut), 14));
+        assert_eq!(g.grown(), 0, "the slot begins anew");
     }
 
     #[test]

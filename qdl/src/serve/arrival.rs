@@ -52,8 +52,8 @@ pub trait Origin: Send + Sync {
     /// so that they leave with one doorbell. The outputs belong to the origin from here on.
     fn respond(&self, finished: &[Finished]);
 
-    /// Takes a sample back that cannot be run, for its length or for what it holds, and ends the
-    /// connection it came by with these words. Its slot is not used again.
+    /// Answers a sample with a reason in the place of its answer, or of the rest of it: it cannot
+    /// be run, or its run failed. The connection and its other samples go on.
     fn refuse(&self, ticket: u64, why: &str);
 
     /// A sample has ended with neither answer nor refusal: whoever had it dropped it, as it must be
@@ -203,10 +203,14 @@ impl Arrival {
         self.arrived_ns
     }
 
-    /// Gives it back unanswered, because nothing can run it: [`Origin::refuse`].
+    /// Gives it back without an answer: [`Origin::refuse`]. Its output belongs to the origin from
+    /// here on.
     pub fn refuse(mut self, why: &dyn fmt::Display) {
         self.ended = true;
-        self.origin.refuse(self.ticket, &why.to_string());
+        let (origin, ticket) = (Arc::clone(&self.origin), self.ticket);
+        // Before the origin may use its slot again.
+        drop(self);
+        origin.refuse(ticket, &why.to_string());
     }
 
     /// Answers it, by itself: [`Origin::respond`]. Its output belongs to the origin from here on.

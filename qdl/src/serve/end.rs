@@ -16,8 +16,10 @@ use super::{
 };
 use crate::{
     connection::{NicThreadHandle, SendHalf},
-    fabric::{Broken, Endpoint, FabricCounts, Grants, Imm, Region, RegionError, Window},
-    response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader},
+    fabric::{Endpoint, FabricCounts, Grants, Imm, Region, RegionError, Window},
+    response::{
+        MAX_REASON, RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader,
+    },
     stats::ServedConnection,
     wire::Stream,
 };
@@ -77,6 +79,9 @@ pub(super) struct Received {
     pub fabric: FabricCounts,
 }
 
+/// Hears the whole reason of a refusal, by the slot and use that it ends.
+pub(crate) type OnReason = dyn Fn(Imm, &str) + Send + Sync;
+
 /// This node's end of a connection. An [`Arrival`] holds it, so the slots stay mapped after the
 /// link is gone until no batch reads them; [`ServeConnection::readers`] counts such arrivals.
 pub struct ServeConnection {
@@ -90,9 +95,10 @@ pub struct ServeConnection {
     nic: OnceLock<NicThreadHandle>,
     /// Nothing that is sent arrives any more.
     gone: AtomicBool,
-    /// A sample that came by it cannot be run: the NIC thread gives the connection up.
-    refused: OnceLock<Broken>,
+    /// Hears the whole reason of a refusal whose slot holds only a part of it.
+    reasons: OnceLock<Box<OnReason>>,
     pub(super) responded: AtomicU64,
+    pub(super) refused: AtomicU64,
     pub(super) parts: AtomicU64,
     late: AtomicU64,
     /// There once the local side is destroyed.
@@ -143,8 +149,9 @@ impl ServeConnection {
             answers: Answers::new(cfgs.slots, cfgs.stream),
             nic: OnceLock::new(),
             gone: AtomicBool::new(false),
-            refused: OnceLock::new(),
+            reasons: OnceLock::new(),
             responded: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             parts: AtomicU64::new(0),
             late: AtomicU64::new(0),
             received: Mutex::default(),
@@ -191,7 +198,18 @@ impl ServeConnection {
         self.parts.load(Ordering::Relaxed)
     }
 
-    /// Samples that got no answer: dropped, refused, or answered when the connection was gone.
+    /// Refusals handed to the fabric.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Whole reasons of refusals go to `hear` where their slots hold only a part: once each, on an
+    /// engine's thread.
+    pub(crate) fn on_reason(&self, hear: Box<OnReason>) {
+        let _ = self.reasons.set(hear);
+    }
+
+    /// Samples that got no answer: dropped, or answered when the connection was gone.
     pub fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
@@ -210,6 +228,7 @@ impl ServeConnection {
             epoch: self.cfgs.epoch,
             arrived: received.arrived,
             answered: self.responded(),
+            refused: self.refused(),
             dropped_late: self.late(),
             wakeups: received.wakeups,
             blocked: self.send.counts().blocked,
@@ -253,11 +272,6 @@ impl ServeConnection {
     /// It is polled by this thread.
     pub(super) fn polled_by(&self, nic: &NicThreadHandle) {
         let _ = self.nic.set(nic.clone());
-    }
-
-    /// Why a sample of it was refused, if one was.
-    pub(super) fn refused(&self) -> Option<&Broken> {
-        self.refused.get()
     }
 
     /// The arrival of a write, put behind the others: the receiving half has closed the slot's
@@ -349,11 +363,16 @@ impl ServeConnection {
                 let header = ResponseHeader {
                     len,
                     use_count: imm.use_count(),
+                    refusal: None,
                     queue_us,
                     compute_us,
                 };
                 self.begin(imm, &header);
-                Ready::Whole { imm, bytes: end }
+                Ready::Whole {
+                    imm,
+                    bytes: end,
+                    refused: false,
+                }
             }
         }
     }
@@ -407,6 +426,7 @@ impl Origin for ServeConnection {
             let header = ResponseHeader {
                 len,
                 use_count: imm.use_count(),
+                refusal: None,
                 queue_us: part.queue_us,
                 compute_us: part.compute_us,
             };
@@ -422,13 +442,49 @@ impl Origin for ServeConnection {
     }
 
     fn refuse(&self, ticket: u64, why: &str) {
-        let slot = Imm::from_bits(ticket as u32).slot();
-        // The NIC thread looks at every poll, and no later than its next tick. The first cause
-        // is the one that is reported.
-        let _ = self
-            .refused
-            .set(Broken::GivenUp(format!("slot {slot}: {why}")));
-        self.late.fetch_add(1, Ordering::Relaxed);
+        let imm = Imm::from_bits(ticket as u32);
+        let growing = self.answers.growing(imm.slot()).filter(|g| g.grown() > 0);
+        let header = RESPONSE_HEADER_BYTES as u32;
+        let from = growing.map_or(0, |g| g.grown() - header);
+        let room = self.within(u32::MAX) - from;
+        let reason = &why.as_bytes()[..why.len().min(MAX_REASON).min(room as usize)];
+        let refusal = match reason.len() == why.len() {
+            true => Refusal::Whole,
+            false => Refusal::Cut,
+        };
+        if let (Refusal::Cut, Some(hear)) = (refusal, self.reasons.get()) {
+            hear(imm, why);
+        }
+        let end = from + reason.len() as u32;
+        let at = self.output_offset(imm.slot()) + (header + from) as usize;
+        // SAFETY: the arrival has been given back, and the parts that are on their way end before
+        // here: nobody else touches these bytes, which lie within the slot's output.
+        let to = unsafe { self.output.bytes_mut(at, reason.len()) };
+        if let Ok(to) = to {
+            to.copy_from_slice(reason);
+        }
+        self.queue(match growing {
+            Some(growing) => {
+                growing.refuse(header + end, refusal);
+                Ready::Part(imm.slot())
+            }
+            None => {
+                let told = ResponseHeader {
+                    len: end,
+                    use_count: imm.use_count(),
+                    refusal: Some(refusal),
+                    queue_us: 0,
+                    compute_us: 0,
+                };
+                self.begin(imm, &told);
+                Ready::Whole {
+                    imm,
+                    bytes: header + end,
+                    refused: true,
+                }
+            }
+        });
+        self.drive();
     }
 
     fn dropped(&self, _: u64) {

@@ -176,9 +176,6 @@ impl ServeNic {
         if polled.answer {
             connection.drive();
         }
-        if let Some(why) = connection.refused() {
-            up.half.broken = Some(why.clone());
-        }
         polled
     }
 }

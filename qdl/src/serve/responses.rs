@@ -15,6 +15,8 @@ pub(super) struct Responses<'a> {
     pub direct: slice::Iter<'a, Finished>,
     /// Whole ones, and last parts, posted in this burst.
     answered: u64,
+    /// Refusals.
+    refused: u64,
     /// Parts that others follow.
     parts: u64,
 }
@@ -29,6 +31,7 @@ impl<'a> Responses<'a> {
             connection,
             direct: finished.iter(),
             answered: 0,
+            refused: 0,
             parts: 0,
         }
     }
@@ -36,8 +39,12 @@ impl<'a> Responses<'a> {
     /// Posts what is ready of a slot; `None` where that was posted already.
     fn post(&mut self, ready: Ready, tx: &mut dyn Tx) -> Option<Next> {
         let c = self.connection;
-        let (slot, posted, ends) = match ready {
-            Ready::Whole { imm, bytes } => {
+        let (slot, posted, ends, refused) = match ready {
+            Ready::Whole {
+                imm,
+                bytes,
+                refused,
+            } => {
                 let posted = tx.post(&Post {
                     source: SourceId(0),
                     offset: c.output_offset(imm.slot()),
@@ -45,7 +52,7 @@ impl<'a> Responses<'a> {
                     at: 0,
                     imm,
                 });
-                (imm.slot(), posted, true)
+                (imm.slot(), posted, true, refused)
             }
             Ready::Part(slot) => {
                 let (piece, residence) = c.answers.piece(slot)?;
@@ -73,7 +80,8 @@ impl<'a> Responses<'a> {
                 if posted.is_ok() {
                     c.answers.posted(slot, &piece, residence);
                 }
-                (slot, posted, piece.trailer.is_some())
+                let refused = piece.trailer.is_some_and(|t| t.refusal.is_some());
+                (slot, posted, piece.trailer.is_some(), refused)
             }
         };
         Some(match posted {
@@ -82,7 +90,8 @@ impl<'a> Responses<'a> {
                     // The frontend may use the slot again as soon as it has the response, and not
                     // before.
                     c.window.grants().open(slot);
-                    self.answered += 1;
+                    self.answered += u64::from(!refused);
+                    self.refused += u64::from(refused);
                 } else {
                     self.parts += 1;
                 }
@@ -131,9 +140,14 @@ impl Outgoing for Responses<'_> {
         self.connection
             .responded
             .fetch_add(answered, Ordering::Relaxed);
-        match std::mem::take(&mut self.parts) {
-            0 => {}
-            parts => _ = self.connection.parts.fetch_add(parts, Ordering::Relaxed),
+        for (n, to) in [
+            (&mut self.parts, &self.connection.parts),
+            (&mut self.refused, &self.connection.refused),
+        ] {
+            match std::mem::take(n) {
+                0 => {}
+                n => _ = to.fetch_add(n, Ordering::Relaxed),
+            }
         }
         false
     }

@@ -6,12 +6,12 @@ use super::{
     *,
 };
 
-/// Means of the five stages that follow one another, in microseconds: out and back 50, a batch's
+/// Means of five stages that follow one another, in microseconds: out and back 50, a batch's
 /// wait 100, its inference 500.
 const CALM: [f64; 5] = [5.0, 50.0, 100.0, 500.0, 5.0];
 
 fn stages(m: [f64; 5]) -> Value {
-    let parts = Stage::PARTS.iter().copied().zip(m);
+    let parts = Stage::PARTS[1..].iter().copied().zip(m);
     let round_trip = (Stage::RoundTrip, m[1] + m[2] + m[3]);
     let rows = parts.chain([round_trip, (Stage::Total, m.iter().sum())]);
     let row = |mean_us| StageRow {

@@ -22,6 +22,8 @@ pub struct Ledger {
     pub responses: u64,
     /// Samples sent again because their connection was lost.
     pub redispatched: u64,
+    /// Refusals of accelerators: the first, the second and the third of a sample.
+    pub refused: [u64; 3],
     /// Responses that came for a sample already given to another connection, and were dropped.
     pub late_dropped: u64,
     /// Connections lost.
@@ -101,7 +103,11 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
 
     let warm_up = if l.warmed > 0 { " and warm-up" } else { "" };
     let total = run.total();
-    let due = l.issued.saturating_add(l.redispatched);
+    let refused = l.refused.iter().fold(0, |n: u64, r| n.saturating_add(*r));
+    let due = l
+        .issued
+        .saturating_add(l.redispatched)
+        .saturating_add(refused);
     // A run that was given up may have left samples in the backlog.
     if l.emptied == 0 || l.posted > due {
         check.same(
@@ -117,7 +123,16 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         format!("writes posted{warm_up}"),
         l.posted.saturating_add(l.warmed),
     );
-    let came = l.responses.saturating_add(l.late_dropped);
+    check.same(
+        "refusals of the connections",
+        total.refused,
+        "samples refused",
+        refused,
+    );
+    let came = l
+        .responses
+        .saturating_add(l.late_dropped)
+        .saturating_add(refused);
     check.same(
         "arrivals of the connections",
         total.rx.writes.saturating_sub(total.rx.parts),
@@ -150,11 +165,12 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
                 format!("arrivals of {}", c.name),
                 c.rx.writes.saturating_sub(c.rx.parts),
                 format!("responses taken from it{warm_up}"),
-                c.samples.saturating_add(c.warmed),
+                c.samples.saturating_add(c.refused).saturating_add(c.warmed),
             );
         }
         if l.emptied == 0 {
-            check.same(posted, c.posted, "responses taken from it", c.samples);
+            let taken = c.samples.saturating_add(c.refused);
+            check.same(posted, c.posted, "responses taken from it", taken);
         }
     }
 
@@ -166,7 +182,11 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         }
         // What it dropped because a connection was lost had been run already, or had not.
         let ran = a.batches.samples();
-        if ran < samples || ran > samples.saturating_add(a.dropped_late) {
+        // What it refused had been run, or could not be.
+        let most = samples
+            .saturating_add(a.dropped_late)
+            .saturating_add(a.refused);
+        if ran < samples || ran > most {
             check.same(
                 format!("samples in the batches of {}", a.node),
                 ran,
@@ -185,7 +205,8 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         );
     }
     // What is lost with a connection was answered by nobody, or by somebody who could not say so.
-    let reported: Option<Vec<u64>> = run.system.accelerators.iter().map(|a| a.samples).collect();
+    let said = |a: &super::AcceleratorRecord| Some(a.samples?.saturating_add(a.refused));
+    let reported: Option<Vec<u64>> = run.system.accelerators.iter().map(said).collect();
     if let (0, 0, Some(reported)) = (l.lost_connections, l.emptied, reported) {
         check.same(
             "samples answered by the accelerators",

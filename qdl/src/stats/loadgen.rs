@@ -35,7 +35,7 @@ pub struct LoadgenLatency {
 /// does not say when each was scheduled, but means add up, so this one is known; percentiles do
 /// not, so of those there is the most that they can be.
 ///
-/// `mean_us` and the means of the five stages make LoadGen's mean latency and `told_us`.
+/// `mean_us` and the means of those up to completion make LoadGen's mean latency and `told_us`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ScheduledToIssue {

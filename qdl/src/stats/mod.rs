@@ -24,6 +24,7 @@ mod page;
 mod phases;
 mod places;
 mod record;
+mod refusals;
 mod render;
 mod render_loadgen;
 mod served;
@@ -56,6 +57,7 @@ pub use record::{
     AcceleratorRecord, Carried, ConnectionRecord, Exit, LOOPBACK_NOTE, LostSession, Mode,
     PostingRule, RailChange, RailRecord, RunRecord, Summary, SystemRecord, WarmUpRecord,
 };
+pub use refusals::{RefusalRecord, kind_of, with_refusals};
 pub use served::{SequenceTotals, ServedConnection, ServedReport};
 pub use settings::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 pub use stage::{SampleTimes, Stage};

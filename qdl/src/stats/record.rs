@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::FabricCounts;
 use super::{
     Accuracy, BatchSizes, GpuRecord, Ledger, LoadgenRecord, LossRecord, Mismatch, PhaseRecord,
-    Places, SettingRecord, StageTable, ThroughputReport, TokenRecord, Verified, judge, ledger,
+    Places, RefusalRecord, SettingRecord, StageTable, ThroughputReport, TokenRecord, Verified,
+    judge, ledger,
     limits::{Evidence, Limits, NodeUse, PathUse},
     render,
     timeline::{ConnectionReading, Event, NodeSide},
@@ -98,7 +99,9 @@ pub struct AcceleratorRecord {
     pub arrived: Option<u64>,
     /// Parts of responses that it says it posted before the last of each; `None` likewise.
     pub parts: Option<u64>,
-    /// Samples that it says got no response: refused, dropped, or too late for their connection.
+    /// Samples it says it refused.
+    pub refused: u64,
+    /// Samples that it says got no response: dropped, or too late for their connection.
     pub dropped_late: u64,
     /// Inputs it says it copied before its engine could read them.
     pub copies: u64,
@@ -156,6 +159,8 @@ pub struct ConnectionRecord {
     pub name: String,
     /// Responses taken from it.
     pub samples: u64,
+    /// Refusals taken from it.
+    pub refused: u64,
     /// Samples posted on it, those sent again included.
     pub posted: u64,
     /// Slots at either end.
@@ -281,6 +286,9 @@ pub struct SystemRecord {
     /// Which thread posts; `None` without a network, and in folders of earlier versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub posting_rule: Option<PostingRule>,
+    /// What was refused and why, by accelerator and kind.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<RefusalRecord>,
     /// What was lost when, in the order of the accelerators.
     pub losses: Vec<LossRecord>,
     /// What this node says of itself and its machine.
@@ -408,6 +416,7 @@ impl RunRecord {
             total.allowed = total.allowed.saturating_add(c.allowed);
             total.silent_ms = total.silent_ms.max(c.silent_ms);
             total.path.add(&c.path);
+            total.refused = total.refused.saturating_add(c.refused);
             total.posted = total.posted.saturating_add(c.posted);
             total.warmed = total.warmed.saturating_add(c.warmed);
             total.cold_us = total.cold_us.max(c.cold_us);

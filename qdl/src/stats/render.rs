@@ -4,6 +4,7 @@ use super::{
     AcceleratorRecord, ConnectionRecord, DEFAULT, GpuRecord, Mode, RailRecord, RunRecord,
     SettingRecord, Summary, TokenRecord,
     losses::with_losses,
+    refusals::with_refusals,
     served::decompressed_line,
     text::{self, Table, cut},
     traffic,
@@ -155,8 +156,9 @@ impl Page {
             "{verdict}{what}, from node {}",
             cut(&summary.node, NAME)
         ));
-        if let Some(with) = with_losses(&run.system.losses) {
-            self.fact("", &with, Some(YELLOW));
+        let failed = with_refusals(&run.system.refusals, run.system.ledger.refused);
+        for with in with_losses(&run.system.losses).iter().chain(&failed) {
+            self.fact("", with, Some(YELLOW));
         }
         for reason in &run.reasons {
             self.fact("", reason, Some(RED));
@@ -444,6 +446,9 @@ impl Page {
                 n(l.emptied)
             );
             self.fact("losses", &lost, Some(YELLOW));
+        }
+        for refused in &run.system.refusals {
+            self.fact("", &refused.line(), Some(YELLOW));
         }
         for loss in &run.system.losses {
             let style = if loss.back { YELLOW } else { RED };

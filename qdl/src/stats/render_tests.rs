@@ -40,6 +40,7 @@ fn example() -> Summary {
         );
     }
     let connection = |name: &str, samples| ConnectionRecord {
+        refused: 0,
         name: name.to_owned(),
         samples,
         posted: samples,
@@ -199,7 +200,7 @@ inference               400 us   400 us   400 us   400 us   400 us   400 us   30
 completion             2.50 us  2.50 us  2.50 us  2.50 us  2.50 us  2.50 us   30,000
 round trip              798 us   837 us   846 us   846 us   846 us   798 us   30,000
 total                   802 us   841 us   850 us   850 us   850 us   802 us   30,000
-Means add up: the first five stages make the total. Percentiles do not. Network is the round trip
+Means add up: stages up to completion make the total. Percentiles do not. Network is the round trip
 without the time spent on the accelerator: out and back together.
 
 throughput   ▇██ (one bar per second)
@@ -384,7 +385,7 @@ fn json_has_the_keys_of_a_run_and_reads_back() {
         assert_eq!(json[key], value, "{key}");
     }
     assert_eq!(json["stages"]["network"]["p50_us"], 198.015);
-    for stage in Stage::ALL {
+    for stage in &Stage::ALL[1..] {
         for key in [
             "p50_us", "p90_us", "p99_us", "p999_us", "max_us", "mean_us", "count",
         ] {

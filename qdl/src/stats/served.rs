@@ -26,7 +26,9 @@ pub struct ServedConnection {
     pub arrived: u64,
     /// Responses handed to the fabric.
     pub answered: u64,
-    /// Samples that got no answer: refused, dropped, or answered when it was gone.
+    /// Refusals handed to the fabric.
+    pub refused: u64,
+    /// Samples that got no answer: dropped, or answered when it was gone.
     pub dropped_late: u64,
     /// Times that the NIC thread slept and was woken by what came over it.
     pub wakeups: u64,
@@ -44,6 +46,7 @@ impl ServedConnection {
     fn add(&mut self, o: &ServedConnection) {
         self.arrived += o.arrived;
         self.answered += o.answered;
+        self.refused += o.refused;
         self.dropped_late += o.dropped_late;
         self.wakeups += o.wakeups;
         self.blocked += o.blocked;
@@ -123,15 +126,16 @@ impl ServedReport {
                 "samples that arrived",
                 c.arrived,
             );
-            let done = c.answered.saturating_add(c.dropped_late);
+            let responses = c.answered.saturating_add(c.refused);
+            let done = responses.saturating_add(c.dropped_late);
             check.same(
                 of("samples"),
                 c.arrived,
-                "samples answered or dropped",
+                "samples answered, refused or dropped",
                 done,
             );
             let ends = c.tx.writes.saturating_sub(c.tx.parts);
-            check.same(of("writes sent"), ends, "responses", c.answered);
+            check.same(of("writes sent"), ends, "responses", responses);
         }
         let total = self.total();
         if !total.lost {
@@ -166,10 +170,11 @@ impl ServedReport {
         let total = self.total();
         let (n, short) = (text::grouped, text::short);
         let mut out = format!(
-            "served {}: {} samples arrived, {} answered, {} without an answer\n",
+            "served {}: {} samples arrived, {} answered, {} refused, {} without an answer\n",
             self.frontend,
             n(total.arrived),
             n(total.answered),
+            n(total.refused),
             n(total.dropped_late)
         );
         let own = ["connection", "arrived", "answered"];
@@ -305,7 +310,7 @@ mod tests {
             ),
             (
                 |r| r.connections[1].answered -= 1,
-                "samples of connection 1 is 7, but samples answered or dropped is 6; \
+                "samples of connection 1 is 7, but samples answered, refused or dropped is 6; \
                  writes sent of connection 1 is 7, but responses is 6",
             ),
             (
@@ -357,7 +362,7 @@ mod tests {
         assert!(report.close());
         let text = report.text();
         assert!(text.starts_with(
-            "served frontend-01: 12 samples arrived, 12 answered, 0 without an answer\n"
+            "served frontend-01: 12 samples arrived, 12 answered, 0 refused, 0 without an answer\n"
         ));
         assert_eq!(text.lines().count(), 7, "{text}");
         assert!(text.lines().all(|l| l.chars().count() <= 112), "{text}");

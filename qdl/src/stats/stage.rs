@@ -4,12 +4,15 @@ use serde::{Deserialize, Serialize};
 
 /// One stretch of a sample's way.
 ///
-/// The first five follow one another and make up [`Stage::Total`];
-/// [`Stage::RoundTrip`] is the middle three together.
+/// Those up to [`Stage::Completion`] follow one another and make up [`Stage::Total`];
+/// [`Stage::RoundTrip`] is network, queue and compute together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// LoadGen issued it -> its write was posted.
+    /// LoadGen issued it -> its last attempt that failed ended; nothing where none did.
+    #[serde(rename = "failed_attempts")]
+    Failed,
+    /// LoadGen issued it, or an attempt failed -> its write was posted.
     IssueToPost,
     /// The round trip without the accelerator's residence: out and back together. How it splits
     /// into out and back cannot be measured without synchronised clocks.
@@ -30,10 +33,11 @@ pub enum Stage {
 
 impl Stage {
     /// How many there are.
-    pub const COUNT: usize = 7;
+    pub const COUNT: usize = 8;
 
     /// All of them, in the order of the table.
     pub const ALL: [Stage; Stage::COUNT] = [
+        Stage::Failed,
         Stage::IssueToPost,
         Stage::Network,
         Stage::Queue,
@@ -44,7 +48,8 @@ impl Stage {
     ];
 
     /// Those that follow one another and add up to the total.
-    pub const PARTS: [Stage; 5] = [
+    pub const PARTS: [Stage; 6] = [
+        Stage::Failed,
         Stage::IssueToPost,
         Stage::Network,
         Stage::Queue,
@@ -55,6 +60,7 @@ impl Stage {
     /// Its key in JSON, the tag in logs and part of file names.
     pub fn key(self) -> &'static str {
         match self {
+            Stage::Failed => "failed_attempts",
             Stage::IssueToPost => "issue_to_post",
             Stage::Network => "network",
             Stage::Queue => "queue",
@@ -68,6 +74,7 @@ impl Stage {
     /// What the table calls it.
     pub fn label(self) -> &'static str {
         match self {
+            Stage::Failed => "failed attempts",
             Stage::IssueToPost => "issue -> post",
             Stage::Network => "network, out and back",
             Stage::Queue => "batch wait",
@@ -86,6 +93,8 @@ impl Stage {
 pub struct SampleTimes {
     /// LoadGen issued it.
     pub issued_ns: u64,
+    /// The last attempt that failed ended; 0 where none did.
+    pub failed_ns: u64,
     /// Its write was posted; the last one, if it had to be sent again.
     pub posted_ns: u64,
     /// The NIC thread saw the response.
@@ -124,7 +133,12 @@ impl SampleTimes {
         let compute = u64::from(self.compute_us) * 1000;
         let round_trip = self.seen_ns.saturating_sub(self.posted_ns);
         let mut ns = [0; Stage::COUNT];
-        ns[Stage::IssueToPost as usize] = self.posted_ns.saturating_sub(self.issued_ns);
+        let begun_ns = match self.failed_ns {
+            0 => self.issued_ns,
+            failed_ns => failed_ns,
+        };
+        ns[Stage::Failed as usize] = begun_ns.saturating_sub(self.issued_ns);
+        ns[Stage::IssueToPost as usize] = self.posted_ns.saturating_sub(begun_ns);
         ns[Stage::Network as usize] = round_trip.saturating_sub(queue + compute);
         ns[Stage::Queue as usize] = queue;
         ns[Stage::Compute as usize] = compute;
@@ -150,14 +164,16 @@ mod tests {
         fn the_parts_add_up_to_the_total(
             start in 0u64..1 << 50,
             gaps in prop::array::uniform3(0u64..1 << 40),
+            failed in 0u64..1 << 40,
             queue_us in 0u32..1 << 20,
             compute_us in 0u32..1 << 20,
         ) {
             let residence = (u64::from(queue_us) + u64::from(compute_us)) * 1000;
-            let posted_ns = start + gaps[0];
+            let posted_ns = start + failed + gaps[0];
             let seen_ns = posted_ns + residence + gaps[1];
             let times = SampleTimes {
                 issued_ns: start,
+                failed_ns: if failed == 0 { 0 } else { start + failed },
                 posted_ns,
                 seen_ns,
                 completed_ns: seen_ns + gaps[2],
@@ -169,7 +185,9 @@ mod tests {
             prop_assert!(adds_up);
             prop_assert_eq!(ns[Stage::Network as usize], gaps[1]);
             prop_assert_eq!(ns[Stage::RoundTrip as usize], residence + gaps[1]);
-            prop_assert_eq!(ns[Stage::Total as usize], gaps[0] + residence + gaps[1] + gaps[2]);
+            let total = failed + gaps.iter().sum::<u64>() + residence;
+            prop_assert_eq!(ns[Stage::Total as usize], total);
+            prop_assert_eq!(ns[Stage::Failed as usize], failed);
         }
 
         #[test]

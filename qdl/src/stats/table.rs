@@ -34,13 +34,13 @@ pub struct StageRow {
 pub struct StageTable(BTreeMap<Stage, StageRow>);
 
 /// What whoever reads the table must know.
-const NOTE: &str = "Means add up: the first five stages make the total. Percentiles do not. \
+const NOTE: &str = "Means add up: stages up to completion make the total. Percentiles do not. \
 Network is the round trip\nwithout the time spent on the accelerator: out and back together.";
 
 /// What whoever reads the row of what lies before the issue must know.
 fn before(s: &ScheduledToIssue) -> String {
     format!(
-        "scheduled -> issue and those five make LoadGen's mean, but for the {} that \
+        "scheduled -> issue and those stages make LoadGen's mean, but for the {} that \
          QuerySamplesComplete\ntakes: LoadGen's clock stops as it begins. < is a bound: LoadGen does \
          not say when each was due.\n",
         text::time_us(s.told_us)
@@ -87,7 +87,9 @@ impl StageTable {
             row.push(text::grouped(s.count));
             table.row(row);
         }
-        for (stage, r) in &self.0 {
+        // Of most runs nothing failed.
+        let shown = |(stage, r): &(&Stage, &StageRow)| **stage != Stage::Failed || r.max_us > 0.0;
+        for (stage, r) in self.0.iter().filter(shown) {
             let mut row = vec![stage.label().to_owned()];
             let times = [r.p50_us, r.p90_us, r.p99_us, r.p999_us, r.max_us, r.mean_us];
             row.extend(times.iter().map(|&us| text::time_us(us)));
@@ -135,7 +137,7 @@ inference               200 us   200 us   200 us   200 us   200 us   200 us    1
 completion             1.50 us  1.50 us  1.50 us  1.50 us  1.50 us  1.50 us    1,000
 round trip              750 us  1.15 ms  1.24 ms  1.25 ms  1.25 ms   750 us    1,000
 total                   753 us  1.15 ms  1.24 ms  1.25 ms  1.25 ms   753 us    1,000
-Means add up: the first five stages make the total. Percentiles do not. Network is the round trip
+Means add up: stages up to completion make the total. Percentiles do not. Network is the round trip
 without the time spent on the accelerator: out and back together.
 ";
         assert_eq!(histograms().table().text(), expected);

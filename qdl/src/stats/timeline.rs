@@ -100,6 +100,8 @@ pub struct SlowSample {
     pub at_s: f64,
     /// From `issue_query` to the completion.
     pub total_ns: u64,
+    /// `failed attempts`.
+    pub failed_ns: u64,
     /// `issue -> post`.
     pub post_ns: u64,
     /// `network, out and back`.

@@ -331,7 +331,7 @@ impl Front {
             len,
             issued_ns: now_ns(),
             first: None,
-            losses: 0,
+            tries: Default::default(),
         }
     }
 

@@ -164,7 +164,7 @@ pub fn wrap_the_tracker(pair: &Pair, rounds: u64) {
         len: 8,
         issued_ns: 0,
         first: None,
-        losses: 0,
+        tries: Default::default(),
     };
     let mut answers = Vec::with_capacity(SLOTS);
     for round in 0..rounds {

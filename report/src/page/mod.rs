@@ -88,6 +88,10 @@ fn counts(run: &Run) -> String {
         let lines: Vec<&String> = said.chain(r.fabric_notes.iter().filter(told)).collect();
         html.push_str(&list(&lines));
     }
+    if !r.system.refusals.is_empty() {
+        let lines: Vec<String> = r.system.refusals.iter().map(|r| r.line()).collect();
+        html.push_str(&format!("<h3>Failed requests</h3>{}", list(&lines)));
+    }
     if !r.system.losses.is_empty() {
         let lines: Vec<String> = r.system.losses.iter().map(|l| l.line()).collect();
         html.push_str(&format!("<h3>Lost in mid-run</h3>{}", list(&lines)));

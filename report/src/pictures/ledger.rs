@@ -28,8 +28,10 @@ fn steps(run: &RunRecord) -> Vec<Step> {
     };
     let mut steps = vec![step("issued", "LoadGen", &[("k-net", l.issued, "")])];
     if !system.connections.is_empty() {
-        let again = ("k-post", l.redispatched, "sent again");
-        let first = ("k-net", l.posted.saturating_sub(l.redispatched), "");
+        let refused: u64 = l.refused.iter().sum();
+        let again = l.redispatched.saturating_add(refused);
+        let first = ("k-net", l.posted.saturating_sub(again), "");
+        let again = ("k-post", again, "sent again");
         let warmed = ("k-all", l.warmed, "warm-up");
         steps.push(step("posted", "frontend", &[first, again, warmed]));
         let sum = |of: fn(&qdl::stats::AcceleratorRecord) -> u64| -> u64 {

@@ -32,6 +32,7 @@ pub const SCHEDULED: &str = "k-sched";
 /// The class of a stage's colour.
 pub fn colour(stage: Stage) -> &'static str {
     match stage {
+        Stage::Failed => "k-fail",
         Stage::IssueToPost => "k-post",
         Stage::Network => "k-net",
         Stage::Queue => "k-wait",

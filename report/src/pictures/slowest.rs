@@ -12,8 +12,9 @@ use crate::{
 };
 
 /// Nanoseconds of each stage of a sample, in the order of [`Stage::PARTS`].
-fn parts(s: &SlowSample) -> [u64; 5] {
+fn parts(s: &SlowSample) -> [u64; 6] {
     [
+        s.failed_ns,
         s.post_ns,
         s.network_ns,
         s.wait_ns,
@@ -23,8 +24,8 @@ fn parts(s: &SlowSample) -> [u64; 5] {
 }
 
 /// Mean microseconds of each stage of these samples.
-pub fn means(samples: &[SlowSample]) -> [f64; 5] {
-    let mut sums = [0.0; 5];
+pub fn means(samples: &[SlowSample]) -> [f64; 6] {
+    let mut sums = [0.0; 6];
     for s in samples {
         for (sum, ns) in sums.iter_mut().zip(parts(s)) {
             *sum += ns as f64 / 1000.0;
@@ -33,7 +34,7 @@ pub fn means(samples: &[SlowSample]) -> [f64; 5] {
     sums.map(|us| us / samples.len().max(1) as f64)
 }
 
-fn named(means: [f64; 5]) -> Vec<(&'static str, &'static str, f64)> {
+fn named(means: [f64; 6]) -> Vec<(&'static str, &'static str, f64)> {
     let stages = Stage::PARTS.iter().zip(means);
     stages.map(|(s, us)| (colour(*s), s.label(), us)).collect()
 }
@@ -80,8 +81,8 @@ fn columns(samples: &[SlowSample], size: Size) -> Svg {
 }
 
 /// The mean of these beside the mean of all samples, each as a bar of its own length.
-fn beside(slow: [f64; 5], all: [f64; 5], size: Size) -> Svg {
-    let sum = |m: &[f64; 5]| m.iter().sum::<f64>();
+fn beside(slow: [f64; 6], all: [f64; 6], size: Size) -> Svg {
+    let sum = |m: &[f64; 6]| m.iter().sum::<f64>();
     let mut svg = Svg::new(
         size.width,
         84.0,

@@ -15,7 +15,7 @@ pub struct Means {
     /// Before `issue_query`, where it is known.
     pub scheduled: Option<f64>,
     /// Of [`Stage::PARTS`].
-    pub parts: [f64; 5],
+    pub parts: [f64; 6],
     /// What the call that completes samples takes: in `completion`, and behind LoadGen's clock.
     pub told: f64,
     /// LoadGen's own mean, where it gives one.

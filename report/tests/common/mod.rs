@@ -73,6 +73,7 @@ fn sample(rng: &mut Rng, made: &Made, slow: f64) -> SampleTimes {
 
 fn slow_sample(t: &SampleTimes, at_s: f64, connection: u32) -> SlowSample {
     SlowSample {
+        failed_ns: 0,
         at_s,
         total_ns: t.completed_ns,
         post_ns: t.posted_ns,

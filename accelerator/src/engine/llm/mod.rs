@@ -42,7 +42,7 @@ use self::{
     work::{Limits, Shared, Work},
 };
 use super::{
-    Engine, EngineError, EngineParams, Lengths, Sequence, Streaming,
+    Engine, EngineError, EngineParams, Lengths, Sequence, Streaming, lengths,
     onnx::{self, Settings, one_line},
     streaming::{OnFatal, TokenModel},
 };
@@ -105,12 +105,10 @@ impl Llm {
         let context = config.context.unwrap_or(prompt + limits.max);
         check(prompt, answer, context, &limits, &graph)?;
         Ok(Llm {
-            lengths: Lengths::of(&model).map_err(|(tensor, reason)| {
-                EngineError::ModelUnsupported {
-                    path,
-                    tensor,
-                    reason,
-                }
+            lengths: Lengths::of_inputs(&model).map_err(|e| EngineError::ModelUnsupported {
+                path,
+                tensor: e.tensor,
+                reason: e.reason.to_owned(),
             })?,
             model,
             settings,
@@ -129,7 +127,7 @@ impl Llm {
     fn refusal(&self, sequence: &Sequence) -> Option<EngineError> {
         let bytes = sequence.input().len();
         if self.lengths.rows(bytes).is_none() {
-            return Some(self.lengths.refusal(bytes));
+            return Some(lengths::refusal(&self.lengths, bytes));
         }
         let known = 0..self.vocabulary as i64;
         let wrong = |id: &i32| !known.contains(&i64::from(*id));

@@ -29,6 +29,8 @@ pub enum ClientEvent {
         /// In words.
         cause: String,
     },
+    /// The accelerator's whole reason for the refusal of a sample: connection, epoch, slot, use.
+    RefusedSample((u16, u32, u16, u16), String),
     /// The accelerator's end of a lost connection is torn down and none of its batches reads the
     /// slots.
     ConnectionReset {
@@ -199,6 +201,17 @@ impl<T> Frontend<T> {
                     epoch,
                     cause,
                 }));
+                Ok(())
+            }
+            Message::RefusedSample {
+                connection,
+                epoch,
+                slot,
+                use_count,
+                text,
+            } => {
+                let use_of = (connection, epoch, slot, use_count);
+                self.tell(Some(ClientEvent::RefusedSample(use_of, text)));
                 Ok(())
             }
             Message::ConnectionReset { connection, epoch } => {

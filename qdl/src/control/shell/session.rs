@@ -20,7 +20,10 @@ use crate::control::{
         accelerator::{Accelerator, Event, Refusal},
     },
     error::ControlError,
-    message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Scores},
+    message::{
+        ConnectionGrant, ConnectionRequest, Counters, ErrorCode, MAX_REFUSAL, Message, Scores,
+        clip_to,
+    },
 };
 
 /// What an accelerator does when its frontend asks. Calls come from the session's task and must not
@@ -147,6 +150,22 @@ impl ServerHandle {
                 .link_mut()
                 .connection_lost(connection, epoch, &cause)
         });
+    }
+
+    /// An engine refused a sample, and its slot has no room for all of the reason.
+    pub fn refused_sample(
+        &self,
+        (connection, epoch, slot, use_count): (u16, u32, u16, u16),
+        why: &str,
+    ) {
+        let message = Message::RefusedSample {
+            connection,
+            epoch,
+            slot,
+            use_count,
+            text: clip_to(why, MAX_REFUSAL),
+        };
+        self.command(move |session, _| session.link_mut().say(message));
     }
 
     /// This node's end of a lost connection is torn down and no batch reads its slots.

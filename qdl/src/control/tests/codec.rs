@@ -59,6 +59,7 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
     let counters = any::<[u64; 6]>().prop_map(|c| Counters {
         arrived: c[0],
         responded: c[1],
+        refused: c[2] / 2,
         dropped_late: c[2],
         batches: c[3],
         copies: c[4],

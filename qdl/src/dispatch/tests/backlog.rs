@@ -99,3 +99,40 @@ fn by_health_large_samples_are_handed_over_too() {
     let (none, _, handed_over) = backlog(&b);
     assert_eq!(none + handed_over, id);
 }
+
+#[test]
+fn no_sample_waits_while_a_connection_has_room() {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(3) {
+        let b = Bench::with(
+            4,
+            16,
+            Arc::new(Hoard::default()),
+            false,
+            1 << 20,
+            Policy::default(),
+            Wait::asleep(),
+        );
+        (0..4).for_each(|c| drop(b.connect(c, 1, &Over::Tcp)));
+        b.wait_up(4);
+        let gate = std::sync::Barrier::new(3);
+        std::thread::scope(|s| {
+            for t in 0..3u64 {
+                let (b, gate) = (&b, &gate);
+                s.spawn(move || {
+                    gate.wait();
+                    for i in 0..4 {
+                        let first = t * 100 + i * 5;
+                        issue(b, first..first + 5);
+                    }
+                });
+            }
+        });
+        // 60 samples, 64 slots, and nobody answers.
+        let end = Instant::now() + Duration::from_secs(5);
+        while b.dispatcher.shared.waiting() > 0 {
+            assert!(Instant::now() < end, "{:?}", b.dispatcher.counts());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -16,6 +16,7 @@
 //! * `streamed`: the same through a server, in every mixture.
 //! * `warm_up`: samples before the first.
 //! * `closing`: connections that take their leave beside others.
+//! * `refused`: samples that an accelerator does not answer.
 //! * `hostile`: a frontend that does not keep to the protocol.
 //! * `tampered`: links that misbehave.
 
@@ -30,6 +31,7 @@ mod hostile;
 mod losses;
 mod parts;
 mod posting;
+mod refused;
 mod rig;
 mod sending;
 mod slots;

@@ -11,7 +11,7 @@ use crate::{
     connection::Spin,
     fabric::{Event, Grants, Imm, Post, SourceId, Window},
     os::Near,
-    response::{RESPONSE_HEADER_BYTES, ResponseHeader, ResponseTrailer},
+    response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader, ResponseTrailer},
     testkit::{memory, memory::MemoryFaults},
     wire::Stream,
 };
@@ -19,11 +19,11 @@ use crate::{
 const SLOTS: usize = 8;
 const REQUEST: usize = 64;
 const RESPONSE: usize = 256;
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the completer was told.
 #[derive(Clone, Debug, PartialEq)]
-enum Told {
+pub(super) enum Told {
     Part(u64, u32, Vec<u32>, bool),
     Whole(u64, Vec<u32>, bool),
     Contradicted(Contradiction),
@@ -72,14 +72,14 @@ impl Owner for Events {
     }
 }
 
-struct Rig {
-    dispatcher: Dispatcher,
+pub(super) struct Rig {
+    pub dispatcher: Dispatcher,
     told: mpsc::Receiver<Told>,
     events: Arc<Events>,
 }
 
 /// The accelerator's end of a connection.
-struct Far {
+pub(super) struct Far {
     link: Link,
     source: Arc<Region>,
     grants: Arc<Grants>,
@@ -90,10 +90,19 @@ struct Far {
 
 impl Rig {
     fn new(connections: usize) -> Self {
+        Rig::made(connections, |_| 0)
+    }
+
+    /// One connection to each of so many accelerators.
+    pub fn of_peers(peers: usize) -> Self {
+        Rig::made(peers, |i| i)
+    }
+
+    fn made(connections: usize, peer: fn(usize) -> usize) -> Self {
         let (tell, told) = mpsc::channel();
         let events = Arc::new(Events::default());
-        let connection = |_| ConnectionCfgs {
-            peer: 0,
+        let connection = |i| ConnectionCfgs {
+            peer: peer(i),
             nic_index: 0,
             slots: SLOTS,
             response_stride: RESPONSE,
@@ -124,7 +133,7 @@ impl Rig {
         }
     }
 
-    fn connect(&self, connection: usize, epoch: u32) -> Far {
+    pub fn connect(&self, connection: usize, epoch: u32) -> Far {
         let region = |bytes| Arc::new(Region::new(bytes).expect("memory"));
         let grants = Arc::new(Grants::new(SLOTS));
         (0..SLOTS as u16).for_each(|s| {
@@ -158,7 +167,7 @@ impl Rig {
         }
     }
 
-    fn issue(&self, id: u64) {
+    pub fn issue(&self, id: u64) {
         self.dispatcher.issue(&[Sample {
             id,
             index: 100 + id,
@@ -167,12 +176,12 @@ impl Rig {
             len: 16,
             issued_ns: now_ns(),
             first: None,
-            losses: 0,
+            tries: Default::default(),
         }]);
     }
 
     /// The next thing that is told, times left out.
-    fn next(&self) -> Told {
+    pub fn next(&self) -> Told {
         loop {
             match self.told.recv_timeout(PATIENCE).expect("something is told") {
                 Told::Times(_) => {}
@@ -182,7 +191,7 @@ impl Rig {
     }
 
     /// The times of the next sample that has ended.
-    fn times(&self) -> SampleTimes {
+    pub fn times(&self) -> SampleTimes {
         match self.told.recv_timeout(PATIENCE).expect("times") {
             Told::Times(t) => t,
             other => panic!("{other:?}"),
@@ -190,12 +199,25 @@ impl Rig {
     }
 
     /// Nothing else is told, now that all is over.
-    fn nothing_more(self) {
+    pub fn nothing_more(self) {
         assert!(self.dispatcher.drain(PATIENCE));
         self.dispatcher.stop();
         let more: Vec<_> = self.told.try_iter().collect();
         let times = |t: &Told| matches!(t, Told::Times(_));
         assert!(more.iter().all(times), "{more:?}");
+    }
+
+    /// What was told of the nth refusal, nothing else having been told.
+    pub fn refused(&self, n: usize) -> Refused {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.events.0.lock().expect("alive").get(n) {
+                Some(DispatchEvent::Refused(r)) => return r.clone(),
+                Some(other) => panic!("{other:?}"),
+                None => assert!(Instant::now() < end, "no refusal"),
+            }
+            std::thread::yield_now();
+        }
     }
 
     fn broken(&self, n: usize) -> Broken {
@@ -214,21 +236,52 @@ impl Rig {
 
 impl Far {
     /// The immediate of the next request.
-    fn request(&mut self) -> Imm {
+    pub fn request(&mut self) -> Imm {
         let end = Instant::now() + PATIENCE;
         loop {
-            let mut got = None;
-            self.link.rx.poll(1, &mut |e| got = Some(e));
-            match got {
-                Some(Event::Arrived { imm, .. }) => {
-                    self.at[usize::from(imm.slot())] = 0;
-                    return imm;
-                }
-                Some(other) => panic!("{other:?}"),
-                None => assert!(Instant::now() < end, "no request"),
+            if let Some(imm) = self.try_request() {
+                return imm;
             }
+            assert!(Instant::now() < end, "no request");
             std::thread::yield_now();
         }
+    }
+
+    /// The same where one is there.
+    pub fn try_request(&mut self) -> Option<Imm> {
+        let mut got = None;
+        self.link.rx.poll(1, &mut |e| got = Some(e));
+        match got? {
+            Event::Arrived { imm, .. } => {
+                self.at[usize::from(imm.slot())] = 0;
+                Some(imm)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Refuses a sample of which nothing was sent.
+    pub fn refuse(&mut self, imm: Imm, why: &str) {
+        let header = ResponseHeader {
+            len: why.len() as u32,
+            use_count: imm.use_count(),
+            refusal: Some(Refusal::Whole),
+            queue_us: 0,
+            compute_us: 0,
+        };
+        self.post(imm, &[&header.encode()[..], why.as_bytes()].concat());
+    }
+
+    /// Refuses the rest of an answer, in the last of so many parts.
+    pub fn refuse_rest(&mut self, imm: Imm, why: &str, parts: u32) {
+        let before = self.at[usize::from(imm.slot())] - RESPONSE_HEADER_BYTES;
+        let trailer = ResponseTrailer {
+            len: (before + why.len()) as u32,
+            parts,
+            refusal: Some(Refusal::Whole),
+            ..ResponseTrailer::default()
+        };
+        self.post(imm, &[why.as_bytes(), &trailer.encode()].concat());
     }
 
     /// Posts the next bytes of a slot; they leave with the next flush.
@@ -252,7 +305,7 @@ impl Far {
         }
     }
 
-    fn flush(&mut self) {
+    pub fn flush(&mut self) {
         self.link.tx.flush().expect("alive");
     }
 
@@ -260,6 +313,7 @@ impl Far {
         let header = ResponseHeader {
             len: 4 * tokens.len() as u32,
             use_count: imm.use_count(),
+            refusal: None,
             queue_us: 1,
             compute_us: 2,
         };
@@ -270,15 +324,15 @@ impl Far {
         tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
     }
 
-    fn whole(&mut self, imm: Imm, tokens: &[u32]) {
+    pub fn whole(&mut self, imm: Imm, tokens: &[u32]) {
         self.post(imm, &Self::header(imm, tokens));
     }
 
-    fn first(&mut self, imm: Imm, tokens: &[u32]) {
+    pub fn first(&mut self, imm: Imm, tokens: &[u32]) {
         self.post(imm.with_more(), &Self::header(imm, tokens));
     }
 
-    fn more(&mut self, imm: Imm, tokens: &[u32]) {
+    pub fn more(&mut self, imm: Imm, tokens: &[u32]) {
         self.post(imm.with_more(), &Self::bytes(tokens));
     }
 
@@ -287,6 +341,7 @@ impl Far {
         let trailer = ResponseTrailer {
             len: before as u32 + 4 * tokens.len() as u32,
             parts,
+            refusal: None,
             compute_us: 9,
             mean_us: 6,
         };
@@ -644,7 +699,7 @@ fn parts_of_a_warm_up_are_told_to_nobody() {
         len: 16,
         issued_ns: 0,
         first: None,
-        losses: 0,
+        tries: Default::default(),
     };
     let cfgs = WarmUpCfgs {
         samples: vec![sample],

@@ -214,6 +214,23 @@ impl Bench {
     ) -> Self {
         let service = Arc::new(Digest);
         let bench = Bench::with(connections, slots, service, false, up_to, policy, wait);
+        bench.choosing_by_health(connections, policy)
+    }
+
+    /// By health, with a service of its own.
+    pub fn by_health_of(
+        service: Arc<dyn Service>,
+        connections: usize,
+        slots: usize,
+        policy: Policy,
+    ) -> Self {
+        let wait = Wait::default();
+        let bench = Bench::with(connections, slots, service, false, DEFAULT, policy, wait);
+        bench.choosing_by_health(connections, policy)
+    }
+
+    fn choosing_by_health(self, connections: usize, policy: Policy) -> Self {
+        let bench = self;
         let all = vec![RailId(0), RailId(1)];
         let arbiter = RailArbiter::new(&RailArbiterCfgs {
             peers: vec![PeerCfgs {
@@ -358,7 +375,7 @@ impl Bench {
             len: len as u32,
             issued_ns: now_ns(),
             first: None,
-            losses: 0,
+            tries: Default::default(),
         }
     }
 
@@ -396,8 +413,23 @@ impl Bench {
         }
     }
 
-    /// Every one of `n` samples was answered once, with its own digest.
+    pub fn first_byte(&self, id: u64) -> u8 {
+        // SAFETY: the source is never changed.
+        unsafe { self.source.bytes(self.sample(id).offset, 1) }.expect("in")[0]
+    }
+
+    /// Every one of `n` samples was answered once, with its own digest, and recorded.
     pub fn check(&self, n: u64) {
+        self.check_answers(n);
+        let bytes = (0..n).map(|id| u64::from(self.sample(id).len));
+        self.check_recorded(n, bytes.sum());
+        let c = self.dispatcher.counts();
+        assert_eq!((c.issued, c.completed, c.completed_empty), (n, n, 0));
+        assert_eq!(c.posted, n + c.again);
+    }
+
+    /// Every one of `n` samples was answered once, with its own digest.
+    pub fn check_answers(&self, n: u64) {
         let answers = self.book.answers.lock().expect("alive");
         assert_eq!(answers.len() as u64, n);
         for id in 0..n {
@@ -410,11 +442,6 @@ impl Bench {
                 "sample {id}"
             );
         }
-        let bytes = (0..n).map(|id| u64::from(self.sample(id).len));
-        self.check_recorded(n, bytes.sum());
-        let c = self.dispatcher.counts();
-        assert_eq!((c.issued, c.completed, c.completed_empty), (n, n, 0));
-        assert_eq!(c.posted, n + c.again);
     }
 
     /// The times of so many samples were recorded, which had so many bytes.

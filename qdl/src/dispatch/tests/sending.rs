@@ -7,7 +7,11 @@ use std::{
 };
 
 use super::{rig::*, tampered::*, *};
-use crate::fabric::{Flushed, Post, PostError, Tx};
+use crate::{
+    fabric::{Flushed, Grants, Post, PostError, SourceId, Tx, Window},
+    response::ResponseHeader,
+    testkit::memory,
+};
 
 /// NIC threads that sleep at once, and nothing that wakes them by and by.
 fn asleep(connections: usize, policy: Policy) -> Bench {
@@ -152,4 +156,69 @@ fn room_that_comes_while_a_flush_ends_is_not_overlooked() {
     b.dispatcher.issue(&[b.sample(0)]);
     drained(&b);
     b.check(1);
+}
+
+/// A link that has failed, of a peer that answers what was granted though it was sent nothing.
+struct Early {
+    peer: Link,
+    book: Arc<Book>,
+}
+
+impl Tamper for Early {
+    fn post(&mut self, _: &mut dyn Tx, post: &Post) -> Result<(), PostError> {
+        let answer = Post {
+            source: SourceId(0),
+            offset: 0,
+            len: RESPONSE as u32,
+            at: 0,
+            imm: post.imm,
+        };
+        self.peer.tx.post(&answer)?;
+        self.peer.tx.flush()?;
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.book.answers.lock().expect("alive").is_empty() {
+            assert!(Instant::now() < end, "the answer was not taken");
+            std::thread::yield_now();
+        }
+        Err(Broken::Device("its port is down".to_owned()).into())
+    }
+}
+
+#[test]
+fn a_sample_that_is_answered_while_its_post_fails_is_completed_once() {
+    let b = Bench::new(2, 8, Arc::new(Digest), false, 1 << 20);
+    let region = Arc::new(Region::new(RESPONSE).expect("memory"));
+    let header = ResponseHeader {
+        len: 8,
+        use_count: 1,
+        refusal: None,
+        queue_us: 1,
+        compute_us: 2,
+    };
+    // SAFETY: nobody else knows the region yet.
+    let bytes = unsafe { region.bytes_mut(0, RESPONSE) }.expect("in");
+    bytes[..16].copy_from_slice(&header.encode());
+    let slots = Arc::new(Region::new(8 * 4096).expect("memory"));
+    let far = Endpoint {
+        window: Window::new(slots, 0, 4096, Arc::new(Grants::new(8))).expect("fits"),
+        sources: vec![region],
+        peer_slots: 8,
+        peer_stride: RESPONSE,
+        peer_stream: crate::wire::Stream::None,
+        send_depth: 64,
+    };
+    let (near, peer, _faults) = memory::pair(b.dispatcher.endpoint(0), far).expect("joined");
+    let book = b.book.clone();
+    b.dispatcher
+        .attach(0, 1, tampered(near, Early { peer, book }));
+    b.wait_up(1);
+    b.dispatcher.issue(&[b.sample(0)]);
+    b.connect(1, 1, &Over::Memory);
+    // A second sample, answered by the sound connection after the first was posted there, if it
+    // was.
+    b.dispatcher.issue(&[b.sample(1)]);
+    drained(&b);
+    let answers = b.book.answers.lock().expect("alive");
+    assert_eq!(answers.get(&0).map(|a| a.0), Some(1), "completed so often");
+    assert_eq!(b.dispatcher.counts().completed, 2);
 }

@@ -307,7 +307,7 @@ impl Rig {
             len: 1 + (id * 131) as u32 % REQUEST as u32,
             issued_ns: now_ns(),
             first: None,
-            losses: 0,
+            tries: Default::default(),
         }
     }
 

@@ -1,8 +1,12 @@
 //! What a model takes and gives, per sample: the part of a model that both nodes must agree on.
 
+mod lengths;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+pub use lengths::{Lengths, NoLengths};
 
 use crate::compression::PREFIX_BYTES;
 

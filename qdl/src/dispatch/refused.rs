@@ -1,0 +1,70 @@
+//! Samples that an accelerator has refused: each is tried again, first by another accelerator.
+
+use std::{iter, sync::atomic::Ordering};
+
+use super::{
+    Connection, DispatchEvent, Sample, Shared, WARM_UP_ID,
+    answers::{self, payload},
+    api::Refused,
+    posting::Burst,
+};
+use crate::clock::now_ns;
+
+impl Shared {
+    /// An accelerator refused a sample: tries it again, by another accelerator where one has room.
+    pub(super) fn refused(&self, epoch: u32, refused: &answers::Refused) {
+        let connection = &self.connections[refused.connection];
+        let slot = refused.imm.slot();
+        // SAFETY: the receiving half has closed the grant (`Shared::arrived`), and the slot is
+        // released below, so the peer has no business in these bytes.
+        let reason = unsafe { payload(&connection.window, slot, refused.at, refused.len) };
+        let reason = String::from_utf8_lossy(reason);
+        let reason = reason.replace(char::is_control, " ");
+        connection.tracker.release(slot);
+        let mut sample = refused.sample;
+        sample.tries.refused(now_ns());
+        let warms_up = sample.id == WARM_UP_ID;
+        self.owner.event(DispatchEvent::Refused(Refused {
+            connection: refused.connection,
+            epoch,
+            imm: refused.imm,
+            index: (!warms_up).then_some(sample.index),
+            refusals: sample.tries.refusals,
+            is_cut: refused.is_cut,
+            reason: reason.clone(),
+        }));
+        if warms_up {
+            connection.warmed.fetch_add(1, Ordering::Relaxed);
+            return self.warm_up.refused(connection.index, reason);
+        }
+        connection.refused.fetch_add(1, Ordering::Relaxed);
+        let nth = usize::from(sample.tries.refusals.clamp(1, 3)) - 1;
+        self.refused[nth].fetch_add(1, Ordering::Relaxed);
+        if let Some(h) = self.health.get() {
+            h.arbiter.taken_back(connection.index, sample.len);
+        }
+        let peer = connection.cfgs.peer;
+        if !self.give_to_one(&sample, |c| c.cfgs.peer != peer)
+            && !self.give_to_one(&sample, |_| true)
+        {
+            self.push_all(iter::once(sample));
+        }
+    }
+
+    /// Puts a sample into the ring of a connection that may have it. False where none has room.
+    fn give_to_one(&self, sample: &Sample, may: impl Fn(&Connection) -> bool) -> bool {
+        let given = match self.health.get() {
+            Some(h) => self.assign_to(h, now_ns(), sample, may),
+            None => {
+                let load = |i: usize| self.connections[i].load_if(&may);
+                let chosen = self.arbiter.pick(self.connections.len(), load);
+                let is_given = |i: &usize| self.connections[*i].assigned.push(*sample).is_ok();
+                chosen.filter(is_given).map(|i| (i, false))
+            }
+        };
+        if let Some((i, is_idle)) = given {
+            self.post_or_leave_given(&self.connections[i], Burst::of(sample), is_idle);
+        }
+        given.is_some()
+    }
+}

@@ -1,0 +1,204 @@
+//! Samples that an accelerator refuses: the reason lands in their own slot, and nothing else is
+//! touched.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    parts::{Far, PATIENCE, Rig, Told},
+    rig::*,
+    *,
+};
+use crate::{
+    fabric::Imm,
+    rails::Policy,
+    serve::{Arrival, Service},
+};
+
+/// Refuses samples whose bytes say so, the first time or every time; answers the others.
+struct Picky {
+    /// One in so many, by the first byte of the input.
+    one_in: u8,
+    /// Times that each is refused.
+    times: u8,
+    refused: Mutex<std::collections::HashMap<Vec<u8>, u8>>,
+}
+
+impl Service for Picky {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let mut refused = self.refused.lock().expect("alive");
+        let mut others = Vec::new();
+        for a in arrivals.drain(..) {
+            let input = a.input().to_vec();
+            let times = refused.entry(input.clone()).or_default();
+            if input[0].is_multiple_of(self.one_in) && *times < self.times {
+                *times += 1;
+                a.refuse(&format!("HTTP 500: overloaded by {}", "x".repeat(600)));
+            } else {
+                others.push(a);
+            }
+        }
+        drop(refused);
+        Digest.arrived(&mut others);
+    }
+}
+
+fn picky(times: u8) -> Arc<Picky> {
+    Arc::new(Picky {
+        one_in: 40,
+        times,
+        refused: Mutex::default(),
+    })
+}
+
+fn refusals(events: &[DispatchEvent]) -> Vec<&Refused> {
+    let refused = |e| match e {
+        &DispatchEvent::Refused(ref r) => Some(r),
+        _ => None,
+    };
+    events.iter().filter_map(refused).collect()
+}
+
+fn nothing_was_lost(events: &[DispatchEvent]) {
+    let lost =
+        |e: &&DispatchEvent| !matches!(e, DispatchEvent::Refused(_) | DispatchEvent::Rail { .. });
+    assert!(!events.iter().any(|e| lost(&e)), "something was lost");
+}
+
+#[test]
+fn a_refused_sample_is_tried_again_and_nothing_else_is() {
+    let policies = [
+        Policy::LeastOutstanding,
+        Policy::RoundRobin,
+        Policy::HealthBestFit,
+    ];
+    for (policy, over) in policies
+        .into_iter()
+        .zip([Over::Memory, Over::Tcp, Over::Tcp])
+    {
+        let (n, service) = (3_000, picky(2));
+        let b = match policy.by_health() {
+            None => {
+                let wait = Wait::default();
+                Bench::with(4, 64, service.clone(), false, DEFAULT, policy, wait)
+            }
+            Some(_) => Bench::by_health_of(service.clone(), 4, 64, policy),
+        };
+        (0..4).for_each(|c| drop(b.connect(c, 1, &over)));
+        b.wait_up(4);
+        b.issue_in_bursts(n);
+        assert!(b.dispatcher.drain(PATIENCE), "{:?}", b.dispatcher.counts());
+        let c = b.dispatcher.counts();
+        let once = (0..n).filter(|id| b.first_byte(*id).is_multiple_of(40));
+        let once = once.count() as u64;
+        assert_eq!(c.refused, [once, once, 0], "{policy:?}");
+        assert_eq!((c.again, c.connections_lost), (0, 0), "{policy:?}");
+        assert_eq!((c.issued, c.completed, c.posted), (n, n, n + 2 * once));
+        let events = b.book.events.lock().expect("alive");
+        nothing_was_lost(&events);
+        // A slot of 8 bytes holds as much of the reason.
+        let of_it = |r: &&Refused| r.reason == "HTTP 500" && r.is_cut;
+        assert!(refusals(&events).iter().all(of_it));
+        drop(events);
+        b.check_answers(n);
+    }
+}
+
+#[test]
+fn a_sample_that_is_refused_three_times_is_named_with_the_reason() {
+    let rig = Rig::of_peers(1);
+    let mut far = rig.connect(0, 1);
+    rig.issue(7);
+    rig.issue(8);
+    for n in 1..=3 {
+        let (a, b) = match n {
+            1 => {
+                let (a, b) = (far.request(), far.request());
+                (a, Some(b))
+            }
+            _ => (far.request(), None),
+        };
+        far.refuse(a, "HTTP 400: no such token");
+        if let Some(b) = b {
+            far.whole(b, &[5]);
+        }
+        far.flush();
+        if b.is_some() {
+            assert_eq!(rig.next(), Told::Whole(8, vec![5], true));
+        }
+        let refused = rig.refused(n - 1);
+        assert_eq!((refused.index, refused.refusals), (Some(107), n as u8));
+        assert_eq!(refused.reason, "HTTP 400: no such token");
+        assert!(!refused.is_cut);
+    }
+    // What becomes of the run is its owner's to say: the sample goes on.
+    let imm = far.request();
+    far.whole(imm, &[1]);
+    far.flush();
+    assert_eq!(rig.next(), Told::Whole(7, vec![1], true));
+    assert_eq!(rig.dispatcher.counts().refused, [1, 1, 1]);
+    rig.nothing_more();
+}
+
+#[test]
+fn the_next_try_goes_to_another_accelerator() {
+    let rig = Rig::of_peers(2);
+    let (mut one, mut two) = (rig.connect(0, 1), rig.connect(1, 1));
+    for id in 0..20 {
+        rig.issue(id);
+        let (imm, at_one) = either(&mut one, &mut two);
+        let (from, to) = match at_one {
+            true => (&mut one, &mut two),
+            false => (&mut two, &mut one),
+        };
+        from.refuse(imm, "HTTP 503: full");
+        from.flush();
+        let imm = to.request();
+        to.whole(imm, &[9]);
+        to.flush();
+        assert_eq!(rig.next(), Told::Whole(id, vec![9], true));
+    }
+    rig.nothing_more();
+}
+
+/// The next request, and whether it came to the first.
+fn either(one: &mut Far, two: &mut Far) -> (Imm, bool) {
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(imm) = one.try_request() {
+            return (imm, true);
+        }
+        if let Some(imm) = two.try_request() {
+            return (imm, false);
+        }
+        assert!(std::time::Instant::now() < end, "no request");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+#[test]
+fn an_answer_that_is_refused_in_the_middle_keeps_its_first_token() {
+    for same in [true, false] {
+        let rig = Rig::of_peers(1);
+        let mut far = rig.connect(0, 1);
+        rig.issue(3);
+        let imm = far.request();
+        far.first(imm, &[10]);
+        far.more(imm, &[11]);
+        far.refuse_rest(imm, "the stream was cut", 3);
+        far.flush();
+        assert_eq!(rig.next(), Told::Part(3, 0, vec![10], true));
+        assert_eq!(rig.next(), Told::Part(3, 4, vec![11], false));
+        assert_eq!(rig.refused(0).reason, "the stream was cut");
+        let imm = far.request();
+        let again = if same { 10 } else { 20 };
+        far.whole(imm, &[again, 12]);
+        far.flush();
+        if !same {
+            assert!(matches!(rig.next(), Told::Contradicted(c) if c.again == 20));
+        }
+        assert_eq!(rig.next(), Told::Whole(3, vec![again, 12], false));
+        let t = rig.times();
+        assert!(t.failed_ns > t.issued_ns && t.posted_ns >= t.failed_ns);
+        rig.nothing_more();
+    }
+}

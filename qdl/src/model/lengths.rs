@@ -1,0 +1,150 @@
+//! The lengths that a model's samples and answers can have: one check for what either peer sends.
+
+use std::fmt;
+
+use super::{ModelSpec, TensorSpec};
+
+/// Fixed tensors once, and ragged ones by the row: a length alone tells how many rows there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lengths {
+    /// Bytes of the tensors that are not ragged.
+    fixed: usize,
+    /// Bytes of one row of all ragged tensors together; 0 where none is.
+    row: usize,
+    /// Most rows of a ragged tensor.
+    max_rows: usize,
+}
+
+/// A tensor whose bytes cannot be told apart from others by a sample's length alone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{tensor}: {reason}")]
+pub struct NoLengths {
+    /// Name of the tensor.
+    pub tensor: String,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+impl Lengths {
+    /// Those of a model's samples, uncompressed.
+    ///
+    /// # Errors
+    /// [`NoLengths`].
+    pub fn of_inputs(model: &ModelSpec) -> Result<Self, NoLengths> {
+        Lengths::of(model.inputs.iter())
+    }
+
+    /// Those of a model's answers, all parts together.
+    ///
+    /// # Errors
+    /// [`NoLengths`].
+    pub fn of_outputs(model: &ModelSpec) -> Result<Self, NoLengths> {
+        Lengths::of(model.outputs())
+    }
+
+    fn of<'a>(tensors: impl Iterator<Item = &'a TensorSpec>) -> Result<Self, NoLengths> {
+        let mut lengths = Lengths {
+            fixed: 0,
+            row: 0,
+            max_rows: 0,
+        };
+        for t in tensors {
+            let refuse = |reason| {
+                Err(NoLengths {
+                    tensor: t.name.clone(),
+                    reason,
+                })
+            };
+            let Some(bytes) = t.bytes() else {
+                return refuse("is too large");
+            };
+            if bytes == 0 {
+                return refuse("has no elements");
+            }
+            if !t.ragged {
+                lengths.fixed = lengths.fixed.saturating_add(bytes);
+                continue;
+            }
+            let Some(&rows) = t.shape.first() else {
+                return refuse("is a scalar, which cannot be ragged");
+            };
+            if lengths.row > 0 && rows != lengths.max_rows {
+                return refuse("all ragged tensors need the same first dimension");
+            }
+            lengths.max_rows = rows;
+            // `bytes` is not 0, so neither is `rows`.
+            lengths.row = lengths.row.saturating_add(bytes / rows);
+        }
+        Ok(lengths)
+    }
+
+    /// Rows of the ragged tensors in `len` bytes, 0 where the model has none; `None` where nothing
+    /// of the model has that length.
+    pub fn rows(&self, len: usize) -> Option<usize> {
+        let rest = len.checked_sub(self.fixed)?;
+        if self.row == 0 {
+            return (rest == 0).then_some(0);
+        }
+        let rows = rest / self.row;
+        (rest.is_multiple_of(self.row) && (1..=self.max_rows).contains(&rows)).then_some(rows)
+    }
+}
+
+impl fmt::Display for Lengths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.fixed, self.row) {
+            (fixed, 0) => write!(f, "{fixed} bytes"),
+            (0, row) => write!(f, "1 to {} times {row} bytes", self.max_rows),
+            (fixed, row) => write!(
+                f,
+                "{fixed} bytes and 1 to {} times {row} bytes",
+                self.max_rows
+            ),
+        }
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::DType;
+    use super::*;
+
+    fn tensor(dtype: DType, shape: &[usize], ragged: bool) -> TensorSpec {
+        TensorSpec {
+            name: "t".to_owned(),
+            dtype,
+            shape: shape.to_vec(),
+            ragged,
+        }
+    }
+
+    proptest! {
+        /// A length is taken exactly where the tensors can add up to it.
+        #[test]
+        fn a_length_is_taken_where_tensors_add_up_to_it(
+            fixed in 0usize..9, row in 1usize..9, max in 1usize..9, len in 0usize..120,
+        ) {
+            let mut all = vec![tensor(DType::U8, &[max, row], true)];
+            all.extend((fixed > 0).then(|| tensor(DType::I32, &[fixed], false)));
+            let lengths = Lengths::of(all.iter()).expect("told apart");
+            let rows = (1..=max).find(|n| 4 * fixed + n * row == len);
+            prop_assert_eq!(lengths.rows(len), rows);
+        }
+    }
+
+    #[test]
+    fn what_is_fixed_has_one_length() {
+        let lengths = Lengths::of_outputs(&ModelSpec::opaque("m", 9, 8)).expect("a length");
+        let taken: Vec<_> = (0..20).filter(|n| lengths.rows(*n).is_some()).collect();
+        assert_eq!(taken, [8]);
+        assert_eq!(lengths.to_string(), "8 bytes");
+        let two = [
+            tensor(DType::U8, &[3, 2], true),
+            tensor(DType::U8, &[4, 2], true),
+        ];
+        let e = Lengths::of(two.iter()).expect_err("rows differ");
+        assert!(e.reason.contains("same first dimension"), "{e}");
+    }
+}

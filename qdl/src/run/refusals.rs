@@ -1,0 +1,183 @@
+//! What an accelerator refused: counted by kind, with the whole reason, which may come by the
+//! control plane before or behind the refusal itself. A data structure.
+
+use std::collections::VecDeque;
+
+use crate::{
+    dispatch::Refused,
+    stats::{RefusalRecord, kind_of},
+};
+
+/// Most kinds that are told apart; others are counted with the last.
+const KINDS: usize = 32;
+/// Most refusals whose whole reasons are waited for, and most reasons that came first.
+const WAITING: usize = 256;
+
+/// A use of a slot: connection by its number at the accelerator, epoch, slot, use count.
+pub type Use = (u16, u32, u16, u16);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    records: Vec<RefusalRecord>,
+    /// Refusals that hold only a part of their reason: whose record it opened, and the sample that
+    /// ended the run by it.
+    waiting: VecDeque<(Use, Option<usize>, Option<u64>)>,
+    reasons: VecDeque<(Use, String)>,
+}
+
+/// What is to be done about a refusal.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Todo {
+    /// Nothing: one more of its kind.
+    Nothing,
+    /// It is the first of its kind: this is to be said.
+    Note(String),
+    /// It was the sample's last: the run ends, for this reason.
+    End(String),
+    /// The same, once the whole reason has come, or soon.
+    EndSoon(String),
+}
+
+impl Refusals {
+    /// A refusal came. `number`: the connection's, at the accelerator `node`.
+    pub fn refused(&mut self, node: &str, number: u16, r: &Refused) -> Todo {
+        let use_of = (number, r.epoch, r.imm.slot(), r.imm.use_count());
+        let early = self.reasons.iter().position(|(u, _)| *u == use_of);
+        let whole = early.and_then(|i| self.reasons.remove(i));
+        let is_whole = whole.is_some() || !r.is_cut;
+        let words = whole.map_or_else(|| r.reason.clone(), |(_, words)| words);
+        let Some(sample) = r.index else {
+            return Todo::Nothing;
+        };
+        let kind = kind_of(&words);
+        let known = self.records.iter().position(|k| k.kind == kind);
+        let full = self.records.len() >= KINDS;
+        let at = known.or_else(|| full.then_some(KINDS - 1));
+        let opened = match at {
+            Some(at) => {
+                self.records[at].count += 1;
+                None
+            }
+            None => {
+                self.records.push(RefusalRecord {
+                    node: node.to_owned(),
+                    kind,
+                    count: 1,
+                    sample,
+                    words: words.clone(),
+                });
+                Some(self.records.len() - 1)
+            }
+        };
+        let is_last = r.refusals >= 3;
+        if !is_whole && (is_last || opened.is_some()) {
+            self.waiting.truncate(WAITING - 1);
+            let last = is_last.then_some(sample);
+            self.waiting.push_front((use_of, opened, last));
+        }
+        match (is_last, is_whole, opened) {
+            (true, true, _) => Todo::End(last_words(node, sample, &words)),
+            (true, false, _) => Todo::EndSoon(last_words(node, sample, &words)),
+            (false, _, Some(_)) => Todo::Note(format!(
+                "{node} refused sample {sample}, which is tried again: {words}"
+            )),
+            _ => Todo::Nothing,
+        }
+    }
+
+    /// The whole reason of a refusal came. Returns why the run ends, where it was waited for.
+    pub fn reason(&mut self, node: &str, use_of: Use, words: &str) -> Option<String> {
+        let waits = self.waiting.iter().position(|(u, ..)| *u == use_of);
+        let Some((_, opened, last)) = waits.and_then(|i| self.waiting.remove(i)) else {
+            self.reasons.truncate(WAITING - 1);
+            self.reasons.push_front((use_of, words.to_owned()));
+            return None;
+        };
+        if let Some(record) = opened.and_then(|at| self.records.get_mut(at)) {
+            words.clone_into(&mut record.words);
+        }
+        last.map(|sample| last_words(node, sample, words))
+    }
+
+    /// All of them, for the record.
+    pub fn records(&self) -> &[RefusalRecord] {
+        &self.records
+    }
+}
+
+fn last_words(node: &str, sample: u64, words: &str) -> String {
+    format!("sample {sample} was refused three times, at last by {node}: {words}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::Imm;
+
+    fn refused(slot: u16, refusals: u8, reason: &str, is_cut: bool) -> Refused {
+        Refused {
+            connection: 0,
+            epoch: 1,
+            imm: Imm::new(slot, 9),
+            index: Some(57),
+            refusals,
+            reason: reason.to_owned(),
+            is_cut,
+        }
+    }
+
+    #[test]
+    fn the_first_of_a_kind_is_said_and_the_third_of_a_sample_ends_the_run() {
+        let mut r = Refusals::default();
+        let Todo::Note(line) = r.refused("a", 0, &refused(1, 1, "HTTP 500: x", false)) else {
+            panic!("the first of its kind");
+        };
+        assert!(line.contains("a refused sample 57"), "{line}");
+        let again = r.refused("a", 0, &refused(1, 2, "HTTP 500: y", false));
+        assert_eq!(again, Todo::Nothing);
+        let last = r.refused("a", 0, &refused(1, 3, "HTTP 500: z", false));
+        let words = "sample 57 was refused three times, at last by a: HTTP 500: z";
+        assert_eq!(last, Todo::End(words.to_owned()));
+        assert_eq!((r.records().len(), r.records()[0].count), (1, 3));
+    }
+
+    #[test]
+    fn a_reason_is_whole_whichever_of_its_two_ways_is_quicker() {
+        let whole = "HTTP 400: token 151936 of 151936";
+        for control_first in [false, true] {
+            let mut r = Refusals::default();
+            let told = |r: &mut Refusals| r.reason("a", (0, 1, 4, 9), whole);
+            let end = match control_first {
+                true => {
+                    assert_eq!(told(&mut r), None);
+                    match r.refused("a", 0, &refused(4, 3, "HTTP 400: to", true)) {
+                        Todo::End(words) => words,
+                        other => panic!("{other:?}"),
+                    }
+                }
+                false => {
+                    let soon = r.refused("a", 0, &refused(4, 3, "HTTP 400: to", true));
+                    assert!(matches!(soon, Todo::EndSoon(_)), "{soon:?}");
+                    told(&mut r).expect("waited for")
+                }
+            };
+            assert!(end.ends_with(whole), "{end}");
+            assert_eq!(r.records()[0].words, whole);
+        }
+    }
+
+    #[test]
+    fn what_a_peer_fills_is_bounded() {
+        let mut r = Refusals::default();
+        for i in 0..1000u16 {
+            let kind = format!("kind {i}: x");
+            let _ = r.refused("a", 0, &refused(i, 3, &kind, true));
+            let _ = r.reason("a", (7, 1, i, 1), "never asked for");
+        }
+        assert_eq!(r.records().len(), KINDS);
+        assert_eq!((r.waiting.len(), r.reasons.len()), (WAITING, WAITING));
+        let all: u64 = r.records().iter().map(|k| k.count).sum();
+        assert_eq!(all, 1000);
+    }
+}
