@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::rules::{Findings, MAX_MS, resolve, within, within_some};
 
 /// Most sequences in flight.
-const MAX_IN_FLIGHT: usize = 65_536;
+pub const MAX_IN_FLIGHT: usize = 65_536;
 /// Largest vocabulary, context and answer, in tokens: ids are `i32`.
 const MAX_TOKENS: usize = i32::MAX as usize;
 /// Longest deadline in seconds: one day.
@@ -134,10 +134,11 @@ pub struct HttpConfig {
     #[serde(default)]
     #[garde(custom(within_some(1..=MAX_TOKENS)))]
     pub context: Option<usize>,
-    /// Most requests at once; default 512.
-    #[serde(default = "in_flight")]
-    #[garde(custom(within(1..=MAX_IN_FLIGHT)))]
-    pub in_flight: usize,
+    /// Most requests at once; default: 8 more than the server says it works on, 512 where it says
+    /// nothing.
+    #[serde(default)]
+    #[garde(custom(within_some(1..=MAX_IN_FLIGHT)))]
+    pub in_flight: Option<usize>,
     /// Milliseconds for a connection to come up, and for the answer to a question at the start;
     /// default 5000.
     #[serde(default = "connect_ms")]
@@ -181,10 +182,6 @@ pub struct HttpConfig {
     pub stop_s: u64,
 }
 
-fn in_flight() -> usize {
-    512
-}
-
 fn connect_ms() -> u64 {
     5000
 }
@@ -213,7 +210,7 @@ impl HttpConfig {
             eos: Vec::new(),
             vocab: None,
             context: None,
-            in_flight: in_flight(),
+            in_flight: None,
             connect_ms: connect_ms(),
             first_token_s: 45,
             next_token_s: 30,

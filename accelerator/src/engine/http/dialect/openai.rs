@@ -47,7 +47,7 @@ enum Object {
 #[derive(Deserialize)]
 struct Choice {
     token_ids: Option<Tokens>,
-    finish_reason: Option<Finish>,
+    finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -82,7 +82,11 @@ pub(super) fn read(data: &str) -> Result<Step, Trouble> {
     }
     let mut choices = chunk.choices.into_iter();
     if let Some(choice) = choices.next() {
-        step.finish = choice.finish_reason;
+        step.finish = choice
+            .finish_reason
+            .as_deref()
+            .map(Finish::of)
+            .transpose()?;
         step.tokens = choice.token_ids.unwrap_or_default();
     }
     if choices.next().is_some() {
