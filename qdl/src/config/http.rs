@@ -144,9 +144,9 @@ pub struct HttpConfig {
     #[serde(default = "connect_ms")]
     #[garde(custom(within(1..=MAX_MS)))]
     pub connect_ms: u64,
-    /// Seconds from a request to its first token; default 45. With the ten seconds in which a
-    /// silent server is tried once more it is less than a frontend's `watchdog_s`, so that this
-    /// end names the server first.
+    /// Seconds from a request to its first token, while no stream brings any; default 45. With the
+    /// ten seconds in which a silent server is tried once more it is less than a frontend's
+    /// `watchdog_s`, so that this end names the server first.
     #[serde(default = "seconds::<45>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub first_token_s: u64,

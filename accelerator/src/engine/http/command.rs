@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read, Seek, SeekFrom, Write},
+    io::{self, Read, Seek, SeekFrom},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -28,8 +28,8 @@ const KILLED: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Waits for the end of its input, which this process holds open for as long as it is there; then
-/// ends the group `$0`: SIGTERM, and SIGKILL `$1` seconds later. A line of input ends it at once.
-const WATCH: &str = r#"read -r over && exit
+/// ends the group `$0`: SIGTERM, and SIGKILL `$1` seconds later.
+const WATCH: &str = r#"read -r _
 kill -s TERM -- "-$0"
 left=$1
 while [ "$left" -gt 0 ] && kill -s 0 -- "-$0"; do sleep 1; left=$((left - 1)); done
@@ -195,7 +195,10 @@ impl Watcher {
         };
         *reaped = true;
         drop(reaped);
-        watchman.map(dismiss);
+        if let Some(mut watchman) = watchman {
+            let _ = watchman.kill();
+            let _ = watchman.wait();
+        }
         let line = last_line(&self.log).unwrap_or_else(|| "(nothing)".to_owned());
         let words = format!(
             "it ended ({status}); the last line of its log {}: {line}",
@@ -235,14 +238,6 @@ fn watchman(pid: libc::pid_t, grace: Duration) -> Option<Child> {
         );
     }
     started.ok()
-}
-
-/// Ends a watchman whose group has ended.
-fn dismiss(mut watchman: Child) {
-    if let Some(mut input) = watchman.stdin.take() {
-        let _ = input.write_all(b"over\n");
-    }
-    let _ = watchman.wait();
 }
 
 /// Waits until the process has ended, and leaves it to be reaped.

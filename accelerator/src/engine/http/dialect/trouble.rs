@@ -142,8 +142,8 @@ pub(in crate::engine::http) enum Trouble {
 }
 
 impl Trouble {
-    /// Whose fault it is. A sample's refuses the sample; the engine's ends the node; where it may be
-    /// either's, the server is asked something harmless, and what it does decides.
+    /// Whose fault it is. A sample's refuses the sample; the engine's ends the node; where it may
+    /// be either's, the server is asked something harmless, and what it does decides.
     pub fn fault(&self) -> Fault {
         match self {
             Trouble::Unwanted | Trouble::Prompt(_) | Trouble::TooLong(_) => Fault::Sample,
