@@ -154,7 +154,8 @@ pub struct HttpConfig {
     #[serde(default = "seconds::<30>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub next_token_s: u64,
-    /// Seconds for which a server that says it is busy is asked again; default 30.
+    /// Seconds for which a server that says it is busy is asked again, while no stream brings a
+    /// token; default 30.
     #[serde(default = "seconds::<30>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub busy_s: u64,

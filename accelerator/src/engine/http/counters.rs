@@ -62,10 +62,12 @@ impl Counters {
         self.newest_ns.fetch_max(clock::now_ns(), Relaxed);
     }
 
-    /// For how long no stream has brought a token.
+    /// For how long no stream has brought a token; for ever where none has yet.
     pub fn silence(&self) -> Duration {
-        let newest = self.newest_ns.load(Relaxed);
-        Duration::from_nanos(clock::now_ns().saturating_sub(newest))
+        Duration::from_nanos(match self.newest_ns.load(Relaxed) {
+            0 => u64::MAX,
+            newest => clock::now_ns().saturating_sub(newest),
+        })
     }
 
     /// A first token, so long after its request.

@@ -6,7 +6,10 @@ use bytes::{Buf, Bytes};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 
-use super::{client::chain, dialect::trouble::Trouble};
+use super::{
+    client::chain,
+    dialect::trouble::{self, Trouble},
+};
 
 /// Splits a body into events. Of an event it keeps `data`, and whether it is an error: `event:
 /// error`, or the field `error` in the place of `data`, as older versions of llama.cpp have it.
@@ -58,8 +61,9 @@ where
     /// Waits for the next event with data. May be dropped and called again: nothing is lost.
     ///
     /// # Errors
-    /// [`Trouble::Cut`] where the body ends or breaks, and [`Trouble::Garbled`] where an event is
-    /// too long or no UTF-8. `tokens` is for the former: as many came before.
+    /// [`Trouble::Cut`] where the body ends or breaks, [`Trouble::Said`] where it is an error in
+    /// the place of a stream, and [`Trouble::Garbled`] where an event is too long or no UTF-8.
+    /// `tokens` is for the first: as many came before.
     pub async fn next(&mut self, tokens: usize) -> Result<Event<'_>, Trouble> {
         if mem::take(&mut self.is_given) {
             self.clear();
@@ -69,6 +73,9 @@ where
             match self.body.frame().await {
                 Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
                 Some(Err(e)) => return Err(cut(chain(&e))),
+                None if self.line.starts_with(b"{") => {
+                    return Err(trouble::said_whole(&String::from_utf8_lossy(&self.line)));
+                }
                 None => return Err(cut("it ended before the answer did".to_owned())),
             }
         }

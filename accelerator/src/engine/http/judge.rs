@@ -131,13 +131,14 @@ impl Sink for Nobody {
 pub(super) async fn trial(server: &Server) -> Result<(), Trouble> {
     let mut tries = 1;
     loop {
-        match try_once(server).await {
-            Err(e) if e.fault() == Fault::Either && tries < TRIES => {
-                if matches!(e, Trouble::Silent { .. }) {
-                    return Err(e);
-                }
-            }
-            ended => return ended,
+        let ended = try_once(server).await;
+        // What has waited for long already is not asked again.
+        let again = |e: &Trouble| {
+            let waited = matches!(e, Trouble::Silent { .. } | Trouble::Busy { .. });
+            e.fault() == Fault::Either && !waited && tries < TRIES
+        };
+        if !ended.as_ref().is_err_and(again) {
+            return ended;
         }
         tries += 1;
         sleep(PAUSE).await;

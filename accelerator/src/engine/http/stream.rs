@@ -111,7 +111,7 @@ impl Server {
 
     /// Until the headers are there; says when what was answered was asked.
     async fn begin(&self, body: &Bytes, sink: &mut impl Sink) -> Result<(Answer, Asked), Trouble> {
-        let first = Instant::now();
+        let first = self.asked();
         let mut pause = FIRST_PAUSE;
         loop {
             let asked = self.asked();
@@ -127,8 +127,8 @@ impl Server {
                 Err(other) => return Err(other),
             };
             self.counters.busy.fetch_add(1, Relaxed);
-            let after = first.elapsed();
-            if after + pause > self.config.busy() {
+            let after = first.at.elapsed();
+            if after + pause > self.config.busy() && !self.may_wait(self.config.busy(), first) {
                 return Err(Trouble::Busy {
                     status,
                     words,
@@ -212,12 +212,18 @@ impl Server {
     /// # Errors
     /// [`Trouble::Silent`]
     fn late(&self, tokens: usize, after: Duration, asked: Asked) -> Result<Instant, Trouble> {
-        let silence = self.counters.silence();
-        let firsts = self.counters.firsts.load(Relaxed) - asked.firsts;
-        if tokens == 0 && silence < after && firsts <= 2 * self.in_flight as u64 {
-            return Ok(Instant::now() + (after - silence));
+        if tokens == 0 && self.may_wait(after, asked) {
+            let left = after.saturating_sub(self.counters.silence());
+            return Ok(Instant::now() + left);
         }
         Err(Trouble::Silent { tokens, after })
+    }
+
+    /// Whether the server brought tokens to any stream in the time `within`, and has not forgotten
+    /// the request that was `asked` first.
+    fn may_wait(&self, within: Duration, asked: Asked) -> bool {
+        let firsts = self.counters.firsts.load(Relaxed) - asked.firsts;
+        self.counters.silence() < within && firsts <= 2 * self.in_flight as u64
     }
 
     /// An answer of several tokens came in one event.

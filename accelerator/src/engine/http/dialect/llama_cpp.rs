@@ -60,6 +60,7 @@ struct Chunk {
     tokens_predicted: Option<usize>,
     tokens_evaluated: Option<usize>,
     timings: Option<Timings>,
+    #[serde(alias = "detail")]
     error: Option<Value>,
 }
 

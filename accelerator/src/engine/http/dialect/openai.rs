@@ -31,6 +31,7 @@ struct Chunk {
     #[serde(default)]
     choices: SmallVec<[Choice; 1]>,
     usage: Option<Usage>,
+    #[serde(alias = "detail")]
     error: Option<Value>,
     /// `"error"` in TensorRT-LLM's error responses, which have no `error`.
     object: Option<Object>,

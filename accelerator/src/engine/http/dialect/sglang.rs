@@ -59,6 +59,7 @@ pub(super) const DIALECT: Dialect = Dialect {
 struct Chunk {
     output_ids: Option<Tokens>,
     meta_info: Option<MetaInfo>,
+    #[serde(alias = "detail")]
     error: Option<Value>,
 }
 

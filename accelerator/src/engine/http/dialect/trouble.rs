@@ -24,7 +24,7 @@ pub(in crate::engine::http) enum Trouble {
 
     /// The server would not take it for as long as it was asked.
     #[error(
-        "it has answered {status} for {} s: {words}; raise engine.http.busy_s or lower \
+        "HTTP {status}: {words} (for {} s); raise engine.http.busy_s or lower \
          engine.http.in_flight", .after.as_secs()
     )]
     Busy {
@@ -153,9 +153,11 @@ impl Trouble {
                 Some(status) if by_status(*status) == Fault::Sample => Fault::Sample,
                 _ => Fault::Either,
             },
-            Trouble::Connect(_) | Trouble::Cut { .. } | Trouble::Silent { .. } => Fault::Either,
-            Trouble::Busy { .. }
-            | Trouble::Garbled(_)
+            Trouble::Connect(_)
+            | Trouble::Busy { .. }
+            | Trouble::Cut { .. }
+            | Trouble::Silent { .. } => Fault::Either,
+            Trouble::Garbled(_)
             | Trouble::NoIds
             | Trouble::Lost { .. }
             | Trouble::Uncounted(_)
@@ -209,7 +211,10 @@ pub(super) fn said(error: &Value) -> Trouble {
 /// From an event that is an error as a whole: the same object, alone or under `error`.
 pub(in crate::engine::http) fn said_whole(data: &str) -> Trouble {
     match serde_json::from_str::<Value>(data) {
-        Ok(value) => said(value.get("error").unwrap_or(&value)),
+        Ok(value) => {
+            let error = value.get("error").or_else(|| value.get("detail"));
+            said(error.unwrap_or(&value))
+        }
         Err(_) => Trouble::Said {
             status: None,
             words: short(data),

@@ -146,11 +146,29 @@ fn a_busy_server_is_asked_again_and_counted() {
 #[test]
 fn a_server_that_stays_busy_ends_the_engine() {
     let busy = r#"{"error":{"message":"queue full"}}"#;
-    let server = server(Dialect::Vllm, |_| Reply::Whole(429, busy.to_owned()));
+    let server = Server::start(
+        |path| about(Dialect::Vllm, path),
+        |asked| match asked.number {
+            0 => good(Dialect::Vllm, asked),
+            _ => Reply::Whole(429, busy.to_owned()),
+        },
+    );
     let result = one_with(&server, |http| http.busy_s = 1);
     ended(
         result,
-        "it has answered 429 for 0 s: queue full; raise engine.http.busy_s",
+        "HTTP 429: queue full (for 0 s); raise engine.http.busy_s",
+    );
+}
+
+#[test]
+fn a_request_that_a_working_server_is_too_busy_for_is_refused() {
+    let server = server(Dialect::Vllm, |_| {
+        Reply::Whole(503, "queue full".to_owned())
+    });
+    let result = one_with(&server, |http| http.busy_s = 1);
+    refused(
+        result,
+        "HTTP 503: queue full (for 0 s); raise engine.http.busy_s",
     );
 }
 
@@ -268,6 +286,9 @@ fn broken_off(dialect: Dialect, prompt: usize, how: &str) -> Vec<String> {
         // Older versions of llama.cpp.
         "error field" => format!("error: {error}\n\n"),
         "error in words" => "event: error\ndata: no room\n\n".to_owned(),
+        "detail" => format!("data: {}\n\n", json!({"detail": "no room"})),
+        // In the place of a stream.
+        "body" => return vec![json!({"error": error}).to_string()],
         other => panic!("{other}"),
     });
     all.push("data: [DONE]\n\n".to_owned());
@@ -284,6 +305,8 @@ fn an_abort_or_an_error_event_refuses_that_sample_alone_in_each_dialect() {
             ("error event", "error event 404: no room"),
             ("error field", "error event 404: no room"),
             ("error in words", "error event: no room"),
+            ("detail", "error event: no room"),
+            ("body", "error event 404: no room"),
         ] {
             let server = server(dialect, move |asked| match asked.prompt()[..] {
                 [9, ..] => stream(broken_off(dialect, asked.prompt().len(), how)),

@@ -99,6 +99,39 @@ fn a_trouble_is_not_the_servers_end_while_it_brings_tokens_to_others() {
 }
 
 #[test]
+fn a_busy_server_is_asked_again_for_as_long_as_it_brings_tokens_to_others() {
+    // It is busy until 25 requests have come, for longer than `busy_s`.
+    let server = Server::start(
+        |path| about(Dialect::Vllm, path),
+        |asked| match asked.prompt()[..] {
+            [9, ..] if asked.number < 25 => Reply::Whole(429, "later".to_owned()),
+            [9, ..] => slow(Dialect::Vllm, asked),
+            _ if asked.is_trial() => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
+            _ => slow(Dialect::Vllm, asked),
+        },
+    );
+    let mut params = params(&server.url, Dialect::Vllm);
+    let http = params.engine.http.as_mut().expect("http");
+    (http.busy_s, http.in_flight) = (1, Some(20));
+    let started = start(&params).expect("a server");
+    let samples = Samples::new(&[vec![9]], Stream::First);
+    let others = Samples::new(&vec![vec![1]; 30], Stream::First);
+    samples.submit(0, &*started.http);
+    for i in 0..30 {
+        others.submit(i, &*started.http);
+        eventually("one of the others ends", || others.ended() == i + 1);
+    }
+    eventually("it ends", || samples.ended() == 1);
+    let fate = samples.fate(0);
+    assert!(
+        fate.answer.is_some(),
+        "{:?} {:?}",
+        fate.refused,
+        started.fatal()
+    );
+}
+
+#[test]
 fn requests_at_once_are_those_that_the_server_works_on_and_eight() {
     for (dialect, says, config, most) in [
         (Dialect::Sglang, Some(3), None, 11),
