@@ -3,10 +3,12 @@
 use std::{
     io::{IsTerminal, Write},
     path::PathBuf,
+    sync::{Arc, OnceLock},
 };
 
 use accelerator::node::Accelerator;
 use clap::Parser;
+use qdl::run::Stop;
 
 /// Everything went well.
 const OK: u8 = 0;
@@ -143,6 +145,20 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     }
     // What a frontend is told of this node is what it was started with.
     let text = std::fs::read_to_string(&arguments.config).unwrap_or_default();
+    let stopper: Arc<OnceLock<Stop>> = Arc::default();
+    let stop = stopper.clone();
+    std::thread::spawn(move || {
+        let signal = wait_for(&signals);
+        let why = format!("the accelerator was told to stop (signal {signal})");
+        match stop.get() {
+            Some(stop) => stop.stop(&why),
+            None => {
+                eprintln!("{why} before it was ready");
+                // SAFETY: ends the process, in which nothing is served yet.
+                unsafe { libc::_exit(i32::from(OK)) }
+            }
+        }
+    });
     let accelerator = match Accelerator::start(&config, &text, arguments.once) {
         Ok(a) => a,
         Err(e) => {
@@ -158,13 +174,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
         }
         return OK;
     }
-    let stopper = accelerator.stopper();
-    std::thread::spawn(move || {
-        let signal = wait_for(&signals);
-        stopper.stop(&format!(
-            "the accelerator was told to stop (signal {signal})"
-        ));
-    });
+    let _ = stopper.set(accelerator.stopper());
     if let Some(line) = accelerator.content() {
         tracing::info!("{line}");
     }

@@ -10,6 +10,7 @@
 
 pub mod aoti;
 mod batch;
+mod child;
 mod content;
 pub mod cuda;
 mod decompress;

@@ -43,7 +43,8 @@ pub trait Streaming: Send + Sync {
     /// [`EngineError`]: which model or server, and what to do.
     fn start(&self, fatal: OnFatal) -> Result<(), EngineError>;
 
-    /// Most sequences it has at once; more wait outside.
+    /// Most sequences it has at once; more wait outside. It may be another number once it has
+    /// started, and knows its server.
     fn in_flight(&self) -> usize;
 
     /// Takes a sequence. Called on a NIC thread or on the one that ended another sequence, by one

@@ -34,7 +34,7 @@ use super::{
     shared::{ABANDONED, DRAINING, OnFatal, RUNNING},
 };
 use crate::engine::{
-    Engine, EngineError, Lengths, Sequence, Streaming, lengths, panic_message,
+    Engine, EngineError, Lengths, Sequence, lengths, panic_message,
     streaming::{self, Outcome, Places},
 };
 
@@ -51,8 +51,8 @@ struct Inner {
     queue: Queue<Arrival>,
     /// Whoever has it moves samples from the queue to the engine.
     drawing: SendToken<()>,
-    /// Most sequences in the engine.
-    most: usize,
+    /// Most sequences in the engine: 0 until it has started, and knows.
+    most: AtomicUsize,
     /// Sequences in the engine. Only who draws adds to it.
     inside: CachePadded<AtomicUsize>,
     /// Those, and what is in the queue.
@@ -84,11 +84,10 @@ impl Sequences {
     ) -> Result<Self, EngineError> {
         let model = engine.model();
         let lengths = (!engine.takes_any_bytes()).then(|| Lengths::of_inputs(model).ok());
-        let most = engine.streaming().map_or(0, Streaming::in_flight).max(1);
         let inner = Arc::new(Inner {
             queue: Queue::new(options.queue),
             drawing: SendToken::new(()),
-            most,
+            most: AtomicUsize::new(0),
             inside: CachePadded::default(),
             in_flight: CachePadded::default(),
             output_bytes: model.max_output_bytes().unwrap_or(0),
@@ -131,7 +130,7 @@ impl Sequences {
 
     /// Milliseconds that the engine took to start, and the sequences that it has at once.
     pub fn started(&self) -> (u64, usize) {
-        (self.started_ms, self.inner.most)
+        (self.started_ms, self.inner.most.load(SeqCst))
     }
 
     pub fn in_flight(&self) -> usize {
@@ -199,6 +198,7 @@ impl Inner {
             }
         });
         let started = catch_unwind(AssertUnwindSafe(|| engine.start(fatal)));
+        self.most.store(engine.in_flight().max(1), SeqCst);
         started.unwrap_or_else(|panic| Err(self.panicked(panic.as_ref())))
     }
 
@@ -252,7 +252,7 @@ impl Inner {
         self.drawing.drive(|()| {
             loop {
                 let over = self.mode.load(SeqCst) == ABANDONED;
-                if !over && self.inside.load(SeqCst) >= self.most {
+                if !over && self.inside.load(SeqCst) >= self.most.load(SeqCst) {
                     return;
                 }
                 let Some(arrival) = self.queue.pop() else {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::rules::{Findings, MAX_MS, resolve, within, within_some};
 
 /// Most sequences in flight.
-const MAX_IN_FLIGHT: usize = 65_536;
+pub const MAX_IN_FLIGHT: usize = 65_536;
 /// Largest vocabulary, context and answer, in tokens: ids are `i32`.
 const MAX_TOKENS: usize = i32::MAX as usize;
 /// Longest deadline in seconds: one day.
@@ -134,18 +134,19 @@ pub struct HttpConfig {
     #[serde(default)]
     #[garde(custom(within_some(1..=MAX_TOKENS)))]
     pub context: Option<usize>,
-    /// Most requests at once; default 512.
-    #[serde(default = "in_flight")]
-    #[garde(custom(within(1..=MAX_IN_FLIGHT)))]
-    pub in_flight: usize,
+    /// Most requests at once; default: 8 more than the server says it works on, 512 where it says
+    /// nothing.
+    #[serde(default)]
+    #[garde(custom(within_some(1..=MAX_IN_FLIGHT)))]
+    pub in_flight: Option<usize>,
     /// Milliseconds for a connection to come up, and for the answer to a question at the start;
     /// default 5000.
     #[serde(default = "connect_ms")]
     #[garde(custom(within(1..=MAX_MS)))]
     pub connect_ms: u64,
-    /// Seconds from a request to its first token; default 45. With the ten seconds in which a
-    /// silent server is tried once more it is less than a frontend's `watchdog_s`, so that this
-    /// end names the server first.
+    /// Seconds from a request to its first token, while no stream brings any; default 45. With the
+    /// ten seconds in which a silent server is tried once more it is less than a frontend's
+    /// `watchdog_s`, so that this end names the server first.
     #[serde(default = "seconds::<45>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub first_token_s: u64,
@@ -153,7 +154,8 @@ pub struct HttpConfig {
     #[serde(default = "seconds::<30>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub next_token_s: u64,
-    /// Seconds for which a server that says it is busy is asked again; default 30.
+    /// Seconds for which a server that says it is busy is asked again, while no stream brings a
+    /// token; default 30.
     #[serde(default = "seconds::<30>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub busy_s: u64,
@@ -179,10 +181,6 @@ pub struct HttpConfig {
     #[serde(default = "seconds::<10>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub stop_s: u64,
-}
-
-fn in_flight() -> usize {
-    512
 }
 
 fn connect_ms() -> u64 {
@@ -213,7 +211,7 @@ impl HttpConfig {
             eos: Vec::new(),
             vocab: None,
             context: None,
-            in_flight: in_flight(),
+            in_flight: None,
             connect_ms: connect_ms(),
             first_token_s: 45,
             next_token_s: 30,

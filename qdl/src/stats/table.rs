@@ -40,7 +40,7 @@ Network is the round trip\nwithout the time spent on the accelerator: out and ba
 /// What whoever reads the row of what lies before the issue must know.
 fn before(s: &ScheduledToIssue) -> String {
     format!(
-        "scheduled -> issue and those stages make LoadGen's mean, but for the {} that \
+        "scheduled -> issue and those make LoadGen's mean, but for the {} that \
          QuerySamplesComplete\ntakes: LoadGen's clock stops as it begins. < is a bound: LoadGen does \
          not say when each was due.\n",
         text::time_us(s.told_us)

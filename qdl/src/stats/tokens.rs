@@ -192,6 +192,8 @@ pub struct TokenHistograms {
     input: Values,
     output: Values,
     parts: Values,
+    /// Answers of several tokens that came in one part.
+    whole: u64,
 }
 
 impl TokenHistograms {
@@ -203,6 +205,7 @@ impl TokenHistograms {
             input: Values::counts(),
             output: Values::counts(),
             parts: Values::counts(),
+            whole: 0,
         }
     }
 
@@ -213,6 +216,7 @@ impl TokenHistograms {
         self.input.record(of(t.bytes_out, self.sizes.input));
         self.output.record(tokens);
         self.parts.record(u64::from(t.parts));
+        self.whole += u64::from(tokens > 1 && t.parts <= 1);
         self.time(TokenTime::Ttft, t.first_ns.saturating_sub(t.issued_ns));
         if let Some(later) = tokens.checked_sub(1).filter(|n| *n > 0) {
             let ns = t.seen_ns.saturating_sub(t.first_ns) / later;
@@ -241,6 +245,7 @@ impl TokenHistograms {
         self.input.merge(&other.input);
         self.output.merge(&other.output);
         self.parts.merge(&other.parts);
+        self.whole += other.whole;
     }
 
     /// Tokens of all answers.
@@ -280,6 +285,7 @@ impl TokenHistograms {
             input: self.input.count_row(),
             output: self.output.count_row(),
             parts: self.parts.count_row(),
+            whole: if first { self.whole } else { 0 },
             parts_before_last: self.parts_before_last(),
             ..TokenRecord::default()
         }
@@ -310,6 +316,9 @@ pub struct TokenRecord {
     pub output: CountRow,
     /// Parts in which answers came.
     pub parts: CountRow,
+    /// Answers of several tokens that came in one part although somebody waited for their first
+    /// token: their TPOT is 0, and LoadGen's TPOT means nothing.
+    pub whole: u64,
     /// Parts of the answers that others followed, by what each answer says of itself.
     pub parts_before_last: u64,
     /// Such parts that were handed over, those of samples that were sent again included.
@@ -371,11 +380,20 @@ impl TokenRecord {
             self.stream,
             text::three(self.parts.mean)
         );
-        vec![
+        let mut facts = vec![
             ("tokens", rate),
             ("prompts", self.input.text()),
             ("answers", self.output.text()),
-        ]
+        ];
+        if self.whole > 0 {
+            let whole = format!(
+                "WARNING: answers of several tokens that came whole in one part: {}. Their TPOT \
+                 is 0, and LoadGen's TPOT means nothing; look at how the server streams",
+                text::grouped(self.whole)
+            );
+            facts.push(("TPOT", whole));
+        }
+        facts
     }
 }
 
@@ -448,6 +466,29 @@ mod tests {
         assert_eq!(r.times[&TokenTime::Tpot].count, 0);
         assert_eq!(r.times[&TokenTime::Ttft].count, 3);
         assert_eq!((r.tokens, r.output.min, r.output.max), (1, 0, 1));
+    }
+
+    #[test]
+    fn whole_answers_are_said_where_somebody_waits_for_first_tokens() {
+        let mut h = TokenHistograms::new(SIZES);
+        for (parts, bytes_in) in [(2, 44), (1, 44), (1, 4), (1, 8)] {
+            h.record(&SampleTimes {
+                parts,
+                bytes_in,
+                ..sample()
+            });
+        }
+        let mut both = h.clone();
+        both.merge(&h);
+        for (h, first, whole) in [(&h, true, 2), (&both, true, 4), (&h, false, 0)] {
+            let record = h.record_of(1.0, first);
+            assert_eq!(record.whole, whole);
+            let facts = record.facts();
+            let said = facts
+                .iter()
+                .any(|(_, text)| text.contains("TPOT means nothing"));
+            assert_eq!(said, whole > 0, "{facts:?}");
+        }
     }
 
     #[test]

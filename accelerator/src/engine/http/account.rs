@@ -4,6 +4,7 @@
 //! stream has said everything, so that no answer is complete that is not counted right.
 
 use super::dialect::{Ask, Finish, Step, Tokens, trouble::Trouble};
+use crate::engine::streaming::TooLong;
 
 /// See the module.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(super) struct Account<'a> {
     last: Option<i32>,
     finish: Option<Finish>,
     completion: Option<usize>,
+    /// The server has counted the prompt, and right.
+    is_prompt_counted: bool,
     /// Tokens of the step that ends the answer.
     held: Tokens,
     /// Tokens of the prompt out of a prefix cache.
@@ -46,6 +49,7 @@ impl<'a> Account<'a> {
             last: None,
             finish: None,
             completion: None,
+            is_prompt_counted: false,
             held: Tokens::new(),
             cached: 0,
             queue_s: None,
@@ -63,12 +67,17 @@ impl<'a> Account<'a> {
     /// [`Trouble`]: what does not add up.
     pub fn take(&mut self, step: Step) -> Result<Brought, Trouble> {
         self.note(&step)?;
+        if self.finish.is_some() && !step.tokens.is_empty() {
+            let (n, came) = (step.tokens.len(), self.came);
+            return Err(Trouble::End(format!(
+                "{n} tokens follow an answer that ended behind {came}"
+            )));
+        }
         self.tokens(&step.tokens)?;
         let mut now = step.tokens;
-        if self.finish.is_none() {
-            self.finish = step.finish;
-        }
+        self.finish = self.finish.or(step.finish);
         if self.finish.is_some() {
+            // Once for an answer, and no more of them than were asked for.
             self.held.extend(now.drain(..));
         }
         if !step.done {
@@ -80,7 +89,9 @@ impl<'a> Account<'a> {
 
     fn note(&mut self, step: &Step) -> Result<(), Trouble> {
         self.completion = step.completion.or(self.completion);
-        self.cached = step.cached.unwrap_or(self.cached);
+        // A lie of the server about one prompt stays as large as the prompt.
+        self.cached = step.cached.unwrap_or(self.cached).min(self.prompt);
+        self.is_prompt_counted |= step.prompt.is_some();
         self.queue_s = step.queue_s.or(self.queue_s);
         match step.prompt {
             Some(said) if said != self.prompt => Err(Trouble::PromptCount {
@@ -93,6 +104,10 @@ impl<'a> Account<'a> {
 
     fn tokens(&mut self, tokens: &[i32]) -> Result<(), Trouble> {
         let ask = self.ask;
+        let (wanted, room) = (self.came + tokens.len(), self.max_tokens);
+        if wanted > room {
+            return Err(TooLong { wanted, room }.into());
+        }
         for id in tokens {
             if !usize::try_from(*id).is_ok_and(|i| i < ask.vocab) {
                 return Err(Trouble::Vocabulary {
@@ -121,14 +136,18 @@ impl<'a> Account<'a> {
         if came == 0 && self.completion != Some(0) {
             return Err(Trouble::NoIds);
         }
-        if let Some(said) = self.completion.filter(|said| *said != came) {
-            return Err(Trouble::Lost { said, came });
+        match self.completion {
+            Some(said) if said == came => {}
+            Some(said) => return Err(Trouble::Lost { said, came }),
+            None => return Err(Trouble::Uncounted("answer")),
+        }
+        if !self.is_prompt_counted {
+            return Err(Trouble::Uncounted("prompt"));
         }
         let (min, max) = (self.ask.min_tokens.min(self.max_tokens), self.max_tokens);
         let wrong = |what: String| Err(Trouble::End(what));
         match self.finish {
             None => wrong(format!("{came} tokens, and no word why they end")),
-            Some(Finish::Other) => wrong(format!("it gave up behind {came} tokens")),
             Some(Finish::Length) if came != max => wrong(format!(
                 "it says that {max} tokens were reached, and {came} came: its context may be \
                  shorter than it says"

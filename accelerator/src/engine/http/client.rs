@@ -11,13 +11,13 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Method, Request, Response, Uri,
     body::Incoming,
-    client::conn::http1::{SendRequest, handshake},
+    client::conn::http1::{Builder, SendRequest},
     header::{ACCEPT, CONTENT_TYPE, HOST},
 };
 use hyper_util::rt::TokioIo;
 use tokio::{
     net::{TcpStream, lookup_host},
-    time::{Instant, timeout, timeout_at},
+    time::timeout,
 };
 
 use super::{
@@ -29,6 +29,8 @@ use super::{
 const MAX_ANSWER: usize = 8 << 20;
 /// Most of an error's body that is read.
 const MAX_WORDS: usize = 64 << 10;
+/// Most bytes of an answer's headers.
+const MAX_HEADERS: usize = 64 << 10;
 /// A connection whose stream has ended is kept only if it is ready again so soon.
 const READY: Duration = Duration::from_secs(1);
 
@@ -77,28 +79,23 @@ impl Client {
         })
     }
 
-    /// Asks for an answer to `body`; returns once its headers are there, within `until`.
+    /// Asks for an answer to `body`; returns once its headers are there, whenever that is.
     ///
     /// # Errors
-    /// [`Trouble::Connect`], [`Trouble::Status`], and [`Trouble::Silent`] past `until`.
-    pub async fn post(
-        &self,
-        path: &'static str,
-        body: Bytes,
-        until: Instant,
-        after: Duration,
-    ) -> Result<Answer, Trouble> {
-        let asked = self.ask(Method::POST, path, body);
-        let late = |_| Trouble::Silent { tokens: 0, after };
-        let (response, sender) = timeout_at(until, asked).await.map_err(late)??;
+    /// [`Trouble::Connect`], [`Trouble::Status`].
+    pub async fn post(&self, path: &'static str, body: Bytes) -> Result<Answer, Trouble> {
+        let (response, sender) = self.ask(Method::POST, path, body).await?;
         let status = response.status().as_u16();
         if status == 200 {
             let body = response.into_body();
             return Ok(Answer { body, sender });
         }
-        let words = timeout(self.connect, text(response, MAX_WORDS)).await;
-        self.keep(sender).await;
-        let words = words.ok().and_then(Result::ok).unwrap_or_default();
+        let mut words = Vec::new();
+        let read = beginning(response.into_body(), MAX_WORDS, &mut words);
+        if timeout(self.connect, read).await == Ok(true) {
+            self.keep(sender).await;
+        }
+        let words = String::from_utf8_lossy(&words);
         Err(Trouble::Status {
             status,
             path,
@@ -181,7 +178,9 @@ impl Client {
             let places = lookup_host(&self.authority).await.map_err(|e| wrong(&e))?;
             let stream = connect(places).await.map_err(|e| wrong(&e))?;
             stream.set_nodelay(true).map_err(|e| wrong(&e))?;
-            let shaken = handshake(TokioIo::new(stream)).await;
+            let mut builder = Builder::new();
+            builder.max_buf_size(MAX_HEADERS);
+            let shaken = builder.handshake(TokioIo::new(stream)).await;
             shaken.map_err(|e| wrong(&e))
         };
         let late = |_| Trouble::Connect(format!("no connection in {:?}", self.connect));
@@ -267,6 +266,20 @@ pub(super) fn chain(e: &dyn std::error::Error) -> String {
         source = e.source();
     }
     text
+}
+
+/// Reads at most so many bytes; true where that was all.
+async fn beginning(mut body: Incoming, most: usize, into: &mut Vec<u8>) -> bool {
+    while let Some(frame) = body.frame().await {
+        let data = frame.map(|f| f.into_data().unwrap_or_default());
+        let Ok(data) = data else { return false };
+        let room = most - into.len();
+        into.extend_from_slice(&data[..data.len().min(room)]);
+        if data.len() > room {
+            return false;
+        }
+    }
+    true
 }
 
 async fn text(response: Response<Incoming>, most: usize) -> Result<String, Trouble> {

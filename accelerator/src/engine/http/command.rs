@@ -18,6 +18,7 @@ use std::{
 use tokio::sync::watch;
 
 use super::judge::Fatal;
+use crate::engine::child;
 
 /// As much of a log's end is read to find its last line.
 const TAIL: u64 = 4096;
@@ -25,6 +26,14 @@ const TAIL: u64 = 4096;
 const KILLED: Duration = Duration::from_secs(5);
 /// A wait for a process's end looks so often.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// Waits for the end of its input, which this process holds open for as long as it is there; then
+/// ends the group `$0`: SIGTERM, and SIGKILL `$1` seconds later.
+const WATCH: &str = r#"read -r _
+kill -s TERM -- "-$0"
+left=$1
+while [ "$left" -gt 0 ] && kill -s 0 -- "-$0"; do sleep 1; left=$((left - 1)); done
+kill -s KILL -- "-$0""#;
 
 /// How a program ended, once it did.
 #[derive(Clone)]
@@ -56,6 +65,7 @@ pub(super) struct Program {
 
 impl Program {
     /// Starts it, in a process group of its own, its output in `log`. Its end is told to `fatal`.
+    /// However this process ends, the whole group ends: SIGTERM, and SIGKILL `grace` later.
     ///
     /// # Errors
     /// In words: the log, or the program.
@@ -63,6 +73,7 @@ impl Program {
         command: &[String],
         log: &Path,
         url: &str,
+        grace: Duration,
         fatal: &Arc<Fatal>,
     ) -> Result<Self, String> {
         let file = File::create(log).map_err(|e| format!("its log {}: {e}", log.display()))?;
@@ -74,12 +85,13 @@ impl Program {
             command: command.to_vec(),
             log: log.to_owned(),
             url: url.to_owned(),
+            grace,
             fatal: fatal.clone(),
             stopping: stopping.clone(),
             reaped: reaped.clone(),
             tell,
         };
-        // The thread that starts it has to outlive it: see `PR_SET_PDEATHSIG` below.
+        // The thread that starts it has to outlive it: the kernel's signal comes with its end.
         let thread = thread::Builder::new().name("llm-server".to_owned());
         let spawned = thread.spawn(move || watcher.run(&file, &started));
         spawned.map_err(|e| format!("no thread to watch it: {e}"))?;
@@ -154,6 +166,7 @@ struct Watcher {
     command: Vec<String>,
     log: PathBuf,
     url: String,
+    grace: Duration,
     fatal: Arc<Fatal>,
     stopping: Arc<AtomicBool>,
     reaped: Arc<Mutex<bool>>,
@@ -170,6 +183,7 @@ impl Watcher {
             }
         };
         let pid = child.id() as libc::pid_t;
+        let watchman = watchman(pid, self.grace);
         let _ = started.send(Ok(pid));
         wait_for_end(pid);
         // Not reaped yet, so that nobody else can have its number: what it started goes with it.
@@ -181,6 +195,10 @@ impl Watcher {
         };
         *reaped = true;
         drop(reaped);
+        if let Some(mut watchman) = watchman {
+            let _ = watchman.kill();
+            let _ = watchman.wait();
+        }
         let line = last_line(&self.log).unwrap_or_else(|| "(nothing)".to_owned());
         let words = format!(
             "it ended ({status}); the last line of its log {}: {line}",
@@ -201,21 +219,25 @@ fn spawn(command: &[String], log: &File) -> io::Result<Child> {
     command.args(arguments).stdin(Stdio::null());
     command.stdout(log.try_clone()?).stderr(log.try_clone()?);
     command.process_group(0);
-    let us = std::process::id() as libc::pid_t;
-    // SAFETY: between fork and exec only system calls are made, which are safe there.
-    unsafe {
-        command.pre_exec(move || {
-            // Whatever ends this process ends the server: it would keep its GPU for ever.
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            if libc::getppid() != us {
-                return Err(io::Error::from_raw_os_error(libc::ESRCH));
-            }
-            Ok(())
-        });
-    }
+    child::isolate(&mut command, Some(libc::SIGTERM));
     command.spawn()
+}
+
+/// Starts the process that ends the group of `pid` after this process: the kernel's signal reaches
+/// the group's leader alone, which may be a script, and a leader may ignore it.
+fn watchman(pid: libc::pid_t, grace: Duration) -> Option<Child> {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", WATCH, &pid.to_string(), &grace.as_secs().to_string()]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
+    command.stderr(Stdio::null()).process_group(0);
+    child::isolate(&mut command, None);
+    let started = command.spawn();
+    if let Err(e) = &started {
+        tracing::warn!(
+            "/bin/sh: {e}: if this node is killed, processes that the server started may go on"
+        );
+    }
+    started.ok()
 }
 
 /// Waits until the process has ended, and leaves it to be reaped.

@@ -3,7 +3,10 @@
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
 };
+
+use qdl::clock;
 
 /// Counted by the threads that speak with the server, a few times for each answer.
 #[derive(Debug, Default)]
@@ -31,6 +34,10 @@ pub(super) struct Counters {
     pub firsts: AtomicU64,
     pub first_us: AtomicU64,
     pub first_most_us: AtomicU64,
+    /// When the newest token of any stream came, on [`qdl::clock`].
+    pub newest_ns: AtomicU64,
+    /// Answers of several tokens that came in one event.
+    pub whole: AtomicU64,
     /// Answers of which the server said how long they were in its queue, and microseconds.
     pub queued: AtomicU64,
     pub queue_us: AtomicU64,
@@ -48,6 +55,19 @@ impl Counters {
         let now = self.now.fetch_add(1, Relaxed) + 1;
         self.most.fetch_max(now, Relaxed);
         One(self)
+    }
+
+    /// Tokens came, to any stream.
+    pub fn token(&self) {
+        self.newest_ns.fetch_max(clock::now_ns(), Relaxed);
+    }
+
+    /// For how long no stream has brought a token; for ever where none has yet.
+    pub fn silence(&self) -> Duration {
+        Duration::from_nanos(match self.newest_ns.load(Relaxed) {
+            0 => u64::MAX,
+            newest => clock::now_ns().saturating_sub(newest),
+        })
     }
 
     /// A first token, so long after its request.
@@ -71,6 +91,7 @@ impl Counters {
             kept: of(&self.kept),
             cancelled: of(&self.cancelled),
             cached: of(&self.cached),
+            whole: of(&self.whole),
             most: of(&self.most),
             first_us: mean(&self.first_us, &self.firsts),
             first_most_us: of(&self.first_most_us),
@@ -100,6 +121,8 @@ pub struct Report {
     pub cancelled: u64,
     /// Tokens of prompts that came out of a prefix cache: such a run does not count.
     pub cached: u64,
+    /// Answers of several tokens that came in one event: LoadGen's TPOT means nothing then.
+    pub whole: u64,
     /// Most streams at once.
     pub most: u64,
     /// Microseconds from a request to its first token, on average.
@@ -130,6 +153,7 @@ impl fmt::Display for Report {
             (self.busy, "times busy"),
             (self.cancelled, "cancelled"),
             (self.cached, "prompt tokens out of a prefix cache"),
+            (self.whole, "answers in one event"),
         ] {
             if n > 0 {
                 write!(f, "; {n} {what}")?;

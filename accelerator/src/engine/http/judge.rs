@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{
     command::Exit,
@@ -26,6 +29,12 @@ pub(super) const TRIAL: Duration = Duration::from_secs(10);
 const TRIAL_PROMPT: usize = 16;
 /// Tokens of its answer.
 const TRIAL_TOKENS: usize = 2;
+/// Trials that may fail before the server is not well.
+const TRIES: usize = 3;
+/// Between two of them.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Tokens that come so long after a trouble were sent after it: those before lay in a buffer.
+const SETTLED: Duration = Duration::from_millis(200);
 
 /// Says the engine's end, once. Off the hot path: it is said once in a node's life.
 #[derive(Default)]
@@ -108,13 +117,35 @@ impl Sink for Nobody {
     fn push(&mut self, _: &[i32]) -> Result<(), TooLong> {
         Ok(())
     }
+
+    fn is_trial(&self) -> bool {
+        true
+    }
 }
 
-/// Asks for a short answer to a harmless prompt, as the engine asks for all of them.
+/// Asks for a short answer to a harmless prompt, as the engine asks for all of them; up to
+/// [`TRIES`] times where it may fail for a reason of its own.
 ///
 /// # Errors
 /// [`Trouble`]: what any sequence would meet.
 pub(super) async fn trial(server: &Server) -> Result<(), Trouble> {
+    let mut tries = 1;
+    loop {
+        let ended = try_once(server).await;
+        // What has waited for long already is not asked again.
+        let again = |e: &Trouble| {
+            let waited = matches!(e, Trouble::Silent { .. } | Trouble::Busy { .. });
+            e.fault() == Fault::Either && !waited && tries < TRIES
+        };
+        if !ended.as_ref().is_err_and(again) {
+            return ended;
+        }
+        tries += 1;
+        sleep(PAUSE).await;
+    }
+}
+
+async fn try_once(server: &Server) -> Result<(), Trouble> {
     let ask = &server.ask;
     let len = TRIAL_PROMPT.min(ask.max_prompt);
     let ids = (1..=len).map(|i| i32::try_from(i % ask.vocab).unwrap_or(0));
@@ -166,7 +197,8 @@ impl Judge {
         }
     }
 
-    /// Whether the server still answers. Of many that ask at once, one tries for all.
+    /// Whether the server still answers: a trial goes well, or tokens come to any stream. Of many
+    /// that ask at once, one tries for all.
     async fn is_well(&self, server: &Server) -> bool {
         let since = Instant::now();
         let mut last = self.last.lock().await;
@@ -176,8 +208,18 @@ impl Judge {
             return well;
         }
         let began = Instant::now();
-        let tried = tokio::time::timeout(self.trial, trial(server)).await;
-        let well = matches!(tried, Ok(Ok(())));
+        let brings_tokens = async {
+            while server.counters.silence() + SETTLED > began.elapsed() {
+                sleep(PAUSE).await;
+            }
+        };
+        let tried = timeout(self.trial, async {
+            tokio::select! {
+                tried = trial(server) => tried.is_ok(),
+                () = brings_tokens => true,
+            }
+        });
+        let well = tried.await == Ok(true);
         *last = Some((began, well));
         well
     }
@@ -185,6 +227,6 @@ impl Judge {
     /// How a server that we started ended, if it did.
     async fn exited(&self) -> Option<String> {
         let exit = self.exit.as_ref()?;
-        tokio::time::timeout(EXIT_SEEN, exit.seen()).await.ok()?
+        timeout(EXIT_SEEN, exit.seen()).await.ok()?
     }
 }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::engine::child;
+
 /// An answer is complete a moment before its connection can be used again, and the next request
 /// does not wait for that.
 const ENDING: u64 = 2;
@@ -14,14 +16,8 @@ const OTHERS: u64 = 256;
 /// In words, where it does not.
 pub(super) fn room_for(connections: usize) -> Result<(), String> {
     let want = connections as u64 * ENDING + OTHERS;
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: `limit` is writable for the call.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
-        return Err(io::Error::last_os_error().to_string());
-    }
+    child::remember_open_files();
+    let mut limit = child::open_files_now().map_err(|e| e.to_string())?;
     if limit.rlim_cur >= want {
         return Ok(());
     }

@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | [`dialect`] | what each server is asked, and what its events mean |
 //! | [`client`] | connections, kept and opened |
+//! | [`events`] | a stream's events, each within a bound |
 //! | [`stream`] | one answer from its request to its end |
 //! | [`account`] | its tokens against what the server says of them |
 //! | [`dialect::trouble`] | what goes wrong, in words, and whose fault it is |
@@ -25,6 +26,7 @@ mod client;
 mod command;
 mod counters;
 mod dialect;
+mod events;
 mod judge;
 mod limits;
 mod start;
@@ -72,6 +74,8 @@ pub struct Http {
     fatal: Arc<Fatal>,
     program: Mutex<Option<Program>>,
     threads: OnceLock<Threads>,
+    /// Most requests at once, once the server was asked.
+    in_flight: OnceLock<usize>,
     /// What the start had to say.
     warnings: Mutex<Vec<String>>,
     /// Whether the server keeps prefixes, once it was asked.
@@ -116,7 +120,8 @@ impl Http {
             );
             return Err(wrong("http.min_tokens", &reason));
         }
-        limits::room_for(config.in_flight).map_err(|e| wrong("http.in_flight", &e))?;
+        let (at_once, _) = start::in_flight(None, &config);
+        limits::room_for(at_once).map_err(|e| wrong("http.in_flight", &e))?;
         let counters: Arc<Counters> = Arc::default();
         Client::new(&config.url, config.connect(), counters.clone())
             .map_err(|e| wrong("http.url", &e))?;
@@ -139,6 +144,7 @@ impl Http {
             fatal: Arc::default(),
             program: Mutex::default(),
             threads: OnceLock::new(),
+            in_flight: OnceLock::new(),
             warnings: Mutex::default(),
             cache: Mutex::default(),
         })
@@ -166,6 +172,7 @@ impl Http {
             ask: ask.clone(),
             config: config.clone(),
             counters: self.counters.clone(),
+            in_flight: self.in_flight(),
         })
     }
 
@@ -174,7 +181,13 @@ impl Http {
         let program = match &config.command[..] {
             [] => None,
             command => {
-                let program = Program::start(command, &config.log, &config.url, &self.fatal)?;
+                let program = Program::start(
+                    command,
+                    &config.log,
+                    &config.url,
+                    config.stop_within(),
+                    &self.fatal,
+                )?;
                 tracing::info!("server started; its log is {}", config.log.display());
                 Some(program)
             }
@@ -199,6 +212,13 @@ impl Http {
         let mut server = self.server(&self.ask)?;
         start::ready(&server.client, config, program).await?;
         let about = start::about(&server.client, server.dialect, &server.ask).await?;
+        let (in_flight, why) = start::in_flight(about.at_once, config);
+        limits::room_for(in_flight).map_err(|e| format!("engine.http.in_flight: {e}"))?;
+        let _ = self.in_flight.set(in_flight);
+        tracing::info!(
+            "server {}: at most {in_flight} requests at once: {why}",
+            config.url
+        );
         let mut ask = self.ask.clone();
         let (warnings, cache) = start::judge(about, config, server.dialect, &mut ask)?;
         for warning in &warnings {
@@ -273,7 +293,8 @@ impl Streaming for Http {
     }
 
     fn in_flight(&self) -> usize {
-        self.config.in_flight
+        let first = || start::in_flight(None, &self.config).0;
+        self.in_flight.get().copied().unwrap_or_else(first)
     }
 
     fn submit(&self, sequence: Sequence) {

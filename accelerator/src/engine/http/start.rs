@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use qdl::{
-    config::HttpConfig,
+    config::{HttpConfig, MAX_IN_FLIGHT},
     wire::{CacheState, PrefixCache},
 };
 use tokio::time::sleep;
@@ -13,7 +13,7 @@ use super::{
     client::Client,
     command::{Program, last_line},
     dialect::{
-        About, Ask, Dialect, Question,
+        About, Ask, Dialect, Question, short,
         trouble::{self, Trouble},
     },
 };
@@ -113,6 +113,25 @@ async fn one(
     Err(last)
 }
 
+/// Requests beyond those that the server works on: as one answer ends the next one is there.
+const AHEAD: usize = 8;
+/// Requests at once to a server that does not say how many it works on.
+const UNKNOWN: usize = 512;
+
+/// Most requests at once, and why: the configuration's word, or what follows from the server's.
+pub(super) fn in_flight(at_once: Option<usize>, config: &HttpConfig) -> (usize, String) {
+    let says = match at_once {
+        Some(n) => format!("it says that it works on {n} sequences at once"),
+        None => "it does not say how many sequences it works on at once".to_owned(),
+    };
+    let n = match (config.in_flight, at_once) {
+        (Some(n), _) => return (n, format!("{says}, and engine.http.in_flight is {n}")),
+        (None, Some(n)) => n.saturating_add(AHEAD).min(MAX_IN_FLIGHT),
+        (None, None) => UNKNOWN,
+    };
+    (n, says)
+}
+
 /// Holds what the server says against what is wanted of it; completes `ask`. Returns what whoever
 /// runs it should know, and whether it keeps prefixes.
 ///
@@ -126,7 +145,7 @@ pub(super) fn judge(
 ) -> Result<(Vec<String>, PrefixCache), String> {
     let mut warnings = about.notes;
     if !about.models.is_empty() && !about.models.contains(&ask.model) {
-        let (has, wants) = (about.models.join("`, `"), &ask.model);
+        let (has, wants) = (short(&about.models.join("`, `")), &ask.model);
         return Err(format!(
             "it serves `{has}` and no `{wants}`: see engine.http.model"
         ));

@@ -8,20 +8,27 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use hyper::body::Body;
 use qdl::config::HttpConfig;
-use sse_stream::SseStream;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     account::{Account, Brought},
-    client::{Answer, Client, chain},
+    client::{Answer, Client},
     counters::Counters,
-    dialect::{Ask, Dialect, Tokens, trouble::Trouble},
+    dialect::{
+        Ask, Dialect, Tokens,
+        trouble::{self, Trouble},
+    },
+    events::Events,
 };
 use crate::engine::{Sequence, streaming::TooLong};
 
+/// Most bytes of an event beside its ids.
+const EVENT: usize = 64 << 10;
+/// Most bytes of an event for each id of the prompt and of the answer so far, some of which send
+/// all of them each time, and their text.
+const EVENT_ID: usize = 64;
 /// A wait is looked up from so often, to see whether anybody still wants what is waited for.
 const LOOK: Duration = Duration::from_millis(200);
 /// The first pause before a busy server is asked again; it doubles.
@@ -36,6 +43,12 @@ pub(super) trait Sink: Send {
 
     /// Takes what a step brought.
     fn push(&mut self, tokens: &[i32]) -> Result<(), TooLong>;
+
+    /// True for an answer that is asked for to see whether the server is well: its tokens say
+    /// nothing of the streams that matter.
+    fn is_trial(&self) -> bool {
+        false
+    }
 }
 
 impl Sink for Sequence {
@@ -55,6 +68,8 @@ pub(super) struct Server {
     pub ask: Ask,
     pub config: HttpConfig,
     pub counters: Arc<Counters>,
+    /// Most requests at once.
+    pub in_flight: usize,
 }
 
 /// An answer that is complete, but for these tokens.
@@ -95,22 +110,16 @@ impl Server {
     }
 
     /// Until the headers are there; says when what was answered was asked.
-    async fn begin(
-        &self,
-        body: &Bytes,
-        sink: &mut impl Sink,
-    ) -> Result<(Answer, Instant), Trouble> {
-        let first = Instant::now();
+    async fn begin(&self, body: &Bytes, sink: &mut impl Sink) -> Result<(Answer, Asked), Trouble> {
+        let first = self.asked();
         let mut pause = FIRST_PAUSE;
         loop {
-            let asked = Instant::now();
+            let asked = self.asked();
             let after = self.config.first_token();
-            let until = asked + after;
             self.counters.requests.fetch_add(1, Relaxed);
-            let path = self.dialect.path;
-            let request = self.client.post(path, body.clone(), until, after);
-            let silent = Trouble::Silent { tokens: 0, after };
-            let (status, words) = match wanted(sink, until, request).await.ok_or(silent)?? {
+            let request = self.client.post(self.dialect.path, body.clone());
+            let late = || self.late(0, after, asked);
+            let (status, words) = match wanted(sink, asked.at + after, late, request).await? {
                 Ok(answer) => return Ok((answer, asked)),
                 Err(Trouble::Status { status, words, .. }) if matches!(status, 429 | 503) => {
                     (status, words)
@@ -118,18 +127,25 @@ impl Server {
                 Err(other) => return Err(other),
             };
             self.counters.busy.fetch_add(1, Relaxed);
-            let after = first.elapsed();
-            if after + pause > self.config.busy() {
+            let after = first.at.elapsed();
+            if after + pause > self.config.busy() && !self.may_wait(self.config.busy(), first) {
                 return Err(Trouble::Busy {
                     status,
                     words,
                     after,
                 });
             }
-            wanted(sink, Instant::now() + 2 * pause, sleep(pause))
-                .await
-                .transpose()?;
+            let until = Instant::now() + pause;
+            wanted(sink, until, || Ok(until), sleep(pause)).await?;
             pause = (2 * pause).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// A request is sent now.
+    pub(super) fn asked(&self) -> Asked {
+        Asked {
+            at: Instant::now(),
+            firsts: self.counters.firsts.load(Relaxed),
         }
     }
 
@@ -137,67 +153,118 @@ impl Server {
     pub(super) async fn read<B>(
         &self,
         body: B,
-        asked: Instant,
+        asked: Asked,
         account: &mut Account<'_>,
         sink: &mut impl Sink,
     ) -> Result<Tokens, Trouble>
     where
-        B: Body + Unpin,
+        B: Body<Data = Bytes> + Unpin,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let mut events = SseStream::new(body);
-        let (mut after, mut until) = (self.config.first_token(), asked + self.config.first_token());
+        let ids = self.ask.max_prompt + self.ask.max_tokens;
+        let mut events = Events::new(body, EVENT + EVENT_ID * ids);
+        let (mut after, mut until) = (
+            self.config.first_token(),
+            asked.at + self.config.first_token(),
+        );
         let mut steps = 0;
         loop {
             let tokens = account.came();
-            let silent = Trouble::Silent { tokens, after };
-            let event = wanted(sink, until, events.next()).await.ok_or(silent)??;
-            let cut = |why| Trouble::Cut { tokens, why };
-            let event = match event {
-                Some(Ok(event)) => event,
-                Some(Err(sse_stream::Error::Body(e))) => return Err(cut(chain(e.as_ref()))),
-                Some(Err(e)) => return Err(Trouble::Garbled(e.to_string())),
-                None => return Err(cut("it ended before the answer did".to_owned())),
-            };
-            let Some(data) = event.data else { continue };
-            let brought = account.take((self.dialect.read)(&data, tokens)?)?;
+            let late = || self.late(tokens, after, asked);
+            let event = wanted(sink, until, late, events.next(tokens)).await??;
+            if event.is_error {
+                return Err(trouble::said_whole(event.data));
+            }
+            let brought = account.take((self.dialect.read)(event.data, tokens)?)?;
+            // Tokens alone move the deadline on: whatever else comes may come for ever.
             if account.came() > tokens {
                 steps += 1;
                 after = self.config.next_token();
                 until = Instant::now() + after;
+                if !sink.is_trial() {
+                    self.counters.token();
+                }
+            } else if Instant::now() >= until {
+                until = late()?;
             }
             if tokens == 0 && account.came() > 0 {
-                self.counters.first(asked.elapsed().as_micros() as u64);
+                self.counters.first(asked.at.elapsed().as_micros() as u64);
             }
             match brought {
                 Brought::Tokens(now) if now.is_empty() => {}
                 Brought::Tokens(now) => sink.push(&now)?,
                 Brought::End(last) => {
                     self.counters.steps.fetch_add(steps, Relaxed);
+                    if steps == 1 && account.came() > 1 && !sink.is_trial() {
+                        self.came_whole(account.came());
+                    }
                     return Ok(last);
                 }
             }
         }
     }
+
+    /// A stream has no token `after` a deadline: how long it may go on waiting.
+    ///
+    /// A request that waits in the server's queue waits on while the server brings tokens to any
+    /// stream, until more first tokens came than requests can have been in front of it.
+    ///
+    /// # Errors
+    /// [`Trouble::Silent`]
+    fn late(&self, tokens: usize, after: Duration, asked: Asked) -> Result<Instant, Trouble> {
+        if tokens == 0 && self.may_wait(after, asked) {
+            let left = after.saturating_sub(self.counters.silence());
+            return Ok(Instant::now() + left);
+        }
+        Err(Trouble::Silent { tokens, after })
+    }
+
+    /// Whether the server brought tokens to any stream in the time `within`, and has not forgotten
+    /// the request that was `asked` first.
+    fn may_wait(&self, within: Duration, asked: Asked) -> bool {
+        let firsts = self.counters.firsts.load(Relaxed) - asked.firsts;
+        self.counters.silence() < within && firsts <= 2 * self.in_flight as u64
+    }
+
+    /// An answer of several tokens came in one event.
+    fn came_whole(&self, tokens: usize) {
+        if self.counters.whole.fetch_add(1, Relaxed) == 0 {
+            tracing::warn!(
+                "server {}: an answer of {tokens} tokens came whole in one event: its time per \
+                 output token (TPOT) is 0, and LoadGen's TPOT means nothing",
+                self.config.url
+            );
+        }
+    }
 }
 
-/// Waits for something for as long as the sink is wanted; `None` past `until`.
+/// When a request was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub at: Instant,
+    /// First tokens that had come to any stream by then.
+    firsts: u64,
+}
+
+/// Waits for something for as long as the sink is wanted. Past `until`, `late` gives more time or
+/// says what is wrong.
 async fn wanted<F: Future>(
     sink: &mut impl Sink,
-    until: Instant,
+    mut until: Instant,
+    late: impl Fn() -> Result<Instant, Trouble>,
     what: F,
-) -> Option<Result<F::Output, Trouble>> {
+) -> Result<F::Output, Trouble> {
     let mut what = pin!(what);
     loop {
         if !sink.is_wanted() {
-            return Some(Err(Trouble::Unwanted));
+            return Err(Trouble::Unwanted);
         }
         let look = until.min(Instant::now() + LOOK);
         if let Ok(output) = timeout_at(look, what.as_mut()).await {
-            return Some(Ok(output));
+            return Ok(output);
         }
         if Instant::now() >= until {
-            return None;
+            until = late()?;
         }
     }
 }

@@ -5,14 +5,13 @@ use std::{
     ffi::OsString,
     fs::{self, File},
     io::{self, Read},
-    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use super::{libraries::parser_beside, order::Order, shim::Library};
-use crate::engine::{EngineError, cuda::Device};
+use crate::engine::{EngineError, child, cuda::Device};
 
 /// First word of the child's command line.
 const WORD: &str = "tensorrt-build";
@@ -54,15 +53,7 @@ impl Order {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(lines);
-        // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
-        unsafe {
-            command.pre_exec(|| {
-                match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) {
-                    0 => Ok(()),
-                    _ => Err(io::Error::last_os_error()),
-                }
-            });
-        }
+        child::isolate(&mut command, Some(libc::SIGKILL));
         let mut child = command.spawn().map_err(no_child)?;
         let (began, mut slow) = (Instant::now(), Some(slow));
         let until = began + DEADLINE;

@@ -56,21 +56,12 @@ struct Chunk {
     tokens: Tokens,
     #[serde(default)]
     stop: bool,
-    stop_type: Option<StopType>,
+    stop_type: Option<String>,
     tokens_predicted: Option<usize>,
     tokens_evaluated: Option<usize>,
     timings: Option<Timings>,
+    #[serde(alias = "detail")]
     error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum StopType {
-    Eos,
-    Word,
-    Limit,
-    #[serde(other)]
-    Other,
 }
 
 #[derive(Deserialize)]
@@ -83,11 +74,12 @@ fn read(data: &str, _so_far: usize) -> Result<Step, Trouble> {
     if let Some(error) = &chunk.error {
         return Err(trouble::said(error));
     }
-    let finish = chunk.stop.then_some(match chunk.stop_type {
-        Some(StopType::Eos | StopType::Word) => Finish::Stop,
-        Some(StopType::Limit) => Finish::Length,
-        Some(StopType::Other) | None => Finish::Other,
-    });
+    let finish = match chunk.stop_type.as_deref() {
+        _ if !chunk.stop => None,
+        Some("eos" | "word") => Some(Finish::Stop),
+        Some("limit") => Some(Finish::Length),
+        other => Some(Finish::of(other.unwrap_or("none"))?),
+    };
     Ok(Step {
         tokens: chunk.tokens,
         finish,
@@ -114,6 +106,7 @@ fn props(body: &str, _ask: &Ask, about: &mut About) -> Result<(), serde_json::Er
     let props: Props = serde_json::from_str(body)?;
     about.context = props.default_generation_settings.and_then(|s| s.n_ctx);
     about.prefix_cache = Some(false);
+    about.at_once = props.total_slots;
     if let Some(slots) = props.total_slots {
         about.notes.push(format!(
             "llama.cpp works on {slots} sequences at once, the rest waits in its queue: \

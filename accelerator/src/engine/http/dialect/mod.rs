@@ -51,17 +51,27 @@ impl Ask {
     }
 }
 
-/// Why a server ended an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// Why a server ended an answer. Where it gave one up, there is no step but [`Trouble::Aborted`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
     /// At an end of sequence, or at an id of `stop`.
     Stop,
     /// At `max_tokens`.
     Length,
-    /// Anything else: it was given up.
-    #[serde(other)]
-    Other,
+}
+
+impl Finish {
+    /// By the server's word for it: any other than these two means that it gave the answer up.
+    fn of(word: &str) -> Result<Self, Trouble> {
+        match word {
+            "stop" => Ok(Finish::Stop),
+            "length" => Ok(Finish::Length),
+            other => Err(Trouble::Aborted {
+                status: None,
+                words: format!("it ended the answer with `{}`", short(other)),
+            }),
+        }
+    }
 }
 
 /// What one event says.
@@ -102,6 +112,8 @@ pub(super) struct About {
     pub vocab: Option<usize>,
     /// Whether it keeps prefixes of prompts.
     pub prefix_cache: Option<bool>,
+    /// Sequences that it works on at once; more wait in its queue.
+    pub at_once: Option<usize>,
     /// What else whoever runs it should know, each a sentence.
     pub notes: Vec<String>,
 }

@@ -31,6 +31,7 @@ struct Chunk {
     #[serde(default)]
     choices: SmallVec<[Choice; 1]>,
     usage: Option<Usage>,
+    #[serde(alias = "detail")]
     error: Option<Value>,
     /// `"error"` in TensorRT-LLM's error responses, which have no `error`.
     object: Option<Object>,
@@ -47,7 +48,7 @@ enum Object {
 #[derive(Deserialize)]
 struct Choice {
     token_ids: Option<Tokens>,
-    finish_reason: Option<Finish>,
+    finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -82,7 +83,11 @@ pub(super) fn read(data: &str) -> Result<Step, Trouble> {
     }
     let mut choices = chunk.choices.into_iter();
     if let Some(choice) = choices.next() {
-        step.finish = choice.finish_reason;
+        step.finish = choice
+            .finish_reason
+            .as_deref()
+            .map(Finish::of)
+            .transpose()?;
         step.tokens = choice.token_ids.unwrap_or_default();
     }
     if choices.next().is_some() {

@@ -59,6 +59,7 @@ pub(super) const DIALECT: Dialect = Dialect {
 struct Chunk {
     output_ids: Option<Tokens>,
     meta_info: Option<MetaInfo>,
+    #[serde(alias = "detail")]
     error: Option<Value>,
 }
 
@@ -74,9 +75,21 @@ struct MetaInfo {
 #[derive(Deserialize)]
 struct Reason {
     #[serde(rename = "type")]
-    kind: Finish,
+    kind: String,
     message: Option<Value>,
     status_code: Option<Value>,
+}
+
+impl Reason {
+    fn finish(&self) -> Result<Finish, Trouble> {
+        Finish::of(&self.kind).map_err(|trouble| match &self.message {
+            Some(message) => Trouble::Aborted {
+                status: self.status_code.as_ref().and_then(trouble::status),
+                words: trouble::text(message),
+            },
+            None => trouble,
+        })
+    }
 }
 
 fn read(data: &str, so_far: usize) -> Result<Step, Trouble> {
@@ -90,14 +103,8 @@ fn read(data: &str, so_far: usize) -> Result<Step, Trouble> {
     let Some(meta) = chunk.meta_info else {
         return Err(Trouble::Garbled(format!("no meta_info in {}", short(data))));
     };
-    if let Some(reason) = &meta.finish_reason
-        && reason.kind == Finish::Other
-    {
-        let code = reason.status_code.as_ref().and_then(Value::as_u64);
-        let words = reason.message.as_ref().map(Value::to_string);
-        let words = words.unwrap_or_else(|| short(data));
-        return Err(trouble::said_with(code, &words));
-    }
+    let finish = meta.finish_reason.as_ref().map(Reason::finish);
+    let finish = finish.transpose()?;
     let mut tokens = chunk.output_ids.unwrap_or_default();
     let completion = meta.completion_tokens;
     match completion {
@@ -119,7 +126,6 @@ fn read(data: &str, so_far: usize) -> Result<Step, Trouble> {
         }
         _ => {}
     }
-    let finish = meta.finish_reason.map(|r| r.kind);
     Ok(Step {
         tokens,
         finish,
@@ -137,6 +143,7 @@ struct ServerInfo {
     disable_radix_cache: Option<bool>,
     context_length: Option<usize>,
     incremental_streaming_output: Option<bool>,
+    max_running_requests: Option<usize>,
     stream_output: Option<bool>,
 }
 
@@ -144,6 +151,7 @@ fn server_info(body: &str, _ask: &Ask, about: &mut About) -> Result<(), serde_js
     let info: ServerInfo = serde_json::from_str(body)?;
     about.prefix_cache = info.disable_radix_cache.map(|off| !off);
     about.context = about.context.or(info.context_length);
+    about.at_once = info.max_running_requests;
     if info.incremental_streaming_output.or(info.stream_output) == Some(false) {
         about.notes.push(
             "SGLang sends all ids of an answer with each of its tokens: start it with \

@@ -24,7 +24,7 @@ pub(in crate::engine::http) enum Trouble {
 
     /// The server would not take it for as long as it was asked.
     #[error(
-        "it has answered {status} for {} s: {words}; raise engine.http.busy_s or lower \
+        "HTTP {status}: {words} (for {} s); raise engine.http.busy_s or lower \
          engine.http.in_flight", .after.as_secs()
     )]
     Busy {
@@ -37,7 +37,7 @@ pub(in crate::engine::http) enum Trouble {
     },
 
     /// A status other than 200.
-    #[error("it answers {status} to {path}: {words}{}", advice(.status))]
+    #[error("HTTP {status}: {words} (from {path}){}", advice(.status))]
     Status {
         /// The status.
         status: u16,
@@ -47,8 +47,8 @@ pub(in crate::engine::http) enum Trouble {
         words: String,
     },
 
-    /// An error inside a stream that began well.
-    #[error("it breaks off an answer{}: {words}", code(.status))]
+    /// An error event inside a stream that began well.
+    #[error("error event{}: {words}", code(.status))]
     Said {
         /// The status that it names, where it does.
         status: Option<u16>,
@@ -56,8 +56,17 @@ pub(in crate::engine::http) enum Trouble {
         words: String,
     },
 
+    /// The server gave the answer up, and says so where it says why an answer ends.
+    #[error("aborted{}: {words}", code(.status))]
+    Aborted {
+        /// The status that it names, where it does.
+        status: Option<u16>,
+        /// Its words.
+        words: String,
+    },
+
     /// A stream that ends where no answer does.
-    #[error("the stream was cut behind {tokens} tokens ({why})")]
+    #[error("cut stream: it ended behind {tokens} tokens ({why})")]
     Cut {
         /// Tokens that had come.
         tokens: usize,
@@ -98,6 +107,13 @@ pub(in crate::engine::http) enum Trouble {
         came: usize,
     },
 
+    /// It counts nothing that ours could be held against.
+    #[error(
+        "it does not count the tokens of the {0}, so none can be found lost: it is too old, or not \
+         asked as engine.http.dialect says"
+    )]
+    Uncounted(&'static str),
+
     /// It changed the prompt.
     #[error("it counts {said} tokens in a prompt of {sent}: it adds some, or cuts it")]
     PromptCount {
@@ -126,18 +142,25 @@ pub(in crate::engine::http) enum Trouble {
 }
 
 impl Trouble {
-    /// Whose fault it is. A sample's costs the sample's connection; the engine's ends the node;
-    /// where it may be either's, the server is asked something harmless, and what it does decides.
+    /// Whose fault it is. A sample's refuses the sample; the engine's ends the node; where it may
+    /// be either's, the server is asked something harmless, and what it does decides.
     pub fn fault(&self) -> Fault {
         match self {
             Trouble::Unwanted | Trouble::Prompt(_) | Trouble::TooLong(_) => Fault::Sample,
             Trouble::Status { status, .. } => by_status(*status),
-            Trouble::Said { status, .. } => status.map_or(Fault::Either, by_status),
-            Trouble::Connect(_) | Trouble::Cut { .. } | Trouble::Silent { .. } => Fault::Either,
-            Trouble::Busy { .. }
-            | Trouble::Garbled(_)
+            // The server took the request: what it says of one answer holds for no other.
+            Trouble::Said { status, .. } | Trouble::Aborted { status, .. } => match status {
+                Some(status) if by_status(*status) == Fault::Sample => Fault::Sample,
+                _ => Fault::Either,
+            },
+            Trouble::Connect(_)
+            | Trouble::Busy { .. }
+            | Trouble::Cut { .. }
+            | Trouble::Silent { .. } => Fault::Either,
+            Trouble::Garbled(_)
             | Trouble::NoIds
             | Trouble::Lost { .. }
+            | Trouble::Uncounted(_)
             | Trouble::PromptCount { .. }
             | Trouble::End(_)
             | Trouble::Vocabulary { .. } => Fault::Engine,
@@ -167,7 +190,7 @@ fn advice(status: &u16) -> &'static str {
 }
 
 fn code(status: &Option<u16>) -> String {
-    status.map_or_else(String::new, |s| format!(" with {s}"))
+    status.map_or_else(String::new, |s| format!(" {s}"))
 }
 
 fn deadline(tokens: &usize) -> &'static str {
@@ -179,20 +202,37 @@ fn deadline(tokens: &usize) -> &'static str {
 
 /// From an error object in a stream: `{"message": …, "code": 500}`, or anything else.
 pub(super) fn said(error: &Value) -> Trouble {
-    let words = error.get("message").unwrap_or(error);
-    let words = words
-        .as_str()
-        .map_or_else(|| words.to_string(), str::to_owned);
-    said_with(error.get("code").and_then(Value::as_u64), &words)
+    Trouble::Said {
+        status: error.get("code").and_then(status),
+        words: text(error.get("message").unwrap_or(error)),
+    }
 }
 
-/// The same, taken apart already.
-pub(super) fn said_with(status: Option<u64>, words: &str) -> Trouble {
-    let status = status.and_then(|s| u16::try_from(s).ok());
-    Trouble::Said {
-        status: status.filter(|s| (400..600).contains(s)),
-        words: short(words),
+/// From an event that is an error as a whole: the same object, alone or under `error`.
+pub(in crate::engine::http) fn said_whole(data: &str) -> Trouble {
+    match serde_json::from_str::<Value>(data) {
+        Ok(value) => {
+            let error = value.get("error").or_else(|| value.get("detail"));
+            said(error.unwrap_or(&value))
+        }
+        Err(_) => Trouble::Said {
+            status: None,
+            words: short(data),
+        },
     }
+}
+
+/// A status of HTTP that says that something went wrong.
+pub(super) fn status(value: &Value) -> Option<u16> {
+    let status = u16::try_from(value.as_u64()?).ok()?;
+    (400..600).contains(&status).then_some(status)
+}
+
+/// The beginning of a text, or of what is in its place.
+pub(super) fn text(words: &Value) -> String {
+    words
+        .as_str()
+        .map_or_else(|| short(&words.to_string()), short)
 }
 
 /// The server's own words in the body of an error: `{"error": {"message": …}}`, `{"message": …}`,

@@ -6,7 +6,7 @@ use qdl::{
     config::{Deadlines, Dialect, HttpConfig},
     wire::Stream,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::{
     Http,
@@ -84,7 +84,7 @@ fn a_bad_request_is_the_samples() {
     let server = server(Dialect::Vllm, |_| Reply::Whole(400, words.to_owned()));
     refused(
         one(&server),
-        "it answers 400 to /v1/completions: This model's maximum context length",
+        "HTTP 400: This model's maximum context length",
     );
 }
 
@@ -95,7 +95,7 @@ fn a_500_of_a_server_that_goes_on_is_the_samples() {
     });
     refused(
         one(&server),
-        "500 to /v1/completions: Internal Server Error; the server goes on",
+        "HTTP 500: Internal Server Error (from /v1/completions); the server goes on",
     );
 }
 
@@ -109,10 +109,7 @@ fn a_500_of_a_server_that_does_not_is_the_engines() {
             _ => Reply::Whole(500, r#"{"error":{"message":"EngineCore died"}}"#.to_owned()),
         },
     );
-    ended(
-        one(&server),
-        "it answers 500 to /v1/completions: EngineCore died",
-    );
+    ended(one(&server), "HTTP 500: EngineCore died");
 }
 
 #[test]
@@ -149,11 +146,29 @@ fn a_busy_server_is_asked_again_and_counted() {
 #[test]
 fn a_server_that_stays_busy_ends_the_engine() {
     let busy = r#"{"error":{"message":"queue full"}}"#;
-    let server = server(Dialect::Vllm, |_| Reply::Whole(429, busy.to_owned()));
+    let server = Server::start(
+        |path| about(Dialect::Vllm, path),
+        |asked| match asked.number {
+            0 => good(Dialect::Vllm, asked),
+            _ => Reply::Whole(429, busy.to_owned()),
+        },
+    );
     let result = one_with(&server, |http| http.busy_s = 1);
     ended(
         result,
-        "it has answered 429 for 0 s: queue full; raise engine.http.busy_s",
+        "HTTP 429: queue full (for 0 s); raise engine.http.busy_s",
+    );
+}
+
+#[test]
+fn a_request_that_a_working_server_is_too_busy_for_is_refused() {
+    let server = server(Dialect::Vllm, |_| {
+        Reply::Whole(503, "queue full".to_owned())
+    });
+    let result = one_with(&server, |http| http.busy_s = 1);
+    refused(
+        result,
+        "HTTP 503: queue full (for 0 s); raise engine.http.busy_s",
     );
 }
 
@@ -172,7 +187,7 @@ fn a_stream_that_is_cut_is_the_samples_while_the_server_goes_on() {
     });
     let (fate, fatal) = one(&server);
     assert_eq!(fate.parts, [(0, 4)], "its first token was out");
-    refused((fate, fatal), "the stream was cut behind 2 tokens");
+    refused((fate, fatal), "cut stream: it ended behind 2 tokens");
 }
 
 #[test]
@@ -184,7 +199,7 @@ fn a_stream_that_ends_too_soon_is_cut() {
     });
     refused(
         one(&server),
-        "cut behind 2 tokens (it ended before the answer did)",
+        "cut stream: it ended behind 2 tokens (it ended before the answer did)",
     );
 }
 
@@ -213,7 +228,7 @@ fn a_server_that_goes_ends_the_engine() {
     }
     ended(
         (samples.fate(0), started.fatal()),
-        "the stream was cut behind 1 tokens",
+        "cut stream: it ended behind 1 tokens",
     );
 }
 
@@ -245,40 +260,127 @@ fn no_token_for_so_long() {
     }
 }
 
-#[test]
-fn an_error_inside_a_stream_is_judged_by_its_code() {
-    let said = |code: u16| {
-        // vLLM's `create_streaming_error_response`.
-        let error = json!({"error": {"message": "no room", "type": "E", "code": code}});
-        stream(vec![
-            format!("data: {error}\n\n"),
-            "data: [DONE]\n\n".to_owned(),
-        ])
+/// The events of a server that breaks an answer off behind its first token, with these words.
+fn broken_off(dialect: Dialect, prompt: usize, how: &str) -> Vec<String> {
+    let mut all = events(dialect, prompt, &[&[5], &[6]], "stop");
+    all.truncate(1);
+    let aborted = |finish: Value| match dialect {
+        Dialect::Sglang => json!({"output_ids": [], "meta_info": {
+            "id": "1", "prompt_tokens": prompt, "completion_tokens": 1, "finish_reason": finish,
+        }}),
+        Dialect::LlamaCpp => json!({
+            "tokens": [], "stop": true, "stop_type": "none", "tokens_predicted": 1,
+            "tokens_evaluated": prompt,
+        }),
+        _ => json!({"choices": [{"index": 0, "token_ids": [], "finish_reason": "abort"}]}),
     };
-    for code in [400, 500] {
-        let server = server(Dialect::Vllm, move |_| said(code));
-        refused(
-            one(&server),
-            &format!("it breaks off an answer with {code}: no room"),
+    let error = json!({"message": "no room", "type": "E", "code": 404});
+    all.push(match how {
+        "abort" => format!("data: {}\n\n", aborted(json!({"type": "abort"}))),
+        "abort, said" => format!(
+            "data: {}\n\n",
+            aborted(json!({"type": "abort", "message": "no room", "status_code": 503}))
+        ),
+        "error" => format!("data: {}\n\n", json!({"error": error})),
+        "error event" => format!("event: error\ndata: {error}\n\n"),
+        // Older versions of llama.cpp.
+        "error field" => format!("error: {error}\n\n"),
+        "error in words" => "event: error\ndata: no room\n\n".to_owned(),
+        "detail" => format!("data: {}\n\n", json!({"detail": "no room"})),
+        // In the place of a stream.
+        "body" => return vec![json!({"error": error}).to_string()],
+        other => panic!("{other}"),
+    });
+    all.push("data: [DONE]\n\n".to_owned());
+    all
+}
+
+#[test]
+fn an_abort_or_an_error_event_refuses_that_sample_alone_in_each_dialect() {
+    for dialect in Dialect::ALL {
+        for (how, words) in [
+            ("abort", "aborted: it ended the answer with `"),
+            ("abort, said", "aborted"),
+            ("error", "error event 404: no room"),
+            ("error event", "error event 404: no room"),
+            ("error field", "error event 404: no room"),
+            ("error in words", "error event: no room"),
+            ("detail", "error event: no room"),
+            ("body", "error event 404: no room"),
+        ] {
+            let server = server(dialect, move |asked| match asked.prompt()[..] {
+                [9, ..] => stream(broken_off(dialect, asked.prompt().len(), how)),
+                _ => good(dialect, asked),
+            });
+            let started = started(&server, dialect, |_| ());
+            let samples = Samples::new(&[vec![1], vec![9], vec![2]], Stream::First);
+            started.run(&samples);
+            let why = samples.fate(1).refused.unwrap_or_default();
+            assert!(why.starts_with(words), "{dialect:?}, {how}: {why}");
+            assert!(
+                why.contains("; the server goes on"),
+                "{dialect:?}, {how}: {why}"
+            );
+            for i in [0, 2] {
+                assert!(samples.fate(i).answer.is_some(), "{dialect:?}, {how}");
+            }
+            assert_eq!(started.fatal(), [""; 0], "{dialect:?}, {how}");
+        }
+    }
+}
+
+#[test]
+fn an_error_that_names_the_request_is_the_samples_without_a_trial() {
+    for (dialect, event) in [
+        (
+            Dialect::Vllm,
+            json!({"error": {"message": "too long", "code": 400}}),
+        ),
+        (
+            Dialect::Sglang,
+            json!({"meta_info": {"finish_reason": {
+                "type": "abort", "message": "too long", "status_code": 400,
+            }}}),
+        ),
+    ] {
+        let event = format!("data: {event}\n\n");
+        let server = server(dialect, move |_| stream(vec![event.clone()]));
+        let started = started(&server, dialect, |_| ());
+        let samples = Samples::new(&[vec![1]], Stream::None);
+        started.run(&samples);
+        let why = samples.fate(0).refused.unwrap_or_default();
+        assert!(why.ends_with(" 400: too long"), "{why}");
+        assert_eq!(
+            server.state.asked.load(SeqCst),
+            2,
+            "a trial at the start, a sample"
         );
     }
-    let server = server(Dialect::Vllm, move |_| said(404));
-    ended(one(&server), "it breaks off an answer with 404: no room");
-    // SGLang's scheduler gives up with status 200.
-    let server = self::server(Dialect::Sglang, |asked| {
-        let event = json!({"output_ids": [], "meta_info": {
-            "id": "1", "prompt_tokens": asked.prompt().len(), "completion_tokens": 0,
-            "finish_reason": {"type": "abort", "message": "too long", "status_code": 400},
-        }});
-        stream(vec![
-            format!("data: {event}\n\n"),
-            "data: [DONE]\n\n".to_owned(),
-        ])
-    });
-    let started = started(&server, Dialect::Sglang, |_| ());
-    let samples = Samples::new(&[vec![1]], Stream::None);
-    started.run(&samples);
-    refused((samples.fate(0), started.fatal()), "with 400: \"too long\"");
+}
+
+#[test]
+fn errors_of_a_server_that_gives_nothing_else_end_the_engine() {
+    let server = Server::start(
+        |path| about(Dialect::Vllm, path),
+        |asked| match asked.number {
+            0 => good(Dialect::Vllm, asked),
+            _ => stream(broken_off(Dialect::Vllm, asked.prompt().len(), "error")),
+        },
+    );
+    ended(one(&server), "error event 404: no room");
+}
+
+#[test]
+fn a_trial_that_fails_once_does_not_end_the_engine() {
+    let server = Server::start(
+        |path| about(Dialect::Vllm, path),
+        |asked| match asked.number {
+            0 | 2 => Reply::Whole(500, "now and then".to_owned()),
+            1 | 4 => good(Dialect::Vllm, asked),
+            _ => Reply::Whole(500, "now and then".to_owned()),
+        },
+    );
+    refused(one(&server), "HTTP 500: now and then");
 }
 
 #[test]
@@ -409,7 +511,7 @@ fn a_prompt_that_is_counted_otherwise_ends_the_engine() {
 #[test]
 fn an_end_of_sequence_that_differs_ends_the_engine() {
     type Change = fn(&mut HttpConfig);
-    let cases: [(&[i32], &str, Change, &str); 6] = [
+    let cases: [(&[i32], &str, Change, &str); 5] = [
         // It keeps the end to itself, or has another one.
         (
             &[5, 6],
@@ -445,8 +547,6 @@ fn an_end_of_sequence_that_differs_ends_the_engine() {
             |h| h.min_tokens = 3,
             "2 tokens, and 3 to 64 were asked for",
         ),
-        // It gave up.
-        (&[5, 6], "abort", |_| (), "it gave up behind 2 tokens"),
     ];
     for (tokens, finish, change, words) in cases {
         // The trial's answer ends at its limit, which says nothing of the end of sequence.

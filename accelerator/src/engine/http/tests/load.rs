@@ -14,7 +14,7 @@ fn ten_thousand_short_streams_256_at_once() {
     let server = Server::good(Dialect::Vllm);
     let mut params = params(&server.url, Dialect::Vllm);
     params.engine.threads = 2;
-    params.engine.http.as_mut().expect("http").in_flight = 256;
+    params.engine.http.as_mut().expect("http").in_flight = Some(256);
     let started = start(&params).expect("a server");
     let prompts = prompts(10_000);
     let samples = Samples::new(&prompts, Stream::First);
@@ -51,7 +51,7 @@ fn connections_that_the_server_closes_are_opened_again() {
         },
     );
     let mut params = params(&server.url, Dialect::Sglang);
-    params.engine.http.as_mut().expect("http").in_flight = 4;
+    params.engine.http.as_mut().expect("http").in_flight = Some(4);
     let started = start(&params).expect("a server");
     let prompts = prompts(500);
     let samples = Samples::new(&prompts, Stream::None);

@@ -1,9 +1,11 @@
 //! The engine against a scripted server.
 
 mod answers;
+mod bounds;
 mod command;
 mod errors;
 mod load;
+mod queue;
 mod rig;
 mod server;
 mod splits;

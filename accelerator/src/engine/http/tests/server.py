@@ -32,6 +32,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             print("token 5 is out", flush=True)
             time.sleep(1000)
         event([6], "length" if trial else "stop")
+        chunk("data: %s\n\n" % json.dumps({"choices": [], "usage": {
+            "prompt_tokens": len(asked["prompt"]), "completion_tokens": 2}}))
         chunk("data: [DONE]\n\n")
         chunk("")
     def log_message(self, *a): pass

@@ -16,7 +16,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream, tcp::OwnedWriteHalf},
     runtime::Builder,
-    sync::oneshot,
+    sync::{Semaphore, oneshot},
 };
 
 use super::rig::VOCAB;
@@ -58,6 +58,8 @@ impl Asked {
 pub enum Reply {
     Whole(u16, String),
     Stream(Vec<Piece>),
+    /// A 200 whose headers have so many bytes.
+    Headers(usize),
 }
 
 /// A piece of a stream.
@@ -93,6 +95,8 @@ pub struct State {
     pub bodies: Mutex<Vec<Asked>>,
     /// Every request ends its connection.
     pub closes: bool,
+    /// Streams at once, where there is a limit: more wait.
+    pub at_once: Option<Semaphore>,
 }
 
 impl Server {
@@ -214,10 +218,14 @@ async fn serve(
                     .await
                     .ok()?;
             }
+            Reply::Headers(bytes) => {
+                to.write_all(b"HTTP/1.1 200 OK\r\nx: ").await.ok()?;
+                to.write_all(&vec![b'x'; bytes]).await.ok()?;
+            }
             Reply::Stream(pieces) => {
                 let mut one = [0];
                 tokio::select! {
-                    whole = pour(&mut to, &pieces) => whole?,
+                    whole = queue_and_pour(&state, &mut to, &pieces) => whole?,
                     // Nothing is sent on a connection whose answer is under way: it was closed.
                     _ = from.read(&mut one) => {
                         state.cancelled.fetch_add(1, SeqCst);
@@ -230,6 +238,14 @@ async fn serve(
             return None;
         }
     }
+}
+
+async fn queue_and_pour(state: &State, to: &mut OwnedWriteHalf, pieces: &[Piece]) -> Option<()> {
+    let _permit = match &state.at_once {
+        Some(at_once) => Some(at_once.acquire().await.ok()?),
+        None => None,
+    };
+    pour(to, pieces).await
 }
 
 /// Writes a stream; `None` where the connection ends with it.

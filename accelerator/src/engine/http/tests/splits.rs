@@ -8,7 +8,7 @@ use http_body_util::StreamBody;
 use hyper::body::Frame;
 use proptest::prelude::*;
 use qdl::config::Dialect;
-use tokio::{runtime::Builder, time::Instant};
+use tokio::runtime::Builder;
 
 use super::{
     rig::{VOCAB, params},
@@ -25,7 +25,7 @@ use crate::engine::{
 };
 
 #[derive(Default)]
-struct Kept(Vec<i32>);
+pub struct Kept(Vec<i32>);
 
 impl Sink for Kept {
     fn is_wanted(&self) -> bool {
@@ -38,7 +38,7 @@ impl Sink for Kept {
     }
 }
 
-fn server(dialect: Dialect) -> Server {
+pub fn server(dialect: Dialect) -> Server {
     let http = Http::open(&params("http://127.0.0.1:1", dialect)).expect("an engine");
     let mut ask = http.ask.clone();
     ask.vocab = VOCAB;
@@ -46,7 +46,7 @@ fn server(dialect: Dialect) -> Server {
 }
 
 /// What comes of a stream of these pieces.
-fn read(server: &Server, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
+pub fn read(server: &Server, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
     let frames = pieces
         .iter()
         .map(|p| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(p))));
@@ -56,7 +56,7 @@ fn read(server: &Server, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
         let mut account = Account::new(&server.ask, 3, 64);
         let mut kept = Kept::default();
         let last = server
-            .read(body, Instant::now(), &mut account, &mut kept)
+            .read(body, server.asked(), &mut account, &mut kept)
             .await?;
         kept.0.extend_from_slice(&last);
         Ok(kept.0)

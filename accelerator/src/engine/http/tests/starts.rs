@@ -269,7 +269,7 @@ fn a_server_of_another_kind() {
     fails(
         &server,
         Dialect::VllmGenerate,
-        "403 to /inference/v1/generate: Forbidden",
+        "HTTP 403: Forbidden (from /inference/v1/generate); vLLM",
     );
     fails(&server, Dialect::VllmGenerate, "--enable-scale-out");
 }
@@ -312,7 +312,7 @@ fn what_no_server_is_asked_for() {
     );
     let short = wrong(|p| p.engine.http.as_mut().expect("http").min_tokens = 65);
     assert_eq!(short, "http.min_tokens: 65 is more than max_tokens, 64");
-    let many = wrong(|p| p.engine.http.as_mut().expect("http").in_flight = 1 << 40);
+    let many = wrong(|p| p.engine.http.as_mut().expect("http").in_flight = Some(1 << 40));
     assert!(many.contains("open files"), "{many}");
     for url in [
         "https://127.0.0.1",

@@ -1,0 +1,146 @@
+//! Server-sent events out of a body, each within a bound.
+
+use std::mem;
+
+use bytes::{Buf, Bytes};
+use http_body_util::BodyExt;
+use hyper::body::Body;
+
+use super::{
+    client::chain,
+    dialect::trouble::{self, Trouble},
+};
+
+/// Splits a body into events. Of an event it keeps `data`, and whether it is an error: `event:
+/// error`, or the field `error` in the place of `data`, as older versions of llama.cpp have it.
+#[derive(Debug)]
+pub(super) struct Events<B> {
+    body: B,
+    /// What came and is not read yet.
+    rest: Bytes,
+    /// The line that is not whole yet.
+    line: Vec<u8>,
+    /// The line before ended with `\r`: a `\n` belongs to it.
+    is_after_return: bool,
+    data: Vec<u8>,
+    has_data: bool,
+    is_error: bool,
+    /// The event was given out, and the next one begins.
+    is_given: bool,
+    /// Most bytes of an event and its lines.
+    most: usize,
+}
+
+/// One event with data.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Event<'a> {
+    pub data: &'a str,
+    pub is_error: bool,
+}
+
+impl<B> Events<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    /// Takes events of `most` bytes at most.
+    pub fn new(body: B, most: usize) -> Self {
+        Events {
+            body,
+            rest: Bytes::new(),
+            line: Vec::new(),
+            is_after_return: false,
+            data: Vec::new(),
+            has_data: false,
+            is_error: false,
+            is_given: false,
+            most,
+        }
+    }
+
+    /// Waits for the next event with data. May be dropped and called again: nothing is lost.
+    ///
+    /// # Errors
+    /// [`Trouble::Cut`] where the body ends or breaks, [`Trouble::Said`] where it is an error in
+    /// the place of a stream, and [`Trouble::Garbled`] where an event is too long or no UTF-8.
+    /// `tokens` is for the first: as many came before.
+    pub async fn next(&mut self, tokens: usize) -> Result<Event<'_>, Trouble> {
+        if mem::take(&mut self.is_given) {
+            self.clear();
+        }
+        let cut = |why: String| Trouble::Cut { tokens, why };
+        while !self.read_lines()? {
+            match self.body.frame().await {
+                Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
+                Some(Err(e)) => return Err(cut(chain(&e))),
+                None if self.line.starts_with(b"{") => {
+                    return Err(trouble::said_whole(&String::from_utf8_lossy(&self.line)));
+                }
+                None => return Err(cut("it ended before the answer did".to_owned())),
+            }
+        }
+        self.is_given = true;
+        let data = std::str::from_utf8(&self.data).map_err(|e| Trouble::Garbled(e.to_string()))?;
+        let is_error = self.is_error;
+        Ok(Event { data, is_error })
+    }
+
+    /// Reads lines as far as they came; true at the end of an event that has data.
+    fn read_lines(&mut self) -> Result<bool, Trouble> {
+        loop {
+            if self.is_after_return && self.rest.first() == Some(&b'\n') {
+                self.rest.advance(1);
+            }
+            self.is_after_return &= self.rest.is_empty();
+            let end = self.rest.iter().position(|b| matches!(b, b'\n' | b'\r'));
+            let part = end.unwrap_or(self.rest.len());
+            if self.line.len() + self.data.len() + part > self.most {
+                return Err(Trouble::Garbled(format!(
+                    "an event of more than {} bytes",
+                    self.most
+                )));
+            }
+            self.line.extend_from_slice(&self.rest[..part]);
+            let Some(end) = end else {
+                self.rest.clear();
+                return Ok(false);
+            };
+            self.is_after_return = self.rest[end] == b'\r';
+            self.rest.advance(end + 1);
+            if !self.line.is_empty() {
+                self.take_line();
+            } else if self.has_data {
+                return Ok(true);
+            } else {
+                self.clear();
+            }
+        }
+    }
+
+    fn take_line(&mut self) {
+        let line = mem::take(&mut self.line);
+        let colon = line.iter().position(|b| *b == b':').unwrap_or(line.len());
+        let value = line.get(colon + 1..).unwrap_or_default();
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match &line[..colon] {
+            b"event" => self.is_error |= value == b"error",
+            field @ (b"data" | b"error") => {
+                self.is_error |= field == b"error";
+                if self.has_data {
+                    self.data.push(b'\n');
+                }
+                self.has_data = true;
+                self.data.extend_from_slice(value);
+            }
+            // Comments, identifiers, what is not known.
+            _ => {}
+        }
+        self.line = line;
+        self.line.clear();
+    }
+
+    fn clear(&mut self) {
+        self.data.clear();
+        (self.has_data, self.is_error) = (false, false);
+    }
+}

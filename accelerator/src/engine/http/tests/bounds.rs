@@ -1,0 +1,210 @@
+//! What a server fills has a bound, and what cannot be checked is no answer.
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use qdl::{config::Dialect, wire::Stream};
+use serde_json::json;
+use tokio::runtime::Builder;
+
+use super::{
+    rig::{Fate, Samples, eventually, params, start},
+    server::{Piece, Reply, Server, about, answer, events, tokens_of},
+    splits::{Kept, read, server},
+};
+use crate::engine::http::{account::Account, dialect::trouble::Trouble, stream::Server as Asking};
+
+const EVENT: &str = "data: {\"choices\":[{\"token_ids\":[5],\"finish_reason\":null}]}\n\n";
+const END: &str = "data: {\"choices\":[{\"token_ids\":[2],\"finish_reason\":\"stop\"}]}\n\n";
+const DONE: &str = "data: [DONE]\n\n";
+
+/// How many of `most` pieces are taken behind `first`, and what ends the answer of 8 tokens at
+/// most.
+fn taken(server: &Asking, first: &str, piece: &str, most: usize) -> (usize, Trouble) {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = taken.clone();
+    let first = Bytes::copy_from_slice(first.as_bytes());
+    let piece = Bytes::copy_from_slice(piece.as_bytes());
+    let pieces = (0..most).map(move |_| {
+        count.fetch_add(1, SeqCst);
+        piece.clone()
+    });
+    let frames = std::iter::once(first).chain(pieces);
+    let frames = frames.map(|p| Ok::<_, Infallible>(Frame::data(p)));
+    let body = StreamBody::new(stream::iter(frames));
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let ended = runtime.expect("a runtime").block_on(async {
+        let mut account = Account::new(&server.ask, 3, 8);
+        let mut kept = Kept::default();
+        let read = server.read(body, server.asked(), &mut account, &mut kept);
+        read.await.expect_err("no answer")
+    });
+    (taken.load(SeqCst), ended)
+}
+
+#[test]
+fn an_answer_that_goes_on_behind_its_end_is_given_up_at_once() {
+    for dialect in [Dialect::Vllm, Dialect::VllmGenerate, Dialect::TensorRtLlm] {
+        let (n, ended) = taken(&server(dialect), END, EVENT, 10_000);
+        assert_eq!(n, 1, "{ended}");
+        assert!(matches!(ended, Trouble::End(_)), "{ended}");
+    }
+}
+
+#[test]
+fn an_answer_without_an_end_is_given_up_at_its_longest() {
+    let (n, ended) = taken(&server(Dialect::Vllm), EVENT, EVENT, 10_000);
+    assert_eq!(n, 8, "{ended}");
+    assert!(matches!(ended, Trouble::TooLong(_)), "{ended}");
+}
+
+#[test]
+fn a_line_an_event_and_a_comment_without_an_end_are_given_up() {
+    let server = server(Dialect::Sglang);
+    let (long, line) = (
+        "a".repeat(1 << 16),
+        format!("data: {}\n", "a".repeat(1 << 16)),
+    );
+    for (first, piece) in [
+        ("data: \"", &long),
+        ("", &line),
+        (": ", &long),
+        ("x", &long),
+    ] {
+        let (n, ended) = taken(&server, first, piece, 64);
+        assert!(n <= 2, "{n} pieces of 64 KiB were kept behind {first:?}");
+        assert!(
+            ended.to_string().contains("an event of more than"),
+            "{ended}"
+        );
+    }
+}
+
+#[test]
+fn events_without_tokens_do_not_move_the_deadline() {
+    let pings = [": ping\n\n", "data: {\"choices\":[]}\n\n", "event: ping\n"];
+    for ping in pings {
+        for before in [0, 1] {
+            let server = Server::start(
+                |path| about(Dialect::Vllm, path),
+                move |asked| {
+                    if asked.is_trial() {
+                        return answer(Dialect::Vllm, asked, &tokens_of(&[1], 2));
+                    }
+                    let mut pieces = vec![Piece::Chunk(EVENT.to_owned()); before];
+                    for _ in 0..6000 {
+                        pieces.push(Piece::Chunk(ping.to_owned()));
+                        pieces.push(Piece::Wait(Duration::from_millis(10)));
+                    }
+                    Reply::Stream(pieces)
+                },
+            );
+            let (fate, fatal) = one(&server, Dialect::Vllm, 1);
+            let why = fate.refused.unwrap_or_else(|| panic!("{fatal:?}"));
+            assert!(
+                why.starts_with(&format!("no token for 1 s behind {before}")),
+                "{why}"
+            );
+        }
+    }
+}
+
+/// Runs one sample, with deadlines of so many seconds.
+fn one(server: &Server, dialect: Dialect, seconds: u64) -> (Fate, Vec<String>) {
+    let mut params = params(&server.url, dialect);
+    let http = params.engine.http.as_mut().expect("http");
+    (http.first_token_s, http.next_token_s) = (seconds, seconds);
+    let started = start(&params).expect("a server");
+    let samples = Samples::new(&[vec![1, 2, 3]], Stream::First);
+    samples.submit(0, &*started.http);
+    eventually("it ends", || samples.ended() == 1);
+    (samples.fate(0), started.fatal())
+}
+
+#[test]
+fn an_error_of_any_length_keeps_its_first_words() {
+    let server = Server::start(
+        |path| about(Dialect::Vllm, path),
+        |asked| match asked.is_trial() {
+            true => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
+            false => Reply::Whole(400, format!("too long, {}", "and on ".repeat(1 << 20))),
+        },
+    );
+    let (fate, fatal) = one(&server, Dialect::Vllm, 20);
+    let why = fate.refused.unwrap_or_else(|| panic!("{fatal:?}"));
+    assert!(
+        why.starts_with("HTTP 400: too long, and on and on"),
+        "{why}"
+    );
+    assert!(why.len() < 300, "{}", why.len());
+}
+
+#[test]
+fn headers_without_an_end_are_given_up() {
+    let server = Server::start(
+        |path| about(Dialect::Vllm, path),
+        |asked| match asked.is_trial() {
+            true => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
+            false => Reply::Headers(1 << 24),
+        },
+    );
+    let (fate, fatal) = one(&server, Dialect::Vllm, 20);
+    let why = fate.refused.unwrap_or_else(|| panic!("{fatal:?}"));
+    assert!(why.contains("message head is too large"), "{why}");
+}
+
+#[test]
+fn an_answer_that_the_server_does_not_count_is_not_taken() {
+    let usage =
+        |usage: serde_json::Value| format!("data: {}\n\n", json!({"choices": [], "usage": usage}));
+    for (counts, words) in [
+        (String::new(), "answer"),
+        (usage(json!(null)), "answer"),
+        (usage(json!({"prompt_tokens": 3})), "answer"),
+        (usage(json!({"completion_tokens": 2})), "prompt"),
+    ] {
+        for dialect in [Dialect::Vllm, Dialect::VllmGenerate, Dialect::TensorRtLlm] {
+            let all = [EVENT, END, &counts, DONE].map(str::as_bytes);
+            let ended = read(&server(dialect), &all);
+            assert_eq!(
+                ended,
+                Err(Trouble::Uncounted(words)),
+                "{dialect:?} {counts}"
+            );
+        }
+    }
+    let whole = usage(json!({"prompt_tokens": 3, "completion_tokens": 2}));
+    let all = [EVENT, END, &whole, DONE].map(str::as_bytes);
+    assert_eq!(read(&server(Dialect::Vllm), &all), Ok(vec![5, 2]));
+}
+
+#[test]
+fn each_dialect_without_its_counts_gives_no_answer() {
+    for dialect in Dialect::ALL {
+        for count in [
+            "completion_tokens",
+            "prompt_tokens",
+            "tokens_predicted",
+            "tokens_evaluated",
+        ] {
+            let all = events(dialect, 3, &[&[5], &[2]], "stop").concat();
+            let without = all.replace(count, "another");
+            let ended = read(&server(dialect), &[without.as_bytes()]);
+            assert_eq!(
+                ended.is_err(),
+                without != all,
+                "{dialect:?} {count}: {ended:?}"
+            );
+        }
+    }
+}

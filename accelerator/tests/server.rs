@@ -1,0 +1,220 @@
+//! The server of `engine.http.command`, started by the real program: what it inherits, and that it
+//! ends with its node however that ends.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use qdl::testkit::assert_has;
+
+mod common;
+
+use common::eventually;
+
+/// Answers as a server of vLLM does; see `tests/command.rs` of the engine.
+const SERVER: &str = include_str!("../src/engine/http/tests/server.py");
+/// Soft limit of open files that the node is started with: the engine needs more, and raises it.
+const OPEN_FILES: libc::rlim_t = 600;
+
+/// A running node, and the folder with what its server says of itself. Dropping it kills both.
+struct Node {
+    program: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Node {
+    /// Starts a node whose server is started by `words`, in which `SERVER` stands for the words of
+    /// a server of this habit, and `PIDS` for the file that its processes are written to.
+    fn start(words: &[&str], habit: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        fs::write(path("server.py"), SERVER).expect("written");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        drop(listener);
+        let server = format!(
+            "python3 {} {habit} {} {port}",
+            path("server.py"),
+            path("pids")
+        );
+        let words = words.iter().flat_map(|word| match *word {
+            "SERVER" => server.split(' ').map(str::to_owned).collect(),
+            word => vec![
+                word.replace("SERVER", &server)
+                    .replace("PIDS", &path("pids")),
+            ],
+        });
+        let command: Vec<_> = words.map(|word| format!("{word:?}")).collect();
+        let config = format!(
+            "node: a\ncontrol: {{listen: 127.0.0.1:0}}\nauth: none\n\
+             model: {{name: m, inputs: [{{name: p, dtype: i32, shape: [8], ragged: true}}], \
+             output: {{name: t, dtype: i32, shape: [8], ragged: true}}}}\n\
+             engine: {{kind: http, http: {{url: \"http://127.0.0.1:{port}\", dialect: vllm, \
+             vocab: 100, command: [{}], stop_s: 1}}}}\nnics: [{{listen: 127.0.0.1:0}}]\n",
+            command.join(", ")
+        );
+        fs::write(path("a.yaml"), config).expect("written");
+        let mut node = Command::new(env!("CARGO_BIN_EXE_accelerator"));
+        node.arg("--config").arg(path("a.yaml"));
+        node.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let limit = libc::rlimit {
+            rlim_cur: OPEN_FILES,
+            rlim_max: 4096,
+        };
+        // SAFETY: between fork and exec system calls alone are made.
+        unsafe {
+            node.pre_exec(move || {
+                libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+                libc::signal(libc::SIGUSR1, libc::SIG_IGN);
+                // A descriptor that exec leaves open, as libraries open some.
+                libc::dup2(1, 77);
+                Ok(())
+            });
+        }
+        let program = node.spawn().expect("the accelerator runs");
+        Node { program, folder }
+    }
+
+    /// Waits until it serves.
+    fn ready(mut self) -> Self {
+        let out = self.program.stdout.take().expect("piped");
+        let ready = BufReader::new(out).lines().map_while(Result::ok);
+        let ready = ready.into_iter().any(|line| line.starts_with("ready"));
+        if !ready {
+            let (code, said) = self.ended();
+            panic!("{code:?}: {said}");
+        }
+        self
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a plain system call, to a process of this test that is not reaped.
+        unsafe { libc::kill(self.program.id() as libc::pid_t, signal) };
+    }
+
+    /// Waits for its end: its exit code, and its standard error.
+    fn ended(&mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        let err = self.program.stderr.take().expect("piped");
+        BufReader::new(err).read_to_string(&mut said).expect("text");
+        (self.program.wait().expect("it ends").code(), said)
+    }
+
+    /// The processes of the server, as it wrote them down.
+    fn server(&self) -> Vec<i32> {
+        let text = fs::read_to_string(self.folder.path().join("pids")).expect("pids");
+        text.split_whitespace()
+            .map(|pid| pid.parse().expect("a number"))
+            .collect()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+/// Fields of `/proc/PID/stat` behind the name: the state, the parent, the group.
+fn stat(pid: i32) -> Vec<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let rest = stat.rsplit(')').next().unwrap_or_default();
+    rest.split_whitespace().map(str::to_owned).collect()
+}
+
+fn is_running(pid: i32) -> bool {
+    stat(pid)
+        .first()
+        .is_some_and(|state| !["Z", "X"].contains(&state.as_str()))
+}
+
+const DIRECT: &[&str] = &["SERVER"];
+/// A shell that starts the server, waits for it, and passes no signal on.
+const SCRIPT: &[&str] = &["sh", "-c", "SERVER; true"];
+
+#[test]
+fn a_killed_node_takes_its_server_and_all_that_it_started_along() {
+    for (words, habit) in [(DIRECT, "good"), (DIRECT, "deaf"), (SCRIPT, "good")] {
+        let node = Node::start(words, habit).ready();
+        let server = node.server();
+        assert!(server.iter().all(|pid| is_running(*pid)), "{server:?}");
+        node.signal(libc::SIGKILL);
+        eventually("they are gone", || {
+            !server.iter().any(|pid| is_running(*pid))
+        });
+    }
+}
+
+#[test]
+fn a_node_that_is_told_to_stop_ends_its_server_with_sigterm() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut node = Node::start(DIRECT, "good").ready();
+        let server = node.server();
+        node.signal(signal);
+        let (code, said) = node.ended();
+        assert_eq!(code, Some(0), "{said}");
+        assert!(!said.contains("did not end within"), "{said}");
+        eventually("they are gone", || {
+            !server.iter().any(|pid| is_running(*pid))
+        });
+    }
+}
+
+#[test]
+fn a_node_that_waits_for_its_server_can_be_stopped() {
+    let mut node = Node::start(&["sh", "-c", "echo $$ > PIDS; sleep 600"], "good");
+    let pids = node.folder.path().join("pids");
+    eventually("it is started", || {
+        fs::read_to_string(&pids).is_ok_and(|t| t.ends_with('\n'))
+    });
+    let server = node.server();
+    node.signal(libc::SIGTERM);
+    let (code, said) = node.ended();
+    assert_eq!(code, Some(0), "{said}");
+    assert_has(&said, &["was told to stop (signal 15) before it was ready"]);
+    eventually("they are gone", || {
+        !server.iter().any(|pid| is_running(*pid))
+    });
+}
+
+#[test]
+fn a_server_inherits_no_mask_no_handler_no_descriptor_and_no_limit() {
+    let node = Node::start(SCRIPT, "good").ready();
+    // The shell: Python changes what it inherits.
+    let shell: i32 = stat(node.server()[0])[1].parse().expect("a parent");
+    let read = |name: &str| fs::read_to_string(format!("/proc/{shell}/{name}")).expect("readable");
+    let status = read("status");
+    for field in ["SigBlk", "SigIgn"] {
+        let line = status
+            .lines()
+            .find(|l| l.starts_with(field))
+            .expect("a mask");
+        let mask = line.split_whitespace().last().expect("a mask");
+        let mask = u64::from_str_radix(mask, 16).expect("a mask");
+        // The signals 32 and 33 are the C library's own.
+        assert_eq!(mask & !(0b11 << 31), 0, "{line}");
+    }
+    let folder = fs::read_dir(Path::new("/proc").join(shell.to_string()).join("fd"));
+    let open: Vec<_> = folder
+        .expect("readable")
+        .flatten()
+        .map(|e| e.file_name())
+        .collect();
+    assert!(
+        open.iter()
+            .all(|fd| ["0", "1", "2"].map(Into::into).contains(fd)),
+        "{open:?}"
+    );
+    let limits = read("limits");
+    let files = limits
+        .lines()
+        .find(|l| l.starts_with("Max open files"))
+        .expect("a limit");
+    let soft = files.split_whitespace().nth(3);
+    assert_eq!(soft, Some(OPEN_FILES.to_string().as_str()), "{files}");
+}
