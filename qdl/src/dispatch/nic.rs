@@ -261,12 +261,15 @@ impl FrontendNic {
         });
         shared.warm_up.lost(index, &cause);
         shared.take_assigned_back(connection);
-        shared.connections_lost.fetch_add(1, Ordering::Relaxed);
         if shared.aborted.load(Ordering::SeqCst) {
+            // It was given up with the run.
             shared.empty_backlog();
-        } else if shared.has_backlog() {
-            // What was in flight, and what the connection refused.
-            shared.wake_all();
+        } else {
+            shared.connections_lost.fetch_add(1, Ordering::Relaxed);
+            // What was in flight, and what could not be posted.
+            if shared.has_backlog() {
+                shared.wake_all();
+            }
         }
         if known {
             shared.health_lost(connection);

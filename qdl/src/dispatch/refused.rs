@@ -35,7 +35,8 @@ impl Shared {
         }));
         if warms_up {
             connection.warmed.fetch_add(1, Ordering::Relaxed);
-            return self.warm_up.refused(connection.index, reason);
+            let words = format!("sample {} was refused: {reason}", sample.index);
+            return self.warm_up.refused(connection.index, words);
         }
         connection.refused.fetch_add(1, Ordering::Relaxed);
         let nth = usize::from(sample.tries.refusals.clamp(1, 3)) - 1;

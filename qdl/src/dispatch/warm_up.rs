@@ -162,14 +162,14 @@ impl WarmUp {
     }
 
     /// A sample was refused: like one that was not posted, until too many are in a row.
-    pub fn refused(&self, connection: usize, reason: String) {
+    pub fn refused(&self, connection: usize, words: String) {
         let refused = {
             let mut state = self.lock();
             state.refused += 1;
             state.refused
         };
         if refused >= REFUSED {
-            self.lost(connection, &Broken::GivenUp(format!("refused: {reason}")));
+            self.lost(connection, &Broken::GivenUp(words));
         }
         self.answer(connection, None);
     }

@@ -242,7 +242,10 @@ impl Owner for ClusterOwner {
             }
         };
         let (peer, index) = common.connection_of[connection];
-        super::lock(&common.lost).push((connection, cause.to_string()));
+        // What goes with the run was not lost.
+        if !common.is_closing() {
+            super::lock(&common.lost).push((connection, cause.to_string()));
+        }
         // The task is gone only once the cluster is closing.
         let _ = common.losses[peer].send(LocalLoss {
             index,

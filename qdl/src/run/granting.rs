@@ -185,9 +185,14 @@ impl Session {
         let (number, nic_index) = ((grant.connection, grant.epoch), usize::from(grant.nic));
         let (handle, reasons) = (self.handle.clone(), self.reasons.clone());
         let (connection_number, epoch) = (grant.connection, grant.epoch);
-        connection.on_reason(Box::new(move |imm, why| {
+        connection.on_reason(Box::new(move |imm, why, is_cut| {
+            let [logged, sent] = &*reasons;
+            if logged.fetch_add(1, Ordering::Relaxed) < LOGGED_REASONS {
+                let slot = imm.slot();
+                tracing::warn!("connection {connection_number}, slot {slot}: refused: {why}");
+            }
             // Of more than a session may send, the refusals themselves are counted.
-            if reasons.fetch_add(1, Ordering::Relaxed) < MAX_REASONS {
+            if is_cut && sent.fetch_add(1, Ordering::Relaxed) < MAX_REASONS {
                 let use_of = (connection_number, epoch, imm.slot(), imm.use_count());
                 handle.refused_sample(use_of, why);
             }
@@ -201,6 +206,8 @@ impl Session {
     }
 }
 
+/// Refusals of a session that are logged; all are counted.
+const LOGGED_REASONS: u64 = 32;
 /// Most whole reasons of refused samples that a session sends.
 const MAX_REASONS: u64 = 256;
 

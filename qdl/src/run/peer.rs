@@ -284,6 +284,9 @@ impl PeerTask {
             "{}: connection {index} (epoch {epoch}) lost: {cause}; {again} samples go again",
             peer.node
         );
+        if self.common.is_closing() {
+            return;
+        }
         peer.outages.lost(*index, *at_ns, cause, *again as u64);
         if peer.outages.is_news() {
             let wait = match cause.says_why() {
@@ -358,7 +361,9 @@ impl PeerTask {
             peer.session_over(|at_ns| self.common.in_run(at_ns));
             let silent = matches!(cause, ControlError::Silent { .. });
             let words = words_of(cause, &peer.node, &peer.address);
-            peer.outages.session_over(now_ns(), &words, silent);
+            if !self.common.is_closing() {
+                peer.outages.session_over(now_ns(), &words, silent);
+            }
             words
         };
         // Each ends where it waits; none of them has a connection afterwards.

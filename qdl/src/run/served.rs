@@ -68,8 +68,8 @@ pub(super) struct Session {
     /// Those that were lost, and not closed by the frontend as it took its leave: number and
     /// epoch.
     pub lost: Mutex<HashSet<(u16, u32)>>,
-    /// Whole reasons of refused samples that the frontend was sent.
-    pub reasons: Arc<AtomicU64>,
+    /// Refusals that were logged, and whole reasons that the frontend was sent.
+    pub reasons: Arc<[AtomicU64; 2]>,
     /// What had arrived when a drain was answered.
     pub drained: Drained,
     pub links: Arc<[LinkWatch]>,

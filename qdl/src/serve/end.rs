@@ -79,8 +79,9 @@ pub(super) struct Received {
     pub fabric: FabricCounts,
 }
 
-/// Hears the whole reason of a refusal, by the slot and use that it ends.
-pub(crate) type OnReason = dyn Fn(Imm, &str) + Send + Sync;
+/// Hears the whole reason of a refusal, by the slot and use that it ends, and whether the slot
+/// holds only a part of it.
+pub(crate) type OnReason = dyn Fn(Imm, &str, bool) + Send + Sync;
 
 /// This node's end of a connection. An [`Arrival`] holds it, so the slots stay mapped after the
 /// link is gone until no batch reads them; [`ServeConnection::readers`] counts such arrivals.
@@ -95,7 +96,7 @@ pub struct ServeConnection {
     nic: OnceLock<NicThreadHandle>,
     /// Nothing that is sent arrives any more.
     gone: AtomicBool,
-    /// Hears the whole reason of a refusal whose slot holds only a part of it.
+    /// Hears of refusals.
     reasons: OnceLock<Box<OnReason>>,
     pub(super) responded: AtomicU64,
     pub(super) refused: AtomicU64,
@@ -203,8 +204,7 @@ impl ServeConnection {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Whole reasons of refusals go to `hear` where their slots hold only a part: once each, on an
-    /// engine's thread.
+    /// Each refusal goes to `hear`, on an engine's thread, before it is posted.
     pub(crate) fn on_reason(&self, hear: Box<OnReason>) {
         let _ = self.reasons.set(hear);
     }
@@ -452,8 +452,8 @@ impl Origin for ServeConnection {
             true => Refusal::Whole,
             false => Refusal::Cut,
         };
-        if let (Refusal::Cut, Some(hear)) = (refusal, self.reasons.get()) {
-            hear(imm, why);
+        if let Some(hear) = self.reasons.get() {
+            hear(imm, why, refusal == Refusal::Cut);
         }
         let end = from + reason.len() as u32;
         let at = self.output_offset(imm.slot()) + (header + from) as usize;
