@@ -157,7 +157,7 @@ fn a_spoiled_sample_is_refused_and_the_others_are_answered() {
         ),
         (
             short,
-            "a sample of 4095 bytes arrived; model `m` takes 4096 bytes",
+            "a sample of 4095 bytes arrived; the model takes 4096 bytes",
         ),
         (spoiled, "its LZ4 block is none of 4096 bytes"),
         (vec![1, 2], "2 bytes arrived, 4 say how long"),

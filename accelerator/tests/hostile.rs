@@ -1,5 +1,5 @@
-//! A real node, served over TCP by a frontend that sends samples no model can take: the connection
-//! that carried one is lost, with words that say which sample it was; everybody else is served.
+//! A real node, served over TCP by a frontend that sends samples no model can take: each is
+//! refused in its own slot, with words that say why; everybody else is served.
 //! What `cargo xtask setup` fetches must be there: without it these tests fail.
 
 use std::{
@@ -23,7 +23,7 @@ use qdl::{
         tcp::{HEADER_BYTES, Preamble},
     },
     model::{DType, ModelSpec, TensorSpec},
-    response::RESPONSE_HEADER_BYTES,
+    response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
     run::Stop,
 };
 
@@ -180,35 +180,56 @@ impl Frontend {
 
     /// The next answer: its slot and the model's output.
     fn answer(&mut self, connection: usize) -> (u16, Vec<u8>) {
+        let (slot, header, payload) = self.response(connection);
+        assert_eq!(header.refusal, None);
+        (slot, payload)
+    }
+
+    /// The whole reason of the next answer, which is none, and its slot.
+    fn refusal(&mut self, connection: usize) -> (u16, String) {
+        let (slot, header, payload) = self.response(connection);
+        let part = String::from_utf8_lossy(&payload).into_owned();
+        match header.refusal.expect("refused") {
+            Refusal::Whole => (slot, part),
+            Refusal::Cut => {
+                let (of, whole) = self.reason();
+                assert_eq!((of.0, of.2), (connection as u16, slot));
+                assert!(whole.as_bytes().starts_with(&payload), "{part}: {whole}");
+                (slot, whole)
+            }
+        }
+    }
+
+    fn response(&mut self, connection: usize) -> (u16, ResponseHeader, Vec<u8>) {
         let stream = &mut self.connections[connection];
         let mut header = [0; HEADER_BYTES];
         stream.read_exact(&mut header).expect("an answer");
         let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four"));
         let mut bytes = vec![0; word(12) as usize];
         stream.read_exact(&mut bytes).expect("an answer");
-        let slot = Imm::from_bits(word(4)).slot();
-        (slot, bytes.split_off(RESPONSE_HEADER_BYTES))
+        let imm = Imm::from_bits(word(4));
+        let header = ResponseHeader::decode(&bytes, word(12), imm.use_count()).expect("sound");
+        (imm.slot(), header, bytes.split_off(RESPONSE_HEADER_BYTES))
     }
 
-    /// Waits for the accelerator to give a connection up: which, and its words.
-    fn lost(&mut self) -> (u16, String) {
+    /// Waits for a reason that no slot had room for.
+    fn reason(&mut self) -> ((u16, u32, u16, u16), String) {
         let Self {
             runtime, session, ..
         } = self;
-        let lost = async {
+        let reason = async {
             loop {
                 match session.events.next().await.expect("an event") {
-                    ClientEvent::ConnectionLost {
-                        connection, cause, ..
-                    } => return (connection, cause),
+                    ClientEvent::RefusedSample(of, words) => return (of, words),
+                    ClientEvent::ConnectionLost { cause, .. } => panic!("lost: {cause}"),
                     ClientEvent::Gone(e) => panic!("the session ended: {e}"),
                     _ => {}
                 }
             }
         };
         runtime
-            .block_on(async { tokio::time::timeout(PATIENCE, lost).await })
-            .expect("a connection is given up")
+            .block_on(async { tokio::time::timeout(PATIENCE, reason).await })
+            .expect("a reason")
     }
 
     fn leave(self) {
@@ -234,9 +255,9 @@ fn words(words: &[i64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
-/// Each of `bad` goes by a connection of its own, which is lost with these words; the first
-/// connection, and the next frontend, get answers to `good`.
-fn only_its_connection_is_lost(
+/// Each of `bad` is refused with these words, and its connection goes on; the first connection, and
+/// the next frontend, get answers to `good`.
+fn only_that_sample_is_refused(
     file: &str,
     model: &ModelSpec,
     (good, answer): (&[u8], i64),
@@ -248,11 +269,14 @@ fn only_its_connection_is_lost(
         frontend.send(1 + usize::from(i), 5, sample);
         // At the same time, so that it may be in the same batch.
         frontend.send(0, i, good);
-        let (lost, cause) = frontend.lost();
-        assert_eq!(lost, 1 + i, "{cause}");
-        for text in texts.iter().chain(&["slot 5"]) {
+        let (slot, cause) = frontend.refusal(1 + usize::from(i));
+        assert_eq!(slot, 5, "{cause}");
+        for text in *texts {
             assert!(cause.contains(text), "no `{text}` in: {cause}");
         }
+        frontend.send(1 + usize::from(i), 6, good);
+        let again = frontend.answer(1 + usize::from(i));
+        assert_eq!(again, (6, words(&[answer])), "after: {cause}");
         assert_eq!(frontend.answer(0), (i, words(&[answer])), "after: {cause}");
     }
     frontend.leave();
@@ -273,8 +297,8 @@ fn a_length_that_a_fixed_size_cannot_have() {
         compression: None,
     };
     let good = words(&[1, 2, 3, 4]);
-    let wants = "model `lookup` takes 32 bytes";
-    only_its_connection_is_lost(
+    let wants = "the model takes 32 bytes";
+    only_that_sample_is_refused(
         "tests/data/lookup.onnx",
         &model,
         (&good, 1000),
@@ -300,7 +324,7 @@ fn a_length_that_ragged_inputs_cannot_have() {
     };
     let good = words(&[1, 2, 100, 1, 1]);
     let wants = "takes 8 bytes and 1 to 8 times 16 bytes";
-    only_its_connection_is_lost(
+    only_that_sample_is_refused(
         "tests/data/masked_sum.onnx",
         &model,
         (&good, 103),
@@ -321,7 +345,7 @@ fn an_index_outside_the_models_table() {
         other_outputs: Vec::new(),
         compression: None,
     };
-    only_its_connection_is_lost(
+    only_that_sample_is_refused(
         "tests/data/lookup.onnx",
         &model,
         (&words(&[1, 2, 3, 4]), 1000),

@@ -188,7 +188,7 @@ fn a_sample_of_a_wrong_size_is_refused_by_name() {
             "models/digits.onnx",
             &[],
             63,
-            "of 63 bytes arrived; model `m` takes 64 bytes",
+            "of 63 bytes arrived; the model takes 64 bytes",
         ),
         (
             "",

@@ -194,7 +194,7 @@ fn what_is_no_prompt_is_refused_by_its_length() {
     assert_eq!(origin.dropped(), 0);
     for (words, bytes) in words.iter().zip([0, 6, 260]) {
         let right =
-            format!("a sample of {bytes} bytes arrived; model `m` takes 1 to 64 times 4 bytes");
+            format!("a sample of {bytes} bytes arrived; the model takes 1 to 64 times 4 bytes");
         assert_eq!(*words, right);
     }
 }

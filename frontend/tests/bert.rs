@@ -178,7 +178,10 @@ fn an_engine_that_fails_in_mid_run_is_no_error_of_the_setup() {
     let arguments = ["--local", "--scenario", "offline", "--mode", "accuracy"];
     let ended = run(&place, place.frontend(&config, "out", &arguments));
     assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
-    assert_has(&ended.stderr, &["error: engine: sample "]);
+    assert_has(
+        &ended.stderr,
+        &["error: sample ", "was refused three times", "engine onnx"],
+    );
     let s = place.summary("out");
     assert_eq!(
         (&s["valid"], &s["exit"]["code"]),

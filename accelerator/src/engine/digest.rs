@@ -27,34 +27,32 @@ const INLINE_UP_TO: usize = 1 << 20;
 pub struct Answers {
     largest_sample: usize,
     room: usize,
-    /// Bytes of an element of an output that may be shorter; 0 where it may not.
-    ragged: usize,
+    /// Bytes of a row of an output that may be shorter; 0 where it may not.
+    row: usize,
 }
 
 impl Answers {
     /// Of a model: an output of fixed size is filled, one that is ragged is as large a part of its
-    /// largest as the sample is of the largest sample, in whole elements, and at least 8 bytes.
+    /// largest as the sample is of the largest sample, in whole rows, and at least 8 bytes.
     pub fn of(model: &ModelSpec) -> Self {
-        let ragged = model.output.ragged;
+        let room = model.max_output_bytes().unwrap_or(0);
+        let rows = model.output.shape.first().filter(|_| model.output.ragged);
         Answers {
             largest_sample: model.max_input_bytes().unwrap_or(0).max(1),
-            room: model.max_output_bytes().unwrap_or(0),
-            ragged: if ragged {
-                model.output.dtype.bytes()
-            } else {
-                0
-            },
+            room,
+            row: rows.map_or(0, |rows| room / (*rows).max(1)),
         }
     }
 
     /// Bytes of the answer to a sample of so many.
     pub fn len(&self, sample: usize) -> usize {
-        if self.ragged == 0 {
+        if self.row == 0 {
             return self.room;
         }
         let part = self.room as u128 * sample as u128 / self.largest_sample as u128;
-        let part = usize::try_from(part).unwrap_or(self.room).max(WORD);
-        (part - part % self.ragged).min(self.room)
+        let part = usize::try_from(part).unwrap_or(self.room);
+        let least = WORD.next_multiple_of(self.row);
+        (part - part % self.row).max(least).min(self.room)
     }
 
     /// Writes an answer of this digest.

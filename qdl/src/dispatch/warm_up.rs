@@ -129,7 +129,7 @@ struct State {
     /// Network times since the last look.
     answers: Vec<(usize, u64)>,
     answered: u64,
-    /// Refusals since the last answer.
+    /// Refusals since the last answer, of samples alone on their way or before any answer.
     refused: u32,
     lost: Option<(usize, Broken)>,
 }
@@ -165,7 +165,8 @@ impl WarmUp {
     pub fn refused(&self, connection: usize, words: String) {
         let refused = {
             let mut state = self.lock();
-            state.refused += 1;
+            // Of many at once some may be refused, one after the other.
+            state.refused += u32::from(state.alone || state.answered == 0);
             state.refused
         };
         if refused >= REFUSED {
