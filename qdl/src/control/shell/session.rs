@@ -281,7 +281,7 @@ impl ServerSession {
                 Some(Event::Drain) => {
                     if let Some(counters) = handler.drain() {
                         let (batches, gpus) = handler.engine();
-                        core.drained(counters, &batches, &gpus, &handler.used());
+                        core.drained(counters, &batches, gpus, handler.used());
                     }
                 }
                 Some(Event::Beat) => core.beat(handler.counters(), handler.scores()),

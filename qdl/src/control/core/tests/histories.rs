@@ -370,8 +370,8 @@ impl History {
                     self.a.drained(
                         Counters::default(),
                         &Default::default(),
-                        &[],
-                        &Default::default(),
+                        Vec::new(),
+                        Default::default(),
                     );
                 }
             }
