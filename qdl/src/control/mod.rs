@@ -19,6 +19,7 @@ pub mod quiet;
 
 mod core;
 mod error;
+pub(crate) mod lobby;
 mod shell;
 
 #[cfg(all(test, not(qdl_loom)))]

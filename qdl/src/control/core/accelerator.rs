@@ -44,6 +44,8 @@ pub struct Refusal {
 /// What happens, and what the owner is asked for.
 #[derive(Debug)]
 pub(in crate::control) enum Event {
+    /// The frontend has proved who it is.
+    Proved,
     /// May the frontend of this name be served? Answered by [`Accelerator::admit`].
     Admit(String),
     /// The session begins, with the frontend of this name.
@@ -478,6 +480,7 @@ impl Core for Accelerator {
 
     fn poll_event(&mut self) -> Option<Event> {
         match self.link.step() {
+            Some(Step::Proved) => return Some(Event::Proved),
             Some(Step::Admit(node)) => return Some(Event::Admit(node)),
             Some(Step::Connected(node)) => return Some(Event::Connected(node)),
             None => {}

@@ -299,7 +299,7 @@ impl ServerSession {
                     end.cause = cause;
                     break;
                 }
-                Some(Event::Admit(_) | Event::Connected(_)) => {}
+                Some(Event::Proved | Event::Admit(_) | Event::Connected(_)) => {}
                 None => break,
             }
         }

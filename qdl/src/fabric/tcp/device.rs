@@ -20,7 +20,8 @@ const MAGIC: &[u8; 8] = b"QDLDATA1";
 const WELCOME: &[u8; 8] = b"QDLOK\0\0\0";
 
 /// How long a peer has for its preamble before it is shown out.
-const PREAMBLE_DEADLINE: Duration = Duration::from_secs(2);
+/// How long a peer may take for its preamble, and the system for the welcome.
+pub(crate) const PREAMBLE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// What opens a data connection: which connection it is,
 /// and the key that the control session handed out for it.
