@@ -145,7 +145,8 @@ impl<T: Send + 'static> Lobby<T> {
     async fn enter(&mut self, knock: Knock) {
         let name = self.name;
         let (stream, address) = match knock {
-            Ok(knock) => knock,
+            // A port of both families writes IPv4 addresses as IPv6.
+            Ok((stream, address)) => (stream, canonical(address)),
             // Out of descriptors, most likely: one is given back, or waited for.
             Err(e) => {
                 let line = || format!("{name}: cannot accept: {e}");
@@ -225,6 +226,11 @@ impl<T: Send + 'static> Lobby<T> {
         let place = oldest.and_then(|number| self.speaking.remove(&number));
         place.map(|place| place.task.abort()).is_some()
     }
+}
+
+/// The address by itself, where it is one of IPv4 within IPv6.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// Whether the peer has sent something that was not read yet: this process may have been the one

@@ -9,22 +9,23 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{lock, node::Shared, settings::SEND_DEPTH};
 use crate::{
     clock::now_ns,
-    control::lobby::Lobby,
+    control::{frame::refusal, lobby::Lobby},
     fabric::{
         Broken,
         tcp::{self, PREAMBLE_DEADLINE, Preamble, TcpCfgs, TcpDevice},
     },
     serve::ConnectionLost,
+    wire::is_control_frame,
 };
 
-/// What a guest showed; `None` where that was no preamble.
-type Shown = (TcpStream, SocketAddr, Option<Preamble>);
+/// What a guest showed, or what is wrong with it.
+type Shown = (SocketAddr, Result<(TcpStream, Preamble), &'static str>);
 
 /// Accepts on the data port of a NIC, with `strangers` places beside those of connections that are
-/// to come.
+/// to come. A frontend that takes it for the control port is sent away with the words `elsewhere`.
 pub(super) async fn let_in(
     listener: TcpListener,
-    strangers: usize,
+    (strangers, elsewhere): (usize, String),
     nic_index: usize,
     shared: Arc<Shared>,
     cfgs: TcpCfgs,
@@ -35,18 +36,35 @@ pub(super) async fn let_in(
         listener,
         move || strangers + connections_to_come(&to_come),
         PREAMBLE_DEADLINE,
-        |guest| async move {
-            let mut stream = guest.stream;
-            let preamble = match guest.speaks {
-                true => TcpDevice::read_preamble(&mut stream).await,
-                false => None,
-            };
-            (stream, guest.address, preamble)
+        move |guest| {
+            let elsewhere = refusal(&elsewhere);
+            async move {
+                let mut stream = guest.stream;
+                let shown = match guest.speaks {
+                    true => TcpDevice::read_preamble(&mut stream).await,
+                    false => Err(Vec::new()),
+                };
+                let shown = match shown {
+                    Ok(preamble) => Ok((stream, preamble)),
+                    Err(bytes) if is_control_frame(&bytes) => {
+                        TcpDevice::send_away(stream, &elsewhere).await;
+                        Err(
+                            "it is a control connection: accelerators[].control names this data port",
+                        )
+                    }
+                    Err(_) => Err("it does not begin with this protocol's preamble"),
+                };
+                (guest.address, shown)
+            }
         },
     );
     loop {
-        let (stream, address, preamble) = lobby.next().await;
-        if let Err(why) = admit(stream, preamble, nic_index, &shared, &cfgs).await {
+        let (address, shown) = lobby.next().await;
+        let admitted = match shown {
+            Ok((stream, preamble)) => admit(stream, preamble, nic_index, &shared, &cfgs).await,
+            Err(why) => Err(why.to_owned()),
+        };
+        if let Err(why) = admitted {
             let line = || format!("data connection from {address} shown out: {why}");
             lobby.quiet.warn(now_ns(), line);
         }
@@ -62,12 +80,11 @@ fn connections_to_come(shared: &Shared) -> usize {
 /// Puts the connection up whose key was shown.
 async fn admit(
     mut stream: TcpStream,
-    preamble: Option<Preamble>,
+    preamble: Preamble,
     nic_index: usize,
     shared: &Shared,
     cfgs: &TcpCfgs,
 ) -> Result<(), String> {
-    let preamble = preamble.ok_or("it does not begin with this protocol's preamble")?;
     let session = lock(&shared.current)
         .clone()
         .ok_or("no frontend is being served")?;

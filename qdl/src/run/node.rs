@@ -282,7 +282,14 @@ impl Node {
         let why = runtime.block_on(async {
             for (nic_index, listener, cfgs) in data {
                 let shared = shared.clone();
-                tokio::spawn(let_in(listener, strangers, nic_index, shared, cfgs));
+                let elsewhere = format!(
+                    "this is the data port of nics[{nic_index}] of {}, whose control port is {}: name that in \
+                     accelerators[].control",
+                    config.node,
+                    control.address().port()
+                );
+                let guests = (strangers, elsewhere);
+                tokio::spawn(let_in(listener, guests, nic_index, shared, cfgs));
             }
             let mut stopped = stop.subscribe();
             loop {

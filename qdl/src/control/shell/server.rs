@@ -21,7 +21,7 @@ use crate::control::{
         accelerator::{Accelerator, Event},
     },
     error::ControlError,
-    lobby::{Guest, Lobby},
+    lobby::{Guest, Lobby, canonical},
     message::Hex,
 };
 
@@ -163,7 +163,7 @@ pub(in crate::control) async fn greet(
         proof,
     } = guest;
     // Only a socket that is no more has none.
-    let reached = stream.local_addr().unwrap_or(address);
+    let reached = canonical(stream.local_addr().unwrap_or(address));
     let nonce = Hex::random().map_err(|e| ControlError::Random(Arc::new(e)))?;
     let from = address.to_string();
     let mut wire = Wire::new(stream, &from)?;

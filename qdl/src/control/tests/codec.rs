@@ -458,3 +458,9 @@ fn every_field_of_every_message_is_looked_at_or_named_as_free() {
     let skipped: Vec<_> = check.lines().filter(|l| l.trim() == "..").collect();
     assert!(skipped.is_empty() && !check.contains(".. }") && !check.contains("..}"));
 }
+
+#[test]
+fn a_data_connection_at_a_control_port_is_told_by_name() {
+    let (_, e) = feed(&mut Codec::before_auth(), b"QDLDATA1\x01\0", 4);
+    assert!(matches!(e, Some(FrameError::DataConnection)), "{e:?}");
+}
