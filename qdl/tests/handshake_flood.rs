@@ -37,7 +37,7 @@ fn flood(port: SocketAddr) {
     let mut silent = VecDeque::new();
     while end.try_recv().is_err() {
         let due = began.elapsed().as_micros() as u64 * EACH_SECOND / 1_000_000;
-        for _ in made..due {
+        while made < due {
             made += 1;
             let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None);
             let Ok(socket) = socket else {

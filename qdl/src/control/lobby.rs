@@ -34,8 +34,13 @@ use tokio::{
 use super::quiet::Quiet;
 use crate::clock::now_ns;
 
-/// Most peers taken from the listener in one turn.
-const TURN: usize = 64;
+/// Peers that the system keeps until the lobby takes them: a flood's for the time that its thread
+/// may have to wait for a core. The system keeps no more than `net.core.somaxconn`.
+pub(crate) const BACKLOG: u32 = 4_096;
+/// Most peers taken from the listener in one turn. Each is a task or two for the runtime, which
+/// runs 61 of them between two turns: with more of them a flood would fill its queue faster than it
+/// is worked off, and sessions on the same thread would starve.
+const TURN: usize = 16;
 /// Stages of a guest.
 const SILENT: u8 = 0;
 const SPEAKS: u8 = 1;
@@ -123,12 +128,8 @@ impl<T: Send + 'static> Lobby<T> {
     pub async fn next(&mut self) -> T {
         let mut knocks = Vec::new();
         loop {
-            tokio::select! {
-                () = take(&self.listener, &mut knocks) => {
-                    for knock in knocks.drain(..) {
-                        self.enter(knock).await;
-                    }
-                }
+            // Those who are through first: behind a flood's they would wait for ever.
+            tokio::select! { biased;
                 Some(done) = self.guests.join_next() => {
                     // One that gave way was told of.
                     if let Ok((number, end)) = done {
@@ -138,6 +139,12 @@ impl<T: Send + 'static> Lobby<T> {
                     }
                 }
                 () = self.quiet.wait() => self.quiet.sum_up(now_ns()),
+                () = take(&self.listener, &mut knocks) => {
+                    for knock in knocks.drain(..) {
+                        self.enter(knock).await;
+                    }
+                    yield_now().await;
+                }
             }
         }
     }

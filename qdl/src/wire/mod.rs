@@ -13,7 +13,7 @@
 //! | [`Content`] | what that engine really runs: a file, settings, a server's model |
 //! | [`NodeFacts`] | what a node says of itself and its machine |
 //! | [`Description`] | the whole of a machine, and the node's configuration |
-//! | `DATA_MAGIC`, `is_control_frame` | the first bytes of either plane, by which they are told apart |
+//! | `DATA_MAGIC`, `is_control_frame` | by which a peer's plane is known |
 //! | [`Stream`] | when the tokens of an answer leave the accelerator |
 
 mod content;
